@@ -125,7 +125,7 @@ names of the discovery files."
   "The Python process and the connection to it, nil when there is none.")
 (defvar qwen-companion-backend--server (qwen-companion-backend--make-server)
   "The state that is kept between processes; a new value resets it.")
-;; Not in the structs: what a struct is passed to shows it in backtraces.
+;; Not in the structs: a backtrace shows the structs passed to functions.
 (defvar qwen-companion-backend--secret nil
   "The secret in each call between Emacs and this process.")
 (defvar qwen-companion-backend--token nil
@@ -150,7 +150,7 @@ could not be started, see the message)."
 
 (defun qwen-companion-backend-sessions ()
   "Return the connected CLIs, a list of property lists.
-:id names the connection, :protocol is the version of what it speaks,
+:id names the connection, :protocol is the version of its protocol,
 :client and :version are those of the CLI, each \"\" when not known, and
 :streaming is non-nil while it listens.
 
@@ -583,7 +583,7 @@ happens on its own, also when Emacs is about to exit."
              (not (process-live-p process)))
     (let* ((status (process-exit-status process))
            (meaning (alist-get status qwen-companion-backend--exit-codes)))
-      ;; What it wrote last tells why; read it before the pipe is closed.
+      ;; Its last output tells why; read it before the pipe is closed.
       (while (accept-process-output (process-get process 'errors) 0))
       (qwen-companion-backend--disconnect)
       (cond

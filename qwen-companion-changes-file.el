@@ -23,8 +23,8 @@
 ;; journal, as a difference with hunks; which of these are undone; and
 ;; undoing them.
 ;;
-;; Whether a hunk is undone is not written down anywhere: what is in the file
-;; now is compared with what the agent left, so it is right also after a
+;; Whether a hunk is undone is not recorded anywhere: the current text of the
+;; file is compared with the one the agent left, so it is right also after a
 ;; restart, or when the user has undone something by other means.
 ;;
 ;; To undo hunks of a file the bytes that the agent left are cut into lines,
@@ -45,7 +45,7 @@
 (cl-defstruct (qwen-companion-changes-file (:copier nil))
   "The changes of one file in a part of the journal.
 ROOT is the workspace root and PATH the file.  SCOPE, TURN and SESSION
-are what the journal is asked for.  STATE is nil at first, then
+select that part.  STATE is nil at first, then
 `loading', and finally `ready', `binary' (not a text) or `failed', with
 REASON in words.  BEFORE and AFTER are the bytes, unibyte strings, nil
 where there was no file; BEFORE-MODE and AFTER-MODE what it was, FROM
@@ -82,7 +82,7 @@ asked for, GENERATION the differences there have been."
 (defun qwen-companion-changes-file-load (file callback)
   "Get the texts of FILE and their difference; return at once.
 Call CALLBACK without arguments whenever the state of FILE has changed.
-What was shown before stays until then."
+Earlier texts stay until then."
   (let ((request (cl-incf (qwen-companion-changes-file-asked file))))
     (unless (qwen-companion-changes-file-difference file)
       (setf (qwen-companion-changes-file-state file) 'loading))
@@ -477,7 +477,7 @@ become of it, see `qwen-companion-undo-run'."
 (defun qwen-companion-changes-file--note (file difference list undo)
   "Note that each of LIST is undone in FILE, or back if UNDO is nil.
 Do nothing if that has been found out meanwhile, or is about to be:
-DIFFERENCE is what FILE had before."
+DIFFERENCE is the earlier difference of FILE."
   (when (and (eq 'ready (qwen-companion-changes-file-state file))
              (eq difference (qwen-companion-changes-file-difference file)))
     (dolist (change list)

@@ -86,7 +86,7 @@
                (:copier nil))
   "Files that are shown below one heading.
 ID is a turn's id, or a list (SCOPE ROOT).  SCOPE, TURN and SESSION are
-what the journal is asked for; ROOT is the workspace root, and FILES is a
+the part of the journal; ROOT is the workspace root, and FILES is a
 list in the form of `qwen-companion-changed-file-path'."
   id scope turn session root files)
 
@@ -96,7 +96,7 @@ list in the form of `qwen-companion-changed-file-path'."
   "A comment on a line.
 GROUP and PATH are where the line is shown; ROOT is the workspace root.
 SOURCE is the kind of line with its numbers in both texts, (KIND OLD
-. NEW).  LINE is its text with the sign, TEXT what the user has to say."
+. NEW).  LINE is its text with the sign, TEXT the user's comment."
   group path root source line text)
 
 (defvar-local qwen-companion-changes--scope 'turns
@@ -513,7 +513,7 @@ They are as in `qwen-companion-changes--wanted-items'."
          (list
           (cons body
                 (cons (if (and drawn (eq 'loading (qwen-companion-changes-file-state view)))
-                          ;; What is there stays until it is known better.
+                          ;; The shown hunks stay until the new ones have come.
                           (cadr drawn)
                         (list (qwen-companion-changes-file-signature view)
                               qwen-companion-changes--lines
@@ -893,7 +893,7 @@ The error is a `user-error'; the buffer is updated before it."
                (`(body ,group ,path) (list 'file group path))
                (`(note ,group ,_) (list 'group group))
                (_ (user-error "There is nothing to fold here")))))
-    ;; What point is in may be about to go.
+    ;; The text around point may be about to be folded.
     (goto-char (cddr (assoc key qwen-companion-changes--items)))
     (setq qwen-companion-changes--unfolded
           (if (member key qwen-companion-changes--unfolded)

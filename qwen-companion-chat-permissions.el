@@ -576,7 +576,7 @@ the text: only show it."
 
 (defun qwen-companion-chat-permissions--reviewed (id allowed text)
   "Answer the permission ID as the user has in its review.
-ALLOWED says whether the tool may run, TEXT is what the user has made of
+ALLOWED says whether the tool may run, TEXT is the user's version of
 its change, nil for no other."
   (let ((item (or (qwen-companion-chat-permissions--find id)
                   (user-error "This question no longer waits; nothing is answered"))))
@@ -646,7 +646,7 @@ Signal a `user-error' when there is none."
 
 (defun qwen-companion-chat-permissions--answer (item option &optional reason text reviewed)
   "Answer ITEM with OPTION; nil dismisses it.
-REASON is for the model, nil for none.  TEXT is what the user has made of
+REASON is for the model, nil for none.  TEXT is the user's version of
 the change in its review, nil for no other.  REVIEWED says that the answer
 was given in the review."
   (qwen-companion-chat-permissions--check item)

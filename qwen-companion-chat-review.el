@@ -25,7 +25,7 @@
 ;; The daemon takes a yes or a no, and no text.  So an edit that the user has
 ;; changed is allowed as it is; once its tool has written the file, the user's
 ;; changes are merged into the buffer that visits it, as one undo step, and
-;; saved.  Its base is the text that was proposed, so what else has happened to
+;; saved.  Its base is the proposed text, so other changes made to
 ;; the file meanwhile stays.  The Python process tells the model about it.
 ;;
 ;; When the tool does not write the file, or nobody knows whether it did, the
@@ -49,7 +49,7 @@
                (:copier nil))
   "An edit that was allowed and is to be changed once its tool has written it.
 PROPOSAL is the reviewed proposal, which has ended.  PROPOSED is its text
-at first, WANTED what the user has made of that.  SESSION and TOOL are
+at first, WANTED the user's version of it.  SESSION and TOOL are
 ids.  LOOKS is how often the buffer may still be looked at before it is
 reverted, see `qwen-companion-chat-review--apply'."
   proposal proposed wanted session tool (looks 30))
@@ -148,7 +148,7 @@ The answer of the user does not count."
 ;;; After the write
 
 (defun qwen-companion-chat-review-on-tool (tool)
-  "Change what TOOL, of which this is a report, has written if it has ended."
+  "Merge the user's edits of TOOL's change into the file once TOOL has ended."
   (dolist (edit qwen-companion-chat-review--edits)
     (when (and (equal qwen-companion-chat-session-id
                       (qwen-companion-chat-review--edit-session edit))
@@ -181,7 +181,7 @@ The answer of the user does not count."
 
 (defun qwen-companion-chat-review--apply (edit)
   "Merge the user's text of EDIT into the buffer that visits its file.
-If the buffer does not have yet what was written, look again in a moment."
+If the buffer does not have the written text yet, try again in a moment."
   (condition-case err
       (with-current-buffer (qwen-companion-chat-review--visit edit)
         (cond

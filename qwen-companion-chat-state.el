@@ -127,7 +127,7 @@ daemon and the Python process are replaced, nobody else has them.")
 
 (defun qwen-companion-chat-state--unspool (change)
   "Return CHANGE with its text inside, if it is a text in a file.
-One that cannot be read is left to those who show it."
+If it cannot be read, return CHANGE as it is."
   (if (and (eq 'text (qwen-companion-daemon-change-kind change))
            (not (qwen-companion-daemon-text-text change)))
       (condition-case nil

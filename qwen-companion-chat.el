@@ -21,7 +21,7 @@
 
 ;; `qwen-companion-chat' talks to a session of `qwen serve'.  Its buffer has
 ;; the conversation and, below it, a prompt that is edited like any text.  A
-;; chat shows what the Python process reports of its session; `g' reads all of
+;; chat shows the reports of the Python process on its session; `g' reads all of
 ;; it again.
 ;;
 ;; A chat outlives its session, the daemon and the Python process: the
@@ -216,7 +216,7 @@ It leaves room for the rest of the mode line in 80 columns."
            (apply-partially #'concat " ")
            (delq nil
                  (append
-                  ;; Whose files these are is said with any trouble, too.
+                  ;; With any trouble, name the machine and the workspace too.
                   (list (qwen-companion-chat-send-kept-text)
                         (and trouble place)
                         (if trouble

@@ -20,7 +20,7 @@
 ;;; Commentary:
 
 ;; Timers of Emacs go by the clock of the machine.  When that is set back by
-;; an hour, each timer that is pending is due an hour late, and what waits
+;; an hour, each pending timer is due an hour late, and all that waits
 ;; for it stands still: nothing is told to a CLI, no review opens, a process
 ;; that hangs is not noticed.
 ;;

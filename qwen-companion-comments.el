@@ -19,7 +19,7 @@
 
 ;;; Commentary:
 
-;; What comments on the changes of a CLI look like, in a buffer and in the
+;; The format of comments on the changes of a CLI, in a buffer and in the
 ;; prompt by which they are sent.
 
 ;;; Code:
@@ -34,7 +34,7 @@
 (defun qwen-companion-comments-prompt (title comments)
   "Return COMMENTS as one prompt that begins with TITLE.
 Each comment is (FILE LINE TEXT COMMENT): the name of a file, the number
-of a line in it, its text, and what to say of it."
+of a line in it, its text, and the user's comment."
   (concat
    title "\n"
    (mapconcat

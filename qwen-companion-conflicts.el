@@ -64,7 +64,7 @@
 (cl-defstruct (qwen-companion-conflicts--state (:copier nil))
   "The unresolved conflicts in a buffer.
 BASE, MINE and RESULT are texts: RESULT, with the markers, is the merge
-of the user's unsaved MINE, which started from BASE, with what was on
+of the user's unsaved MINE, which started from BASE, with the text on
 disk.  COUNT conflicts are in the buffer as far as is known, and TIMER
 is about to count them again."
   base mine result (count 0) timer)

@@ -26,7 +26,7 @@
 ;; the Python process go to `qwen-companion-daemon-functions'.
 ;;
 ;; The Python process looks up the token in the plain files of `auth-sources';
-;; Emacs does not see it.  What only Emacs can read, such as an encrypted file,
+;; Emacs does not see it.  An encrypted file, or another source for Emacs only,
 ;; is looked up when the user connects, never later, since that may ask for a
 ;; passphrase.  Such a token is handed over once and erased.
 
@@ -181,7 +181,7 @@ COMMAND is to be called with ROOT."
 
 (defun qwen-companion-daemon--announcement ()
   "Return the announcement of a change of the connection, a string or nil.
-What is on which machine is said once for each daemon, not whenever the
+The machines are named once for each daemon, not whenever the
 connection to it is back."
   (let ((description (qwen-companion-daemon-description)))
     (cond ((not (eq 'connected (qwen-companion-daemon-state))) description)
@@ -226,7 +226,7 @@ Drop it when the connection has been given up in the meantime."
   (setq qwen-companion-daemon--request (cons method payload)
         qwen-companion-daemon--report nil)
   (qwen-companion-backend-add-methods qwen-companion-daemon--methods)
-  ;; After the settings, which say what a daemon that is started here is given.
+  ;; After the settings, which a daemon started here gets.
   (add-hook 'qwen-companion-backend-connected-hook #'qwen-companion-daemon--send-request 90)
   (add-hook 'qwen-companion-state-functions #'qwen-companion-daemon--on-companion-state)
   (qwen-companion-daemon--send-request)
@@ -277,7 +277,7 @@ Drop it when the connection has been given up in the meantime."
 
 (defun qwen-companion-daemon--plain-file (source)
   "Return the file that SOURCE, an element of `auth-sources', is, or nil.
-Return nil for what only Emacs can read, such as an encrypted file."
+Return nil if only Emacs can read it, such as an encrypted file."
   (let ((file (if (consp source) (plist-get source :source) source)))
     (and (stringp file)
          (not (string-match-p (rx (or (seq bos (or "secrets:" "macos-keychain"))

@@ -115,8 +115,8 @@ That cannot wait, as the file is about to change."
 
 (defun qwen-companion-diagnostics--late-p ()
   "Return non-nil when the checker of this buffer reports old problems first.
-A language server is asked nothing when flymake starts: what it said last
-is reported at once, and what it says of the new text later."
+A language server is asked nothing when flymake starts: its last report
+is used at once, and its report on the new text comes later."
   (or (and (fboundp 'eglot-managed-p) (eglot-managed-p))
       (bound-and-true-p lsp-managed-mode)))
 
@@ -193,7 +193,7 @@ or after `qwen-companion-diagnostics--wait' seconds."
                                        (not (equal first (qwen-companion-diagnostics--raw)))))))
                      (progn
                        (end-watch)
-                       ;; What lsp-mode has heard meanwhile is read by a check.
+                       ;; A check reads the reports that lsp-mode got meanwhile.
                        (when (and (bound-and-true-p lsp-managed-mode)
                                   (bound-and-true-p flycheck-mode))
                          (flycheck-buffer))

@@ -36,7 +36,7 @@
 
 (defconst qwen-companion-disk--time-resolution 0.03
   "Seconds by which a file system's clock may go on at a time.
-What was read sooner after a write may change without a new time.")
+A file read sooner after a write may change again without a new time.")
 
 (cl-defstruct (qwen-companion-disk--write (:copier nil))
   "A write that is expected.
@@ -70,7 +70,9 @@ not have what is on disk yet.")
 
 (defun qwen-companion-disk-text (buffer line-end)
   "Return the whole text of BUFFER as it is in a file, exactly.
-LINE-END is what ends a line there: \"\\n\" or \"\\r\\n\"."
+LINE-END ends each line there: \"\
+\" or \"\\r\
+\"."
   (let ((text (with-current-buffer buffer
                 (save-restriction
                   (widen)
@@ -139,7 +141,7 @@ that is missing is no hindrance: Emacs offers to make it when saving."
 
 (defun qwen-companion-disk-insert (path &optional coding exactly)
   "Insert the text of the file PATH at point, as Emacs would read it.
-That is in CODING, nil for what Emacs finds.  With EXACTLY non-nil, line
+CODING nil means to detect the coding.  With EXACTLY non-nil, line
 ends stay what they are, and a NUL makes it no binary file.  Return the
 coding system, nil when there is no such file or nothing in it.  The text
 is not ours: no format conversion runs on it."
@@ -796,7 +798,7 @@ for every file in its directory."
   (let* ((path (qwen-companion-disk--write-path write))
          (row (qwen-companion-disk--expected path)))
     (dolist (one row)
-      ;; Whatever its time says.
+      ;; Compare the text anew, even if the time is the same.
       (setf (qwen-companion-disk--write-looked one) nil))
     (qwen-companion-disk--check path)
     (when (memq write qwen-companion-disk--writes)

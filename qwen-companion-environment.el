@@ -264,7 +264,7 @@ nothing: then it is the warning before."
     (when (file-exists-p current)
       (rename-file current (concat part "-old")))
     (rename-file part current)
-    ;; A process that runs from one of them has imported what it needs.
+    ;; A process that runs from one of them has imported all its modules.
     (dolist (other (cons (concat part "-old") (qwen-companion-environment--all)))
       (unless (equal other current)
         (delete-directory other t)))))
@@ -280,7 +280,7 @@ nothing: then it is the warning before."
 ;;;###autoload
 (defun qwen-companion-uninstall ()
   "Delete the Python environment and the journal, after a question.
-With the journal goes what `qwen-companion-changes' could undo.  Nothing
+Without the journal, `qwen-companion-changes' can undo nothing.  Nothing
 else of the companion is on the disk while the mode is off, but your
 options and the package itself."
   (interactive)

@@ -135,7 +135,7 @@ An indirect buffer has that of its base."
   (or qwen-companion-follow--link
       (prog1 (setq qwen-companion-follow--link (qwen-companion-follow--make-link))
         (qwen-companion-follow--note-stamp)
-        ;; First of all: others may change the text for what is saved.
+        ;; First of all: other functions may change the text before the save.
         (add-hook 'before-save-hook #'qwen-companion-follow--before-save -100 t))))
 
 (defun qwen-companion-follow--note-stamp ()
@@ -506,8 +506,8 @@ Return non-nil then; return nil for a buffer that is not followed."
   "Adopt, request or leave the edits that bring the current buffer to REQUEST."
   (let* ((link qwen-companion-follow--link)
          (source (qwen-companion-follow--request-source request))
-         ;; What was saved since a proposal was accepted is not in what the
-         ;; CLI writes: that is merged as if it were not saved.
+         ;; Text saved since a proposal was accepted is not in the one that the
+         ;; CLI writes, so it is merged as if it were not saved.
          (base (and (or (buffer-modified-p)
                         (qwen-companion-follow--link-expected link))
                     (qwen-companion-follow--link-base link))))
@@ -526,7 +526,7 @@ Return non-nil then; return nil for a buffer that is not followed."
       (qwen-companion-follow--give-up))
      ((with-current-buffer source
         (equal base (qwen-companion-follow--text)))
-      ;; Somebody wrote what was there.
+      ;; Somebody wrote the same text again.
       (qwen-companion-follow--adopt-file-state request)
       (qwen-companion-follow--drop request))
      ((and (qwen-companion-conflicts-p) (not (qwen-companion-conflicts-origin)))
@@ -561,7 +561,7 @@ Return non-nil then; return nil for a buffer that is not followed."
     (set-buffer-modified-p nil))
   (set-buffer-auto-saved)
   (setf (qwen-companion-follow--link-base qwen-companion-follow--link) nil)
-  ;; What is on disk now is worth a backup at the next save.
+  ;; The new text on disk is worth a backup at the next save.
   (setq buffer-backed-up nil))
 
 (defun qwen-companion-follow--give-up ()
@@ -722,7 +722,7 @@ No question is asked, whatever happens to the file meanwhile."
 (defun qwen-companion-follow--refresh (request merged)
   "Bring the unmodified current buffer to REQUEST by MERGED, like a revert."
   (let ((revert-buffer-in-progress-p t)
-        ;; The major mode is not called again; who listens must know.
+        ;; The major mode is not called again; functions on the hooks must know.
         (revert-buffer-preserve-modes t))
     (qwen-companion-follow--run-hook 'before-revert-hook)
     (qwen-companion-follow--edit request merged)
@@ -1050,7 +1050,7 @@ Unsaved text stays unsaved."
     (with-current-buffer (or (buffer-base-buffer) (current-buffer))
       (let ((time (qwen-companion-follow--recorded-time)))
         (set-visited-file-name new t t)
-        ;; What has changed since is to be noticed.
+        ;; Later changes of the file are to be noticed.
         (set-visited-file-modtime time)))))
 
 (defun qwen-companion-follow-lighter ()

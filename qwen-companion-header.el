@@ -20,7 +20,7 @@
 ;;; Commentary:
 
 ;; A header line says first what the buffer shows and what to beware of, then
-;; which keys there are.  Where a window is too narrow, what matters least is
+;; which keys there are.  Where a window is too narrow, the least important is
 ;; left out; a warning never is.  A key can be clicked, and is the one that
 ;; works in the buffer, whatever other keymaps are active there.
 
@@ -82,7 +82,7 @@ OTHER is a second command whose key is shown as well, as in \"n/p\"."
 
 (defvar-local qwen-companion-header--keys nil
   "The keys shown in this buffer: ((KEYS . STATE) . PARTS).
-STATE is Evil's, which decides what keys work.")
+STATE is Evil's, on which the active keys depend.")
 
 (defun qwen-companion-header-keys (keys)
   "Return KEYS as parts of `qwen-companion-header-line'.
@@ -108,7 +108,7 @@ tells all others, stays longest."
 
 (defun qwen-companion-header-keep-keys ()
   "Have the keys of the current major mode work with Evil, Meow and God mode too.
-Call this in the mode's body.  God mode leaves modes alone whose property
+Call this in the mode's body.  God mode leaves a mode alone if its property
 `mode-class' is `special'.  Meow has few keys of its own then, and the
 header line shows those that it leaves."
   (put major-mode 'mode-class 'special)
@@ -150,7 +150,7 @@ menu anyway, and its commands act at point."
     (delete-dups commands)))
 
 (defconst qwen-companion-header--keys-width 15
-  "Columns before what a key does, in the help of `qwen-companion-header-help'.")
+  "Width of the column of keys in the help of `qwen-companion-header-help'.")
 
 (defun qwen-companion-header-help ()
   "Show the keys of this buffer with a description of each."

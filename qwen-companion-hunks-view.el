@@ -34,7 +34,7 @@
 (require 'qwen-companion-untrusted)
 
 (defface qwen-companion-unified-dropped
-  ;; With few colours, `shadow' is green, as what is added.
+  ;; With few colours, `shadow' is green, like added lines.
   '((((class color) (min-colors 88)) :inherit shadow :strike-through t)
     (t :slant italic :strike-through t))
   "Face of a hunk that is dropped."

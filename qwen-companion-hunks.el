@@ -22,7 +22,7 @@
 ;; The changes by which a proposal differs from the text on disk, as a list;
 ;; each can be dropped, restored and split.  The buffer of the proposal is
 ;; authoritative: dropping a change replaces its lines there by those on
-;; disk, and remembers the proposed lines here.  So what shows or accepts
+;; disk, and remembers the proposed lines here.  So showing or accepting
 ;; the proposal does not depend on this file.
 ;;
 ;; The Python process compares the texts, and only once: dropping shifts the
@@ -62,7 +62,7 @@ that were compared, or is nil.  STRANDED are dropped changes that cannot
 be restored because their place has changed.  CLEAN is non-nil while
 dropping is all that has changed the proposal, so that restoring all
 changes makes it unmodified.  REQUESTED-TICKS are those of a comparison
-in progress, or nil.  STEPS are what the user has done, the last step
+in progress, or nil.  STEPS are the user's steps, the last one
 first, see `qwen-companion-hunks-record'."
   old new changes ticks stranded clean requested-ticks steps)
 

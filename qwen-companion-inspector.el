@@ -119,7 +119,7 @@
   "The last report to a CLI.
 TEXT is the exact JSON, SENT when it went out in milliseconds, ROOTS the
 directories below which the CLI hears of files, or t for everywhere.
-CONTEXT is what `qwen-companion-inspector--parse' makes of TEXT; PRETTY
+CONTEXT is TEXT as parsed by `qwen-companion-inspector--parse'; PRETTY
 is TEXT on many lines, made when it is first needed."
   text sent roots context pretty)
 
@@ -870,7 +870,7 @@ That is the selection of a file, the JSON, or else the whole section."
           (if (member key qwen-companion-inspector--toggled)
               (remove key qwen-companion-inspector--toggled)
             (cons key qwen-companion-inspector--toggled)))
-    ;; What point is in may be about to go.
+    ;; The text around point may be about to be folded.
     (goto-char (cadr (assoc key qwen-companion-inspector--places)))
     (skip-chars-forward " ")
     (qwen-companion-inspector--draw)))
@@ -952,7 +952,7 @@ The text is kept up to date while a window shows it.
   (buffer-disable-undo)
   (qwen-companion-header-keep-keys)
   (qwen-companion-header-menu-at-click)
-  ;; What a name begins with must not turn the line around.
+  ;; A name in a right-to-left script must not turn the line around.
   (setq-local bidi-paragraph-direction 'left-to-right
               revert-buffer-function #'qwen-companion-inspector--revert
               header-line-format (qwen-companion-inspector--keys))

@@ -22,8 +22,8 @@
 ;; Terminals in this Emacs get a file of settings below the user's own, by
 ;; a variable of the environment (python/qwen_companion/doors/layer.py).
 ;; It lets a CLI ask for each edit also where it would write unasked, and
-;; report what it is doing.  Here are the options for that, and what was
-;; reported, in words.
+;; report its activity.  Here are the options for that, and these
+;; reports in words.
 
 ;;; Code:
 

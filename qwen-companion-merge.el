@@ -19,9 +19,9 @@
 
 ;;; Commentary:
 
-;; The Python process compares and merges texts while Emacs goes on; what
-;; comes back are small edits, which are applied to a buffer as one undo
-;; step.  Whatever points into the buffer stays with the words it was at.
+;; The Python process compares and merges texts while Emacs goes on; it
+;; returns small edits, which are applied to a buffer as one undo
+;; step.  Point, markers and overlays stay with the words they were at.
 
 ;;; Code:
 
@@ -291,7 +291,7 @@ SOURCE is a buffer with the new text."
         ;; No lock is taken, and no question asked about the file: Emacs
         ;; asks when it sees a true name.
         (buffer-file-truename nil)
-        ;; What is made here is kept, to be undone.  To look for garbage
+        ;; The objects made here are kept for undo.  To look for garbage
         ;; meanwhile would take longer than all the rest.
         (gc-cons-threshold (max gc-cons-threshold 20000000)))
     (undo-boundary)

@@ -21,7 +21,7 @@
 
 ;; Accessors for the property lists that the Python process sends: each key
 ;; is written here and nowhere else.  `qwen_companion/emacs/messages.py' says
-;; what each of them means; a test compares the keys below with what its
+;; what each of them means; a test compares the keys below with those that its
 ;; classes write.  A text in a message is read by `qwen-companion-spool'.
 
 ;;; Code:

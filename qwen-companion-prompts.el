@@ -20,10 +20,10 @@
 ;;; Commentary:
 
 ;; Sends prompts to the CLIs in terminals of this Emacs.  A CLI that was
-;; started to read prompts from a file gets them there, and what is half typed
+;; started to read prompts from a file gets them there, and text half typed
 ;; in its terminal stays; another gets them pasted.
 ;;
-;; Where a CLI tells what it does, a prompt that comes while it works waits
+;; If a CLI reports its activity, a prompt that comes while it works waits
 ;; here: each becomes a turn of its own, in the order in which they came, and
 ;; until then can be taken back.  The CLI itself would join them into one.
 
@@ -115,7 +115,7 @@ Return nil when it does not wait any more."
 (defun qwen-companion-prompts-send (session root text &optional anyway)
   "Send the prompt TEXT about the project ROOT to the CLI SESSION.
 While the CLI works the prompt waits.  If the turn is cancelled meanwhile
-it is not sent, unless ANYWAY is non-nil.  Return what has been done, as
+it is not sent, unless ANYWAY is non-nil.  Return the outcome, as
 text for the echo area.  Signal a `user-error' where that cannot be done."
   (let* ((buffer (or (qwen-companion-terminal-session-buffer session)
                      (user-error "This CLI is in no terminal of this Emacs")))

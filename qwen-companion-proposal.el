@@ -78,7 +78,7 @@ proposed, see `qwen-companion-disk-digest'; EMPTY is non-nil when that
 text was empty.  LINE-END ends a line of the text: \"\\n\" or \"\\r\\n\".
 BOM is its byte order mark, or \"\".  PROPOSED is (LINE-END . BOM) as
 proposed.  ENDS-LINES is non-nil when the CLI may add a newline at the
-end of what it writes.
+end of its text.
 
 The file:
 STAMP is the file's state known to the review, see
@@ -259,7 +259,7 @@ KIND, a string, is part of the buffer's name."
     (with-current-buffer (qwen-companion-proposal-buffer proposal)
       (qwen-companion-disk-convert-line-ends "\r\n"))
     (setf (qwen-companion-proposal-line-end proposal) "\n"
-          ;; What it knows of the text is of the other form.
+          ;; The recorded difference is that of the other line ends.
           (qwen-companion-proposal-difference proposal) nil)))
 
 (defun qwen-companion-proposal-align-line-ends (proposal bom)

@@ -19,7 +19,7 @@
 
 ;;; Commentary:
 
-;; What a prompt says of buffers and files: a file by its name, a region with
+;; How a prompt refers to buffers and files: a file by its name, a region with
 ;; its file and lines, a line for each problem that Flymake or Flycheck reports.
 
 ;;; Code:

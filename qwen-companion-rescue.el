@@ -127,7 +127,7 @@ late, or nil."
 (defun qwen-companion-rescue-file-written (path)
   "Update the rescued texts of the file PATH, which a CLI has written.
 Kill the buffer of a text that the file now holds.  If the file holds
-what the CLI had proposed, tell the user that the edits can be applied."
+the proposed text, tell the user that the edits can be applied."
   (dolist (buffer (qwen-companion-rescue-buffers))
     (when (equal path (qwen-companion-rescue--path buffer))
       (let ((rescue (buffer-local-value 'qwen-companion-rescue--current buffer)))

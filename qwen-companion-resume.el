@@ -68,7 +68,7 @@ With a prefix argument, ask for the DIRECTORY."
 
 (defun qwen-companion-resume--offer (directory input sessions)
   "Let the user choose one of the recorded SESSIONS of DIRECTORY, and start it.
-Ask nothing of who has typed since INPUT, see `qwen-companion-resume--waiting':
+Ask nothing after typing since INPUT, see `qwen-companion-resume--waiting':
 the next keys are meant for something else."
   (cond
    ((null sessions)

@@ -147,7 +147,7 @@ one prompt, once its turn is over."
 
 (add-hook 'qwen-companion-hunks-view-drawn-hook #'qwen-companion-review-comments--show)
 
-;; After the reviews have closed: what they say is less than what comes here.
+;; After the reviews have closed: their messages matter less than the one here.
 (add-hook 'qwen-companion-proposal-ended-functions
           #'qwen-companion-review-comments--ended 90)
 

@@ -19,8 +19,8 @@
 
 ;;; Commentary:
 
-;; The front end that shows a proposal as a unified diff.  What is accepted
-;; is the text in the proposal's own buffer, as in the other front end;
+;; The front end that shows a proposal as a unified diff.  The accepted text
+;; is that of the proposal's own buffer, as in the other front end;
 ;; dropping a hunk here changes that text, see qwen-companion-hunks.el.
 ;;
 ;; The buffer looks like one of `diff-mode', and the commands of that mode
@@ -378,7 +378,7 @@ The lines are comments, not a part of the diff."
 
 (defvar-local qwen-companion-review-unified--places nil
   "Names of the code around hunks, (TICK SECONDS . ALIST), at the disk's TICK.
-ALIST has names by line; SECONDS is what the major mode has taken.")
+ALIST has names by line; SECONDS is the time that the major mode took.")
 
 (defun qwen-companion-review-unified--note (difference hunk)
   "Return the words in the head of HUNK of DIFFERENCE: place and state."
@@ -427,7 +427,7 @@ takes a second in a long line and finds headers of letters."
 
 (defun qwen-companion-review-unified--unindented-line ()
   "Return the last line before point that begins with a letter, or nil.
-That is what diff(1) and git show for a function."
+diff(1) and git show that line for a function."
   (when (and (derived-mode-p 'prog-mode)
              (re-search-backward "^[[:alpha:]$_]" (max (point-min) (- (point) 20000)) t))
     (qwen-companion-untrusted-line
@@ -738,7 +738,7 @@ PICKED."
            (= (length qwen-companion-review-unified--hunks)
               (length (qwen-companion-review-unified--grouped))))
       (when (cdr picked)
-        ;; To the head: what undoes this acts on all of it there.
+        ;; To the head, where the undo acts on the whole hunk.
         (qwen-companion-hunks-view-goto-change (car picked)))
       (qwen-companion-hunks-view-redraw hunk (list hunk))
       (qwen-companion-review-unified--update-status))

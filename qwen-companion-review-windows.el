@@ -119,7 +119,7 @@ That is the selected one, or with SELECT non-nil that of the terminal."
 (defun qwen-companion-review-windows-new-view (proposal frame select)
   "Return a new view to show PROPOSAL in FRAME.
 SELECT non-nil means that the review will be selected.  If FRAME shows
-the review already, keep what is known of its earlier windows."
+the review already, keep the record of its earlier windows."
   (let ((old (qwen-companion-proposal-view proposal))
         (view (make-qwen-companion-review-windows-view
                :control (qwen-companion-review-windows-control proposal)

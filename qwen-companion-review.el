@@ -171,8 +171,8 @@ or its encoding uses none."
 (defun qwen-companion-review--prepare (proposal)
   "Make the disk side of PROPOSAL and set up both buffers.
 The disk side is the text from which the CLI has made its proposal.  It
-lacks what was accepted before and is not written yet, as the CLI has
-not seen that either."
+lacks proposals that are accepted and not written yet, as the CLI has
+not seen them either."
   (let ((path (qwen-companion-proposal-path proposal))
         (disk (qwen-companion-proposal-make-buffer proposal "disk")))
     (setf (qwen-companion-proposal-disk-buffer proposal) disk)
@@ -587,7 +587,7 @@ Call this after each change of the open proposals or their states."
   (when (and (qwen-companion-review--unseen)
              (memq qwen-companion-diff-arrival '(idle now)))
     (setq qwen-companion-review--timers
-          ;; The second timer notices what ends without input.
+          ;; The second timer notices a state that ends without input.
           (list (run-with-idle-timer qwen-companion-review--idle-delay t
                                      #'qwen-companion-review--show-next)
                 (run-at-time (if (eq qwen-companion-diff-arrival 'now)
@@ -701,7 +701,7 @@ Display that without selecting it, and not if that would disturb the user."
 
 (defun qwen-companion-review--room-p (proposal)
   "Return non-nil when PROPOSAL may open by itself without taking a window.
-The selected one would be taken: what is typed next would go elsewhere."
+To take the selected one would send the next keys elsewhere."
   (or qwen-companion-diff-select
       (qwen-companion-review-fits-p 'unified proposal nil)))
 

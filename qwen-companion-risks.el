@@ -19,7 +19,7 @@
 
 ;;; Commentary:
 
-;; A CLI writes what it is allowed to write, and a model can be talked into
+;; A CLI writes all files that it may write, and a model can be talked into
 ;; anything.  Some files deserve a closer look: those that make this machine
 ;; run something, those outside of the workspace despite their name, and
 ;; those whose names are misleading.  A review of such a file warns of it.

@@ -300,7 +300,7 @@ The list follows them.  \\<qwen-companion-sessions-mode-map>\\[qwen-companion-se
   "Id of the session to which `qwen-companion-next-waiting' went last.")
 
 (defun qwen-companion-session-list--rotate (sessions)
-  "Return SESSIONS beginning after that which was gone to last."
+  "Return SESSIONS rotated to begin after the one last visited."
   (let ((rest (cl-member qwen-companion-session-list--last sessions
                          :key #'qwen-companion-session-id :test #'equal)))
     (append (cdr rest) (cl-set-difference sessions (cdr rest)))))

@@ -97,7 +97,7 @@ a Python process, it is among the temporary files of Emacs.  Signal a
     (condition-case err
         (write-region text nil file nil 'silent)
       (file-error
-       ;; What is there of it takes the room that is left.
+       ;; The incomplete file would take the room that is left.
        (delete-file file)
        (signal (car err) (cdr err))))
     file))

@@ -22,7 +22,7 @@
 ;; A terminal program of the desktop, by a template of its command.  A buffer
 ;; stands for it in Emacs as long as the program runs.  Reviews work there as
 ;; in a terminal of Emacs, and prompts go to the file that the CLI reads them
-;; from.  What types into the terminal does not work there.
+;; from.  Commands that type into the terminal do not work there.
 
 ;;; Code:
 

@@ -50,7 +50,7 @@
                     (qwen-companion-terminal-updates--take begun filter process string)))))
 
 (defun qwen-companion-terminal-updates--take (begun filter process string)
-  "Pass to FILTER what is whole of BEGUN and STRING, output of PROCESS."
+  "Pass to FILTER the complete part of BEGUN and STRING, output of PROCESS."
   (let* ((text (concat (qwen-companion-terminal-updates--begun-text begun) string))
          (whole (qwen-companion-terminal-updates--whole text))
          (rest (substring text whole))

@@ -99,7 +99,7 @@ A nil VALUE removes it.  Buffers with an environment of their own keep it."
                 (let ((process-environment
                        (copy-sequence (default-value 'process-environment))))
                   (setenv name value)
-                  ;; A bare name would hide what a frame or a parent has.
+                  ;; A bare name would hide the value of a frame or a parent.
                   (delete name process-environment))))
 
 (defun qwen-companion-terminal-set-environment (variables)
@@ -274,7 +274,7 @@ loaded if there is one.")
 
 (defvar-local qwen-companion-terminal-arguments nil
   "Arguments with which the CLI of this terminal buffer was started.
-They are those beside what the options say.")
+Those from the options are not among them.")
 
 (defvar-local qwen-companion-terminal-prompt-file nil
   "File from which the CLI of this terminal buffer reads prompts, nil for none.")
@@ -349,7 +349,7 @@ the description of the package of which PROGRAM is a link."
 
 (defun qwen-companion-terminal--new-prompt-file (program)
   "Return a name for the prompt file of PROGRAM, nil if it has none.
-The file is not there yet: what is there when the CLI starts is skipped."
+The file is not made yet: a CLI skips any text in it from before its start."
   (when-let* ((spool (qwen-companion-backend-spool))
               ((qwen-companion-terminal--reads-prompts-p program)))
     (expand-file-name (format "prompts-%d" (cl-incf qwen-companion-terminal--prompt-files))

@@ -21,7 +21,7 @@
 
 ;; A tool is a function that a model calls by way of its CLI, which knows
 ;; it as `mcp__emacs__NAME'.  The Python process checks the arguments and
-;; leaves out what is in files that the CLI may not see; here the function
+;; leaves out the contents of files that the CLI may not see; here the function
 ;; is called.  `qwen-companion-tools-read.el' has those that are there from
 ;; the beginning.  The manual has an example of one that a user adds.
 ;;
@@ -101,7 +101,7 @@ away, or set `qwen-companion-tools-offered'.")
 (defvar qwen-companion-tools-reports nil
   "Alist (NAME . FUNCTION) of reports that Emacs sends to models unasked.
 A function takes the arguments of the call, a list of names and values,
-and returns what that of a tool may return.")
+and returns the same kinds of values as the function of a tool.")
 
 (defvar qwen-companion-tools--directories nil
   "During a call, the directories that the calling CLI may see, t for all.")

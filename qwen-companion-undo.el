@@ -20,8 +20,8 @@
 ;;; Commentary:
 
 ;; To undo a change of an agent is a three-way merge: its base is the text
-;; that the agent left, "mine" is what is there now, "theirs" the text as it
-;; was before.  So what the user has edited since stays.  To bring a change
+;; that the agent left, "mine" is the current text, "theirs" the text as it
+;; was before.  So later edits of the user stay.  To bring a change
 ;; back is the same with base and "theirs" exchanged.
 ;;
 ;; Where a buffer visits the file, the buffer is changed, as one undo step;
@@ -59,7 +59,7 @@ nil.  BINARY is non-nil when the bytes are not those of a text."
 
 (defun qwen-companion-undo-confirm (paths verb plan)
   "Ask whether to go on with changing the files PATHS, if need be.
-VERB is what is about to be done, such as \"undo\".  PLAN is nil, or says
+VERB names the action, such as \"undo\".  PLAN is nil, or says
 in one line what is going to happen, which is asked about.  If an agent
 is at work on one of PATHS, say so and let the user wait for it: that is
 the same question.  Quit if the user says no."
@@ -126,7 +126,7 @@ deleted.  With BRING-BACK non-nil, do the change again instead."
 (defun qwen-companion-undo-run (list turn label)
   "Take each step of LIST in order to undo TURN.
 Tell the journal so; LABEL says what is done.
-Return an alist of the files and what has become of each: `written',
+Return an alist of the files and the outcome for each: `written',
 `unsaved' (it is in a buffer that had unsaved text), `conflict' (marked
 in a buffer), `same' (there was nothing to do), or a string, the reason
 why the file was left as it is."
@@ -349,7 +349,7 @@ Return non-nil if its mode has changed."
         (target (qwen-companion-undo-step-target-mode step)))
     (unless (or (null target) (null base) (eq base target) (not (file-exists-p path)))
       (let ((modes (if (eq target 'executable)
-                       ;; Whoever may read it may run it.
+                       ;; All users who may read it may run it.
                        (logior (file-modes path) (ash (logand (file-modes path) #o444) -2))
                      (logand (file-modes path) #o666))))
         (unless (= modes (file-modes path))

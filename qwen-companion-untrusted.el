@@ -90,7 +90,7 @@ at its start may take seconds, and the text could direct it."
                          (delete-and-extract-region (point-min) (point-max)))))
         ;; Through this hook the global minor modes get at new buffers.
         (setq-local change-major-mode-hook nil)
-        ;; What a mode says at its start is not about a file of the user's.
+        ;; A message of a mode at its start is not about a file of the user's.
         (let ((inhibit-message t)
               (message-log-max nil))
           (delay-mode-hooks
@@ -159,7 +159,7 @@ text has changed."
     (setq-local glyphless-char-display (copy-sequence glyphless-char-display))
     (dolist (range qwen-companion-untrusted--bidi-controls)
       (set-char-table-range glyphless-char-display range 'hex-code))
-    ;; To the display, what stands in for another character is neutral.
+    ;; The display treats a replacement for a character as neutral.
     (remove-overlays nil nil 'qwen-companion-untrusted t)
     (save-excursion
       (goto-char (point-min))

@@ -19,7 +19,7 @@
 
 ;;; Commentary:
 
-;; A list of what goes on has ages in it, which change by themselves.  It is
+;; A list of running things has ages in it, which change by themselves.  It is
 ;; updated by a timer that runs only while the list is in a window.
 
 ;;; Code:

@@ -314,7 +314,7 @@ When it is made, the mode comes on."
     (add-hook 'qwen-companion-environment-made-hook #'qwen-companion--turn-on-once)
     t))
 
-;; Loaded when they are used first.  Who requires this file in a clone has no
+;; Loaded when they are used first.  A clone that requires this file has no
 ;; autoloads of a package.
 (autoload 'qwen-companion-menu-bar "qwen-companion-menu")
 (autoload 'qwen-companion-menu-popup "qwen-companion-menu" nil t)
@@ -428,7 +428,7 @@ keep it.  An empty NAME lets it choose one."
 (defun qwen-companion-restart ()
   "End the CLI of this terminal, or of the project, and start it again.
 It gets the same arguments, and a new conversation; `qwen-companion-resume'
-goes on with the old one.  What is typed in it is lost."
+goes on with the old one.  Text typed and not sent is lost."
   (interactive)
   (let* ((directory (qwen-companion-terminal-here))
          (buffer (or (and qwen-companion-terminal-directory (current-buffer))

@@ -13,7 +13,7 @@ _LOOKS_LIKE = "it should look like http://127.0.0.1:4170"
 
 
 def clean_url(url: str) -> str:
-    """`url` without what may be secret in it, and without a slash at the end; fit to be shown.
+    """Return `url` without parts that may be secret and without a slash at the end, to be shown.
 
     User, password, query and fragment are dropped: the link to the Web Shell has the token in it.  UnsafeUrlError for
     plain HTTP to anything but loopback, and for what is no URL.

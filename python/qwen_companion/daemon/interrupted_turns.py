@@ -43,14 +43,14 @@ class InterruptedTurns:
     def __init__(self, shown: Iterable[Change] = ()) -> None:
         """`shown` are turns without a good end that Emacs was told of by another process."""
         self._turn: str | None = None
-        """The turn that runs; what was told of it is in `_told`."""
+        """The turn that runs; the reports of it are in `_told`."""
         self._told: dict[object, Change] = {}
         self._newest: str | None = None
         """The turn that began last; `_after` is the one before it."""
         self._after: str | None = None
         self._interrupted: dict[str, _Interrupted] = {}
         self.told(shown)
-        # What was told between them is not known, so one that a load lacks comes at the end.
+        # The reports between them are not known, so a turn that a load lacks comes at the end.
         self._newest = self._after = _UNKNOWN
         self._interrupted = {turn: replace(item, after=_UNKNOWN) for turn, item in self._interrupted.items()}
 

@@ -116,7 +116,7 @@ class Permissions:
                 yield pending.told
 
     def hold(self) -> Iterator[Permission]:
-        """The connection is lost, and what was asked may be answered elsewhere."""
+        """Handle a lost connection: open requests may be answered elsewhere."""
         for pending in self._pending.values():
             if pending.shown and pending.told.state == OPEN:
                 pending.told = replace(pending.told, state=HELD)

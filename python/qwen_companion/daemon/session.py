@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One session of the daemon as a state machine: takes what the daemon says, gives what is to be told to Emacs.
+"""One session of the daemon as a state machine: takes the daemon's events, returns reports for Emacs.
 
-No I/O.  It can be built anew from a load at any moment; what the user sees holds no state of its own.
+No I/O.  It can be built anew from a load at any moment; the chat in Emacs holds no state of its own.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class DaemonSession:
             outputs, outcomes, running=self._running_turn(reply.event_epoch), why=why or "The turn broke off."
         )
         self._epoch = reply.event_epoch
-        # Whatever end is part of what was, it lives now.
+        # The session lives now, even if its history has an end in it.
         self._end = self._why = None
         self._loading = False
         return outputs
@@ -350,7 +350,7 @@ class DaemonSession:
         return ME if client_id == self._client_id or self._was_mine(client_id) else OTHER
 
     def _user_chunk(self, envelope: models.Envelope, payload: models.UserMessageChunk) -> Iterator[Output]:
-        # Read from the disk, what was put into a turn or came of an agent comes as if the user had said it (0.24.4).
+        # When read from the disk, injected and agents' texts come as if the user had said them (0.24.4).
         if payload.meta is not None and payload.meta.source == _INJECTED:
             yield self._note(envelope, "injected", clean(payload.content.text)[:_SHORT_TEXT])
             return
@@ -360,7 +360,7 @@ class DaemonSession:
         if envelope.prompt_id is not None:
             self._begin(envelope.prompt_id)
         elif self._replaying:
-            # In what was read from the disk only this event tells the prompt, if any does.
+            # In a history from the disk only this event names the prompt, if any does.
             self._past_turns += 1
             known = None if payload.meta is None else payload.meta.prompt_id
             self._past_turn = local_id("turn", known or f"{self.session_id} {self._past_turns}")
@@ -369,7 +369,7 @@ class DaemonSession:
             case "text":
                 text = content.text
             case "resource_link":
-                # In what was read from the disk, links come behind all of the text.
+                # In a history from the disk, links come after all of the text.
                 text = f"\n{_linked(content.uri)}" if envelope.prompt_id is None else _linked(content.uri)
             case other:
                 text = f"[{line(other)}]\n"
@@ -409,7 +409,7 @@ class DaemonSession:
     def _said_already(self, meta: models.Meta, text: str) -> bool:
         """Return whether `text` with `meta`, about something in the background, says nothing new."""
         if meta.source == _BACKGROUND_TURN:
-            # What the model is told then, and what it says to that, comes after it.
+            # The texts for the model, and its answer, come after it.
             return True
         report = (None if meta.background_task is None else meta.background_task.task_id, text)
         if meta.source == _BACKGROUND_DONE:
@@ -744,7 +744,7 @@ EVENTS: Mapping[str, _Handler | Treatment] = {
     "stream_error": Treatment.QUIET,
     "history_truncated": DaemonSession._truncated,
     "session_rewound": DaemonSession._rewound,
-    # What another client has run and got, in the session and for the model to read.
+    # A command that another client ran in the session, with its output, for the model to read.
     "user_shell_command": Treatment.UNSUPPORTED,
     # That was named with the command.
     "shell_output": Treatment.QUIET,

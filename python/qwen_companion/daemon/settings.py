@@ -36,7 +36,7 @@ class DaemonAddress:
 def find_address(
     url: str | None, token: str | None, environment: Mapping[str, str], sources: Sequence[str] = ()
 ) -> DaemonAddress:
-    """Return the daemon at `url`; what is None or "" comes from `environment`.
+    """Return the daemon at `url`; `environment` replaces arguments that are None or "".
 
     Its token is read from the files `sources`, see `authinfo`, else it is `token`.
 

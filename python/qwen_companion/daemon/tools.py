@@ -67,7 +67,7 @@ class HeldTool:
 
     @property
     def revision(self) -> int:
-        """Counts how often what it is given, or what it does to files, has become something else."""
+        """The number of changes so far to its input or to its effects on files."""
         return self._revision
 
     @property
@@ -81,7 +81,7 @@ class HeldTool:
         return len(self._input) + len(self._output) + sum(len(diff.old or "") + len(diff.new) for diff in self._diffs)
 
     def merge(self, fields: ToolFields, time: int | None, parent: str | None) -> None:
-        """Add what `fields` says.  What it says nothing of, or only that it is empty, stays as it was."""
+        """Merge `fields` into this tool.  A field that is missing or empty there keeps its value."""
         self.describe(fields)
         meta = fields.meta
         if not self.ended and fields.status is not None:
@@ -115,7 +115,7 @@ class HeldTool:
         return True
 
     def describe(self, fields: ToolFields) -> None:
-        """Add what `fields` says of what the tool does, and not how far it is."""
+        """Merge the description of the tool in `fields`, without its progress."""
         before = self._command, self._input, self._diffs, self._unreadable_diffs
         self._title = fields.title or self._title
         self._type = fields.kind or self._type
@@ -247,7 +247,7 @@ class Tools:
         for tool in self._by_id.values():
             if held <= HELD_CHARACTERS:
                 return
-            # What the user may be asked about has to stay.
+            # A tool that the user may be asked about has to stay.
             if not tool.ended:
                 continue
             held -= tool.size

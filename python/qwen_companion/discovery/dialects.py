@@ -144,7 +144,7 @@ _GEMINI_VARIABLES: Variables = (
     ("GEMINI_CLI_IDE_WORKSPACE_PATH", Value.WORKSPACE),
 )
 
-# Each row says what that generation was seen to do with the file, or what its bundle says.
+# Each row is the behaviour of that generation, as observed or as read in its bundle.
 DIALECTS = (
     # No release has been seen to read it.
     Dialect("interface specified in September 2025", SPECIFIED_FILE, _QWEN_VARIABLES),

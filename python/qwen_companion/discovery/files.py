@@ -38,7 +38,7 @@ _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @frozen
 class Publication:
-    """The result of publishing: the `environment` for terminals, and `warnings` for the user about what was left out.
+    """The result of publishing: the `environment` for terminals, and `warnings` for the user about files left out.
 
     `reachable`: there is a root that CLIs were told of.
     """
@@ -90,7 +90,7 @@ class Discovery:
     def publish(self, roots: Sequence[str], opt_in: bool = False) -> Publication:
         """Put the files on disk, or rewrite them, for `roots`: absolute paths without trailing slash.
 
-        With `opt_in` also what the generations need that are served on demand only.
+        With `opt_in` also the files of the generations that are served on demand only.
         """
         with self._lock:
             warnings: list[str] = []
@@ -111,9 +111,9 @@ class Discovery:
             return Publication(bool(usable), environment, tuple(warnings))
 
     def renew(self) -> tuple[str, ...]:
-        """Write what is missing: somebody else has removed it, or it could not be written before.
+        """Write missing files: somebody else has removed them, or they could not be written before.
 
-        Returns what the user should know: what cannot be written any more, once, and what can be again.
+        Returns messages for the user: the files that cannot be written any more, once, and those that can again.
         """
         with self._lock:
             warnings: list[str] = []
@@ -139,7 +139,7 @@ class Discovery:
             return tuple(sorted(self._path(file, name) for file, name in self._written))
 
     def remove(self) -> None:
-        """Remove the files this object has written, and what that leaves empty; it writes no more."""
+        """Remove the files this object has written, and directories that are empty then; it writes no more."""
         with self._lock:
             self._closed = True
             files = {file for file, _ in self._written}
@@ -170,7 +170,7 @@ class Discovery:
         return tuple(dict.fromkeys(file.name.format(pid=pid, port=self._port) for pid in pids))
 
     def _write(self, warnings: list[str], anew: bool = False) -> None:
-        """Bring the disk to what is wanted; what is there is written over only `anew`."""
+        """Write the wanted files and remove others; existing ones are overwritten only `anew`."""
         if self._closed:
             return
         names = {file: self._names(file) for file in self._wanted}
@@ -205,7 +205,7 @@ class Discovery:
                     self._written[file, name] = self._wanted[file]
             if file not in self._cleared:
                 self._cleared.add(file)
-                with contextlib.suppress(OSError):  # What we need is written.
+                with contextlib.suppress(OSError):  # Our own files are written already.
                     self._clear_stale(directory, file, names)
 
     def _path(self, file: File, name: str) -> str:
@@ -288,9 +288,9 @@ def directory_of(file: File, environ: Mapping[str, str]) -> str:
 
 
 def _place(file: File, environ: Mapping[str, str]) -> tuple[str, tuple[str, ...], bool]:
-    """Return where to start, what to enter from there, and whether the start itself has to be the user's own.
+    """Return the directory to start from, the names to enter from it, and whether it has to be the user's own.
 
-    The start is taken as the user gave it, links and all; of what follows, nothing may be a link.
+    The start is taken as the user gave it, links and all; no name after it may be a link.
     """
     if file.base is Base.TEMPORARY:
         names = ("TMPDIR", "TMP", "TEMP")

@@ -165,7 +165,7 @@ class Doors:
     # --- The hooks ---
 
     async def run(self) -> None:
-        """Take what hooks report, and watch whether they are called, until cancelled."""
+        """Take the reports of hooks, and watch whether they are called, until cancelled."""
         async with anyio.create_task_group() as tasks, self._unwatched, self._unwatched_left:
             tasks.start_soon(self.hooks.run)
             async for session in self._unwatched_left:
@@ -202,7 +202,7 @@ class Doors:
             self._handler.reviews.decide(identifier, decision)
 
     def watch(self, on: bool) -> None:
-        """Say whether the user looks at what hooks are answered."""
+        """Note whether the user looks at the answers to hooks."""
         self._is_watched = on
         for state in self._sessions():
             self._tell_answers(state.session)
@@ -219,7 +219,7 @@ class Doors:
     # --- What is known of the CLIs ---
 
     def annotated(self, state: SessionState) -> SessionState:
-        """Return `state` with what the hooks have reported."""
+        """Return `state` with the reports of the hooks."""
         reported = self._state(state.session)
         # On a busy machine the first hook may come late.
         silent = None if reported is not None else self._silent.get(state.session.id)

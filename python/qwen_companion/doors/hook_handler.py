@@ -79,7 +79,7 @@ class HookHandler:
         self._answered = answered
         self._callers: dict[str, Caller] = {}
         self._turns: dict[int, defaultdict[int, anyio.Lock]] = {}
-        """For each process, and each listener by its place, what has its events heard one after the other."""
+        """A lock for each process and each listener, by its place, so that events are heard one after the other."""
 
     async def take(self, call: HookCall) -> None:
         """Take `call`, and have it answered.  The next one is to be taken when this returns."""
@@ -119,7 +119,7 @@ class HookHandler:
     # --- Listeners ---
 
     def _tell_listeners(self, event: Event, caller: Caller, now: int) -> list[_Hearing]:
-        """Have `event` heard; return whom of the listeners is waited for."""
+        """Tell the listeners of `event`; return those that are waited for."""
         state = self._session(caller.peer.pid)
         report = Report(event, caller.peer, _label(caller), state and state.session.id, now)
         waited: list[_Hearing] = []
@@ -140,7 +140,7 @@ class HookHandler:
         hearing.done.set()
 
     async def _answer_with(self, hearings: Iterable[_Hearing], event: Event, peer: Peer, call: HookCall) -> None:
-        """Answer `call` with what the listeners say of `event` in time."""
+        """Answer `call` with the texts that listeners return for `event` in time."""
         texts: list[str] = []
         for hearing in hearings:
             with anyio.CancelScope(deadline=hearing.deadline):

@@ -39,7 +39,7 @@ class Hooks:
     """Answers the hooks of all CLIs."""
 
     def __init__(self, load: Callable[[TaskGroup], Awaitable[HookHandler]], held: Iterable[str]) -> None:
-        """`load` returns what takes the calls and may import it first; `held` are the events that may have to wait."""
+        """`load` returns the handler of calls, importing it if need be; `held` are the events that may have to wait."""
         self._load = load
         self._held = frozenset(name.encode("ascii") for name in held)
         self._calls, self._calls_left = anyio.create_memory_object_stream[HookCall](math.inf)
@@ -86,7 +86,7 @@ async def _watch(receive: Receive, gone: anyio.Event) -> None:
 async def _reply(send: Send, answer: dict[str, Any]) -> None:
     body = json.dumps(answer).encode("utf-8")
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode("ascii"))]
-    # Whoever is not there any more needs no answer.
+    # A caller that has gone needs no answer.
     with suppress(OSError):
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})

@@ -2,9 +2,9 @@
 """Answers to a CLI in its mode `auto` that asks whether it may edit a file.
 
 Our settings layer makes it ask.  Where it is connected as an IDE client, the answer is no decision, and it opens a
-review by `openDiff` as it does in its mode `default`: its terminal asks at the same time, and what is answered there
+review by `openDiff` as it does in its mode `default`: its terminal asks at the same time, and the answer there
 counts.  A subagent has no terminal to ask in, and a CLI that is not connected has no `openDiff`: for these the request
-is held while the review that it becomes is open, and answered with what the user decides.
+is held while its review is open, and answered with the user's decision.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ HOLD_S = REVIEW_TIMEOUT_S - 10.0
 """How long one request is held: less than the CLI waits, so that it is answered."""
 
 RETURN_S = 600.0
-"""How long a review stays open whose subagent was told to ask again, and has not."""
+"""How long a review stays open after its subagent was told to ask again, and has not."""
 
 STILL_REVIEWING = (
     "The user is still reviewing this change in Emacs and has not decided. "

@@ -143,7 +143,7 @@ def _state_after(state: CliState, event: Event, now: int) -> CliState:
 def _last_line(text: str) -> str | None:
     """Return the beginning of the last line of `text` with a letter or digit in it; None where there is none.
 
-    What closes a block of code is no such line.
+    The end of a block of code is no such line.
     """
     lines = reversed(text[-10 * _MAX_WORDS :].splitlines())
     return next((first_words(line) for line in lines if any(map(str.isalnum, line))), None)

@@ -77,7 +77,7 @@ class _Call(Generic[ReplyT]):
     reply: ReplyT | None = None
     error: EmacsUnavailableError | None = None
     abandoned: bool = False
-    """Whether who waited was cancelled; if it is not yet sent, it need not be."""
+    """Whether the waiting task was cancelled; a call that is not sent yet is dropped then."""
 
 
 @frozen
@@ -142,7 +142,7 @@ class Bridge:
     def close(self) -> None:
         """End the connection and the listener, for good.  Calls still open fail with EmacsGoneError.
 
-        What is still to be written, the answer to `stop` among it, is given a moment; blocks for as long.
+        Unwritten messages, the answer to `stop` among them, are given a moment; blocks for as long.
         """
         self._server.stop()
         self._unwritten.put(None)
@@ -223,7 +223,7 @@ class Bridge:
         if isinstance(message, Ping):
             self._to_loop(self._unwritten.put, _Reply("return", uid, None))
             return
-        # In this order: what the message sets off may be the end of the connection.
+        # In this order: the message may end the connection.
         self._unwritten.put(_Reply("return", uid, None))
         if message is not None:
             self._to_loop(self._on_message, message)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The journal as the rest of the backend has it: what it takes is imported when there is something to record."""
+"""The journal's interface to the rest of the backend: its modules are imported once there is something to record."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class JournalFront:
         self._silence_s = silence_s
         self._silent: dict[str, KnownSession] = {}
         self._silent_untold = False
-        """Whether the silent CLIs, or what the journal does with them, have changed since it was told."""
+        """Whether the silent CLIs, or their treatment by the journal, have changed since the last report."""
         self._telling_silent = False
         self._told_silent: set[str] = set()
         self._silent_news = anyio.Event()
@@ -108,7 +108,7 @@ class JournalFront:
             self._silent_changed()
 
     def set_snapshot(self, snapshot: Snapshot) -> None:
-        """Take what the user looks at."""
+        """Take the files that the user looks at."""
         self._snapshot = snapshot
         if self._journal is not None:
             self._journal.set_snapshot(snapshot)

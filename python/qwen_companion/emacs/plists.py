@@ -54,7 +54,7 @@ Nested = Annotated[str, NESTED]
 """A text that may be long, in a property list of its own."""
 
 INLINE = "inline"
-"""The mark of a dataclass whose keys are among those of the dataclass that it is a field of."""
+"""The mark of a dataclass as a field: its keys are written among those of the dataclass around it."""
 
 Numbers = Annotated[Sequence[int], NESTED]
 """Whole numbers that may be many: such a text, of them in decimal with blanks between."""
@@ -221,7 +221,7 @@ def _integer(value: Sexp, key: str) -> int:
 
 @frozen
 class FieldType:
-    """The type of a field: what it is beside None, the element of a sequence, and the marks of `Annotated`."""
+    """The annotation of a field taken apart: its type, whether it may be None, and the marks of `Annotated`."""
 
     type: Any
     optional: bool
@@ -241,7 +241,7 @@ class FieldType:
 
     @property
     def element(self) -> FieldType | None:
-        """The type of the elements of a sequence; None for what is no sequence."""
+        """The type of the elements of a sequence; None for any other type."""
         origin = get_origin(self.type)
         if isinstance(origin, type) and issubclass(origin, Sequence):
             return FieldType.of(get_args(self.type)[0])

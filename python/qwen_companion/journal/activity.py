@@ -13,10 +13,10 @@ from contextlib import suppress
 import psutil
 
 SAMPLE_S = 1.0
-"""How often is looked at what processes have written."""
+"""Seconds between two samples of the output of processes."""
 
 GRACE_S = 0.5
-"""How much earlier than the news of a change what made it may have happened: no news is there at once."""
+"""Seconds by which a write may precede the news of its change, which never arrives at once."""
 
 _SAMPLES = 30
 """As many are kept of each process."""
@@ -41,7 +41,7 @@ class Activity:
         """Return how much each process had written `GRACE_S` before `moment`, or when it was looked at first.
 
         `moment` is a monotonic time.  As news and samples come by the same event loop, a loop that is late cannot
-        sample what was done after a change and before the news of it.
+        sample activity after a change and before the news of it.
         """
         return {
             pid: next((done for time, done in reversed(samples) if time <= moment - GRACE_S), samples[0][1])

@@ -56,7 +56,7 @@ class Change:
 
 @dataclass
 class Found:
-    """The `changes` since the last look, and for a person, what was `left_out`."""
+    """The `changes` since the last look, and messages for the user about files `left_out` of the record."""
 
     changes: list[Change] = field(default_factory=list[Change])
     left_out: list[str] = field(default_factory=list[str])
@@ -84,7 +84,7 @@ class Baseline:
         return "sha1" if index is None else index.algorithm
 
     def take(self, record: Record, skip: Callable[[bytes], bool] = lambda _path: False) -> Found:
-        """Look at all files but those to `skip`, and `record` what has changed; the first time, nothing has.
+        """Look at all files but those to `skip`, and `record` the changes; the first time there are none.
 
         GitError, LimitError, StoreError, OSError.
         """
@@ -108,7 +108,7 @@ class Baseline:
         return found
 
     def _start_anew(self) -> None:
-        """Remove what is left of a baseline that was not finished."""
+        """Remove the remains of an unfinished baseline."""
         self._indexes.clear()
         self._store.restart()
         shutil.rmtree(self._directory, ignore_errors=True)
@@ -120,7 +120,7 @@ class Baseline:
             self._complete = True
 
     def observe(self, path: bytes, loaded: Loaded | None) -> Change | None:
-        """Return how `loaded`, which lies at `path`, differs from what was recorded last; its bytes are kept then.
+        """Return the change from the last record of `path` to `loaded`, its contents now; keep the bytes.
 
         None where it does not, or where the file is not to be recorded.
         """
@@ -163,7 +163,7 @@ class Baseline:
         return data
 
     def committed(self) -> dict[bytes, Version | None]:
-        """Return the files that differ from the last commit, with what they are in it.  GitError."""
+        """Return the files that differ from the last commit, with their versions in it.  GitError."""
         index = self._indexes[self._root]
         return {_absolute(path, index): version for path, version in index.committed().items()}
 
@@ -253,7 +253,7 @@ class Baseline:
         return result
 
     def _compare(self, index: Index, listing: Listing, paths: Sequence[bytes], found: Found) -> None:
-        """Add to `found` what has changed of `paths`, and take it into `index`."""
+        """Add the changes among `paths` to `found`, and take them into `index`."""
         lost: set[bytes] = set()
         for start in range(0, len(paths), _CHUNK):
             chunk = paths[start : start + _CHUNK]
@@ -276,7 +276,7 @@ class Baseline:
             self._keep(loaded, [change.before for change in changes if change.before], len(paths) > _MANY)
             self._record(changes)
             found.changes += changes
-        # Last: what the index takes for unchanged is not looked at again.
+        # Last: files that the index takes for unchanged are not read again.
         index.update([path for path in paths if path not in lost])
 
     def _keep(self, after: Sequence[Loaded], before: Sequence[Version], sparingly: bool = False) -> None:

@@ -34,7 +34,7 @@ _SNIFFED = 8000
 
 @frozen
 class Net:
-    """A file `before` and `after` what agents wrote; edits of others are in both, unless it is `mixed`."""
+    """A file `before` and `after` the writes of agents; edits of others are in both, unless it is `mixed`."""
 
     path: bytes
     before: Loaded | None
@@ -78,7 +78,7 @@ def net_of(writes: Sequence[Write], chosen: Collection[int], to_now: bool, read:
         elif before == write.before:
             before, data = write.after, None
         elif before != write.after:
-            # The same edit in what the file would be without the agent.
+            # The same edit in the file as it would be without the agent.
             moved = _moved(write, before, data, read)
             if moved is None:
                 mixed = True
@@ -95,7 +95,7 @@ def _moved(write: Write, before: Version | None, data: bytes | None, read: ReadT
         return None
     old, new = _load(write.before, read).data, _load(write.after, read).data
     mine = _load(before, read).data if data is None else data
-    # Bytes as characters: whatever the coding is, no byte is lost.
+    # Bytes as characters: no byte is lost in any encoding.
     base, ours, theirs = (text.decode("latin-1") for text in (old, mine, new))
     result = merge(base, ours, theirs, Labels("", "", ""), Budget(_STEPS))
     if result.conflicts:
@@ -235,7 +235,7 @@ def _advance(
 ) -> tuple[list[int | None], dict[int, int]]:
     """Return the owners of lines and of gaps, where lines are missing, after `hunks` that `turn` made."""
     result: list[int | None] = []
-    # What comes or goes at a gap fills it, or is the user's answer to it.
+    # Lines that come or go at a gap fill it, or are the user's answer to it.
     kept = [gap for gap in gaps if not any(hunk.old_start <= gap <= hunk.old_end for hunk in hunks)]
     moved: dict[int, int] = {}
     old = 0

@@ -40,7 +40,7 @@ _ENVIRONMENT = {
 }
 
 _COPIED = ("core.filemode", "core.ignorecase", "core.precomposeunicode", "core.symlinks", "core.excludesfile")
-"""Settings of the user's repository that say what its files are."""
+"""Settings of the user's repository that decide about names and modes of files."""
 
 _NO_CONVERSION = b"* -text -eol -crlf -filter -ident -working-tree-encoding\n"
 
@@ -227,7 +227,7 @@ class Index:
         return paths
 
     def set_rules(self, rules: bytes) -> None:
-        """Ignore what `rules`, lines of the gitignore format, say, beside what git ignores here."""
+        """Ignore files by `rules`, lines of the gitignore format, beside those that git ignores here."""
         if self.repository is not None:
             with suppress(OSError):
                 rules = read_start(os.path.join(self.repository.common, "info", "exclude"), 1024 * 1024) + b"\n" + rules

@@ -2,11 +2,11 @@
 """The journal: hears from hooks what agents do, has it recorded, and tells Emacs.
 
 A turn begins with a prompt.  All files are looked at then, while the model thinks; the first tool that writes waits for
-that, for a second at most.  A tool that edits one file is recorded by what lies there before and after it, a command by
-all that is different after it, and what is left at the end of the turn as well.  What Emacs says it has written is the
-user's.  The record is what lies on the disk: nothing depends on what the hooks say of it.
+that, for a second at most.  A tool that edits one file is recorded by the file before and after it, a command by
+all that is different after it, and so is any other change at the end of the turn.  Files that Emacs reports as written
+are the user's.  The record holds the files on the disk: nothing depends on how hooks describe them.
 
-While agents may be at work the disk is watched as well, and what no hook tells of is given to the one that is doing
+While agents may be at work the disk is watched as well, and a change without a hook is given to the one that is doing
 something just then.  That is all there is of a CLI that calls no hooks: a turn of its begins with its first write
 after the user has typed in its terminal.
 """
@@ -93,7 +93,7 @@ class Update:
 
 @frozen
 class _Call:
-    """A tool at work for `session`; `path` is what it writes, None where that is anything, or not below the root."""
+    """A tool at work for `session`; `path` is the file it writes, None if that is unknown, or not below the root."""
 
     session: str
     tool: str
@@ -136,7 +136,7 @@ class _SilentCli:
     turn: TurnRow | None = None
     written: int = 0
     done: int | None = None
-    """How much its process had written, to whatever, when that was looked at last."""
+    """How much its process had written in total at the last sample."""
 
 
 @dataclass
@@ -386,7 +386,7 @@ class Journal:
             others = [each.number for each in list(root.running.values()) if each.number is not None]
             cause = Cause(others[0], DISK) if len(others) == 1 else NOBODY
             try:
-                # What has changed until now is a running turn's of another agent, or nobody's.
+                # Changes until now are those of another agent's running turn, or nobody's.
                 self._scan(root, cause)
                 running.number = root.record.begin(row).id
             finally:
@@ -436,7 +436,7 @@ class Journal:
         root.do(scan)
 
     async def _observe(self, root: _Root, path: bytes, writer: tuple[_Running, _Call] | None) -> None:
-        """Record what lies at `path` now as written by `writer`, or with None by somebody else."""
+        """Record the file now at `path` as written by `writer`, or with None by somebody else."""
         try:
             loaded = await to_thread.run_sync(root.record.look, path, abandon_on_cancel=True)
         except TooLargeError:
@@ -459,7 +459,7 @@ class Journal:
             root.record.note(writer[0].number, text)
 
     def _release(self, root: _Root, path: bytes) -> None:
-        """Let `path` be looked at by scans again, once what was seen of it is recorded."""
+        """Let scans look at `path` again, once its last contents are recorded."""
 
         def release() -> None:
             root.reserved[path] -= 1
@@ -529,12 +529,12 @@ class Journal:
             if cli.root is None and name is not None:
                 cli.root = await self._root(name)
                 if cli.root is not None:
-                    # What was there before it is not its.
+                    # Files from before it are not its own.
                     cli.root.do(lambda root=cli.root: self._scan(root, NOBODY))
                     cli.root.stirred.set()
 
     async def take_chat(self, work: ChatWork) -> None:
-        """Take what an agent of `qwen serve` is doing; nothing where its hooks tell it better."""
+        """Take the activity of an agent of `qwen serve`; ignore it where hooks report it better."""
         name = self._name_of(work.directory)
         if name is None or not self._settings.journal or work.session in self._pids:
             return
@@ -559,7 +559,7 @@ class Journal:
             root.do(lambda: None if running.number is None else root.record.note(running.number, _LATE))
 
     def _look_for(self, root: _Root, session: str, tool: str) -> None:
-        """Give what has changed to the running turn of `session`, whose `tool` is done."""
+        """Give the changes to the running turn of `session` after the end of its `tool`."""
         running = root.running.get(session)
         if running is not None:
             root.do(lambda: self._scan(root, Cause(running.number, tool)))
@@ -632,12 +632,12 @@ class Journal:
     def _workers(self, root: _Root) -> list[_Worker]:
         """Return the agents that may be writing below `root`."""
         found = [_Worker(call.session, call.tool, None, call.agent) for call in root.calls.values() if call.is_command]
-        # What has hooks writes by the tools that they tell of, mostly.
+        # CLIs with hooks write mostly by the tools that these report.
         found += [_Worker(key, DISK, cli.peer.pid) for key, cli in self._silent_in(root)]
         for session, running in root.running.items():
             work = self._chats.get(session)
             if work is not None and running.row.source == CHAT:
-                # Events may come later than what they tell of.
+                # Events may come later than the writes they report.
                 found += [_Worker(session, tool, runs_tool=True) for _, tool in work.tools] or [_Worker(session, DISK)]
             elif running.row.pid is not None and session not in self._silent:
                 found.append(_Worker(session, DISK, running.row.pid))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The record of one root: its baseline and its turns, and what Emacs is told of them."""
+"""The record of one root: its baseline and its turns, and the reports of them to Emacs."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ class Record:
         return going
 
     def scan(self, cause: Cause, skip: Callable[[bytes], bool] = lambda _path: False) -> bool:
-        """Look at all files but those to `skip`; record what has changed as `cause`'s.  Return whether anything has."""
+        """Look at all files but those to `skip`; record the changes as `cause`'s.  Return whether there are any."""
         with self._lock:
             found = self._baseline.take(lambda changes: self._keep(changes, cause), skip)
             if cause.turn is not None:
@@ -229,7 +229,7 @@ class Record:
     def claim(self, path: bytes, loaded: Loaded | None, turn: int | None = None) -> bool:
         """Record that Emacs has written `loaded` to `path`, in the `turn` of an undo or in none.
 
-        What a look at all files took for an agent's a moment ago, while the word of Emacs was on its way, is corrected.
+        Correct a scan that gave the same write to an agent a moment ago, before the report of Emacs had arrived.
         """
         with self._lock:
             if self.observe(path, loaded, Cause(turn, "" if turn is None else UNDO)):
@@ -264,7 +264,7 @@ class Record:
     def undo(self, undone: int, label: str, paths: Sequence[bytes], time: int) -> TurnRow | None:
         """Record that the user wrote `paths` to undo a part of the turn `undone`; return None if nothing changed.
 
-        What is undone of it one hunk after the other is one turn.
+        Hunks of it that are undone one after the other form one turn.
         """
         of = self._store.turn(undone)
         if of is None:
@@ -289,7 +289,7 @@ class Record:
             return turn
 
     def _go_label(self, turn: TurnRow) -> str:
-        """Return in words what was undone in `turn` in several steps."""
+        """Return a label for the steps undone in `turn`."""
         paths = self._store.paths([turn.id])
         undone = {each.id: each.undone for each in self._store.turns()}
         what = f"{len(paths)} files" if len(paths) > 1 else os.path.basename(os.fsdecode(paths[0]))
@@ -346,7 +346,7 @@ class Record:
         return Summary(turn, {file.path: file for file in files if file.kind})
 
     def _files_of(self, number: int) -> list[ChangedFile]:
-        """Return the files of a turn; what has not changed since this was asked last is not looked at again."""
+        """Return the files of a turn; those unchanged since the last call are not read again."""
         files: list[ChangedFile] = []
         moved: list[bytes] = []
         for path, last in self._store.last_writes(number).items():
@@ -465,7 +465,7 @@ class Record:
         return [turn for turn in undone if _first(turn, undone) in turns]
 
     def _origins(self) -> dict[int, int | None]:
-        """Return for each turn the one of an agent whose text it wrote: itself, or what it brought back; else None."""
+        """Return for each turn the agent's turn whose text it wrote: itself, the one it brought back, or None."""
         undone = {turn.id: turn.undone for turn in self._store.turns()}
         return {turn: _first(turn, undone) if _depth(turn, undone) % 2 == 0 else None for turn in undone}
 

@@ -27,7 +27,7 @@ class RecordRules:
         self.refresh()
 
     def set_options(self, options: Options, hidden: Iterable[str]) -> None:
-        """Exclude what `options` say, and the files `hidden`."""
+        """Exclude files by `options`, and the files `hidden`."""
         self._user = UserRules(options, self._environ)
         self._hidden = frozenset(hidden)
 

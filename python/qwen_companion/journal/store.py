@@ -27,7 +27,7 @@ MAX_BYTES = 512 * 1024 * 1024
 """When the texts that only turns need are larger, the oldest turns are forgotten."""
 
 MAX_AGE_MS = 14 * 24 * 3600 * 1000
-"""How long a turn is kept: git keeps what nothing refers to as long."""
+"""How long a turn is kept: git keeps unreferenced objects as long."""
 
 _TABLES = """
 create table if not exists blobs(digest text primary key, packed integer not null, data blob not null) without rowid;
@@ -102,7 +102,7 @@ class Store:
         except sqlite3.Error as error:
             raise StoreError(str(error)) from None
         try:
-            # What has been written survives the end of this process, if not that of the machine.
+            # Written data survives the end of this process, if not a crash of the machine.
             self._db.executescript(
                 "pragma auto_vacuum=incremental; pragma journal_mode=delete; pragma synchronous=off;"
             )
@@ -179,14 +179,14 @@ class Store:
         return otherwise if row is None else _version(*row)
 
     def set_current(self, items: Iterable[tuple[bytes, Version | None]]) -> None:
-        """Note what lies on the disk now."""
+        """Note the versions of files that are on the disk now."""
         with self.transaction() as db:
             db.executemany(
                 "insert or replace into current values(?, ?, ?)", ((path, *_columns(v)) for path, v in items)
             )
 
     def restart(self) -> None:
-        """Forget what lay on the disk, so that a new baseline tells it."""
+        """Forget the versions noted as on the disk; a new baseline notes them again."""
         with self.transaction() as db:
             db.execute("delete from current")
 
@@ -252,7 +252,7 @@ class Store:
     def record(
         self, changes: Sequence[tuple[bytes, Version | None, Version | None]], turn: int | None, tool: str, agent: str
     ) -> None:
-        """Record `changes`, each a path, what it was and what it is, as writes of `turn`.
+        """Record `changes`, each a path with its old and its new version, as writes of `turn`.
 
         Those of nobody's are kept only of files that an agent has written as well.
         """
@@ -312,7 +312,7 @@ class Store:
         return SeenRow("", False, ()) if row is None else SeenRow(row[0], bool(row[1]), tuple(json.loads(row[2])))
 
     def mark(self, turn: int, path: bytes, row: SeenRow) -> None:
-        """Keep what is marked of `path` in `turn`."""
+        """Keep the marks of `path` in `turn`."""
         with self.transaction() as db:
             columns = (turn, path, row.digest, row.whole, json.dumps(row.hunks))
             db.execute("insert or replace into seen values(?, ?, ?, ?, ?)", columns)

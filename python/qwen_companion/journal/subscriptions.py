@@ -11,10 +11,10 @@ EDIT_TOOLS = {"edit": "file_path", "write_file": "file_path", "notebook_edit": "
 SHELL_TOOL = "run_shell_command"
 
 HOLD_S = 1.0
-"""How long a tool waits at most until what it may change is known."""
+"""How long a tool waits at most until the files it may change are recorded."""
 
 PROMPT_HOLD_S = 0.5
-"""How long a prompt waits at most for what was undone."""
+"""How long a prompt waits at most for the report of undone changes."""
 
 _TOOLS = "|".join((*EDIT_TOOLS, SHELL_TOOL))
 

@@ -84,7 +84,7 @@ class TreeWatch:
             return Coverage(complete, grown)
 
     def _read(self, inotify: Inotify) -> None:
-        # What it was is looked at later: any change is a reason to.
+        # The events themselves do not matter: any change is a reason for a scan later.
         with suppress(BlockingIOError):
             while len(os.read(inotify.descriptor, system.READ_BYTES)) > system.READ_BYTES // 2:
                 pass
