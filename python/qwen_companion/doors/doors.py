@@ -33,7 +33,15 @@ if TYPE_CHECKING:
     from qwen_companion.doors.reviews import ReviewingEditor
 
 SILENCE_S = 5.0
-"""How long after it has connected a CLI is thought to call no hooks.  It calls one when it starts."""
+"""How long after it has connected a CLI is told of whose hooks are off by a setting or an option.
+
+It would have called one when it starts.
+"""
+
+UNEXPLAINED_SILENCE_S = 60.0
+"""The same where nothing turns them off: on a busy machine the first hook may come late."""
+
+_UNEXPLAINED = "no setting tells why"
 
 _START_HOOK_SINCE = (0, 21)
 """The first version of Qwen Code that is known to call a hook when it starts.  0.15 does so with the first prompt."""
@@ -58,6 +66,7 @@ class Doors:
         listeners: Sequence[Listener] = (),
         additions: Sequence[LayerAddition] = (),
         silence_s: float = SILENCE_S,
+        unexplained_silence_s: float = UNEXPLAINED_SILENCE_S,
     ) -> None:
         """Take a private `directory` for the layer, and the environment `environ` for terminals that have none.
 
@@ -80,6 +89,7 @@ class Doors:
         self._is_watched = False
         self._warn = warn
         self._silence_s = silence_s
+        self._unexplained_silence_s = unexplained_silence_s
         self._settings = Settings()
         self._listeners = listeners
         self._additions = additions
@@ -191,7 +201,14 @@ class Doors:
         )
         reviews = HookReviews(self._editor, self._environ)
         return HookHandler(
-            tasks, states, reviews, self._listeners, self._find_caller, self._sessions, self._changed, self._answered
+            tasks,
+            states,
+            reviews,
+            self._listeners,
+            self._find_caller,
+            self._sessions,
+            self._states_changed,
+            self._answered,
         )
 
     def decide(self, identifier: str, decision: Decision) -> None:
@@ -221,7 +238,6 @@ class Doors:
     def annotated(self, state: SessionState) -> SessionState:
         """Return `state` with the reports of the hooks."""
         reported = self._state(state.session)
-        # On a busy machine the first hook may come late.
         silent = None if reported is not None else self._silent.get(state.session.id)
         return replace(state, state=reported, no_hooks=silent)
 
@@ -238,15 +254,33 @@ class Doors:
                 with suppress(anyio.ClosedResourceError):
                     self._unwatched.send_nowait(session)
 
+    def _states_changed(self) -> None:
+        """Take back, of each CLI that now calls hooks, that it calls none."""
+        if self._silent:
+            for state in self._sessions():
+                session = state.session
+                if session.id in self._silent and self._state(session) is not None:
+                    del self._silent[session.id]
+                    self._warn(f"{session.label} calls its hooks after all")
+        self._changed()
+
     async def _watch(self, session: KnownSession) -> None:
         await anyio.sleep(self._silence_s)
-        if self._state(session) is not None:
-            return
-        reason = await in_thread(self._why_silent, session)
-        if reason is not None and self._state(session) is None:
+        reason = await self._silence(session)
+        if reason == _UNEXPLAINED:
+            await anyio.sleep(self._unexplained_silence_s - self._silence_s)
+            reason = await self._silence(session)
+        if reason is not None:
             self._silent[session.id] = reason
             self._warn(f"{session.label} calls no hooks ({reason}): in its mode auto its edits are not reviewed")
             self._changed()
+
+    async def _silence(self, session: KnownSession) -> str | None:
+        """Why the CLI of `session` has called no hook, in words; None where it has, or need not."""
+        if self._state(session) is not None:
+            return None
+        reason = await in_thread(self._why_silent, session)
+        return reason if self._state(session) is None else None
 
     def _has_hooks(self, session: KnownSession) -> bool:
         """Return whether the CLI of `session` is of a kind that calls a hook when it starts, and has started since."""
@@ -276,7 +310,7 @@ class Doors:
             return f"it was started with {options[0]}"
         directory = peer.directory
         found = why_hooks_are_off(directory, self._environ) if directory else None
-        return found or "no setting tells why"
+        return found or _UNEXPLAINED
 
 
 def _scope(settings: Settings) -> str | None:

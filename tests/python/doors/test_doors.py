@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 import os
 import subprocess
 import sys
@@ -11,6 +13,7 @@ from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
@@ -22,6 +25,9 @@ from qwen_companion.ide.peers import Caller
 from qwen_companion.processes import start_of
 from qwen_companion.sockets import Connection
 from support import TIMEOUT_S, FakeEditor
+
+if TYPE_CHECKING:
+    from starlette.types import Message
 
 pytestmark = pytest.mark.anyio
 
@@ -42,11 +48,16 @@ def cli(directory: Path, *arguments: str, layer: bool = True) -> Generator[Peer]
 
 
 class Site:
-    def __init__(self, directory: Path, known: tuple[SessionState, ...] = ()) -> None:
+    def __init__(self, directory: Path, known: tuple[SessionState, ...] = (), unexplained_silence_s: float = 0) -> None:
+        self.sessions: list[SessionState] = []
+
         def find_caller(_: Connection) -> Caller | None:
-            raise AssertionError
+            (state,) = self.sessions
+            assert state.session.peer is not None
+            return Caller(state.session.peer, "Qwen Code", "0.24.4")
 
         self.warnings: asyncio.Queue[str] = asyncio.Queue()
+        self.changes = anyio.Event()
         self.doors = Doors(
             4711,
             "token",
@@ -55,11 +66,12 @@ class Site:
             FakeEditor(),
             find_caller,
             known=known,
-            sessions=lambda: (),
-            changed=lambda: None,
+            sessions=lambda: self.sessions,
+            changed=lambda: self.changes.set(),
             report_answers=lambda _session, _answers: None,
             warn=self.warnings.put_nowait,
             silence_s=0,
+            unexplained_silence_s=unexplained_silence_s,
         )
 
     async def reason(self, peer: Peer, version: str = "0.24.4") -> str:
@@ -67,12 +79,41 @@ class Site:
         session = KnownSession(f"{peer.pid}", "", "Qwen Code", version, peer)
         self.doors.look_after(session)
         self.doors.look_after(session)
-        warning = await asyncio.wait_for(self.warnings.get(), TIMEOUT_S)
+        warning = await self.warning()
         annotated = self.doors.annotated(SessionState(session, streaming=True))
         assert annotated.no_hooks is not None
         assert f"({annotated.no_hooks})" in warning
         assert warning.startswith(f"Qwen Code {version} calls no hooks")
         return annotated.no_hooks
+
+    async def warning(self) -> str:
+        return await asyncio.wait_for(self.warnings.get(), TIMEOUT_S)
+
+    async def call_hook(self, session: KnownSession) -> None:
+        """Have the CLI of `session` call its first hook; return when its state has been told."""
+        self.sessions = [SessionState(session, streaming=True)]
+        body = json.dumps({"hook_event_name": "SessionStart", "session_id": "s"}).encode()
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(_: Message) -> None:
+            pass
+
+        scope: dict[str, Any] = {
+            "type": "http",
+            "method": "POST",
+            "headers": [],
+            "client": ("127.0.0.1", 1),
+            "server": ("127.0.0.1", 2),
+        }
+        await self.doors.hooks(scope, receive, send)
+        with anyio.fail_after(TIMEOUT_S):
+            await self.changes.wait()
+
+
+def session_of(peer: Peer) -> KnownSession:
+    return KnownSession(f"{peer.pid}", "", "Qwen Code", "0.24.4", peer)
 
 
 @asynccontextmanager
@@ -97,6 +138,31 @@ async def test_a_cli_whose_first_hook_came_late_is_not_called_silent(tmp_path: P
     async with running(site):
         assert site.doors.annotated(SessionState(late.session, True)).no_hooks is None
         assert site.doors.annotated(SessionState(silent.session, True)).no_hooks == "no setting tells why"
+
+
+async def test_a_cli_that_may_call_its_hooks_is_given_time(tmp_path: Path) -> None:
+    site = Site(tmp_path, unexplained_silence_s=math.inf)
+    async with running(site):
+        with cli(tmp_path) as slow, cli(tmp_path, "--safe-mode") as silent:
+            site.doors.look_after(session_of(slow))
+            # By now it has been silent for as long as one that cannot call hooks.
+            assert await site.reason(silent) == "it was started with --safe-mode"
+            assert site.doors.annotated(SessionState(session_of(slow), streaming=True)).no_hooks is None
+            site.changes = anyio.Event()
+            await site.call_hook(session_of(slow))
+    assert site.warnings.empty()
+
+
+async def test_the_warning_is_taken_back_when_a_hook_comes_after_all(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    async with running(site):
+        with cli(tmp_path) as late:
+            assert await site.reason(late) == "no setting tells why"
+            site.changes = anyio.Event()
+            await site.call_hook(session_of(late))
+            assert await site.warning() == "Qwen Code 0.24.4 calls its hooks after all"
+            assert site.doors.annotated(SessionState(session_of(late), streaming=True)).no_hooks is None
+    assert site.warnings.empty()
 
 
 async def notice_silence(site: Site, tmp_path: Path) -> None:
