@@ -100,7 +100,7 @@ STOP_S = 0.8
 """How long the servers may take to stop, in seconds."""
 
 REMOVE_S = 5.0
-"""How long removing the discovery files may take, in seconds; Emacs removes what is left."""
+"""How long removing the discovery files may take, in seconds; Emacs removes the rest."""
 
 VISITED_S = 1.0
 """How long Emacs may take to say whether a file is open."""

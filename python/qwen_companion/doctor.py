@@ -43,7 +43,7 @@ _CLIS: Final = {"qwen": "npm install -g @qwen-code/qwen-code", "gemini": "npm in
 
 @frozen
 class Check:
-    """The outcome of one check: `status` is pass, warn or fail; `remedy` is what to do, or empty."""
+    """The outcome of one check: `status` is pass, warn or fail; `remedy` tells what to do, or is empty."""
 
     status: str
     name: str
@@ -181,7 +181,7 @@ def proposal(port: int, token: str, root: str) -> Check:
     path = os.path.join(root, f"qwen-companion-doctor-{secrets.token_hex(4)}.txt")
     text = "Proposed by qwen-companion-doctor, and taken back.\n"
     try:
-        os.chdir(root)  # By the directory of a caller the server knows what it may propose.
+        os.chdir(root)  # The server knows a caller's workspace by its directory.
         client = _Client(port, token)
         try:
             opened = client.call_tool(OPEN_DIFF, {"filePath": path, "newContent": text})
@@ -271,7 +271,7 @@ def clis(environ: Mapping[str, str]) -> Iterator[Check]:
 
 
 def settings(roots: list[str], environ: Mapping[str, str]) -> Iterator[Check]:
-    """Check what the settings of Qwen Code say of the IDE and of hooks."""
+    """Check the settings of Qwen Code about the IDE and hooks."""
     from qwen_companion.doors.conditions import user_settings_file, why_hooks_are_off
     from qwen_companion.doors.layer import VARIABLE, LayerError, read_settings
 

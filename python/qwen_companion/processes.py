@@ -18,7 +18,7 @@ import anyio
 import psutil
 
 _STATE, _PARENT, _THREADS, _START = 0, 1, 17, 19
-"""Places in what `_fields` returns."""
+"""Indices into the value of `_fields`."""
 
 _DEAD_STATES = ("Z", "X")
 """States in /proc/PID/stat: a zombie, which nobody has waited for yet, and one about to vanish."""
@@ -127,7 +127,7 @@ def _fields(pid: int) -> list[str]:
 
     :raises OSError: when there is no such process
     """
-    # Field 2 is the program's name in parentheses, whatever that may be.
+    # Field 2 is the program's name in parentheses, and may hold any character.
     return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
 
 

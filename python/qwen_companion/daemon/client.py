@@ -111,7 +111,7 @@ class DaemonClient:
     ) -> None:
         """Prepare to ask the daemon at `url`; `memberships` may be known from before.
 
-        `progress` is called with what is waited for, when that takes long, and with None after that.
+        `progress` is called with the thing waited for, when that takes long, and with None after that.
 
         :raises SettingsError: for a token that no header can carry
         :raises UnsafeUrlError:
@@ -206,7 +206,7 @@ class DaemonClient:
         return reply
 
     async def _ask_agent(self, model: type[W], path: str, session_id: str | None, body: Mapping[str, Any]) -> W:
-        """POST to `path` what needs the daemon's agent; ask again while that is slow to start (HTTP 504)."""
+        """POST a request to `path` that needs the daemon's agent; repeat it while that is slow to start (HTTP 504)."""
         try:
             for start in range(2, AGENT_STARTS + 1):
                 try:
@@ -249,7 +249,7 @@ class DaemonClient:
         )
 
     async def cancel(self, session_id: str) -> None:
-        """Cancel the running turn, whoever began it; the queue goes on.  No error when nothing runs."""
+        """Cancel the running turn, of any client; the queue goes on.  No error when nothing runs."""
         await self._call("POST", "/cancel", session_id)
 
     async def answer_permission(

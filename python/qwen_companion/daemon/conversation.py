@@ -84,7 +84,7 @@ class Conversation:
         reached: Callable[[DaemonError | str | None], None] = lambda _trouble: None,
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
     ) -> None:
-        """`tasks` own what goes on in the background.  `directory` is where the agent works.
+        """`tasks` own the work in the background.  `directory` is where the agent works.
 
         `interrupted` are the turns that broke off before.
 
@@ -160,7 +160,7 @@ class Conversation:
             await task.stop()
 
     async def _follow(self, cursor: models.Cursor) -> None:
-        """Follow the session; return when only the user can go on, who is told why."""
+        """Follow the session; return, after a message to the user, when only they can go on."""
         try:
             await self._take_streams(cursor)
         except Exception:
@@ -229,7 +229,7 @@ class Conversation:
             self._checking = self._tasks.start(self._check)
 
     async def _check(self) -> None:
-        """Ask what the stream does not say: which permissions are still open, and what can be chosen."""
+        """Ask for the facts missing in the stream: which permissions are still open, and the choices of settings."""
         asked_about = self.session.permissions.unanswered
         try:
             status = await self._client.status(self.session.session_id)
@@ -299,7 +299,7 @@ class Conversation:
     # --- Acting
 
     async def prompt(self, parts: Sequence[models.PromptBlock]) -> str:
-        """Send `parts`, once, after what the model could not be told before; the turn that it will be."""
+        """Send `parts`, once, after the texts held back for the model; return the turn that it will be."""
         notes = tuple(self._notes)
         before = [models.TextBlock(f"{note}\n\n") for note in notes]
         reply = await self._client.prompt(self.session.session_id, [*before, *parts])
@@ -333,7 +333,7 @@ class Conversation:
     ) -> None:
         """Answer a permission; with `text`, tell the model that the user prefers it to what its tool will write.
 
-        GoneError, NotFoundError: somebody was faster, or the tool is not what was shown.
+        GoneError, NotFoundError: somebody was faster, or the tool differs from the one shown.
         """
         vote = self.session.permissions.vote(permission, option, answers)
         if vote is None:

@@ -130,7 +130,7 @@ class CallDispatcher:
     ) -> None:
         """`send` gives a message to Emacs and waits for its answer.  `environment` may name the daemon and its token.
 
-        `worked` is told what the agents of open sessions are doing.  `prepare`, called in a thread, returns variables
+        `worked` gets the activity of the agents of open sessions.  `prepare`, called in a thread, returns variables
         for a daemon that is about to be started here.  `pause` waits while messages are gathered, `sleep` before
         something is tried again.
         """
@@ -148,7 +148,7 @@ class CallDispatcher:
         self._session_ids: dict[str, str] = {}
         self._background: Task | None = None
         self._connecting: set[anyio.CancelScope] = set()
-        # Each is held by those who wait for it and by nobody else, and goes with the last of them.
+        # Each is held by the tasks that wait for it and by nothing else, and goes with the last of them.
         self._lanes: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         self._memberships = Memberships(os.path.join(spool.directory, _CLIENTS_FILE))
         self._tasks = Tasks()
@@ -346,7 +346,7 @@ class CallDispatcher:
         )
 
     def _progress(self, text: str | None) -> None:
-        """Tell what is waited for, None for nothing."""
+        """Report the thing that is waited for, None for nothing."""
         if self._connection is not None and self._state.state == "connected":
             self._say(replace(self._state, text=text))
 

@@ -176,7 +176,7 @@ class Location(Wire):
 
 
 class ToolContent(Wire):
-    """A piece of what a tool shows: for `type` `diff` the texts of a file, for `content` a message."""
+    """A piece of a tool's output: for `type` `diff` the texts of a file, for `content` a message."""
 
     type: str
     path: str | None = None
@@ -509,7 +509,7 @@ class HistoryTruncated(Payload):
 
 
 class SessionRewound(Payload):
-    """The session goes on after its first `target_turn_index` turns, and files were put back to what they were then.
+    """The session goes on after its first `target_turn_index` turns, and files were put back to their contents then.
 
     A load still tells all turns, and then this.
     """
@@ -644,7 +644,7 @@ def _object(value: object) -> Mapping[str, object]:
 
 
 def _places(error: ValidationError) -> str:
-    """Return where `error` found what, without what it found."""
+    """Return the places and kinds of the problems in `error`, without any value."""
     return ", ".join(f"{'.'.join(map(str, item['loc']))}: {item['type']}" for item in error.errors(include_input=False))
 
 
@@ -937,7 +937,7 @@ FILE_SCHEME = "file://"
 
 @frozen
 class LinkBlock:
-    """A link to what the daemon may read: `uri` as seen from its host."""
+    """A link to a file that the daemon may read: `uri` as seen from its host."""
 
     uri: str
     name: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""From what Emacs shows to what one CLI should be told (spec C3-C6)."""
+"""Reducing the snapshot of Emacs to the context of one CLI (spec C3-C6)."""
 
 from __future__ import annotations
 

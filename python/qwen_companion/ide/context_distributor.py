@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from qwen_companion.privacy.watch import DiskWatch
 
 PATIENCE_S = 0.1
-"""How long the CLIs are told what was true before while the rules are being asked about something new."""
+"""Seconds for which the CLIs get the former verdicts while the rules are applied to something new."""
 
 RULES_S = 2.0
 """How often it is looked whether a rule has changed while nothing else has, where the system does not tell."""
@@ -172,7 +172,7 @@ class ContextDistributor:
         - `report_context` gets, while the user watches, the id of a session, the roots below which it hears of files
           (None for everywhere), when its context went out in ms since the epoch, and that context as JSON.
         - `report_exclusions` gets, while the user watches, all excluded files.
-        - `warn` gets what is wrong with the settings.
+        - `warn` gets problems of the settings.
         """
         self._environ = environ
         self._deliver = deliver
@@ -214,7 +214,7 @@ class ContextDistributor:
         self._tell_all()
 
     def set_snapshot(self, snapshot: Snapshot) -> None:
-        """Take what the user looks at."""
+        """Take the snapshot of the buffers that the user looks at."""
         self._inputs.snapshot = snapshot
         self._tell_all()
 
@@ -369,7 +369,7 @@ class ContextDistributor:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._tell_meanwhile, job)
             if last is not None and is_current:
-                # Only the sessions have changed, so what is known of the files holds.
+                # Only the sessions have changed, so the verdicts on the files hold.
                 self._last = await to_thread.run_sync(_extend, last, job, abandon_on_cancel=True)
             else:
                 found = await to_thread.run_sync(_find_and_watch, job, self._watch, abandon_on_cancel=True)
@@ -380,21 +380,21 @@ class ContextDistributor:
             self._tell(job, self._last, newcomers)
 
     async def _tell_meanwhile(self, job: _Job) -> None:
-        """Deliver what the former findings allow if finding out takes long."""
+        """Deliver the context that the former findings allow if finding new ones takes long."""
         await anyio.sleep(PATIENCE_S)
         if self._last is not None:
             self._tell(job, self._last)
 
     def _tell(self, job: _Job, findings: _Findings, newcomers: set[str] | None = None) -> None:
-        """Deliver what `findings` allow to all sessions or to `newcomers`; what they do not mention is not allowed."""
+        """Deliver the files that `findings` allow to all sessions or to `newcomers`, and no others."""
         if self._watched:
-            # A new one may change what is excluded for all.
+            # A new one may change the set of files excluded for all.
             newcomers = None
         times = newest_times(job.snapshot)
         # The user's word counts at once.
         hidden = {file.path: HIDDEN for file in job.snapshot.files if file.exposure == HIDE}
         rules = {family: {**findings.rules.get(family, {}), **hidden} for family in job.families}
-        # The ignore file of one CLI says nothing of another, so what a family hears of is not excluded for all.
+        # The ignore file of one CLI says nothing of another, so a file that a family hears of is not excluded for all.
         common = {
             path: rule
             for path in times
@@ -502,7 +502,7 @@ def _find(job: _Job) -> _Findings:
 
 
 def _extend(findings: _Findings, job: _Job) -> _Findings:
-    """Return `findings` with what `job`, of the same basis, needs more.  Takes as long as `_find`."""
+    """Return `findings` completed for `job`, which has the same basis.  Takes as long as `_find`."""
     exposures = {file.path: file.exposure for file in job.snapshot.files}
     asked = [path for path, exposure in exposures.items() if exposure != SHOW]
     rules, scopes = dict(findings.rules), dict(findings.scopes)

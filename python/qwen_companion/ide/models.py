@@ -79,7 +79,7 @@ class File:
     selected_text: str | None = None
 
     def to_wire(self) -> Json:
-        """Return the JSON object; what is not known is left out."""
+        """Return the JSON object without fields that are None."""
         wire: Json = {"path": self.path, "timestamp": self.timestamp}
         if self.is_active:
             wire["isActive"] = True

@@ -66,7 +66,7 @@ class RpcHandler:
             stateless=True,
             # The guard in front checks more than these settings could, on every request.
             security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
-            # The limit is that of what has been read already.
+            # The limit counts the bytes that have been read already.
             max_request_body_size=MAX_BODY_BYTES,
         )
 

@@ -334,7 +334,7 @@ class _Strangers:
 
 
 class _Protocol(H11Protocol):
-    """uvicorn's HTTP with the above, and no buffer of its own: what `send` has let go is with the system.
+    """uvicorn's HTTP with the above, and no buffer of its own: data is with the system once `send` returns.
 
     A connection of another user is closed before anything is read from it.
     """

@@ -214,7 +214,7 @@ class Sessions:
             self._reap_later(session)
 
     def close(self, identifier: str) -> None:
-        """End a session: its stream, and what waited for it."""
+        """End a session, its stream, and the waits for it."""
         session = self._sessions.pop(identifier, None)
         if session is None:
             return

@@ -8,11 +8,11 @@ import os
 import stat
 
 Signature = tuple[int, ...]
-"""Differs when what is under a name differs.  Of a directory only which one it is counts, not what is in it."""
+"""Differs when the file under a name differs.  For a directory only its identity counts, not its contents."""
 
 
 def signature(path: str) -> Signature:
-    """Return the signature of what `path` leads to, or of there being nothing."""
+    """Return the signature of the file that `path` leads to, or the one for a missing file."""
     try:
         found = os.stat(path)
     except OSError as error:

@@ -43,7 +43,7 @@ class _Basis:
 
 @dataclass
 class _Record:
-    """Verdicts on one file by family, and what they rest on; `retry_at` is a time of the clock."""
+    """Verdicts on one file by family, and their basis; `retry_at` is a time of the clock."""
 
     roots: tuple[str, ...]
     basis: _Basis
@@ -183,7 +183,7 @@ class Exclusions:
         return records
 
     def _apply_git(self, on_disk: Mapping[str, Names], records: Mapping[str, _Record], look: _Look) -> None:
-        """Enter what git says of each of the files `on_disk`, and of the links that lead to it."""
+        """Enter git's verdict on each of the files `on_disk`, and on the links that lead to it."""
         repositories: dict[str, str | None] = {}
         for path, its in on_disk.items():
             for name in (its.true, *its.links):
@@ -193,7 +193,7 @@ class Exclusions:
         for name, top in repositories.items():
             if top is not None:
                 groups[top].append(name)
-        # The signatures come first: what changes meanwhile is then seen as changed.
+        # The signatures come first: a file that changes meanwhile is then seen as changed.
         outside = {top: {file: look.signature(file) for file in self._git.rule_files(top)} for top in groups}
         answers = {name: answer for top, group in groups.items() for name, answer in self._git.ask(top, group).items()}
         for path, its in on_disk.items():
@@ -221,7 +221,7 @@ def _by_name(basis: _Basis) -> Verdict | None:
 
 
 def _apply_ignore_files(on_disk: Mapping[str, Names], records: Mapping[str, _Record], look: _Look) -> None:
-    """Enter what the ignore files say of each of the files `on_disk`."""
+    """Enter the verdict of the ignore files on each of the files `on_disk`."""
     for file in ignore_files(look.roots):
         seen = look.signature(file.path)
         rules = load(file)

@@ -166,7 +166,7 @@ class Git:
 
 
 def _plain(message: str) -> str:
-    """Return the first line of what git says, without the word in front."""
+    """Return the first line of git's message, without the word in front."""
     line = message.strip().partition("\n")[0]
     return line.removeprefix("fatal: ").removeprefix("error: ").removeprefix("warning: ")
 

@@ -50,10 +50,10 @@ class _Place:
 
 
 class UserRules:
-    """The options in force.  `warnings` name what cannot be used and protects nothing."""
+    """The options in force.  `warnings` name entries that cannot be used and protect nothing."""
 
     def __init__(self, options: Options, environ: Mapping[str, str]) -> None:
-        """`environ` says what "~" is."""
+        """`environ` has the directory for "~"."""
         self._home = environ.get("HOME") or os.path.expanduser("~")
         self._places: list[_Place] = []
         warnings: list[str] = []

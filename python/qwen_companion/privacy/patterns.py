@@ -137,7 +137,7 @@ def _trim(text: str) -> str:
 
 
 def _simplify(text: str) -> tuple[str, bool]:
-    """Return a pattern for pathspec that means what `text` does, and True; or one that means more files, and False.
+    """Return a pattern for pathspec that means the same files as `text`, and True; or one for more files, and False.
 
     In the result every name, directories too, is matched to its end.
     """

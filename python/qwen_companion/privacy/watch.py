@@ -46,7 +46,7 @@ class DiskWatch:
     """Watches one set of `Dependencies` at a time."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
-        """Must be made on the event loop, on which `changed` is called soon after each change of what is watched."""
+        """Must be made on the event loop, on which `changed` is called soon after each change of a watched file."""
         self._changed = changed
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()

@@ -28,7 +28,7 @@ def render(
 ) -> str:
     """Return `items` as text; `more` of them were not sent by Emacs, and `left_out` others are hidden.
 
-    `hidden` are the paths that are not shown, each with the rule; `shown_as` what other paths are called.  `offset`,
+    `hidden` are the paths that are not shown, each with the rule; `shown_as` the shown names of other paths.  `offset`,
     None where the answer is no list, tells how many items are skipped; then up to `limit` are shown.
     """
     allowed = [item for item in items if item.path not in hidden]

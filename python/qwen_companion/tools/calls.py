@@ -119,7 +119,7 @@ class Tools:
         report: Callable[[Called], None],
         answer_s: float = ANSWER_S,
     ) -> None:
-        """`access`, called in a thread, tells what a CLI may be told of.
+        """`access`, called in a thread, returns the access rules of a CLI.
 
         `report` gets, while the user watches, each call that is over.
         """
@@ -275,7 +275,7 @@ def _suggestion(path: str, access: Access, directories: list[str]) -> str:
 
 
 def _judge(items: Iterable[ToolItem], access: Access) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the paths in `items` that are not shown, each with its rule, and what the others are called."""
+    """Return the paths in `items` that are not shown, each with its rule, and the shown names of the others."""
     rules = access.rules(item.path for item in items if item.path is not None)
     hidden = {path: rule for path, rule in rules.items() if rule is not None}
     return hidden, {path: _short(path, access) for path in rules if path not in hidden}

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from qwen_companion.doors.events import Event
 
 EDIT_S = 1.5
-"""How long an agent waits after an edit for what checkers report."""
+"""How long an agent waits after an edit for the reports of checkers."""
 
 PROMPT_S = 0.5
-"""How long a prompt waits for what there is to tell with it."""
+"""How long a prompt waits for the reports sent with it."""
 
 _MARGIN_S = 0.5
 """How much longer the CLI waits, so that it is answered."""

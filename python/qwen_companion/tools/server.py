@@ -118,7 +118,7 @@ class ToolServer:
 
 
 async def _accept(send: Send) -> None:
-    """Answer what is no request, or one to which no answer is wanted any more."""
+    """Answer a message that is no request, or a request whose answer is not wanted any more."""
     await send({"type": "http.response.start", "status": 202, "headers": [(b"content-length", b"0")]})
     await send({"type": "http.response.body", "body": b""})
 
