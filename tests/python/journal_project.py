@@ -36,6 +36,7 @@ class Project:
         if git:
             self.git("init", "--quiet", "--initial-branch=main")
         self._record: Record | None = None
+        self._written = 1_000_000_000
 
     def git(self, *command: str, cwd: Path | None = None) -> str:
         """Run git as the user does, and return its output."""
@@ -47,9 +48,14 @@ class Project:
         return done.stdout
 
     def commit(self, **files: bytes) -> None:
-        """Write `files`, `a_b=` for the file "a.b", and commit all there is."""
+        """Write `files`, `a_b=` for the file "a.b", and commit all there is.
+
+        They are older than the index: git reads again what is as new.
+        """
         for name, data in files.items():
-            self.write(name.replace("_", "."), data)
+            path = self.write(name.replace("_", "."), data)
+            self._written += 1
+            os.utime(path, (self._written, self._written))
         self.git("add", "--all")
         self.git("commit", "--quiet", "--allow-empty", "--message=x")
 

@@ -179,7 +179,8 @@ class Index:
         names = (*(name.partition(".")[2] for name in _COPIED), "autocrlf", "eol", "attributesfile")
         pattern = rf"^(core\.({'|'.join(names)})|extensions\.objectformat)$"
         place = [f"--git-dir={self.repository.directory}", f"--work-tree={self.top}"]
-        output = self._call([*place, "config", "-z", "--get-regexp", pattern], cwd=self.top, good=(0, 1))
+        # Without our own settings, which would be found in place of the user's.
+        output = self._call([*place, "config", "-z", "--get-regexp", pattern], cwd=self.top, good=(0, 1), options=())
         found: dict[str, str] = {}
         for entry in output.split(b"\0"):
             name, _, value = os.fsdecode(entry).partition("\n")
@@ -349,8 +350,15 @@ class Index:
         place = [f"--git-dir={self.directory}", f"--work-tree={self.top}"]
         return self._call([*self._settings, *place, *command], cwd=self.top, data=raw)
 
-    def _call(self, command: Sequence[str | bytes], cwd: str, data: bytes = b"", good: Sequence[int] = (0,)) -> bytes:
-        """Return the output of git.  GitError."""
+    def _call(
+        self,
+        command: Sequence[str | bytes],
+        cwd: str,
+        data: bytes = b"",
+        good: Sequence[int] = (0,),
+        options: Sequence[str] = _OPTIONS,
+    ) -> bytes:
+        """Return the output of git with `options`.  GitError: it failed, with another status than `good`."""
         if self._program is None:
             raise GitError("git is not installed")
         environ = dict(self._environ)
@@ -358,7 +366,7 @@ class Index:
             environ["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = os.path.join(self.repository.common, "objects")
         try:
             process = subprocess.Popen(  # noqa: S603 - the user's own git
-                [self._program, *_OPTIONS, *command],
+                [self._program, *options, *command],
                 cwd=cwd,
                 env=environ,
                 stdin=subprocess.PIPE,
