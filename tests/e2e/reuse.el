@@ -58,6 +58,8 @@ Return non-nil when everything is as at the start."
     ;; Else this window is taken again for what was shown in it.
     (set-window-prev-buffers nil nil)
     (set-window-next-buffers nil nil)
+    ;; What nobody will write any more would be shown as not written.
+    (qwen-companion-disk-forget-all)
     (dolist (buffer (buffer-list))
       ;; Some end with others.
       (unless (or (not (buffer-live-p buffer)) (reuse--keep-p buffer cli))

@@ -93,9 +93,10 @@ def test_a_proposal_is_edited_and_accepted(stage: Stage) -> None:
     results = [result for _ in range(3) for result in stage.model.next_request().tool_results]
     assert "User modified" in results[-1]
     assert "# checked by a person" in results[-1]
-    stage.screen.wait_for("# checked by a person")
+    # The CLI shows the line too: look into the buffer.
+    wanted = EDITED + "# checked by a person"
+    stage.screen.wait_until(lambda: stage.emacs.buffer_text("greeting.py") == wanted, "the buffer as on disk")
     assert stage.emacs.visible_buffers() == ["greeting.py", "*qwen: project*"]
-    assert stage.emacs.buffer_text("greeting.py") == EDITED + "# checked by a person"
     assert stage.emacs.eval('(buffer-modified-p (get-buffer "greeting.py"))') == "nil"
     assert stage.emacs.eval('(verify-visited-file-modtime (get-buffer "greeting.py"))') == "t"
 

@@ -144,7 +144,8 @@ def test_the_files_follow_the_processes_above_emacs(home: Home) -> None:
                 name = f"gemini-ide-server-{shell.pid}-{backend.port}.json"
                 assert any(file.endswith(name) for file in backend.emacs.wait_for("files")["files"])
                 shell.kill()
-                assert not any(file.endswith(name) for file in backend.emacs.wait_for("files")["files"])
+                # They may be told as they were once more before.
+                backend.emacs.wait_until("files", lambda told: not any(file.endswith(name) for file in told["files"]))
                 assert not any(file.name == name for file in home.files())
         finally:
             os.kill(emacs, signal.SIGKILL)
