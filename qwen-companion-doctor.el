@@ -256,8 +256,8 @@
 
 \\{qwen-companion-doctor-mode-map}"
   :interactive nil
-  (setq revert-buffer-function #'qwen-companion-doctor--revert
-        header-line-format
+  (setq-local revert-buffer-function #'qwen-companion-doctor--revert)
+  (setq header-line-format
         (substitute-command-keys
          "\\<qwen-companion-doctor-mode-map>\\[revert-buffer] again  \\[qwen-companion-doctor-copy] copy  \\[forward-button] next remedy"))
   (buffer-disable-undo))

@@ -44,6 +44,14 @@
     (should (equal (buffer-substring-no-properties (point-min) (point-max))
                    (substring-no-properties (current-kill 0))))))
 
+(ert-deftest qwen-companion-doctor-test-other-buffers-revert-as-before ()
+  "They are not given the command of the report, without which none follows its file."
+  (let ((before (default-value 'revert-buffer-function)))
+    (with-temp-buffer
+      (qwen-companion-doctor-mode)
+      (should-not (eq before revert-buffer-function)))
+    (should (eq before (default-value 'revert-buffer-function)))))
+
 (ert-deftest qwen-companion-doctor-test-failures-are-said ()
   (let ((qwen-companion-backend--state 'error)
         (qwen-companion-backend--failure "no room\nleft"))
