@@ -54,6 +54,9 @@ RUN_OPTIONS: Final = """(list qwen-companion-approval-mode qwen-companion-qwen-c
 _PROMPT_S: Final = 5.0
 """Seconds after which a CLI that cannot be typed to is ended and started again for the next test."""
 
+_SENT_S: Final = 5.0
+"""Seconds after which Enter is pressed once more where a CLI may have taken it for a part of a paste."""
+
 
 @dataclass(frozen=True)
 class _RunningCli:
@@ -315,9 +318,20 @@ class Stage:
         """Type `text` and Enter into `cli`, in the selected window or on a `screen` of its own."""
         screen = screen or self.screen
         screen.type(text, seen=re.compile(cli.input_start + re.escape(text), re.MULTILINE))
+        asked = len(self.model.bodies)
         # Nothing to be seen tells that this time is over.
         time.sleep(cli.pause)
         screen.keys("Enter")
+        if cli.pause:
+            try:
+                screen.wait_until(
+                    lambda: len(self.model.bodies) > asked or "Type your message" in screen.capture(),
+                    "the prompt to be sent",
+                    _SENT_S,
+                )
+            except ScreenTimeoutError:
+                # On a busy machine it may read both at once all the same, as a paste of two lines.
+                screen.keys("Enter")
 
     def ask_command(self, command: str, more: str = "") -> None:
         """Type `command` and `more` to Qwen Code, and Enter once its menu shows `command`, then nothing.
