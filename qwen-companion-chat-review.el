@@ -218,13 +218,8 @@ If the buffer does not have the written text yet, try again in a moment."
   (if (buffer-modified-p)
       (run-hook-with-args-until-failure 'qwen-companion-disk-catch-up-functions
                                         buffer-file-name)
-    (qwen-companion-disk-holds-p buffer-file-name (qwen-companion-chat-review--text))))
-
-(defun qwen-companion-chat-review--text ()
-  "Return the whole text of the current buffer."
-  (save-restriction
-    (widen)
-    (buffer-substring-no-properties (point-min) (point-max))))
+    (qwen-companion-disk-holds-p buffer-file-name
+                                 (qwen-companion-disk-text (current-buffer) "\n"))))
 
 (defun qwen-companion-chat-review--plain (edit text)
   "Return TEXT, of EDIT, as it is in a buffer."
@@ -239,7 +234,7 @@ If the buffer does not have the written text yet, try again in a moment."
                edit (qwen-companion-chat-review--edit-proposed edit)))
         (theirs (qwen-companion-chat-review--plain
                  edit (qwen-companion-chat-review--edit-wanted edit)))
-        (mine (qwen-companion-chat-review--text))
+        (mine (qwen-companion-disk-text (current-buffer) "\n"))
         (buffer (current-buffer))
         (tick (buffer-chars-modified-tick)))
     (qwen-companion-merge-texts
@@ -261,15 +256,8 @@ If the buffer does not have the written text yet, try again in a moment."
 (defun qwen-companion-chat-review--change (edit merged theirs)
   "Change the current buffer by MERGED, from the text THEIRS of EDIT; save it."
   (let ((modified (buffer-modified-p))
-        (conflicts (qwen-companion-merge-result-conflicts merged))
-        (source (generate-new-buffer " *qwen-companion review*" t)))
-    (unwind-protect
-        (progn
-          (with-current-buffer source
-            (buffer-disable-undo)
-            (insert theirs))
-          (qwen-companion-merge-apply merged source))
-      (kill-buffer source))
+        (conflicts (qwen-companion-merge-result-conflicts merged)))
+    (qwen-companion-merge-apply merged theirs)
     (qwen-companion-chat-review--keep-line-ends edit)
     (cond
      ((> conflicts 0)
@@ -310,10 +298,7 @@ EDIT says so; see `qwen-companion-diff-toggle-line-ends'."
      ((unencodable-char-position (point-min) (point-max)
                                  (or buffer-file-coding-system 'utf-8))
       (user-error "Its encoding lacks a character of yours"))))
-  (let ((require-final-newline nil)
-        (mode-require-final-newline nil)
-        (save-silently t))
-    (basic-save-buffer)))
+  (qwen-companion-disk-save))
 
 (provide 'qwen-companion-chat-review)
 ;;; qwen-companion-chat-review.el ends here

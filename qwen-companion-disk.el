@@ -139,6 +139,13 @@ that is missing is no hindrance: Emacs offers to make it when saving."
       (barf-if-buffer-read-only))
     buffer))
 
+(defun qwen-companion-disk-save ()
+  "Save the current buffer; its last line may lack a newline."
+  (let ((require-final-newline nil)
+        (mode-require-final-newline nil)
+        (save-silently t))
+    (basic-save-buffer)))
+
 (defun qwen-companion-disk-insert (path &optional coding exactly)
   "Insert the text of the file PATH at point, as Emacs would read it.
 CODING nil means to detect the coding.  With EXACTLY non-nil, line

@@ -232,15 +232,18 @@ For more, they run once for the stretch from the first to the last.")
 
 (defun qwen-companion-merge-apply (merged theirs)
   "Change the text of the current buffer by the edits of MERGED.
-The buffer holds \"mine\" and THEIRS is the buffer with \"theirs\", as they
-were when the merge was asked for.  All of it is one undo step.  Point,
+The buffer holds \"mine\" and THEIRS is the buffer or string with \"theirs\",
+as they were when the merge was asked for.  All of it is one undo step.  Point,
 the points and starts of windows, markers, overlays and narrowing stay
 with the text they were at.  Ask no question even if the buffer or its
 text is read-only or the file has changed on disk.  The caller sets
 whether the buffer is modified."
   (let* ((edits (qwen-companion-merge-result-edits merged))
          (own (qwen-companion-merge-result-text-buffer merged))
-         (source (or own theirs))
+         (source (or own
+                     (if (stringp theirs)
+                         (qwen-companion-merge--make-source theirs)
+                       theirs)))
          (target (current-buffer)))
     (unwind-protect
         (unless (zerop (length edits))
@@ -249,8 +252,15 @@ whether the buffer is modified."
               (widen)
               (with-current-buffer target
                 (qwen-companion-merge--apply edits source)))))
-      (when own
-        (kill-buffer own)))))
+      (unless (eq source theirs)
+        (kill-buffer source)))))
+
+(defun qwen-companion-merge--make-source (text)
+  "Return a new buffer with TEXT."
+  (with-current-buffer (generate-new-buffer " *qwen-companion theirs*" t)
+    (buffer-disable-undo)
+    (insert text)
+    (current-buffer)))
 
 (defun qwen-companion-merge-take-text (merged theirs)
   "Return the text of MERGED and kill its buffer; THEIRS is that string."

@@ -433,7 +433,7 @@ would have answered.  The caller has to deal with the proposal's buffer."
   "End PROPOSAL with the user's OUTCOME and send that to the CLI.
 OUTCOME is `accepted', with the accepted TEXT, or `rejected'."
   (let ((answer (qwen-companion-proposal-answer proposal))
-        ;; When the answer does not arrive, its text is rescued in another one.
+        ;; Kept here: an acceptance that is not delivered is rescued in another buffer.
         (buffer (qwen-companion-proposal-buffer proposal)))
     (when answer
       (funcall answer proposal outcome text))

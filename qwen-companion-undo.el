@@ -418,9 +418,7 @@ Save it if it had no unsaved text.  Return what has become of it."
            (coding (or buffer-file-coding-system 'utf-8-unix))
            (decode (lambda (bytes)
                      (decode-coding-string (or bytes "") coding)))
-           (mine (save-restriction
-                   (widen)
-                   (buffer-substring-no-properties (point-min) (point-max))))
+           (mine (qwen-companion-disk-text (current-buffer) "\n"))
            (base (funcall decode (qwen-companion-undo-step-base step)))
            (theirs (funcall decode (qwen-companion-undo-step-target step)))
            (merged (qwen-companion-undo--merge
@@ -431,33 +429,15 @@ Save it if it had no unsaved text.  Return what has become of it."
         (qwen-companion-merge-take-text merged theirs)
         'same)
        (t
-        (qwen-companion-undo--apply merged theirs)
+        (qwen-companion-merge-apply merged theirs)
         (cond
          ((> conflicts 0)
           (qwen-companion-conflicts-begin nil nil nil)
           'conflict)
          (modified 'unsaved)
          (t
-          (qwen-companion-undo--save)
+          (qwen-companion-disk-save)
           'written)))))))
-
-(defun qwen-companion-undo--apply (merged theirs)
-  "Change the current buffer by MERGED; THEIRS is the string it was made from."
-  (let ((source (generate-new-buffer " *qwen-companion undo*" t)))
-    (unwind-protect
-        (progn
-          (with-current-buffer source
-            (buffer-disable-undo)
-            (insert theirs))
-          (qwen-companion-merge-apply merged source))
-      (kill-buffer source))))
-
-(defun qwen-companion-undo--save ()
-  "Save the current buffer; its last line may lack a newline."
-  (let ((require-final-newline nil)
-        (mode-require-final-newline nil)
-        (save-silently t))
-    (basic-save-buffer)))
 
 (defun qwen-companion-undo--merge (base mine theirs)
   "Return the merge of THEIRS, a string, into MINE.
