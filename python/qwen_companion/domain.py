@@ -32,6 +32,10 @@ Text = Annotated[str, LONG]
 """A text that may be long: it travels as the text of its message."""
 
 
+FAMILIES_WITH_HOOKS = frozenset({"qwen"})
+"""The families of CLIs that call hooks in at least one version."""
+
+
 @frozen
 class Peer:
     """The process at the other end of a session.

@@ -61,7 +61,7 @@ def main(prompts: int = 20) -> None:
             halfway = threading.Event()
             stage.model.answer(Answer(f"Answer {number} has ended.", halfway=halfway))
             stage.screen.type(f"prompt {number}")
-            # As in `Stage.ask`.
+            # Closer together the CLI may take both for a paste.
             time.sleep(0.5)
             began = time.time()
             stage.screen.keys("Enter")

@@ -89,7 +89,7 @@ def answer() -> str:
 def ask(stage: Stage, text: str) -> None:
     """Type `text` and Enter; in Eat the line of the prompt is indented."""
     stage.screen.type(text)
-    # As in `Stage.ask`.
+    # Closer together the CLI may take both for a paste.
     time.sleep(0.5)
     stage.screen.keys("Enter")
 
@@ -106,9 +106,7 @@ def run(terminal: str, form: str) -> tuple[float, ...]:
         stage.model.answer(SlowAnswer(answer() + "That was it.\n"))
         ask(stage, "first")
         stage.model.next_request()
-        stage.emacs.wait_until(
-            "(eq 'idle (plist-get (plist-get (car (qwen-companion-backend-sessions)) :state) :activity))"
-        )
+        stage.emacs.wait_until(IDLE)
         stage.emacs.eval(f'(with-current-buffer "*qwen: project*" (select-window (get-buffer-window)) {form} t)')
         stage.emacs.eval(WATCH)
         ask(stage, "second")

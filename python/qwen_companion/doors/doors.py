@@ -15,7 +15,7 @@ import anyio
 import psutil
 from anyio.abc import TaskGroup
 
-from qwen_companion.domain import CliState, HookAnswer, KnownSession, SessionState, Settings
+from qwen_companion.domain import FAMILIES_WITH_HOOKS, CliState, HookAnswer, KnownSession, SessionState, Settings
 from qwen_companion.doors.calls import PERMISSION_REQUEST
 from qwen_companion.doors.conditions import why_hooks_are_off
 from qwen_companion.doors.hook_settings import door_secret, hook_settings
@@ -289,7 +289,7 @@ class Doors:
         # One that is older than this process has called its first hook before, if it has.
         return (
             peer is not None
-            and peer.family == "qwen"
+            and peer.family in FAMILIES_WITH_HOOKS
             and version >= _START_HOOK_SINCE
             and not started_before(peer.started, self._started)
         )

@@ -13,7 +13,7 @@ import anyio
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
-from qwen_companion.domain import ChatWork, KnownSession, Peer, SessionState, Settings, Snapshot
+from qwen_companion.domain import FAMILIES_WITH_HOOKS, ChatWork, KnownSession, Peer, SessionState, Settings, Snapshot
 from qwen_companion.doors.listeners import Report, Subscription
 from qwen_companion.emacs.messages import (
     JournalCall,
@@ -31,9 +31,6 @@ from qwen_companion.journal.subscriptions import SUBSCRIPTIONS
 if TYPE_CHECKING:
     from qwen_companion.journal.journal import Journal, Update
 
-
-_WITH_HOOKS = ("qwen",)
-"""The families of CLIs with hooks in at least one version."""
 
 SILENCE_S = 2.0
 """How long after it has connected a CLI is taken for one that calls no hooks: it calls one when it starts."""
@@ -196,7 +193,8 @@ class JournalFront:
                 await self._set_silent(
                     session
                     for session in self._silent.values()
-                    if session.id in self._told_silent or (session.peer and session.peer.family not in _WITH_HOOKS)
+                    if session.id in self._told_silent
+                    or (session.peer and session.peer.family not in FAMILIES_WITH_HOOKS)
                 )
                 waited = anyio.CancelScope(deadline=waited.deadline)
                 with waited:
