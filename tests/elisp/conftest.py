@@ -57,15 +57,17 @@ class ErtItem(pytest.Item):
             timeout=5 * limit_s(),
             check=False,
         )
-        if result.returncode:
-            raise ErtError(result.stdout)
         ran = re.search(r"^Ran (\d+ tests).*?(, \d+ skipped)?( \(.*)?$", result.stdout, re.MULTILINE)
+        if result.returncode and not ran:
+            raise ErtError(f"{result.stdout}\nEmacs has ended before its tests, with status {result.returncode}")
+        if result.returncode:
+            passed = re.compile(r"^ +passed +\d+/\d+ .*\n", re.MULTILINE)
+            raise ErtError(passed.sub("", result.stdout))
         self.user_properties.append(("ran", (ran[1] + (ran[2] or "")) if ran else "nothing"))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: object = None) -> str:
         if isinstance(excinfo.value, ErtError):
-            passed = re.compile(r"^ +passed +\d+/\d+ .*\n", re.MULTILINE)
-            return passed.sub("", str(excinfo.value))
+            return str(excinfo.value)
         return str(super().repr_failure(excinfo))
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
