@@ -297,7 +297,7 @@ One that works in ROOT is preferred to others."
   (let* ((sessions (qwen-companion-ask--sessions))
          (here (seq-filter (lambda (session)
                              (when-let* ((directory (qwen-companion-session-directory session)))
-                               (file-in-directory-p directory root)))
+                               (qwen-companion-untrusted-in-directory-p directory root)))
                            sessions))
          (candidates (or here sessions)))
     (if (cdr candidates)

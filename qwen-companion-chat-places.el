@@ -85,7 +85,7 @@ symbolic links followed.  Return nil where there is none."
                          (qwen-companion-chat-places-local-file file))))
     (let ((file-name-handler-alist nil))
       (and (file-regular-p file)
-           (file-in-directory-p file workspace)
+           (qwen-companion-untrusted-in-directory-p file workspace)
            file))))
 
 (provide 'qwen-companion-chat-places)

@@ -76,7 +76,9 @@ If a link names a missing file or one outside of its workspace, symbolic
 links followed, the daemon tells the model nothing of it (0.24.4)."
   (let ((file-name-handler-alist nil)
         (workspace (qwen-companion-chat-send--workspace)))
-    (and workspace (file-exists-p file) (file-in-directory-p file workspace))))
+    (and workspace
+         (file-exists-p file)
+         (qwen-companion-untrusted-in-directory-p file workspace))))
 
 (defun qwen-companion-chat-send--referenced-file (word)
   "Return the absolute name of the file that WORD, after `@', names, or nil.

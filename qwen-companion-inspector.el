@@ -914,7 +914,8 @@ count again."
   (let ((roots (when-let* ((report (qwen-companion-inspector--report-of id)))
                  (qwen-companion-inspector--report-roots report))))
     (and id (listp roots)
-         (not (cl-some (lambda (root) (file-in-directory-p path root))
+         (not (cl-some (lambda (root)
+                         (qwen-companion-untrusted-in-directory-p path root))
                        roots)))))
 
 ;;; The buffer

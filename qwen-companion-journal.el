@@ -197,7 +197,7 @@ seconds at the latest.  For commands only: it waits."
 (defun qwen-companion-journal-take-bytes (file)
   "Return the bytes of FILE, one of the spool, and delete it; nil for nil."
   (when file
-    (unless (file-in-directory-p file (qwen-companion-backend-spool))
+    (unless (qwen-companion-untrusted-in-directory-p file (qwen-companion-backend-spool))
       (error "A file outside the private directory"))
     (prog1 (with-temp-buffer
              (set-buffer-multibyte nil)
@@ -211,7 +211,7 @@ seconds at the latest.  For commands only: it waits."
   (dolist (file (list (qwen-companion-journal-reply-before-file reply)
                       (qwen-companion-journal-reply-after-file reply)))
     (when (and file (qwen-companion-backend-spool)
-               (file-in-directory-p file (qwen-companion-backend-spool)))
+               (qwen-companion-untrusted-in-directory-p file (qwen-companion-backend-spool)))
       (delete-file file))))
 
 ;;; What the user's commands write

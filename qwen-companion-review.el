@@ -618,8 +618,9 @@ One if that is known, else all that were started above the file."
       (list buffer)
     (cl-remove-if-not
      (lambda (buffer)
-       (file-in-directory-p (qwen-companion-proposal-path proposal)
-                            (buffer-local-value 'default-directory buffer)))
+       (qwen-companion-untrusted-in-directory-p
+        (qwen-companion-proposal-path proposal)
+        (buffer-local-value 'default-directory buffer)))
      (qwen-companion-terminal-buffers))))
 
 (defun qwen-companion-review--own-terminal (proposal)

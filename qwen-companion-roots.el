@@ -30,6 +30,7 @@
 (require 'project)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-untrusted)
 
 (defcustom qwen-companion-roots-outside-projects t
   "Whether directories outside any project count as workspace roots.
@@ -153,7 +154,8 @@ the project is closed."
   (cl-loop for session in (qwen-companion-backend-sessions)
            for directory = (qwen-companion-session-directory session)
            when directory
-           nconc (cl-flet ((holds-p (root) (file-in-directory-p directory root)))
+           nconc (cl-flet ((holds-p (root)
+                             (qwen-companion-untrusted-in-directory-p directory root)))
                    (unless (cl-some #'holds-p roots)
                      (cl-remove-if-not
                       #'holds-p

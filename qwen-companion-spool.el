@@ -28,6 +28,7 @@
 
 (require 'cl-lib)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-untrusted)
 
 (defconst qwen-companion-spool--inline-limit 65536
   "Longest text in bytes that travels inside a call; longer ones go by file.
@@ -120,7 +121,7 @@ a Python process, it is among the temporary files of Emacs.  Signal a
             ;; The text is not ours: no format conversion may run on it.
             (format-alist nil)
             (after-insert-file-functions nil))
-        (unless (file-in-directory-p file (qwen-companion-backend-spool))
+        (unless (qwen-companion-untrusted-in-directory-p file (qwen-companion-backend-spool))
           (error "A text outside the private directory"))
         (insert-file-contents file)
         (delete-file file))
@@ -143,7 +144,7 @@ a Python process, it is among the temporary files of Emacs.  Signal a
   "Remove the file of the text in PAYLOAD, if it has one."
   (when-let* ((file (qwen-companion-spool--file payload))
               (spool (qwen-companion-backend-spool)))
-    (when (file-in-directory-p file spool)
+    (when (qwen-companion-untrusted-in-directory-p file spool)
       (delete-file file))))
 
 (provide 'qwen-companion-spool)

@@ -35,6 +35,7 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-privacy)
+(require 'qwen-companion-untrusted)
 
 (defun qwen-companion-tools--set (option value)
   "Set OPTION to VALUE and tell the Python process."
@@ -210,7 +211,8 @@ The exclusions of single files are another matter."
   (and name
        (not (file-remote-p name))
        (or (eq t qwen-companion-tools--directories)
-           (cl-some (lambda (directory) (file-in-directory-p name directory))
+           (cl-some (lambda (directory)
+                      (qwen-companion-untrusted-in-directory-p name directory))
                     qwen-companion-tools--directories))))
 
 ;;; Offering

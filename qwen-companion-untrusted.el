@@ -23,11 +23,22 @@
 ;; and daemons, and may be made to look like something else.  In a line of
 ;; ours, invisible characters and those that reorder others are written out.
 ;; A buffer with such a text gets a major mode, and no hook, local variable
-;; or minor mode.
+;; or minor mode.  A file that they name must be where it may be.
 
 ;;; Code:
 
 (require 'cl-lib)
+
+;;; Where a file is
+
+(defun qwen-companion-untrusted-in-directory-p (file directory)
+  "Return non-nil when FILE is DIRECTORY or below it, by their true names.
+Return nil when DIRECTORY is not there.  `file-in-directory-p' also
+compares the times of DIRECTORY with themselves, and says no when another
+program has just written there."
+  (and (file-directory-p directory)
+       (string-prefix-p (file-name-as-directory (file-truename directory))
+                        (file-name-as-directory (file-truename file)))))
 
 ;;; In one line
 

@@ -13,7 +13,7 @@
   "Return the roots sent last, relative to `default-directory' where below it."
   (let ((here (directory-file-name default-directory)))
     (mapcar (lambda (root)
-              (if (file-in-directory-p root here) (file-relative-name root here) root))
+              (if (qwen-companion-untrusted-in-directory-p root here) (file-relative-name root here) root))
             (plist-get (car (last (qwen-companion-test-sent 'roots))) :roots))))
 
 (defmacro qwen-companion-roots-test--with-files (files &rest body)
@@ -190,6 +190,23 @@ Only what BODY opens counts as open."
       (should (equal '("two") (qwen-companion-roots-test--sent))))
     (qwen-companion-roots-test--update)
     (should-not (qwen-companion-roots-test--sent))))
+
+(ert-deftest qwen-companion-roots-test-a-directory-holds-its-files-while-written-to ()
+  "Also while another program makes files there, and a link to it counts too."
+  (qwen-companion-roots-test--with-files '(("one/deep/a.txt" "") ("ones/b.txt" ""))
+    (let ((writer (start-process
+                   "writer" nil "sh" "-c"
+                   "while :; do : >one/new; rm -f one/new; done")))
+      (unwind-protect
+          (dotimes (_ 2000)
+            (should (qwen-companion-untrusted-in-directory-p "one/deep/a.txt" "one")))
+        (delete-process writer)))
+    (make-symbolic-link "one" "link")
+    (should (qwen-companion-untrusted-in-directory-p "link/deep/a.txt" "one"))
+    (should (qwen-companion-untrusted-in-directory-p "one" "one/"))
+    (pcase-dolist (`(,file ,directory)
+                   '(("ones/b.txt" "one") ("one" "one/deep") ("gone/a.txt" "gone")))
+      (should-not (qwen-companion-untrusted-in-directory-p file directory)))))
 
 (ert-deftest qwen-companion-roots-test-imitating-vscode-is-told ()
   (qwen-companion-roots-test--with-files nil
