@@ -231,7 +231,8 @@ class Companion:
         self._roots: Roots | None = None
         self._roots_changed = anyio.Event()
         self._files: tuple[str, ...] = ()
-        self._ancestors: tuple[int, ...] = ()
+        # The first look always follows: one may have ended since the files were written.
+        self._ancestors: tuple[int, ...] | None = None
         self._requests, self._requests_left = anyio.create_memory_object_stream[Compare | Merge](math.inf)
         self._terminal_calls, self._terminal_calls_left = anyio.create_memory_object_stream[Prompt | ListRecorded](
             math.inf
