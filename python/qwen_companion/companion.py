@@ -231,6 +231,8 @@ class Companion:
         self._roots: Roots | None = None
         self._roots_changed = anyio.Event()
         self._files: tuple[str, ...] = ()
+        self._files_lock = anyio.Lock()
+        """Held from a change of the discovery files until Emacs is told, so that the newest are told last."""
         # The first look always follows: one may have ended since the files were written.
         self._ancestors: tuple[int, ...] | None = None
         self._requests, self._requests_left = anyio.create_memory_object_stream[Compare | Merge](math.inf)
@@ -486,8 +488,9 @@ class Companion:
             self._roots_changed = anyio.Event()
             # Set before the event: of several in a moment only the newest counts.
             roots = cast("Roots", self._roots)
-            done, layer, files = await to_thread.run_sync(self._write_files, roots, abandon_on_cancel=True)
-            self._tell_files(files)
+            async with self._files_lock:
+                done, layer, files = await to_thread.run_sync(self._write_files, roots, abandon_on_cancel=True)
+                self._tell_files(files)
             self._bridge.tell(
                 Published(
                     roots=roots.roots,
@@ -533,11 +536,11 @@ class Companion:
     async def _look_after_files(self, wait: Callable[[], Awaitable[None]], task: Callable[[], tuple[str, ...]]) -> None:
         while True:
             await wait()
-            warnings = await to_thread.run_sync(task, abandon_on_cancel=True)
-            files = await to_thread.run_sync(self._discovery.paths, abandon_on_cancel=True)
+            async with self._files_lock:
+                warnings = await to_thread.run_sync(task, abandon_on_cancel=True)
+                self._tell_files(await to_thread.run_sync(self._discovery.paths, abandon_on_cancel=True))
             for warning in warnings:
                 self._bridge.tell(Notice("warning", warning))
-            self._tell_files(files)
 
     def _tell_files(self, files: tuple[str, ...]) -> None:
         if files != self._files:

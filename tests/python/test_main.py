@@ -153,6 +153,43 @@ def test_the_files_follow_the_processes_above_emacs(home: Home, seconds: float) 
             os.kill(emacs, signal.SIGKILL)
 
 
+# The first to ask for the names, before there are files, goes on only when the second has been given them.
+TWO_LOOKS = """
+import sys, threading
+import qwen_companion.companion as c
+from qwen_companion.discovery.files import Discovery
+c.ANCESTORS_S = 0.01
+c.WATCHED_ANCESTORS_S = 3600
+looks, second, paths = [], threading.Event(), Discovery.paths
+def wait(self):
+    looks.append(paths(self))
+    if len(looks) == 1:
+        print(file=sys.stderr, flush=True)
+        second.wait(1)
+        return looks[0]
+    second.set()
+    return looks[-1]
+Discovery.paths = wait
+"""
+
+
+def test_the_newest_files_are_told_last(home: Home) -> None:
+    """Emacs removes what it was told of when the backend is killed."""
+    with Backend(home, settings=f"exec({TWO_LOOKS!r})") as backend:
+        backend.connect()
+        assert backend.process.stderr is not None
+        assert backend.process.stderr.readline() == b"\n"
+        backend.emacs.call("roots", dumps({"roots": [str(home.work)]}))
+        backend.emacs.wait_for("published")
+        written = {str(path) for path in home.files()}
+        backend.emacs.call("stop", "nil")
+        assert backend.process.wait(SECONDS_TO_STOP) == 0
+        backend.emacs.close()
+        told = backend.emacs.calls("files")
+        assert written
+        assert {*[told.get() for _ in range(told.qsize())][-1]["files"]} & written
+
+
 def test_roots_rewrite_the_files(backend: Backend, home: Home) -> None:
     backend.emacs.call("roots", dumps({"roots": ["/one", "/two"]}))
     published = backend.emacs.wait_for("published")
