@@ -192,7 +192,7 @@ Only what BODY opens counts as open."
     (should-not (qwen-companion-roots-test--sent))))
 
 (ert-deftest qwen-companion-roots-test-a-directory-holds-its-files-while-written-to ()
-  "Also while another program makes files there, and a link to it counts too."
+  "It counts while another program makes files there, and so does a link to it."
   (qwen-companion-roots-test--with-files '(("one/deep/a.txt" "") ("ones/b.txt" ""))
     (let ((writer (start-process
                    "writer" nil "sh" "-c"

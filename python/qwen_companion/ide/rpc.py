@@ -2,16 +2,18 @@
 """Answering requests with the MCP library (spec T1-T3).
 
 Importing this module imports the library, which takes most of a second and 35 MB: `ide.server` does so in a thread,
-after the start.  The library answers each POST by itself, without state.
+after the start.  The library answers each POST by itself, without state; its answer to an `initialize` is kept for the
+next one that is equal.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import mcp_types as types
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -23,6 +25,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS as HANDSHAKE_PROTOCOL_
 
 from qwen_companion import __version__
 from qwen_companion.domain import KnownSession
+from qwen_companion.frozen import frozen
 from qwen_companion.ide.bodies import MAX_BODY_BYTES, Body
 from qwen_companion.ide.models import ANONYMOUS_CLIENT, TOOLS
 from qwen_companion.ide.sessions import SESSION_HEADER, Sessions
@@ -34,7 +37,40 @@ if TYPE_CHECKING:
 NO_REVIEWS = "The user wants no reviews in Emacs. Decide in the terminal."
 """The error for a session that calls a tool it was not offered."""
 
+MAX_HANDSHAKE_BYTES = 4096
+"""Largest `initialize` whose answer is kept; that of a CLI has some 200 bytes."""
+
+MAX_HANDSHAKES = 16
+"""Most answers to `initialize` that are kept: CLIs of one version all send the same one."""
+
 _EXCHANGE = "qwen_companion.exchange"
+
+
+class _HandshakeKey(NamedTuple):
+    """All in an `initialize` that its answer depends on, apart from the id; `params` as JSON."""
+
+    params: str
+    accept: bytes | None
+    content_type: bytes | None
+    protocol: bytes | None
+
+
+@frozen
+class _Opening:
+    """An `initialize` of the usual form and size."""
+
+    key: _HandshakeKey
+    id: str | int
+
+
+@frozen
+class _Handshake:
+    """An answer to `initialize`, as JSON without the id, with the client and the version of the protocol."""
+
+    client: str
+    version: str
+    protocol: str
+    result: str
 
 
 @dataclass
@@ -47,6 +83,7 @@ class _Exchange:
     session: KnownSession | None
     damaged: bool
     size_limit: int | None
+    opening: _Opening | None
     is_new: bool = False
 
 
@@ -58,6 +95,7 @@ class RpcHandler:
         self._sessions = sessions
         self._tools = tools
         self._identify = identify
+        self._handshakes: dict[_HandshakeKey, _Handshake] = {}
         library = Server("qwen-companion", version=__version__, on_list_tools=_list_tools, on_call_tool=self._call_tool)
         library.middleware.append(self._admit)
         self._manager = StreamableHTTPSessionManager(
@@ -88,7 +126,11 @@ class RpcHandler:
         `size_limit` is the limit that an oversized text exceeds, in bytes.
         """
         mended = _replace_lone_surrogates(body.data)
-        exchange = _Exchange(session, mended is not body.data, size_limit if body.oversized else None)
+        opening = _opening(mended, scope) if session is None else None
+        if opening is not None and (handshake := self._handshakes.get(opening.key)) is not None:
+            await self._repeat(handshake, opening, scope, send)
+            return
+        exchange = _Exchange(session, mended is not body.data, size_limit if body.oversized else None, opening)
         parts = iter([mended])
         del body, mended
 
@@ -120,11 +162,35 @@ class RpcHandler:
         client = types.InitializeRequestParams.model_validate(ctx.params or {}, by_name=False).client_info
         protocol = str(cast("dict[str, Any]", result)["protocolVersion"])
         name, version = ("", "") if client.name == ANONYMOUS_CLIENT else (client.name, client.version)
-        exchange.session = self._sessions.open(name, version, protocol)
-        exchange.is_new = True
+        handshake = _Handshake(name, version, protocol, json.dumps(result))
+        if exchange.opening is not None:
+            if len(self._handshakes) >= MAX_HANDSHAKES:
+                del self._handshakes[next(iter(self._handshakes))]
+            self._handshakes[exchange.opening.key] = handshake
         request: Any = ctx.request
-        self._identify(exchange.session, request.scope)
+        exchange.session = self._open(handshake, request.scope)
+        exchange.is_new = True
         return result
+
+    def _open(self, handshake: _Handshake, scope: Scope) -> KnownSession:
+        session = self._sessions.open(handshake.client, handshake.version, handshake.protocol)
+        self._identify(session, scope)
+        return session
+
+    async def _repeat(self, handshake: _Handshake, opening: _Opening, scope: Scope, send: Send) -> None:
+        """Open a session and answer as the library has answered the same `initialize` before.
+
+        The library itself would take a third of the processor time of a new session.
+        """
+        session = self._open(handshake, scope)
+        answer = f'{{"jsonrpc": "2.0", "id": {json.dumps(opening.id)}, "result": {handshake.result}}}'.encode()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(answer)).encode("ascii")),
+            (SESSION_HEADER, session.id.encode("ascii")),
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": answer})
 
     async def _call_tool(
         self, context: ServerRequestContext[Any, Any], params: types.CallToolRequestParams
@@ -156,6 +222,36 @@ async def _list_tools(
         if session.reviews
         else []
     )
+
+
+def _opening(body: bytes, scope: Scope) -> _Opening | None:
+    """Return the `initialize` in `body`; None for any other body, and for one in an unusual form."""
+    if len(body) > MAX_HANDSHAKE_BYTES:
+        return None
+    try:
+        message: object = json.loads(body.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(message, dict):
+        return None
+    values = cast("dict[str, object]", message)
+    identifier = values.get("id")
+    if (
+        values.keys() != {"jsonrpc", "id", "method", "params"}
+        or values["jsonrpc"] != "2.0"
+        or values["method"] != "initialize"
+        # No boolean, which is an integer too.
+        or (type(identifier) is not int and type(identifier) is not str)
+    ):
+        return None
+    headers: dict[bytes, bytes] = dict(scope["headers"])
+    key = _HandshakeKey(
+        json.dumps(values["params"]),
+        headers.get(b"accept"),
+        headers.get(b"content-type"),
+        headers.get(b"mcp-protocol-version"),
+    )
+    return _Opening(key, identifier)
 
 
 def _exchange(ctx: ServerRequestContext[Any, Any]) -> _Exchange:

@@ -16,6 +16,7 @@ import pytest
 from mcp.client.client import Client
 from mcp.client.extension import ClientExtension, NotificationBinding
 from mcp.client.streamable_http import streamable_http_client
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp_types import TextContent
 from pydantic import BaseModel, ConfigDict
 
@@ -23,6 +24,7 @@ from qwen_companion.domain import KnownSession, Peer, SessionState
 from qwen_companion.ide import bodies
 from qwen_companion.ide.peers import Caller, find_caller
 from qwen_companion.ide.proposals import Decision, Proposals
+from qwen_companion.ide.rpc import MAX_HANDSHAKES
 from qwen_companion.ide.server import McpServer
 from qwen_companion.ide.sessions import Sessions, Timing
 from qwen_companion.ide.tools import DiffTools
@@ -215,6 +217,48 @@ async def test_without_reviews_the_tools_are_not_offered_to_those_that_come_late
 async def test_each_initialize_makes_a_session_of_its_own(site: Site) -> None:
     one, two = await site.connected(), await site.connected()
     assert one.session != two.session
+
+
+async def test_the_library_is_asked_once_how_to_answer_an_initialize(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    handle_request = StreamableHTTPSessionManager.handle_request
+
+    async def counted(manager: StreamableHTTPSessionManager, scope: Any, receive: Any, send: Any) -> None:
+        asked.append(scope)
+        await handle_request(manager, scope, receive, send)
+
+    monkeypatch.setattr(StreamableHTTPSessionManager, "handle_request", counted)
+
+    def initialize(identifier: object, params: dict[str, Any], **headers: str) -> tuple[int, dict[str, str], Any]:
+        cli = site.cli()
+        cli.headers |= headers
+        message = {"jsonrpc": "2.0", "id": identifier, "method": "initialize", "params": params}
+        status, answered, body = cli.post(json.dumps(message).encode())
+        return status, {name: answered.get(name, "") for name in ("content-type", "mcp-session-id")}, body
+
+    status, headers, first = await away(initialize, 1, INITIALIZE)
+    for identifier in (2, "a", '"', -7):
+        again = await away(initialize, identifier, INITIALIZE)
+        assert again[0] == status
+        assert again[1]["content-type"] == headers["content-type"]
+        assert again[2] == {**first, "id": identifier}
+        session = site.sessions.get(again[1]["mcp-session-id"])
+        assert session == KnownSession(again[1]["mcp-session-id"], "2025-11-25", "test-client", "1.2")
+    assert len(asked) == 1
+    # What could be answered otherwise is.
+    assert (await away(initialize, 1, INITIALIZE, Accept="text/html"))[0] == 406
+    assert (await away(initialize, 1.5, INITIALIZE))[0] == 400
+    assert (await away(initialize, True, INITIALIZE))[0] == 400
+    later = await away(initialize, 1, {**INITIALIZE, "protocolVersion": "2025-06-18"})
+    assert later[2]["result"]["protocolVersion"] == "2025-06-18"
+    assert len(asked) == 5
+    # The answers that are kept are limited in number.
+    for number in range(MAX_HANDSHAKES):
+        await away(initialize, 1, {**INITIALIZE, "clientInfo": {"name": "a CLI", "version": str(number)}})
+    assert (await away(initialize, 1, INITIALIZE))[0] == 200
+    assert len(asked) == 6 + MAX_HANDSHAKES
 
 
 async def test_the_stream_opens_for_a_session_of_an_earlier_process(site: Site) -> None:
