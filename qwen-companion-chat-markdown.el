@@ -26,8 +26,8 @@
 ;; modes for programs and text are used for it, without hooks and local
 ;; variables, in a temporary buffer, and only for displayed text.
 ;;
-;; The columns of tables are aligned by display properties, so that searching
-;; and copying use the original text.
+;; The columns of tables are aligned by display properties, and markup is only
+;; hidden, so that searching and copying use the original text.
 
 ;;; Code:
 
@@ -69,6 +69,14 @@
   '((t :inherit shadow))
   "Face of Markdown's markup characters."
   :group 'qwen-companion)
+
+(defcustom qwen-companion-chat-hide-markup t
+  "Whether answers are shown without the characters of Markdown's markup.
+These are the stars, backticks and the like around words, those before a
+heading, and fences of code.  Copied text has them.
+`qwen-companion-chat-toggle-markup' shows or hides them in one chat."
+  :group 'qwen-companion
+  :type 'boolean)
 
 (defconst qwen-companion-chat-markdown--code-limit 20000
   "Characters above which a code block is not fontified in its language.")
@@ -208,7 +216,36 @@ is the code block that is open there, or nil."
 
 (defun qwen-companion-chat-markdown-enable ()
   "Fontify the conversation of the current buffer when it is displayed."
+  (when qwen-companion-chat-hide-markup
+    (add-to-invisibility-spec 'qwen-companion-chat-markup))
+  (setq-local isearch-filter-predicate #'qwen-companion-chat-markdown--search-filter)
   (jit-lock-register #'qwen-companion-chat-markdown--fontify))
+
+(defun qwen-companion-chat-markdown--hidden-p ()
+  "Return non-nil when the current chat hides markup."
+  (memq 'qwen-companion-chat-markup buffer-invisibility-spec))
+
+(defun qwen-companion-chat-toggle-markup ()
+  "Show the hidden markup of the answers in this chat, or hide it again.
+The option `qwen-companion-chat-hide-markup' is for chats to come."
+  (interactive nil qwen-companion-chat-mode)
+  (if (qwen-companion-chat-markdown--hidden-p)
+      (remove-from-invisibility-spec 'qwen-companion-chat-markup)
+    (add-to-invisibility-spec 'qwen-companion-chat-markup))
+  ;; Columns of tables are aligned to what is visible.
+  (jit-lock-refontify)
+  (message "Markup is %s" (if (qwen-companion-chat-markdown--hidden-p) "hidden" "shown")))
+
+(defun qwen-companion-chat-markdown--search-filter (start end)
+  "Return non-nil when a search may end at the text from START to END.
+Hidden markup is part of the text."
+  (let ((buffer-invisibility-spec (remq 'qwen-companion-chat-markup buffer-invisibility-spec)))
+    (isearch-filter-visible start end)))
+
+(defun qwen-companion-chat-markdown--hide (start end)
+  "Let the markup from START to END be hidden if it is part of an answer."
+  (when (eq 'answer (get-text-property start 'qwen-companion-chat-voice))
+    (put-text-property start end 'invisible 'qwen-companion-chat-markup)))
 
 (defun qwen-companion-chat-markdown--fontify (start end)
   "Fontify the lines from START to END, and all of each table in them.
@@ -255,9 +292,12 @@ Return the region as `jit-lock-functions' do."
 (defun qwen-companion-chat-markdown--fontify-line (end)
   "Fontify the line at point, which ends at END."
   (let ((code (get-text-property (point) 'qwen-companion-chat-code)))
+    ;; With its newline, since a fence is hidden with that.
+    (remove-text-properties (point) (1+ end) '(invisible nil))
     (cond
      ((get-text-property (point) 'qwen-companion-chat-fence)
-      (put-text-property (point) end 'face 'qwen-companion-chat-markup))
+      (put-text-property (point) end 'face 'qwen-companion-chat-markup)
+      (qwen-companion-chat-markdown--hide-fence end))
      ((not code) (qwen-companion-chat-markdown--fontify-markdown end))
      ((eq t (qwen-companion-chat-code-coloured code)))
      (t (put-text-property (point) (1+ end) 'face 'qwen-companion-chat-code)
@@ -271,6 +311,18 @@ Return the region as `jit-lock-functions' do."
       (unless (memq face (ensure-list (get-text-property start 'face)))
         (add-face-text-property start next face t))
       (setq start next))))
+
+(defun qwen-companion-chat-markdown--hide-fence (end)
+  "Let the fence at point, whose line ends at END, be hidden.
+The language stays; a line without one is hidden with its newline."
+  (when (looking-at " \\{0,3\\}[`~]+[ \t]*")
+    (qwen-companion-chat-markdown--hide
+     (point)
+     (if (and (= end (match-end 0))
+              ;; Not the newline at the end of the block, before which more may come.
+              (get-text-property end 'qwen-companion-chat-voice))
+         (1+ end)
+       (match-end 0)))))
 
 ;;; Fontifying code
 
@@ -403,6 +455,10 @@ Return nil when the user has typed and it has to be tried again."
        (group-n 9 "http" (? "s") "://" (+ (not (any space "<>\"`)]\n"))))))
   "Matches Markdown inside a line; the groups are those of the faces.")
 
+(defconst qwen-companion-chat-markdown--markup
+  '(11 12 13 14 15 16 17 18 19 20 21 22 23)
+  "Groups of `qwen-companion-chat-markdown--inline' that are markup.")
+
 (defun qwen-companion-chat-markdown--fontify-markdown (end)
   "Fontify the line of Markdown at point, which ends at END."
   (let ((start (point)))
@@ -415,7 +471,8 @@ Return nil when the user has typed and it has to be tried again."
         (add-face-text-property
          start end
          (aref qwen-companion-chat-markdown--levels (- (match-end 1) start 1)) t)
-        (add-face-text-property start (match-end 1) 'qwen-companion-chat-markup))
+        (add-face-text-property start (match-end 1) 'qwen-companion-chat-markup)
+        (qwen-companion-chat-markdown--hide start (match-end 0)))
       (qwen-companion-chat-markdown--add-wrap-prefix start end)
       (qwen-companion-chat-markdown--forget-places start end)
       (while (re-search-forward qwen-companion-chat-markdown--inline end t)
@@ -440,16 +497,16 @@ In a list, that is the text after the bullet."
     (pcase-dolist (`(,group . ,face)
                    '((2 . qwen-companion-chat-inline-code) (3 . bold) (4 . italic) (5 . italic)
                      (6 . (:strike-through t)) (7 . link) (8 . qwen-companion-chat-markup)
-                     (9 . link)
-                     (11 . qwen-companion-chat-markup) (12 . qwen-companion-chat-markup)
-                     (13 . qwen-companion-chat-markup) (14 . qwen-companion-chat-markup)
-                     (15 . qwen-companion-chat-markup) (16 . qwen-companion-chat-markup)
-                     (17 . qwen-companion-chat-markup) (18 . qwen-companion-chat-markup)
-                     (19 . qwen-companion-chat-markup) (20 . qwen-companion-chat-markup)
-                     (21 . qwen-companion-chat-markup) (22 . qwen-companion-chat-markup)
-                     (23 . qwen-companion-chat-markup)))
+                     (9 . link)))
       (when (match-beginning group)
         (add-face-text-property (match-beginning group) (match-end group) face)))
+    (dolist (group qwen-companion-chat-markdown--markup)
+      (when (match-beginning group)
+        (add-face-text-property (match-beginning group) (match-end group)
+                                'qwen-companion-chat-markup)
+        ;; Where a link leads to stays visible: the text is untrusted.
+        (unless (match-beginning 7)
+          (qwen-companion-chat-markdown--hide (match-beginning group) (match-end group)))))
     (cond ((match-beginning 8)
            (qwen-companion-chat-markdown--link (match-beginning 7) (match-end 7)
                                                (match-string-no-properties 8)))
@@ -647,8 +704,16 @@ Each is (START . END) without the white space around it."
       (cons (point) end))))
 
 (defun qwen-companion-chat-markdown--table-width (cell)
-  "Return the width of CELL in columns."
-  (string-width (buffer-substring-no-properties (car cell) (cdr cell))))
+  "Return the width of CELL, as far as it is visible, in columns."
+  (pcase-let ((`(,start . ,end) cell)
+              (hidden (qwen-companion-chat-markdown--hidden-p))
+              (width 0))
+    (while (< start end)
+      (let ((next (next-single-property-change start 'invisible nil end)))
+        (unless (and hidden (get-text-property start 'invisible))
+          (cl-incf width (string-width (buffer-substring-no-properties start next))))
+        (setq start next)))
+    width))
 
 (defun qwen-companion-chat-markdown--table-align (start end)
   "Align the columns of the table from START to END."

@@ -582,6 +582,7 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
                      ("C-c C-e" . qwen-companion-chat-export)
                      ("C-c C-w" . qwen-companion-chat-copy-code)
                      ("C-c TAB" . qwen-companion-chat-insert-code)
+                     ("C-c C-t" . qwen-companion-chat-toggle-markup)
                      ("M-p" . qwen-companion-chat-previous-prompt)
                      ("M-n" . qwen-companion-chat-next-prompt)
                      ("M-r" . qwen-companion-chat-search-prompt)))
@@ -612,6 +613,7 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
     ["Next Turn" qwen-companion-chat-next-turn]
     ["Fold or Open at Point" qwen-companion-chat-toggle-fold]
     ["Fold or Open All" qwen-companion-chat-toggle-all-folds]
+    ["Show or Hide Markup" qwen-companion-chat-toggle-markup]
     ["Previous Prompt" qwen-companion-chat-previous-prompt]
     ["Search the Prompts..." qwen-companion-chat-search-prompt]
     "---"
@@ -663,6 +665,7 @@ Everywhere:
 \\[qwen-companion-chat-previous-turn], \\[qwen-companion-chat-next-turn]	go from turn to turn
 \\[qwen-companion-chat-copy-code]	copy the code block at point, else the last one
 \\[qwen-companion-chat-insert-code]	insert it at point in the last file
+\\[qwen-companion-chat-toggle-markup]	show or hide the markup of answers
 \\[qwen-companion-chat-export]	write the chat to a Markdown or Org file
 \\[qwen-companion-chat-set-mode], \\[qwen-companion-chat-set-model]	choose the approval mode, the model
 \\[qwen-companion-chat-show-usage]	show what fills the context window

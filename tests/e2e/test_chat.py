@@ -24,10 +24,10 @@ RESETS = (
 
 def test_an_answer_streams_in_and_is_read_again(stage: Stage) -> None:
     open_chat(stage, RESETS)
-    stage.model.say("It *greets*:\n\n```python\nimport os\n```\n\n" + "A line.\n" * 80 + "The end.")
+    stage.model.say("It *greets*:\n\n```python\nimport os\n```\n\n" + "A line.\n" * 80 + "The **very** end.")
     send(stage, "what does it do?")
-    # The window is at the end and follows, and says whose files these are.
-    screen = stage.screen.wait_for("The end.")
+    # The window is at the end and follows, hides markup and says whose files these are.
+    screen = stage.screen.wait_for("The very end.")
     assert "On this machine (127.0.0.1:" in screen
     assert "what does it do?" in stage.model.next_request().prompt
     wait_until_idle(stage)

@@ -52,6 +52,68 @@
                     (list (get-text-property
                            (progn (qwen-companion-chat-markdown-test--find "gone") (point)) 'face))))))
 
+;;; Hidden markup
+
+(defun qwen-companion-chat-markdown-test--shown ()
+  "Return the conversation as it is drawn."
+  (let ((from (point-min))
+        (end qwen-companion-chat-blocks-conversation-end)
+        parts)
+    (while (< from end)
+      (let ((next (next-char-property-change from end))
+            (display (get-text-property from 'display)))
+        (unless (invisible-p from)
+          (push (if (stringp display) display (buffer-substring-no-properties from next)) parts))
+        (setq from next)))
+    (apply #'concat (nreverse parts))))
+
+(ert-deftest qwen-companion-chat-markdown-test-markup-is-hidden-and-copied ()
+  (qwen-companion-chat-markdown-test-with
+      (concat "## Title\nSome **strong** and *weak* and _low_, ``a ` b`` and ~~gone~~.\n"
+              "2 * 3 * 4, [here](https://example.org/)\n"
+              "```elisp\n(list \"**\" `a)\n```\n~~~\nplain\n~~~\nEnd of `it`")
+    (let ((shown (concat "\nTitle\nSome strong and weak and low, a ` b and gone.\n"
+                         "2 * 3 * 4, [here](https://example.org/)\n"
+                         "elisp\n(list \"**\" `a)\nplain\nEnd of it\n"))
+          (whole (qwen-companion-chat-test-conversation)))
+      (should (equal shown (qwen-companion-chat-markdown-test--shown)))
+      (should (equal whole (filter-buffer-substring
+                            (point-min) qwen-companion-chat-blocks-conversation-end)))
+      ;; A search finds the text as it was written.
+      (goto-char (point-min))
+      (isearch-mode t)
+      (isearch-yank-string "**strong** and")
+      (should isearch-success)
+      (isearch-done)
+      (should (looking-back (regexp-quote "**strong** and") (point-min)))
+      (call-interactively (key-binding (kbd "C-c C-t")))
+      (qwen-companion-chat-test-show)
+      (should (equal whole (qwen-companion-chat-markdown-test--shown)))
+      (call-interactively (key-binding (kbd "C-c C-t")))
+      (qwen-companion-chat-test-show)
+      (should (equal shown (qwen-companion-chat-markdown-test--shown)))))
+  (let ((qwen-companion-chat-hide-markup nil))
+    (qwen-companion-chat-markdown-test-with "Some **strong** `text`"
+      (should (equal "\nSome **strong** `text`\n"
+                     (qwen-companion-chat-markdown-test--shown))))))
+
+(ert-deftest qwen-companion-chat-markdown-test-only-answers-hide-markup ()
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-test-turn
+     (qwen-companion-chat-test-text 'user "Say **this**:\n```\n`x`\n```" :by 'me)
+     (qwen-companion-chat-test-text 'thought "That is **bold**.\n"))
+    (qwen-companion-chat-test-show)
+    (qwen-companion-chat-toggle-all-folds)
+    (should (equal (qwen-companion-chat-test-conversation)
+                   (qwen-companion-chat-markdown-test--shown)))))
+
+(ert-deftest qwen-companion-chat-markdown-test-a-fence-that-goes-on-is-visible ()
+  (qwen-companion-chat-test-with
+    (dolist (piece '("```\nx\n" "```" " not the end\n"))
+      (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer piece))
+      (qwen-companion-chat-test-show))
+    (should (equal "\nx\n``` not the end\n\n" (qwen-companion-chat-markdown-test--shown)))))
+
 (ert-deftest qwen-companion-chat-markdown-test-files-with-lines-are-links ()
   "They link to existing files in the workspace of a daemon on this machine."
   (dolist (size '(1 1000000))
@@ -272,35 +334,33 @@
 
 ;;; Tables
 
-(defun qwen-companion-chat-markdown-test--shown (from to)
-  "Return the text from FROM to TO as it is drawn."
-  (let (parts)
-    (while (< from to)
-      (let ((next (next-single-property-change from 'display nil to)))
-        (push (or (get-text-property from 'display)
-                  (buffer-substring-no-properties from next))
-              parts)
-        (setq from next)))
-    (apply #'concat (nreverse parts))))
-
 (defun qwen-companion-chat-markdown-test--lines-shown ()
   "Return the lines of the conversation as they are drawn."
-  (split-string (qwen-companion-chat-markdown-test--shown (point-min) qwen-companion-chat-blocks-conversation-end)
-                "\n" t))
+  (split-string (qwen-companion-chat-markdown-test--shown) "\n" t))
 
 (ert-deftest qwen-companion-chat-markdown-test-columns-are-below-each-other ()
   (qwen-companion-chat-markdown-test-with
       (concat "| name | lines|verdict |\n|---|--:|:-:|\n| `greet` | 2 | \\| is *fine* |\n"
               "|x||\n| 日本 | 1000 | no end\nText | goes | on.\n")
-    (should (equal '("| name    | lines | verdict      |"
-                     "|---------|-------|--------------|"
-                     "| `greet` |     2 | \\| is *fine* |"
-                     "| x       |       |"
-                     "| 日本    |  1000 | no end"
-                     "Text | goes | on.")
-                   (mapcar (lambda (line) (replace-regexp-in-string "no end *|?$" "no end" line))
-                           (qwen-companion-chat-markdown-test--lines-shown))))
-    (should (memq 'italic (qwen-companion-chat-markdown-test--faces "fine")))))
+    (dolist (lines '(("| name  | lines | verdict    |"
+                      "|-------|-------|------------|"
+                      "| greet |     2 | \\| is fine |"
+                      "| x     |       |"
+                      "| 日本  |  1000 | no end"
+                      "Text | goes | on.")
+                     ;; With the markup visible.
+                     ("| name    | lines | verdict      |"
+                      "|---------|-------|--------------|"
+                      "| `greet` |     2 | \\| is *fine* |"
+                      "| x       |       |"
+                      "| 日本    |  1000 | no end"
+                      "Text | goes | on.")))
+      (should (equal lines
+                     (mapcar (lambda (line) (replace-regexp-in-string "no end *|?$" "no end" line))
+                             (qwen-companion-chat-markdown-test--lines-shown))))
+      (should (memq 'italic (qwen-companion-chat-markdown-test--faces "fine")))
+      (qwen-companion-chat-toggle-markup)
+      (qwen-companion-chat-test-show))))
 
 (ert-deftest qwen-companion-chat-markdown-test-text-like-a-table-is-not-aligned ()
   (dolist (text '("| one |  line |\n"

@@ -135,7 +135,9 @@ told as well."
            (ensure-list (get-text-property (point) 'qwen-companion-chat-voice)))
      (and face (list (intern (string-remove-prefix "qwen-companion-chat-"
                                                    (symbol-name face)))))
-     (and (invisible-p (point)) '(folded))
+     (pcase (and (invisible-p (point)) (get-char-property (point) 'invisible))
+       ('qwen-companion-chat-markup '(hidden))
+       ('qwen-companion-chat '(folded)))
      (and (get-text-property (point) 'line-prefix) '(indented))
      (and (get-text-property (point) 'qwen-companion-chat-option) '(option))
      (and (get-text-property (point) 'qwen-companion-chat-choice) '(choice))
@@ -144,7 +146,8 @@ told as well."
 (defun qwen-companion-chat-recorded-test--lines ()
   "Return the lines of the conversation, each (TEXT WHAT...).
 WHAT are whose words they are, the face they begin with, whether they are
-folded, indented, an option or a choice, and whether a button is in them."
+folded, hidden, indented, an option or a choice, and whether a button is
+in them."
   (qwen-companion-chat-test-show)
   (save-excursion
     (goto-char (point-min))
@@ -206,9 +209,9 @@ folded, indented, an option or a choice, and whether a button is in them."
                      ("- one" answer bold)
                      ("- `two`" answer bold)
                      ("" answer)
-                     ("```python" answer markup)
+                     ("```python" answer markup hidden)
                      ("print(1)" answer font-lock-builtin-face)
-                     ("```" answer markup)
+                     ("```" answer markup hidden)
                      (""))
                    (qwen-companion-chat-recorded-test--from "please think")))
     (qwen-companion-chat-recorded-test--press "TAB" "Thought")
