@@ -178,7 +178,7 @@ A directory that the process removes meanwhile is no error."
                    (signal 'file-error (list "Write error" "No space left on device" file)))))
         (should-error (qwen-companion-spool-write "x" 'utf-8-unix)
                       :type 'file-error))
-      (should-not (directory-files default-directory nil "^text-")))))
+      (should-not (directory-files default-directory nil "\\`text-")))))
 
 (ert-deftest qwen-companion-backend-test-port-is-kept ()
   "While no process has the port, nobody else gets it; afterwards they do."

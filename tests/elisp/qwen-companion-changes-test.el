@@ -37,7 +37,7 @@ A text that is nil removes the line."
     (qwen-companion-changes-test-settle)
     (let ((text (qwen-companion-changes-test-text)))
       (should (string-match-p "Prompt of two\\(.\\|\n\\)*Prompt of one" text))
-      (should (string-match-p "+2 -3 +1 file +Qwen Code +Prompt of one" text))
+      (should (string-match-p "\\+2 -3 +1 file +Qwen Code +Prompt of one" text))
       (should (string-search "@@ -2,7 +2,7 @@\n 2\n 3\n 4\n-5\n+five\n 6\n" text)))
     ;; The newer one is folded: only the newest at the opening is not.
     (should-not (string-search "new.txt" (qwen-companion-changes-test-text)))

@@ -729,7 +729,7 @@ visits and that has changed."
   "No command in any mode saves unresolved markers; undo brings them back."
   (qwen-companion-follow-test-with-conflict "mine\ntwo\nthree\n" "theirs\ntwo\nthree\n"
     (dolist (command (list #'save-buffer (lambda () (save-some-buffers t))))
-      (should (string-match-p "1 conflict .*C-c ^ n .*C-u C-x C-s"
+      (should (string-match-p "1 conflict .*C-c \\^ n .*C-u C-x C-s"
                               (qwen-companion-follow-test--save-error command))))
     (text-mode)
     (should (qwen-companion-follow-test--save-error))

@@ -389,7 +389,7 @@ Check that the text is then what it should be, and return it."
                      (car (qwen-companion-merge-test--merge
                            mine (concat "FIRST" (substring mine 5))
                            theirs)))))
-    (should-not (directory-files (qwen-companion-backend-spool) nil "^text-"))
+    (should-not (directory-files (qwen-companion-backend-spool) nil "\\`text-"))
     (should-not (cl-find " *qwen-companion text*" (buffer-list)
                          :key #'buffer-name :test #'string-prefix-p))))
 
@@ -432,7 +432,7 @@ Check that the text is then what it should be, and return it."
       (qwen-companion-test-wait-for (qwen-companion-backend-connected-p))
       (should (equal failed (qwen-companion-merge-test--die)))
       (qwen-companion-test-wait-for (qwen-companion-backend-connected-p))
-      (should-not (directory-files (qwen-companion-backend-spool) nil "^text-"))
+      (should-not (directory-files (qwen-companion-backend-spool) nil "\\`text-"))
       (should (equal '((1 1 1 1)) (qwen-companion-merge-test--compare "a" "b")))
       (should (equal failed (qwen-companion-merge-test--die)))
       (should (eq 'error (qwen-companion-state))))))
@@ -461,10 +461,10 @@ Check that the text is then what it should be, and return it."
        (qwen-companion-merge-test--buffer (make-string 100000 ?a))
        (qwen-companion-merge-test--buffer (make-string 100000 ?b))
        (lambda (hunks) (setq answer hunks)))
-      (delete-file (car (directory-files (qwen-companion-backend-spool) t "^text-")))
+      (delete-file (car (directory-files (qwen-companion-backend-spool) t "\\`text-")))
       (signal-process (qwen-companion-backend--process) 'CONT)
       (qwen-companion-test-wait-for (eq answer 'failed))
-      (should-not (directory-files (qwen-companion-backend-spool) nil "^text-")))))
+      (should-not (directory-files (qwen-companion-backend-spool) nil "\\`text-")))))
 
 (ert-deftest qwen-companion-merge-test-too-large-text-fails ()
   (qwen-companion-test-with-process
