@@ -26,7 +26,7 @@
 
 (require 'qwen-companion-terminal)
 
-(declare-function ghostel-exec "ext:ghostel" (buffer program &optional args))
+(declare-function ghostel-exec "ext:ghostel" (buffer program &optional args identity))
 (declare-function ghostel-mode "ext:ghostel" ())
 (declare-function ghostel-paste-string "ext:ghostel" (string))
 (declare-function ghostel-send-string "ext:ghostel" (string))
