@@ -850,6 +850,21 @@ The error is a `user-error'; the buffer is updated before it."
     (user-error "This has just changed; look at what is shown now"))
   view)
 
+(defun qwen-companion-changes--targets ()
+  "Return the hunk or heading at point, and its file, for Embark."
+  (when-let* ((item (qwen-companion-changes--item-at (point))))
+    (let* ((hunk (qwen-companion-hunks-view-hunk-at (point)))
+           (bounds (if hunk
+                       (qwen-companion-hunks-view-bounds hunk)
+                     (cons (line-beginning-position) (line-end-position))))
+           (path (qwen-companion-changes--path-at-point)))
+      `((qwen-companion-change
+         ,(save-excursion
+            (goto-char (car bounds))
+            (string-trim (buffer-substring-no-properties (point) (line-end-position))))
+         . ,bounds)
+        ,@(and path `((file ,path . ,bounds)))))))
+
 ;;; Moving and folding
 
 (defun qwen-companion-changes--starts ()
@@ -1735,22 +1750,7 @@ Ask which one if it cannot be told."
          (candidates (or (delete-dups known) near)))
     (if (null (cdr candidates))
         (car candidates)
-      (let ((names (mapcar
-                    (lambda (session)
-                      (cons (format "%s %s"
-                                    (qwen-companion-untrusted-line
-                                     (or (qwen-companion-session-client session) "CLI"))
-                                    (or (qwen-companion-session-pid session) ""))
-                            session))
-                    candidates))
-            (now (float-time)))
-        (cdr (assoc (completing-read
-                     "Send the comments to: "
-                     (qwen-companion-completion-table
-                      names 'qwen-companion-session
-                      (lambda (session) (qwen-companion-layer-describe session now)))
-                     nil t)
-                    names))))))
+      (qwen-companion-layer-read-session "Send the comments to: " candidates))))
 
 ;;; The mode
 
@@ -1829,6 +1829,7 @@ Ask which one if it cannot be told."
   (buffer-disable-undo)
   (qwen-companion-header-keep-keys)
   (qwen-companion-header-menu-at-click)
+  (qwen-companion-completion-offer-targets #'qwen-companion-changes--targets)
   (setq-local bidi-paragraph-direction 'left-to-right
               truncate-lines t
               qwen-companion-hunks-view-note-function #'qwen-companion-changes--hunk-note

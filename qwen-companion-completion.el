@@ -21,17 +21,34 @@
 
 ;; Completion tables whose metadata say what the candidates are.  Packages like
 ;; Embark and Marginalia choose actions and annotations by that.  The manual
-;; lists the categories.
+;; lists the categories.  In lists of ours, Embark also learns what is at point.
 
 ;;; Code:
 
 (require 'subr-x)
+
+(autoload 'qwen-companion-embark-add-keymaps "qwen-companion-embark")
+(defvar embark-target-finders)
+
+(defun qwen-companion-completion-offer-targets (function)
+  "Offer Embark the targets of FUNCTION at point in the current buffer.
+Call this in a mode's body.  FUNCTION is called without arguments and
+returns a list of targets (TYPE NAME START . END), nil for none: TYPE is
+a category of completion, and NAME a candidate of it."
+  ;; Embark may be loaded later: `add-hook' would keep its own finders from it.
+  (setq-local embark-target-finders
+              (list (lambda ()
+                      (qwen-companion-embark-add-keymaps)
+                      (funcall function))
+                    t)))
 
 (defun qwen-companion-completion-table (choices category &optional annotate)
   "Return a completion table of CHOICES, in their order.
 CHOICES is a list of names or an alist (NAME . VALUE).  CATEGORY is a
 symbol that says what the names are.  The function ANNOTATE takes a VALUE
 and returns its annotation, a string, or nil for none."
+  (when (featurep 'embark)
+    (qwen-companion-embark-add-keymaps))
   (lambda (string predicate action)
     (if (eq action 'metadata)
         `(metadata

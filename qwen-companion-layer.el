@@ -22,13 +22,14 @@
 ;; Terminals in this Emacs get a file of settings below the user's own, by
 ;; a variable of the environment (python/qwen_companion/doors/layer.py).
 ;; It lets a CLI ask for each edit also where it would write unasked, and
-;; report its activity.  Here are the options for that, and these
-;; reports in words.
+;; report its activity.  Here are the options for that, these reports in
+;; words, and the choice of a CLI with them.
 
 ;;; Code:
 
 (require 'cl-lib)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-completion)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-options)
 (require 'qwen-companion-untrusted)
@@ -126,6 +127,29 @@ It is fit for the text property `help-echo'."
                                     ": " text)))
                         (qwen-companion-backend-sessions)))))
       (string-join lines "\n"))))
+
+;;; Choosing a CLI
+
+(defun qwen-companion-layer-name (session)
+  "Return the name of SESSION in completion: its CLI and its process."
+  (string-trim
+   (format "%s %s"
+           (qwen-companion-untrusted-line (or (qwen-companion-session-client session) "CLI"))
+           (or (qwen-companion-session-pid session) ""))))
+
+(defun qwen-companion-layer-read-session (prompt sessions)
+  "Return the one of SESSIONS that the user chooses, asking with PROMPT."
+  (let ((names (mapcar (lambda (session)
+                         (cons (qwen-companion-layer-name session) session))
+                       sessions))
+        (now (float-time)))
+    (cdr (assoc (completing-read
+                 prompt
+                 (qwen-companion-completion-table
+                  names 'qwen-companion-session
+                  (lambda (session) (qwen-companion-layer-describe session now)))
+                 nil t)
+                names))))
 
 (provide 'qwen-companion-layer)
 ;;; qwen-companion-layer.el ends here

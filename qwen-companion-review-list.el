@@ -210,6 +210,12 @@ One that was not counted is larger than any other."
   (or (qwen-companion-proposal-by-id (tabulated-list-get-id))
       (user-error "There is no proposal on this line")))
 
+(defun qwen-companion-review-list--targets ()
+  "Return the proposal at point for Embark."
+  (when-let* ((proposal (qwen-companion-proposal-by-id (tabulated-list-get-id))))
+    `((qwen-companion-proposal ,(qwen-companion-review-name proposal)
+                               ,(line-beginning-position) . ,(line-end-position)))))
+
 (defun qwen-companion-reviews-open ()
   "Go to the review of the proposal at point."
   (interactive)
@@ -384,6 +390,7 @@ With a prefix argument ALL, reject all of them."
 
 \\{qwen-companion-diffs-mode-map}"
   :interactive nil
+  (qwen-companion-completion-offer-targets #'qwen-companion-review-list--targets)
   (setq-local truncate-partial-width-windows nil)
   (setq tabulated-list-format
         [("File" 20 t) ("CLI" 16 t) ("Project" 10 t)

@@ -844,6 +844,10 @@ command by VERB, a string, when there is none or several."
               "being reviewed"
             "waiting")))
 
+(defun qwen-companion-review-name (proposal)
+  "Return the name of PROPOSAL among all open ones, in completion."
+  (car (rassq proposal (qwen-companion-review--choices (qwen-companion-proposals)))))
+
 (defun qwen-companion-review--choices (proposals)
   "Return an alist of PROPOSALS by distinct labels."
   (let (choices)

@@ -30,6 +30,7 @@
 (require 'subr-x)
 (require 'tabulated-list)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-completion)
 (require 'qwen-companion-header)
 (require 'qwen-companion-journal)
 (require 'qwen-companion-layer)
@@ -182,47 +183,58 @@ Where nothing is known, return the reason."
   (or (qwen-companion-backend-session (tabulated-list-get-id))
       (user-error "There is no connected CLI on this line")))
 
-(defun qwen-companion-session-list--go-to (session)
-  "Select the terminal of SESSION."
+(defun qwen-companion-session-list--read (prompt)
+  "Return the session at point in the list; elsewhere ask for one with PROMPT."
+  (if (derived-mode-p 'qwen-companion-sessions-mode)
+      (qwen-companion-session-list--at-point)
+    (qwen-companion-layer-read-session
+     prompt (or (qwen-companion-backend-sessions) (user-error "No CLI is connected")))))
+
+(defun qwen-companion-session-list--targets ()
+  "Return the CLI at point for Embark."
+  (when-let* ((session (qwen-companion-backend-session (tabulated-list-get-id))))
+    `((qwen-companion-session ,(qwen-companion-layer-name session)
+                              ,(line-beginning-position) . ,(line-end-position)))))
+
+(defun qwen-companion-session-list-visit (session)
+  "Go to the terminal of SESSION, the CLI at point."
+  (interactive (list (qwen-companion-session-list--read "Go to the terminal of: "))
+               qwen-companion-sessions-mode)
   (pop-to-buffer
    (or (qwen-companion-terminal-session-buffer session)
        (user-error "This CLI is in a terminal outside of Emacs, process %s"
                    (or (qwen-companion-session-pid session) "unknown")))))
 
-(defun qwen-companion-session-list-visit ()
-  "Go to the terminal of the CLI at point."
-  (interactive nil qwen-companion-sessions-mode)
-  (qwen-companion-session-list--go-to (qwen-companion-session-list--at-point)))
-
 (defun qwen-companion-session-list-visit-clicked (event)
   "Go to the terminal of the CLI that was clicked with EVENT."
   (interactive "e" qwen-companion-sessions-mode)
   (mouse-set-point event)
-  (qwen-companion-session-list-visit))
+  (qwen-companion-session-list-visit (qwen-companion-session-list--at-point)))
 
-(defun qwen-companion-session-list-review ()
-  "Go to the oldest review of the CLI at point."
-  (interactive nil qwen-companion-sessions-mode)
+(defun qwen-companion-session-list-review (session)
+  "Go to the oldest review of SESSION, the CLI at point."
+  (interactive (list (qwen-companion-session-list--read "Go to the review of: "))
+               qwen-companion-sessions-mode)
   (qwen-companion-diff-open
-   (or (car (qwen-companion-session-list--proposals
-             (qwen-companion-session-list--at-point)))
+   (or (car (qwen-companion-session-list--proposals session))
        (user-error "Nothing to review: no proposal of this CLI waits"))))
 
 (declare-function qwen-companion-changes-of-session "qwen-companion-changes" (turn))
 
-(defun qwen-companion-session-list-changes ()
-  "Show each change of the CLI at point in its conversation."
-  (interactive nil qwen-companion-sessions-mode)
+(defun qwen-companion-session-list-changes (session)
+  "Show each change of SESSION, the CLI at point, in its conversation."
+  (interactive (list (qwen-companion-session-list--read "Show the changes of: "))
+               qwen-companion-sessions-mode)
   (require 'qwen-companion-changes)
   (qwen-companion-changes-of-session
-   (or (car (qwen-companion-session-list--turns (qwen-companion-session-list--at-point)))
+   (or (car (qwen-companion-session-list--turns session))
        (user-error "Nothing is recorded that this CLI has changed"))))
 
-(defun qwen-companion-session-list-end ()
-  "End the CLI at point, after a question."
-  (interactive nil qwen-companion-sessions-mode)
-  (let* ((session (qwen-companion-session-list--at-point))
-         (id (qwen-companion-session-id session))
+(defun qwen-companion-session-list-end (session)
+  "End SESSION, the CLI at point, after a question."
+  (interactive (list (qwen-companion-session-list--read "End: "))
+               qwen-companion-sessions-mode)
+  (let* ((id (qwen-companion-session-id session))
          (pid (or (qwen-companion-session-pid session)
                   (user-error "The process of this CLI is not known; end it in its terminal"))))
     (when (yes-or-no-p
@@ -260,6 +272,7 @@ Where nothing is known, return the reason."
         tabulated-list-padding 1)
   (qwen-companion-header-keep-keys)
   (qwen-companion-header-menu-at-click)
+  (qwen-companion-completion-offer-targets #'qwen-companion-session-list--targets)
   (tabulated-list-init-header)
   (add-hook 'tabulated-list-revert-hook #'qwen-companion-session-list--revert nil t)
   (add-hook 'qwen-companion-proposal-changed-hook #'qwen-companion-session-list-refresh)
@@ -316,7 +329,7 @@ Again, to the one after it.  Where no CLI waits, go to a chat that does."
     (cond (session
            (setq qwen-companion-session-list--last (qwen-companion-session-id session))
            (if (eq 'asking (qwen-companion-session-list-activity session))
-               (qwen-companion-session-list--go-to session)
+               (qwen-companion-session-list-visit session)
              (qwen-companion-diff-open
               (car (qwen-companion-session-list--proposals session)))))
           ((qwen-companion-proposals) (qwen-companion-review))

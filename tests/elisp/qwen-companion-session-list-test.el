@@ -165,7 +165,7 @@
     (setq qwen-companion-session-list-test--sessions nil)
     (qwen-companion-session-list-refresh)
     (should (equal '("No CLI is connected") (qwen-companion-session-list-test--rows)))
-    (should-error (qwen-companion-session-list-visit) :type 'user-error)
+    (should-error (call-interactively #'qwen-companion-session-list-visit) :type 'user-error)
     (bury-buffer)
     (qwen-companion-session-list-refresh)
     (should-not (cl-find #'qwen-companion-visible--tick timer-list
@@ -177,12 +177,12 @@
             (qwen-companion-session-list-test--session
              "s" :state '(:activity working)))
     (goto-char (point-min))
-    (should-error (qwen-companion-session-list-review) :type 'user-error)
+    (should-error (call-interactively #'qwen-companion-session-list-review) :type 'user-error)
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n" :session "s")))
       (should (equal "Qwen Code 0.24.4|reviewing"
                      (nth 1 (qwen-companion-session-list-test--rows))))
       (forward-line)
-      (qwen-companion-session-list-review)
+      (call-interactively #'qwen-companion-session-list-review)
       (should (eq 'shown (qwen-companion-proposal-state proposal))))))
 
 (ert-deftest qwen-companion-session-list-test-next-waiting ()
@@ -217,13 +217,13 @@
                    "a" :pid (process-id process)))
           (goto-char (point-min))
           (cl-letf (((symbol-function 'yes-or-no-p) #'ignore))
-            (qwen-companion-session-list-end)
+            (call-interactively #'qwen-companion-session-list-end)
             (should (process-live-p process)))
           (cl-letf (((symbol-function 'yes-or-no-p)
                      (lambda (_)
                        (setq qwen-companion-session-list-test--sessions nil)
                        t)))
-            (should-error (qwen-companion-session-list-end) :type 'user-error)
+            (should-error (call-interactively #'qwen-companion-session-list-end) :type 'user-error)
             (should (process-live-p process)))
           (setq qwen-companion-session-list-test--sessions
                 (list (qwen-companion-session-list-test--session
@@ -231,7 +231,7 @@
           (qwen-companion-session-list-refresh)
           (goto-char (point-min))
           (cl-letf (((symbol-function 'yes-or-no-p) #'always))
-            (qwen-companion-session-list-end)
+            (call-interactively #'qwen-companion-session-list-end)
             (while (process-live-p process)
               (accept-process-output process))
             (should (equal 15 (process-exit-status process)))))
