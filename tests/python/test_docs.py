@@ -129,3 +129,12 @@ def test_the_manual_in_texinfo_is_that_in_org() -> None:
     # Each option of the table too.
     for name in re.findall(r"^#\+vindex: (\S+)$", manual, re.MULTILINE):
         assert f"@vindex {name}\n" in texinfo
+
+
+def test_the_manual_refers_to_nothing_that_info_cannot_show() -> None:
+    """The package has neither pictures nor other texts: Info would show "[broken image]" and links to nowhere."""
+    texinfo = (CHECKOUT / "docs/qwen-companion.texi").read_text(encoding="utf-8")
+    links = re.findall(r"@u(?:ref|rl)\{([^,}]*)", texinfo)
+    assert len(links) >= 3
+    assert [link for link in links if not link.startswith("https://")] == []
+    assert "@image" not in texinfo
