@@ -20,6 +20,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(CHECKOUT / name) for name in ("tests/python", "tests", "python")]
 
 from journal_project import Project  # noqa: E402  the path is set first
+from qwen_companion.privacy.options import Options  # noqa: E402
 
 
 def spent_ms(work: Callable[[], object]) -> float:
@@ -32,6 +33,8 @@ def spent_ms(work: Callable[[], object]) -> float:
 
 def measure(what: str, project: Project, files: int, status: bool) -> None:
     """Look at the `files` of `project` again and again, and print it as `what`."""
+    # As Emacs has it where `auth-source' is loaded.
+    project.record.rules.set_options(Options(auth_sources=("~/.authinfo", "~/.authinfo.gpg", "~/.netrc")), ())
     first = spent_ms(lambda: project.begin())
     turn = project.begin()
     nothing = spent_ms(lambda: project.scan(turn))

@@ -203,51 +203,62 @@ class Baseline:
 
     def _recorded(self, index: Index, listing: Listing, found: Found) -> list[bytes]:
         """Return those paths of `listing` that may be recorded, and drop the others from `index`."""
-        paths = [path for path in (*listing.changed, *listing.unknown) if not self._skip(_absolute(path, index))]
-        names = [os.fsdecode(_absolute(path, index)) for path in paths]
-        excluded = self.rules.excluded(names)
-        index.drop([path for path in listing.changed if os.fsdecode(_absolute(path, index)) in excluded])
-        return [path for path, name in zip(paths, names, strict=True) if name not in excluded]
+        names = {
+            path: os.fsdecode(name)
+            for path in (*listing.changed, *listing.unknown)
+            if not self._skip(name := index.prefix + path)
+        }
+        excluded = self.rules.excluded(names.values())
+        index.drop([path for path in listing.changed if names.get(path) in excluded])
+        return [path for path, name in names.items() if name not in excluded]
 
     def _begin(self, index: Index, paths: Sequence[bytes], found: Found) -> None:
         """Take `paths` into `index` as they are."""
-        paths = self._within_limits(index, paths, found)
-        index.update(paths)
-        wanted = paths
-        if index.repository is not None and len(paths) > _CHUNK:
-            entries = dict(index.entries())
-            missing = index.unavailable(version.digest for version in entries.values())
-            wanted = [path for path in paths if (entry := entries.get(path)) is None or entry.digest in missing]
-        current: list[tuple[bytes, Version | None]] = []
-        loaded: dict[str, bytes] = {}
+        files = self._within_limits(index, paths, found)
+        index.update(list(files))
+        if len(files) > _CHUNK and (stored := index.users_digests()):
+            # After a file was checked out with other line ends its blob may have those of the disk, or not.
+            for path, version in index.entries():
+                if version.digest in stored:
+                    files.pop(path, None)
+        loaded: list[tuple[bytes, Loaded]] = []
         size = 0
-        for path in wanted:
-            name = _absolute(path, index)
-            item = self._load(name, index.algorithm, found)
+        for path, is_regular in files.items():
+            name = index.prefix + path
+            try:
+                item = load(name, index.algorithm, is_regular)
+            except (OSError, TooLargeError) as error:
+                found.left_out.append(_why(name, error))
+                continue
             if item is not None:
-                loaded[item.version.digest] = item.data
-                current.append((name, item.version))
+                loaded.append((name, item))
                 size += len(item.data) + _ITEM_BYTES
                 if size > _BATCH_BYTES:
-                    self._store.begin_with(loaded, current)
-                    loaded, current, size = {}, [], 0
-        self._store.begin_with(loaded, current)
+                    self._store.begin_with(loaded)
+                    loaded, size = [], 0
+        self._store.begin_with(loaded)
 
-    def _within_limits(self, index: Index, paths: Sequence[bytes], found: Found) -> list[bytes]:
-        """Return those of `paths` that can be recorded; add the others to `found`.  LimitError for too much of them."""
+    def _within_limits(self, index: Index, paths: Sequence[bytes], found: Found) -> dict[bytes, bool]:
+        """Return those of `paths` that can be recorded, and whether each is a regular file.
+
+        Add the others to `found`.  LimitError for too much of them.
+        """
         if len(paths) > MAX_FILES:
             raise LimitError(f"it has {len(paths)} files, and {MAX_FILES} are the limit")
-        result: list[bytes] = []
+        result: dict[bytes, bool] = {}
         total = 0
         for path in paths:
-            with suppress(FileNotFoundError):
-                status = os.lstat(index.prefix + path)
-                reason = _why_not(index.prefix + path, status)
-                if reason is None:
-                    result.append(path)
-                    total += status.st_size
-                else:
-                    found.left_out.append(_why(index.prefix + path, reason))
+            name = index.prefix + path
+            try:
+                status = os.lstat(name)
+            except FileNotFoundError:
+                continue
+            reason = _why_not(name, status)
+            if reason is None:
+                result[path] = stat.S_ISREG(status.st_mode)
+                total += status.st_size
+            else:
+                found.left_out.append(_why(name, reason))
         if total > MAX_TOTAL_BYTES:
             raise LimitError(f"its files have {total >> 20} MiB, and {MAX_TOTAL_BYTES >> 20} are the limit")
         return result
@@ -291,13 +302,6 @@ class Baseline:
                 got = index.blobs([digest for digest in lacking if digest not in items])
                 items.update(got)
         self._store.put(items.items())
-
-    def _load(self, name: bytes, algorithm: str, found: Found) -> Loaded | None:
-        try:
-            return load(name, algorithm)
-        except (OSError, TooLargeError) as error:
-            found.left_out.append(_why(name, error))
-            return None
 
     def _index_of(self, path: bytes) -> Index | None:
         """Return the index of the innermost repository that `path` is in."""

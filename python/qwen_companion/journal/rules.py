@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 
 from qwen_companion.errors import RuleFileError, UnknownNameError
 from qwen_companion.privacy import options as user
@@ -12,7 +11,7 @@ from qwen_companion.privacy.ignore_files import ignore_files, load
 from qwen_companion.privacy.names import names
 from qwen_companion.privacy.options import Options, UserRules
 from qwen_companion.privacy.patterns import read
-from qwen_companion.privacy.rules import RULES, secret
+from qwen_companion.privacy.rules import RULES, fragment, secret
 
 
 class RecordRules:
@@ -39,7 +38,8 @@ class RecordRules:
         except UnknownNameError:
             self._spellings = (self._root,)
         self._settled = self._user.settle(links)
-        self._files = [load(file) for file in ignore_files([self._spellings])]
+        files = (load(file) for file in ignore_files([self._spellings]))
+        self._files = [file for file in files if file.patterns is not None or file.problem is not None]
 
     def lines(self) -> bytes:
         """The patterns of the ignore files, in the gitignore format for the root."""
@@ -51,29 +51,23 @@ class RecordRules:
                 pass
         return "".join(f"{line}\n" for line in found).encode("utf-8", "surrogateescape")
 
-    def excluded(self, paths: Sequence[str]) -> set[str]:
-        """Return those of `paths`, absolute, that must not be recorded."""
-        # Only a few of many names can be those of secrets, and to look closely takes 0.1 ms.
+    def excluded(self, paths: Collection[str]) -> set[str]:
+        """Return those of `paths`, absolute and below the root, that must not be recorded."""
+        found = {path for path in paths if path in self._hidden} if self._hidden else set[str]()
+        # Only a few of many names can be those of secrets, and to look closely takes 0.02 ms.
         all_names = "\n".join(paths).lower()
         likely = [fragment for fragment in _FRAGMENTS if fragment in all_names]
-        return {path for path in paths if self._is_excluded(path, likely)}
+        if likely:
+            found |= {path for path in paths if any(fragment in path.lower() for fragment in likely) and secret(path)}
+        if self._settled or self._files:
+            found |= {path for path in paths if self._is_excluded(path)}
+        return found
 
-    def _is_excluded(self, path: str, likely: Sequence[str]) -> bool:
-        if path in self._hidden:
-            return True
-        name = path.lower()
-        if any(fragment in name for fragment in likely) and secret(path):
-            return True
-        if not self._settled and all(file.patterns is None and file.problem is None for file in self._files):
-            return False
-        below = os.path.relpath(path, self._root)
-        spellings = [os.path.join(spelling, below) for spelling in self._spellings]
+    def _is_excluded(self, path: str) -> bool:
+        below = path[len(self._root.rstrip("/")) :]
+        spellings = [spelling.rstrip("/") + below for spelling in self._spellings]
         return user.match(self._settled, spellings) is not None or any(file.verdict(spellings) for file in self._files)
 
 
-def _fragment(pattern: str) -> str:
-    return max((part for part in pattern.strip("/").split("*")), key=len)
-
-
-_FRAGMENTS = tuple(dict.fromkeys(_fragment(pattern) for rule in RULES for pattern in rule.patterns))
+_FRAGMENTS = tuple(dict.fromkeys(fragment(pattern) for rule in RULES for pattern in rule.patterns))
 """In each name of a secret there is one of these."""

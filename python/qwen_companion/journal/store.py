@@ -12,14 +12,14 @@ import os
 import sqlite3
 import threading
 import zlib
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from qwen_companion.errors import CompanionError
 from qwen_companion.frozen import frozen
-from qwen_companion.journal.versions import Version
+from qwen_companion.journal.versions import Loaded, Version
 
 FORMAT = 1
 
@@ -154,12 +154,14 @@ class Store:
             row = db.execute("select packed, data from blobs where digest = ?", (digest,)).fetchone()
         return None if row is None else zlib.decompress(row[1]) if row[0] else bytes(row[1])
 
-    def begin_with(self, loaded: Mapping[str, bytes], current: Sequence[tuple[bytes, Version | None]]) -> None:
-        """Keep the bytes `loaded` of each digest, and that `current` lies on the disk: a part of a first baseline."""
-        with self.transaction():
+    def begin_with(self, files: Sequence[tuple[bytes, Loaded]]) -> None:
+        """Keep the bytes of `files`, and that these lie on the disk under their paths: a part of a first baseline."""
+        with self.transaction() as db:
             # In the order of the index, so that each of its pages is written once.
-            self.put(sorted(loaded.items()))
-            self.set_current(current)
+            blobs = sorted([(loaded.version.digest, *_pack(loaded.data)) for _, loaded in files])
+            db.executemany("insert or ignore into blobs values(?, ?, ?)", blobs)
+            versions = [(path, loaded.version.digest, loaded.version.mode) for path, loaded in files]
+            db.executemany("insert or replace into current values(?, ?, ?)", versions)
 
     def lacking(self, digests: Iterable[str]) -> list[str]:
         """Return those of `digests` that are not kept."""

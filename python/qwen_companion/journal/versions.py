@@ -49,19 +49,21 @@ def digest_of(data: bytes, algorithm: str = "sha1") -> str:
     return digest.hexdigest()
 
 
-def load(path: bytes, algorithm: str = "sha1") -> Loaded | None:
+def load(path: bytes, algorithm: str = "sha1", is_regular: bool = False) -> Loaded | None:
     """Return the file or link at `path`; None for nothing or another kind of file.
 
-    Raise TooLargeError, or OSError where it cannot be read.
+    `is_regular`: it was a regular file a moment ago, and need not be looked at before it is opened.  Raise
+    TooLargeError, or OSError where it cannot be read.
     """
     try:
-        found = os.lstat(path)
-        if stat.S_ISLNK(found.st_mode):
-            return _loaded(os.readlink(path), LINK, algorithm)
-        if not stat.S_ISREG(found.st_mode):
-            return None
-        if found.st_size > MAX_FILE_BYTES:
-            raise TooLargeError("larger than 64 MiB")
+        if not is_regular:
+            found = os.lstat(path)
+            if stat.S_ISLNK(found.st_mode):
+                return _loaded(os.readlink(path), LINK, algorithm)
+            if not stat.S_ISREG(found.st_mode):
+                return None
+            if found.st_size > MAX_FILE_BYTES:
+                raise TooLargeError("larger than 64 MiB")
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):

@@ -20,6 +20,9 @@ _MAX_BYTES = 64 * 1024
 
 _MAX_LINE = 1000
 
+_MAX_DIRECTORIES = 5000
+"""Directories whose answer is remembered: some 1 MB."""
+
 # In how many places one line may leave open what its asterisks stand for: with each, a match takes the length of the
 # name longer, and Python holds its lock meanwhile.
 _MAX_FREEDOM = 3
@@ -62,17 +65,35 @@ class Patterns:
             except PatternError:
                 continue
             self._compiled.insert(0, compiled)
+        self._directories: dict[str, Line | None] = {}
 
     def match(self, name: str) -> Line | None:
         """Return the line that excludes the file `name`, which is relative to the directory of the patterns."""
-        parts = name.lower().replace("\n", _LINE_BREAK).split("/")
-        for depth in range(1, len(parts) + 1):
-            level = "/".join(parts[:depth]) + ("/" if depth < len(parts) else "")
-            for compiled in self._compiled:
-                if compiled.regex.fullmatch(level):
-                    if compiled.excludes:
-                        return compiled.line
-                    break
+        name = name.lower().replace("\n", _LINE_BREAK)
+        return self._match_directory(name[: name.rfind("/") + 1]) or self._match_level(name)
+
+    def _match_directory(self, name: str) -> Line | None:
+        """Return the line that excludes the directory `name`, "" or with a slash at its end, or one that it is in.
+
+        Of thousands of files in a directory, each asks for the same.
+        """
+        if len(self._directories) > _MAX_DIRECTORIES:
+            # Another thread may be using the old one.
+            self._directories = {}
+        known = self._directories
+        unknown: list[str] = []
+        while name and name not in known:
+            unknown.append(name)
+            name = name[: name.rfind("/", 0, -1) + 1]
+        line = known.get(name)
+        for directory in reversed(unknown):
+            line = known[directory] = line or self._match_level(directory)
+        return line
+
+    def _match_level(self, name: str) -> Line | None:
+        for compiled in self._compiled:
+            if compiled.regex.fullmatch(name):
+                return compiled.line if compiled.excludes else None
         return None
 
 

@@ -25,9 +25,15 @@ class Rule:
     def match(self, path: str) -> str | None:
         """Return the pattern that means `path`, a lower-case absolute name."""
         for pattern in self.patterns:
-            if _regex(pattern).search(path):
+            if fragment(pattern) in path and _regex(pattern).search(path):
                 return None if any(_regex(exception).search(path) for exception in self.but) else pattern
         return None
+
+
+@cache
+def fragment(pattern: str) -> str:
+    """Return a part of each name that `pattern` means.  To look for it takes a tenth of what a search takes."""
+    return max(pattern.strip("/").split("*"), key=len)
 
 
 @cache

@@ -136,6 +136,29 @@ def test_line_ends_are_those_of_the_disk_whatever_git_converts(project: Project,
     assert project.before("a.txt", turn) == b"a\r\nb\r\n"
 
 
+def test_of_many_files_that_git_converts_the_same_holds_and_what_the_repository_has_is_not_copied(
+    project: Project,
+) -> None:
+    project.git("config", "core.autocrlf", "true")
+    before = {f"{number}.txt": b"file %d%s" % (number, (b"\n", b"\r\n")[number % 2]) for number in range(600)}
+    for name, data in before.items():
+        project.write(name, data)
+    project.git("add", "--all")
+    # One that is only announced to git has no blob.
+    project.write("announced.txt", b"")
+    project.git("add", "--intent-to-add", "announced.txt")
+    turn = project.begin()
+    (path,) = (project.home / "state").rglob("journal.sqlite")
+    kept = path.read_bytes()
+    assert b"file 1\r\n" in kept
+    assert b"file 2\n" not in kept
+    for name in (*before, "announced.txt"):
+        project.write(name, b"x")
+    project.scan(turn)
+    assert {name: project.before(name, turn) for name in before} == before
+    assert project.before("announced.txt", turn) == b""
+
+
 @pytest.mark.parametrize("attributes", ["* text=auto eol=crlf", "*.txt ident", "*.txt working-tree-encoding=UTF-16LE"])
 def test_bytes_are_those_of_the_disk_whatever_attributes_say(project: Project, attributes: str) -> None:
     project.write("sub/.gitattributes", attributes.encode() + b"\n")
