@@ -21,7 +21,7 @@ ALL_ELISP := $(SOURCES) $(wildcard tests/elisp/*.el tests/fuzz/*.el scripts/*.el
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build emacs doctor demo screenshots reports docs test test-busy test-bare test-ert test-python test-e2e test-interop matrix package robust fuzz bench lint lint-python lint-style lint-elisp format lock clean setup setup-tests
+.PHONY: help build emacs doctor demo screenshots reports docs test test-busy test-bare test-ert test-python test-e2e test-interop matrix package robust fuzz replay bench lint lint-python lint-style lint-elisp format lock clean setup setup-tests
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,7 +32,7 @@ setup:
 	@scripts/setup
 
 # Newcomers who want a look are not asked for what only these need.
-test test-busy test-ert test-python test-e2e test-interop matrix robust fuzz bench lint lint-python lint-style lint-elisp screenshots: setup-tests
+test test-busy test-ert test-python test-e2e test-interop matrix robust fuzz replay bench lint lint-python lint-style lint-elisp screenshots: setup-tests
 setup-tests:
 	@scripts/setup tests
 
@@ -108,6 +108,9 @@ fuzz: build ## Random reviews, texts and undos against oracles; FROM=n is the fi
 	@$(CHECKOUT) -L tests/elisp -l tests/fuzz/changes-fuzz.el -f changes-fuzz $(or $(STEPS),1000) $(or $(FROM),1)
 	@FUZZ_SEED=$(or $(FROM),1) $(PYTEST) tests/python/texts tests/python/emacs/test_spool.py tests/python/journal/test_random.py \
 	  --hypothesis-profile=fuzz --hypothesis-seed=$(or $(FROM),1)
+
+replay: build ## Play a wire log (M-x qwen-companion-save-wire-log) against this checkout; FILE=... names it
+	@PYTHONPATH=python:tests:tests/python $(VENV)/python tests/python/replay.py '$(FILE)'
 
 bench: build ## What reviews, following a file, sessions and the journal cost, beside what there is for it; asserts nothing
 	@$(CHECKOUT) -l tests/bench/review.el

@@ -234,6 +234,7 @@ They are those of its `:type', a `choice' or a boolean.")
        ("Companion"
         ("m" "Mode on or off" qwen-companion-mode)
         ("L" "Log" qwen-companion-log)
+        ("J" "Save the wire log" qwen-companion-save-wire-log)
         ("!" "Doctor" qwen-companion-doctor)
         ("I" "Install the Python part" qwen-companion-install-backend)
         ("U" "Remove the Python part" qwen-companion-uninstall))))

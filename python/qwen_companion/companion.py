@@ -22,6 +22,7 @@ from qwen_companion.discovery.files import Discovery, Publication
 from qwen_companion.domain import SessionState, Settings, Snapshot
 from qwen_companion.doors.doors import Doors
 from qwen_companion.doors.hook_settings import PATH as HOOK_PATH
+from qwen_companion.doors.hook_settings import door_secret
 from qwen_companion.doors.layer import Installed
 from qwen_companion.doors.prompt_files import append_prompt
 from qwen_companion.doors.recorded_sessions import recorded_sessions
@@ -80,6 +81,7 @@ from qwen_companion.tools.settings import tool_secret, tool_settings
 if TYPE_CHECKING:
     from qwen_companion.daemon.dispatcher import CallDispatcher
     from qwen_companion.ide.server import Door, McpServer
+    from qwen_companion.wire_log import WireLog
 
 _log = logging.getLogger(__name__)
 
@@ -168,7 +170,8 @@ class Companion:
         self._listener = mcp_listener
         self._port: int = mcp_listener.getsockname()[1]
         self._spool = Spool(hello.spool)
-        self._bridge = Bridge(epc_listener, hello.secret, self._spool)
+        self._wire_log = _wire_log(hello, token, self._spool.directory)
+        self._bridge = Bridge(epc_listener, hello.secret, self._spool, self._wire_log)
         self._discovery = Discovery(hello.emacs_pid, self._port, token, os.environ)
         self._distributor = ContextDistributor(
             os.environ,
@@ -273,6 +276,8 @@ class Companion:
             raise _first_error(error) from None
         finally:
             self._bridge.close()
+            if self._wire_log is not None:
+                self._wire_log.close()
             if self._emacs_is_gone:
                 self._spool.remove()
 
@@ -582,10 +587,27 @@ class Companion:
             HOOK_PATH: door_type(self._doors.hooks, self._doors.secret),
             TOOL_PATH: door_type(self._tool_server, tool_secret(self._token)),
         }
-        server = self._server = server_type(self._listener, self._token, self._sessions, self._diff_tools, doors)
+        server = self._server = server_type(
+            self._listener, self._token, self._sessions, self._diff_tools, doors, self._wire_log
+        )
         server.limit_texts(self._text_limit)
         await server.serve(lambda: self._bridge.tell(Serving()))
         self._ended.set()
+
+
+def _wire_log(hello: Hello, token: str, directory: str) -> WireLog | None:
+    """Return the record of the wires in `directory`, with the start in it, if Emacs asks for one."""
+    if hello.wire_log is None:
+        return None
+    from qwen_companion.wire_log import WireLog
+
+    log = WireLog(directory, (token, hello.secret, door_secret(token), tool_secret(token)), hello.wire_log == "texts")
+    sessions = [item.session for item in hello.sessions]
+    log.start(
+        sessions=[{name: getattr(item, name) for name in ("id", "protocol", "client", "version")} for item in sessions],
+        proposals=[{name: getattr(item, name) for name in ("id", "session", "path")} for item in hello.proposals],
+    )
+    return log
 
 
 def _first_error(error: BaseException) -> BaseException:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from qwen_companion.ide.rpc import RpcHandler
+    from qwen_companion.wire_log import WireLog
 
 PATH = "/mcp"
 
@@ -100,8 +101,9 @@ class McpServer:
         sessions: Sessions,
         tools: DiffTools,
         doors: Mapping[str, Door] | None = None,
+        wire_log: WireLog | None = None,
     ) -> None:
-        """Serve each of `doors` at the path that is its key."""
+        """Serve each of `doors` at the path that is its key; record what the guard admits in `wire_log`."""
         self._doors = dict(doors or {})
         self._listener = listener
         self._sessions = sessions
@@ -113,7 +115,8 @@ class McpServer:
         self._library_there = anyio.Event()
         self._rpc: RpcHandler | None = None
         secrets = {path: door.secret for path, door in self._doors.items()}
-        guard = Guard(self._route, token, listener.getsockname()[1], secrets)
+        route = self._route if wire_log is None else wire_log.app(self._route)
+        guard = Guard(route, token, listener.getsockname()[1], secrets)
         self._server = _Uvicorn(
             uvicorn.Config(
                 guard,

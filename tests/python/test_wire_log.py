@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The wire log: what is in it, what never is, its limits, and a session that is recorded and replayed."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sexpdata import Symbol, dumps
+
+from qwen_companion import wire_log
+from qwen_companion.wire_log import NAME, Redactor, WireLog
+from replay import Difference, RecordError, replay
+from support import SECRET, Backend, Home
+
+SELECTED = "the words nobody else may read"
+PROPOSED = "a first line\nthe words of the model\n"
+
+
+def recorded_session(home: Home, mode: str) -> str:
+    """Record a CLI that connects, is told the context, and proposes a text that the user accepts; return the record."""
+    path = home.work / "notes about a client.txt"
+    path.write_text("before\n")
+    with Backend(home, wire_log=Symbol(mode)) as backend:
+        backend.greet()
+        backend.emacs.wait_for("serving")
+        cli = backend.cli()
+        with cli.stream() as stream:
+            files = {"files": [{"path": str(path), "timestamp": 1000}], "active": str(path), "line": 1, "character": 1}
+            told = backend.emacs.call("context", dumps({**files, "text": SELECTED}))
+            assert told[0] == "return"
+            while not stream.event()["params"]["workspaceState"]["openFiles"]:
+                pass
+            cli.tool("openDiff", filePath=str(path), newContent=PROPOSED)
+            proposal = backend.emacs.wait_for("proposal-open")
+            backend.emacs.call(
+                "outcome", dumps({"id": proposal["id"], "outcome": Symbol("accepted"), "text": PROPOSED})
+            )
+            assert stream.event()["method"] == "ide/diffAccepted"
+            backend.emacs.wait_for("delivered")
+        backend.emacs.call("stop", "nil")
+        assert backend.exit_code() == 0
+        assert backend.error_text() == ""
+        record = (home.spool / NAME).read_text()
+        assert backend.token not in record
+        assert SECRET not in record
+    return record
+
+
+def changed(record: str, change: Callable[[dict[str, Any]], bool]) -> str:
+    """Return `record` with the first entry altered for which `change` returns True."""
+    lines = record.splitlines()
+    for index, line in enumerate(lines):
+        entry = json.loads(line)
+        if change(entry):
+            lines[index] = json.dumps(entry)
+            return "\n".join(lines)
+    raise AssertionError("no such entry")
+
+
+def test_a_recorded_session_can_be_replayed_and_a_changed_reply_is_named(home: Home, tmp_path: Path) -> None:
+    record = recorded_session(home, "redacted")
+    for text in (SELECTED, "model", "notes", "client.txt", home.work.name + "/", "before"):
+        assert text not in record
+    assert stat.S_IMODE((home.spool / NAME).stat().st_mode) == 0o600
+
+    saved = tmp_path / "saved"
+    saved.write_text(record)
+    assert replay(saved) > 5
+
+    def other_answer(entry: dict[str, Any]) -> bool:
+        return entry.get("request") == 4 and "status" in entry and not entry["body"]["result"].pop("isError")
+
+    saved.write_text(changed(record, other_answer))
+    with pytest.raises(Difference, match=r"line \d+: the answer to request 4\.body\.result\.isError: only now"):
+        replay(saved)
+
+    def longer_proposal(entry: dict[str, Any]) -> bool:
+        found = entry.get("method") == "proposal-open" and entry["kind"] == "call"
+        if found:
+            entry["value"][":text"] = "‹text 7 1 #999›"
+        return found
+
+    saved.write_text(changed(record, longer_proposal))
+    with pytest.raises(Difference, match=r"the call proposal-open\.:text: '‹text 7 1 #999›', now '‹text 36 2 #"):
+        replay(saved)
+
+
+def test_texts_are_kept_on_request_and_secrets_are_not(home: Home, tmp_path: Path) -> None:
+    record = recorded_session(home, "texts")
+    assert SELECTED in record
+    saved = tmp_path / "saved"
+    saved.write_text(record)
+    assert replay(saved) > 5
+
+
+def test_a_file_that_is_no_wire_log_is_refused(tmp_path: Path) -> None:
+    for text in ("", "hello\n", '{"wire": "emacs"}\n'):
+        (tmp_path / "file").write_text(text)
+        with pytest.raises(RecordError, match="no wire log"):
+            replay(tmp_path / "file")
+
+
+def test_equal_texts_and_names_stay_equal_and_say_nothing() -> None:
+    redactor = Redactor(("s3cret",), keep_texts=False)
+    first = redactor.redact({"filePath": "/home/jo/diary.txt", "text": "Dear diary\nhello\n", "token": "s3cret"})
+    assert first == {"filePath": "/aaaa/aa/aaaaaaaaa", "text": "‹text 17 2 #1›", "token": "‹secret›"}
+    assert redactor.redact([Symbol(":text"), "Dear diary\nhello\n", Symbol(":path"), "/home/diary.txt"]) == {
+        ":text": "‹text 17 2 #1›",
+        ":path": "/aaaa/aaaaaaaaa",
+    }
+    # What a model writes has no words of a protocol in it, whatever it calls them; nor has a key.
+    assert redactor.redact({"name": "openDiff", "arguments": {"name": "Jo", "my dear Jo": 1}}) == {
+        "name": "openDiff",
+        "arguments": {"name": "‹text 2 0 #2›", "‹text 10 0 #3›": 1},
+    }
+    kept = Redactor(("s3cret",), keep_texts=True)
+    assert kept.redact({"text": "it is s3cret", "authorization": "x"}) == {
+        "text": "it is ‹secret›",
+        "authorization": "‹secret›",
+    }
+
+
+def entries(log: WireLog, count: int) -> None:
+    for number in range(count):
+        log.emacs("backend", "call", number, "roots", [Symbol(":roots"), ["/a"]])
+
+
+def test_it_ends_before_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    monkeypatch.setattr(wire_log, "MAX_BYTES", 1000)
+    log = WireLog(str(tmp_path), (), keep_texts=False)
+    entries(log, 100)
+    log.close()
+    lines = (tmp_path / NAME).read_text().splitlines()
+    assert (tmp_path / NAME).stat().st_size <= 1000
+    assert [json.loads(line)["uid"] for line in lines] == list(range(len(lines)))
+    assert "the wire log has ended: it has reached 1000 bytes" in caplog.text
+    # The next process does not go on with it either.
+    log = WireLog(str(tmp_path), (), keep_texts=False)
+    entries(log, 100)
+    log.close()
+    assert (tmp_path / NAME).stat().st_size <= 1000
+
+
+@pytest.mark.parametrize("room", [0, 50])
+def test_a_full_disk_ends_it_with_whole_lines(
+    room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    left = 150 + room
+    real = os.write
+
+    def full(descriptor: int, data: bytes) -> int:
+        nonlocal left
+        if not left:
+            raise OSError(28, "No space left on device")
+        written = real(descriptor, data[:left])
+        left -= written
+        return written
+
+    log = WireLog(str(tmp_path), (), keep_texts=False)
+    monkeypatch.setattr(os, "write", full)
+    entries(log, 100)
+    log.close()
+    monkeypatch.undo()
+    assert "the wire log has ended: No space left on device" in caplog.text
+    for line in (tmp_path / NAME).read_text().splitlines():
+        json.loads(line)
+
+
+def test_without_the_option_there_is_none(backend: Backend, home: Home) -> None:
+    backend.cli()
+    backend.emacs.call("stop", "nil")
+    assert backend.exit_code() == 0
+    assert not (home.spool / NAME).exists()
