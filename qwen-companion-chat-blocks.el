@@ -39,14 +39,18 @@
 (cl-defstruct (qwen-companion-chat-block
                (:copier nil)
                (:constructor qwen-companion-chat-blocks--make))
-  "A part of the conversation with the name ID, from START to END, markers.
-It consists of whole lines.  FOLD is an overlay over all but the first
-line when the block can be folded, else nil.  DATA is for the file that
-has inserted the block."
+  "A part of the conversation with the name ID, from START to END.
+These are positions, not markers: with each change of the text, Emacs
+looks at all markers of the buffer, which took 30 s for 8,000 tools.  It
+consists of whole lines.  FOLD says whether all but the first line is
+`folded' or `open', nil when the block cannot be folded.  DATA is for
+the file that has inserted the block."
   id start end fold data)
 
 (defvar-local qwen-companion-chat-blocks--table nil
   "Hash table of the blocks by their ids.")
+(defvar-local qwen-companion-chat-blocks--order nil
+  "The blocks, the last one of the conversation first.")
 (defvar-local qwen-companion-chat-blocks--folded nil
   "Hash table: id of a block that the user has folded or opened -> folded.
 It outlives the blocks, so that they look the same after reading again.")
@@ -94,6 +98,7 @@ The line SEPARATOR is between both."
       (add-face-text-property 0 (length line) 'qwen-companion-chat-separator t line)
       (insert line)))
   (setq qwen-companion-chat-blocks--table (make-hash-table :test #'equal)
+        qwen-companion-chat-blocks--order nil
         qwen-companion-chat-blocks--folded (make-hash-table :test #'equal)
         qwen-companion-chat-blocks--groups (make-hash-table :test #'equal)
         ;; The marker stays before text typed into the empty prompt.
@@ -203,21 +208,35 @@ conversation."
 (defun qwen-companion-chat-blocks--insert (id text after)
   "Insert TEXT as the new block ID after the block AFTER; return it."
   (let* ((before (qwen-companion-chat-blocks-get after))
-         (start (marker-position (if before
-                                     (qwen-companion-chat-block-end before)
-                                   qwen-companion-chat-blocks-conversation-end))))
+         (start (if before
+                    (qwen-companion-chat-block-end before)
+                  (marker-position qwen-companion-chat-blocks-conversation-end)))
+         (block (qwen-companion-chat-blocks--make
+                 :id id :start start :end (+ start (length text)))))
     (goto-char start)
-    ;; The next block then begins after TEXT; the block before keeps its end.
     (insert text)
-    (puthash id
-             (qwen-companion-chat-blocks--make
-              :id id :start (copy-marker start t) :end (point-marker))
-             qwen-companion-chat-blocks--table)))
+    (if (or (not before) (eq before (car qwen-companion-chat-blocks--order)))
+        (push block qwen-companion-chat-blocks--order)
+      (let ((place qwen-companion-chat-blocks--order))
+        (while (not (eq before (cadr place)))
+          (pop place))
+        (setcdr place (cons block (cdr place)))
+        (qwen-companion-chat-blocks--shift block (length text))))
+    (puthash id block qwen-companion-chat-blocks--table)))
+
+(defun qwen-companion-chat-blocks--shift (block delta)
+  "Move the positions of all blocks after BLOCK by DELTA characters."
+  ;; Nearly all changes are in one of the last blocks.
+  (let ((rest qwen-companion-chat-blocks--order))
+    (while (not (eq block (car rest)))
+      (cl-incf (qwen-companion-chat-block-start (car rest)) delta)
+      (cl-incf (qwen-companion-chat-block-end (car rest)) delta)
+      (pop rest))))
 
 (defun qwen-companion-chat-blocks--replace (block text)
   "Set the text of BLOCK to TEXT; change only the part that differs.
 All of the block gets the properties of TEXT."
-  (let* ((start (marker-position (qwen-companion-chat-block-start block)))
+  (let* ((start (qwen-companion-chat-block-start block))
          (old (buffer-substring-no-properties
                start (qwen-companion-chat-block-end block)))
          (old-line (1+ (string-search "\n" old)))
@@ -228,8 +247,8 @@ All of the block gets the properties of TEXT."
                                               (substring text line))
     (qwen-companion-chat-blocks--replace-part start (substring old 0 old-line)
                                               (substring text 0 line))
-    (set-marker (qwen-companion-chat-block-start block) start)
-    (set-marker (qwen-companion-chat-block-end block) (+ start (length text)))
+    (setf (qwen-companion-chat-block-end block) (+ start (length text)))
+    (qwen-companion-chat-blocks--shift block (- (length text) (length old)))
     (pcase-dolist (`(,from ,to ,properties) (object-intervals text))
       (set-text-properties (+ start from) (+ start to) properties))))
 
@@ -253,27 +272,15 @@ All of the block gets the properties of TEXT."
 The existing text keeps its properties."
   (qwen-companion-chat-blocks-changing
     (let* ((block (qwen-companion-chat-blocks-get id))
-           (end (qwen-companion-chat-block-end block)))
-      (goto-char (1- end))
-      ;; This is before the newline, so no marker of a block is here.
-      (insert (substring (qwen-companion-chat-blocks--as-lines id (concat text "\n")) 0 -1)))))
-
-(defun qwen-companion-chat-blocks--free (block)
-  "Delete the overlay and the markers of BLOCK."
-  (when-let* ((fold (qwen-companion-chat-block-fold block)))
-    (delete-overlay fold))
-  (set-marker (qwen-companion-chat-block-end block) nil)
-  (set-marker (qwen-companion-chat-block-start block) nil))
+           (text (substring (qwen-companion-chat-blocks--as-lines id (concat text "\n")) 0 -1)))
+      (goto-char (1- (qwen-companion-chat-block-end block)))
+      (insert text)
+      (cl-incf (qwen-companion-chat-block-end block) (length text))
+      (qwen-companion-chat-blocks--shift block (length text)))))
 
 (defun qwen-companion-chat-blocks-clear ()
   "Remove all blocks."
-  (let (blocks)
-    (maphash (lambda (_ block) (push block blocks)) qwen-companion-chat-blocks--table)
-    ;; Emacs keeps the markers of a buffer in a list, the newest first, and
-    ;; before version 29 overlays in one with the last first: freed in this
-    ;; order, those of 5,000 blocks take some milliseconds, else half a second.
-    (overlay-recenter (point-max))
-    (mapc #'qwen-companion-chat-blocks--free blocks))
+  (setq qwen-companion-chat-blocks--order nil)
   (clrhash qwen-companion-chat-blocks--table)
   (clrhash qwen-companion-chat-blocks--groups)
   (qwen-companion-chat-blocks-changing
@@ -299,10 +306,7 @@ The existing text keeps its properties."
 
 (defun qwen-companion-chat-blocks-list ()
   "Return all blocks in the order of the conversation."
-  (sort (hash-table-values qwen-companion-chat-blocks--table)
-        (lambda (one other)
-          (< (qwen-companion-chat-block-start one)
-             (qwen-companion-chat-block-start other)))))
+  (reverse qwen-companion-chat-blocks--order))
 
 (defun qwen-companion-chat-blocks-at (position)
   "Return the block at POSITION, or nil."
@@ -314,27 +318,43 @@ The existing text keeps its properties."
 (defun qwen-companion-chat-blocks-make-foldable (id folded)
   "Make all but the first line of the block ID foldable.
 Fold it if FOLDED is non-nil, unless the user has folded or opened it."
-  (let* ((block (qwen-companion-chat-blocks-get id))
-         (from (save-excursion
-                 (goto-char (qwen-companion-chat-block-start block))
-                 (search-forward "\n")
-                 (1- (point))))
-         (to (1- (qwen-companion-chat-block-end block)))
-         (fold (qwen-companion-chat-block-fold block)))
-    (cond
-     ((>= from to))
-     (fold (move-overlay fold from to))
-     (t
-      (setq fold (make-overlay from to nil nil t))
-      (overlay-put fold 'isearch-open-invisible #'qwen-companion-chat-blocks--open-fold)
-      (overlay-put fold 'qwen-companion-chat-block id)
-      (setf (qwen-companion-chat-block-fold block) fold)
-      (overlay-put fold 'invisible
-                   (and (gethash id qwen-companion-chat-blocks--folded folded)
-                        'qwen-companion-chat))))
-    (when (< from to)
-      (qwen-companion-chat-blocks--mark-fold
-       (marker-position (qwen-companion-chat-block-start block)) from))))
+  (let ((block (qwen-companion-chat-blocks-get id)))
+    (pcase-let ((`(,from . ,to) (qwen-companion-chat-blocks--fold-extent block)))
+      (when (< from to)
+        (unless (qwen-companion-chat-block-fold block)
+          (setf (qwen-companion-chat-block-fold block)
+                (if (gethash id qwen-companion-chat-blocks--folded folded) 'folded 'open)))
+        (qwen-companion-chat-blocks--draw-fold block from to)
+        (qwen-companion-chat-blocks--mark-fold (qwen-companion-chat-block-start block) from)))))
+
+(defun qwen-companion-chat-blocks--fold-extent (block)
+  "Return (START . END) of the text of BLOCK that can be folded.
+That is all after the first line, but not the newline at the end."
+  (cons (save-excursion
+          (goto-char (qwen-companion-chat-block-start block))
+          (search-forward "\n")
+          (1- (point)))
+        (1- (qwen-companion-chat-block-end block))))
+
+(defun qwen-companion-chat-blocks--draw-fold (block start end)
+  "Hide or show the text of BLOCK from START to END, as its slot `fold' is."
+  (with-silent-modifications
+    (if (eq 'folded (qwen-companion-chat-block-fold block))
+        (put-text-property start end 'invisible 'qwen-companion-chat-fold)
+      (remove-text-properties start end '(invisible nil)))))
+
+(defun qwen-companion-chat-blocks--fold-block (block folded)
+  "Fold BLOCK, which can be folded, if FOLDED is non-nil, else open it."
+  (setf (qwen-companion-chat-block-fold block) (if folded 'folded 'open))
+  (save-restriction
+    (widen)
+    (pcase-let ((`(,start . ,end) (qwen-companion-chat-blocks--fold-extent block)))
+      (qwen-companion-chat-blocks--draw-fold block start end))))
+
+(defun qwen-companion-chat-blocks--choose-fold (block folded)
+  "Fold BLOCK if FOLDED is non-nil, else open it; remember that for its id."
+  (puthash (qwen-companion-chat-block-id block) folded qwen-companion-chat-blocks--folded)
+  (qwen-companion-chat-blocks--fold-block block folded))
 
 (defun qwen-companion-chat-blocks--mark-fold (start end)
   "Let the line from START to END fold and open the lines below it."
@@ -390,13 +410,7 @@ A line that the user has opened stays open."
 
 (defun qwen-companion-chat-blocks--open-fold (fold)
   "Open the overlay FOLD, since a search has ended in it."
-  (qwen-companion-chat-blocks--set-folded fold nil))
-
-(defun qwen-companion-chat-blocks--set-folded (fold folded)
-  "Fold the overlay FOLD if FOLDED is non-nil, else open it; remember that."
-  (when-let* ((id (overlay-get fold 'qwen-companion-chat-block)))
-    (puthash id folded qwen-companion-chat-blocks--folded))
-  (qwen-companion-chat-blocks--show-folded fold folded))
+  (qwen-companion-chat-blocks--show-folded fold nil))
 
 (defun qwen-companion-chat-blocks--show-folded (fold folded)
   "Show the overlay FOLD folded if FOLDED is non-nil, else open."
@@ -411,30 +425,90 @@ With EVENT, a mouse event, do so where it happened."
   (when (mouse-event-p event)
     (posn-set-point (event-end event)))
   (let* ((block (qwen-companion-chat-blocks-at (point)))
-         (fold (and block (or (qwen-companion-chat-blocks--line-fold (point))
-                              (qwen-companion-chat-block-fold block)))))
-    (unless fold
-      (user-error "Nothing to fold or open here"))
-    (qwen-companion-chat-blocks--set-folded fold (not (overlay-get fold 'invisible)))
-    (when (overlay-get fold 'invisible)
-      (goto-char (overlay-start fold))
-      (forward-line 0))))
+         (line (and block (qwen-companion-chat-blocks--line-fold (point)))))
+    (cond
+     (line
+      (qwen-companion-chat-blocks--show-folded line (not (overlay-get line 'invisible)))
+      (when (overlay-get line 'invisible)
+        (forward-line 0)))
+     ((and block (qwen-companion-chat-block-fold block))
+      (let ((fold (eq 'open (qwen-companion-chat-block-fold block))))
+        (qwen-companion-chat-blocks--choose-fold block fold)
+        (when fold
+          (qwen-companion-chat-blocks--leave-fold block))))
+     (t (user-error "Nothing to fold or open here")))))
+
+(defun qwen-companion-chat-blocks--leave-fold (block)
+  "Move point out of the folded text of BLOCK, to its first line."
+  (pcase-let ((`(,start . ,end) (qwen-companion-chat-blocks--fold-extent block)))
+    (when (<= start (point) end)
+      (goto-char (qwen-companion-chat-block-start block)))))
 
 (defun qwen-companion-chat-toggle-all-folds ()
   "Open all thoughts and tools of this chat; if all are open, fold them.
 Very long lines stay folded."
   (interactive)
-  (let* ((folds (delq nil (mapcar #'qwen-companion-chat-block-fold
-                                  (hash-table-values qwen-companion-chat-blocks--table))))
-         (open (not (cl-some (lambda (fold) (overlay-get fold 'invisible)) folds))))
-    (unless folds
+  (let* ((blocks (cl-remove-if-not #'qwen-companion-chat-block-fold
+                                   qwen-companion-chat-blocks--order))
+         (fold (not (cl-find 'folded blocks :key #'qwen-companion-chat-block-fold)))
+         (here (qwen-companion-chat-blocks-at (point))))
+    (unless blocks
       (user-error "Nothing to fold or open in this chat"))
-    (dolist (fold folds)
-      (qwen-companion-chat-blocks--set-folded fold open))
-    (when-let* ((block (and open (qwen-companion-chat-blocks-at (point))))
-                (fold (qwen-companion-chat-block-fold block)))
-      (when (<= (overlay-start fold) (point) (overlay-end fold))
-        (goto-char (qwen-companion-chat-block-start block))))))
+    (dolist (block blocks)
+      (qwen-companion-chat-blocks--choose-fold block fold))
+    (when (and fold (memq here blocks))
+      (qwen-companion-chat-blocks--leave-fold here))))
+
+;;; Searching
+
+;; Isearch opens overlays in which a match is.  There is none for each block,
+;; since Emacs looks at all of them with each change of the text.
+
+(defvar-local qwen-companion-chat-blocks--searched nil
+  "The folded block that the search has opened, or nil.")
+
+(defun qwen-companion-chat-blocks-enable-search ()
+  "Let a search in the current buffer match folded text and hidden markup."
+  (add-to-invisibility-spec '(qwen-companion-chat-fold . t))
+  (setq-local isearch-filter-predicate #'qwen-companion-chat-blocks--search-filter)
+  (add-hook 'isearch-update-post-hook #'qwen-companion-chat-blocks--on-match nil t)
+  (add-hook 'isearch-mode-end-hook #'qwen-companion-chat-blocks--on-search-end nil t))
+
+(defun qwen-companion-chat-blocks--search-filter (start end)
+  "Return non-nil when a search may end at the text from START to END."
+  (let ((buffer-invisibility-spec
+         (remq 'qwen-companion-chat-markup
+               (if search-invisible
+                   (remove '(qwen-companion-chat-fold . t) buffer-invisibility-spec)
+                 buffer-invisibility-spec))))
+    (isearch-filter-visible start end)))
+
+(defun qwen-companion-chat-blocks--on-match ()
+  "Open the folded block at the match of a search; fold the one before again."
+  (let ((block (and isearch-success isearch-other-end
+                    (qwen-companion-chat-blocks-at (min (point) isearch-other-end)))))
+    (unless (eq block qwen-companion-chat-blocks--searched)
+      (qwen-companion-chat-blocks--fold-searched)
+      (when (and block (text-property-any (min (point) isearch-other-end)
+                                          (max (point) isearch-other-end)
+                                          'invisible 'qwen-companion-chat-fold))
+        (setq qwen-companion-chat-blocks--searched block)
+        (qwen-companion-chat-blocks--fold-block block nil)))))
+
+(defun qwen-companion-chat-blocks--fold-searched ()
+  "Fold the block that the search has opened again, if it is still there."
+  (when-let* ((block qwen-companion-chat-blocks--searched))
+    (setq qwen-companion-chat-blocks--searched nil)
+    (when (memq block qwen-companion-chat-blocks--order)
+      (qwen-companion-chat-blocks--fold-block block t))))
+
+(defun qwen-companion-chat-blocks--on-search-end ()
+  "Leave the block open in which a search has ended, unless it was quit."
+  (if isearch-mode-end-hook-quit
+      (qwen-companion-chat-blocks--fold-searched)
+    (when-let* ((block qwen-companion-chat-blocks--searched))
+      (setq qwen-companion-chat-blocks--searched nil)
+      (qwen-companion-chat-blocks--choose-fold block nil))))
 
 ;;; Looks
 

@@ -218,7 +218,6 @@ is the code block that is open there, or nil."
   "Fontify the conversation of the current buffer when it is displayed."
   (when qwen-companion-chat-hide-markup
     (add-to-invisibility-spec 'qwen-companion-chat-markup))
-  (setq-local isearch-filter-predicate #'qwen-companion-chat-markdown--search-filter)
   (jit-lock-register #'qwen-companion-chat-markdown--fontify))
 
 (defun qwen-companion-chat-markdown--hidden-p ()
@@ -235,12 +234,6 @@ The option `qwen-companion-chat-hide-markup' is for chats to come."
   ;; Columns of tables are aligned to what is visible.
   (jit-lock-refontify)
   (message "Markup is %s" (if (qwen-companion-chat-markdown--hidden-p) "hidden" "shown")))
-
-(defun qwen-companion-chat-markdown--search-filter (start end)
-  "Return non-nil when a search may end at the text from START to END.
-Hidden markup is part of the text."
-  (let ((buffer-invisibility-spec (remq 'qwen-companion-chat-markup buffer-invisibility-spec)))
-    (isearch-filter-visible start end)))
 
 (defun qwen-companion-chat-markdown--hide (start end)
   "Let the markup from START to END be hidden if it is part of an answer."

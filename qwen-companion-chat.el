@@ -704,6 +704,7 @@ RET	do so on their first line; follow a link, choose an option
   (qwen-companion-chat-blocks-set-up
    (substitute-command-keys
     " \\[qwen-companion-chat-send] sends   \\[qwen-companion-chat-cancel] cancels   \\[describe-mode] all keys"))
+  (qwen-companion-chat-blocks-enable-search)
   (qwen-companion-chat--forget-conversation)
   (qwen-companion-chat-markdown-enable)
   (qwen-companion-chat-send-enable)

@@ -224,13 +224,42 @@
     (should (looking-at "Thought"))))
 
 (ert-deftest qwen-companion-chat-markdown-test-search-opens-folded-matches ()
+  "A match in the next block folds the one before; quitting folds it too."
   (qwen-companion-chat-test-with
-    (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'thought "hidden"))
-    (qwen-companion-chat-markdown-test--find "hidden")
-    (let ((fold (cl-find-if (lambda (overlay) (overlay-get overlay 'isearch-open-invisible))
-                            (overlays-at (point)))))
-      (funcall (overlay-get fold 'isearch-open-invisible) fold)
-      (should-not (invisible-p (point))))))
+    (dolist (turn '("t1" "t2"))
+      (qwen-companion-chat-test-turn
+       (list :kind 'text :turn turn :voice 'thought :text "the hidden word\n")))
+    (let* ((place (lambda (turn)
+                    (save-excursion
+                      (goto-char (qwen-companion-chat-block-start
+                                  (qwen-companion-chat-blocks-get (list 'thought turn nil 1))))
+                      (search-forward "hidden")
+                      (point))))
+           (open (lambda (turn) (not (invisible-p (funcall place turn)))))
+           (search (lambda ()
+                     (goto-char (point-min))
+                     (isearch-mode t)
+                     (isearch-yank-string "hidden"))))
+      (should-not (funcall open "t1"))
+      (funcall search)
+      (should (= (point) (funcall place "t1")))
+      (should (funcall open "t1"))
+      (isearch-repeat-forward)
+      (should (= (point) (funcall place "t2")))
+      (should-not (funcall open "t1"))
+      (should (funcall open "t2"))
+      (condition-case nil (isearch-cancel) (quit nil))
+      (should-not (funcall open "t2"))
+      (funcall search)
+      (isearch-exit)
+      (should (funcall open "t1"))
+      (should (= (point) (funcall place "t1")))
+      (let ((search-invisible nil))
+        (goto-char (funcall place "t1"))
+        (isearch-mode t)
+        (isearch-yank-string "hidden")
+        (should-not isearch-success)
+        (isearch-exit)))))
 
 (defun qwen-companion-chat-markdown-test--seen ()
   "Return the conversation as it is seen."

@@ -137,7 +137,7 @@ told as well."
                                                    (symbol-name face)))))
      (pcase (and (invisible-p (point)) (get-char-property (point) 'invisible))
        ('qwen-companion-chat-markup '(hidden))
-       ('qwen-companion-chat '(folded)))
+       ((or 'qwen-companion-chat 'qwen-companion-chat-fold) '(folded)))
      (and (get-text-property (point) 'line-prefix) '(indented))
      (and (get-text-property (point) 'qwen-companion-chat-option) '(option))
      (and (get-text-property (point) 'qwen-companion-chat-choice) '(choice))

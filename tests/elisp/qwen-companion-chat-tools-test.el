@@ -272,9 +272,8 @@
                          '("c1" "c2")))
           (shown (lambda ()
                    (mapcar (lambda (id)
-                             (not (overlay-get (qwen-companion-chat-block-fold
-                                                (qwen-companion-chat-blocks-get (list 'tool id)))
-                                               'invisible)))
+                             (eq 'open (qwen-companion-chat-block-fold
+                                        (qwen-companion-chat-blocks-get (list 'tool id)))))
                            '("c1" "c2")))))
       (apply #'qwen-companion-chat-test-turn tools)
       (goto-char (point-min))
@@ -291,6 +290,24 @@
       (qwen-companion-chat-test-tell 'daemon-reset :session "s" :batches 1)
       (apply #'qwen-companion-chat-test-turn tools)
       (should (equal '(t t) (funcall shown))))))
+
+(ert-deftest qwen-companion-chat-tools-test-many-cost-no-markers ()
+  "Emacs looks at all markers and overlays of a buffer with each change."
+  (qwen-companion-chat-test-with
+    (dolist (status '(running done))
+      (dotimes (index 50)
+        (qwen-companion-chat-test-turn (list :kind 'tool :turn "t1" :id (format "c%d" index)
+                                             :status status :title "Run" :output "a\nb\n"))))
+    (should-not (overlays-in (point-min) qwen-companion-chat-blocks-conversation-end))
+    (let ((blocks (qwen-companion-chat-blocks-list))
+          (end (point-min)))
+      (should (= 50 (length blocks)))
+      (dolist (block blocks)
+        (should (integerp (qwen-companion-chat-block-start block)))
+        (should (= end (qwen-companion-chat-block-start block)))
+        (setq end (qwen-companion-chat-block-end block))
+        (should (integerp end)))
+      (should (= end qwen-companion-chat-blocks-conversation-end)))))
 
 (provide 'qwen-companion-chat-tools-test)
 ;;; qwen-companion-chat-tools-test.el ends here
