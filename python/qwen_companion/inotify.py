@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import struct
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 
 MODIFY, ATTRIB, CLOSE_WRITE = 0x2, 0x4, 0x8
 MOVED_FROM, MOVED_TO, CREATE, DELETE = 0x40, 0x80, 0x100, 0x200
@@ -53,6 +55,42 @@ class Inotify:
         if self._library.statfs(os.fsencode(path), status) != 0:
             return False
         return ctypes.c_long.from_buffer(status).value & 0xFFFFFFFF in _LOCAL_FILE_SYSTEMS
+
+
+class InotifyWatch:
+    """Base of a watch that a thread sets, which may wait for a slow disk, and that the event loop reads and closes."""
+
+    def __init__(self, inotify: Inotify | None = None) -> None:
+        """Take over `inotify`.  Must be called on the event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._inotify = inotify
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Watch no more."""
+        if self._inotify is not None:
+            self._loop.remove_reader(self._inotify.descriptor)
+        # From here on, a thread may close the descriptor.
+        self._closed = True
+        self._close_if_free()
+
+    @contextmanager
+    def _in_use(self) -> Generator[None, None, None]:
+        """Leave the descriptor open inside: closed meanwhile, it could be another file's when the disk answers."""
+        try:
+            with self._lock:
+                yield
+        finally:
+            if self._closed:
+                self._close_if_free()
+
+    def _close_if_free(self) -> None:
+        if self._lock.acquire(blocking=False):
+            if self._inotify is not None:
+                os.close(self._inotify.descriptor)
+                self._inotify = None
+            self._lock.release()
 
 
 def open_inotify() -> Inotify | None:

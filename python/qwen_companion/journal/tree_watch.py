@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
@@ -13,7 +11,7 @@ from anyio import to_thread
 
 from qwen_companion import inotify as system
 from qwen_companion.frozen import frozen
-from qwen_companion.inotify import Inotify, open_inotify
+from qwen_companion.inotify import Inotify, InotifyWatch, open_inotify
 
 _MASK = (
     *(system.CLOSE_WRITE, system.MOVED_FROM, system.MOVED_TO, system.CREATE, system.DELETE),
@@ -29,17 +27,14 @@ class Coverage:
     grown: bool
 
 
-class TreeWatch:
+class TreeWatch(InotifyWatch):
     """Watches the directories that `cover` names.  All methods are for the event loop."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
         """Call `changed` on the event loop soon after each change."""
+        super().__init__(open_inotify())
         self._changed = changed
-        self._lock = threading.Lock()
-        self._inotify: Inotify | None = open_inotify()
-        self._closed = False
         self._numbers: set[int] = set()
-        self._loop = asyncio.get_running_loop()
         if self._inotify is not None:
             self._loop.add_reader(self._inotify.descriptor, self._read, self._inotify)
 
@@ -47,22 +42,8 @@ class TreeWatch:
         """Watch `directories` and nothing else."""
         return await to_thread.run_sync(self._cover, directories, abandon_on_cancel=True)
 
-    def close(self) -> None:
-        """Watch no more."""
-        self._closed = True
-        if self._inotify is not None:
-            self._loop.remove_reader(self._inotify.descriptor)
-            # A thread that waits for a slow disk must find the descriptor as it was.
-            if self._lock.acquire(blocking=False):
-                self._end(self._inotify)
-                self._lock.release()
-
-    def _end(self, inotify: Inotify) -> None:
-        self._inotify = None
-        os.close(inotify.descriptor)
-
     def _cover(self, directories: Collection[bytes]) -> Coverage:
-        with self._lock:
+        with self._in_use():
             inotify = self._inotify
             if inotify is None:
                 return Coverage(complete=False, grown=False)
@@ -79,8 +60,6 @@ class TreeWatch:
                 inotify.remove(number)
             grown = not numbers <= self._numbers
             self._numbers = numbers
-            if self._closed:
-                self._end(inotify)
             return Coverage(complete, grown)
 
     def _read(self, inotify: Inotify) -> None:

@@ -3,19 +3,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import errno
 import os
 import stat
-import threading
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 
 from qwen_companion import inotify as system
 from qwen_companion.frozen import frozen
-from qwen_companion.inotify import Inotify
+from qwen_companion.inotify import Inotify, InotifyWatch
 
 PAUSE_S = 1.0
 """How long no further changes are read after some.
@@ -42,16 +40,13 @@ class Dependencies:
     lasting: bool
 
 
-class DiskWatch:
+class DiskWatch(InotifyWatch):
     """Watches one set of `Dependencies` at a time."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
         """Must be made on the event loop, on which `changed` is called soon after each change of a watched file."""
+        super().__init__()
         self._changed = changed
-        self._loop = asyncio.get_running_loop()
-        self._lock = threading.Lock()
-        self._inotify: Inotify | None = None
-        self._closed = False
         # For each watched directory the entries that matter, and None for a file.
         self._watched: dict[int, set[str] | None] = {}
 
@@ -60,31 +55,14 @@ class DiskWatch:
 
         When it is false some may be told.  Changes made before this returns may not be.  Waits for the disk.
         """
-        with self._lock:
+        with self._in_use():
             if self._inotify is None and not self._closed:
                 self._inotify = system.open_inotify()
                 if self._inotify is not None:
                     self._loop.call_soon_threadsafe(self._listen)
             if self._inotify is None:
                 return False
-            complete = self._watch(self._inotify, dependencies)
-            if self._closed:
-                self._end(self._inotify)
-            return complete and dependencies.lasting
-
-    def close(self) -> None:
-        """Watch no more."""
-        self._closed = True
-        if self._inotify is not None:
-            self._loop.remove_reader(self._inotify.descriptor)
-            # A thread that waits for a slow disk must find the descriptor as it was.
-            if self._lock.acquire(blocking=False):
-                self._end(self._inotify)
-                self._lock.release()
-
-    def _end(self, inotify: Inotify) -> None:
-        self._inotify = None
-        os.close(inotify.descriptor)
+            return self._watch(self._inotify, dependencies) and dependencies.lasting
 
     def _watch(self, inotify: Inotify, dependencies: Dependencies) -> bool:
         complete = True

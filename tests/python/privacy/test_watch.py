@@ -6,11 +6,13 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
+from qwen_companion.inotify import Inotify
 from qwen_companion.privacy import watch as module
 from qwen_companion.privacy.names import names
 from qwen_companion.privacy.watch import Dependencies, DiskWatch
@@ -128,3 +130,27 @@ async def test_says_what_it_cannot_watch(watched: Watched, monkeypatch: pytest.M
     monkeypatch.setattr("qwen_companion.inotify.open_inotify", lambda: None)
     other = Watched(watched.top / "real")
     assert not other.cover("real/deep/rules")
+
+
+async def test_a_watch_closed_while_a_thread_waits_for_the_disk_keeps_its_descriptor_until_then(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, answers = threading.Event(), threading.Event()
+    descriptors: list[int] = []
+    add = Inotify.add
+
+    def slow(inotify: Inotify, path: str, mask: int) -> int | None:
+        descriptors.append(inotify.descriptor)
+        waits.set()
+        assert answers.wait(TIMEOUT_S)
+        return add(inotify, path, mask)
+
+    monkeypatch.setattr(Inotify, "add", slow)
+    covering = asyncio.create_task(asyncio.to_thread(watched.cover, "real/deep/rules"))
+    await asyncio.to_thread(waits.wait, TIMEOUT_S)
+    watched.watch.close()
+    os.fstat(descriptors[0])
+    answers.set()
+    await asyncio.wait_for(covering, TIMEOUT_S)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptors[0])
