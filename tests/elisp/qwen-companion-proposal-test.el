@@ -484,6 +484,25 @@ is kept."
         (should (= #o600 (file-modes file)))
         (should (equal text (qwen-companion-test-file-text file)))))))
 
+(ert-deftest qwen-companion-proposal-test-long-text-comes-exactly ()
+  "Neither way of reading it takes anything in it for a sign of its coding."
+  (qwen-companion-proposal-test-with nil
+    (dolist (text '("\ufeffone\r\ntwo\n\0 \e$B#1\e(B -*- coding: latin-1 -*-"
+                    "plain\r\n\0\e$B#1\e(B\n\C-l~{+{I~}"
+                    "é\u0301中😀\U0010ffff\ufffd\u202e\r"))
+      (dolist (kind '("ascii" "utf-8"))
+        (let ((file (expand-file-name (concat kind "-0") (qwen-companion-backend-spool)))
+              (coding-system-for-write 'utf-8-unix))
+          (write-region text nil file nil 'silent)
+          (with-temp-buffer
+            (insert "<>")
+            (backward-char)
+            (qwen-companion-spool-insert (list :text-file file))
+            (should (equal (concat "<" text ">") (buffer-string)))
+            (should enable-multibyte-characters)
+            (should (= 2 (point))))
+          (should-not (file-exists-p file)))))))
+
 (ert-deftest qwen-companion-proposal-test-emptied-text-is-refused ()
   "The CLI would write its own text instead, so nothing is sent."
   (qwen-companion-proposal-test-with '(("a.txt" "one\n"))

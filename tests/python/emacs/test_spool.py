@@ -29,6 +29,12 @@ def test_any_text_survives(text: str) -> None:
         assert spool.read(spool.write(text)) == text
 
 
+def test_emacs_is_told_which_texts_are_ascii(spool: Spool) -> None:
+    assert [os.path.basename(spool.write(text)).split("-")[0] for text in ("a\r\0", "é", "\ufeff")] == [
+        *("ascii", "utf", "utf")
+    ]
+
+
 def test_bytes_that_are_no_text_are_refused_and_removed(spool: Spool) -> None:
     path = Path(spool.directory, "bad")
     path.write_bytes(b"\xff")
