@@ -153,6 +153,57 @@ Each is a list of sessions."
         (qwen-companion-attention-notify event))
       (should-not sent))))
 
+(defconst qwen-companion-attention-test--desktop
+  '(progn
+     (require 'notifications)
+     (require 'qwen-companion)
+     (dbus-register-method
+      :session notifications-service notifications-path notifications-interface
+      notifications-notify-method
+      (lambda (&rest arguments)
+        (prin1 arguments)
+        (kill-emacs)))
+     (qwen-companion-attention-notify
+      (make-qwen-companion-event :kind 'asks :text "Do <b>&"))
+     (while t
+       (read-event nil nil 1)))
+  "A form for an Emacs that is a desktop, and notifies itself.")
+
+(ert-deftest qwen-companion-attention-test-desktop-over-dbus ()
+  "The service of the desktop gets the notification over a real D-Bus."
+  (skip-unless (and (featurep 'dbusbind) (executable-find "dbus-daemon")))
+  (with-temp-buffer
+    (let* ((daemon (make-process
+                    :name "dbus-daemon" :buffer (current-buffer) :noquery t
+                    :stderr (make-pipe-process :name "dbus-errors" :filter #'ignore :noquery t)
+                    :command '("dbus-daemon" "--session" "--nofork" "--print-address")))
+           (root (file-name-directory (locate-library "qwen-companion"))))
+      (unwind-protect
+          (progn
+            (qwen-companion-test-wait-for (string-search "\n" (buffer-string)))
+            (let* ((process-environment
+                    (cons (concat "DBUS_SESSION_BUS_ADDRESS=" (string-trim (buffer-string)))
+                          process-environment))
+                   (received ""))
+              (let ((desktop (make-process
+                              :name "desktop" :noquery t
+                              :filter (lambda (_ text) (setq received (concat received text)))
+                              :stderr (make-pipe-process :name "desktop-errors"
+                                                         :filter #'ignore :noquery t)
+                              :command
+                              (list (expand-file-name invocation-name invocation-directory)
+                                    "-Q" "--batch"
+                                    "-l" (expand-file-name "scripts/checkout.el" root)
+                                    "--eval"
+                                    (prin1-to-string qwen-companion-attention-test--desktop)))))
+                (unwind-protect
+                    (qwen-companion-test-wait-for (not (process-live-p desktop)))
+                  (delete-process desktop)))
+              (should (equal (prin1-to-string '("Emacs" 0 "emacs" "Qwen companion"
+                                                "Do &lt;b&gt;&amp;" nil nil -1))
+                             received))))
+        (delete-process daemon)))))
+
 (ert-deftest qwen-companion-attention-test-frame-title ()
   "The title says it until the terminal is selected, and is then as before."
   (let ((frame-title-format '("%b" " - Emacs"))
