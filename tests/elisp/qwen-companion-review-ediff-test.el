@@ -724,6 +724,40 @@
           (should (equal '("*other*") (qwen-companion-review-ediff-test--buffers)))
           (should-not ediff-session-registry))))))
 
+(declare-function eyebrowse-mode "ext:eyebrowse" (&optional arg))
+(declare-function eyebrowse-switch-to-window-config "ext:eyebrowse" (slot))
+(defvar eyebrowse-new-workspace)
+
+(ert-deftest qwen-companion-review-ediff-test-restores-layouts-of-eyebrowse ()
+  "Each layout of Eyebrowse is restored, whether the review ends in it or in another."
+  (skip-unless (qwen-companion-test-load 'eyebrowse))
+  (dolist (back '(nil t))
+    (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
+      (split-window-right)
+      (set-window-buffer (next-window) (get-buffer-create "*beside*"))
+      (let ((eyebrowse-new-workspace (lambda () (switch-to-buffer "*other*")))
+            (proposal (qwen-companion-test-propose "a.txt" "two\n")))
+        (eyebrowse-mode 1)
+        (unwind-protect
+            (progn
+              (qwen-companion-review-ediff-test--show proposal)
+              (eyebrowse-switch-to-window-config 2)
+              (should (equal '("*other*") (qwen-companion-review-ediff-test--buffers)))
+              (when back
+                (eyebrowse-switch-to-window-config 1)
+                (should (get-buffer-window "*qwen-companion proposal: a.txt*")))
+              (qwen-companion-diff-reject proposal)
+              (unless back
+                (should (equal '("*other*") (qwen-companion-review-ediff-test--buffers)))
+                (eyebrowse-switch-to-window-config 1))
+              (should (equal '("*terminal*" "*beside*")
+                             (qwen-companion-review-ediff-test--buffers)))
+              (eyebrowse-switch-to-window-config 2)
+              (should (equal '("*other*") (qwen-companion-review-ediff-test--buffers))))
+          (eyebrowse-mode -1)
+          (modify-frame-parameters nil '((eyebrowse-window-configs) (eyebrowse-current-slot)
+                                         (eyebrowse-last-slot))))))))
+
 (ert-deftest qwen-companion-review-ediff-test-reviews-end-out-of-order ()
   "One put aside for the next; each end leaves the windows as they were."
   (dolist (first-to-end '(0 1))
