@@ -31,11 +31,11 @@
 
 (defcustom qwen-companion-python nil
   "Python interpreter (3.10 or later) that runs the companion's server.
-A file name or a command on the variable `exec-path'.  When nil, the
-environment made by `qwen-companion-install-backend' is used if there
-is one, else the command python3."
+A file name or a command on the variable `exec-path'; nil is python3.
+The environment that `qwen-companion-install-backend' has made with it
+is used if there is one, else this interpreter itself."
   :group 'qwen-companion
-  :type '(choice (const :tag "Own environment, else python3" nil)
+  :type '(choice (const :tag "python3" nil)
                  (file :tag "Interpreter")))
 
 (defcustom qwen-companion-backend-directory
@@ -74,10 +74,24 @@ is one, else the command python3."
              (substring (secure-hash 'sha256 (current-buffer)) 0 12)))
    qwen-companion-backend-directory))
 
+(defun qwen-companion-environment--base ()
+  "Return the interpreter that environments are made with, or nil."
+  (executable-find (or qwen-companion-python "python3")))
+
+(defun qwen-companion-environment--stamp (directory)
+  "Return the name of the link in DIRECTORY to the interpreter it was made with."
+  (expand-file-name "made-with" directory))
+
 (defun qwen-companion-environment--interpreter (directory)
-  "Return the interpreter of the environment DIRECTORY, or nil."
-  (let ((python (expand-file-name "bin/python" directory)))
-    (and (file-executable-p python) python)))
+  "Return the interpreter of the environment DIRECTORY, or nil.
+Return nil too when `qwen-companion-python' is set and DIRECTORY was made
+with another one."
+  (let ((python (expand-file-name "bin/python" directory))
+        (base (file-symlink-p (qwen-companion-environment--stamp directory))))
+    (and (file-executable-p python)
+         (or (not qwen-companion-python)
+             (and base (equal base (qwen-companion-environment--base))))
+         python)))
 
 (defun qwen-companion-environment--all ()
   "Return the directories of all complete environments, the newest first."
@@ -88,17 +102,15 @@ is one, else the command python3."
 
 (defun qwen-companion-environment-python ()
   "Return the file name of the interpreter to use, or nil."
-  (cond (qwen-companion-python (executable-find qwen-companion-python))
-        ((qwen-companion-environment--interpreter
-          (qwen-companion-environment--current)))
-        ((cl-some #'qwen-companion-environment--interpreter
-                  (qwen-companion-environment--all)))
-        ((executable-find "python3"))))
+  (or (qwen-companion-environment--interpreter
+       (qwen-companion-environment--current))
+      (cl-some #'qwen-companion-environment--interpreter
+               (qwen-companion-environment--all))
+      (qwen-companion-environment--base)))
 
 (defun qwen-companion-environment-outdated-p ()
   "Return non-nil when the environment in use is for another version."
-  (and (not qwen-companion-python)
-       (not (qwen-companion-environment--interpreter
+  (and (not (qwen-companion-environment--interpreter
              (qwen-companion-environment--current)))
        (cl-some #'qwen-companion-environment--interpreter
                 (qwen-companion-environment--all))))
@@ -106,7 +118,7 @@ is one, else the command python3."
 (defun qwen-companion-environment-remedy ()
   "Return a remedy for an interpreter that lacks a package."
   (if qwen-companion-python
-      (format "set `qwen-companion-python' to nil and run M-x qwen-companion-install-backend, or install the packages of %s there"
+      (format "run M-x qwen-companion-install-backend, or install the packages of %s there"
               (abbreviate-file-name (qwen-companion-environment--lock)))
     "run M-x qwen-companion-install-backend"))
 
@@ -119,6 +131,9 @@ is one, else the command python3."
 
 (defvar-local qwen-companion-environment--part nil
   "Directory of the environment that is being made in this buffer.")
+
+(defvar-local qwen-companion-environment--maker nil
+  "Interpreter that makes the environment in this buffer.")
 
 (defvar-local qwen-companion-environment--progress nil
   "Progress reporter of the installation in this buffer.")
@@ -164,7 +179,7 @@ happens in the background in a buffer of its own.  Where it fails,
 the environment that was there before stays."
   (interactive)
   (require 'compile)
-  (let ((python (executable-find (or qwen-companion-python "python3"))))
+  (let ((python (qwen-companion-environment--base)))
     (unless python
       (user-error "No Python found as %s; install Python %s or later"
                   (or qwen-companion-python "python3")
@@ -188,6 +203,7 @@ the environment that was there before stays."
                     nil (lambda (_mode) qwen-companion-environment--buffer-name))))
       (with-current-buffer buffer
         (setq qwen-companion-environment--part part
+              qwen-companion-environment--maker python
               qwen-companion-environment--progress
               (make-progress-reporter "Installing the Python environment..." 0
                                       (qwen-companion-environment--packages)
@@ -223,6 +239,8 @@ Python has the packages."
               (set-window-point window (car cause))))
           (message "qwen-companion: the installation failed: %s; see the buffer %s"
                    (cdr cause) (buffer-name buffer)))
+      (make-symbolic-link (buffer-local-value 'qwen-companion-environment--maker buffer)
+                          (qwen-companion-environment--stamp part))
       (qwen-companion-environment--switch part)
       ;; By these the mode may come on.
       (run-hooks 'qwen-companion-environment-made-hook)
@@ -265,9 +283,25 @@ nothing: then it is the warning before."
       (rename-file current (concat part "-old")))
     (rename-file part current)
     ;; A process that runs from one of them has imported all its modules.
-    (dolist (other (cons (concat part "-old") (qwen-companion-environment--all)))
+    (dolist (other (append (list (concat part "-old"))
+                           (qwen-companion-environment--all)
+                           (qwen-companion-environment--abandoned)))
       (unless (equal other current)
         (delete-directory other t)))))
+
+(defconst qwen-companion-environment--part-age (* 24 60 60)
+  "Age in seconds after which nobody makes an incomplete environment any more.")
+
+(defun qwen-companion-environment--abandoned ()
+  "Return the directories of installations that were killed.
+Younger ones may be those of another Emacs that is at work."
+  (cl-loop for (name . attributes) in (directory-files-and-attributes
+                                       qwen-companion-backend-directory t
+                                       "\\`venv-[0-9a-f]+\\.part-")
+           when (> (float-time (time-since
+                                (file-attribute-modification-time attributes)))
+                   qwen-companion-environment--part-age)
+           collect name))
 
 (defun qwen-companion-environment--records ()
   "Return the directory of the journal, as the Python part names it."

@@ -63,7 +63,7 @@
   "An interpreter that cannot run the checks, and none at all."
   (let ((qwen-companion-python "false"))
     (qwen-companion-doctor-test--report
-      (should (string-match-p "^fail Python part: the checks broke off\n     -> set `qwen-companion-python' to nil and "
+      (should (string-match-p "^fail Python part: the checks broke off\n     -> run M-x qwen-companion-install-backend, or "
                               (buffer-string)))
       (goto-char (point-min))
       (while (and (forward-button 1 nil nil t)

@@ -189,14 +189,127 @@ exit 1"
           (qwen-companion-mode 0)))
       (should-not (memq #'qwen-companion--turn-on-once qwen-companion-environment-made-hook)))))
 
-(ert-deftest qwen-companion-environment-test-remedy ()
-  "No advice that the option makes void."
+(ert-deftest qwen-companion-environment-test-the-remedy-helps ()
+  "The advised installation is used, also with an interpreter of the user's."
   (let ((qwen-companion-python nil))
     (should (equal "run M-x qwen-companion-install-backend"
                    (qwen-companion-environment-remedy))))
-  (let ((qwen-companion-python "python3"))
-    (should (string-match-p "set `qwen-companion-python' to nil and "
-                            (qwen-companion-environment-remedy)))))
+  (qwen-companion-environment-test--with "exit 0" "exit 0"
+    (copy-file "bin/python3" "bin/python3.12")
+    (let ((qwen-companion-python "python3.12"))
+      (should (string-match-p "run M-x qwen-companion-install-backend, or install .*lock there"
+                              (qwen-companion-environment-remedy)))
+      ;; Without it, the environment of python3 is not taken.
+      (let ((qwen-companion-python nil))
+        (qwen-companion-environment-test--install))
+      (should (equal (expand-file-name "bin/python3.12") (qwen-companion-environment-python)))
+      (should (string-match-p "environment is ready" (qwen-companion-environment-test--install)))
+      (should (file-in-directory-p (qwen-companion-environment-python) directory)))
+    ;; Of the same one by another name, and of any where none is named.
+    (let ((qwen-companion-python (expand-file-name "bin/python3.12")))
+      (should (file-in-directory-p (qwen-companion-environment-python) directory)))
+    (should (file-in-directory-p (qwen-companion-environment-python) directory))
+    (let ((qwen-companion-python "python3"))
+      (should (equal (expand-file-name "bin/python3") (qwen-companion-environment-python))))))
+
+(ert-deftest qwen-companion-environment-test-two-emacsen ()
+  "Another Emacs may make the same environment at the same time.
+The leftovers of an Emacs that was killed are deleted."
+  (qwen-companion-environment-test--with "exit 0"
+      "while [ ! -e \"$GO\" ]; do sleep 0.05; done"
+    (let* ((current (file-name-nondirectory (qwen-companion-environment--current)))
+           (process-environment (cons (concat "GO=" (expand-file-name "go"))
+                                      process-environment)))
+      (qwen-companion-environment-test--make (concat current ".part-busy"))
+      (qwen-companion-environment-test--make "venv-0123456789ab.part-killed")
+      (set-file-times (expand-file-name "venv-0123456789ab.part-killed" directory)
+                      (time-subtract nil (* 25 60 60)))
+      (qwen-companion-environment-test--install
+       (lambda ()
+         (qwen-companion-install-backend)
+         ;; The other one is done first.
+         (qwen-companion-environment-test--make current)
+         (write-region "" nil "go" nil 'silent)))
+      (should (equal (list current (concat current ".part-busy"))
+                     (directory-files directory nil "venv")))
+      (should (file-symlink-p (expand-file-name (concat current "/made-with") directory))))))
+
+(ert-deftest qwen-companion-environment-test-full-disk ()
+  "The incomplete environment is deleted, which gives the room back."
+  (qwen-companion-environment-test--with "exit 0"
+      "echo >\"${0%bin/python}large\"
+echo 'ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device' >&2
+exit 1"
+    (qwen-companion-environment-test--make "venv-0123456789ab")
+    (should (string-match-p "failed: ERROR: .*No space left on device;"
+                            (qwen-companion-environment-test--install)))
+    (should (equal '("venv-0123456789ab") (directory-files directory nil "venv")))))
+
+(ert-deftest qwen-companion-environment-test-uv ()
+  "When there is uv, it makes the environment, and pip is not asked."
+  (qwen-companion-environment-test--with "exit 0" "exit 1"
+    (write-region "#!/bin/sh
+echo \"$*\" >>uv-was-told
+case \"$1\" in venv) mkdir -p \"$4/bin\" && cp \"$3\" \"$4/bin/python\";; esac
+" nil "bin/uv" nil 'silent)
+    (set-file-modes "bin/uv" #o755)
+    (let ((find (symbol-function 'executable-find))
+          (uv (expand-file-name "bin/uv")))
+      (cl-letf (((symbol-function 'executable-find)
+                 (lambda (name &rest arguments)
+                   (if (equal name "uv") uv (apply find name arguments)))))
+        (should (string-match-p "environment is ready"
+                                (qwen-companion-environment-test--install)))))
+    (should (string-match-p
+             "\\`venv --python .*/bin/python3 .*\npip install --python .* --require-hashes .*requirements\\.lock\n\\'"
+             (qwen-companion-test-file-text (expand-file-name "uv-was-told" directory))))))
+
+(ert-deftest qwen-companion-environment-test-an-update ()
+  "After an update of the package, its new list of packages is installed.
+Python and pip are the real ones, with a directory of wheels and no index."
+  (qwen-companion-test-with-files '(("python/requirements.lock" "small==1.0"))
+    (make-directory "wheels")
+    (let* ((python (executable-find qwen-companion-python))
+           (qwen-companion-python nil)
+           (directory (expand-file-name "environments/"))
+           (qwen-companion-backend-directory directory)
+           (qwen-companion-environment-source (expand-file-name "python/"))
+           (process-environment
+            (append (list "PIP_CONFIG_FILE=/dev/null" "PIP_NO_INDEX=1"
+                          (concat "PIP_FIND_LINKS=" (expand-file-name "wheels")))
+                    process-environment))
+           (find (symbol-function 'executable-find)))
+      (qwen-companion-environment-test--make
+       (file-name-nondirectory (qwen-companion-environment--current)))
+      (with-temp-buffer
+        (should (eql 0 (call-process python nil t nil "-c" "
+import hashlib, zipfile
+name, info = 'wheels/small-2.0-py3-none-any.whl', 'small-2.0.dist-info'
+with zipfile.ZipFile(name, 'w') as wheel:
+    wheel.writestr('small.py', 'version = 2.0')
+    wheel.writestr(f'{info}/METADATA', 'Metadata-Version: 2.1\\nName: small\\nVersion: 2.0\\n')
+    wheel.writestr(f'{info}/WHEEL', 'Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n')
+    wheel.writestr(f'{info}/RECORD', f'small.py,,\\n{info}/METADATA,,\\n{info}/WHEEL,,\\n{info}/RECORD,,\\n')
+with open(name, 'rb') as wheel:
+    print(f'small==2.0 --hash=sha256:{hashlib.sha256(wheel.read()).hexdigest()}')
+")))
+        (write-region nil nil "python/requirements.lock" nil 'silent))
+      (should (qwen-companion-environment-outdated-p))
+      (cl-letf (((symbol-function 'executable-find)
+                 (lambda (name &rest arguments)
+                   (pcase name
+                     ("uv" nil)
+                     ("python3" python)
+                     (_ (apply find name arguments))))))
+        (save-window-excursion
+          (qwen-companion-environment-test--install))
+        (should-not (qwen-companion-environment-outdated-p))
+        (with-temp-buffer
+          (call-process (qwen-companion-environment-python) nil t nil "-c" "
+import importlib.util, small
+print(small.version, importlib.util.find_spec('pip'))")
+          (should (equal "2.0 None\n" (buffer-string)))))
+      (should (= 1 (length (directory-files directory nil "venv")))))))
 
 (ert-deftest qwen-companion-environment-test-uninstall ()
   (qwen-companion-environment-test--with "exit 0" "exit 0"
