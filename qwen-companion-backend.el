@@ -551,7 +551,8 @@ happens on its own, also when Emacs is about to exit."
             nil)
       ;; A process that does not react must not stay.
       (process-put process 'killer
-                   (run-at-time 5 nil #'delete-process process))
+                   (run-at-time 5 nil #'qwen-companion-clock-call
+                                #'delete-process process))
       ;; Emacs tells a process that was stopped nothing.
       (continue-process process)
       (process-send-eof process)))

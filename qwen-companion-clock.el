@@ -28,8 +28,9 @@
 ;; finds out; it is called on the ways that need no timer: when the Python
 ;; process calls, and when the user types.
 ;;
-;; The timers of the package are known by the names of their functions, so a
-;; timer must not run a lambda.
+;; The timers of the package are known by the names of their functions, so
+;; each runs a function of the package; for another one there is
+;; `qwen-companion-clock-call'.
 
 ;;; Code:
 
@@ -55,6 +56,10 @@ They are late by no more than the time since the last call then."
 (defun qwen-companion-clock-forget ()
   "Forget the time that was seen."
   (setq qwen-companion-clock--seen 0))
+
+(defun qwen-companion-clock-call (function &rest arguments)
+  "Call FUNCTION, a closure or one of Emacs, with ARGUMENTS; for timers."
+  (apply function arguments))
 
 (defun qwen-companion-clock--ours-p (timer)
   "Return non-nil when TIMER is one of the package."

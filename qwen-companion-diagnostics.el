@@ -32,6 +32,7 @@
 (require 'eieio)
 (require 'subr-x)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-clock)
 (require 'qwen-companion-context)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-privacy)
@@ -184,7 +185,8 @@ or after `qwen-companion-diagnostics--wait' seconds."
                                   (lambda (earlier)
                                     (setq outdated earlier
                                           reported (not earlier))))))
-                 (if (or (>= (float-time) end)
+                 ;; The time left is longer than at first when the clock was set back.
+                 (if (or (not (< 0 (- end (float-time)) (1+ qwen-companion-diagnostics--wait)))
                          (and started
                               (not (qwen-companion-problems-pending-p))
                               (or reported
@@ -203,7 +205,8 @@ or after `qwen-companion-diagnostics--wait' seconds."
                                      (qwen-companion-diagnostics--added
                                       (cddr before)
                                       (qwen-companion-problems)))))
-                   (run-at-time qwen-companion-diagnostics--poll nil #'look)))))))
+                   (run-at-time qwen-companion-diagnostics--poll nil
+                                #'qwen-companion-clock-call #'look)))))))
       (look))))
 
 (defun qwen-companion-diagnostics--key (problem)

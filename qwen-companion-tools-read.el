@@ -28,6 +28,7 @@
 (eval-when-compile (require 'compile))
 (require 'cl-lib)
 (require 'subr-x)
+(require 'qwen-companion-clock)
 (require 'qwen-companion-context)
 (require 'qwen-companion-diagnostics)
 (require 'qwen-companion-privacy)
@@ -471,7 +472,8 @@ too long."
          nil))
       (if (<= waiting 0)
           (end)
-        (setq timer (run-at-time qwen-companion-tools-read--hover-wait nil #'end))))))
+        (setq timer (run-at-time qwen-companion-tools-read--hover-wait nil
+                                 #'qwen-companion-clock-call #'end))))))
 
 (declare-function eglot--TextDocumentPositionParams "ext:eglot" ())
 (declare-function eglot-current-server "ext:eglot" ())

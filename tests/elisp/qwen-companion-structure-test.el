@@ -88,8 +88,11 @@
   (should (equal '("a timer runs a lambda")
                  (qwen-companion-structure-test--findings
                   '(("qwen-companion-a" (setq x (run-at-time 1 nil (lambda () x))))))))
+  (should (equal '("a timer runs a function of others: look")
+                 (qwen-companion-structure-test--findings
+                  '(("qwen-companion-a" (cl-labels ((look ())) (run-at-time 1 nil #'look)))))))
   (should-not (qwen-companion-structure-test--findings
-               '(("qwen-companion-a" (setq x (run-at-time 1 nil #'ignore)))))))
+               '(("qwen-companion-a" (setq x (run-at-time 1 nil #'qwen-companion-a)))))))
 
 ;;; What package-vc compiles
 
