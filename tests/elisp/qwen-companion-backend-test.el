@@ -442,6 +442,36 @@ runpy.run_module(\"qwen_companion\", run_name=\"__main__\", alter_sys=True)'"
          (not (eq process (qwen-companion-backend--process))))
         (qwen-companion-backend-test--wait-ready)))))
 
+(ert-deftest qwen-companion-backend-test-suspended-and-resumed ()
+  "Both stop for longer than it takes to notice that a process hangs.
+None is replaced, whichever goes on first, and nothing is said."
+  (qwen-companion-test-with-process
+    (let ((qwen-companion-backend--ping-limit '(0.1 . 6)))
+      (qwen-companion-mode 1)
+      (qwen-companion-backend-test--wait-ready)
+      (let* ((process (qwen-companion-backend--process))
+             (pids (list (emacs-pid) (process-id process)))
+             (said
+              (qwen-companion-test-messages
+                (dolist (order (list pids (reverse pids)))
+                  (let ((suspender
+                         (start-process
+                          "suspender" nil "sh" "-c"
+                          (apply #'format "kill -STOP %d %d; sleep 1; kill -CONT %d; sleep 0.2; kill -CONT %d"
+                                 (append pids order)))))
+                    (qwen-companion-test-wait-for (not (process-live-p suspender)))
+                    ;; Timers of Emacs go by the clock, which went on.
+                    (qwen-companion-test-set-clock 28800))
+                  (dolist (unanswered '(0 1 0))
+                    (qwen-companion-test-wait-for
+                     (eql unanswered (qwen-companion-backend--connection-unanswered
+                                      qwen-companion-backend--connection))))))))
+        (should (equal "" said))
+        (should (eq process (qwen-companion-backend--process)))
+        (should (eq 'run (process-status process)))
+        (should (eq 'ready (qwen-companion-state)))
+        (should-not qwen-companion-backend--restarts)))))
+
 (ert-deftest qwen-companion-backend-test-no-python ()
   (qwen-companion-test-with-process
     (should (string-match-p

@@ -183,6 +183,25 @@ async def test_silent_streams_are_spoken_to_at_the_same_moments(monkeypatch: pyt
         await soon(get.task)
 
 
+async def test_a_long_sleep_of_the_machine_ends_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the clock of the limits goes on meanwhile; on Linux it stands still."""
+    loop = asyncio.get_running_loop()
+    real = loop.time
+    shift = 0.0
+    monkeypatch.setattr(loop, "time", lambda: real() + shift)
+    table = Table(**{field.name: getattr(Timing(), field.name) for field in fields(Timing)})
+    session = table.open()
+    get = await Get(table, session).ready()
+    shift = 8 * 3600.0
+    assert (await get.next()).startswith(b":")
+    table.tell(b"context")
+    assert await get.next() == event(b"context")
+    assert table.gone.empty()
+    assert [state.session.id for state in table.sessions.states()] == [session]
+    get.lose()
+    await soon(get.task)
+
+
 async def test_what_is_posted_waits_for_the_stream_and_is_confirmed_once_out() -> None:
     table = Table()
     session = table.open()
