@@ -204,6 +204,10 @@ Quick enough for the mode line."
     (or (buffer-modified-p view)
         (buffer-modified-p (caar qwen-companion-context--focused)))))
 
+(defun qwen-companion-context-sent ()
+  "Return the payload sent last, see `qwen-companion-context-payload', or nil."
+  qwen-companion-context--sent)
+
 (defun qwen-companion-context-active-file ()
   "Return the buffer of the file in focus, nil when there is none."
   (let ((buffer (caar qwen-companion-context--focused)))

@@ -28,6 +28,7 @@
 
 (require 'cl-lib)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-context)
 (require 'qwen-companion-daemon)
 (require 'qwen-companion-environment)
 (require 'qwen-companion-messages)
@@ -75,7 +76,7 @@
             (list "pass" "Compiled files" "up to date" "")))))
 
 (defun qwen-companion-doctor--companion ()
-  "Return the results for the mode, its roots and its terminals."
+  "Return the results for the mode, its roots, sessions and context."
   (append
    (list
     (pcase (qwen-companion-state)
@@ -90,8 +91,8 @@
           (list "fail" "Workspace roots" reason "open a file of a project")
         (list "pass" "Workspace roots"
               (mapconcat #'abbreviate-file-name (qwen-companion-roots-published) ", ") ""))
-      (qwen-companion-doctor--sessions)))
-   (qwen-companion-doctor--terminals)
+      (qwen-companion-doctor--sessions)
+      (qwen-companion-doctor--context)))
    (unless (eq 'off (qwen-companion-daemon-state))
      (list (list (if (eq 'connected (qwen-companion-daemon-state)) "pass" "fail")
                  "Daemon"
@@ -115,15 +116,33 @@
               "")
       (list "warn" "Connected CLIs" "none" "M-x qwen-companion-run, or /ide enable in a CLI"))))
 
+(defun qwen-companion-doctor--context ()
+  "Return the check of the context that was sent last; it names no file."
+  (let ((sent (qwen-companion-context-sent)))
+    (if (not sent)
+        (list "warn" "Context" "nothing has been sent" "visit a file of the project")
+      (list "pass" "Context"
+            (format "sent: open files %d, current ones %d"
+                    (length (plist-get sent :files))
+                    (if (plist-get sent :active) 1 0))
+            ""))))
+
 (defun qwen-companion-doctor--terminals ()
-  "Return a check of each terminal whose CLI is not connected."
+  "Return the live terminals with CLIs, as a vector for `json-encode'."
   (let ((connected (mapcar #'qwen-companion-terminal-session-buffer
                            (qwen-companion-backend-sessions))))
     (cl-loop for buffer in (qwen-companion-terminal-buffers)
-             when (and (process-live-p (get-buffer-process buffer))
-                       (not (memq buffer connected)))
-             collect (list "warn" (buffer-name buffer) "the CLI in there is not connected"
-                           "/ide enable in there"))))
+             for process = (get-buffer-process buffer)
+             for directory = (buffer-local-value 'qwen-companion-terminal-directory buffer)
+             when (and (process-live-p process)
+                       (process-id process)
+                       (qwen-companion-backend-unicode-p directory))
+             collect (list (cons 'name (buffer-name buffer))
+                           (cons 'pid (process-id process))
+                           (cons 'directory directory)
+                           (cons 'connected (if (memq buffer connected) t :json-false)))
+             into terminals
+             finally return (vconcat terminals))))
 
 ;;; The rest
 
@@ -135,7 +154,8 @@
          ;; json.el writes nil as null.
          (cons 'port (and (eq 'ready (qwen-companion-state))
                           (qwen-companion-backend-port)))
-         (cons 'roots (vconcat (qwen-companion-roots-published))))))
+         (cons 'roots (vconcat (qwen-companion-roots-published)))
+         (cons 'terminals (qwen-companion-doctor--terminals)))))
 
 (defun qwen-companion-doctor--start ()
   "Start the Python part, whose results are added to the current buffer."

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """`python -m qwen_companion.doctor`: check the chain from the Python packages to the settings of the CLIs.
 
-Reads a JSON object from standard input: `editor_pid`, `port` (null while nothing is served) and `roots`.  Prints one
-line for each check, an Emacs Lisp list ("pass"|"warn"|"fail" NAME TEXT REMEDY) of strings.  No line holds a secret or
+Reads a JSON object from standard input: `editor_pid`, `port` (null while nothing is served), `roots` and `terminals`
+(objects with `name`, `pid`, `directory` and `connected`, one for each CLI that Emacs has started).  Prints one line for
+each check, an Emacs Lisp list ("pass"|"warn"|"fail" NAME TEXT REMEDY) of strings.  No line holds a secret or
 the content of a file.  Runs also where packages are missing: what needs them is imported after they were looked at.
 """
 
@@ -37,8 +38,11 @@ _INITIALIZE: Final = {
     "clientInfo": {"name": "qwen-companion-doctor", "version": "1"},
 }
 
-_CLIS: Final = {"qwen": "npm install -g @qwen-code/qwen-code", "gemini": "npm install -g @google/gemini-cli"}
-"""Programs of CLIs, and how each is installed."""
+_CLIS: Final = {
+    "qwen": ("Qwen Code", "npm install -g @qwen-code/qwen-code"),
+    "gemini": ("Gemini CLI", "npm install -g @google/gemini-cli"),
+}
+"""Programs of CLIs, the name of each and how it is installed."""
 
 
 @frozen
@@ -249,7 +253,7 @@ class _Client:
 def clis(environ: Mapping[str, str]) -> Iterator[Check]:
     """Check which CLIs are on the path, and that they say their version."""
     found = False
-    for program, install in _CLIS.items():
+    for program, (name, install) in _CLIS.items():
         path = shutil.which(program, path=environ.get("PATH"))
         if path is None:
             continue
@@ -265,9 +269,63 @@ def clis(environ: Mapping[str, str]) -> Iterator[Check]:
         if done.returncode or not version[0]:
             yield Check("fail", program, f"{path} --version ends with status {done.returncode}", install)
         else:
-            yield Check("pass", program, f"{version[0]} at {path}")
+            yield _served(program, name, version[0], path)
     if not found:
-        yield Check("fail", "CLI", "neither qwen nor gemini is on the path", _CLIS["qwen"])
+        yield Check("fail", "CLI", "neither qwen nor gemini is on the path", _CLIS["qwen"][1])
+
+
+def _served(program: str, name: str, version: str, path: str) -> Check:
+    """Check that a generation of the CLI `name` in `version` is served."""
+    from qwen_companion.discovery.dialects import DIALECTS
+
+    known = re.match(r"(\d+)\.(\d+)", version)
+    if known is None:
+        return Check("pass", program, f"{version} at {path}")
+    own = (int(known[1]), int(known[2]))
+    first = re.compile(re.escape(name) + r" (\d+)\.(\d+)")
+    rows = [(int(row[1]), int(row[2]), dialect) for dialect in DIALECTS if (row := first.match(dialect.generation))]
+    fitting = [row for row in rows if row[:2] <= own]
+    if not fitting:
+        return Check("warn", program, f"{version} at {path} is older than those that are served", _CLIS[program][1])
+    dialect = max(fitting, key=lambda row: row[:2])[2]
+    text = f"{version} at {path}, served like {dialect.generation}"
+    if dialect.opt_in:
+        return Check("warn", program, text, "customize qwen-companion-imitate-vscode")
+    return Check("pass", program, text)
+
+
+def terminals(started: Iterable[Mapping[str, Any]], port: int | None, roots: Iterable[str]) -> Iterator[Check]:
+    """Check that the CLIs that Emacs has `started` are connected to `port`, else what they lack of the discovery."""
+    inside = [os.path.realpath(root) for root in roots]
+    for terminal in started:
+        ports = _ports(terminal["pid"])
+        served = "the mode is off" if port is None else f"Emacs serves {port}"
+        named = None if ports is None else ", ".join(sorted(ports)) or "no port"
+        directory = os.path.realpath(terminal["directory"])
+        if terminal["connected"]:
+            yield Check("pass", terminal["name"], f"connected; its environment names {named or 'an unknown port'}")
+        elif port is not None and not any(os.path.commonpath((root, directory)) == root for root in inside):
+            text = f"not connected: {terminal['directory']} is below none of the workspace roots"
+            yield Check("warn", terminal["name"], text, "visit a file in there")
+        elif ports is not None and ports != {str(port)}:
+            text = f"not connected: its environment names {named}, and {served}"
+            yield Check("warn", terminal["name"], text, "/ide enable in there, or end it and M-x qwen-companion-run")
+        else:
+            yield Check("warn", terminal["name"], "the CLI in there is not connected", "/ide enable in there")
+
+
+def _ports(pid: int) -> set[str] | None:
+    """Return the ports that the environment of the process `pid` names for CLIs, None when it cannot be read."""
+    import psutil
+
+    from qwen_companion.discovery.dialects import DIALECTS, Value, in_effect
+
+    try:
+        environ = psutil.Process(pid).environ()
+    except (psutil.Error, OSError):
+        return None
+    names = [name for name, value in in_effect(DIALECTS, opt_in=False)[1] if value is Value.PORT_STRING]
+    return {environ[name] for name in names if name in environ}
 
 
 def settings(roots: list[str], environ: Mapping[str, str]) -> Iterator[Check]:
@@ -347,6 +405,7 @@ def run(request: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[Chec
         root = next((root for root in roots if os.path.isdir(root)), None)
         if token and root and all(check.status == "pass" for check in served):
             yield proposal(port, token, root)
+    yield from terminals(request["terminals"], port, request["roots"])
     yield from clis(environ)
     yield from settings(request["roots"], environ)
 

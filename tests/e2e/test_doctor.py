@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -19,6 +20,8 @@ def test_the_doctor_finds_nothing_wrong_and_tells_no_secret(stage: Stage) -> Non
     stage.screen.wait_for("Nothing failed.")
     report = stage.emacs.buffer_text("*qwen-companion doctor*")
     assert "pass Connected CLIs: Qwen Code 0.24.4 in " in report
+    assert re.search(r"pass \*qwen: .*\*: connected; its environment names \d+$", report, re.MULTILINE)
+    assert "pass Context: sent: open files 1, current ones 1" in report
     assert "answers, and refuses callers without the token" in report
     assert "pass A proposal, and back: Emacs has taken it" in report
     assert "warn" not in report

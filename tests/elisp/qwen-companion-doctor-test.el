@@ -59,6 +59,35 @@
       (should (string-match-p "^fail Companion: no room\\\\nleft$" (buffer-string)))
       (should (string-match-p "Something failed, see above" (buffer-string))))))
 
+(ert-deftest qwen-companion-doctor-test-context ()
+  "The report counts the files that were told, and names none."
+  (let ((qwen-companion-backend--state 'ready)
+        (qwen-companion-context--sent nil))
+    (should (member '("warn" "Context" "nothing has been sent" "visit a file of the project")
+                    (qwen-companion-doctor--companion)))
+    (setq qwen-companion-context--sent
+          '(:files ((:path "/salary/a") (:path "/salary/b")) :active "/salary/a" :text "hidden"))
+    (let ((checks (qwen-companion-doctor--companion)))
+      (should (member '("pass" "Context" "sent: open files 2, current ones 1" "") checks))
+      (should-not (string-match-p "salary\\|hidden" (format "%s" checks))))))
+
+(ert-deftest qwen-companion-doctor-test-terminals ()
+  "Emacs tells the Python part of the live terminals with CLIs."
+  (qwen-companion-test-with-files nil
+    (with-temp-buffer
+      (rename-buffer "*qwen: é*" t)
+      (setq qwen-companion-terminal-directory default-directory)
+      (should (equal [] (qwen-companion-doctor--terminals)))
+      (let ((process (start-process "cat" (current-buffer) "cat")))
+        (unwind-protect
+            (let ((request (json-parse-string (qwen-companion-doctor--request))))
+              (should (equal (list (buffer-name) (process-id process) default-directory :false)
+                             (mapcar (lambda (key)
+                                       (gethash key (aref (gethash "terminals" request) 0)))
+                                     '("name" "pid" "directory" "connected")))))
+          (set-process-query-on-exit-flag process nil)
+          (delete-process process))))))
+
 (ert-deftest qwen-companion-doctor-test-no-python ()
   "An interpreter that cannot run the checks, and none at all."
   (let ((qwen-companion-python "false"))

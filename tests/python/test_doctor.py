@@ -6,7 +6,9 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -96,8 +98,55 @@ def test_the_clis_on_the_path(environ: dict[str, str]) -> None:
     program(environ, "qwen", "echo 0.24.4")
     program(environ, "gemini", "exit 3")
     qwen, gemini = doctor.clis(environ)
-    assert (qwen.status, qwen.text) == ("pass", f"0.24.4 at {environ['PATH']}/qwen")
+    assert (qwen.status, qwen.text) == (
+        "pass",
+        f"0.24.4 at {environ['PATH']}/qwen, served like Qwen Code 0.15 and later",
+    )
     assert (gemini.status, gemini.text) == ("fail", f"{environ['PATH']}/gemini --version ends with status 3")
+
+
+@pytest.mark.parametrize(
+    ("version", "status", "text"),
+    [
+        ("0.13.1", "pass", "served like Qwen Code 0.12"),
+        ("1.0.0", "pass", "served like Qwen Code 0.15 and later"),
+        ("0.0.14", "warn", "is older than those that are served"),
+    ],
+)
+def test_the_generation_of_a_cli(environ: dict[str, str], version: str, status: str, text: str) -> None:
+    program(environ, "qwen", f"echo {version}")
+    (check,) = doctor.clis(environ)
+    assert (check.status, check.text.endswith(text)) == (status, True)
+
+
+def test_a_cli_that_is_served_on_demand_only(environ: dict[str, str]) -> None:
+    program(environ, "gemini", "echo 0.6.1")
+    (check,) = doctor.clis(environ)
+    assert (check.status, check.remedy) == ("warn", "customize qwen-companion-imitate-vscode")
+
+
+def test_terminals_and_their_environment(tmp_path: Path) -> None:
+    def said_of(told: Mapping[str, str], port: int | None, roots: list[str], connected: bool = False) -> str:
+        process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, env={"PATH": os.environ["PATH"], **told})
+        try:
+            terminal = {"name": "*qwen: x*", "pid": process.pid, "directory": str(tmp_path), "connected": connected}
+            (check,) = doctor.terminals([terminal], port, roots)
+            return f"{check.status} {check.text} -> {check.remedy}"
+        finally:
+            process.communicate()
+
+    here = {"QWEN_CODE_IDE_SERVER_PORT": str(PORT), "GEMINI_CLI_IDE_SERVER_PORT": str(PORT)}
+    roots = [str(tmp_path)]
+    assert said_of(here, PORT, roots, connected=True) == f"pass connected; its environment names {PORT} -> "
+    assert said_of(here, PORT, roots) == "warn the CLI in there is not connected -> /ide enable in there"
+    again = "/ide enable in there, or end it and M-x qwen-companion-run"
+    other = said_of(here, 1, roots)
+    assert other == f"warn not connected: its environment names {PORT}, and Emacs serves 1 -> {again}"
+    before = said_of({}, PORT, roots)
+    assert before == f"warn not connected: its environment names no port, and Emacs serves {PORT} -> {again}"
+    outside = said_of(here, PORT, [str(tmp_path / "project")])
+    assert outside == f"warn not connected: {tmp_path} is below none of the workspace roots -> visit a file in there"
+    assert "and the mode is off" in said_of(here, None, [])
 
 
 @pytest.mark.parametrize(
@@ -148,7 +197,7 @@ def test_the_report_is_emacs_lisp_without_secrets(
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     program(environ, "qwen", "printf '1\"2\\\\3\\n'")
-    request: dict[str, object] = {"editor_pid": os.getpid(), "port": PORT, "roots": []}
+    request: dict[str, object] = {"editor_pid": os.getpid(), "port": PORT, "roots": [], "terminals": []}
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(request)))
     doctor.main()
     report = capsys.readouterr().out
