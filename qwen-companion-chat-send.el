@@ -26,7 +26,8 @@
 ;;
 ;; `@' and a name refer to a file.  The prompt is sent with a link to each such
 ;; file that exists in the daemon's workspace, as seen from here; the daemon
-;; reads the file of that name on its own host.
+;; reads the file of that name on its own host, also an image.  An image from
+;; elsewhere, as from the clipboard, is sent itself.
 
 ;;; Code:
 
@@ -95,34 +96,48 @@ at the end belongs to the name only if there is such a file."
                        (qwen-companion-chat-send--readable-p name))
              return name)))
 
-(defun qwen-companion-chat-send--referenced-files (text)
-  "Return the files that TEXT refers to, each once and in order.
-References in code blocks are ignored."
+(defun qwen-companion-chat-send--referenced-image (word)
+  "Return the absolute name of the image file of this machine that WORD names.
+Return nil when WORD, after `@', is relative or names something else."
+  (let* ((file-name-handler-alist nil)
+         (name (qwen-companion-quote-unescape word))
+         (case-fold-search t))
+    (and (string-match-p "\\.\\(?:png\\|jpe?g\\|gif\\|webp\\|bmp\\)\\'" name)
+         (file-name-absolute-p name)
+         (file-regular-p name)
+         (expand-file-name name))))
+
+(defun qwen-companion-chat-send--references (text)
+  "Return parts of a prompt for the files that TEXT refers to.
+Each file has one part, in order: a link where the daemon reads the file,
+else an image.  References in code blocks are ignored."
   (with-temp-buffer
     (insert text)
     (goto-char (point-min))
-    (let (links)
+    (let (parts)
       (while (re-search-forward
               (concat qwen-companion-chat-send--link "\\|^[ \t]*\\(?3:```+\\)[^`\n]*$")
               nil t)
         (if-let* ((fence (match-string 3)))
             (unless (re-search-forward (format "^[ \t]*%s`*[ \t]*$" fence) nil t)
               (goto-char (point-max)))
-          (when-let* ((file (qwen-companion-chat-send--referenced-file
-                             (match-string-no-properties 2))))
-            (push file links))))
-      (delete-dups (nreverse links)))))
+          (let ((word (match-string-no-properties 2)))
+            (if-let* ((file (qwen-companion-chat-send--referenced-file word)))
+                (push (list :kind 'link :path file) parts)
+              (when-let* ((image (qwen-companion-chat-send--referenced-image word)))
+                (push (list :kind 'image :path image) parts))))))
+      (delete-dups (nreverse parts)))))
 
 (defun qwen-companion-chat-send--parts (text)
-  "Return the parts of the prompt TEXT: the text, and links to its files.
+  "Return the parts of the prompt TEXT: the text, and its links and images.
 Each link is on a line of its own after the text.  The text keeps the
 names, because the daemon silently drops a link that it may not read."
   (let ((part (lambda (text)
                 (append '(:kind text) (qwen-companion-spool-pack text)))))
     (cons (funcall part text)
-          (mapcan (lambda (file)
-                    (list (funcall part "\n") (list :kind 'link :path file)))
-                  (qwen-companion-chat-send--referenced-files text)))))
+          (mapcan (lambda (reference)
+                    (list (funcall part "\n") reference))
+                  (qwen-companion-chat-send--references text)))))
 
 ;;; Completion
 
@@ -361,6 +376,20 @@ With `send', `electric-newline-and-maybe-indent' inserts a newline."
   "Return non-nil when the prompt is empty."
   (and (null qwen-companion-chat-send--kept)
        (string-blank-p (qwen-companion-chat-send--text))))
+
+;;; Images
+
+(defun qwen-companion-chat-paste-image ()
+  "Insert a reference to the image of the clipboard into the prompt.
+The image is sent with the prompt.  Where it is known that the model
+takes none, the prompt comes back then."
+  (interactive nil qwen-companion-chat-mode)
+  (let ((file (qwen-companion-spool-clipboard-image)))
+    (when (< (point) qwen-companion-chat-blocks-prompt-start)
+      (goto-char (point-max)))
+    (unless (memq (char-before) '(?\s ?\n))
+      (insert " "))
+    (insert "@" (qwen-companion-quote-escape file) " ")))
 
 ;;; Sending
 

@@ -583,6 +583,8 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
                      ("C-c C-w" . qwen-companion-chat-copy-code)
                      ("C-c TAB" . qwen-companion-chat-insert-code)
                      ("C-c C-t" . qwen-companion-chat-toggle-markup)
+                     ("C-c C-f" . qwen-companion-chat-fork)
+                     ("C-c C-y" . qwen-companion-chat-paste-image)
                      ("M-p" . qwen-companion-chat-previous-prompt)
                      ("M-n" . qwen-companion-chat-next-prompt)
                      ("M-r" . qwen-companion-chat-search-prompt)))
@@ -616,6 +618,7 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
     ["Show or Hide Markup" qwen-companion-chat-toggle-markup]
     ["Previous Prompt" qwen-companion-chat-previous-prompt]
     ["Search the Prompts..." qwen-companion-chat-search-prompt]
+    ["Paste the Image of the Clipboard" qwen-companion-chat-paste-image]
     "---"
     ["Copy the Code Block" qwen-companion-chat-copy-code]
     ["Insert It into the Last File" qwen-companion-chat-insert-code]
@@ -626,6 +629,7 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
     ["What Fills the Context" qwen-companion-chat-show-usage]
     "---"
     ["New Chat" (qwen-companion-chat t)]
+    ["Go On in a Copy" qwen-companion-chat-fork]
     ["Go to a Chat..." qwen-companion-chat-switch]
     ["List of Sessions" qwen-companion-chats]
     ["Read It Again" qwen-companion-chat-reload]))
@@ -650,6 +654,7 @@ In the prompt, edited like any text:
 \\[qwen-companion-chat-previous-prompt], \\[qwen-companion-chat-next-prompt]	go through the prompts sent before
 \\[qwen-companion-chat-search-prompt]	choose from the prompts sent before
 \\[completion-at-point]	complete @file and /command
+\\[qwen-companion-chat-paste-image]	send the image of the clipboard with it
 
 While it works:
 
@@ -667,6 +672,7 @@ Everywhere:
 \\[qwen-companion-chat-insert-code]	insert it at point in the last file
 \\[qwen-companion-chat-toggle-markup]	show or hide the markup of answers
 \\[qwen-companion-chat-export]	write the chat to a Markdown or Org file
+\\[qwen-companion-chat-fork]	go on in a copy of the conversation, in a new chat
 \\[qwen-companion-chat-set-mode], \\[qwen-companion-chat-set-model]	choose the approval mode, the model
 \\[qwen-companion-chat-show-usage]	show what fills the context window
 \\[qwen-companion-chat-reload]	read the conversation again; load a session that has ended
@@ -762,6 +768,28 @@ The session is opened once a daemon is connected."
       (setq qwen-companion-chat--names (cons (qwen-companion-chat--name) (buffer-name)))
       (qwen-companion-chat-open-session id))
     buffer))
+
+(defun qwen-companion-chat-fork ()
+  "Go on in a copy of this conversation, in a new chat; this one stays.
+The copy ends with the last turn that has ended."
+  (interactive nil qwen-companion-chat-mode)
+  (unless qwen-companion-chat-session-id
+    (user-error "There is no session yet"))
+  (when-let* ((trouble (qwen-companion-chat-trouble)))
+    (user-error "%s" trouble))
+  (qwen-companion-chat-call
+   'daemon-fork (list :session qwen-companion-chat-session-id)
+   (lambda (reply)
+     (if-let* ((error (qwen-companion-daemon-reply-error reply)))
+         (qwen-companion-backend-notice error)
+       (let ((asked (eq (current-buffer) (window-buffer)))
+             (fork (qwen-companion-chat-make-buffer
+                    (qwen-companion-daemon-reply-session reply))))
+         ;; A user who has gone elsewhere meanwhile stays there.
+         (if (and asked (not (active-minibuffer-window)))
+             (progn (pop-to-buffer-same-window fork)
+                    (goto-char (point-max)))
+           (message "The copy of the conversation is in %s" (buffer-name fork))))))))
 
 ;;;###autoload
 (defun qwen-companion-chat (&optional new)

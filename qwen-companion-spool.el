@@ -103,6 +103,18 @@ a Python process, it is among the temporary files of Emacs.  Signal a
        (signal (car err) (cdr err))))
     file))
 
+;;; Images
+
+(defun qwen-companion-spool-clipboard-image ()
+  "Put the image of the clipboard into a new private file; return its name.
+Signal a `user-error' when there is none, or no Python process."
+  (let ((image (or (ignore-errors (gui-get-selection 'CLIPBOARD 'image/png))
+                   (user-error "There is no image in the clipboard")))
+        (spool (or (qwen-companion-backend-spool)
+                   (user-error "The companion is not running; M-x qwen-companion-mode starts it")))
+        (coding-system-for-write 'binary))
+    (make-temp-file (expand-file-name "image-" spool) nil ".png" image)))
+
 ;;; Receiving
 
 (defsubst qwen-companion-spool--file (payload)

@@ -24,8 +24,8 @@
 
 ;;; Code:
 
-(require 'qwen-companion-backend)
 (require 'qwen-companion-quote)
+(require 'qwen-companion-spool)
 (require 'qwen-companion-terminal)
 
 (defun qwen-companion-terminal-files--mention (file)
@@ -54,12 +54,7 @@ The CLI is that of this terminal, or else of the project."
                    (or (car (qwen-companion-terminal-recent
                              (qwen-companion-terminal-here)))
                        (user-error "No CLI that was started by M-x qwen-companion-run is here"))))
-         (image (or (ignore-errors (gui-get-selection 'CLIPBOARD 'image/png))
-                    (user-error "There is no image in the clipboard")))
-         (spool (or (qwen-companion-backend-spool)
-                    (user-error "The companion is not running; M-x qwen-companion-mode starts it")))
-         (file (let ((coding-system-for-write 'binary))
-                 (make-temp-file (expand-file-name "image-" spool) nil ".png" image))))
+         (file (qwen-companion-spool-clipboard-image)))
     (with-current-buffer buffer
       (qwen-companion-terminal-files--mention file))))
 

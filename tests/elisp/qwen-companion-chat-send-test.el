@@ -164,9 +164,54 @@ It is the value of `default-directory' there."
   (qwen-companion-chat-send-test-with '(("a.el" "one\n") ("b" "two\n") ("b!" "three\n"))
     (pcase-dolist (`(,text . ,file) '(("what is @a.el?" . "a.el") ("(see @a.el)." . "a.el")
                                       ("@b, then" . "b") ("@b!" . "b!")))
-      (should (equal (list (expand-file-name file))
-                     (qwen-companion-chat-send--referenced-files text))))
-    (should-not (qwen-companion-chat-send--referenced-files "who is @?"))))
+      (should (equal `((:kind link :path ,(expand-file-name file)))
+                     (qwen-companion-chat-send--references text))))
+    (should-not (qwen-companion-chat-send--references "who is @?"))))
+
+(ert-deftest qwen-companion-chat-send-test-images ()
+  "The daemon reads those of its workspace; others are sent, by absolute names."
+  (qwen-companion-chat-send-test-with '(("project/a.png" "") ("b c.PNG" "") ("text" ""))
+    (qwen-companion-chat-test-tell
+     'daemon-state :state 'connected :host "127.0.0.1:4170" :local t
+     :workspace (expand-file-name "project"))
+    (let ((image (expand-file-name "b c.PNG")))
+      (should (equal `((:kind link :path ,(expand-file-name "project/a.png"))
+                       (:kind image :path ,image))
+                     (qwen-companion-chat-send--references
+                      (format "@a.png @%s @../b\\ c.PNG @%s @%s.png @%s"
+                              (qwen-companion-quote-escape image) (expand-file-name "text")
+                              (expand-file-name "none") (qwen-companion-quote-escape image)))))
+      ;; A daemon elsewhere has none of the files of this machine.
+      (qwen-companion-chat-test-tell
+       'daemon-state :state 'connected :host "h:1" :workspace "/nowhere/project")
+      (should (equal `((:kind image :path ,image))
+                     (qwen-companion-chat-send--references
+                      (concat "@a.png @" (qwen-companion-quote-escape image))))))))
+
+(ert-deftest qwen-companion-chat-send-test-the-image-of-the-clipboard ()
+  (qwen-companion-chat-send-test-with '(("project/a" ""))
+    (qwen-companion-chat-test-tell
+     'daemon-state :state 'connected :host "127.0.0.1:4170" :local t
+     :workspace (expand-file-name "project"))
+    (should (equal "There is no image in the clipboard"
+                   (cadr (should-error (qwen-companion-chat-paste-image) :type 'user-error))))
+    (cl-letf (((symbol-function 'gui-get-selection)
+               (lambda (_selection type) (and (eq type 'image/png) "\211PNG\r\n\0")))
+              ((symbol-function 'qwen-companion-backend-spool) (lambda () default-directory)))
+      (insert "look:")
+      (goto-char (point-min))
+      (call-interactively (key-binding (kbd "C-c C-y")))
+      (let* ((parts (qwen-companion-chat-send--parts (qwen-companion-chat-send-test--prompt)))
+             (file (plist-get (nth 2 parts) :path)))
+        (should (eq 'image (plist-get (nth 2 parts) :kind)))
+        (should (equal (format "look: @%s " (qwen-companion-quote-escape file))
+                       (qwen-companion-chat-send-test--prompt)))
+        (should (= #o600 (file-modes file)))
+        (should (equal (string-to-unibyte "\211PNG\r\n\0")
+                       (with-temp-buffer
+                         (set-buffer-multibyte nil)
+                         (insert-file-contents-literally file)
+                         (buffer-string))))))))
 
 (ert-deftest qwen-companion-chat-send-test-files-of-another-machine ()
   "No remote file, and no file of a workspace with a remote name, is looked for."

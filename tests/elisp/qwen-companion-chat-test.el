@@ -575,6 +575,30 @@
        :workspace "/ssh:example.org:/srv/it"))
     (should (string-search "/srv/it" qwen-companion-chat--header))))
 
+(ert-deftest qwen-companion-chat-test-goes-on-in-a-copy ()
+  "The copy is shown where it was asked for, and read from the daemon."
+  (qwen-companion-chat-test-with
+    (let ((chat (current-buffer)))
+      (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "Said."))
+      (call-interactively (key-binding (kbd "C-c C-f")))
+      (should (equal "s" (plist-get (car (qwen-companion-test-sent 'daemon-fork)) :session)))
+      (qwen-companion-chat-test-reply 'daemon-fork :error "The daemon cannot fork a conversation."
+                                      :problem 'unsupported)
+      (should (equal (list chat) (qwen-companion-chat-buffers)))
+      (qwen-companion-chat-fork)
+      (qwen-companion-chat-test-reply 'daemon-fork :session "copy")
+      (should (eq (qwen-companion-chat-buffer "copy") (window-buffer)))
+      (should (equal "copy" (plist-get (car (last (qwen-companion-test-sent 'daemon-load)))
+                                       :session)))
+      (should (string-search "Said." (with-current-buffer chat
+                                       (qwen-companion-chat-test-conversation))))
+      ;; Elsewhere, the window is left alone.
+      (with-current-buffer chat
+        (qwen-companion-chat-fork))
+      (qwen-companion-chat-test-reply 'daemon-fork :session "another")
+      (should (eq (qwen-companion-chat-buffer "copy") (window-buffer)))
+      (should (qwen-companion-chat-buffer "another")))))
+
 (ert-deftest qwen-companion-chat-test-times-by-option ()
   (qwen-companion-chat-test-with
     (let ((qwen-companion-chat-time-format "%S seconds"))

@@ -375,6 +375,8 @@ class FakeDaemon:
     def __init__(self, token: str | None = TOKEN) -> None:
         self.token = token
         self.capabilities = reply("capabilities")
+        self.providers: list[Json] = []
+        """The list of `/workspace/providers`."""
         self.sessions: dict[str, FakeSession] = {}
         self.asked: list[Asked] = []
         self.numbers = itertools.count(1)
@@ -386,6 +388,7 @@ class FakeDaemon:
         of_session: Sequence[tuple[str, str, _Answerer]] = (
             ("DELETE", "", _close),
             ("POST", "/detach", _detach),
+            ("POST", "/branch", self._branch),
             ("POST", "/prompt", self._prompt),
             ("POST", "/cancel", _cancel),
             ("POST", "/model", _model),
@@ -402,6 +405,7 @@ class FakeDaemon:
         self._application = Starlette(
             routes=[
                 Route("/capabilities", self._capabilities),
+                Route("/workspace/providers", self._providers),
                 Route("/session", self._create, methods=["POST"]),
                 Route("/workspace/{cwd:path}/sessions", self._list),
                 Route("/session/{session}/load", self._load, methods=["POST"]),
@@ -531,6 +535,9 @@ class FakeDaemon:
     async def _capabilities(self, request: Request) -> Response:
         return JSONResponse(self.capabilities)
 
+    async def _providers(self, request: Request) -> Response:
+        return JSONResponse({"v": 1, "providers": self.providers})
+
     async def _create(self, request: Request) -> Response:
         body: Json = await request.json()
         if body.get("cwd", ROOT) != ROOT:
@@ -550,6 +557,12 @@ class FakeDaemon:
     async def _list(self, request: Request) -> Response:
         row = reply("sessions")["sessions"][0]
         return JSONResponse({"sessions": [{**row, "sessionId": identifier} for identifier in self.sessions]})
+
+    def _branch(self, session: FakeSession, request: Request, body: Any) -> Response:
+        fork = self.add_session()
+        for past in session.ring:
+            fork.emit({**past, "data": {**past["data"], "sessionId": fork.id}})
+        return JSONResponse({**fork.membership(request), "attached": False}, status_code=201)
 
     def _prompt(self, session: FakeSession, request: Request, body: Any) -> Response:
         identifier = f"prompt-{next(self.numbers)}"

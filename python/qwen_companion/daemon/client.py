@@ -36,9 +36,11 @@ from qwen_companion.daemon.errors import (
 )
 from qwen_companion.daemon.memberships import Memberships
 from qwen_companion.daemon.models import (
+    BRANCH_FEATURE,
     ENVELOPE_VERSION,
     MID_TURN_FEATURE,
     PROTOCOL,
+    PROVIDERS_FEATURE,
     REQUIRED_FEATURES,
     SNAPSHOT_FEATURE,
     ApprovalModeReply,
@@ -51,6 +53,8 @@ from qwen_companion.daemon.models import (
     MidTurnReply,
     PromptBlock,
     PromptReply,
+    ProviderModel,
+    ProvidersReply,
     RemovedReply,
     SessionReply,
     SessionsReply,
@@ -124,6 +128,8 @@ class DaemonClient:
         self._progress = progress
         self._stream_parameters: Mapping[str, str | int] = {}
         self._takes_messages = False
+        self._knows_providers = False
+        self._forks = False
         try:
             self._http = httpx2.AsyncClient(
                 base_url=self.url,
@@ -170,6 +176,8 @@ class DaemonClient:
         if SNAPSHOT_FEATURE in found.features:
             self._stream_parameters = {"snapshot": 1, "maxQueued": _QUEUE_LENGTH}
         self._takes_messages = MID_TURN_FEATURE in found.features
+        self._knows_providers = PROVIDERS_FEATURE in found.features
+        self._forks = BRANCH_FEATURE in found.features
         return found
 
     async def list_sessions(self, workspace: str) -> tuple[SessionSummary, ...]:
@@ -204,6 +212,22 @@ class DaemonClient:
         reply = await self._ask_agent(LoadReply, "/load", session_id, {})
         self._joined(reply)
         return reply
+
+    async def branch(self, session_id: str) -> SessionReply:
+        """Fork a session at its last turn, and take part in the new one.
+
+        UnsupportedError when the daemon cannot do this, InvalidRequestError when nothing was said in the session.
+        """
+        if not self._forks:
+            raise UnsupportedError("The daemon cannot fork a conversation.")
+        try:
+            return self._joined(await self._ask(SessionReply, "POST", "/branch", session_id, body={}, limit_s=LOAD_S))
+        except ServerFailedError as error:
+            if error.status != HTTPStatus.INTERNAL_SERVER_ERROR:
+                raise
+            # "Source session not found or empty" (0.24.4)
+            text = "The daemon did not fork the conversation; is there a finished turn in it?"
+            raise InvalidRequestError(text, error.status, error.code) from None
 
     async def _ask_agent(self, model: type[W], path: str, session_id: str | None, body: Mapping[str, Any]) -> W:
         """POST a request to `path` that needs the daemon's agent; repeat it while that is slow to start (HTTP 504)."""
@@ -310,6 +334,15 @@ class DaemonClient:
     async def context(self, session_id: str) -> ContextReply:
         """Models and approval modes."""
         return await self._ask(ContextReply, "GET", "/context", session_id)
+
+    async def model_in_use(self, session_id: str) -> ProviderModel | None:
+        """Return the session's model as the daemon's settings have it; None when they do not, or cannot be asked."""
+        if not self._knows_providers:
+            return None
+        current = (await self.context(session_id)).state.models.current_model_id
+        reply = await self._ask(ProvidersReply, "GET", "/workspace/providers")
+        known = (model for provider in reply.providers for model in provider.models)
+        return next((model for model in known if model.model_id == current), None)
 
     async def context_usage(self, session_id: str) -> ContextUsageReply:
         """Return how full the context window is."""

@@ -299,7 +299,12 @@ class Conversation:
     # --- Acting
 
     async def prompt(self, parts: Sequence[models.PromptBlock]) -> str:
-        """Send `parts`, once, after the texts held back for the model; return the turn that it will be."""
+        """Send `parts`, once, after the texts held back for the model; return the turn that it will be.
+
+        :raises UnsupportedError: for an image, when the model is known to take none
+        """
+        if any(isinstance(part, models.ImageBlock) for part in parts):
+            await self._check_images()
         notes = tuple(self._notes)
         before = [models.TextBlock(f"{note}\n\n") for note in notes]
         reply = await self._client.prompt(self.session.session_id, [*before, *parts])
@@ -309,6 +314,12 @@ class Conversation:
         self._prompts.setdefault(turn, text[:_PROMPT_WORDS])
         self._tell_state()
         return turn
+
+    async def _check_images(self) -> None:
+        # Else the daemon puts "[image: image/png]" in the place of the image, and tells nobody (0.24.4).
+        model = await self._client.model_in_use(self.session.session_id)
+        if model is not None and model.modalities is not None and not model.modalities.image:
+            raise UnsupportedError(f"The model {line(model.name or model.model_id)} takes no images.")
 
     async def cancel(self) -> None:
         """End the running turn, if one runs."""

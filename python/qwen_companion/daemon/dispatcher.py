@@ -235,6 +235,8 @@ class CallDispatcher:
                 return await self._open_new(self._connected(), call.root, shared=call.scope == messages.SHARED)
             case messages.Load():
                 return await self._load(self._connected(), call)
+            case messages.Fork():
+                return await self._fork(self._connected(), call.session)
             case messages.Close():
                 await self._close(call.session, end=call.end)
             case _:
@@ -421,6 +423,12 @@ class CallDispatcher:
             raise GoneError("The daemon no longer has that session.")
         self._interrupted.setdefault(call.session, InterruptedTurns(call.shown))
         return await self._open(connection, session_id)
+
+    async def _fork(self, connection: _Connection, session: str) -> _CallResult:
+        reply = await connection.client.branch(self._conversation(session).session.session_id)
+        name = local_id("session", reply.session_id)
+        self._session_ids[name] = reply.session_id
+        return _CallResult(session=name)
 
     async def _open(self, connection: _Connection, session_id: str, root: str | None = None) -> _CallResult:
         name = local_id("session", session_id)

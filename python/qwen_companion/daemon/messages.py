@@ -200,6 +200,14 @@ class RemovePrompt:
 
 
 @frozen
+class Fork:
+    """`daemon-fork`: fork `session` at its last turn; the reply names the new session, which has to be loaded."""
+
+    method: ClassVar[str] = "daemon-fork"
+    session: str
+
+
+@frozen
 class AskCommands:
     """`daemon-commands`: ask for the slash commands."""
 
@@ -216,7 +224,7 @@ class AskUsage:
 
 
 SessionCall = (
-    Load | Close | Prompt | Cancel | SetModel | SetMode | Answer | Fetch | RemovePrompt | AskCommands | AskUsage
+    Load | Close | Prompt | Cancel | SetModel | SetMode | Answer | Fetch | RemovePrompt | Fork | AskCommands | AskUsage
 )
 Call = Connect | Start | Disconnect | Open | ListSessions | SessionCall
 

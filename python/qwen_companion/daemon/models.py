@@ -56,6 +56,12 @@ SNAPSHOT_FEATURE = "slow_client_warning"
 MID_TURN_FEATURE = "session_mid_turn_message_mutation"
 """The feature that a message can be given to the model during its turn, and taken back before the model reads it."""
 
+BRANCH_FEATURE = "session_branch"
+"""The feature that a session can be forked."""
+
+PROVIDERS_FEATURE = "workspace_providers"
+"""The feature that the daemon tells which of the models in its settings take images."""
+
 MID_TURN_CHARACTERS = 16 * 1024
 """How long such a message may be (0.24.4)."""
 
@@ -861,6 +867,32 @@ class ContextReply(Wire):
     """GET /session/:id/context."""
 
     state: ContextState = ContextState()
+
+
+class Modalities(Wire):
+    """Kinds of input of a model besides text."""
+
+    image: bool = False
+
+
+class ProviderModel(Wire):
+    """A model of the daemon's settings; `modalities` are None where they are unknown."""
+
+    model_id: str
+    name: str | None = None
+    modalities: Modalities | None = None
+
+
+class Provider(Wire):
+    """A provider of models."""
+
+    models: tuple[ProviderModel, ...] = ()
+
+
+class ProvidersReply(Wire):
+    """GET /workspace/providers.  A model set by the environment or by name only is not in it (0.24.4)."""
+
+    providers: tuple[Provider, ...] = ()
 
 
 class ContextUsage(Wire):

@@ -19,6 +19,7 @@ from typing import TypeVar
 import anyio
 import pytest
 
+from clis import QWEN_SETTINGS
 from model_types import Answer
 from qwen_companion.daemon.client import DaemonClient
 from qwen_companion.daemon.errors import (
@@ -31,6 +32,7 @@ from qwen_companion.daemon.models import (
     AgentMessageChunk,
     Cursor,
     Envelope,
+    ImageBlock,
     Payload,
     PermissionRequest,
     PermissionResolved,
@@ -49,6 +51,9 @@ from terminal import PATIENCE
 pytestmark = pytest.mark.anyio
 
 P = TypeVar("P", bound=Payload)
+
+DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+"""A PNG image of one pixel, in Base64."""
 
 NUMBERED = "".join(f"<{number:03}>" for number in range(400))
 """A text in which nothing can be missing, or be there twice, unseen."""
@@ -257,6 +262,56 @@ async def test_a_prompt_is_taken_out_of_the_queue(house: House) -> None:
         gate.set()
         assert await chat.turn(first) == "end_turn"
         assert chat.text(first) == NUMBERED
+
+
+@pytest.mark.parametrize(
+    "version",
+    [
+        pytest.param(version, id=version.name, marks=() if version.newest else pytest.mark.interop)
+        for version in VERSIONS
+    ],
+)
+async def test_an_image_reaches_a_model_that_takes_it(version: Version) -> None:
+    house = House(version)
+    try:
+        image = {"modalities": {"image": True}}
+        house.sandbox.write_cli_settings(
+            {**QWEN_SETTINGS, "model": {**QWEN_SETTINGS["model"], "generationConfig": image}}
+        )
+        house.serve.start()
+        house.model.say("A dot.")
+        async with house.session() as chat:
+            parts = [TextBlock("what is it?"), ImageBlock(DOT, "image/png")]
+            prompt = (await chat.client.prompt(chat.session, parts)).prompt_id
+            assert await chat.turn(prompt) == "end_turn"
+            # The daemon lists no model that only a name stands for.
+            assert await chat.client.model_in_use(chat.session) is None
+        assert f"data:image/png;base64,{DOT}" in json.dumps(house.model.next_request().body)
+    finally:
+        house.close()
+
+
+async def test_a_conversation_is_forked(house: House) -> None:
+    house.model.say("First.")
+    house.model.say("In the fork.")
+    async with house.session() as chat:
+        await chat.turn(await chat.prompt("one"))
+        fork = await chat.client.branch(chat.session)
+        assert fork.session_id != chat.session
+        loaded = await chat.client.load(fork.session_id)
+        events = [envelope.payload for envelope in (*loaded.compacted_replay, *loaded.live_journal)]
+        assert [event.content.text for event in events if isinstance(event, UserMessageChunk)] == ["one"]
+        async with EventStream(chat.client, fork.session_id, loaded.cursor) as stream:
+            forked = Chat(chat.client, fork.session_id, stream)
+            await forked.until(is_(ReplayDone))
+            assert await forked.turn(await forked.prompt("two")) == "end_turn"
+        await chat.client.detach(fork.session_id)
+        house.model.next_request()
+        assert "First." in json.dumps(house.model.next_request().body)
+        # The other goes on without it.
+        again = await chat.client.load(chat.session)
+        events = [envelope.payload for envelope in (*again.compacted_replay, *again.live_journal)]
+        assert [event.content.text for event in events if isinstance(event, UserMessageChunk)] == ["one"]
 
 
 # --- Permissions

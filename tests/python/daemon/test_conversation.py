@@ -105,6 +105,28 @@ async def test_images_and_links_are_sent(emacs: Emacs, daemon: FakeDaemon, chatt
     assert len(daemon.asked_for("/prompt")) == 1
 
 
+async def test_an_image_is_refused_where_the_model_is_known_to_take_none(
+    emacs: Emacs, daemon: FakeDaemon, chatting: Chatting, tmp_path: Path
+) -> None:
+    session, _, _ = chatting
+    image = tmp_path / "a.png"
+    image.write_bytes(b"\x89PNG")
+    current = fake_daemon.reply("context")["state"]["models"]["currentModelId"]
+    prompt = [text_part("look"), part("image", path=str(image))]
+    model: dict[str, Any] = {"modelId": current, "name": "Plain", "modalities": {}}
+    daemon.providers = [{"models": [{"modelId": "other", "modalities": {"image": True}}, model]}]
+    assert await emacs.refused("daemon-prompt", session=session, parts=prompt) == "unsupported"
+    assert daemon.asked_for("/prompt") == []
+    # A text goes to every model, and so does an image where nothing is known.
+    await emacs.call("daemon-prompt", session=session, parts=[text_part("look")])
+    for known in ({"image": True}, None):
+        daemon.providers = [{"models": [{**model, "modalities": known}]}]
+        await emacs.call("daemon-prompt", session=session, parts=prompt)
+    daemon.providers = []
+    await emacs.call("daemon-prompt", session=session, parts=prompt)
+    assert len(daemon.asked_for("/prompt")) == 4
+
+
 async def test_a_long_prompt_comes_by_file(emacs: Emacs, daemon: FakeDaemon, chatting: Chatting) -> None:
     session, _, _ = chatting
     text = "x" * 100_000

@@ -20,6 +20,8 @@ from qwen_companion.daemon.messages import (
     SessionChoices,
     SessionInfo,
     SlashCommands,
+    TextChange,
+    Turns,
 )
 from qwen_companion.emacs.messages import DaemonCall
 from qwen_companion.emacs.plists import Plist
@@ -238,6 +240,25 @@ async def test_the_shared_session_is_shared(emacs: Emacs, daemon: FakeDaemon) ->
     reply = await emacs.call("daemon-open", scope=lisp("shared"))
     assert reply.session == local_id("session", shared.id)
     assert (await emacs.call("daemon-open")).session != reply.session
+
+
+async def test_a_conversation_is_forked(emacs: Emacs, daemon: FakeDaemon, chatting: Chatting) -> None:
+    session, theirs, _ = chatting
+    theirs.emit(chunk("Said before."))
+    fork = (await emacs.call("daemon-fork", session=session)).session
+    assert fork is not None
+    assert fork != session
+    await emacs.call("daemon-load", session=fork)
+    changes = [change for turns in emacs.all(Turns) if turns.session == fork for change in turns.changes]
+    assert [change.text for change in changes if isinstance(change, TextChange)] == ["Said before."]
+    assert theirs.alive
+    # A session in which nothing was said cannot be forked.
+    daemon.refuse("/branch", "bad_model")
+    assert await emacs.refused("daemon-fork", session=session) == "invalid"
+    daemon.capabilities["features"].remove("session_branch")
+    await emacs.connect(daemon)
+    await emacs.call("daemon-load", session=session)
+    assert await emacs.refused("daemon-fork", session=session) == "unsupported"
 
 
 async def test_an_open_session_tells_what_can_be_chosen(emacs: Emacs, chatting: Chatting) -> None:
