@@ -555,7 +555,7 @@ ROOT is the directory."
      (save-window-excursion
        (let ((qwen-companion-terminal 'term)
              (qwen-companion-approval-mode nil)
-             (qwen-companion-qwen-command '("cat"))
+             (qwen-companion-qwen-command '("sh" "-c" "echo ready; exec cat"))
              (root (directory-file-name default-directory)))
          (qwen-companion-terminal--open root)
          (with-current-buffer (qwen-companion-terminal--buffer-for root)
@@ -576,6 +576,60 @@ ROOT is the directory."
     (term-line-mode)
     (should (qwen-companion-terminal-test--bound-p))
     (should (eq 'term-char-mode (key-binding (kbd "C-c C-k"))))))
+
+(defun qwen-companion-terminal-test--wait-for (text)
+  "Wait until TEXT is in the terminal, on one line or on several."
+  (qwen-companion-test-wait-for
+   (string-search text (replace-regexp-in-string "\n" "" (buffer-string)))))
+
+(ert-deftest qwen-companion-terminal-test-dropped-files ()
+  "A file that is dropped on a terminal is mentioned, relative to the project."
+  (qwen-companion-terminal-test-in-term
+    (with-temp-file "two words.txt")
+    ;; Before that, what is typed is lost.
+    (qwen-companion-terminal-test--wait-for "ready")
+    (dnd-handle-one-url nil 'copy (concat "file://" root "/two%20words.txt"))
+    (qwen-companion-terminal-test--wait-for "@two\\ words.txt ")))
+
+(ert-deftest qwen-companion-terminal-test-image-of-the-clipboard ()
+  "It is written to a private file, which is mentioned; without one that is said."
+  (qwen-companion-terminal-test-in-term
+    (let ((spool (expand-file-name "spool" root))
+          (image (unibyte-string #x89 ?P ?N ?G 13 10 26 10)))
+      (make-directory spool)
+      (qwen-companion-terminal-test--wait-for "ready")
+      (cl-letf (((symbol-function 'qwen-companion-backend-spool) (lambda () spool))
+                ((symbol-function 'gui-get-selection)
+                 (lambda (_selection type) (and (eq type 'image/png) image))))
+        (qwen-companion-paste-image)
+        (let ((file (car (directory-files spool t "\\.png\\'"))))
+          (should (= #o600 (file-modes file)))
+          (should (equal image (with-temp-buffer
+                                 (set-buffer-multibyte nil)
+                                 (insert-file-contents-literally file)
+                                 (buffer-string))))
+          (qwen-companion-terminal-test--wait-for
+           (concat "@spool/" (file-name-nondirectory file))))
+        (setq image nil)
+        (should (string-match-p "no image in the clipboard"
+                                (cadr (should-error (qwen-companion-paste-image)
+                                                    :type 'user-error))))))))
+
+(ert-deftest qwen-companion-terminal-test-side-window ()
+  "The terminal is shown at its side of the frame; it is hidden and shown there again."
+  (let ((qwen-companion-terminal-side 'right))
+    (save-window-excursion
+      (delete-other-windows)
+      (switch-to-buffer (get-buffer-create "*elsewhere*"))
+      (qwen-companion-terminal-test-in-term
+        (dolist (shown '(t nil t))
+          (let ((window (get-buffer-window (current-buffer))))
+            (should (eq shown (and window t)))
+            (when window
+              (should (eq 'right (window-parameter window 'window-side))))
+            (should (get-buffer-window "*elsewhere*")))
+          (save-current-buffer
+            (qwen-companion-toggle)))))))
 
 (ert-deftest qwen-companion-terminal-test-keys-leave-c-c-to-the-program ()
   "C-c goes to the program where it did before."
