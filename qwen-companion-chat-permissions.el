@@ -826,14 +826,14 @@ Other answers have digits."
             (append qwen-companion-chat-permissions--waiting-chats (list (current-buffer))))))
   (force-mode-line-update t))
 
-(defun qwen-companion-chat-permissions--live-waiting-chats ()
+(defun qwen-companion-chat-permissions-waiting-chats ()
   "Return the live chats with questions, the longest waiting first."
   (setq qwen-companion-chat-permissions--waiting-chats
         (cl-delete-if-not #'buffer-live-p qwen-companion-chat-permissions--waiting-chats)))
 
 (defun qwen-companion-chat-permissions-lighter ()
   "Return the part of the mode line about questions, \"\" for none."
-  (let ((count (cl-loop for chat in (qwen-companion-chat-permissions--live-waiting-chats)
+  (let ((count (cl-loop for chat in (qwen-companion-chat-permissions-waiting-chats)
                         sum (length (buffer-local-value
                                      'qwen-companion-chat-permissions--items chat)))))
     (if (zerop count)
@@ -842,11 +842,12 @@ Other answers have digits."
                   'face 'warning
                   'help-echo "A tool waits for your answer; M-x qwen-companion-chat-answer goes there"))))
 
-(defun qwen-companion-chat-permissions-visit ()
-  "Go to the question that has waited for longest, in its chat.
-From a chat with a question, go to the next chat with one."
-  (let* ((chats (qwen-companion-chat-permissions--live-waiting-chats))
-         (chat (or (cadr (memq (current-buffer) chats))
+(defun qwen-companion-chat-permissions-visit (&optional chat)
+  "Go to the question of CHAT, by default the one that has waited for longest.
+From a chat with a question, that is the next chat with one."
+  (let* ((chats (qwen-companion-chat-permissions-waiting-chats))
+         (chat (or chat
+                   (cadr (memq (current-buffer) chats))
                    (car chats)
                    (user-error "Nothing waits for an answer in any chat")))
          (id (qwen-companion-chat-permissions--id

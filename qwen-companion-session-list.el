@@ -305,37 +305,48 @@ The list follows them.  \\<qwen-companion-sessions-mode-map>\\[qwen-companion-se
 
 ;;; Going to one
 
-(declare-function qwen-companion-chat-permissions-visit "qwen-companion-chat-permissions" ())
-(declare-function qwen-companion-chat-permissions-lighter
+;; Loaded with the first chat.
+(declare-function qwen-companion-chat-permissions-visit "qwen-companion-chat-permissions"
+                  (&optional chat))
+(declare-function qwen-companion-chat-permissions-waiting-chats
                   "qwen-companion-chat-permissions" ())
 
 (defvar qwen-companion-session-list--last nil
-  "Id of the session to which `qwen-companion-next-waiting' went last.")
+  "Id of the session, or chat, to which `qwen-companion-next-waiting' went.")
 
-(defun qwen-companion-session-list--rotate (sessions)
-  "Return SESSIONS rotated to begin after the one last visited."
-  (let ((rest (cl-member qwen-companion-session-list--last sessions
-                         :key #'qwen-companion-session-id :test #'equal)))
-    (append (cdr rest) (cl-set-difference sessions (cdr rest)))))
+(defun qwen-companion-session-list--waiting ()
+  "Return the CLIs and chats that wait for the user, an alist.
+Each is (ID . FUNCTION): the id of a session, or the buffer of a chat, and
+a function that goes to its question or its review."
+  (append
+   (mapcar (lambda (session)
+             (cons (qwen-companion-session-id session)
+                   (if (eq 'asking (qwen-companion-session-list-activity session))
+                       (lambda () (qwen-companion-session-list-visit session))
+                     (lambda ()
+                       (qwen-companion-diff-open
+                        (car (qwen-companion-session-list--proposals session)))))))
+           (seq-filter #'qwen-companion-session-list--waiting-p
+                       (qwen-companion-backend-sessions)))
+   (when (featurep 'qwen-companion-chat-permissions)
+     (mapcar (lambda (chat)
+               (cons chat (lambda () (qwen-companion-chat-permissions-visit chat))))
+             (qwen-companion-chat-permissions-waiting-chats)))))
 
 ;;;###autoload
 (defun qwen-companion-next-waiting ()
-  "Go to the next CLI that waits for you: to its question or its review.
-Again, to the one after it.  Where no CLI waits, go to a chat that does."
+  "Go to the next CLI or chat that waits for you: to its question or its review.
+Again, to the one after it."
   (interactive)
-  (let ((session (car (qwen-companion-session-list--rotate
-                       (seq-filter #'qwen-companion-session-list--waiting-p
-                                   (qwen-companion-backend-sessions))))))
-    (cond (session
-           (setq qwen-companion-session-list--last (qwen-companion-session-id session))
-           (if (eq 'asking (qwen-companion-session-list-activity session))
-               (qwen-companion-session-list-visit session)
-             (qwen-companion-diff-open
-              (car (qwen-companion-session-list--proposals session)))))
+  (let* ((waiting (qwen-companion-session-list--waiting))
+         (next (or (cadr (cl-member qwen-companion-session-list--last waiting
+                                    :key #'car :test #'equal))
+                   (car waiting))))
+    (cond (next
+           (setq qwen-companion-session-list--last (car next))
+           (funcall (cdr next)))
+          ;; Of a CLI that has gone, say.
           ((qwen-companion-proposals) (qwen-companion-review))
-          ((and (featurep 'qwen-companion-chat-permissions)
-                (not (string-empty-p (qwen-companion-chat-permissions-lighter))))
-           (qwen-companion-chat-permissions-visit))
           (t (user-error "No CLI and no chat waits for you")))))
 
 (provide 'qwen-companion-session-list)

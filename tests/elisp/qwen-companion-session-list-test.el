@@ -19,6 +19,7 @@
 (require 'saveplace)
 (require 'qwen-companion)
 (require 'qwen-companion-changes)
+(require 'qwen-companion-chat-permissions)
 (require 'qwen-companion-test-helper)
 
 (defconst qwen-companion-session-list-test--root
@@ -186,7 +187,7 @@
       (should (eq 'shown (qwen-companion-proposal-state proposal))))))
 
 (ert-deftest qwen-companion-session-list-test-next-waiting ()
-  "It visits each waiting CLI in turn; without one it signals an error."
+  "It visits each waiting CLI and chat in turn; without one it signals an error."
   (qwen-companion-session-list-test--with
       (list (qwen-companion-session-list-test--session "a" :state '(:activity asking))
             (qwen-companion-session-list-test--session "b" :state '(:activity working))
@@ -196,11 +197,18 @@
                  (lambda (session)
                    (get-buffer-create
                     (cdr (assoc (qwen-companion-session-id session) terminals))))))
-        (let (seen)
-          (dotimes (_ 3)
+        (let* ((chats (list (generate-new-buffer "chat 1") (generate-new-buffer "chat 2")))
+               (qwen-companion-chat-permissions--waiting-chats (copy-sequence chats))
+               seen)
+          (dolist (chat chats)
+            (with-current-buffer chat
+              (setq qwen-companion-chat-permissions--items
+                    (list (qwen-companion-chat-permissions--make :report '(:permission "1"))))))
+          (dotimes (_ 5)
             (qwen-companion-next-waiting)
             (push (buffer-name (window-buffer (selected-window))) seen))
-          (should (equal '("terminal a" "terminal c" "terminal a") seen)))
+          (should (equal '("terminal a" "chat 2" "chat 1" "terminal c" "terminal a") seen))
+          (mapc #'kill-buffer chats))
         (setq qwen-companion-session-list-test--sessions
               (list (qwen-companion-session-list-test--session
                      "b" :state '(:activity idle))))
