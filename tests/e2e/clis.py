@@ -17,8 +17,9 @@ QWEN_SETTINGS: Final[Mapping[str, Any]] = {
     # Since 0.24 it would otherwise write without proposing.
     "tools": {"approvalMode": "default", "useRipgrep": False},
     "privacy": {"usageStatisticsEnabled": False},
-    # The first is the name that 0.1 and 0.5 know, the second that of the later ones.
-    "general": {"disableAutoUpdate": True, "enableAutoUpdate": False},
+    # The first is the name that 0.1 and 0.5 know, the second that of the later ones; the third keeps CLIs from starting
+    # a program with each answer.
+    "general": {"disableAutoUpdate": True, "enableAutoUpdate": False, "preventSystemSleep": False},
     # Both ask the model behind the user's back, with the same tools as the user's own conversation.
     "memory": {"enableManagedAutoMemory": False},
     # Each letter of the banner is given its colour again with every new screen.

@@ -8,6 +8,7 @@ import select
 from pathlib import Path
 
 from editor import lisp_string
+from sandbox import NODE_OPTIONS
 from stage import Stage
 from test_connection import assert_context_and_review_work
 
@@ -27,7 +28,7 @@ def test_fifteen_minutes_of_silence(stage: Stage) -> None:
     os.mkfifo(pipe)
     clock = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        variables = {"NODE_OPTIONS": f"--require={FAST_CLOCK}", "QWEN_COMPANION_E2E_CLOCK": str(pipe)}
+        variables = {"NODE_OPTIONS": f"{NODE_OPTIONS} --require={FAST_CLOCK}", "QWEN_COMPANION_E2E_CLOCK": str(pipe)}
         forms = tuple(f"(setenv {lisp_string(name)} {lisp_string(value)})" for name, value in variables.items())
         stage.start_emacs(stage.sandbox.greeting, forms=forms)
         stage.start_cli()
