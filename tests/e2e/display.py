@@ -29,6 +29,10 @@ class Display:
         """Click with the left button at `x`, `y`, in pixels of the screen."""
         self._xdotool("mousemove", "--sync", str(x), str(y), "click", "1")
 
+    def leave(self) -> None:
+        """Give the focus to no window, as if the user had gone to another program."""
+        self._xdotool("search", "--maxdepth", "0", "", "windowfocus")
+
     def _xdotool(self, *arguments: str) -> None:
         subprocess.run(["xdotool", *arguments], env={**os.environ, "DISPLAY": self.name}, check=True, timeout=PATIENCE)
 

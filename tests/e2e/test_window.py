@@ -21,9 +21,19 @@ TELL = """
 """
 
 
+# What calls for attention, newest first.
+WATCH = """
+(setq test-events nil
+      qwen-companion-attention-seconds 0
+      qwen-companion-attention-functions
+      (list (lambda (event) (push (qwen-companion-event-kind event) test-events))))
+"""
+
+
 @needs_windows
 def test_a_proposal_is_edited_and_accepted_in_a_window(stage: Stage) -> None:
-    with open_window(stage, "(require 'vterm)", TELL) as window:
+    """Nothing calls for attention while the user looks at the terminal; without the focus, the end of a turn does."""
+    with open_window(stage, "(require 'vterm)", TELL, WATCH) as window:
         stage.script_change(stage.sandbox.greeting, EDITED)
         window.command("qwen-companion-run")
         window.wait_until("(qwen-companion-backend-sessions)")
@@ -46,6 +56,7 @@ def test_a_proposal_is_edited_and_accepted_in_a_window(stage: Stage) -> None:
         assert stage.emacs.eval(width.format("*Ediff Control Panel*")) == "t"
         assert stage.emacs.eval(width.format("*qwen-companion disk: greeting.py*")) == "nil"
         assert stage.emacs.eval("(buffer-name (window-buffer))") == '"*qwen: project*"'
+        assert stage.emacs.eval("test-events") == "nil"
         stage.model.say("All done.")
         window.keys("ctrl+x", "o", "ctrl+x", "o", "alt+greater")
         window.type("# mine")
@@ -54,4 +65,21 @@ def test_a_proposal_is_edited_and_accepted_in_a_window(stage: Stage) -> None:
         assert stage.sandbox.greeting.read_text() == EDITED + "# mine"
         assert stage.emacs.visible_buffers() == ["greeting.py", "*qwen: project*"]
         window.wait_until('(with-current-buffer "greeting.py" (string-match-p "# mine" (buffer-string)))')
+
+        idle = "(null (qwen-companion-layer-activity))"
+        stage.emacs.wait_until(idle)
+        stage.emacs.eval('(progn (setq test-events nil) (select-window (get-buffer-window "*qwen: project*")) nil)')
+        stage.model.say("Done once more.")
+        window.type("again")
+        window.wait_until(terminal.format("> +again"))
+        window.keys("Return")
+        window.wait_until(terminal.format("Done once more"))
+        stage.emacs.wait_until(idle)
+        assert stage.emacs.eval("test-events") == "nil"
+        window.leave()
+        stage.model.say("Done at last.")
+        stage.emacs.eval('(qwen-companion-ask-send "at last")')
+        window.wait_until(terminal.format("Done at last"))
+        stage.emacs.wait_until(idle)
+        assert stage.emacs.eval("test-events") == "(done)"
         stage.end()

@@ -38,6 +38,11 @@ class Window:
         """Click with the left button at `x`, `y`, in pixels of the screen."""
         self._screen.click(x, y)
 
+    def leave(self) -> None:
+        """Take the focus from the window; returns when Emacs knows."""
+        self._screen.leave()
+        self._stage.emacs.wait_until("(not (frame-focus-state))")
+
     def command(self, name: str) -> None:
         """Type M-x `name` RET."""
         self.keys("alt+x")
