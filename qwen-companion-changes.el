@@ -1822,6 +1822,7 @@ Ask which one if it cannot be told."
 
 (define-derived-mode qwen-companion-changes-mode special-mode "Changes"
   "Major mode for the list of agents' changes.
+Info node `(qwen-companion)After the fact' is about it.
 
 \\{qwen-companion-changes-mode-map}"
   :group 'qwen-companion

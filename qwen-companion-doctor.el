@@ -273,6 +273,7 @@
 
 (define-derived-mode qwen-companion-doctor-mode special-mode "Doctor"
   "Major mode of the report on all that a CLI needs to connect.
+Info node `(qwen-companion)When something does not work' is about it.
 
 \\{qwen-companion-doctor-mode-map}"
   :interactive nil

@@ -946,6 +946,7 @@ count again."
   "Show the latest context of each connected CLI, and the hidden files.
 
 The text is kept up to date while a window shows it.
+Info node `(qwen-companion)What the CLI gets to see' is about it.
 
 \\{qwen-companion-inspector-mode-map}"
   :group 'qwen-companion

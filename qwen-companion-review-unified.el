@@ -150,6 +150,7 @@ Accepting sends the proposed text without the dropped hunks.
 
 The hooks of `diff-mode' do not run: they expect patches.  This mode has
 a hook of its own.
+Info node `(qwen-companion)Hunk by hunk' is about it.
 
 \\{qwen-companion-unified-mode-map}"
   :interactive nil

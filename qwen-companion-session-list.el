@@ -261,6 +261,7 @@ Where nothing is known, return the reason."
 
 (define-derived-mode qwen-companion-sessions-mode tabulated-list-mode "Sessions"
   "Major mode of the list of connected CLIs.
+Info node `(qwen-companion)Terminals' is about it.
 
 \\{qwen-companion-sessions-mode-map}"
   :interactive nil

@@ -138,3 +138,18 @@ def test_the_manual_refers_to_nothing_that_info_cannot_show() -> None:
     assert len(links) >= 3
     assert [link for link in links if not link.startswith("https://")] == []
     assert "@image" not in texinfo
+
+
+def test_the_help_of_each_mode_leads_to_a_node_of_the_manual() -> None:
+    texinfo = (CHECKOUT / "docs/qwen-companion.texi").read_text(encoding="utf-8")
+    # The help of a mode, of `?` too, makes a button of this form.
+    node = re.compile(r"Info node `\(qwen-companion\)([^']+)'")
+    modes = {
+        name: node.search(body)
+        for path in CHECKOUT.glob("qwen-companion*.el")
+        for name, body in re.findall(
+            r"^\(define-derived-mode (\S+)(.*?)(?=^\()", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+        )
+    }
+    assert len(modes) >= 8
+    assert [name for name, found in modes.items() if not found or f"\n@node {found[1]}\n" not in texinfo] == []
