@@ -82,6 +82,14 @@ async def test_a_daemon_that_cannot_be_used_is_not_tried_again(
     assert len(daemon.asked) == asked
 
 
+@pytest.mark.parametrize("version", ["0.0.1", "99.0.0", None])
+async def test_no_daemon_is_judged_by_its_version(emacs: Emacs, daemon: FakeDaemon, version: str | None) -> None:
+    daemon.capabilities["qwenCodeVersion"] = version
+    await emacs.connect(daemon)
+    state = emacs.last(DaemonState)
+    assert (state.state, state.version, state.missing) == ("connected", version, ())
+
+
 async def test_a_daemon_that_is_too_old_is_refused_by_what_it_lacks(emacs: Emacs, daemon: FakeDaemon) -> None:
     daemon.capabilities["features"].remove("non_blocking_prompt")
     assert await emacs.refused("daemon-connect", url=daemon.url, token=TOKEN, root=ROOT) == "unsupported"

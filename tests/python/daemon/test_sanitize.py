@@ -2,11 +2,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from qwen_companion.daemon import sanitize
 from qwen_companion.daemon.sanitize import TextStream, cap, clean, exact, line, reveal
 
 ANY_TEXT = st.text(alphabet=st.characters(codec=None, exclude_categories=[]))
@@ -90,3 +93,42 @@ def test_an_endless_escape_sequence_is_not_held_back_for_ever() -> None:
     told = stream.feed("\x1b]0;" + "x" * 1000) + stream.feed("y") + stream.flush()
     assert told.endswith("y")
     assert "x" in told
+
+
+class Counted:
+    """A regular expression that notes how long the texts are that it is applied to."""
+
+    def __init__(self, pattern: re.Pattern[str]) -> None:
+        self._pattern = pattern
+        self.lengths: list[int] = []
+
+    def sub(self, replacement: Any, text: str) -> str:
+        self.lengths.append(len(text))
+        return self._pattern.sub(replacement, text)
+
+    def search(self, text: str) -> re.Match[str] | None:
+        self.lengths.append(len(text))
+        return self._pattern.search(text)
+
+
+@pytest.mark.parametrize(
+    ("degree", "part", "shown"),
+    [
+        (clean, "a\x1b[31mb\r\nc\ud83d\ude00\u202e", "ab\nc\U0001f600[U+202E]"),
+        (reveal, "a\x1b[31mb\r\nc\ud83d\ude00", "a[U+001B][31mb\nc\U0001f600"),
+        (exact, "a\r\n\ud83d\ude00\ud800.", "a\r\n\U0001f600\ufffd."),
+        (exact, "as it was\r\n", "as it was\r\n"),
+    ],
+)
+def test_a_long_text_does_not_hold_the_interpreter(
+    degree: Callable[[str], str], part: str, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patterns = {name: Counted(getattr(sanitize, name)) for name in ("_SURROGATE", "_LINE_END", "_ESCAPE", "_UNSEEN")}
+    for name, counted in patterns.items():
+        monkeypatch.setattr(sanitize, name, counted)
+    count = 300_000 // len(part)
+    assert degree(part * count) == shown * count
+    lengths = [length for counted in patterns.values() for length in counted.lengths]
+    assert lengths
+    # One more where a line end would be cut, and what was held back of the piece before.
+    assert max(lengths) <= sanitize.PIECE_CHARACTERS + 1 + 256
