@@ -38,6 +38,12 @@ ONE_GO_MS = 5 * 60 * 1000
 _SLOTS = 8
 """As many Emacsen can record the same root at once, each for itself."""
 
+_FOUND = (DISK, SHELL_TOOL)
+"""Tools whose writes only a scan can find."""
+
+_MAX_STAMPS = 10_000
+"""Only those of the last seconds matter."""
+
 _GONE = "its text is not kept any more"
 
 
@@ -105,6 +111,8 @@ class Record:
         self.rules = RecordRules(self._true, environ)
         self._baseline = self._make_baseline()
         self._known: dict[tuple[int, bytes], tuple[int, ChangedFile]] = {}
+        self._stamps: dict[bytes, tuple[int, int] | None] = {}
+        """The stamp of each file at the last scan that found it changed by an agent."""
 
     def _make_baseline(self) -> Baseline:
         trees = os.path.join(self._directory, "trees")
@@ -207,6 +215,8 @@ class Record:
     def scan(self, cause: Cause, skip: Callable[[bytes], bool] = lambda _path: False) -> bool:
         """Look at all files but those to `skip`; record the changes as `cause`'s.  Return whether there are any."""
         with self._lock:
+            if len(self._stamps) > _MAX_STAMPS:
+                self._stamps.clear()
             found = self._baseline.take(lambda changes: self._keep(changes, cause), skip)
             if cause.turn is not None:
                 for text in found.left_out:
@@ -229,17 +239,22 @@ class Record:
     def claim(self, path: bytes, loaded: Loaded | None, turn: int | None = None) -> bool:
         """Record that Emacs has written `loaded` to `path`, in the `turn` of an undo or in none.
 
-        Correct a scan that gave the same write to an agent a moment ago, before the report of Emacs had arrived.
+        Correct a scan that gave the same write to an agent a moment ago, before the report of Emacs had arrived.  A
+        file written again since with the same contents was an agent's before.
         """
         with self._lock:
             if self.observe(path, loaded, Cause(turn, "" if turn is None else UNDO)):
                 return True
+            if path in self._stamps and self._stamps[path] != _stamp(path):
+                return False
             version = None if loaded is None else loaded.version
-            return self._store.reassign(path, version, turn, (DISK, SHELL_TOOL))
+            return self._store.reassign(path, version, turn, _FOUND)
 
     def _keep(self, changes: Sequence[Change], cause: Cause) -> None:
         rows = [(change.path, change.before, change.after) for change in changes]
         self._store.record(rows, cause.turn, cause.tool, cause.agent)
+        if cause.tool in _FOUND:
+            self._stamps.update((change.path, _stamp(change.path)) for change in changes)
 
     def look(self, path: bytes) -> Loaded | None:
         """Return the file at `path`, in the form to record.  TooLargeError, OSError."""
@@ -545,6 +560,15 @@ def _first(turn: int, undone: Mapping[int, int | None]) -> int:
 def _depth(turn: int, undone: Mapping[int, int | None]) -> int:
     """Return how many undos `turn` is away from a turn of an agent."""
     return 0 if (of := undone.get(turn)) is None else 1 + _depth(of, undone)
+
+
+def _stamp(path: bytes) -> tuple[int, int] | None:
+    """Return the inode and the time of the last write of `path`, in ns; None without a file."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def _make_private(directory: str) -> None:

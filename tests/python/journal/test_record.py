@@ -494,6 +494,20 @@ def test_the_users_save_stays_the_users_even_if_a_look_at_all_files_came_first(p
     assert project.kinds(turn) == {"b": "modified", "a": "modified"}
 
 
+def test_the_user_can_save_what_a_command_of_the_agents_wrote_a_moment_ago(project: Project) -> None:
+    project.commit(a=b"a\n")
+    turn = project.begin()
+    path = project.write("a", b"agent\n")
+    project.scan(turn)
+    # Later than the command wrote it; a disk may count in steps of 10 ms.
+    written = path.stat().st_mtime_ns + 10_000_000
+    project.write("a", b"agent\n")
+    os.utime(path, ns=(written, written))
+    assert not project.record.claim(os.fsencode(path), project.record.look(os.fsencode(path)))
+    assert project.kinds(turn) == {"a": "modified"}
+    assert project.before("a", turn) == b"a\n"
+
+
 def test_undoing_is_a_turn_that_can_be_undone(project: Project) -> None:
     project.commit(a=b"a\n", b=b"b\n")
     turn = project.begin()
