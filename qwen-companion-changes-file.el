@@ -239,6 +239,13 @@ CALLBACK is as in `qwen-companion-changes-file-load'."
           (when (qwen-companion-disk-line-end)
             (qwen-companion-disk-convert-line-ends "\n")))))))
 
+(defun qwen-companion-changes-file--crlf-p (buffer)
+  "Return non-nil when a line in BUFFER ends in CR LF."
+  (with-current-buffer buffer
+    (save-excursion
+      (goto-char (point-min))
+      (search-forward "\r\n" nil t))))
+
 ;;; What is undone
 
 (defun qwen-companion-changes-file--compare-with-present (file difference coding callback)
@@ -248,7 +255,11 @@ CODING is how the file is decoded; CALLBACK is as in
   (let* ((request (qwen-companion-changes-file-asked file))
          (present (qwen-companion-changes-file--present file coding))
          (new (qwen-companion-hunks-new difference)))
-    (qwen-companion-changes-file--hide-line-ends (list present))
+    ;; Where one of the texts has both kinds, those of all stay as they are.
+    (unless (or (qwen-companion-changes-file--crlf-p new)
+                (qwen-companion-changes-file--crlf-p
+                 (qwen-companion-hunks-old difference)))
+      (qwen-companion-changes-file--hide-line-ends (list present)))
     (qwen-companion-merge-compare
      new present
      (lambda (found)

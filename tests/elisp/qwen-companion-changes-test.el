@@ -68,6 +68,24 @@ A text that is nil removes the line."
       (should (looking-at "@@ -17,7 \\+17,7 @@\n"))
       (should-error (qwen-companion-changes-test-press "u") :type 'user-error))))
 
+(ert-deftest qwen-companion-changes-test-knows-what-is-undone-with-two-line-ends ()
+  "Where the agent has added a line with another end than the others have."
+  (qwen-companion-changes-test-with nil
+    (qwen-companion-changes-test-write (expand-file-name "a.txt") "one\r\ntwo\r\n")
+    (qwen-companion-changes-test-turn "one" '(("a.txt" "one\r\ntwo\r\nmore\n")))
+    (qwen-companion-changes-test-open)
+    (qwen-companion-changes-test-goto "a.txt")
+    (qwen-companion-changes-test-press "TAB" "n" "k")
+    (should (equal "one\r\ntwo\r\n" (qwen-companion-changes-test-bytes "a.txt")))
+    ;; After it has looked at the file again.
+    (with-current-buffer qwen-companion-changes--buffer-name
+      (dolist (view (hash-table-values qwen-companion-changes--views))
+        (qwen-companion-changes-file-load view #'ignore)))
+    (qwen-companion-changes-test-settle)
+    (should (looking-at "@@ .* undone, u brings it back\n"))
+    (qwen-companion-changes-test-press "u")
+    (should (equal "one\r\ntwo\r\nmore\n" (qwen-companion-changes-test-bytes "a.txt")))))
+
 (ert-deftest qwen-companion-changes-test-undoes-in-a-visiting-buffer ()
   "The buffer changes in one undo step, and is saved if it was."
   (qwen-companion-changes-test--with-hunks
