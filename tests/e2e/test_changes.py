@@ -64,10 +64,18 @@ def test_three_turns_in_yolo_are_recorded_as_they_were(stage: Stage, tmp_path: P
     three_turns(stage, tmp_path, "yolo", FREE_QWEN)
 
 
-def three_turns(stage: Stage, tmp_path: Path, mode: str, cli: Cli) -> None:
-    """Change much in three turns of CLI in the approval `mode`, compare the record with copies, and undo all of it.
+def repository_of(directory: Path) -> dict[str, bytes]:
+    """The bytes of all files of the git repository in `directory`."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob(".git/**/*") if path.is_file()
+    }
 
-    The backend is killed before the third one, and Emacs after it.
+
+def three_turns(stage: Stage, tmp_path: Path, mode: str, cli: Cli, goes_on: bool = False) -> None:
+    """Change twenty files in three turns of `cli` in the approval `mode`, compare the record with copies, undo all.
+
+    The backend is killed before the third one, and Emacs after it.  `goes_on`: in another Emacs, the conversation is
+    gone on with, and hunks are undone and brought back, before all of it is undone.
     """
     project = stage.sandbox.project
     for name, data in FILES.items():
@@ -92,6 +100,14 @@ def three_turns(stage: Stage, tmp_path: Path, mode: str, cli: Cli) -> None:
     run(stage, "printf 'by the command\\n' >> latin.txt; printf '\\0' >> image.png; echo SECRET=2 > .env")
     ask(stage, "plums please", "There they are.", cli)
     shutil.copytree(project, copies[2])
+    # Until now the agent has done nothing with git.
+    assert repository_of(copies[2]) == repository_of(copies[0])
+    # What the user saves in Emacs is not the agent's either.
+    stage.emacs.eval(
+        f"(with-current-buffer (find-file-noselect {lisp_string(str(stage.sandbox.notes))})"
+        ' (goto-char (point-min)) (insert "by the user\n") (save-buffer))'
+    )
+    users_notes = stage.sandbox.notes.read_bytes()
     # Another process goes on where the killed one was.
     killed = stage.sandbox.backend()
     killed.send_signal(signal.SIGKILL)
@@ -102,7 +118,7 @@ def three_turns(stage: Stage, tmp_path: Path, mode: str, cli: Cli) -> None:
     stage.emacs.wait_until("(eq 'ready (qwen-companion-state))")
     stage.screen.wait_for("Qwen[1]")
     run(stage, "git add -A && git -c user.name=A -c user.email=a@b commit -qm all && git rm -q made.txt")
-    run(stage, "for i in 1 2 3 4 5 6 7 8 9; do echo $i > many$i.txt; done; git checkout -q HEAD~1 -- greeting.py")
+    run(stage, "for i in $(seq 11); do echo $i > many$i.txt; done; git checkout -q HEAD~1 -- greeting.py")
     ask(stage, "clean up", "It is clean.", cli)
     shutil.copytree(project, copies[3])
     backend = stage.sandbox.backend()
@@ -117,6 +133,8 @@ def three_turns(stage: Stage, tmp_path: Path, mode: str, cli: Cli) -> None:
         before, after = files_of(copies[number]), files_of(copies[number + 1])
         if number == 1:
             before["greeting.py"] = user.encode()
+        if number == 2:
+            before["notes.txt"] = users_notes
         del before[".env"], after[".env"]
         changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
         told: set[str] = set()
@@ -138,29 +156,89 @@ def three_turns(stage: Stage, tmp_path: Path, mode: str, cli: Cli) -> None:
     # The prompt of the third is lost where the new backend took longer than a hook waits.
     summaries = [record.summary(turn) for turn in reversed(turns)]
     record.close()
-    undo_everything(stage, [summary.turn.prompt for summary in summaries if summary is not None])
+    prompts = [summary.turn.prompt for summary in summaries if summary is not None]
+    with stage.beside() as other:
+        other.start_emacs(stage.sandbox.notes, forms=(mode_form,))
+        if goes_on:
+            go_on(other, first.turn.session, cli)
+            prompts.insert(0, "once more")
+            undo_hunks_and_bring_them_back(other)
+        undo_everything(other, prompts)
+        other.emacs.quit()
     expected, files = files_of(copies[0]), files_of(project)
     expected["greeting.py"] = (GREETING + "# by the user\n").encode()
+    expected["notes.txt"] = ("by the user\n" + NOTES).encode()
     # What is excluded is not in the record.
     del expected[".env"], files[".env"]
     assert files == expected
     assert not os.access(project / "run.sh", os.X_OK)
 
 
+def go_on(stage: Stage, session: str, cli: Cli) -> None:
+    """Go on with the conversation `session` in another Emacs: its turns of before and the new one are the same's."""
+    stage.emacs.command("qwen-companion-resume")
+    stage.screen.wait_for("Go on with:")
+    stage.screen.type("change a lot")
+    stage.screen.keys("Tab", "Enter")
+    stage.screen.wait_for("Qwen[1]")
+    stage.screen.wait_for("Type your message")
+    run(stage, "echo again > again.txt")
+    ask(stage, "once more", "Done again.", cli)
+    stage.emacs.command("qwen-companion-changes")
+    shown(stage, "  once more")
+    turns = "(seq-count (lambda (turn) (equal (qwen-companion-turn-session turn) %s)) (qwen-companion-journal-turns))"
+    assert stage.emacs.eval(turns % lisp_string(session)) == "4"
+
+
+def undo_hunks_and_bring_them_back(stage: Stage) -> None:
+    """By keys, in the buffer of changes; the files have their bytes of before after each."""
+    for prompt in ("change a lot", "plums please"):
+        # Only the newest turn is unfolded.
+        at(stage, f"  {prompt}")
+        stage.screen.keys("Tab")
+    for prompt, name, line in (
+        ("change a lot", "crlf.txt", "+more"),
+        ("plums please", "latin.txt", "+by the command"),
+        ("plums please", "notes.txt", "+plums"),
+    ):
+        shown(stage, f"{name} ")
+        path = stage.sandbox.project / name
+        before = path.read_bytes()
+        at(stage, f"  {prompt}", name)
+        stage.screen.keys("Tab")
+        shown(stage, line)
+        at(stage, f"  {prompt}", name, line)
+        stage.screen.keys("k")
+        stage.screen.wait_until(lambda path=path: path.read_bytes() == UNDONE[path.name], f"a hunk of {name} undone")
+        shown(stage, "undone, u brings it back")
+        stage.screen.keys("u")
+        stage.screen.wait_until(
+            lambda path=path, before=before: path.read_bytes() == before, f"the hunk of {name} brought back"
+        )
+        stage.screen.wait_until(
+            lambda: "undone, u brings it back" not in stage.emacs.buffer_text(CHANGES), "the note of it gone"
+        )
+
+
+UNDONE = {
+    "crlf.txt": FILES["crlf.txt"],
+    "latin.txt": FILES["latin.txt"],
+    "notes.txt": ("by the user\n" + NOTES).encode(),
+}
+"""The files after a hunk of an agent's was undone in each."""
+
+
 def undo_everything(stage: Stage, prompts: Sequence[str]) -> None:
-    """In another Emacs undo the turns that `prompts` have begun, by keys."""
-    with stage.beside() as other:
-        other.start_emacs(stage.sandbox.notes)
-        other.emacs.command("qwen-companion-changes")
-        for prompt in prompts:
-            title = f'"{prompt}"' if prompt else "the turn of"
-            shown(other, f"  {prompt or '(no prompt)'}")
-            at(other, f"  {prompt or '(no prompt)'}")
-            other.screen.keys("k")
-            other.screen.wait_for(re.compile(rf"Undo {title}.*\(y or n\)", re.DOTALL))
-            other.screen.keys("y")
-            shown(other, f"you  Undo {title}")
-        other.emacs.quit()
+    """Undo the turns that `prompts` have begun, by keys."""
+    stage.emacs.command("qwen-companion-changes")
+    for prompt in prompts:
+        title = f'"{prompt}"' if prompt else "the turn of"
+        shown(stage, f"  {prompt or '(no prompt)'}")
+        at(stage, f"  {prompt or '(no prompt)'}")
+        stage.screen.keys("k")
+        stage.screen.wait_for(re.compile(rf"Undo {title}.*\(y or n\)", re.DOTALL))
+        stage.screen.keys("y")
+        shown(stage, f"you  Undo {title}")
 
 
 CHANGES = "*qwen-companion changes*"
@@ -171,11 +249,12 @@ def shown(stage: Stage, text: str) -> None:
     stage.screen.wait_until(lambda: text in stage.emacs.buffer_text(CHANGES), f"{text!r} among the changes")
 
 
-def at(stage: Stage, text: str) -> None:
-    """Go to the line with `text` in the buffer of changes, which is selected."""
+def at(stage: Stage, *texts: str) -> None:
+    """Go to the line with the last of `texts` after the ones before it in the buffer of changes, which is selected."""
+    searches = " ".join(f"(search-forward {lisp_string(text)})" for text in texts)
     stage.emacs.eval(
         f"(with-selected-window (get-buffer-window {lisp_string(CHANGES)}) (goto-char (point-min))"
-        f" (search-forward {lisp_string(text)}) (forward-line 0))"
+        f" {searches} (forward-line 0))"
     )
 
 

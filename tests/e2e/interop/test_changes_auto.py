@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Changes that the real CLI makes in its mode auto are recorded as in yolo; see test_changes.py."""
+"""Changes that the real CLI makes in its mode auto are recorded as in yolo, and gone on with; see test_changes.py."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ from test_changes import three_turns
 
 
 def test_three_turns_in_auto_are_recorded_as_they_were(stage: Stage, tmp_path: Path) -> None:
-    three_turns(stage, tmp_path, "auto", QWEN)
+    three_turns(stage, tmp_path, "auto", QWEN, goes_on=True)
