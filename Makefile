@@ -98,7 +98,7 @@ matrix: build ## The tests with each Emacs and Python that can be had; EMACSES='
 package: ## The tar file for an archive of packages, in dist/
 	@scripts/package
 
-robust: build ## Attack a backend for minutes, on this machine only; its short form is in test-python
+robust: build ## Attack a backend for minutes, with kills, strangers, a full disk and a clock that is set, on this machine only; its short form is in test-python
 	@$(PYTEST) tests/python/test_robust.py tests/python/test_strangers.py tests/python/test_listening.py --rounds 20 $(ARGS)
 
 # The short run of each is part of `make test'.

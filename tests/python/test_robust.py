@@ -1,21 +1,27 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Hostile input on both ports of a real backend, by seed.  `make robust` runs many rounds, `make test` the first.
+"""Hostile input, kills, a full disk and a clock that is set, by seed, and a real backend.
 
+`make robust` runs many rounds, with the strangers of test_strangers.py and test_listening.py; `make test` the first.
 All of it goes to 127.0.0.1, in a bounded number of connections.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import random
+import resource
+import signal
 import socket
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import pytest
-from sexpdata import dumps
+from sexpdata import Symbol, dumps
 
-from support import INITIALIZE, KNOWN, SECRET, TIMEOUT_S, Backend, Cli, EpcPeer, Home
+from support import INITIALIZE, KNOWN, NO_LIBRARY, SECRET, TIMEOUT_S, Backend, Cli, EpcPeer, Home
 
 ATTACKS_A_ROUND = 60
 
@@ -149,6 +155,88 @@ def test_kills_at_any_moment_are_survived(home: Home, chance: random.Random) -> 
         with cli.stream() as stream:
             assert stream.block() == ["retry: 1500"]
         backend.emacs.wait_for("serving")
+        check_unharmed(backend)
+        assert home.files() == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits a process that runs")
+def test_a_disk_that_is_full_from_any_moment_on_loses_nothing(home: Home, chance: random.Random) -> None:
+    # A process that may write no byte to any file gets errors where one on a full disk does.
+    moment = chance.randrange(3)
+    text = "é\r\n" * chance.randrange(30_000, 100_000)
+    path = str(home.work / "a.txt")
+    with Backend(home, sessions=[KNOWN]) as backend, ExitStack() as stack:
+        if moment == 0:
+            limit_files(backend, 0)
+        published = backend.greet()
+        assert bool(published["warnings"]) == (moment == 0)
+        cli = Cli(backend.port, backend.token, "known")
+        if moment == 1:
+            limit_files(backend, 0)
+        stream = stack.enter_context(cli.stream())
+        limit_files(backend, 0)
+        cli.tool("openDiff", filePath=path, newContent=text)
+        opened = backend.emacs.wait_for("proposal-open")
+        assert opened["text"] == text
+        outcome = {"id": opened["id"], "outcome": Symbol("accepted"), "text": text + "more"}
+        assert backend.emacs.call("outcome", dumps(outcome))[0] == "return"
+        assert stream.event()["params"]["content"] == text + "more"
+        assert backend.emacs.wait_for("delivered") == {"id": opened["id"]}
+        limit_files(backend, resource.RLIM_INFINITY)
+        cli.tool("openDiff", filePath=path, newContent=text)
+        file = Path(backend.emacs.wait_for("proposal-open")["text-file"])
+        assert file.read_bytes() == text.encode("utf-8")
+        # What could not be written at first.
+        backend.emacs.call("roots", dumps({"roots": [str(home.home)]}))
+        backend.emacs.wait_until("published", lambda message: not message["warnings"])
+        assert [found.name for found in home.files()]
+        stream.close()
+        backend.emacs.call("stop", "nil")
+        assert backend.exit_code() == 0
+        assert "Traceback" not in backend.error_text()
+        assert home.files() == []
+
+
+def limit_files(backend: Backend, size: int) -> None:
+    """Let `backend` write no files of more than `size` bytes."""
+    resource.prlimit(backend.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+STEP = """
+import signal, time, psutil
+time_of_day, booted, step = time.time, psutil.boot_time(), [%r]
+time.time = lambda: time_of_day() + step[0]
+psutil._pslinux.boot_time = lambda: booted + step[0]
+signal.signal(signal.SIGUSR1, lambda *_: step.__setitem__(0, %r))
+"""
+"""As settings of a `Backend`: its clock is set by so many seconds from the start, and by as many on SIGUSR1."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the names of other systems differ")
+def test_steps_of_the_clock_end_nothing_of_a_live_emacs(home: Home, chance: random.Random) -> None:
+    steps = chance.sample([0, 5, -5, 3600, -3600, 10**8, -(10**8)], 4)
+
+    def settings() -> str:
+        return f"exec({STEP % (steps.pop(), steps.pop())!r}); {NO_LIBRARY}"
+
+    with Backend(home, settings=settings(), sessions=[KNOWN]) as backend, ExitStack() as stack:
+        backend.greet()
+        backend.emacs.wait_for("serving")
+        stream = stack.enter_context(Cli(backend.port, backend.token, "known").stream())
+        files = home.files()
+        backend.process.send_signal(signal.SIGUSR1)
+        # That of another Emacs, which clears what dead ones have left.
+        other = stack.enter_context(Backend(home, settings=settings(), emacs_pid=os.getppid()))
+        other.greet()
+        other.emacs.wait_for("serving")
+        other.process.send_signal(signal.SIGUSR1)
+        assert set(files) < set(home.files())
+        path = home.work / "a"
+        path.write_text("")
+        backend.emacs.call("context", dumps({"files": [{"path": str(path), "timestamp": 1}], "active": str(path)}))
+        assert stream.event()["method"] == "ide/contextUpdate"
+        check_unharmed(other)
+        assert home.files() == files
         check_unharmed(backend)
         assert home.files() == []
 
