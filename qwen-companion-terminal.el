@@ -249,16 +249,35 @@ loaded if there is one.")
   "Load the methods for terminals of KIND."
   (require (intern (format "qwen-companion-terminal-%s" kind)) nil t))
 
+(defconst qwen-companion-terminal--least-lines 16
+  "Lines in which Qwen Code 0.24 shows a question with all of its answers.")
+
+(defconst qwen-companion-terminal--least-lines-above 8
+  "Lines that a terminal leaves to the window that it was split from.")
+
+(defun qwen-companion-terminal--grow (window)
+  "Make WINDOW, a new one, high enough for questions of a CLI.
+Leave it alone where the window that it was split from has too few lines
+for that."
+  (let ((missing (- qwen-companion-terminal--least-lines (window-body-height window)))
+        (above (window-prev-sibling window)))
+    (when (and above
+               (> missing 0)
+               (>= (- (window-height above) missing)
+                   qwen-companion-terminal--least-lines-above))
+      (adjust-window-trailing-edge above (- missing)))))
+
 (defun qwen-companion-terminal-show (buffer)
   "Select a window with the terminal BUFFER, see `qwen-companion-terminal-side'."
   (pop-to-buffer
    buffer
-   (and qwen-companion-terminal-side
-        `((display-buffer-reuse-window display-buffer-in-side-window)
-          (side . ,qwen-companion-terminal-side)
-          ,(if (memq qwen-companion-terminal-side '(left right))
-               '(window-width . 0.45)
-             '(window-height . 0.4))))))
+   (if qwen-companion-terminal-side
+       `((display-buffer-reuse-window display-buffer-in-side-window)
+         (side . ,qwen-companion-terminal-side)
+         ,(if (memq qwen-companion-terminal-side '(left right))
+              '(window-width . 0.45)
+            '(window-height . 0.4)))
+     '(nil (window-height . qwen-companion-terminal--grow)))))
 
 ;;; Running the CLI
 

@@ -615,6 +615,25 @@ ROOT is the directory."
                                 (cadr (should-error (qwen-companion-paste-image)
                                                     :type 'user-error))))))))
 
+(ert-deftest qwen-companion-terminal-test-room-for-questions ()
+  "A new window is high enough for them, unless the other one would be too low."
+  (let ((lines (frame-height))
+        (buffer (get-buffer-create "*cli*")))
+    (save-window-excursion
+      (unwind-protect
+          (dolist (frame '(31 60 20))
+            (set-frame-height nil frame)
+            (switch-to-buffer (get-buffer-create "*elsewhere*"))
+            (delete-other-windows)
+            (qwen-companion-terminal-show buffer)
+            (let ((height (window-body-height (get-buffer-window buffer)))
+                  (other (window-body-height (get-buffer-window "*elsewhere*"))))
+              (if (= frame 31)
+                  (should (= 16 height))
+                (should (<= (abs (- height other)) 1)))))
+        (set-frame-height nil lines)
+        (kill-buffer buffer)))))
+
 (ert-deftest qwen-companion-terminal-test-side-window ()
   "The terminal is shown at its side of the frame; it is hidden and shown there again."
   (let ((qwen-companion-terminal-side 'right))
