@@ -21,7 +21,7 @@ ALL_ELISP := $(SOURCES) $(wildcard tests/elisp/*.el tests/fuzz/*.el scripts/*.el
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build emacs doctor demo screenshots reports docs test test-busy test-bare test-ert test-python test-e2e test-interop matrix package robust fuzz replay bench lint lint-python lint-style lint-elisp format lock clean setup setup-tests
+.PHONY: help build emacs doctor demo screenshots reports docs test test-busy test-bare test-ert test-python test-e2e test-interop matrix package robust figures fuzz replay bench lint lint-python lint-style lint-elisp format lock clean setup setup-tests
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,7 +32,7 @@ setup:
 	@scripts/setup
 
 # Newcomers who want a look are not asked for what only these need.
-test test-busy test-ert test-python test-e2e test-interop matrix robust fuzz replay bench lint lint-python lint-style lint-elisp screenshots: setup-tests
+test test-busy test-ert test-python test-e2e test-interop matrix robust figures fuzz replay bench lint lint-python lint-style lint-elisp screenshots: setup-tests
 setup-tests:
 	@scripts/setup tests
 
@@ -98,8 +98,12 @@ matrix: build ## The tests with each Emacs and Python that can be had; EMACSES='
 package: ## The tar file for an archive of packages, in dist/
 	@scripts/package
 
-robust: build ## Attack a backend for minutes, with kills, strangers, a full disk and a clock that is set, on this machine only; its short form is in test-python
+robust: build ## Attack a backend, with kills, load, strangers, a full disk and a clock that is set, on this machine only; SHARE=0.01 for a short form
 	@$(PYTEST) tests/python/test_robust.py tests/python/test_strangers.py tests/python/test_listening.py --rounds 20 $(ARGS)
+	@$(VENV)/python tests/bench/robust.py --share $(or $(SHARE),1) --seed $(or $(FROM),1)
+
+figures: build ## Measure all of `robust' and `bench' and write docs/figures.org and the README's table; half an hour, quiet machine
+	@$(VENV)/python tests/bench/figures.py $(or $(SHARE),1)
 
 # The short run of each is part of `make test'.
 fuzz: build ## Random reviews, texts and undos against oracles; FROM=n is the first seed, CASES=n and STEPS=n how many

@@ -153,3 +153,17 @@ def test_the_help_of_each_mode_leads_to_a_node_of_the_manual() -> None:
     }
     assert len(modes) >= 8
     assert [name for name, found in modes.items() if not found or f"\n@node {found[1]}\n" not in texinfo] == []
+
+
+def test_the_readme_has_the_figures_that_were_measured() -> None:
+    readme = (CHECKOUT / "README.org").read_text(encoding="utf-8")
+    begin, end = "# Figures: written by make figures\n", "# End of figures\n"
+    assert (readme.count(begin), readme.count(end)) == (1, 1)
+    shown = readme.partition(begin)[2].partition(end)[0]
+    figures = CHECKOUT / "docs/figures.org"
+    measured = figures.read_text(encoding="utf-8") if figures.exists() else ""
+
+    def table(text: str) -> list[str]:
+        return [line for line in text.splitlines() if line.startswith(("|", "Measured on "))]
+
+    assert table(shown) == table(measured)

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Measure everything and write docs/figures.org, and the README's table from it: `make figures`.
+
+    .build/venv/bin/python tests/bench/figures.py [SHARE]
+
+docs/figures.org has the date, the machine and the output of `make robust` and `make bench` as it was.  The README has
+those lines of it that are rows of a table, between the comments `MARKS`; a test compares the two.  Asserts nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+FIGURES = CHECKOUT / "docs/figures.org"
+README = CHECKOUT / "README.org"
+MARKS = ("# Figures: written by make figures", "# End of figures")
+
+
+def machine() -> str:
+    """Return the processor, system and versions that were measured, in one line."""
+    names = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+        if line.startswith("model name")
+    ]
+    emacs = subprocess.run(
+        [os.environ.get("EMACS", "emacs"), "-Q", "--batch", "--eval", "(princ emacs-version)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    system = f"{platform.system()} {platform.release()}"
+    return f"{len(names)} cores {names[0]}, {system}, Emacs {emacs}, Python {platform.python_version()}"
+
+
+def run(*command: str) -> str:
+    """Run `command` in the checkout, show its output as it comes, and return it."""
+    said: list[str] = []
+    with subprocess.Popen(
+        command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            said.append(line.rstrip())
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with status {process.returncode}")
+    return "\n".join(said)
+
+
+def document(robust: str, bench: str) -> str:
+    """Return the text of docs/figures.org for the two outputs."""
+    date = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+    rows = [line for line in robust.splitlines() if line.startswith("|")]
+    rest = [line for line in robust.splitlines() if line and not line.startswith("|")]
+    return "\n".join(
+        [
+            "#+title: Figures",
+            "",
+            f"Measured on {date}: {machine()}.  None of these is a promise.",
+            "",
+            "* Deaths, load, bad input, attack and system: =make robust=",
+            "",
+            *rows,
+            "",
+            *rest,
+            "",
+            "* Speed: =make bench=",
+            "",
+            "#+begin_example",
+            *bench.splitlines(),
+            "#+end_example",
+            "",
+        ]
+    )
+
+
+def table_of(text: str) -> list[str]:
+    """Return the line with date and machine of docs/figures.org, `text`, and the rows of its table."""
+    return [line for line in text.splitlines() if line.startswith(("|", "Measured on "))]
+
+
+def with_table(readme: str, figures: str) -> str:
+    """Return `readme` with the table of `figures` between the marks."""
+    before, _, rest = readme.partition(MARKS[0] + "\n")
+    _, _, after = rest.partition(MARKS[1] + "\n")
+    measured, *rows = table_of(figures)
+    inner = "\n".join(
+        ("* Figures", "", measured, "", *rows, "", "All of it: [[file:docs/figures.org][docs/figures.org]].")
+    )
+    return f"{before}{MARKS[0]}\n{inner}\n\n{MARKS[1]}\n{after}"
+
+
+def main() -> None:
+    """Measure and write."""
+    share = sys.argv[1] if len(sys.argv) > 1 else "1"
+    robust = run(sys.executable, "tests/bench/robust.py", "--share", share)
+    text = document(robust, run("make", "--no-print-directory", "-s", "bench"))
+    FIGURES.write_text(text, encoding="utf-8")
+    README.write_text(with_table(README.read_text("utf-8"), text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
