@@ -56,7 +56,7 @@ def status(text: str) -> str:
     """The form that is true while the header of the review counts hunks as `text`."""
     return (
         f"(string-search {lisp_string(text)}"
-        " (buffer-local-value 'qwen-companion-review-unified--status (window-buffer)))"
+        ' (or (buffer-local-value \'qwen-companion-review-unified--status (window-buffer)) ""))'
     )
 
 
@@ -150,7 +150,8 @@ LIST_KEYS = (
     ("RET", selected(hunks("list"))),
 )
 LAST_KEYS = (
-    ("A", selected(hunks("six"))),
+    # The next key would be refused while the texts are compared.
+    ("A", f"(and {selected(hunks('six'))} {status('3 of 3')})"),
     ("C-c C-n", selected(hunks("seven"))),
     ("C-c C-k", left(1)),
 )
