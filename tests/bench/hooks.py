@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(CHECKOUT / name) for name in ("tests/e2e", "tests", "python")]
+sys.path[:0] = [str(CHECKOUT / name) for name in ("tests/e2e", "tests", "tests/python", "python")]
 
 from qwen_companion.doors.layer import VARIABLE  # noqa: E402  the path is set first
 from stage import Stage  # noqa: E402
