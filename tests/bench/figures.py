@@ -35,7 +35,7 @@ def machine() -> str:
         text=True,
         check=True,
     ).stdout
-    system = f"{platform.system()} {platform.release()}"
+    system = f"{platform.system()} {platform.release().partition('-')[0]}"
     return f"{len(names)} cores {names[0]}, {system}, Emacs {emacs}, Python {platform.python_version()}"
 
 

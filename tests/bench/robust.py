@@ -54,15 +54,19 @@ EMACS = """
 """
 
 
+KINDS = {"1": "death", "2": "load", "3": "bad input", "4": "attack", "5": "system"}
+"""Names of the points, by number."""
+
+
 class Table:
     """The rows, printed as they come."""
 
     def __init__(self) -> None:
-        print("| point | what | measured | goal |")
+        print("| kind | what | measured | goal |")
         print("|---+---+---+---|", flush=True)
 
     def add(self, point: str, what: str, measured: str, goal: str) -> None:
-        print(f"| {point} | {what} | {measured} | {goal} |", flush=True)
+        print(f"| {KINDS[point]} | {what} | {measured} | {goal} |", flush=True)
 
     def count(self, point: str, what: str, good: int, of: int) -> None:
         self.add(point, what, f"{good} of {of}", "all")
@@ -189,8 +193,8 @@ def deaths_of_backends(table: Table, rounds: int, chance: random.Random) -> None
             kept += after.port == port
             outcomes[moment] += event.get("method") == "ide/diffAccepted"
     for moment, good in outcomes.items():
-        table.count("1", f"backend killed, {moment}: the outcome reaches the CLI", good, tried[moment])
-    table.count("1", "the same: its port and the session are kept", kept, rounds)
+        table.count("1", f"backend killed ({moment}): the outcome reaches the CLI", good, tried[moment])
+    table.count("1", "backend killed: its port and the session are kept", kept, rounds)
     table.count(
         "1", f"the same: context fresh in {SOON_S:g} s (median {statistics.median(times):.2f} s)", fresh, rounds
     )
@@ -457,7 +461,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--share", type=float, default=1.0, help="how much of the whole is done")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", default="12345", help="points to do, such as 23")
+    parser.add_argument(
+        "--only", default="12345", help="points to do, such as 23: " + ", ".join(map(" ".join, KINDS.items()))
+    )
     arguments = parser.parse_args()
     share, only = arguments.share, arguments.only
     chance = random.Random(arguments.seed)  # noqa: S311 - it is to be the same each time
@@ -482,7 +488,7 @@ def main() -> None:
         tests(table, "4", "the model: excluded files, links, paths out of the root", *model)
     if "5" in only:
         system = "full_disk or read_only or clock_is_set or proxy or without_git or leaves_no_descriptor"
-        tests(table, "5", "full disk, read-only home, clock, few descriptors", "tests/python", "-k", system)
+        tests(table, "5", "full disk, read-only home, clock set, proxies, no git", "tests/python", "-k", system)
     print(f"\nseed {arguments.seed}, share {share:g}, {time.monotonic() - begun:.0f} s")
 
 
