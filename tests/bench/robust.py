@@ -144,12 +144,12 @@ def deaths_of_emacs(table: Table, rounds: int) -> None:
 
 
 def deaths_of_backends(table: Table, rounds: int, chance: random.Random) -> None:
-    """Kill backends at a moment of chance; each is replaced as Emacs does it."""
+    """Kill backends with an open proposal at a moment of chance; each is replaced as Emacs does it."""
     moments: dict[str, Callable[[Backend, Path], None]] = {
         "idle": lambda _backend, _path: None,
-        "a review open": lambda backend, path: _propose(backend, path),
-        "an acceptance under way": _accept,
-        "a burst of contexts": _burst,
+        "a context": _send_context,
+        "an outcome that belongs to no proposal": _send_unknown_outcome,
+        "a burst of contexts": _send_contexts,
         "its own start": lambda _backend, _path: None,
     }
     outcomes, fresh, kept, times = dict.fromkeys(moments, 0), 0, 0, list[float]()
@@ -193,23 +193,22 @@ def deaths_of_backends(table: Table, rounds: int, chance: random.Random) -> None
             kept += after.port == port
             outcomes[moment] += event.get("method") == "ide/diffAccepted"
     for moment, good in outcomes.items():
-        table.count("1", f"backend killed ({moment}): the outcome reaches the CLI", good, tried[moment])
+        table.count("1", f"backend killed, a review open ({moment}): the outcome reaches the CLI", good, tried[moment])
     table.count("1", "backend killed: its port and the session are kept", kept, rounds)
     table.count(
         "1", f"the same: context fresh in {SOON_S:g} s (median {statistics.median(times):.2f} s)", fresh, rounds
     )
 
 
-def _propose(backend: Backend, path: Path) -> None:
+def _send_context(backend: Backend, path: Path) -> None:
     backend.emacs.call("context", context(path, 1))
 
 
-def _accept(backend: Backend, path: Path) -> None:
-    """Begin an acceptance of another proposal and do not wait for its end."""
+def _send_unknown_outcome(backend: Backend, path: Path) -> None:
     backend.emacs.send(f'(call 77 outcome ({dumps(SECRET)} (:id "none" :outcome accepted :text "x")))')
 
 
-def _burst(backend: Backend, path: Path) -> None:
+def _send_contexts(backend: Backend, path: Path) -> None:
     for line in range(3, 50):
         backend.emacs.send(f"(call {line} context ({dumps(SECRET)} {context(path, line)}))")
 
