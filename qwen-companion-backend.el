@@ -45,9 +45,9 @@
 
 (defcustom qwen-companion-wire-log nil
   "Whether the Python process records all messages, for a bug report.
-That are the messages of Emacs and of the CLIs, from the start of the
-process on: set it, turn the mode off and on, repeat what goes wrong, and
-save the record with \\[qwen-companion-save-wire-log].  With t, texts and
+The record has those of Emacs and of the CLIs, from the start of the
+process on: set this, turn the mode off and on, repeat what goes wrong,
+and save it with \\[qwen-companion-save-wire-log].  With t, texts and
 names of files are replaced by others of the same length; with `texts'
 they are recorded as they are.  No secret is recorded.  The record ends
 at 16 MiB."

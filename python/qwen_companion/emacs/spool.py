@@ -39,7 +39,7 @@ class Spool:
     def write_bytes(self, data: bytes, kind: str = "bytes") -> str:
         """Put `data` into a new file and return its path.
 
-        The name begins with `kind`: Emacs reads 20 MB sooner that it knows to be only ASCII.
+        The name begins with `kind`: Emacs reads a text sooner when the name says that it is only ASCII.
         """
         path = os.path.join(self.directory, f"{kind}-{secrets.token_hex(8)}")
         try:
