@@ -300,6 +300,8 @@ class Stage:
         self.screen.wait_for("Qwen[1!1]")
         self.screen.wait_for("C-c C-c accept")
         self.screen.wait_for(cli.confirmation)
+        # Most keys are refused, rightly, while the texts are compared.
+        self.screen.wait_gone("comparing...")
 
     def wait_for_status(self, wanted: str) -> None:
         """Ask the CLI for its /ide status until it says `wanted`: it may take seconds to notice that all is gone."""
