@@ -312,6 +312,10 @@ class Cli:
         return {**self.headers, **session}
 
 
+KEEP_ALIVE = ": still here"
+"""Sent by the clock, so between any two things that a test asks for."""
+
+
 class Stream:
     """A GET on a raw socket, so that a test sees the very bytes."""
 
@@ -336,13 +340,16 @@ class Stream:
         self._file.close()
         self._socket.close()
 
-    def block(self) -> list[str]:
+    def block(self, *, keep_alives: bool = False) -> list[str]:
         """The lines up to the next empty one; an empty list at the end of the stream."""
         lines: list[str] = []
         while line := self._file.readline().decode("utf-8"):
-            if line == "\n":
+            if line != "\n":
+                lines.append(line.removesuffix("\n"))
+            elif lines == [KEEP_ALIVE] and not keep_alives:
+                lines = []
+            else:
                 return lines
-            lines.append(line.removesuffix("\n"))
         return lines
 
     def event(self) -> dict[str, Any]:
@@ -354,8 +361,8 @@ class Stream:
         raise AssertionError("the stream has ended")
 
     def rest(self) -> bytes:
-        """All that comes until the end; raises when the connection is reset."""
-        return self._file.read()
+        """All that comes until the end, keep-alives left out; raises when the connection is reset."""
+        return self._file.read().replace(f"{KEEP_ALIVE}\n\n".encode(), b"")
 
 
 class FakeEditor:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -200,25 +201,26 @@ def test_roots_rewrite_the_files(backend: Backend, home: Home) -> None:
 @pytest.mark.parametrize("streams", [0, 3])
 @pytest.mark.parametrize("way", ["stop", "SIGTERM", "end of input", "end of connection"])
 def test_stops_quickly_and_leaves_no_file(backend: Backend, home: Home, way: str, streams: int) -> None:
-    open_streams = [backend.cli().stream() for _ in range(streams)]
-    for stream in open_streams:
-        assert stream.block() == ["retry: 1500"]
-    if way == "stop":
-        backend.emacs.call("stop", "nil")
-    elif way == "SIGTERM":
-        backend.process.send_signal(signal.SIGTERM)
-    elif way == "end of input":
-        backend.close_input()
-    else:
-        backend.emacs.close()
-    assert backend.process.wait(SECONDS_TO_STOP) == 0
-    assert home.files() == []
-    # Nobody is left to read the spool only when Emacs is gone.
-    assert home.spool.exists() == (way != "end of input")
-    for stream in open_streams:
-        # Told to look again soon, a CLI finds nobody and says so; unless another process is to take this one's place.
-        assert stream.rest() == (b"retry: 500\n\n" if way in ("stop", "end of input") else b"")
-        stream.close()
+    with ExitStack() as opened:
+        open_streams = [opened.enter_context(backend.cli().stream()) for _ in range(streams)]
+        for stream in open_streams:
+            assert stream.block() == ["retry: 1500"]
+        if way == "stop":
+            backend.emacs.call("stop", "nil")
+        elif way == "SIGTERM":
+            backend.process.send_signal(signal.SIGTERM)
+        elif way == "end of input":
+            backend.close_input()
+        else:
+            backend.emacs.close()
+        assert backend.process.wait(SECONDS_TO_STOP) == 0
+        assert home.files() == []
+        # Nobody is left to read the spool only when Emacs is gone.
+        assert home.spool.exists() == (way != "end of input")
+        for stream in open_streams:
+            # Told to look again soon, a CLI finds nobody and says so; unless another process is to take this one's
+            # place.
+            assert stream.rest() == (b"retry: 500\n\n" if way in ("stop", "end of input") else b"")
 
 
 def test_stops_with_a_client_that_reads_nothing(backend: Backend, home: Home) -> None:

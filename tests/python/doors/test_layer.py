@@ -51,20 +51,18 @@ def test_the_file_is_private_and_named_by_the_variable(place: Path) -> None:
 def test_a_reader_sees_the_old_file_or_the_new_one(place: Path) -> None:
     layer = Layer(str(place), {})
     layer.install(OURS)
-    done = threading.Event()
     seen: list[dict[str, Any]] = []
 
     def read() -> None:
-        while not done.is_set():
-            seen.append(content(place))
+        seen.extend(content(place) for _ in range(100))
 
     reader = threading.Thread(target=read)
     reader.start()
-    for number in range(100):
+    number = 0
+    while reader.is_alive():
+        number += 1
         layer.install({**OURS, "number": number})
-    done.set()
-    reader.join()
-    assert seen
+    assert len(seen) == 100
     assert all(item["hooks"] == OURS["hooks"] for item in seen)
 
 

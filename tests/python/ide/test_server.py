@@ -129,7 +129,7 @@ async def test_a_silent_stream_is_kept_alive_with_comments(site: Site) -> None:
     stream = await away(cli.stream)
     assert await away(stream.block) == ["retry: 1500"]
     for _ in range(3):
-        assert (await away(stream.block))[0].startswith(":")
+        assert (await away(stream.block, keep_alives=True))[0].startswith(":")
     stream.close()
 
 
