@@ -529,7 +529,8 @@ visits and that has changed."
       (add-hook 'before-save-hook
                 (lambda () (upcase-region (point-min) (point-max))) nil t)
       (run-at-time 0.05 nil #'qwen-companion-follow-test--release)
-      (save-buffer)
+      (let ((qwen-companion-follow--save-wait qwen-companion-test-limit))
+        (save-buffer))
       (should (equal "ONE\nTWO\nTHREE\nMINE\n"
                      (qwen-companion-test-file-text "a.txt")))
       (should-not (buffer-modified-p)))))
@@ -547,8 +548,9 @@ visits and that has changed."
         (should (string-match-p "save again"
                                 (cadr (should-error (save-buffer) :type 'user-error)))))
       (run-at-time 0.05 nil #'qwen-companion-follow-test--release)
-      (should (string-match-p "conflicts"
-                              (cadr (should-error (save-buffer) :type 'user-error))))
+      (let ((qwen-companion-follow--save-wait qwen-companion-test-limit))
+        (should (string-match-p "conflicts"
+                                (cadr (should-error (save-buffer) :type 'user-error)))))
       (should (equal "theirs\n" (qwen-companion-test-file-text "a.txt")))
       (should smerge-mode)
       (should (buffer-modified-p))
@@ -968,6 +970,7 @@ visits and that has changed."
       (let* ((overlay (make-overlay (line-beginning-position) (line-end-position)))
              (text (buffer-string))
              (process-connection-type nil)
+             (qwen-companion-disk--idle-writer qwen-companion-test-limit)
              (writer (start-process "writer" nil "sh" "-c"
                                     (concat "exec >a.txt; while read -r line;"
                                             "do printf '%s\\n' \"$line\"; done")))
@@ -976,7 +979,7 @@ visits and that has changed."
         (process-send-string writer "ONE\n")
         (qwen-companion-test-wait-for
          (equal "ONE\n" (qwen-companion-test-file-text "a.txt")))
-        ;; Longer than any pause of ours but that for a writer that rests.
+        ;; Longer than any other pause of ours.
         (let ((end (+ (float-time) 0.8)))
           (while (< (float-time) end)
             (read-event nil nil 0.02)

@@ -114,7 +114,7 @@ MORE are keys and values that come first."
        (list :client "" :request "symbols()" :size 3 :ms 1 :called 0 :failed t :text "No."))
       (let ((text (qwen-companion-inspector-test--text)))
         (should (string-match-p
-                 "^  hover(path=\"a\")  12 bytes, 7 ms, [56] s ago, Qwen Code 0\\.24\\.4$" text))
+                 "^  hover(path=\"a\")  12 bytes, 7 ms, [0-9]+ s ago, Qwen Code 0\\.24\\.4$" text))
         (should (= 1 (cl-count-if (lambda (line) (string-search "hover" line))
                                   (split-string text "\n"))))
         (should (string-match-p "^  symbols()  refused, 3 bytes" text))
@@ -140,12 +140,12 @@ MORE are keys and values that come first."
                    (list :event "Stop" :tool "" :count 1 :time (- now 120500)
                          :answer "no decision")))))
     (let ((text (qwen-companion-inspector-test--text)))
-      (should (string-match-p "^  Hooks +3 answers, last [56] s ago \\.\\.\\.$" text))
+      (should (string-match-p "^  Hooks +3 answers, last [0-9]+ s ago \\.\\.\\.$" text))
       (should-not (string-search "rejected" text)))
     (qwen-companion-inspector-test--go-to "Hooks")
     (qwen-companion-inspector-toggle-fold)
     (let ((text (qwen-companion-inspector-test--text)))
-      (should (string-match-p "^    PermissionRequest edit  2 x, last [56] s ago  denied: The user rejected.+this change\\.$" text))
+      (should (string-match-p "^    PermissionRequest edit  2 x, last [0-9]+ s ago  denied: The user rejected.+this change\\.$" text))
       (should (string-match-p "^    Stop  1 x, last 2 min ago  no decision$" text)))
     ;; It goes with the CLI.
     (qwen-companion--on-sessions '(:sessions nil :gone ("s1")))
@@ -165,7 +165,7 @@ MORE are keys and values that come first."
       (dolist (wanted '("^Qwen Code 0\\.15\\.1$"
                         "^  Process +4711 in ~/src$"
                         "^  Trust +told that the workspace is trusted$"
-                        "^  Last told +[56] s ago$"
+                        "^  Last told +[0-9]+ s ago$"
                         "^    main\\.py +2 min  active at 4:18$"
                         "^      10 characters selected$"
                         "^return\n  1$"
