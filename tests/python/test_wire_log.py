@@ -16,7 +16,7 @@ from sexpdata import Symbol, dumps
 from qwen_companion import wire_log
 from qwen_companion.wire_log import NAME, Redactor, WireLog
 from replay import Difference, RecordError, replay
-from support import SECRET, Backend, Home
+from support import SECRET, TIMEOUT_S, Backend, Home
 
 SELECTED = "the words nobody else may read"
 PROPOSED = "a first line\nthe words of the model\n"
@@ -133,6 +133,7 @@ def entries(log: WireLog, count: int) -> None:
 
 def test_it_ends_before_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     monkeypatch.setattr(wire_log, "MAX_BYTES", 1000)
+    monkeypatch.setattr(wire_log, "_CLOSE_S", TIMEOUT_S)
     log = WireLog(str(tmp_path), (), keep_texts=False)
     entries(log, 100)
     log.close()
@@ -163,6 +164,7 @@ def test_a_full_disk_ends_it_with_whole_lines(
         return written
 
     log = WireLog(str(tmp_path), (), keep_texts=False)
+    monkeypatch.setattr(wire_log, "_CLOSE_S", TIMEOUT_S)
     monkeypatch.setattr(os, "write", full)
     entries(log, 100)
     log.close()

@@ -9,6 +9,7 @@ import os
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 import httpx2
@@ -34,7 +35,8 @@ from support import INITIALIZE, TIMEOUT_S, Cli, FakeEditor, Stream
 pytestmark = pytest.mark.anyio
 
 TOKEN = "token-of-the-test"
-TIMING = Timing(keep_alive=0.05, stall=2.0)
+NEVER = 1000.0
+TIMING = Timing(keep_alive=0.05, give_up=NEVER, left=NEVER, stall=NEVER)
 RESTORED = KnownSession("restored", "2025-11-25", "streamable-http-client", "1")
 T = TypeVar("T")
 
@@ -42,7 +44,7 @@ T = TypeVar("T")
 class Site:
     """A running server."""
 
-    def __init__(self) -> None:
+    def __init__(self, timing: Timing) -> None:
         self.listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self.listener.bind(("127.0.0.1", 0))
         self.listener.listen(128)
@@ -59,7 +61,7 @@ class Site:
             self.out.put_nowait,
             lambda session, context: None,
             lambda connection: self.find_caller(connection),
-            TIMING,
+            timing,
         )
         self.tools = DiffTools(Proposals(), self.editor, self.sessions, roots_of=lambda _: None)
         self.server = McpServer(self.listener, TOKEN, self.sessions, self.tools)
@@ -88,8 +90,13 @@ async def away(function: Callable[..., T], *arguments: Any, **named: Any) -> T:
 
 
 @pytest.fixture
-async def site() -> AsyncIterator[Site]:
-    site = Site()
+def timing() -> Timing:
+    return TIMING
+
+
+@pytest.fixture
+async def site(timing: Timing) -> AsyncIterator[Site]:
+    site = Site(timing)
     ready = asyncio.Event()
     running = asyncio.create_task(site.server.serve(ready.set))
     await soon(ready.wait())
@@ -470,6 +477,7 @@ async def test_an_outcome_a_broken_stream_swallowed_comes_on_the_next(site: Site
     second.close()
 
 
+@pytest.mark.parametrize("timing", [replace(TIMING, stall=2.0)], ids=["short"])
 async def test_a_client_that_reads_nothing_is_cut_and_hears_again_when_it_returns(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:

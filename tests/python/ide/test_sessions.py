@@ -5,7 +5,7 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -27,6 +27,21 @@ NEVER = 1000.0
 
 async def soon(awaitable: Awaitable[T]) -> T:
     return await asyncio.wait_for(awaitable, TIMEOUT_S)
+
+
+@pytest.fixture
+async def forward(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Let it look to the event loop as if so many seconds had passed."""
+    loop = asyncio.get_running_loop()
+    real = loop.time
+    passed = 0.0
+
+    def forward(seconds: float) -> None:
+        nonlocal passed
+        passed += seconds
+
+    monkeypatch.setattr(loop, "time", lambda: real() + passed)
+    return forward
 
 
 class Table:
@@ -183,16 +198,12 @@ async def test_silent_streams_are_spoken_to_at_the_same_moments(monkeypatch: pyt
         await soon(get.task)
 
 
-async def test_a_long_sleep_of_the_machine_ends_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_sleep_of_the_machine_ends_no_stream(forward: Callable[[float], None]) -> None:
     """As where the clock of the limits goes on meanwhile; on Linux it stands still."""
-    loop = asyncio.get_running_loop()
-    real = loop.time
-    shift = 0.0
-    monkeypatch.setattr(loop, "time", lambda: real() + shift)
     table = Table(**{field.name: getattr(Timing(), field.name) for field in fields(Timing)})
     session = table.open()
     get = await Get(table, session).ready()
-    shift = 8 * 3600.0
+    forward(8 * 3600.0)
     assert (await get.next()).startswith(b":")
     table.tell(b"context")
     assert await get.next() == event(b"context")
@@ -331,8 +342,8 @@ async def test_a_session_whose_cli_has_ended_the_stream_is_given_up_soon() -> No
     assert table.sessions.states() == ()
 
 
-async def test_a_session_that_comes_back_is_kept() -> None:
-    table = Table(left=0.2)
+async def test_a_session_that_comes_back_is_kept(forward: Callable[[float], None]) -> None:
+    table = Table(left=10.0)
     session = table.open()
     get = await Get(table, session).ready()
     get.lose()
@@ -341,7 +352,9 @@ async def test_a_session_that_comes_back_is_kept() -> None:
     other = table.open()
     lost = await Get(table, other).ready()
     lost.lose()
+    await soon(lost.task)
     # The other one's time, which began later, runs out; the first is still there.
+    forward(11.0)
     assert await soon(table.gone.get()) == other
     assert table.sessions.get(session) is not None
     again.lose()
@@ -354,16 +367,16 @@ async def test_a_session_that_never_opens_a_stream_is_given_up() -> None:
     assert await soon(table.gone.get()) == session
 
 
-async def test_requests_keep_a_session_without_stream() -> None:
-    table = Table(first_stream=0.1)
+async def test_requests_keep_a_session_without_stream(forward: Callable[[float], None]) -> None:
+    table = Table(first_stream=10.0)
     session, other = table.open(), table.open()
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    # Halfway through, so that the other one's time is up well before this one's.
-    loop.call_at(began + 0.05, table.sessions.touch, session)
+    forward(5.0)
+    table.sessions.touch(session)
     table.sessions.touch("never")
+    forward(6.0)
     assert await soon(table.gone.get()) == other
     assert table.sessions.get(session) is not None
+    forward(5.0)
     assert await soon(table.gone.get()) == session
 
 
