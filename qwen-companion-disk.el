@@ -82,8 +82,9 @@ LINE-END ends each line there: \"\
      ((unencodable-char-position 0 (length text) 'utf-8 nil text)
       (string-replace "\n" line-end text))
      ;; The same for a text of Unicode, in half the time.
-     (t (decode-coding-string (encode-coding-string text 'utf-8-dos t)
-                              'utf-8-unix t)))))
+     (t (let ((inhibit-eol-conversion nil))
+          (decode-coding-string (encode-coding-string text 'utf-8-dos t)
+                                'utf-8-unix t))))))
 
 (defun qwen-companion-disk-end-line (text)
   "Return TEXT with a line end after its last line."
@@ -296,7 +297,8 @@ PLAIN is TEXT with LF line ends.  A long file need not be read then."
 (defun qwen-companion-disk--encoded-p (text coding line-end bytes)
   "Return non-nil when BYTES are TEXT in CODING.
 LINE-END is how its lines end: `unix' or `dos'."
-  (let ((coding (coding-system-change-eol-conversion coding line-end)))
+  (let ((coding (coding-system-change-eol-conversion coding line-end))
+        (inhibit-eol-conversion nil))
     (and
      ;; Most differ early or in size, and a long text takes long to encode.
      (string-prefix-p

@@ -33,18 +33,19 @@
   (mapconcat (lambda (number) (format "%06d %s%s" number (make-string 42 ?x) line-end))
              (number-sequence 1 lines) ""))
 
-(defun review-bench--propose (path file)
+(defun review-bench--propose (path file kind)
   "Let a CLI propose for PATH the text in FILE; return the proposal.
+KIND, a string, says what text it is, see `qwen-companion-spool-insert'.
 Nothing opens by itself."
-  (let ((copy (make-temp-file (expand-file-name "text-" (qwen-companion-backend-spool)))))
+  (let ((copy (make-temp-file (expand-file-name kind (qwen-companion-backend-spool)))))
     (copy-file file copy t)
     (qwen-companion-proposal-on-open
      (list :id (symbol-name (gensym)) :session "s" :client "bench" :path path
            :text-file copy))
     (car (last (qwen-companion-proposals)))))
 
-(defun review-bench--cycle (path file)
-  "Return what one review of the text in FILE for PATH takes.
+(defun review-bench--cycle (path file kind)
+  "Return what one review of the text in FILE, which is KIND, for PATH takes.
 A list of milliseconds: inserting the text, arrival, preparing both
 sides, accepting, and Ediff's session."
   (let* ((insert (review-bench--time
@@ -54,7 +55,7 @@ sides, accepting, and Ediff's session."
                         (insert-file-contents file))))))
          proposal
          (arrival (review-bench--time
-                   (lambda () (setq proposal (review-bench--propose path file)))))
+                   (lambda () (setq proposal (review-bench--propose path file kind)))))
          (prepare (review-bench--time
                    (lambda () (qwen-companion-review--prepare proposal))))
          (ediff (review-bench--time
@@ -69,12 +70,13 @@ sides, accepting, and Ediff's session."
   "Measure a proposal of LINES lines with LINE-END and print a row for WHAT."
   (let ((path (make-temp-file "review-bench-" nil ".txt"))
         (file (make-temp-file "review-bench-"))
+        (kind (if (equal line-end "\n") "ascii-" "ascii-crlf-"))
         (text (review-bench--text lines line-end)))
     (let ((coding-system-for-write 'utf-8-unix))
       (write-region text nil path nil 'silent)
       (write-region (concat text "more" line-end) nil file nil 'silent))
     (pcase-let* ((cycles (cl-loop repeat review-bench-runs
-                                  collect (review-bench--cycle path file)))
+                                  collect (review-bench--cycle path file kind)))
                  (`(,insert ,arrival ,prepare ,accept ,ediff)
                   (apply #'cl-mapcar
                          (lambda (&rest numbers) (review-bench--median numbers))
@@ -102,7 +104,8 @@ sides, accepting, and Ediff's session."
           (review-bench--report "10 MB" 200000 "\n")
           (review-bench--report "10 MB, CR LF" 200000 "\r\n")
           ;; Just below the size limit.
-          (review-bench--report "20 MB" 390000 "\n"))
+          (review-bench--report "20 MB" 390000 "\n")
+          (review-bench--report "20 MB, CR LF" 390000 "\r\n"))
       (qwen-companion-proposal-end-all)
       (qwen-companion-disk-forget-all)
       (delete-directory (qwen-companion-backend-spool) t))))

@@ -34,12 +34,14 @@ class Spool:
 
     def write(self, text: str) -> str:
         """Put `text` into a new file and return its path.  Bytes are exact UTF-8, line ends as they are."""
-        return self.write_bytes(text.encode("utf-8"), "ascii" if text.isascii() else "utf-8")
+        kind = "ascii" if text.isascii() else "utf-8"
+        return self.write_bytes(text.encode("utf-8"), f"{kind}-crlf" if _ends_lines_in_crlf(text) else kind)
 
     def write_bytes(self, data: bytes, kind: str = "bytes") -> str:
         """Put `data` into a new file and return its path.
 
-        The name begins with `kind`: Emacs reads a text sooner when the name says that it is only ASCII.
+        The name begins with `kind`: Emacs reads a text sooner when the name says that it is only ASCII, and converts
+        its line ends sooner when the name says that all are CR LF.
         """
         path = os.path.join(self.directory, f"{kind}-{secrets.token_hex(8)}")
         try:
@@ -93,3 +95,9 @@ class Spool:
     def remove(self) -> None:
         """Remove the directory with all that is in it: nobody is left to read it."""
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _ends_lines_in_crlf(text: str) -> bool:
+    """Return whether `text` has line ends, and all are CR LF."""
+    first = text.find("\n")
+    return first > 0 and text[first - 1] == "\r" and text.count("\r\n") == text.count("\n")

@@ -35,6 +35,23 @@ def test_emacs_is_told_which_texts_are_ascii(spool: Spool) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("a\r\n\r\r\nb\r", "ascii-crlf"),
+        ("é\r\n", "utf-8-crlf"),
+        ("a\r\nb\n", "ascii"),
+        ("\na\r\n", "ascii"),
+        ("a\rb", "ascii"),
+        ("é\r\r", "utf-8"),
+    ],
+)
+def test_emacs_is_told_in_which_texts_all_lines_end_in_crlf(spool: Spool, text: str, kind: str) -> None:
+    path = spool.write(text)
+    assert os.path.basename(path).rpartition("-")[0] == kind
+    assert Path(path).read_bytes() == text.encode("utf-8")
+
+
 def test_bytes_that_are_no_text_are_refused_and_removed(spool: Spool) -> None:
     path = Path(spool.directory, "bad")
     path.write_bytes(b"\xff")
