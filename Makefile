@@ -105,6 +105,8 @@ robust: build ## Attack a backend, with kills, load, strangers, a full disk and 
 figures: build ## Measure all of `robust' and `bench' and write docs/figures.org and the README's table; SHARE=0.2 takes five minutes
 	@$(VENV)/python tests/bench/figures.py $(or $(SHARE),1)
 
+MEASURE := $(CHECKOUT) -L tests/bench
+
 # The short run of each is part of `make test'.
 fuzz: build ## Random reviews, texts and undos against oracles; FROM=n is the first seed, CASES=n and STEPS=n how many
 	@$(CHECKOUT) -L tests/elisp -l tests/fuzz/hunks.el --eval "(hunks-fuzz-main $(or $(FROM),1) $(or $(CASES),2000))"
@@ -116,12 +118,15 @@ fuzz: build ## Random reviews, texts and undos against oracles; FROM=n is the fi
 replay: build ## Play a wire log (M-x qwen-companion-save-wire-log) against this checkout; FILE=... names it
 	@PYTHONPATH=python:tests:tests/python $(VENV)/python tests/python/replay.py '$(FILE)'
 
-bench: build ## What reviews, following a file, sessions and the journal cost, beside what there is for it; asserts nothing
-	@$(CHECKOUT) -l tests/bench/review.el
-	@$(CHECKOUT) -l tests/bench/unified.el
-	@$(CHECKOUT) -l tests/bench/follow.el
-	@$(CHECKOUT) -l tests/bench/burst.el
-	@$(CHECKOUT) -l tests/bench/chat.el
+bench: build ## What commands, reviews, following a file, sessions and the journal cost; PEER=directory with claude-code-ide.el
+	@CLAUDE_CODE_IDE='$(PEER)' $(MEASURE) -l tests/bench/command.el
+	@$(VENV)/python tests/bench/speed.py
+	@$(VENV)/python tests/bench/hooks.py
+	@$(MEASURE) -l tests/bench/review.el
+	@$(MEASURE) -l tests/bench/unified.el
+	@$(MEASURE) -l tests/bench/follow.el
+	@$(MEASURE) -l tests/bench/burst.el
+	@$(MEASURE) -l tests/bench/chat.el
 	@$(VENV)/python tests/bench/sessions.py
 	@$(VENV)/python tests/bench/journal.py
 

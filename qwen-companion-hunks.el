@@ -81,7 +81,10 @@ The buffer must not be narrowed."
                  (< (abs (- line known)) line))
       (setq known 1 position (point-min)))
     (goto-char position)
-    (when (and (zerop (forward-line (- line known))) (bolp))
+    ;; With that cache Emacs notes each newline on the way, which takes ten
+    ;; times as long as looking for them.
+    (when (and (zerop (let ((cache-long-scans nil)) (forward-line (- line known))))
+               (bolp))
       (qwen-companion-hunks--cache-line line))))
 
 (defun qwen-companion-hunks--cache-line (line)

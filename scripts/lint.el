@@ -45,6 +45,8 @@
 (defun lint--compile (file)
   "Compile FILE into a folder of its own; warnings are findings."
   (let* ((folder (make-temp-file "qwen-companion-lint-" t))
+         ;; What is measured and tested has files of its own that it needs.
+         (load-path (cons (file-name-directory file) load-path))
          (byte-compile-dest-file-function
           (lambda (source) (expand-file-name (concat (file-name-nondirectory source) "c") folder)))
          (print byte-compile-log-warning-function)

@@ -14,6 +14,7 @@
 
 (require 'benchmark)
 (require 'cl-lib)
+(require 'measure)
 (require 'qwen-companion)
 
 (defconst burst-bench-files 2000 "How many files a branch has.")
@@ -127,6 +128,12 @@ are, and without waiting for other programs."
                                     buffers)))))))
             (princ (format "%d files, %d of them visited: switched in %.1f s, all follow %.1f s later\n"
                            burst-bench-files (length buffers) switch total))
+            (measure-row
+             (format "%d files change at once, %d of them visited: longest that we keep Emacs"
+                     burst-bench-files (length buffers))
+             (format "%.1f ms" (apply #'max (mapcar (lambda (entry) (nth 2 entry))
+                                                    burst-bench-longest)))
+             "50 ms")
             (princ (format "one revert-buffer %.2f ms, vc-refresh-state %.2f ms, the programs it runs not counted\n"
                            revert vc))
             (princ (format "%-34s %7s %10s %14s\n" "function" "runs" "longest" "longest/revert"))

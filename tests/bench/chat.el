@@ -11,12 +11,13 @@
 ;; same run.  Counted is the time of the processor.  Garbage is collected
 ;; now and then whatever runs: that is counted, and such a report left out.
 ;;
-;; In a terminal, emacs -Q -nw -l scripts/checkout.el -l tests/bench/chat.el
+;; In a terminal, emacs -Q -nw -l scripts/checkout.el -L tests/bench -l tests/bench/chat.el
 ;; shows beside that what displaying it costs Emacs.
 
 ;;; Code:
 
 (require 'cl-lib)
+(require 'measure)
 (require 'qwen-companion)
 (require 'qwen-companion-chat)
 
@@ -57,6 +58,11 @@ Return nil when garbage was collected meanwhile."
   "Print WHAT with its TIMES, and how they compare to those of PLAIN."
   (cl-flet ((p99 (times) (nth (floor (* 0.99 (length times))) times))
             (median (times) (nth (/ (length times) 2) times)))
+    (when (string-suffix-p "batch of an answer" what)
+      (measure-row (format "chat of %s: p50, p99, MB per second of processor" what)
+                   (format "%.2f ms, %.2f ms, %.0f MB" (median times) (p99 times)
+                           (/ (length chat-bench--piece) 1000.0 (median times)))
+                   (format "p99 %d ms" chat-bench--budget)))
     (princ (format "%-36s %8.2f %8.2f %8.2f %10.1f %12d %8s" what (median times)
                    (p99 times) (car (last times))
                    (/ (median times) (max 0.001 (median plain)))

@@ -16,6 +16,8 @@ import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
+from table import HEAD
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 FIGURES = CHECKOUT / "docs/figures.org"
 README = CHECKOUT / "README.org"
@@ -54,11 +56,17 @@ def run(*command: str) -> str:
     return "\n".join(said)
 
 
+def split(output: str) -> tuple[list[str], list[str]]:
+    """Return the rows of a table in `output`, and the other lines."""
+    lines = [line for line in output.splitlines() if line]
+    return [line for line in lines if line.startswith("|")], [line for line in lines if not line.startswith("|")]
+
+
 def document(robust: str, bench: str) -> str:
     """Return the text of docs/figures.org for the two outputs."""
     date = datetime.now(timezone.utc).strftime("%Y-%m-%d")
-    rows = [line for line in robust.splitlines() if line.startswith("|")]
-    rest = [line for line in robust.splitlines() if line and not line.startswith("|")]
+    rows, rest = split(robust)
+    times, details = split(bench)
     return "\n".join(
         [
             "#+title: Figures",
@@ -73,8 +81,13 @@ def document(robust: str, bench: str) -> str:
             "",
             "* Speed: =make bench=",
             "",
+            *HEAD.splitlines(),
+            *times,
+            "",
+            "In detail:",
+            "",
             "#+begin_example",
-            *bench.splitlines(),
+            *details,
             "#+end_example",
             "",
         ]
@@ -91,8 +104,10 @@ def with_table(readme: str, figures: str) -> str:
     before, _, rest = readme.partition(MARKS[0] + "\n")
     _, _, after = rest.partition(MARKS[1] + "\n")
     measured, *rows = table_of(figures)
+    # Each begins with this row.
+    tables = "\n".join(rows).replace(HEAD, f"\n{HEAD}")
     inner = "\n".join(
-        ("* Figures", "", measured, "", *rows, "", "All of it: [[file:docs/figures.org][docs/figures.org]].")
+        ("* Figures", "", measured, tables, "", "All of it: [[file:docs/figures.org][docs/figures.org]].")
     )
     return f"{before}{MARKS[0]}\n{inner}\n\n{MARKS[1]}\n{after}"
 

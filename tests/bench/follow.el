@@ -16,24 +16,11 @@
 ;;; Code:
 
 (require 'cl-lib)
+(require 'measure)
 (require 'qwen-companion)
-
-(defconst follow-bench-runs 3
-  "How often each step is measured; the median counts.")
 
 (defconst follow-bench-lines 20000
   "Lines of a text.")
-
-(defun follow-bench--time (function)
-  "Return the milliseconds that FUNCTION takes."
-  (garbage-collect)
-  (let ((start (float-time)))
-    (funcall function)
-    (* 1000 (- (float-time) start))))
-
-(defun follow-bench--median (numbers)
-  "Return the median of NUMBERS, a list."
-  (nth (/ (length numbers) 2) (sort numbers #'<)))
 
 (defun follow-bench--text (line)
   "Return a text whose lines are what the function LINE makes of numbers."
@@ -59,9 +46,9 @@
     (cl-letf* ((on-merged (symbol-function 'qwen-companion-merge-on-merged))
                ((symbol-function 'qwen-companion-merge-on-merged)
                 (lambda (payload)
-                  (setq read (follow-bench--time (lambda () (funcall on-merged payload))))
+                  (setq read (measure-ms (lambda () (funcall on-merged payload))))
                   nil)))
-      (setq ask (follow-bench--time
+      (setq ask (measure-ms
                  (lambda ()
                    (qwen-companion-merge-texts nil old new '("" "" "")
                                                (lambda (answer) (setq merged answer))))))
@@ -74,7 +61,7 @@
 KEPT is non-nil when point is still at its word."
   (let ((buffer (follow-bench--buffer text)))
     (with-current-buffer buffer
-      (prog1 (list (follow-bench--time function)
+      (prog1 (list (measure-ms function)
                    (looking-at-p "pute(\\(?:first\\|renamed\\), second"))
         (kill-buffer buffer)))))
 
@@ -115,20 +102,22 @@ and who of apply and these kept point."
   "Print a row for WHAT: each line has become what the function LINE makes."
   (let* ((text (follow-bench--text #'follow-bench--line))
          (new (follow-bench--buffer (follow-bench--text line)))
-         (cycles (cl-loop repeat follow-bench-runs
+         (cycles (cl-loop repeat measure-rounds
                           collect (follow-bench--cycle text new))))
     (kill-buffer new)
     (pcase-let ((`(,ask ,read ,apply ,bare ,brief ,fine)
-                 (apply #'cl-mapcar
-                        (lambda (&rest numbers) (follow-bench--median numbers))
-                        (mapcar #'car cycles))))
+                 (measure-medians (mapcar #'car cycles))))
       (princ (format "%-14s %8.1f %8.1f %8.1f %8.1f %8.1f %8.1f %12.2f %12.2f %12.2f   %s\n"
                      what ask read apply bare brief fine
                      (/ apply bare)
                      (/ (+ ask read apply) brief)
                      (/ (+ ask read apply) fine)
                      (mapconcat (lambda (kept) (if kept "yes" "no"))
-                                (cadar (last cycles)) " "))))))
+                                (cadar (last cycles)) " ")))
+      (measure-row (format "following a changed file of 1 MB, beside revert-buffer-with-fine-grain: %s" what)
+                   (format "%.1f ms beside %.1f ms, %.2f times" (+ ask read apply) fine
+                           (/ (+ ask read apply) fine))
+                   "1.0"))))
 
 (let* ((home (make-temp-file "follow-bench-" t))
        (process-environment (append (list (concat "HOME=" home) (concat "TMPDIR=" home)

@@ -21,6 +21,7 @@ sys.path[:0] = [str(CHECKOUT / name) for name in ("tests/python", "tests", "pyth
 
 from journal_project import Project  # noqa: E402  the path is set first
 from qwen_companion.privacy.options import Options  # noqa: E402
+from table import row  # noqa: E402
 
 
 def spent_ms(work: Callable[[], object]) -> float:
@@ -43,6 +44,12 @@ def measure(what: str, project: Project, files: int, status: bool) -> None:
     some = spent_ms(lambda: project.scan(turn))
     assert len(project.files(turn)) == 20
     beside = f"{spent_ms(lambda: project.git('status', '--porcelain')):6.0f}" if status else "     -"
+    row(
+        "speed",
+        f"journal, {files} files, {what}: look at all, none changed",
+        f"{nothing:.0f} ms beside {beside.strip()} ms of git status",
+        "-",
+    )
     print(f"{what:28}{files:8} files  first {first:6.0f}  unchanged {nothing:6.0f}  20 changed {some:6.0f}  {beside}")
     project.record.close()
 

@@ -12,21 +12,8 @@
 ;;; Code:
 
 (require 'cl-lib)
+(require 'measure)
 (require 'qwen-companion)
-
-(defconst review-bench-runs 5
-  "How often each step is measured; the median counts.")
-
-(defun review-bench--time (function)
-  "Return the milliseconds that FUNCTION takes."
-  (garbage-collect)
-  (let ((start (float-time)))
-    (funcall function)
-    (* 1000 (- (float-time) start))))
-
-(defun review-bench--median (numbers)
-  "Return the median of NUMBERS, a list."
-  (nth (/ (length numbers) 2) (sort numbers #'<)))
 
 (defun review-bench--text (lines line-end)
   "Return a text of LINES lines of 50 bytes, each ending in LINE-END."
@@ -48,21 +35,21 @@ Nothing opens by itself."
   "Return what one review of the text in FILE, which is KIND, for PATH takes.
 A list of milliseconds: inserting the text, arrival, preparing both
 sides, accepting, and Ediff's session."
-  (let* ((insert (review-bench--time
+  (let* ((insert (measure-ms
                   (lambda ()
                     (with-temp-buffer
                       (let ((coding-system-for-read 'utf-8-unix))
                         (insert-file-contents file))))))
          proposal
-         (arrival (review-bench--time
+         (arrival (measure-ms
                    (lambda () (setq proposal (review-bench--propose path file kind)))))
-         (prepare (review-bench--time
+         (prepare (measure-ms
                    (lambda () (qwen-companion-review--prepare proposal))))
-         (ediff (review-bench--time
+         (ediff (measure-ms
                  (lambda ()
                    (qwen-companion-review-show 'ediff proposal nil)
                    (qwen-companion-review-hide 'ediff proposal))))
-         (accept (review-bench--time
+         (accept (measure-ms
                   (lambda () (qwen-companion-diff-accept proposal)))))
     (list insert arrival prepare accept ediff)))
 
@@ -75,12 +62,10 @@ sides, accepting, and Ediff's session."
     (let ((coding-system-for-write 'utf-8-unix))
       (write-region text nil path nil 'silent)
       (write-region (concat text "more" line-end) nil file nil 'silent))
-    (pcase-let* ((cycles (cl-loop repeat review-bench-runs
+    (pcase-let* ((cycles (cl-loop repeat measure-rounds
                                   collect (review-bench--cycle path file kind)))
                  (`(,insert ,arrival ,prepare ,accept ,ediff)
-                  (apply #'cl-mapcar
-                         (lambda (&rest numbers) (review-bench--median numbers))
-                         cycles)))
+                  (measure-medians cycles)))
       (princ (format "%-14s %8.1f %8.1f %8.1f %8.1f %8.1f %12.2f %12.2f\n"
                      what insert arrival prepare accept ediff
                      (/ arrival insert)

@@ -38,6 +38,7 @@ from sexpdata import Symbol, dumps  # noqa: E402
 from qwen_companion.doors.hook_settings import door_secret  # noqa: E402
 from qwen_companion.tools.settings import tool_secret  # noqa: E402
 from support import INITIALIZE, SECRET, Backend, Cli, EpcPeer, Home, Stream  # noqa: E402
+from table import HEAD, row  # noqa: E402
 from test_robust import answer_to, damaged, hostile_body, hostile_request, noise, spoilt_token  # noqa: E402
 
 SOON_S = 2.0
@@ -62,11 +63,10 @@ class Table:
     """The rows, printed as they come."""
 
     def __init__(self) -> None:
-        print("| kind | what | measured | goal |")
-        print("|---+---+---+---|", flush=True)
+        print(HEAD, flush=True)
 
     def add(self, point: str, what: str, measured: str, goal: str) -> None:
-        print(f"| {KINDS[point]} | {what} | {measured} | {goal} |", flush=True)
+        row(KINDS[point], what, measured, goal)
 
     def count(self, point: str, what: str, good: int, of: int) -> None:
         self.add(point, what, f"{good} of {of}", "all")

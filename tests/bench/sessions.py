@@ -25,6 +25,7 @@ import psutil  # noqa: E402 - the path above
 from sexpdata import dumps  # noqa: E402
 
 from support import Backend, Home  # noqa: E402
+from table import compare, exponent, row  # noqa: E402
 
 BLOCK = 20
 
@@ -130,10 +131,15 @@ def main() -> None:
         servers_at = ((bare.pid, port, ""), (backend.process.pid, backend.port, backend.token))
         for _, at, token in servers_at:
             connect(at, token, 1, clients)
+        costs: list[tuple[float, float]] = []
         print(f"{'sessions open':>13} {'bare, ms':>9} {'ours, ms':>9}  ours/bare")
         for number in range(BLOCK, count + 1, BLOCK):
             theirs, ours = (cost(*server, clients) for server in servers_at)
             print(f"{number:13} {theirs:9.2f} {ours:9.2f}  {ours / theirs:.2f}", flush=True)
+            costs.append((ours, theirs))
+        compare("a session of a CLI, processor, beside a bare MCP server", costs, "-")
+        grows = exponent([(BLOCK * number, ours) for number, (ours, _) in enumerate(costs, 1)])
+        row("speed", "the same: exponent of the growth with the sessions open", f"{grows:.2f}", "0")
 
 
 if __name__ == "__main__":

@@ -17,15 +17,11 @@
 
 (require 'cl-lib)
 (require 'diff-mode)
+(require 'measure)
 (require 'qwen-companion)
 
-(defun unified-bench--time (function)
-  "Return the milliseconds that FUNCTION takes of the processor."
-  (garbage-collect)
-  (let ((gc-cons-threshold most-positive-fixnum)
-        (start (float-time (get-internal-run-time))))
-    (funcall function)
-    (* 1000 (- (float-time (get-internal-run-time)) start))))
+(defvar unified-bench--compared nil
+  "What was measured beside `diff-mode': (WHAT OURS DIFF-MODE), in milliseconds.")
 
 (defun unified-bench--text (lines every)
   "Return a text of LINES lines of 50 bytes; every EVERYth is different."
@@ -47,7 +43,7 @@ The old text has no different lines."
   (let ((patch (make-temp-file "unified-bench-")))
     (call-process-shell-command
      (format "diff -u %s %s > %s" old new patch))
-    (prog1 (unified-bench--time
+    (prog1 (measure-cpu-ms
             (lambda ()
               (with-temp-buffer
                 (insert-file-contents patch)
@@ -55,56 +51,66 @@ The old text has no different lines."
                 (font-lock-ensure (point-min) (min (point-max) 4000)))))
       (delete-file patch))))
 
-(defun unified-bench--report (what lines every)
-  "Measure a proposal for LINES lines, each EVERYth changed; print it as WHAT."
-  (let* ((old (make-temp-file "unified-bench-" nil ".txt"))
-         (new (make-temp-file "unified-bench-"))
-         (text (unified-bench--text lines every))
-         (hunks (unified-bench--hunks lines every))
-         answer proposal)
-    (write-region (unified-bench--text lines (1+ lines)) nil old nil 0)
-    (write-region text nil new nil 0)
+(defun unified-bench--round (old new hunks)
+  "Return the milliseconds of the steps of one review of the files OLD and NEW.
+HUNKS is what comparing them finds.  They are those of opening, showing,
+dropping, bringing back, dropping the last, colouring, `diff-mode' and
+Ediff; the last two are nil where these take minutes."
+  (let (answer proposal)
     (cl-letf (((symbol-function 'qwen-companion-merge-compare)
                (lambda (_old _new callback)
                  (setq answer (lambda () (funcall callback hunks))))))
       (qwen-companion-proposal-on-open
        (list :id (symbol-name (gensym)) :session "s" :client "bench" :path old
-             :text text))
+             :text (with-temp-buffer (insert-file-contents new) (buffer-string))))
       (setq proposal (car (qwen-companion-proposals)))
       (qwen-companion-review--prepare proposal)
       (setf (qwen-companion-proposal-style proposal) 'unified
             (qwen-companion-proposal-state proposal) 'shown)
-      (let* ((open (unified-bench--time
+      (let* ((open (measure-cpu-ms
                     (lambda () (qwen-companion-review-show 'unified proposal t))))
-             (show (unified-bench--time answer)))
+             (show (measure-cpu-ms answer)))
         (set-buffer (qwen-companion-review-windows-control proposal))
         (let* ((difference (qwen-companion-review-unified--difference))
-               (first (unified-bench--time #'qwen-companion-unified-drop))
-               (again (unified-bench--time #'qwen-companion-unified-restore))
-               (hunk (car (last qwen-companion-review-unified--hunks)))
-               (last (unified-bench--time
-                      (lambda ()
-                        (qwen-companion-hunks-drop difference hunk))))
-               (colour (unified-bench--time
+               (colour (measure-cpu-ms
                         (lambda ()
                           (qwen-companion-hunks-view-fontify
-                           (point-min) (min (point-max) 4000))))))
+                           (point-min) (min (point-max) 4000)))))
+               (first (measure-cpu-ms #'qwen-companion-unified-drop))
+               (again (measure-cpu-ms #'qwen-companion-unified-restore))
+               (hunk (car (last qwen-companion-review-unified--hunks)))
+               (last (measure-cpu-ms
+                      (lambda ()
+                        (qwen-companion-hunks-drop difference hunk)))))
           (qwen-companion-review-hide 'unified proposal)
-          ;; The program diff takes minutes where no line is the same, and
-          ;; Ediff where there are many changes.
-          (let ((mode (and (> every 1) (unified-bench--diff-mode old new)))
-                (ediff (and (> every 1) (< (length hunks) 500)
-                            (unified-bench--time
-                             (lambda ()
-                               (qwen-companion-review-show 'ediff proposal nil)
-                               (qwen-companion-review-hide 'ediff proposal))))))
-            (princ (format "%-26s %6.1f %6.1f %6.1f %6.1f %6.1f %6.1f %9s %8s %8s\n"
-                           what open show first again last colour
-                           (if mode (format "%.1f" mode) "")
-                           (if ediff (format "%.1f" ediff) "")
-                           (if mode (format "%.2f" (/ (+ open show colour) mode))
-                             "")))))))
-    (qwen-companion-proposal-end-all)
+          (prog1
+              ;; The program diff takes minutes where no line is the same, and
+              ;; Ediff where there are many changes.
+              (list open show first again last colour
+                    (and (cdr hunks) (unified-bench--diff-mode old new))
+                    (and (cdr hunks) (< (length hunks) 500)
+                         (measure-cpu-ms
+                          (lambda ()
+                            (qwen-companion-review-show 'ediff proposal nil)
+                            (qwen-companion-review-hide 'ediff proposal)))))
+            (qwen-companion-proposal-end-all)))))))
+
+(defun unified-bench--report (what lines every)
+  "Measure a proposal for LINES lines, each EVERYth changed; print it as WHAT."
+  (let* ((old (make-temp-file "unified-bench-" nil ".txt"))
+         (new (make-temp-file "unified-bench-"))
+         (hunks (unified-bench--hunks lines every)))
+    (write-region (unified-bench--text lines (1+ lines)) nil old nil 0)
+    (write-region (unified-bench--text lines every) nil new nil 0)
+    (let* ((rounds (cl-loop repeat measure-rounds
+                            collect (unified-bench--round old new hunks)))
+           (medians (measure-medians
+                     (mapcar (lambda (round) (mapcar (lambda (ms) (or ms 0)) round)) rounds))))
+      (pcase-let ((`(,open ,show ,_first ,_again ,_last ,colour ,mode ,_ediff) medians))
+        (princ (format "%-26s %s\n" what
+                       (mapconcat (lambda (ms) (format "%9.1f" ms)) medians " ")))
+        (when (> mode 0)
+          (push (list what (+ open show colour) mode) unified-bench--compared))))
     (delete-file old)
     (delete-file new)))
 
@@ -116,14 +122,20 @@ The old text has no different lines."
   (cl-letf (((symbol-function 'qwen-companion-backend-call) #'always))
     (unwind-protect
         (progn
-          (princ (format "\n%-26s %6s %6s %6s %6s %6s %6s %9s %8s %8s\n" "hunk by hunk, milliseconds"
-                         "open" "show" "drop" "back" "last" "colour" "diff-mode" "ediff"
-                         "ours/d.m"))
+          (princ (format "%-26s %s\n" "hunk by hunk, milliseconds"
+                         (mapconcat (lambda (name) (format "%9s" name))
+                                    '("open" "show" "drop" "back" "last" "colour"
+                                      "diff-mode" "ediff")
+                                    " ")))
           (unified-bench--report "1,000 lines, 20 changes" 1000 50)
           (unified-bench--report "20,000 lines, 400 changes" 20000 50)
           (unified-bench--report "200,000 lines, 10 changes" 200000 20000)
           (unified-bench--report "200,000 lines, 20,000 ch." 200000 10)
-          (unified-bench--report "200,000 lines, all changed" 200000 1))
+          (unified-bench--report "200,000 lines, all changed" 200000 1)
+          (pcase-dolist (`(,what ,ours ,mode) (reverse unified-bench--compared))
+            (measure-row (concat "hunk by hunk on the screen, beside diff-mode: " what)
+                         (format "%.1f ms beside %.1f ms, %.2f times" ours mode (/ ours mode))
+                         "1.0")))
       (qwen-companion-proposal-end-all)
       (delete-directory (qwen-companion-backend-spool) t))))
 

@@ -29,9 +29,18 @@ class Client:
         self._http = Cli(int(lock.stem), json.loads(lock.read_text())["authToken"])
         self._http.initialize()
         self._answers: queue.SimpleQueue[tuple[str, str | None]] = queue.SimpleQueue()
+        self._listen()
+
+    def _listen(self) -> None:
         self._stream = self._http.stream()
         self._reader = threading.Thread(target=self._read, args=(self._stream,), name="client", daemon=True)
         self._reader.start()
+
+    def listen_again(self) -> None:
+        """Open the stream again, once a new backend listens at the port of one that has been killed."""
+        self._reader.join(PATIENCE)
+        self._stream.close()
+        self._listen()
 
     def _read(self, stream: Stream) -> None:
         # It ends with the stream, whoever ends that.
