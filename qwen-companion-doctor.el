@@ -55,7 +55,7 @@
   "Return the results for Emacs and the libraries."
   (let ((sources (cl-remove-if
                   (lambda (file)
-                    (or (string-suffix-p "-autoloads.el" file)
+                    (or (string-match-p "-\\(autoloads\\|pkg\\)\\.el\\'" file)
                         (let ((compiled (concat file "c")))
                           (and (file-exists-p compiled)
                                (not (file-newer-than-file-p file compiled))))))

@@ -303,6 +303,18 @@ PREDICATE, called without arguments, returns non-nil.")
 It is bound to nothing; give it a key of your own.")
 (fset 'qwen-companion-command-map qwen-companion-command-map)
 
+(declare-function Info-find-file "info" (filename &optional noerror no-pop-to-dir))
+
+(defun qwen-companion-menu--manual ()
+  "Show the manual, in Info if it is installed there, else its source."
+  (interactive)
+  (require 'info)
+  (if (Info-find-file "qwen-companion" t)
+      (info "(qwen-companion)")
+    ;; A clone has no Info, nor has what package-vc installs without makeinfo.
+    (view-file (expand-file-name "docs/qwen-companion.org"
+                                 (file-name-directory (locate-library "qwen-companion"))))))
+
 ;;;###autoload
 (defun qwen-companion-menu-bar (&rest _)
   "Return the menu of the mode for the menu bar, a keymap."
@@ -319,7 +331,7 @@ It is bound to nothing; give it a key of your own.")
      (apply #'append qwen-companion-menu--groups))
     '("--"
       ["All of this by keys" qwen-companion]
-      ["Manual" (info "(qwen-companion)")]
+      ["Manual" qwen-companion-menu--manual]
       ["Options" (customize-group 'qwen-companion)]))))
 
 (defun qwen-companion-menu-popup (event)

@@ -268,10 +268,37 @@ def clis(environ: Mapping[str, str]) -> Iterator[Check]:
         version = done.stdout.strip().splitlines()[-1:] or [""]
         if done.returncode or not version[0]:
             yield Check("fail", program, f"{path} --version ends with status {done.returncode}", install)
+        elif (needed := _newer_node(path, environ)) is not None:
+            text = (
+                f"{version[0]} at {path} asks for Node.js {needed[0]} or later, and the one on the path is {needed[1]}"
+            )
+            yield Check("warn", program, text, f"install Node.js {needed[0]} or later")
         else:
             yield _served(program, name, version[0], path)
     if not found:
         yield Check("fail", "CLI", "neither qwen nor gemini is on the path", _CLIS["qwen"][1])
+
+
+def _newer_node(path: str, environ: Mapping[str, str]) -> tuple[int, str] | None:
+    """Return the Node.js (major version) that the CLI at `path` asks for, and the older one that is there, if it is."""
+    script = Path(os.path.realpath(path))
+    manifest = next((file for parent in script.parents if (file := parent / "package.json").is_file()), None)
+    engines: object = _json(manifest).get("engines") if manifest else None
+    asked = cast("dict[str, object]", engines).get("node") if isinstance(engines, dict) else None
+    wanted = re.fullmatch(r">=\s*(\d+)[.\d]*", str(asked))
+    node = shutil.which("node", path=environ.get("PATH"))
+    if wanted is None or node is None:
+        return None
+    try:
+        done = subprocess.run(  # noqa: S603 - as above
+            [node, "--version"], capture_output=True, text=True, timeout=_VERSION_LIMIT_S, env=dict(environ)
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    own = re.match(r"v((\d+)[.\d]*)", done.stdout)
+    if own is None or int(own[2]) >= int(wanted[1]):
+        return None
+    return int(wanted[1]), own[1]
 
 
 def _served(program: str, name: str, version: str, path: str) -> Check:

@@ -59,6 +59,19 @@
       (should (string-match-p "^fail Companion: no room\\\\nleft$" (buffer-string)))
       (should (string-match-p "Something failed, see above" (buffer-string))))))
 
+(ert-deftest qwen-companion-doctor-test-compiled-files ()
+  "The files that installing generates are not compiled, which is no finding."
+  (qwen-companion-test-with-files '(("qwen-companion.el" "") ("qwen-companion.elc" "")
+                                    ("qwen-companion-pkg.el" "")
+                                    ("qwen-companion-autoloads.el" ""))
+    (let ((load-path (list directory)))
+      (should (member '("pass" "Compiled files" "up to date" "") (qwen-companion-doctor--emacs)))
+      (write-region "" nil "qwen-companion-ask.el" nil 'silent)
+      (should (equal '("warn" "1 of ours are missing or older than their source, like qwen-companion-ask.el")
+                     (let ((found (cl-find "Compiled files" (qwen-companion-doctor--emacs)
+                                           :key #'cadr :test #'equal)))
+                       (list (nth 0 found) (nth 2 found))))))))
+
 (ert-deftest qwen-companion-doctor-test-context ()
   "The report counts the files that were told, and names none."
   (let ((qwen-companion-backend--state 'ready)

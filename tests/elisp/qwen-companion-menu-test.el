@@ -13,6 +13,7 @@
 
 (require 'ert)
 (require 'cl-lib)
+(require 'info)
 (require 'qwen-companion)
 (require 'qwen-companion-chat)
 (require 'qwen-companion-menu)
@@ -143,9 +144,17 @@ A chat has to be required."
 (ert-deftest qwen-companion-menu-test-leads-to-the-manual ()
   (let (shown)
     (cl-letf (((symbol-function 'info)
-               (lambda (node &rest _) (interactive) (setq shown node))))
+               (lambda (node &rest _) (interactive) (setq shown node)))
+              ((symbol-function 'Info-find-file) #'always))
       (call-interactively (lookup-key (qwen-companion-menu-bar) [Manual])))
     (should (equal "(qwen-companion)" shown)))
+  ;; A clone has no Info, nor has what package-vc installs where there is no makeinfo.
+  (cl-letf (((symbol-function 'Info-find-file) #'ignore))
+    (save-window-excursion
+      (call-interactively (lookup-key (qwen-companion-menu-bar) [Manual]))
+      (should (string-suffix-p "/docs/qwen-companion.org" buffer-file-name))
+      (should buffer-read-only)
+      (kill-buffer)))
   (with-temp-buffer
     (qwen-companion-sessions-mode)
     (qwen-companion-header-help))

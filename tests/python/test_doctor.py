@@ -119,6 +119,36 @@ def test_the_generation_of_a_cli(environ: dict[str, str], version: str, status: 
     assert (check.status, check.text.endswith(text)) == (status, True)
 
 
+@pytest.mark.parametrize(
+    ("engines", "node", "problem"),
+    [
+        ('{"node": ">=22.0.0"}', "echo v18.20.4", "asks for Node.js 22 or later, and the one on the path is 18.20.4"),
+        ('{"node": ">=22.0.0"}', "echo v22.0.1", None),
+        ('{"node": ">=22.0.0"}', "exit 1", None),
+        ('{"node": "22 || 24"}', "echo v18.20.4", None),
+        ("[]", "echo v18.20.4", None),
+    ],
+)
+def test_a_node_too_old_for_the_cli(
+    environ: dict[str, str], tmp_path: Path, engines: str, node: str, problem: str | None
+) -> None:
+    """Qwen Code says its version with Node.js 18, and when it starts ends with a syntax error."""
+    program(environ, "node", node)
+    program(environ, "qwen", "echo 0.24.4")
+    package = tmp_path / "package"
+    (package / "bin").mkdir(parents=True)
+    (package / "package.json").write_text(f'{{"engines": {engines}}}')
+    found = Path(environ["PATH"], "qwen")
+    found.rename(package / "bin/qwen.js")
+    found.symlink_to(package / "bin/qwen.js")
+    (check,) = doctor.clis(environ)
+    if problem is None:
+        assert check.status == "pass"
+    else:
+        assert (check.status, check.text) == ("warn", f"0.24.4 at {found} {problem}")
+        assert check.remedy == "install Node.js 22 or later"
+
+
 def test_a_cli_that_is_served_on_demand_only(environ: dict[str, str]) -> None:
     program(environ, "gemini", "echo 0.6.1")
     (check,) = doctor.clis(environ)
