@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Compare the cost of a new session with that at a bare MCP server: `python tests/bench/sessions.py [COUNT]`.
 
-The bare one is the library's own, on the same HTTP server.  A session is what a CLI begins with: `initialize` and its
-notification on one connection, and a stream on another one.  Ours also looks for the process of the CLI, makes its
-context of ten open files, sends it, and tells Emacs.  Both servers get twenty sessions in turns, each twenty of another
-process, so that a change of the machine's load meets both; all stay open.  Prints the processor time of one session in
-ms, and the ratio; asserts nothing.
+The bare one is the library's own, on the same HTTP server.  A session is what a CLI begins with: `initialize`, its
+notification and `tools/list` on one connection, and a stream on another one.  Ours also looks for the process of the
+CLI, makes its context of ten open files, sends it, and tells Emacs.  Both servers get twenty sessions in turns, each
+twenty of another process, so that a change of the machine's load meets both; all stay open.  Prints the processor time
+of one session in ms, and the ratio; asserts nothing.
 """
 
 from __future__ import annotations
@@ -30,14 +30,17 @@ from table import compare, exponent, row  # noqa: E402
 BLOCK = 20
 
 BARE = """
-import anyio, socket, uvicorn
+import anyio, mcp_types, socket, uvicorn
 from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+async def list_tools(context, params):
+    return mcp_types.ListToolsResult(tools=[])
 
 async def main():
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
-    manager = StreamableHTTPSessionManager(Server("bare"), json_response=True)
+    manager = StreamableHTTPSessionManager(Server("bare", on_list_tools=list_tools), json_response=True)
     async with manager.run():
         print(listener.getsockname()[1], flush=True)
         config = uvicorn.Config(
@@ -60,6 +63,7 @@ info = {"name": "bench", "version": "1"}
 params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info}
 first = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params})
 second = json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"})
+third = json.dumps({"jsonrpc": "2.0", "id": 2, "method": "tools/list"})
 streams = []
 for _ in range(count):
     calls, stream = (http.client.HTTPConnection("127.0.0.1", port, timeout=60) for _ in range(2))
@@ -74,6 +78,8 @@ for _ in range(count):
     # Ours sends the context; the library's own says nothing.
     while token and b"openFiles" not in answer.readline():
         pass
+    calls.request("POST", "/mcp", third, session)
+    assert b'"tools"' in calls.getresponse().read()
     streams.append((calls, stream, answer))
 print(flush=True)
 sys.stdin.read()

@@ -2,8 +2,8 @@
 """Answering requests with the MCP library (spec T1-T3).
 
 Importing this module imports the library, which takes most of a second and 35 MB: `ide.server` does so in a thread,
-after the start.  The library answers each POST by itself, without state; its answer to an `initialize` is kept for the
-next one that is equal.
+after the start.  The library answers each POST by itself, without state; its answers to `initialize` and `tools/list`,
+with which each CLI begins, are kept for the next request that is equal.
 """
 
 from __future__ import annotations
@@ -37,18 +37,22 @@ if TYPE_CHECKING:
 NO_REVIEWS = "The user wants no reviews in Emacs. Decide in the terminal."
 """The error for a session that calls a tool it was not offered."""
 
-MAX_HANDSHAKE_BYTES = 4096
-"""Largest `initialize` whose answer is kept; that of a CLI has some 200 bytes."""
+MAX_OPENING_BYTES = 4096
+"""Largest request whose answer is kept; the `initialize` of a CLI has some 200 bytes."""
 
-MAX_HANDSHAKES = 16
-"""Most answers to `initialize` that are kept: CLIs of one version all send the same one."""
+MAX_ANSWERS = 16
+"""Most answers that are kept: CLIs of one version all send the same requests."""
 
 _EXCHANGE = "qwen_companion.exchange"
 
 
-class _HandshakeKey(NamedTuple):
-    """All in an `initialize` that its answer depends on, apart from the id; `params` as JSON."""
+class _OpeningKey(NamedTuple):
+    """All that the answer to an `initialize` or `tools/list` depends on, apart from the id; `params` as JSON.
 
+    `reviews` is that of the session, None for `initialize`.
+    """
+
+    reviews: bool | None
     params: str
     accept: bytes | None
     content_type: bytes | None
@@ -57,20 +61,27 @@ class _HandshakeKey(NamedTuple):
 
 @frozen
 class _Opening:
-    """An `initialize` of the usual form and size."""
+    """An `initialize`, or with a session a `tools/list`, of the usual form and size."""
 
-    key: _HandshakeKey
+    key: _OpeningKey
     id: str | int
 
 
 @frozen
 class _Handshake:
-    """An answer to `initialize`, as JSON without the id, with the client and the version of the protocol."""
+    """The client in an `initialize`, and the version of the protocol in the answer."""
 
     client: str
     version: str
     protocol: str
+
+
+@frozen
+class _Answer:
+    """The `result` of a request as JSON; `handshake` for an `initialize`, else None."""
+
     result: str
+    handshake: _Handshake | None
 
 
 @dataclass
@@ -95,7 +106,7 @@ class RpcHandler:
         self._sessions = sessions
         self._tools = tools
         self._identify = identify
-        self._handshakes: dict[_HandshakeKey, _Handshake] = {}
+        self._answers: dict[_OpeningKey, _Answer] = {}
         library = Server("qwen-companion", version=__version__, on_list_tools=_list_tools, on_call_tool=self._call_tool)
         library.middleware.append(self._admit)
         self._manager = StreamableHTTPSessionManager(
@@ -126,9 +137,9 @@ class RpcHandler:
         `size_limit` is the limit that an oversized text exceeds, in bytes.
         """
         mended = _replace_lone_surrogates(body.data)
-        opening = _opening(mended, scope) if session is None else None
-        if opening is not None and (handshake := self._handshakes.get(opening.key)) is not None:
-            await self._repeat(handshake, opening, scope, send)
+        opening = _opening(mended, session, scope)
+        if opening is not None and (known := self._answers.get(opening.key)) is not None:
+            await self._repeat(known, opening.id, scope, send)
             return
         exchange = _Exchange(session, mended is not body.data, size_limit if body.oversized else None, opening)
         parts = iter([mended])
@@ -153,7 +164,9 @@ class RpcHandler:
         """Middleware of the library: only `initialize` may come without a session, and makes one."""
         exchange = _exchange(ctx)
         if exchange.session is not None:
-            return await call_next(ctx)
+            result = await call_next(ctx)
+            self._keep(exchange, result)
+            return result
         if ctx.request_id is None:
             return None
         if ctx.method != "initialize":
@@ -162,33 +175,38 @@ class RpcHandler:
         client = types.InitializeRequestParams.model_validate(ctx.params or {}, by_name=False).client_info
         protocol = str(cast("dict[str, Any]", result)["protocolVersion"])
         name, version = ("", "") if client.name == ANONYMOUS_CLIENT else (client.name, client.version)
-        handshake = _Handshake(name, version, protocol, json.dumps(result))
-        if exchange.opening is not None:
-            if len(self._handshakes) >= MAX_HANDSHAKES:
-                del self._handshakes[next(iter(self._handshakes))]
-            self._handshakes[exchange.opening.key] = handshake
+        handshake = _Handshake(name, version, protocol)
+        self._keep(exchange, result, handshake)
         request: Any = ctx.request
         exchange.session = self._open(handshake, request.scope)
         exchange.is_new = True
         return result
+
+    def _keep(self, exchange: _Exchange, result: HandlerResult, handshake: _Handshake | None = None) -> None:
+        """Keep `result` for the next request that is equal, if it is one that CLIs begin with."""
+        if exchange.opening is not None:
+            if len(self._answers) >= MAX_ANSWERS:
+                del self._answers[next(iter(self._answers))]
+            self._answers[exchange.opening.key] = _Answer(json.dumps(result), handshake)
 
     def _open(self, handshake: _Handshake, scope: Scope) -> KnownSession:
         session = self._sessions.open(handshake.client, handshake.version, handshake.protocol)
         self._identify(session, scope)
         return session
 
-    async def _repeat(self, handshake: _Handshake, opening: _Opening, scope: Scope, send: Send) -> None:
-        """Open a session and answer as the library has answered the same `initialize` before.
+    async def _repeat(self, known: _Answer, identifier: str | int, scope: Scope, send: Send) -> None:
+        """Answer the request `identifier` as the library has answered an equal one; open a session for `initialize`.
 
-        The library itself would take a third of the processor time of a new session.
+        The library itself would take a third of the processor time of a new session for each of the two.
         """
-        session = self._open(handshake, scope)
-        answer = f'{{"jsonrpc": "2.0", "id": {json.dumps(opening.id)}, "result": {handshake.result}}}'.encode()
+        answer = f'{{"jsonrpc": "2.0", "id": {json.dumps(identifier)}, "result": {known.result}}}'.encode()
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", str(len(answer)).encode("ascii")),
-            (SESSION_HEADER, session.id.encode("ascii")),
         ]
+        if known.handshake is not None:
+            session = self._open(known.handshake, scope)
+            headers.append((SESSION_HEADER, session.id.encode("ascii")))
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
 
@@ -224,9 +242,14 @@ async def _list_tools(
     )
 
 
-def _opening(body: bytes, scope: Scope) -> _Opening | None:
-    """Return the `initialize` in `body`; None for any other body, and for one in an unusual form."""
-    if len(body) > MAX_HANDSHAKE_BYTES:
+def _opening(body: bytes, session: KnownSession | None, scope: Scope) -> _Opening | None:
+    """Return the `initialize` in `body`, or with a `session` the `tools/list`.
+
+    None for any other body, and for one in an unusual form.
+    """
+    method = "initialize" if session is None else "tools/list"
+    # Without a look at what is surely none.
+    if len(body) > MAX_OPENING_BYTES or method.encode("ascii") not in body:
         return None
     try:
         message: object = json.loads(body.decode("utf-8"))
@@ -237,16 +260,17 @@ def _opening(body: bytes, scope: Scope) -> _Opening | None:
     values = cast("dict[str, object]", message)
     identifier = values.get("id")
     if (
-        values.keys() != {"jsonrpc", "id", "method", "params"}
+        values.keys() - {"params"} != {"jsonrpc", "id", "method"}
         or values["jsonrpc"] != "2.0"
-        or values["method"] != "initialize"
+        or values["method"] != method
         # No boolean, which is an integer too.
         or (type(identifier) is not int and type(identifier) is not str)
     ):
         return None
     headers: dict[bytes, bytes] = dict(scope["headers"])
-    key = _HandshakeKey(
-        json.dumps(values["params"]),
+    key = _OpeningKey(
+        None if session is None else session.reviews,
+        json.dumps(values["params"]) if "params" in values else "",
         headers.get(b"accept"),
         headers.get(b"content-type"),
         headers.get(b"mcp-protocol-version"),

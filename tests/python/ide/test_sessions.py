@@ -331,7 +331,8 @@ async def test_two_sessions_of_one_client_keep_both_streams() -> None:
 
 async def test_a_session_whose_cli_has_ended_the_stream_is_given_up_soon() -> None:
     """As `/ide disable` does, which the user is to see after two seconds; but a CLI that comes back has its time."""
-    assert RETRY_MS / 1000 < LEFT_S < 2
+    # It takes another tenth of a second to the screen.
+    assert RETRY_MS / 1000 + 0.2 < LEFT_S < 1.9
     table = Table(left=AT_ONCE)
     session = table.open()
     get = await Get(table, session).ready()
