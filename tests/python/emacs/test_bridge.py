@@ -282,7 +282,8 @@ async def test_a_text_that_emacs_could_not_spool_comes_in_parts(site: Site) -> N
     assert site.received.empty()
 
 
-async def test_what_was_said_before_the_end_still_goes_out(site: Site) -> None:
+async def test_what_was_said_before_the_end_still_goes_out(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LAST_WORDS_S", TIMEOUT_S)
     peer = await site.connect()
     for number in range(20):
         site.bridge.tell(Delivered(str(number)))
