@@ -28,11 +28,22 @@ FORMS: Final = (
 MODE_LINE: Final = (
     f'(if (get-buffer "{CHAT}") (buffer-local-value \'qwen-companion-chat--mode-line (get-buffer "{CHAT}")) "")'
 )
-# The oldest question takes keys and clicks: it has been there long enough to be read.
-TAKES_ANSWERS: Final = (
-    f'(with-current-buffer "{CHAT}" (ignore-errors'
-    " (qwen-companion-chat-permissions--check (qwen-companion-chat-permissions--item-here)) t))"
-)
+
+
+def takes_answers(chat: str) -> str:
+    """The form that is true while the oldest question of the buffer `chat` takes all keys and clicks.
+
+    It has been there long enough to be read, and what would be changed has been compared and is shown.
+    """
+    return (
+        f"(with-current-buffer {lisp_string(chat)} (ignore-errors"
+        " (let ((item (qwen-companion-chat-permissions--item-here)))"
+        " (qwen-companion-chat-permissions--check item)"
+        ' (not (equal "the change is not shown here" (qwen-companion-chat-permissions--unseen-reason item))))))'
+    )
+
+
+TAKES_ANSWERS: Final = takes_answers(CHAT)
 
 
 def daemons(stage: Stage) -> list[psutil.Process]:
@@ -127,11 +138,10 @@ def wait_until_askable(stage: Stage) -> None:
     stage.emacs.wait_until(TAKES_ANSWERS)
 
 
-def option_key(screen: str, label: str) -> str:
-    """The key behind C-c C-a that chooses the option with `label`, as `screen` shows it."""
-    found = re.search(rf"C-c C-a (\S)  {re.escape(label)}(?:  .*)?$", screen, re.MULTILINE)
-    assert found is not None, screen
-    return found[1]
+def option_key(stage: Stage, label: str) -> str:
+    """Return the key behind C-c C-a that chooses the option with `label`, as soon as the screen shows it."""
+    option = re.compile(rf"C-c C-a (\S)  {re.escape(label)}(?:  .*)?$", re.MULTILINE)
+    return stage.screen.wait_until(lambda: option.search(stage.screen.capture()), f"the option {label}")[1]
 
 
 def answer(stage: Stage, label: str, reason: str = "") -> None:
@@ -139,9 +149,8 @@ def answer(stage: Stage, label: str, reason: str = "") -> None:
 
     A rejection gives `reason`, and a rule is agreed to.
     """
-    stage.screen.wait_for(label)
+    key = option_key(stage, label)
     wait_until_askable(stage)
-    key = option_key(stage.screen.capture(), label)
     stage.screen.keys("C-c", "C-a", key)
     if key == "n" and label != "Cancel":
         stage.screen.wait_for("Reason for the model")

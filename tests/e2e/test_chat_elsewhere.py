@@ -108,5 +108,5 @@ def test_others_answer_and_the_connection_is_lost(stage: Stage, serve: Serve) ->
             text.rstrip(),
         ):
             assert conversation.count(f"{line}\n") == 1, conversation
-        assert "Asks" not in stage.screen.capture()
+        stage.screen.wait_gone("Asks")
         assert "Held" not in conversation

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from chat import FORMS, connect_daemon, daemons, option_key, send, start_daemon
+from chat import FORMS, connect_daemon, daemons, option_key, send, start_daemon, takes_answers
 from editor import lisp_string
 from model_types import Answer
 from sandbox import CHECKOUT
@@ -46,10 +46,11 @@ def wait_until(stage: Stage, form: str) -> None:
 
 
 def wait_until_state(stage: Stage, buffer: str, *states: str) -> None:
-    """Wait until `buffer` is a chat whose session is in one of `states`."""
+    """Wait until `buffer` is a chat whose session is in one of `states`, and shows all of its conversation."""
     chat = f"(get-buffer {lisp_string(buffer)})"
     told = f"(plist-get (buffer-local-value 'qwen-companion-chat-session {chat}) :state)"
-    wait_until(stage, f"(and {chat} (memq {told} '({' '.join(states)})))")
+    left = f"(buffer-local-value 'qwen-companion-chat--batches-left {chat})"
+    wait_until(stage, f"(and {chat} (memq {told} '({' '.join(states)})) (<= {left} 0))")
 
 
 def wait_until_said(stage: Stage, buffer: str, text: str) -> None:
@@ -60,12 +61,8 @@ def wait_until_said(stage: Stage, buffer: str, text: str) -> None:
 
 def answer(stage: Stage, chat: str, label: str) -> None:
     """Press the key of the answer `label` to the question of `chat`, once it takes keys."""
-    wait_until(
-        stage,
-        f"(with-current-buffer {lisp_string(chat)} (ignore-errors"
-        " (qwen-companion-chat-permissions--check (qwen-companion-chat-permissions--item-here)) t))",
-    )
-    stage.screen.keys("C-c", "C-a", option_key(stage.screen.capture(), label))
+    wait_until(stage, takes_answers(chat))
+    stage.screen.keys("C-c", "C-a", option_key(stage, label))
 
 
 def go_to_line(stage: Stage, text: str) -> None:
@@ -80,7 +77,8 @@ def begin(stage: Stage, *steps: tuple[str, str]) -> str:
     """Open a chat that fills the frame and take `steps`, prompts and their answers, in it; return its buffer."""
     stage.emacs.command("qwen-companion-chat")
     wait_until_state(stage, NEW, "idle", "off")
-    if "tries again" in stage.screen.capture():
+    state = f"(plist-get (buffer-local-value 'qwen-companion-chat-session (get-buffer {lisp_string(NEW)})) :state)"
+    if stage.emacs.eval(state) == "off":
         # On a busy machine an agent may take longer to start than the daemon waits.
         stage.emacs.command("qwen-companion-chat")
         wait_until_state(stage, NEW, "idle")
