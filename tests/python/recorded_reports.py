@@ -65,7 +65,8 @@ class Telling:
 
     def load(self, found: LoadReply) -> list[Notification]:
         """Load `found`."""
-        outputs = self.session.load(found)
+        self.session, said = self.session.replayed(found)
+        outputs = self.session.loaded(found, said)
         self._tools = {item.id: item for item in outputs if isinstance(item, ToolChange)}
         self._outbox.reset(self.session.id, [item for item in outputs if isinstance(item, Change)], None)
         return self._tell(item for item in outputs if not isinstance(item, Change))

@@ -131,7 +131,7 @@ class Conversation:
         except DaemonError as error:
             self._put(self.session.lost(str(error)))
             raise
-        self._rebuild(reply, None)
+        await self._rebuild(reply, None)
         self._following = self._tasks.start(self._follow, reply.cursor)
         self._counting = self._tasks.start(self._count)
 
@@ -187,7 +187,7 @@ class Conversation:
             reply = await self._load_again()
             if reply is None:
                 return
-            self._rebuild(reply, why)
+            await self._rebuild(reply, why)
             cursor = reply.cursor
 
     async def _load_again(self) -> models.LoadReply | None:
@@ -207,8 +207,10 @@ class Conversation:
         self._take(Disconnected(reason, wait))
         await self._sleep(wait)
 
-    def _rebuild(self, reply: models.LoadReply, why: str | None) -> None:
-        outputs = self.session.load(reply, why)
+    async def _rebuild(self, reply: models.LoadReply, why: str | None) -> None:
+        # Sanitising 10 MB would block the event loop.
+        self.session, said = await in_thread(self.session.replayed, reply)
+        outputs = self.session.loaded(reply, said, why)
         self._running_tools.clear()
         for item in outputs:
             self._note_work(item)

@@ -72,10 +72,8 @@ def clean(text: str) -> str:
 
     Characters that make text read as something else become visible, as `[U+202E]`.
     """
-    if len(text) <= PIECE_CHARACTERS:
-        return _clean_piece(text)
     stream = TextStream()
-    return "".join([*map(stream.feed, _pieces(text)), stream.flush()])
+    return stream.feed(text) + stream.flush()
 
 
 def _clean_piece(text: str) -> str:
@@ -116,6 +114,9 @@ class TextStream:
 
     def feed(self, piece: str) -> str:
         """Return the text that is complete after `piece`; its end may be held back until the next."""
+        return "".join(map(self._feed, _pieces(piece)))
+
+    def _feed(self, piece: str) -> str:
         text = self._held + piece
         self._held = ""
         if text:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from fake_daemon import ROOT, FakeDaemon, chunk, event
 from qwen_companion.daemon import client as client_module
 from qwen_companion.daemon import conversation
 from qwen_companion.daemon import dispatcher as module
+from qwen_companion.daemon import session as session_module
 from qwen_companion.daemon.ids import local_id
 from qwen_companion.daemon.messages import (
     ContextUsageReport,
@@ -29,10 +31,11 @@ from qwen_companion.daemon.messages import (
     Turns,
 )
 from qwen_companion.daemon.review_note import review_note
+from qwen_companion.daemon.sanitize import TextStream
 from qwen_companion.daemon.stream import Backoff
 from qwen_companion.emacs.plists import INLINE_TEXT_BYTES
 from qwen_companion.emacs.spool import Spool
-from support import as_dict
+from support import TIMEOUT_S, as_dict
 
 pytestmark = pytest.mark.anyio
 
@@ -580,6 +583,33 @@ async def test_a_text_that_changes_while_it_is_fetched_is_fetched_again(
     await emacs.call("daemon-fetch", session=session, tool=tool.id, part=lisp("new"), index=0)
     # In Emacs it comes after the revision of the tool that it is of.
     assert [item.text for item in emacs.all(ToolText)] == ["three"]
+
+
+async def test_a_chat_streams_on_while_megabytes_of_another_are_sanitised(
+    emacs: Emacs, daemon: FakeDaemon, chatting: Chatting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sanitising, may_go_on = threading.Event(), threading.Event()
+
+    class Slow(TextStream):
+        def feed(self, piece: str) -> str:
+            if len(piece) > 1_000_000:
+                sanitising.set()
+                assert may_go_on.wait(TIMEOUT_S), "the other chat stands still"
+            return super().feed(piece)
+
+    _, streaming, chat = chatting
+    long = daemon.add_session()
+    text = "word " * 300_000
+    long.emit(chunk(text), event("turn_complete"))
+    loaded = local_id("session", long.id)
+    monkeypatch.setattr(session_module, "TextStream", Slow)
+    request = emacs.ask("daemon-load", session=loaded)
+    assert await asyncio.to_thread(sanitising.wait, TIMEOUT_S)
+    streaming.emit(chunk("It goes on."))
+    await emacs.until(lambda: chat.text() == "It goes on.")
+    may_go_on.set()
+    assert (await emacs.reply(request)).error is None
+    await emacs.until(lambda: loaded in emacs.chats and emacs.chats[loaded].text() == text)
 
 
 async def test_a_long_history_comes_in_small_messages(emacs: Emacs, daemon: FakeDaemon) -> None:

@@ -52,6 +52,7 @@ from qwen_companion.daemon.messages import (
     ToolChange,
     UsageChange,
 )
+from qwen_companion.daemon.models import LoadReply
 from qwen_companion.daemon.session import EVENTS, DaemonSession, Treatment
 from qwen_companion.daemon.stream import Connected, Disconnected, Ended, ReplayDone, Resync, StreamItem
 
@@ -68,7 +69,12 @@ class Seen:
 
     def __init__(self, *loaded: Json, **reply: Any) -> None:
         self.session = DaemonSession(SESSION, US)
-        self.outputs: list[Output] = self.session.load(load_reply(*loaded, **reply))
+        self.outputs: list[Output] = []
+        self.load(load_reply(*loaded, **reply))
+
+    def load(self, reply: LoadReply, why: str | None = None) -> None:
+        self.session, said = self.session.replayed(reply)
+        self.outputs = self.session.loaded(reply, said, why)
 
     def take(self, *items: StreamItem | Json) -> Seen:
         for item in items:
@@ -659,7 +665,7 @@ def test_session_died_then_load() -> None:
     assert (seen.ends, seen.permission_states) == ([(turn(P1), "failed")], ["open", "closed"])
     seen.session.reloading()
     assert seen.state == "loading"
-    seen.outputs = seen.session.load(load_reply(echo(P1), words("half")))
+    seen.load(load_reply(echo(P1), words("half")))
     assert seen.text() == "half"
     seen.go(echo(P2), complete(P2))
     assert seen.state == "idle"
@@ -719,7 +725,7 @@ def disk(kind: str, text: str, prompt: str | None = None) -> Json:
 def load_again(seen: Seen, *replay: Json, why: str | None = None, **terminals: str) -> None:
     """Let `seen` report the loaded session; `terminals` maps prompts to how their turns ended."""
     listed = [{"promptId": prompt, "terminal": terminal} for prompt, terminal in terminals.items()]
-    seen.outputs = seen.session.load(load_reply(*replay, promptTerminals=listed), why)
+    seen.load(load_reply(*replay, promptTerminals=listed), why)
 
 
 def test_a_turn_that_broke_off_with_its_agent_is_not_lost() -> None:
@@ -756,7 +762,7 @@ def test_a_prompt_that_was_not_even_written_down_is_not_lost() -> None:
 def test_a_turn_that_broke_off_is_not_lost_when_a_prompt_runs_already() -> None:
     # It was sent while the daemon was away, and came to it before the session was loaded.
     seen = Seen().go(echo(P1), words("half")).take(CUT)
-    seen.outputs = seen.session.load(
+    seen.load(
         load_reply(disk("user_message_chunk", "hello", P1), journal=(echo(P2, "next"),), eventEpoch="another"), "Gone."
     )
     assert (seen.text(), seen.ends) == ("half", [(turn(P1), "failed")])
@@ -770,7 +776,7 @@ def test_a_turn_that_broke_off_is_not_lost_when_a_prompt_runs_already() -> None:
 def test_a_turn_that_broke_off_is_not_lost_when_a_prompt_runs_that_is_not_told_yet() -> None:
     seen = Seen().go(echo(P1), words("half")).take(CUT)
     reply = load_reply(disk("user_message_chunk", "hello", P1), hasActivePrompt=True, eventEpoch="another")
-    seen.outputs = seen.session.load(reply)
+    seen.load(reply)
     assert (seen.text(), seen.ends) == ("half", [(turn(P1), "failed")])
 
 
@@ -787,7 +793,7 @@ def test_a_turn_that_broke_off_is_known_by_its_texts_where_prompts_have_no_ids()
 
 def test_a_turn_that_runs_on_has_not_broken_off() -> None:
     seen = Seen().go(echo(P1), words("half")).take(Resync("ring_evicted"))
-    seen.outputs = seen.session.load(load_reply(journal=(echo(P1), words("half"))))
+    seen.load(load_reply(journal=(echo(P1), words("half"))))
     assert (seen.text(), seen.ends, seen.info.turn) == ("half", [], turn(P1))
 
 
@@ -835,10 +841,10 @@ def test_how_turns_ended_is_read_from_the_disk_too() -> None:
 
 def test_a_turn_that_broke_off_is_not_lost_with_the_connection() -> None:
     interrupted = InterruptedTurns()
-    before = DaemonSession(SESSION, US, interrupted=interrupted)
-    before.load(load_reply())
-    for item in live(echo(P1), words("half")):
-        before.take(item)
+    before = Seen()
+    before.session = DaemonSession(SESSION, US, interrupted=interrupted)
+    load_again(before)
+    before.go(echo(P1), words("half"))
     seen = Seen()
     seen.session = DaemonSession(SESSION, US, interrupted=interrupted)
     load_again(seen, disk("user_message_chunk", "hello", P1))
