@@ -188,6 +188,24 @@ It is the value of `default-directory' there."
                      (qwen-companion-chat-send--references
                       (concat "@a.png @" (qwen-companion-quote-escape image))))))))
 
+(ert-deftest qwen-companion-chat-send-test-excluded-files-named-in-a-prompt ()
+  "A text and an image that no CLI is told of go alike when the user names them."
+  (qwen-companion-chat-send-test-with '(("project/notes.txt" "") ("b.png" ""))
+    (qwen-companion-chat-test-tell
+     'daemon-state :state 'connected :host "127.0.0.1:4170" :local t
+     :workspace (expand-file-name "project"))
+    (let* ((qwen-companion-excluded-files '("*.txt" "*.png"))
+           (notes (expand-file-name "project/notes.txt"))
+           (image (expand-file-name "b.png"))
+           (buffer (find-file-noselect notes)))
+      (unwind-protect
+          (progn
+            (qwen-companion-privacy-set-exposure buffer 'hide)
+            (should (equal `((:kind link :path ,notes) (:kind image :path ,image))
+                           (qwen-companion-chat-send--references
+                            (concat "@notes.txt @" (qwen-companion-quote-escape image))))))
+        (kill-buffer buffer)))))
+
 (ert-deftest qwen-companion-chat-send-test-the-image-of-the-clipboard ()
   (qwen-companion-chat-send-test-with '(("project/a" ""))
     (qwen-companion-chat-test-tell

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The daemon client with the real `qwen serve`, in the newest version and in the oldest that has it."""
+"""The daemon client with the real `qwen serve`, in the newest version, the oldest that has it, and some between."""
 
 from __future__ import annotations
 
@@ -72,10 +72,15 @@ class Version:
     program: str
     newest: bool = False
     """Whether `make test` tests it; `make test-interop` tests all."""
+    changes_large_files: bool = True
+    """Whether its agent changes files above 256 KB."""
 
 
 VERSIONS = (
-    Version("0.21.2", "qwen-0.21.2"),
+    Version("0.21.2", "qwen-0.21.2", changes_large_files=False),
+    Version("0.21.10", "qwen-0.21.10"),
+    Version("0.23.0", "qwen-0.23.0"),
+    Version("0.23.4", "qwen-0.23.4"),
     Version("newest", "qwen", newest=True),
 )
 
@@ -469,6 +474,25 @@ async def test_an_event_of_ten_megabytes(house: House) -> None:
         assert [part.new_text for part in update.content or () if part.type == "diff"] == [text]
         assert len(json.dumps(update.model_dump())) > 10_000_000
         assert not any(isinstance(item, Disconnected) for item in chat.items)
+
+
+async def test_a_large_file_is_changed(house: House) -> None:
+    text = "".join(f"line {number} before\n" for number in range(20_000))
+    changed = text.replace("line 7 before", "line 7 after")
+    large = house.sandbox.project / "large.txt"
+    large.write_text(text)
+    house.model.call("read_file", file_path=str(large), limit=9)
+    house.model.call("write_file", file_path=str(large), content=changed)
+    house.model.say("Written.")
+    async with house.session() as chat:
+        await chat.client.set_approval_mode(chat.session, "yolo")
+        await chat.turn(await chat.prompt("write"))
+        *_, last = (update for update in chat.payloads(ToolCallUpdate) if update.status)
+    if house.version.changes_large_files:
+        assert (last.status, large.read_text() == changed) == ("completed", True)
+    else:
+        # The agent reads no file above 256 KB for the daemon.
+        assert (last.status, large.read_text() == text) == ("failed", True)
 
 
 # --- The end of the daemon
