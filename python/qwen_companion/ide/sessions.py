@@ -46,7 +46,7 @@ KEEP_ALIVE_S = 15.0
 RETURN_S = RETRY_MS / 1000 + 5.0
 """How long after its stream has ended a session is given up."""
 
-LEFT_S = RETRY_MS / 1000 + 0.3
+LEFT_S = RETRY_MS / 1000 + 0.2
 """The same when it was the CLI that has ended the stream: most likely it was told to disconnect, or has quit.
 
 The user sees it in 2 s.

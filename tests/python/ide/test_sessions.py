@@ -331,8 +331,8 @@ async def test_two_sessions_of_one_client_keep_both_streams() -> None:
 
 async def test_a_session_whose_cli_has_ended_the_stream_is_given_up_soon() -> None:
     """As `/ide disable` does, which the user is to see after two seconds; but a CLI that comes back has its time."""
-    # It takes another tenth of a second to the screen.
-    assert RETRY_MS / 1000 + 0.2 < LEFT_S < 1.9
+    # It takes up to two tenths of a second more to the screen.
+    assert RETRY_MS / 1000 + 0.1 < LEFT_S < 1.8
     table = Table(left=AT_ONCE)
     session = table.open()
     get = await Get(table, session).ready()
