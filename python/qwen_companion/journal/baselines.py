@@ -216,7 +216,7 @@ class Baseline:
         """Take `paths` into `index` as they are."""
         files = self._within_limits(index, paths, found)
         index.update(list(files))
-        if len(files) > _CHUNK and (stored := index.users_digests()):
+        if len(files) > _CHUNK and (stored := index.stored_digests()):
             # After a file was checked out with other line ends its blob may have those of the disk, or not.
             for path, version in index.entries():
                 if version.digest in stored:

@@ -313,13 +313,15 @@ class Index:
         output = self._git("cat-file", "--batch-check=%(objectname) %(objecttype)", raw=data)
         return {line.split(" ")[0] for line in output.decode().splitlines() if line.endswith(" missing")}
 
-    def users_digests(self) -> set[str]:
-        """Return the digests in the user's index, whose blobs the user's repository has."""
+    def stored_digests(self) -> set[str]:
+        """Return the digests in the user's index whose blobs the user's repository has."""
         if self.repository is None:
             return set()
         place = [f"--git-dir={self.repository.directory}", f"--work-tree={self.top}"]
         output = self._call([*place, "ls-files", "-z", "-s", "--", *self._pathspec], cwd=self.top)
-        return {line.split(b" ", 2)[1].decode() for line in _items(output)}
+        digests = {line.split(b" ", 2)[1].decode() for line in _items(output)}
+        # An entry can be made without a blob.
+        return digests - self.unavailable(digests)
 
     def blobs(self, digests: Sequence[str]) -> dict[str, bytes]:
         """Return the bytes of those of `digests` that the user's repository has."""
