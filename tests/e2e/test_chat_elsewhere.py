@@ -3,18 +3,41 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
+from contextlib import closing
 
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from chat import CHAT, FORMS, answer, begin_chat, connect_daemon, send, wait_until_idle
+from editor import lisp_string
 from model_types import Answer, Call
 from qwen_companion.daemon.client import DaemonClient
 from serve import Network, Serve
 from stage import Stage
+from test_changes import shown
 
 pytestmark = pytest.mark.reuses_stage("daemon")
+
+
+# The names of the files in the turns that began so.
+CHANGED = """
+(mapcar (lambda (turn)
+          (mapcar (lambda (file) (file-name-nondirectory (qwen-companion-changed-file-path file)))
+                  (qwen-companion-turn-files turn)))
+        (seq-filter (lambda (turn) (equal (concat "please touch " %s) (qwen-companion-turn-prompt turn)))
+                    (qwen-companion-journal-turns)))
+"""
+
+
+def is_recorded(stage: Stage, prompt: str) -> bool:
+    """Return whether the turn that `prompt` began is in the record: what its agent changes from now on is its."""
+    for path in stage.sandbox.home.rglob("journal.sqlite"):
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as record:
+            if record.execute("select 1 from turns where prompt = ?", (prompt,)).fetchone() is not None:
+                return True
+    return False
 
 
 class Other:
@@ -40,6 +63,7 @@ def test_others_answer_and_the_connection_is_lost(stage: Stage, serve: Serve) ->
         stage.model.say(f"So much for {command}.")
         send(stage, f"please {command}")
         stage.screen.wait_for("Asks:1")
+        stage.screen.wait_until(lambda: is_recorded(stage, f"please {command}"), "the turn to be recorded")
 
     with (
         start_blocking_portal() as portal,
@@ -84,6 +108,7 @@ def test_others_answer_and_the_connection_is_lost(stage: Stage, serve: Serve) ->
         stage.model.say("So much for touch four.")
         send(stage, "please touch four")
         stage.screen.wait_for("line 20")
+        stage.screen.wait_until(lambda: is_recorded(stage, "please touch four"), "the turn to be recorded")
         portal.call(network.break_down)
         stage.screen.wait_for("Daemon:unreachable")
         send(stage, "are you there?")
@@ -110,3 +135,9 @@ def test_others_answer_and_the_connection_is_lost(stage: Stage, serve: Serve) ->
             assert conversation.count(f"{line}\n") == 1, conversation
         stage.screen.wait_gone("Asks")
         assert "Held" not in conversation
+
+        # Emacs did not start this daemon: what its agent has changed is known by its events and by the disk.
+        stage.emacs.command("qwen-companion-changes")
+        for number in ("one", "two", "three", "four"):
+            stage.emacs.wait_until(f"(equal '(({lisp_string(number)})) {CHANGED % lisp_string(number)})")
+            shown(stage, f"Qwen Code  please touch {number}")

@@ -633,7 +633,13 @@ class Journal:
         """Return the agents that may be writing below `root`."""
         found = [_Worker(call.session, call.tool, None, call.agent) for call in root.calls.values() if call.is_command]
         # CLIs with hooks write mostly by the tools that these report.
-        found += [_Worker(key, DISK, cli.peer.pid) for key, cli in self._silent_in(root)]
+        has_chat = any(running.row.source == CHAT for running in root.running.values())
+        found += [
+            _Worker(key, DISK, cli.peer.pid)
+            for key, cli in self._silent_in(root)
+            # One without a terminal is the agent of that chat, of which the daemon tells more.
+            if not has_chat or last_input(cli.peer.pid) is not None
+        ]
         for session, running in root.running.items():
             work = self._chats.get(session)
             if work is not None and running.row.source == CHAT:

@@ -763,6 +763,30 @@ async def test_a_chat_has_turns_by_what_the_daemon_tells(project: Project, calls
         assert (second.source, second.prompt) == ("hooks", "Again")
 
 
+async def test_what_the_agent_of_a_chat_writes_is_the_chats_though_its_process_calls_no_hooks(
+    project: Project, calls: list[str]
+) -> None:
+    project.commit(a=b"a\n")
+    working = ChatWork("chat", str(project.root), "Qwen Code", "turn 1", "Fix it")
+    # As the daemon starts it: without a terminal.
+    with subprocess.Popen(["sh"], stdin=subprocess.PIPE, cwd=project.root, text=True) as agent:
+        peer = Peer(agent.pid, start_of(agent.pid) or "", str(project.root), "qwen", ())
+        session = KnownSession("mcp", "", "Qwen Code", "0.24.4", peer)
+        async with site(project) as place:
+            place.front.set_sessions([SessionState(session, streaming=True)])
+            await place.until_watched(project)
+            await until_more(calls, "scan", 0)
+            place.front.take_chat(working)
+            await until_more(calls, "begin", 0)
+            # None of its tools runs, as far as anybody knows: the connection to the daemon is lost.
+            assert agent.stdin is not None
+            agent.stdin.write("echo agent > a\n")
+            agent.stdin.flush()
+            (turn,) = await place.until({"a": "modified"})
+            assert (turn.source, turn.prompt) == ("chat", "Fix it")
+        agent.stdin.close()
+
+
 async def test_a_file_that_the_user_hides_is_not_recorded(project: Project) -> None:
     project.commit(a=b"a\n", b=b"b\n")
     async with site(project) as place:
