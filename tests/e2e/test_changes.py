@@ -8,7 +8,8 @@ import re
 import shutil
 import signal
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from clis import QWEN, Cli
 from editor import lisp_string
 from qwen_companion.journal.record import Record, Scope
-from sandbox import GREETING, NOTES, has_ended
+from sandbox import CHECKOUT, GREETING, NOTES, has_ended
 from stage import PATIENCE, Stage
 from test_following import in_buffer, wait_for_text
 
@@ -32,8 +33,12 @@ FILES = {
     "old name.txt": b"one\ntwo\nthree\n",
     "gone/last.txt": b"no end",
     "run.sh": b"#!/bin/sh\n",
+    "long.txt": b"".join(b"%d\n" % number for number in range(30)),
+    "change.sh": b"sed -i -e s/^3$/three/ -e s/^25$/twenty-five/ long.txt; printf 'by the command\\n' >> latin.txt\n",
     ".env": b"SECRET=1\n",
 }
+RENAMED = ("old name.txt", "new name.txt")
+BINARY = "image.png"
 
 
 def files_of(directory: Path) -> dict[str, bytes]:
@@ -97,7 +102,7 @@ def three_turns(stage: Stage, tmp_path: Path, mode: str, cli: Cli, goes_on: bool
     user = edited + "# by the user\n"
     stage.sandbox.greeting.write_text(user)
     stage.script_change(stage.sandbox.notes, NOTES.replace("pears", "plums"))
-    run(stage, "printf 'by the command\\n' >> latin.txt; printf '\\0' >> image.png; echo SECRET=2 > .env")
+    run(stage, "sh change.sh; printf '\\0' >> image.png; echo SECRET=2 > .env")
     ask(stage, "plums please", "There they are.", cli)
     shutil.copytree(project, copies[2])
     # Until now the agent has done nothing with git.
@@ -127,6 +132,7 @@ def three_turns(stage: Stage, tmp_path: Path, mode: str, cli: Cli, goes_on: bool
     record = Record(str(project), stage.sandbox.environment())
     # Of those before, there may be some of other tests.
     turns = record.turns()[-3:]
+    sides: list[tuple[dict[str, bytes], dict[str, bytes]]] = []
     for number, turn in enumerate(turns):
         summary = record.summary(turn)
         assert summary is not None
@@ -136,6 +142,7 @@ def three_turns(stage: Stage, tmp_path: Path, mode: str, cli: Cli, goes_on: bool
         if number == 2:
             before["notes.txt"] = users_notes
         del before[".env"], after[".env"]
+        sides.append((before, after))
         changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
         told: set[str] = set()
         for file in summary.files.values():
@@ -162,7 +169,10 @@ def three_turns(stage: Stage, tmp_path: Path, mode: str, cli: Cli, goes_on: bool
         if goes_on:
             go_on(other, first.turn.session, cli)
             prompts.insert(0, "once more")
-            undo_hunks_and_bring_them_back(other)
+            sides.append((files_of(copies[3]), files_of(project)))
+            undo_hunks_and_bring_them_back(
+                other, [Turn(prompt, *each) for prompt, each in zip(reversed(prompts), sides, strict=True)]
+            )
         undo_everything(other, prompts)
         other.emacs.quit()
     expected, files = files_of(copies[0]), files_of(project)
@@ -190,42 +200,79 @@ def go_on(stage: Stage, session: str, cli: Cli) -> None:
     assert stage.emacs.eval(turns % lisp_string(session)) == "4"
 
 
-def undo_hunks_and_bring_them_back(stage: Stage) -> None:
-    """By keys, in the buffer of changes; the files have their bytes of before after each."""
-    for prompt in ("change a lot", "plums please"):
-        # Only the newest turn is unfolded.
-        at(stage, f"  {prompt}")
-        stage.screen.keys("Tab")
-    for prompt, name, line in (
-        ("change a lot", "crlf.txt", "+more"),
-        ("plums please", "latin.txt", "+by the command"),
-        ("plums please", "notes.txt", "+plums"),
-    ):
-        shown(stage, f"{name} ")
-        path = stage.sandbox.project / name
-        before = path.read_bytes()
-        at(stage, f"  {prompt}", name)
-        stage.screen.keys("Tab")
-        shown(stage, line)
-        at(stage, f"  {prompt}", name, line)
-        stage.screen.keys("k")
-        stage.screen.wait_until(lambda path=path: path.read_bytes() == UNDONE[path.name], f"a hunk of {name} undone")
-        shown(stage, "undone, u brings it back")
-        stage.screen.keys("u")
-        stage.screen.wait_until(
-            lambda path=path, before=before: path.read_bytes() == before, f"the hunk of {name} brought back"
-        )
-        stage.screen.wait_until(
-            lambda: "undone, u brings it back" not in stage.emacs.buffer_text(CHANGES), "the note of it gone"
+@dataclass(frozen=True)
+class Turn:
+    """All files `before` and `after` a turn of the agent that `prompt` began."""
+
+    prompt: str
+    before: dict[str, bytes]
+    after: dict[str, bytes]
+
+    @property
+    def changed(self) -> list[str]:
+        """The files that are in the list of changes, but for those that have other bytes than a text."""
+        names = self.before.keys() | self.after.keys()
+        return sorted(
+            name for name in names - {*RENAMED, ".env", BINARY} if self.before.get(name) != self.after.get(name)
         )
 
 
-UNDONE = {
-    "crlf.txt": FILES["crlf.txt"],
-    "latin.txt": FILES["latin.txt"],
-    "notes.txt": ("by the user\n" + NOTES).encode(),
-}
-"""The files after a hunk of an agent's was undone in each."""
+def undo_hunks_and_bring_them_back(stage: Stage, turns: Sequence[Turn]) -> None:
+    """Undo each hunk of `turns` by keys and bring it back, or the other way round where it is undone already.
+
+    After each key the file has the bytes that the copies tell.
+    """
+    stage.emacs.eval(f"(load {lisp_string(str(CHECKOUT / 'tests/e2e/hunks'))})")
+    for turn in turns:
+        for name in turn.changed:
+            hunks = hunks_between(turn.before.get(name, b""), turn.after.get(name, b""))
+            place = f"{lisp_string(turn.prompt or '(no prompt)')} {lisp_string(name)}"
+            assert stage.emacs.eval(f"(hunks-count {place} {PATIENCE})", 2 * PATIENCE) == str(len(hunks)), (turn, name)
+            for number, hunk in enumerate(hunks, 1):
+                path = stage.sandbox.project / name
+                now = path.read_bytes() if path.exists() else None
+                other, undo = with_hunk_swapped(turn, name, hunk, now)
+                for key, expected in (("k" if undo else "u", other), ("u" if undo else "k", now)):
+                    # What the agent has made is deleted after a question.
+                    question = " y" if key == "k" and expected is None else ""
+                    press(stage, f"{place} {number}", key + question)
+                    assert (path.read_bytes() if path.exists() else None) == expected, (turn.prompt, name, number, key)
+    first, second, *_ = turns
+    old, new = (stage.sandbox.project / name for name in RENAMED)
+    press(stage, f'"{first.prompt}" "{new.name}" 0', "k")
+    assert (old.read_bytes(), new.exists()) == (first.before[old.name], False)
+    press(stage, f'"{first.prompt}" "{new.name}" 0', "u")
+    assert (new.read_bytes(), old.exists()) == (first.after[new.name], False)
+    image, script = stage.sandbox.project / BINARY, stage.sandbox.project / "run.sh"
+    press(stage, f'"{second.prompt}" "{BINARY}" 0', "k")
+    assert image.read_bytes() == second.before[BINARY]
+    press(stage, f'"{second.prompt}" "{BINARY}" 0', "u")
+    assert image.read_bytes() == second.after[BINARY]
+    press(stage, f'"{first.prompt}" "{script.name}" 0', "k")
+    assert not os.access(script, os.X_OK)
+    press(stage, f'"{first.prompt}" "{script.name}" 0', "u")
+    assert os.access(script, os.X_OK)
+
+
+def press(stage: Stage, place: str, keys: str) -> None:
+    """Press `keys` on `place`, the last arguments of `hunks-press` but for the limit."""
+    stage.emacs.eval(f'(hunks-press {place} "{keys}" {PATIENCE})', 2 * PATIENCE)
+
+
+def hunks_between(before: bytes, after: bytes) -> list[tuple[bytes, bytes]]:
+    """Return the hunks between two texts, each with its lines and three around them on both sides."""
+    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    groups = SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(3)
+    return [(b"".join(old[group[0][1] : group[-1][2]]), b"".join(new[group[0][3] : group[-1][4]])) for group in groups]
+
+
+def with_hunk_swapped(turn: Turn, name: str, hunk: tuple[bytes, bytes], now: bytes | None) -> tuple[bytes | None, bool]:
+    """Return `now`, the bytes of `name`, with `hunk` of `turn` undone, and True; or brought back, and False."""
+    old, new = hunk
+    text = now or b""
+    undo = new in text
+    swapped = text.replace(new, old, 1) if undo else text.replace(old, new, 1)
+    return (None if name not in (turn.before if undo else turn.after) else swapped), undo
 
 
 def undo_everything(stage: Stage, prompts: Sequence[str]) -> None:

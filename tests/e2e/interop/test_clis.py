@@ -11,13 +11,28 @@ import re
 import pytest
 
 from clis import CLIS, GEMINI, QWEN, Cli
+from editor import lisp_string
 from sandbox import GREETING, NOTES
 from stage import Stage
+from test_changes import shown
 
 pytestmark = pytest.mark.reuses_stage("shell")
 
 EDITED = GREETING.replace('"hello "', '"good day "')
 NEW_NOTES = NOTES.replace("pears", "plums")
+
+# True once the files below a root are recorded as they are.
+LOOKED_AT = """
+(ignore-error user-error
+  (qwen-companion-journal-await 'journal-files (list :root %s :scope 'commit :turn nil :session nil)))
+"""
+FILES_OF_GEMINI = """
+(mapcar (lambda (file) (list (file-name-nondirectory (qwen-companion-changed-file-path file))
+                             (qwen-companion-changed-file-added file) (qwen-companion-changed-file-deleted file)))
+        (seq-mapcat (lambda (turn) (and (string-prefix-p "Gemini CLI" (qwen-companion-turn-client turn))
+                                        (qwen-companion-turn-files turn)))
+                    (qwen-companion-journal-turns)))
+"""
 
 # All tests with one CLI come together, since it may stay.
 each_cli = pytest.mark.parametrize(
@@ -72,6 +87,9 @@ def test_it_connects_and_context_reaches_the_model(stage: Stage, cli: Cli) -> No
 def test_a_proposal_is_edited_and_accepted(stage: Stage, cli: Cli) -> None:
     open_review(stage, cli)
     stage.model.say("All done.")
+    if cli == GEMINI:
+        # It calls no hooks: the disk tells what it writes from now on.
+        stage.emacs.wait_until(LOOKED_AT % lisp_string(str(stage.sandbox.project)))
     # The terminal is selected; the proposal is two windows on.
     stage.screen.keys("C-x", "o", "C-x", "o", "M->")
     stage.screen.type("# checked by a person")
@@ -87,6 +105,10 @@ def test_a_proposal_is_edited_and_accepted(stage: Stage, cli: Cli) -> None:
     stage.screen.wait_until(
         lambda: stage.emacs.buffer_text("greeting.py") == EDITED + "# checked by a person", "the buffer as on disk"
     )
+    if cli == GEMINI:
+        stage.emacs.command("qwen-companion-changes")
+        stage.emacs.wait_until(f'(member \'("greeting.py" 2 1) {FILES_OF_GEMINI})')
+        shown(stage, "Gemini CLI  ")
 
 
 @each_cli
