@@ -363,7 +363,9 @@ def test_several_edits_of_one_file_in_one_message(stage: Stage) -> None:
     messages = stage.emacs.buffer_text("*Messages*")
     assert not re.search("not hold|not written|is kept", messages), messages
     assert stage.emacs.visible_buffers() == ["greeting.py", "*qwen: project*"]
-    assert stage.emacs.buffer_text("greeting.py") == greeting.read_text()
+    stage.screen.wait_until(
+        lambda: stage.emacs.buffer_text("greeting.py") == greeting.read_text(), "the buffer as on disk"
+    )
 
     # Edits of the second one: the CLI looks for the whole text on disk in its place, which is not there any more.
     before = greeting.read_text()
