@@ -102,7 +102,7 @@ robust: build ## Attack a backend, with kills, load, strangers, a full disk and 
 	@$(PYTEST) tests/python/test_robust.py tests/python/test_strangers.py tests/python/test_listening.py --rounds 20 $(ARGS)
 	@$(VENV)/python tests/bench/robust.py --share $(or $(SHARE),1) --seed $(or $(FROM),1)
 
-figures: build ## Measure all of `robust' and `bench' and write docs/figures.org and the README's table; SHARE=0.2 takes five minutes
+figures: build ## Measure all of `robust' and `bench' and write docs/figures.org and the README's table; SHARE=0.2 takes some ten minutes
 	@$(VENV)/python tests/bench/figures.py $(or $(SHARE),1)
 
 MEASURE := $(CHECKOUT) -L tests/bench

@@ -21,6 +21,10 @@ from table import HEAD
 CHECKOUT = Path(__file__).resolve().parents[2]
 FIGURES = CHECKOUT / "docs/figures.org"
 README = CHECKOUT / "README.org"
+MORE = (
+    "All of it: [[file:docs/figures.org][docs/figures.org]].  "
+    "Where the time goes: [[file:docs/performance.org][docs/performance.org]]."
+)
 MARKS = ("# Figures: written by make figures", "# End of figures")
 
 
@@ -106,9 +110,7 @@ def with_table(readme: str, figures: str) -> str:
     measured, *rows = table_of(figures)
     # Each begins with this row.
     tables = "\n".join(rows).replace(HEAD, f"\n{HEAD}")
-    inner = "\n".join(
-        ("* Figures", "", measured, tables, "", "All of it: [[file:docs/figures.org][docs/figures.org]].")
-    )
+    inner = "\n".join(("* Figures", "", measured, tables, "", MORE))
     return f"{before}{MARKS[0]}\n{inner}\n\n{MARKS[1]}\n{after}"
 
 

@@ -55,7 +55,7 @@ sides, accepting, and Ediff's session."
 
 (defun review-bench--report (what lines line-end)
   "Measure a proposal of LINES lines with LINE-END and print a row for WHAT."
-  (let ((path (make-temp-file "review-bench-" nil ".txt"))
+  (let ((path (expand-file-name "bench.txt" (make-temp-file "review-bench-" t)))
         (file (make-temp-file "review-bench-"))
         (kind (if (equal line-end "\n") "ascii-" "ascii-crlf-"))
         (text (review-bench--text lines line-end)))
@@ -70,7 +70,7 @@ sides, accepting, and Ediff's session."
                      what insert arrival prepare accept ediff
                      (/ arrival insert)
                      (/ (+ arrival prepare accept) ediff))))
-    (delete-file path)
+    (delete-directory (file-name-directory path) t)
     (delete-file file)))
 
 (let ((qwen-companion-diff-arrival 'command)

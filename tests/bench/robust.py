@@ -32,11 +32,13 @@ from typing import Any
 CHECKOUT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(CHECKOUT / name) for name in ("python", "tests", "tests/python")]
 
-import psutil  # noqa: E402 - the path above
+import hypothesis  # noqa: E402 - the path above
+import psutil  # noqa: E402
 from sexpdata import Symbol, dumps  # noqa: E402
 
 from qwen_companion.doors.hook_settings import door_secret  # noqa: E402
 from qwen_companion.tools.settings import tool_secret  # noqa: E402
+from schema_messages import client_messages  # noqa: E402
 from support import INITIALIZE, SECRET, Backend, Cli, EpcPeer, Home, Stream  # noqa: E402
 from table import HEAD, row  # noqa: E402
 from test_robust import answer_to, damaged, hostile_body, hostile_request, noise, spoilt_token  # noqa: E402
@@ -198,6 +200,7 @@ def deaths_of_backends(table: Table, rounds: int, chance: random.Random) -> None
     table.count(
         "1", f"the same: context fresh in {SOON_S:g} s (median {statistics.median(times):.2f} s)", fresh, rounds
     )
+    tests(table, "1", "backend killed before it has read an acceptance, real Emacs", "tests/e2e/test_acceptance.py")
 
 
 def _send_context(backend: Backend, path: Path) -> None:
@@ -364,12 +367,31 @@ def bad_input(table: Table, cases: int, chance: random.Random) -> None:
         for name, case in ways.items():
             good = sum(_survives(case) for _ in range(cases))
             table.count("3", f"{name}: refused or answered, no crash, no hang", good, cases)
+        table.count("3", "JSON-RPC by its schema: refused or answered", _by_schema(cli, home, cases), cases)
         backend.emacs.call("stop", "nil")
         code, said = backend.exit_code(), backend.error_text()
         quiet = "nothing" if not said and not code else f"status {code}, {len(said.splitlines())} lines"
         table.add("3", "said on standard error after all that", quiet, "nothing")
         new = {path for path in set(home.files()) - written if path.exists()}
         table.add("3", "files written by it", str(len(new)), "0")
+
+
+def _by_schema(cli: Cli, home: Home, cases: int) -> int:
+    """Send about `cases` messages by the schema, whole and damaged; return how many harmed nothing, at most `cases`."""
+    good = bad = 0
+
+    @hypothesis.settings(max_examples=cases, derandomize=True, database=None, deadline=None)
+    @hypothesis.given(client_messages(str(home.work)))
+    def send(message: Any) -> None:
+        nonlocal good, bad
+        if _survives(lambda: cli.post(json.dumps(message).encode())[0] < 500):
+            good += 1
+        else:
+            bad += 1
+
+    send()
+    # It may send a few more or fewer.
+    return cases - bad if good else 0
 
 
 def _survives(case: Callable[[], bool]) -> bool:
@@ -486,8 +508,15 @@ def main() -> None:
         model = ("tests/python/privacy", "tests/python/ide/test_targets.py", "tests/python/tools/test_endpoint.py")
         tests(table, "4", "the model: excluded files, links, paths out of the root", *model)
     if "5" in only:
-        system = "full_disk or read_only or clock_is_set or proxy or without_git or leaves_no_descriptor"
-        tests(table, "5", "full disk, read-only home, clock set, proxies, no git", "tests/python", "-k", system)
+        system = "full_disk or read_only or clock_is_set or proxy or without_git or leaves_no_descriptor or poor"
+        tests(
+            table,
+            "5",
+            "full disk, read-only home, clock set, proxies, no git, no inotify, few descriptors, LANG=C",
+            "tests/python",
+            "-k",
+            system,
+        )
     print(f"\nseed {arguments.seed}, share {share:g}, {time.monotonic() - begun:.0f} s")
 
 

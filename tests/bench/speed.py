@@ -157,6 +157,9 @@ def measure_pauses(stage: Stage, client: Client) -> None:
     """Print the time from the pause to the client, with more and more clients, and what it took of the disk."""
     process = stage.sandbox.backend()
     line, connected, medians = 1, 1, dict[int, float]()
+    # Python writes what it has compiled when it first needs it.
+    pauses(stage, client, line)
+    line += MOVES
     with ExitStack() as others:
         for count in CLIENTS:
             for _ in range(connected, count):

@@ -202,6 +202,37 @@ def limit_files(backend: Backend, size: int) -> None:
     resource.prlimit(backend.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
+POOR = """import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128)); \
+from qwen_companion import inotify; inotify.open_inotify = lambda: None"""
+"""As settings of a `Backend`: it may open few files, and the system tells nothing of changes."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems need other descriptors for themselves")
+def test_a_poor_system_has_its_reviews(home: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # In the locale C, without git, and behind a proxy that does not answer.
+    monkeypatch.setenv("LC_ALL", "C")
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    path, text = home.work / "größe.txt", "naïve 🙂\n"
+    with Backend(home, settings=POOR) as backend:
+        backend.greet()
+        cli = backend.cli()
+        with cli.stream() as stream:
+            cli.tool("openDiff", filePath=str(path), newContent=text)
+            opened = backend.emacs.wait_for("proposal-open")
+            assert (opened["path"], opened["text"]) == (str(path), text)
+            outcome = {"id": opened["id"], "outcome": Symbol("accepted"), "text": text + "more"}
+            assert backend.emacs.call("outcome", dumps(outcome))[0] == "return"
+            while (event := stream.event())["method"] != "ide/diffAccepted":
+                pass
+            assert event["params"]["content"] == text + "more"
+        backend.emacs.call("stop", "nil")
+        assert backend.exit_code() == 0
+        assert backend.error_text() == ""
+        assert home.files() == []
+
+
 STEP = """
 import signal, time, psutil
 time_of_day, booted, step = time.time, psutil.boot_time(), [%r]
