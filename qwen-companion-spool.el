@@ -82,14 +82,16 @@ All of its characters must be Unicode."
     ;; the time that encoding it takes.
     (list :text-file (qwen-companion-spool-write nil 'no-conversion))))
 
-(defun qwen-companion-spool-write (text coding)
+(defun qwen-companion-spool-write (text coding &optional prefix suffix)
   "Put TEXT into a new private file, encoded as CODING, and return its name.
 When TEXT is nil, put the whole text of the current buffer there.  Without
-a Python process, it is among the temporary files of Emacs.  Signal a
+a Python process, it is among the temporary files of Emacs.  The name
+begins with PREFIX, \"text-\" by default, and ends with SUFFIX.  Signal a
 `file-error' when it cannot be written."
   (let ((file (make-temp-file
-               (expand-file-name "text-" (or (qwen-companion-backend-spool)
-                                             temporary-file-directory))))
+               (expand-file-name (or prefix "text-") (or (qwen-companion-backend-spool)
+                                                         temporary-file-directory))
+               nil suffix))
         (coding-system-for-write coding)
         (write-region-annotate-functions nil)
         (write-region-post-annotation-function nil)
@@ -109,11 +111,10 @@ a Python process, it is among the temporary files of Emacs.  Signal a
   "Put the image of the clipboard into a new private file; return its name.
 Signal a `user-error' when there is none, or no Python process."
   (let ((image (or (ignore-errors (gui-get-selection 'CLIPBOARD 'image/png))
-                   (user-error "There is no image in the clipboard")))
-        (spool (or (qwen-companion-backend-spool)
-                   (user-error "The companion is not running; M-x qwen-companion-mode starts it")))
-        (coding-system-for-write 'binary))
-    (make-temp-file (expand-file-name "image-" spool) nil ".png" image)))
+                   (user-error "There is no image in the clipboard"))))
+    (unless (qwen-companion-backend-spool)
+      (user-error "The companion is not running; M-x qwen-companion-mode starts it"))
+    (qwen-companion-spool-write image 'no-conversion "image-" ".png")))
 
 ;;; Receiving
 

@@ -11,6 +11,10 @@ TERMINALS = (
     "(length (seq-filter (lambda (b) (process-live-p (get-buffer-process b))) (qwen-companion-terminal-buffers)))"
 )
 
+PASTE_IMAGE = r"""
+  (cl-letf (((symbol-function 'gui-get-selection) (lambda (&rest _) "\211PNG\r\n")))
+    (with-current-buffer "*qwen: project*<2>" (qwen-companion-paste-image)))"""
+
 
 def test_clis_in_terminals_of_one_project(stage: Stage) -> None:
     stage.start_emacs(stage.sandbox.greeting)
@@ -53,3 +57,9 @@ def test_clis_in_terminals_of_one_project(stage: Stage) -> None:
     stage.screen.keys("Enter")
     stage.emacs.wait_until(f"(and (= 2 {TERMINALS}) (= 2 (length (qwen-companion-backend-sessions))))")
     stage.screen.wait_for(re.compile(r"> remember the teapot(?s:.*)Type your message"))
+
+    stage.emacs.eval(PASTE_IMAGE)
+    # The CLI takes the mention of an image for the image.
+    stage.screen.wait_for("Attachments: [")
+    # Emacs says nothing of the file.
+    assert "image-" not in stage.emacs.buffer_text("*Messages*")
