@@ -118,7 +118,7 @@ fuzz: build ## Random reviews, texts and undos against oracles; FROM=n is the fi
 replay: build ## Play a wire log (M-x qwen-companion-save-wire-log) against this checkout; FILE=... names it
 	@PYTHONPATH=python:tests:tests/python $(VENV)/python tests/python/replay.py '$(FILE)'
 
-bench: build ## What commands, reviews, following a file, sessions and the journal cost; PEER=directory with claude-code-ide.el
+bench: build ## What commands, reviews, following a file, sessions and the journal cost; PEER=directory of claude-code-ide.el, CHATS=that with gptel's and agent-shell's
 	@CLAUDE_CODE_IDE='$(PEER)' $(MEASURE) -l tests/bench/command.el
 	@$(VENV)/python tests/bench/speed.py
 	@$(VENV)/python tests/bench/hooks.py
@@ -126,7 +126,7 @@ bench: build ## What commands, reviews, following a file, sessions and the journ
 	@$(MEASURE) -l tests/bench/unified.el
 	@$(MEASURE) -l tests/bench/follow.el
 	@$(MEASURE) -l tests/bench/burst.el
-	@$(MEASURE) -l tests/bench/chat.el
+	@CHATS='$(CHATS)' $(MEASURE) -l tests/bench/chat.el
 	@$(VENV)/python tests/bench/sessions.py
 	@$(VENV)/python tests/bench/journal.py
 

@@ -11,8 +11,16 @@
 ;; same run.  Counted is the time of the processor.  Garbage is collected
 ;; now and then whatever runs: that is counted, and such a report left out.
 ;;
+;; Then 2 MB are streamed, as fast as they are taken, while a timer is due
+;; every 20 ms.  How late it is by the clock, it is for the user; what of that
+;; is the processor time of Emacs does not go by what else the machine does.
+;; The same stream goes to plain insertion, and to gptel and agent-shell by
+;; their own functions for a piece of an answer, if a directory that has
+;; those of gptel, agent-shell and shell-maker in it is named: make bench
+;; CHATS=~/src
+;;
 ;; In a terminal, emacs -Q -nw -l scripts/checkout.el -L tests/bench -l tests/bench/chat.el
-;; shows beside that what displaying it costs Emacs.
+;; shows beside that what displaying it costs Emacs, and has it in the stream.
 
 ;;; Code:
 
@@ -29,6 +37,18 @@
 
 (defconst chat-bench--budget 5
   "Milliseconds within which 99 of 100 reports are to be shown.")
+
+(defconst chat-bench--stream-size 2000000
+  "Characters that are streamed.")
+
+(defconst chat-bench--stream-limit 60
+  "Seconds of the processor after which a stream is given up.")
+
+(defconst chat-bench--tick 0.02
+  "Seconds between two calls of the timer while text streams.")
+
+(defvar chat-bench--peers (getenv "CHATS")
+  "Directory with those of the other packages; nil or empty for none.")
 
 (defvar chat-bench--collections nil "How often the last calls collected garbage.")
 (defvar chat-bench--display nil "Sorted milliseconds for displaying what each did.")
@@ -153,6 +173,164 @@ Return nil when garbage was collected meanwhile."
     (setq kill-buffer-query-functions nil)
     (kill-buffer)))
 
+;;; Growing
+
+(defmacro chat-bench--in-chat (&rest body)
+  "Run BODY in a new chat in the selected window."
+  (declare (indent 0) (debug t))
+  `(with-current-buffer (qwen-companion-chat-make-buffer nil)
+     (switch-to-buffer (current-buffer))
+     (goto-char (point-max))
+     (unwind-protect
+         (progn ,@body)
+       (let ((kill-buffer-query-functions nil))
+         (kill-buffer)))))
+
+(defun chat-bench--tools (count)
+  "Show a new turn with COUNT tools, in messages of 16."
+  (let (times plain)
+    (chat-bench--in-chat
+      (setq plain (chat-bench--plain 1))
+      (dotimes (part 4)
+        (setq times
+              (chat-bench--times
+               (/ count 64)
+               (lambda (number)
+                 (apply #'chat-bench--turn "many"
+                        (cl-loop for index below 16
+                                 collect (list :kind 'tool
+                                               :id (format "many%d-%d-%d" part number index)
+                                               :status 'done :title "Read it"
+                                               :output "a\nb\nc\n"))))))
+        (chat-bench--line (format "16 tools, %d of %d there" (* (1+ part) (/ count 4)) count)
+                          times plain)))))
+
+(defun chat-bench--sizes (&rest megabytes)
+  "Show an answer that grows to each of MEGABYTES, and time pieces there."
+  (chat-bench--in-chat
+    (let ((long (apply #'concat (make-list 32 chat-bench--piece)))
+          (size 0))
+      (with-temp-buffer
+        (buffer-enable-undo)
+        (let ((chat (window-buffer)))
+          (dolist (goal megabytes)
+            (while (< size (* goal 1000000))
+              (insert long)
+              (with-current-buffer chat
+                (chat-bench--say "grows" long))
+              (cl-incf size (length long)))
+            (let ((times (chat-bench--times 200 (lambda (_) (insert chat-bench--piece)))))
+              (with-current-buffer chat
+                (chat-bench--line (format "a piece of 1.3 KB at %d MB" goal)
+                                  (chat-bench--times
+                                   200 (lambda (_) (chat-bench--say "grows" chat-bench--piece)))
+                                  times)))))))))
+
+;;; Streaming
+
+(defun chat-bench--late (ticks seconds)
+  "Return by how many milliseconds the 99th of 100 TICKS is late.
+SECONDS returns the time of one."
+  (let ((late (sort (cl-loop for (later earlier) on ticks while earlier
+                             collect (* 1000 (max 0 (- (funcall seconds later)
+                                                       (funcall seconds earlier)
+                                                       chat-bench--tick))))
+                    #'<)))
+    (nth (floor (* 0.99 (length late))) late)))
+
+(defun chat-bench--stream (name feed)
+  "Give FEED a stream in pieces and print what it costs, named NAME."
+  (garbage-collect)
+  (let* ((count (/ chat-bench--stream-size (length chat-bench--piece)))
+         (collecting gc-elapsed)
+         (clock (float-time))
+         (processor (float-time (get-internal-run-time)))
+         (ticks (list (cons clock processor)))
+         (timer (run-at-time chat-bench--tick chat-bench--tick
+                             (lambda ()
+                               (push (cons (float-time) (float-time (get-internal-run-time)))
+                                     ticks))))
+         (done 0))
+    (unwind-protect
+        (while (and (< done count)
+                    (< (- (float-time (get-internal-run-time)) processor)
+                       chat-bench--stream-limit))
+          (funcall feed chat-bench--piece)
+          (redisplay)
+          ;; Timers run.
+          (accept-process-output nil 0.001)
+          (cl-incf done))
+      (cancel-timer timer))
+    (princ (format "%-24s %8.1f %8.1f %8.1f %10.1f %10.1f %8.2f  %s\n" name
+                   (- (float-time (get-internal-run-time)) processor)
+                   (- (float-time) clock)
+                   (- gc-elapsed collecting)
+                   (chat-bench--late ticks #'cdr)
+                   (chat-bench--late ticks #'car)
+                   (/ (car (load-average)) 100.0)
+                   (if (= done count) "all of it"
+                     (format "given up after %d KB"
+                             (/ (* done (length chat-bench--piece)) 1000)))))))
+
+(defun chat-bench--had-p (name &rest libraries)
+  "Return non-nil when LIBRARIES can be loaded from the peers; else say NAME."
+  (condition-case err
+      (progn
+        (when (string-empty-p (or chat-bench--peers ""))
+          (error "`CHATS' names no directory"))
+        (dolist (directory '("gptel" "agent-shell" "shell-maker"))
+          (add-to-list 'load-path (expand-file-name directory chat-bench--peers)))
+        (mapc #'require libraries))
+    (error (ignore (princ (format "%-24s not had: %s\n" name (error-message-string err)))))))
+
+(declare-function gptel-curl--stream-insert-response "ext:gptel" (response info &optional raw))
+(declare-function agent-shell-ui-make-fragment-model "ext:agent-shell-ui" (&rest arguments))
+(declare-function agent-shell-ui-update-fragment "ext:agent-shell-ui" (model &rest arguments))
+(declare-function markdown-overlays-put "ext:markdown-overlays" ())
+
+(defun chat-bench--gptel ()
+  "Stream into a buffer as gptel has it."
+  (when (chat-bench--had-p "gptel" 'gptel)
+    (with-temp-buffer
+      (switch-to-buffer (current-buffer))
+      (text-mode)
+      (buffer-enable-undo)
+      (let ((info (list :position (point-marker))))
+        (chat-bench--stream
+         "gptel" (lambda (piece)
+                   (gptel-curl--stream-insert-response (copy-sequence piece) info)))))))
+
+(defun chat-bench--agent-shell ()
+  "Stream into a buffer as agent-shell does, which draws an answer anew."
+  (when (chat-bench--had-p "agent-shell" 'agent-shell-ui 'markdown-overlays)
+    (with-temp-buffer
+      (switch-to-buffer (current-buffer))
+      (chat-bench--stream
+       "agent-shell"
+       (lambda (piece)
+         (let* ((model (agent-shell-ui-make-fragment-model
+                        :namespace-id 1 :block-id "answer" :body piece))
+                (body (map-elt (agent-shell-ui-update-fragment
+                                model :append t :navigation 'never :no-undo t)
+                               :body)))
+           (save-restriction
+             (narrow-to-region (map-elt body :start) (map-elt body :end))
+             (markdown-overlays-put))))))))
+
+(defun chat-bench--streams ()
+  "Stream the same text in every way."
+  (princ (format "\n%-24s %8s %8s %8s %10s %10s %8s\n"
+                 (format "%d MB streamed" (/ chat-bench--stream-size 1000000))
+                 "CPU s" "clock s" "garbage" "late CPU" "late ms" "load"))
+  (chat-bench--in-chat
+    (chat-bench--stream "this chat" (lambda (piece) (chat-bench--say "streamed" piece))))
+  (with-temp-buffer
+    (switch-to-buffer (current-buffer))
+    (buffer-enable-undo)
+    (chat-bench--stream "plain insertion" #'insert))
+  (chat-bench--gptel)
+  (chat-bench--agent-shell))
+
 (let ((standard-output (if noninteractive t (get-buffer-create "*chat bench*"))))
   (cl-letf (((symbol-function 'qwen-companion-backend-call) #'always))
     (princ (format "\n%-36s %8s %8s %8s %10s %12s %8s%s\n" "chat, milliseconds" "median" "p99"
@@ -160,6 +338,9 @@ Return nil when garbage was collected meanwhile."
                    (if noninteractive "" "  display      p99")))
     (chat-bench--report 1)
     (chat-bench--report 1000)
+    (chat-bench--tools 4000)
+    (chat-bench--sizes 1 4 12)
+    (chat-bench--streams)
     (qwen-companion-chat-state--unwatch))
   (unless noninteractive
     (switch-to-buffer "*chat bench*")))
