@@ -36,14 +36,16 @@ Wait for them LIMIT seconds at most."
     (let (count)
       (while (not count)
         (hunks--in-window
-         (hunks--goto-file prompt name)
-         (forward-line 1)
-         (unless (looking-at-p " *Comparing")
-           (let ((end (save-excursion
-                        (if (re-search-forward "^ \\{0,2\\}[▸▾>v] " nil t)
-                            (match-beginning 0)
-                          (point-max)))))
-             (setq count (how-many "^@@" (point) end)))))
+         ;; Of many files, some come in a moment.
+         (ignore-error search-failed
+           (hunks--goto-file prompt name)
+           (forward-line 1)
+           (unless (looking-at-p " *Comparing")
+             (let ((end (save-excursion
+                          (if (re-search-forward "^ \\{0,2\\}[▸▾>v] " nil t)
+                              (match-beginning 0)
+                            (point-max)))))
+               (setq count (how-many "^@@" (point) end))))))
         (unless count
           (accept-process-output nil 0.05)))
       count)))
@@ -51,21 +53,22 @@ Wait for them LIMIT seconds at most."
 (defun hunks-press (prompt name number keys limit)
   "Press KEYS on hunk NUMBER of the file NAME in the turn of PROMPT.
 With NUMBER 0, press them on the heading of the file.  As a user would,
-press them again where the buffer says that it has just changed, until
-LIMIT seconds are over."
+press them again where the buffer shows what was there a moment ago,
+until LIMIT seconds are over."
   (with-timeout (limit (error "%s is never as it is shown" name))
     (let (done)
       (while (not done)
         (hunks--in-window
-         (hunks--goto-file prompt name)
-         (re-search-forward "^@@" nil nil number)
-         (forward-line 0)
          (condition-case err
              (progn
+               (hunks--goto-file prompt name)
+               (re-search-forward "^@@" nil nil number)
+               (forward-line 0)
                (execute-kbd-macro (kbd keys))
                (setq done t))
+           (search-failed nil)
            (user-error
-            (unless (string-match-p "just changed\\|try again"
+            (unless (string-match-p "just changed\\|try again\\|undone"
                                     (error-message-string err))
               (signal (car err) (cdr err))))))
         (unless done
