@@ -171,17 +171,22 @@ def test_the_model_is_told_what_emacs_knows(stage: Stage) -> None:
         return [stage.model.next_request() for _ in range(len(calls) + 1)]
 
     def break_and_mend(file: Path, old: str, new: str) -> str:
-        """Return the result of an edit of the model that breaks `file`, after one that mends it."""
+        """Return the result of an edit of the model that breaks `file`, with the problem, after one that mends it."""
         text = file.read_text()
         break_it = ("edit", {"file_path": str(file), "old_string": old, "new_string": new})
         mend_it = ("edit", {"file_path": str(file), "old_string": new, "new_string": old})
-        _, _, broken, mended = ask(("read_file", {"file_path": str(file)}), break_it, mend_it)
-        assert NEW_PROBLEM not in result_of(mended)
-        assert file.read_text() == text
-        return result_of(broken)
+        told = ""
+        # On a busy machine Emacs may take longer to follow and to check the file than the CLI is kept waiting.
+        for _ in range(5):
+            _, _, broken, mended = ask(("read_file", {"file_path": str(file)}), break_it, mend_it)
+            assert NEW_PROBLEM not in result_of(mended)
+            assert file.read_text() == text
+            told = result_of(broken)
+            if NEW_PROBLEM in told:
+                return told
+        raise AssertionError(told)
 
     told = break_and_mend(greeting, OLD, BROKEN)
-    assert NEW_PROBLEM in told, told
     assert "greeting.py:" in told
     assert "was never closed" in told
     shop = stage.sandbox.project / "shop/shop.py"
@@ -190,7 +195,6 @@ def test_the_model_is_told_what_emacs_knows(stage: Stage) -> None:
     eglot = EGLOT.replace("UNPACKED", str(CHECKOUT / ".build/lisp")).replace("FILE", lisp_string(str(shop)))
     if stage.emacs.eval(eglot.replace("RUFF", str(Path(sys.executable).with_name("ruff")))) == "t":
         told = break_and_mend(shop, "2 * apples", "2 * (apples")
-        assert NEW_PROBLEM in told, told
         assert re.search(r"shop\.py:\d+:\d+: error: .+ \(eglot\)", told)
         stage.emacs.eval(f'(with-current-buffer "{shop.name}" (eglot-shutdown (eglot-current-server)) nil)')
 
