@@ -407,7 +407,8 @@ runpy.run_module(\"qwen_companion\", run_name=\"__main__\", alter_sys=True)'"
 (ert-deftest qwen-companion-backend-test-a-busy-emacs-kills-no-process ()
   "An Emacs that reads no process, or only another one, kills none."
   (qwen-companion-test-with-process
-    (let ((qwen-companion-backend--ping-limit '(0.2 . 4))
+    ;; Two seconds, for a busy machine, of the three below.
+    (let ((qwen-companion-backend--ping-limit '(0.1 . 20))
           (other (make-pipe-process :name "other" :noquery t)))
       (unwind-protect
           (progn
@@ -428,7 +429,7 @@ runpy.run_module(\"qwen_companion\", run_name=\"__main__\", alter_sys=True)'"
 (ert-deftest qwen-companion-backend-test-the-clock-is-set ()
   "No start counts as failed, and a process that hangs is still noticed."
   (qwen-companion-test-with-process
-    (let ((qwen-companion-backend--ping-limit '(0.1 . 4)))
+    (let ((qwen-companion-backend--ping-limit '(0.1 . 20)))
       (qwen-companion-mode 1)
       (let ((process (qwen-companion-backend--process)))
         (qwen-companion-test-set-clock 3600)
