@@ -7,7 +7,9 @@ import os
 import re
 import shutil
 import signal
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -16,6 +18,7 @@ import pytest
 
 from clis import QWEN, Cli
 from editor import lisp_string
+from qwen_companion.journal.places import key_of, state_directory
 from qwen_companion.journal.record import Record, Scope
 from sandbox import CHECKOUT, GREETING, NOTES, has_ended
 from stage import PATIENCE, Stage
@@ -53,7 +56,7 @@ def run(stage: Stage, command: str) -> None:
 
 
 def ask(stage: Stage, prompt: str, answer: str, cli: Cli = FREE_QWEN) -> None:
-    """Send `prompt` and wait until the CLI has shown `answer`."""
+    """Send `prompt` and wait until the CLI has shown `answer` and the turn is recorded to its end."""
     stage.model.say(answer)
     stage.ask(prompt, cli)
     stage.screen.wait_for(answer)
@@ -61,6 +64,18 @@ def ask(stage: Stage, prompt: str, answer: str, cli: Cli = FREE_QWEN) -> None:
         "(eq 'idle (qwen-companion-cli-state-activity"
         " (qwen-companion-session-state (car (qwen-companion-backend-sessions)))))"
     )
+    # Until then, what a command of the user's writes is taken for the agent's.
+    directory = Path(state_directory(stage.sandbox.environment())) / key_of(str(stage.sandbox.project))
+    stage.screen.wait_until(lambda: not running_turns(directory), "the end of the recorded turn")
+
+
+def running_turns(directory: Path) -> list[int]:
+    """The turns without an end in the journals below `directory`, which other processes have open."""
+    running: list[int] = []
+    for path in directory.glob("*/journal.sqlite"):
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=PATIENCE)) as journal:
+            running += [row[0] for row in journal.execute("select id from turns where end is null")]
+    return running
 
 
 # It turns the mode off.
