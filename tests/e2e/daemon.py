@@ -25,6 +25,8 @@ WINDOW = "(seq-find #'display-graphic-p (frame-list))"
 class Daemon(Emacs):
     """Emacs without a frame of its own."""
 
+    _frames = 0
+
     def start_daemon(self, *files: Path, forms: tuple[str, ...] = ()) -> None:
         """Start it, evaluate `forms`, visit `files`; returns when it can be asked.  It has no parent but the system."""
         subprocess.run(
@@ -81,11 +83,15 @@ class Daemon(Emacs):
 
     def open_frame(self, file: Path) -> None:
         """Type the command that opens a frame with `file` into the shell on the screen."""
-        self.screen.type(shlex.join([CLIENT, "-t", "-s", str(self._server), str(file)]))
+        client = shlex.join([CLIENT, "-t", "-s", str(self._server), str(file)])
+        self._frames += 1
+        # What is typed is on the screen too, and must not look like what is printed.
+        self.screen.type(f"{client}; printf 'frame %s closed\\n' {self._frames}")
         self.screen.keys("Enter")
         self.screen.wait_for("File Edit Options")
 
     def close_frame(self) -> None:
         """Close the frame on the screen; returns when the shell is back."""
         self.screen.keys("C-x", "C-c")
-        self.screen.wait_gone("File Edit Options")
+        # Emacs may draw the last time without a menu bar, and would read what is typed then.
+        self.screen.wait_for(f"frame {self._frames} closed")
