@@ -24,8 +24,9 @@ EDIT_TOOLS = (EDIT, WRITE, NOTEBOOK)
 class Event(BaseModel):
     """The members of all events; an event of an unknown kind has no others.
 
-    `cwd` is the directory of the project, `transcript_path` the file of the conversation.  `prompt_id` is the same for
-    all events of one turn.  `agent_id` is that of a subagent, None for the conversation with the user.
+    `cwd` is the directory of the project, `transcript_path` the file of the conversation, `timestamp` the time of the
+    event as JavaScript writes it: a later one is the greater string.  `prompt_id` is the same for all events of one
+    turn.  `agent_id` is that of a subagent, None for the conversation with the user.
     Versions that send no `prompt_id`, 0.21.2 for one, send `agent_id` only where a subagent starts and stops.
     """
 
@@ -35,6 +36,7 @@ class Event(BaseModel):
     session_id: str = ""
     transcript_path: str = ""
     cwd: str = ""
+    timestamp: str = ""
     permission_mode: str | None = None
     prompt_id: str | None = None
     agent_id: str | None = None
@@ -79,7 +81,10 @@ class Stop(Event):
 
 
 class AttentionRequest(Event):
-    """The CLI wants the user's attention."""
+    """The CLI wants the user's attention.
+
+    It waits for no answer to this, so an event that comes before may be a later one.
+    """
 
     name = "Notification"
     notification_type: str = ""

@@ -44,6 +44,8 @@ class _Known:
     state: CliState
     agents: Mapping[str, _Agent] = field(default_factory=dict[str, _Agent])
     """The subagents that have been started, by id; the one that was started last comes last."""
+    settled: str = ""
+    """The timestamp of the last event that says what the CLI does, whatever was said before."""
 
 
 class States:
@@ -99,11 +101,15 @@ class States:
 def _after(known: _Known, event: Event, now: int) -> _Known:
     if event.agent_id is not None:
         return _with_agent(known, event.agent_id, event)
+    if isinstance(event, AttentionRequest) and event.timestamp and event.timestamp < known.settled:
+        return known
+    if _settles(event):
+        known = replace(known, settled=event.timestamp)
     state = known.state if event.mode is None else replace(known.state, mode=event.mode)
     if isinstance(event, SessionStart):
-        return _Known(CliState(IDLE, now, mode=state.mode, model=event.model or state.model))
+        return _Known(CliState(IDLE, now, mode=state.mode, model=event.model or state.model), settled=known.settled)
     if isinstance(event, SessionEnd):
-        return _Known(CliState(mode=state.mode, model=state.model))
+        return _Known(CliState(mode=state.mode, model=state.model), settled=known.settled)
     return replace(known, state=_state_after(state, event, now))
 
 
@@ -116,7 +122,14 @@ def _with_agent(known: _Known, identifier: str, event: Event) -> _Known:
     elif isinstance(event, SubagentStop) and identifier in agents:
         agents[identifier] = replace(agents[identifier], running=False)
     running = sum(agent.running for agent in agents.values())
-    return _Known(replace(known.state, subagents=running), agents)
+    return replace(known, state=replace(known.state, subagents=running), agents=agents)
+
+
+def _settles(event: Event) -> bool:
+    """Return whether what the CLI does after `event` does not depend on a notification before it."""
+    if isinstance(event, UserPromptSubmit):
+        return bool(event.prompt.strip())
+    return isinstance(event, SessionStart | SessionEnd | PreToolUse | PermissionRequest | Stop)
 
 
 def _state_after(state: CliState, event: Event, now: int) -> CliState:

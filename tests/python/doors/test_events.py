@@ -38,6 +38,7 @@ def test_an_event_is_what_its_name_says() -> None:
         agent_id="a",
         tool_name="edit",
         tool_input={"file_path": "/w/x"},
+        timestamp="now",
     )
     assert event is not None
     assert event.mode == "auto-edit"

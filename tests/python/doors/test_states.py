@@ -53,6 +53,26 @@ def test_a_turn() -> None:
     assert after(START, PROMPT, ASK, IDLE).activity == "cancelled"
 
 
+def at(second: int, event: Event) -> Event:
+    """Return `event` as the CLI has reported it at `second`."""
+    return event.model_copy(update={"timestamp": f"2026-01-01T00:00:{second:02}.000Z"})
+
+
+@pytest.mark.parametrize("late", [IDLE, ASK, IDLE.model_copy(update={"permission_mode": "yolo"})])
+def test_a_notification_that_comes_late_changes_nothing(late: Event) -> None:
+    """The CLI waits for no answer to one, so what happens next may be reported first."""
+    start, stop = at(1, START), at(2, STOP)
+    prompt, tool = at(4, PROMPT), at(4, PreToolUse(tool_name="edit"))
+    for events in ([prompt], [prompt, tool], [prompt, at(4, PermissionRequest(tool_name="edit"))], [stop]):
+        before = [start, at(1, PROMPT), stop, *events]
+        assert after(*before, at(1, late)) == after(*before)
+    # What comes when nothing else has happened is no late one, nor is one of a version that does not tell the time.
+    assert after(start, prompt, at(4, IDLE)).activity == "cancelled"
+    assert after(start, prompt, IDLE).activity == "cancelled"
+    # A turn that goes on does not make it one.
+    assert after(start, prompt, at(6, UserPromptSubmit(prompt="")), at(5, ASK)).activity == "asking"
+
+
 @pytest.mark.parametrize(
     ("message", "said"),
     [
