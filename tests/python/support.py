@@ -47,6 +47,11 @@ os.setgroups([]); os.setresgid(*[{OTHER_USER}] * 3); os.setresuid(*[{OTHER_USER}
 NO_LIBRARY = "import threading; from qwen_companion.ide import server; server._import_rpc = threading.Event().wait"
 """As settings of a `Backend`: the MCP library, a second of processor time, is never imported; streams do without it."""
 
+NEVER_GIVEN_UP = """from functools import partial
+from qwen_companion.ide import sessions
+sessions.Timing = partial(sessions.Timing, give_up=600.0, left=600.0)"""
+"""As settings of a `Backend`: a session outlives its stream for as long as a slow test takes."""
+
 KNOWN: dict[str, object] = {
     "id": "known",
     "protocol": "2025-11-25",

@@ -25,12 +25,11 @@ from sexpdata import Symbol, dumps
 import qwen_companion.__main__ as entry
 from limit import stretched
 from qwen_companion.emacs.bridge import CALL_TIMEOUT_S
-from qwen_companion.ide.sessions import RETURN_S
 from qwen_companion.processes import start_of
-from support import PYTHON_DIRECTORY, TIMEOUT_S, Backend, Cli, Home, as_dict
+from support import NEVER_GIVEN_UP, PYTHON_DIRECTORY, TIMEOUT_S, Backend, Cli, Home, as_dict
 
-SECONDS_TO_STOP = stretched(5.0)
-"""Stopping takes a quarter of a second; after five, Emacs kills the process."""
+SECONDS_TO_STOP = stretched(20.0)
+"""Stopping takes a quarter of a second, on a machine that is busy for a moment a few."""
 
 
 def context(path: Path, **more: object) -> str:
@@ -448,12 +447,10 @@ class TestRestart:
         # The number is in use, but it is not that process.
         peer: dict[str, object] = {"pid": os.getpid(), "started": "an earlier boot:1", "ancestors": [os.getpid()]}
         proposal = {"id": "p", "session": "s", "path": "/a", "digest": "d"}
-        with Backend(home, sessions=[session | peer], proposals=[proposal]) as backend:
-            began = time.monotonic()
+        with Backend(home, settings=NEVER_GIVEN_UP, sessions=[session | peer], proposals=[proposal]) as backend:
             backend.greet()
             assert backend.emacs.wait_for("sessions") == {"sessions": [], "gone": ["s"]}
             assert backend.emacs.wait_for("proposal-orphan") == {"id": "p"}
-            assert time.monotonic() - began < RETURN_S
 
     def test_a_proposal_of_a_forgotten_session_is_an_orphan(self, home: Home) -> None:
         with Backend(home, proposals=[{"id": "p", "session": "gone", "path": "/a", "digest": "d"}]) as backend:

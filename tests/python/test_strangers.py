@@ -17,14 +17,21 @@ import psutil
 import pytest
 
 from qwen_companion.ide.server import MAX_STRANGERS
-from support import BECOME_OTHER, KNOWN, NO_LIBRARY, SECRET, TIMEOUT_S, Backend, Cli, EpcPeer, Home, needs_root
+from support import (
+    BECOME_OTHER,
+    KNOWN,
+    NEVER_GIVEN_UP,
+    NO_LIBRARY,
+    SECRET,
+    TIMEOUT_S,
+    Backend,
+    Cli,
+    EpcPeer,
+    Home,
+    needs_root,
+)
 
 HALF_A_REQUEST = "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Le"
-
-NEVER_GIVEN_UP = """from functools import partial
-from qwen_companion.ide import sessions
-sessions.Timing = partial(sessions.Timing, give_up=600.0, left=600.0)"""
-"""As settings of a `Backend`: a session outlives its stream for as long as a slow test takes."""
 
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells whose a connection is")
 
