@@ -13,7 +13,6 @@ import pytest
 
 from clis import QWEN
 from editor import CLIENT, lisp_string
-from limit import stretched
 from qwen_companion.processes import start_of
 from sandbox import BUILD, GREETING
 from stage import Stage
@@ -22,9 +21,6 @@ from terminal import PATIENCE, Screen
 pytestmark = [pytest.mark.reuses_stage("peers"), pytest.mark.relaunches_cli]
 
 EDITED = GREETING.replace('"hello "', '"good day "')
-AT_ONCE_S = stretched(5.0)
-"""On an idle machine less than the time a CLI that may come back is waited for; it takes a quarter of a second."""
-
 VERSION = json.loads((BUILD / "node/node_modules/@qwen-code/qwen-code/package.json").read_text())["version"]
 
 # The only session as JSON, with its buffer, once its process is known and the CLI has connected to the end.
@@ -100,7 +96,7 @@ def test_a_restarted_backend_still_knows_the_process(stage: Stage) -> None:
     assert_session_is(stage, cli(stage), stage.sandbox.project, "*qwen: project*")
 
 
-def test_a_killed_cli_is_gone_at_once_and_leaves_its_proposal_in_a_buffer(stage: Stage) -> None:
+def test_a_killed_cli_is_gone_and_leaves_its_proposal_in_a_buffer(stage: Stage) -> None:
     stage.start_emacs(stage.sandbox.greeting)
     stage.start_cli()
     stage.script_change(stage.sandbox.greeting, EDITED)
@@ -108,8 +104,8 @@ def test_a_killed_cli_is_gone_at_once_and_leaves_its_proposal_in_a_buffer(stage:
     stage.wait_for_review()
     for process in stage.sandbox.clis():
         process.kill()
-    stage.screen.wait_gone("Qwen[1!1]", timeout=AT_ONCE_S)
-    stage.screen.wait_gone("Qwen[1]", timeout=AT_ONCE_S)
+    stage.screen.wait_gone("Qwen[1!1]")
+    stage.screen.wait_gone("Qwen[1]")
     stage.screen.wait_gone("C-c C-c accept")
     assert stage.emacs.buffer_text("*qwen-companion kept: greeting.py*") == EDITED
     assert f"Qwen Code {VERSION} disconnected" in stage.emacs.buffer_text("*Messages*")

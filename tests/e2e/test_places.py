@@ -71,7 +71,7 @@ def test_a_file_behind_a_link(stage: Stage, visited: str, proposed: str) -> None
     client = propose(stage, files[proposed], NEW_NOTES)
     assert stage.emacs.buffer_text(f"*qwen-companion disk: {files[proposed].name}*") == NOTES
     # It is known that both names are one file.
-    assert "your unsaved text" in stage.screen.capture()
+    stage.screen.wait_for("your unsaved text")
     stage.emacs.eval(f'(with-current-buffer "{files[visited].name}" (revert-buffer t t))')
     stage.screen.wait_gone("your unsaved text")
     accept(stage, client, files[proposed])
@@ -90,7 +90,7 @@ def test_a_link_out_of_the_project_to_a_file_that_shells_run(stage: Stage) -> No
     warning = "can run code (shell); a link out of the workspace to "
     # Emacs's home directory is that of the sandbox.
     assert warning + "~/.profile" in stage.emacs.buffer_text("*Messages*")
-    assert "can run code (shell)" in stage.screen.capture()
+    stage.screen.wait_for("can run code (shell)")
     stage.emacs.command("qwen-companion-diff-switch")
     stage.screen.wait_for("of 1 hunk kept  can run code (shell)")
     stage.screen.wait_for(f"+++ b/{profile}")

@@ -142,8 +142,8 @@ def test_connected_with_the_token_of_auth_sources(stage: Stage, serve: Serve) ->
     stage.emacs.eval(f"(progn (setq qwen-companion-daemon-url {lisp_string(url)}) nil)")
     stage.emacs.command("qwen-companion-daemon-connect")
     # Whose files and credentials these are.
-    screen = stage.screen.wait_for(re.compile(r"qwen serve at 127\.0\.0\.1:\d+, workspace"))
-    assert "Daemon" in screen
+    stage.screen.wait_for(re.compile(r"qwen serve at 127\.0\.0\.1:\d+, workspace"))
+    stage.screen.wait_for(re.compile(r" Daemon(?!:)"))
     assert_unseen(stage, serve.token)
 
 

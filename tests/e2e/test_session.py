@@ -11,6 +11,7 @@ import pytest
 
 from sandbox import GREETING, NOTES, has_ended
 from stage import Stage
+from terminal import PATIENCE
 
 pytestmark = pytest.mark.reuses_stage("context")
 
@@ -224,7 +225,7 @@ def test_mode_off_ends_everything_and_the_cli_says_so(stage: Stage) -> None:
     stage.wait_for_status("Connected to Emacs")
     backend = stage.sandbox.backend()
     stage.emacs.command("qwen-companion-mode")
-    assert has_ended(backend, 10)
+    assert has_ended(backend, PATIENCE)
     stage.sandbox.assert_no_files()
     stage.wait_for_status("Disconnected")
     assert (
@@ -254,7 +255,7 @@ def test_emacs_killed_leaves_nothing(stage: Stage) -> None:
     stage.start_cli()
     backend = stage.sandbox.backend()
     stage.emacs.process.send_signal(signal.SIGKILL)
-    assert has_ended(backend, 10)
+    assert has_ended(backend, PATIENCE)
     stage.sandbox.assert_no_files()
 
 

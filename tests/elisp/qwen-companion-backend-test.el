@@ -389,7 +389,8 @@ runpy.run_module(\"qwen_companion\", run_name=\"__main__\", alter_sys=True)'"
   (qwen-companion-test-with-process
     (should (>= 10 (* (car qwen-companion-backend--ping-limit)
                       (1+ (cdr qwen-companion-backend--ping-limit)))))
-    (let ((qwen-companion-backend--ping-limit '(0.1 . 4))
+    ;; Time for a busy machine: the next process must answer within it.
+    (let ((qwen-companion-backend--ping-limit '(0.1 . 15))
           (qwen-companion-python (qwen-companion-backend-test--spinning-python)))
       (qwen-companion-mode 1)
       (qwen-companion-backend-test--wait-ready)
@@ -447,7 +448,8 @@ runpy.run_module(\"qwen_companion\", run_name=\"__main__\", alter_sys=True)'"
   "Both stop for longer than it takes to notice that a process hangs.
 None is replaced, whichever goes on first, and nothing is said."
   (qwen-companion-test-with-process
-    (let ((qwen-companion-backend--ping-limit '(0.1 . 6)))
+    ;; Two seconds, for a busy machine, of the three below.
+    (let ((qwen-companion-backend--ping-limit '(0.1 . 20)))
       (qwen-companion-mode 1)
       (qwen-companion-backend-test--wait-ready)
       (let* ((process (qwen-companion-backend--process))
@@ -458,7 +460,7 @@ None is replaced, whichever goes on first, and nothing is said."
                   (let ((suspender
                          (start-process
                           "suspender" nil "sh" "-c"
-                          (apply #'format "kill -STOP %d %d; sleep 1; kill -CONT %d; sleep 0.2; kill -CONT %d"
+                          (apply #'format "kill -STOP %d %d; sleep 3; kill -CONT %d; sleep 0.2; kill -CONT %d"
                                  (append pids order)))))
                     (qwen-companion-test-wait-for (not (process-live-p suspender)))
                     ;; Timers of Emacs go by the clock, which went on.
