@@ -4,11 +4,21 @@
 
 "use strict";
 
-const { registerHooks } = require("node:module");
+const childProcess = require("node:child_process");
+const { registerHooks, syncBuiltinESMExports } = require("node:module");
 
 // Leave out the compiler for what runs long: they end so soon that it takes
 // more time than it saves, a fifth of their first answer.
 require("node:v8").setFlagsFromString("--no-turbofan");
+
+// A daemon drops the variable that preloads this, and with it its agents'.
+const { NODE_OPTIONS } = process.env;
+const { spawn } = childProcess;
+childProcess.spawn = (command, args, options) =>
+  Array.isArray(args) && args.includes("--acp")
+    ? spawn(command, args, { ...options, env: { ...options.env, NODE_OPTIONS } })
+    : spawn(command, args, options);
+syncBuiltinESMExports();
 
 // Before its first question to the model, Qwen Code compiles the schema of each
 // tool, with a new validator for each, which compiles the schema of schemas
