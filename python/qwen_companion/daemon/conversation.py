@@ -6,9 +6,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import replace
 
 import anyio
+from anyio.lowlevel import checkpoint_if_cancelled
 
 from qwen_companion.daemon import models
 from qwen_companion.daemon.client import DaemonClient
@@ -104,6 +106,7 @@ class Conversation:
         self._prompts: dict[str | None, str] = {}
         self._notes: list[str] = []
         self._running_tools: dict[str, str] = {}
+        self._opening = anyio.CancelScope()
         self._following: Task | None = None
         self._checking: Task | None = None
         self._counting: Task | None = None
@@ -122,18 +125,24 @@ class Conversation:
     # --- Following
 
     async def open(self) -> None:
-        """Load the session, tell all of it and follow it; also when it is open already, or dead."""
+        """Load the session, tell all of it and follow it; also when it is open already, or dead.
+
+        :raises GoneError: if it is left meanwhile
+        """
         await self._stop_following()
         self.session.reloading()
         self._tell_state()
-        try:
-            reply = await self._client.load(self.session.session_id)
-        except DaemonError as error:
-            self._put(self.session.lost(str(error)))
-            raise
-        await self._rebuild(reply, None)
-        self._following = self._tasks.start(self._follow, reply.cursor)
-        self._counting = self._tasks.start(self._count)
+        with anyio.CancelScope() as self._opening:
+            try:
+                reply = await self._client.load(self.session.session_id)
+            except DaemonError as error:
+                self._put(self.session.lost(str(error)))
+                raise
+            await self._rebuild(reply, None)
+            self._following = self._tasks.start(self._follow, reply.cursor)
+            self._counting = self._tasks.start(self._count)
+            return
+        raise GoneError("The session has been left.")
 
     async def close(self, *, end: bool) -> None:
         """Leave the session; `end` ends it for all.  Nothing goes on here even when that fails."""
@@ -152,6 +161,7 @@ class Conversation:
             await self._client.detach(self.session.session_id)
 
     async def _stop_following(self) -> None:
+        self._opening.cancel()
         tasks = [task for task in (self._following, self._checking, self._counting) if task is not None]
         self._following = self._checking = self._counting = None
         for task in tasks:
@@ -208,9 +218,13 @@ class Conversation:
         await self._sleep(wait)
 
     async def _rebuild(self, reply: models.LoadReply, why: str | None) -> None:
+        before = copy(self.session)
         # Sanitising 10 MB would block the event loop.
-        self.session, said = await in_thread(self.session.replayed, reply)
-        outputs = self.session.loaded(reply, said, why)
+        session, said = await in_thread(before.replayed, reply)
+        await checkpoint_if_cancelled()
+        outputs = session.loaded(reply, said, why)
+        session.catch_up(before, self.session)
+        self.session = session
         self._running_tools.clear()
         for item in outputs:
             self._note_work(item)

@@ -50,6 +50,8 @@ _SHUTDOWN = "daemon_shutdown"
 _FORWARD_FAILED = "forward_failed"
 _UNKNOWN_PROMPT = ""
 _KIND = re.compile(r"[\w./-]{1,80}")
+_ANSWERED = ("_title", "_clients", "_model", "_model_names", "_mode")
+"""Facts that answers to our questions tell, beside events."""
 _SHORT_TEXT = 2000
 
 
@@ -211,6 +213,14 @@ class DaemonSession:
         self._end = self._why = None
         self._loading = False
         return completed
+
+    def catch_up(self, before: DaemonSession, now: DaemonSession) -> None:
+        """Take the facts by which `now`, which this session replaces, differs from `before`, its copy at the load."""
+        for name in _ANSWERED:
+            if getattr(now, name) != getattr(before, name):
+                setattr(self, name, getattr(now, name))
+        if now._running and now._running != before._running:
+            self.accepted(now._running)
 
     def _running_turn(self, epoch: str) -> str | None:
         """Return the turn that runs after a load of `epoch`: None for none, "" for an unknown one."""

@@ -13,7 +13,7 @@ from sexpdata import Symbol
 
 import fake_daemon
 from daemon_emacs import Chatting, Emacs, connected_emacs, lisp, part, text_part
-from fake_daemon import ROOT, FakeDaemon, chunk, event
+from fake_daemon import ROOT, FakeDaemon, FakeSession, chunk, event
 from qwen_companion.daemon import client as client_module
 from qwen_companion.daemon import conversation
 from qwen_companion.daemon import dispatcher as module
@@ -610,6 +610,71 @@ async def test_a_chat_streams_on_while_megabytes_of_another_are_sanitised(
     may_go_on.set()
     assert (await emacs.reply(request)).error is None
     await emacs.until(lambda: loaded in emacs.chats and emacs.chats[loaded].text() == text)
+
+
+class SlowLoads:
+    """A text of a session that takes long to sanitise when it is loaded."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, theirs: FakeSession) -> None:
+        streams, theirs.streams = theirs.streams, []
+        theirs.emit(chunk("word " * 300_000), event("turn_complete"))
+        theirs.streams = streams
+        # Only a load has it.
+        theirs.forget(theirs.ring[-1]["id"])
+        reached, may_go_on = threading.Event(), threading.Event()
+        self.reached, self.may_go_on = reached, may_go_on
+
+        class Slow(TextStream):
+            def feed(self, piece: str) -> str:
+                if len(piece) > 1_000_000:
+                    reached.set()
+                    assert may_go_on.wait(TIMEOUT_S)
+                return super().feed(piece)
+
+        monkeypatch.setattr(session_module, "TextStream", Slow)
+
+    async def until_reached(self) -> None:
+        assert await asyncio.to_thread(self.reached.wait, TIMEOUT_S)
+
+
+async def test_what_is_learnt_while_a_large_session_is_loaded_again_is_kept(
+    emacs: Emacs, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = daemon.add_session()
+    await emacs.connect(daemon)
+    session = local_id("session", theirs.id)
+    await emacs.call("daemon-load", session=session)
+    await emacs.state(session, "idle")
+    slow = SlowLoads(monkeypatch, theirs)
+    (stream,) = theirs.streams
+    stream.cut()
+    await slow.until_reached()
+    chat = emacs.chats[session]
+    await emacs.call("daemon-list")
+    await emacs.until(lambda: chat.state is not None and chat.state.title == "hello")
+    reply = await emacs.prompt(session)
+    await emacs.until(lambda: chat.state is not None and chat.state.turn == reply.turn)
+    slow.may_go_on.set()
+    await emacs.until(lambda: chat.text() == "word " * 300_000)
+    await emacs.state(session, "busy")
+    assert chat.state is not None
+    assert (chat.state.title, chat.state.turn) == ("hello", reply.turn)
+
+
+async def test_a_session_that_is_left_while_it_is_loaded_stays_left(
+    emacs: Emacs, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = daemon.add_session()
+    await emacs.connect(daemon)
+    slow = SlowLoads(monkeypatch, theirs)
+    session = local_id("session", theirs.id)
+    request = emacs.ask("daemon-load", session=session)
+    await slow.until_reached()
+    await emacs.call("daemon-disconnect")
+    slow.may_go_on.set()
+    assert (await emacs.reply(request)).problem == "gone"
+    assert (emacs.last(SessionInfo).state, emacs.chats[session].resets) == ("closed", [])
+    assert not theirs.streams
 
 
 async def test_a_long_history_comes_in_small_messages(emacs: Emacs, daemon: FakeDaemon) -> None:
