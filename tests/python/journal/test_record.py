@@ -16,6 +16,7 @@ from qwen_companion.journal.baselines import LimitError
 from qwen_companion.journal.git import GitError
 from qwen_companion.journal.record import ONE_GO_MS, Cause, NoRecordError, Record, RecordError, Scope
 from qwen_companion.journal.store import MAX_AGE_MS
+from qwen_companion.journal.versions import Loaded, load
 from qwen_companion.privacy.options import Options
 
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(range(256))
@@ -304,6 +305,69 @@ def test_odd_states_of_an_index_hide_nothing(project: Project) -> None:
     project.scan(turn)
     assert project.kinds(turn) == dict.fromkeys(("assumed", "skipped", "intended", "in/a"), "modified")
     assert project.before("intended", turn) == b"i\n"
+
+
+def test_a_sparse_checkout_shows_what_comes_and_goes_and_nothing_that_is_away(project: Project) -> None:
+    for name in ("in/a", "out/b", "out/deep/c"):
+        project.write(name, name.encode())
+    project.commit(top=b"t\n")
+    project.git("sparse-checkout", "set", "--cone", "--sparse-index", "in")
+    before = project.repository_state()
+    turn = project.begin()
+    project.write("in/a", b"agent\n")
+    project.scan(turn)
+    assert project.kinds(turn) == {"in/a": "modified"}
+    assert project.before("in/a", turn) == b"in/a"
+    # Git sets the times of trees that it has expanded from the index, and nothing else.
+    after = project.repository_state()
+    assert {name: data for name, (data, _) in after.items()} == {name: data for name, (data, _) in before.items()}
+    assert all(name.startswith("objects/") for name in after if after[name] != before[name])
+    # The agent brings one directory and puts away the other.
+    project.git("checkout", "--", "in/a")
+    project.git("sparse-checkout", "set", "--cone", "out")
+    project.scan(turn)
+    assert project.kinds(turn) == {"in/a": "deleted", "out/b": "added", "out/deep/c": "added"}
+    assert project.before("in/a", turn) == b"in/a"
+    net = project.net("out/deep/c", turn)
+    assert net.after is not None
+    assert net.after.data == b"out/deep/c"
+    turn = project.begin()
+    project.git("sparse-checkout", "disable")
+    project.scan(turn)
+    assert project.kinds(turn) == {"in/a": "added"}
+
+
+def test_thousands_of_ignored_files_are_neither_read_nor_recorded(
+    any_project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `npm install` writes them."""
+    project = any_project
+    project.write(".gitignore", b"node_modules/\n*.log\n")
+    project.write("package.json", b"{}\n")
+    project.write("node_modules/old/index.js", b"there before\n")
+    turn = project.begin()
+    read: list[bytes] = []
+
+    def note(path: bytes, algorithm: str) -> Loaded | None:
+        read.append(path)
+        return load(path, algorithm)
+
+    monkeypatch.setattr("qwen_companion.journal.baselines.load", note)
+    project.write("package.json", b'{"dependencies": {}}\n')
+    project.write("package-lock.json", b"{}\n")
+    project.write("npm-debug.log", b"log\n")
+    (project.root / "node_modules/old/index.js").unlink()
+    for number in range(3000):
+        project.write(f"node_modules/p{number % 60}/lib/{number}.js", b"code %d\n" % number)
+    project.scan(turn)
+    assert project.kinds(turn) == {"package.json": "modified", "package-lock.json": "added"}
+    assert {os.path.basename(path) for path in read} == {b"package.json", b"package-lock.json"}
+    # Nor are their directories watched.
+    assert project.record.directories() == {os.fsencode(project.root)}
+    project.record.close()
+    (kept,) = (project.home / "state").rglob("journal.sqlite")
+    assert b"there before" not in kept.read_bytes()
+    assert b"code " not in kept.read_bytes()
 
 
 def test_files_in_conflict_are_recorded(project: Project) -> None:
