@@ -37,7 +37,7 @@ class RecordRules:
             self._spellings: tuple[str, ...] = names(self._root, links).spellings
         except UnknownNameError:
             self._spellings = (self._root,)
-        self._settled = self._user.settle(links)
+        self._settled = user.within(self._user.settle(links), self._spellings)
         files = (load(file) for file in ignore_files([self._spellings]))
         self._files = [file for file in files if file.patterns is not None or file.problem is not None]
 

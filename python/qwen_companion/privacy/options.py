@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 
@@ -34,10 +34,14 @@ class Options:
 
 @frozen
 class Settled:
-    """A `rule` in words and its gitignore `pattern`, relative to the root directory, for the disk as it is now."""
+    """A `rule` in words and its gitignore `pattern`, relative to the root directory, for the disk as it is now.
+
+    It means files below the directory `start` or that file, or with "" files anywhere.
+    """
 
     rule: str
     pattern: str
+    start: str
 
 
 @frozen
@@ -70,10 +74,11 @@ class UserRules:
         settled: list[Settled] = []
         for place in self._places:
             start = place.start
+            known = ""
             if start:
                 with suppress(UnknownNameError):  # Then the true name of a file below it is not known either.
-                    start = names(start, links).true
-            settled.append(Settled(place.rule, patterns.escape(start).rstrip("/") + place.rest))
+                    start = known = names(start, links).true
+            settled.append(Settled(place.rule, patterns.escape(start).rstrip("/") + place.rest, known))
         return tuple(settled)
 
     def _pattern(self, text: str) -> _Place:
@@ -100,6 +105,21 @@ class UserRules:
         if not os.path.isabs(directory):
             raise PatternError(f"there is no user {user[1:]}")
         return directory, rest
+
+
+def within(settled: tuple[Settled, ...], directories: Iterable[str]) -> tuple[Settled, ...]:
+    """Return those of `settled` that may mean a file below one of `directories`, which are absolute names."""
+    below = [_with_slash(directory) for directory in directories]
+
+    def meets(start: str) -> bool:
+        return any(start.startswith(directory) or directory.startswith(start) for directory in below)
+
+    return tuple(each for each in settled if not each.start or meets(_with_slash(each.start)))
+
+
+def _with_slash(name: str) -> str:
+    # Patterns do not tell upper from lower case.
+    return name.lower().rstrip("/") + "/"
 
 
 @lru_cache(maxsize=8)

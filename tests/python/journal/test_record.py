@@ -231,6 +231,24 @@ def test_no_excluded_or_ignored_file_is_recorded(any_project: Project) -> None:
             assert path.name in ("state", "qwen-companion") or path.stat().st_mode & 0o077 == 0, path
 
 
+def test_options_about_places_count_below_the_root_and_around_it(project: Project) -> None:
+    (project.home / "link").symlink_to(project.root)
+    paths = {name: str(project.root / name) for name in ("logins", "keys/a", "Linked", "open")}
+    rules = project.record.rules
+
+    def excluded(*patterns: str, auth_sources: tuple[str, ...] = ()) -> set[str]:
+        rules.set_options(Options(patterns, auth_sources), ())
+        rules.refresh()
+        return {name for name, path in paths.items() if path in rules.excluded(paths.values())}
+
+    assert excluded(auth_sources=("~/.authinfo", "~/work/logins")) == {"logins"}
+    assert excluded("~/work/keys", "~/other/**", "~/works/") == {"keys/a"}
+    assert excluded("~/link/linked") == {"Linked"}
+    assert excluded("~/*/logins") == {"logins"}
+    assert excluded("~/WORK/") == excluded(str(project.home)) == excluded("~/link") == set(paths)
+    assert excluded("~/.authinfo", "~/wor", auth_sources=("~/.netrc",)) == set()
+
+
 def test_what_an_agent_writes_below_git_is_not_recorded(any_project: Project) -> None:
     """It cannot be undone either."""
     project = any_project
