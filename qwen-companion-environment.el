@@ -138,6 +138,13 @@ with another one."
 (defvar-local qwen-companion-environment--progress nil
   "Progress reporter of the installation in this buffer.")
 
+(defconst qwen-companion-environment--map
+  (let ((map (make-sparse-keymap)))
+    ;; The same commands alone would leave an environment that is not used.
+    (define-key map [remap recompile] #'qwen-companion-install-backend)
+    map)
+  "Keymap of the installation, besides that of a compilation.")
+
 (defun qwen-companion-environment--packages ()
   "Return the number of packages in the list."
   (with-temp-buffer
@@ -190,7 +197,8 @@ the environment that was there before stays."
        (user-error "Cannot make %s (%s); customize `qwen-companion-backend-directory' to a place where you may write"
                    (abbreviate-file-name qwen-companion-backend-directory)
                    (if (stringp (nth 2 err)) (nth 2 err) (error-message-string err)))))
-    (let* ((default-directory (file-name-as-directory
+    (let* ((here default-directory)
+           (default-directory (file-name-as-directory
                                (expand-file-name qwen-companion-backend-directory)))
            ;; Their escape sequences would be in what is said of a failure.
            (process-environment (append '("NO_COLOR=1" "PIP_NO_COLOR=1")
@@ -202,6 +210,10 @@ the environment that was there before stays."
                                (qwen-companion-environment--commands python part) " && ")
                     nil (lambda (_mode) qwen-companion-environment--buffer-name))))
       (with-current-buffer buffer
+        ;; Commands that the user calls in here are about the project, not about the environment.
+        (setq default-directory here)
+        (use-local-map (make-composed-keymap qwen-companion-environment--map
+                                             (current-local-map)))
         (setq qwen-companion-environment--part part
               qwen-companion-environment--maker python
               qwen-companion-environment--progress

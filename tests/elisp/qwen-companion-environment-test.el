@@ -89,6 +89,28 @@ The variable `directory' is that of the environments."
       (should (equal (list (file-name-nondirectory current))
                      (directory-files directory nil "venv"))))))
 
+(ert-deftest qwen-companion-environment-test-its-buffer-belongs-to-the-project ()
+  "A CLI that is started from there runs where the user was."
+  (qwen-companion-environment-test--with "exit 0" "exit 0"
+    (let ((here default-directory))
+      (qwen-companion-environment-test--install)
+      (with-current-buffer "*qwen-companion install*"
+        (should (equal here default-directory))))))
+
+(ert-deftest qwen-companion-environment-test-again ()
+  "The key that repeats a compilation makes an environment that is used."
+  (qwen-companion-environment-test--with "exit 0" "[ -e network ]"
+    (qwen-companion-environment-test--install)
+    (should-not (qwen-companion-environment--all))
+    (make-directory (expand-file-name "network" directory))
+    (should (string-match-p "environment is ready"
+                            (qwen-companion-environment-test--install
+                             (lambda ()
+                               (with-current-buffer "*qwen-companion install*"
+                                 (call-interactively (key-binding "g")))))))
+    (should (equal (list (qwen-companion-environment--current))
+                   (qwen-companion-environment--all)))))
+
 (ert-deftest qwen-companion-environment-test-a-failure-breaks-nothing ()
   "The environment that was there is used on, and the cause is said."
   (qwen-companion-environment-test--with "exit 0" "echo 'no network here' >&2; exit 1"
