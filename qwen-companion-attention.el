@@ -175,7 +175,7 @@ is `done'."
 
 (defun qwen-companion-attention--proposed (proposal)
   "Tell of PROPOSAL, which has come, unless the user has asked for it."
-  (unless (qwen-companion-proposal-answer proposal)
+  (unless (qwen-companion-proposal-asked-for-p proposal)
     (let ((session (qwen-companion-backend-session (qwen-companion-proposal-session proposal))))
       (qwen-companion-attention--call
        (make-qwen-companion-event

@@ -351,6 +351,14 @@ bring lines back."
 
 ;;; The one life
 
+(defun qwen-companion-proposal-asked-for-p (proposal)
+  "Return non-nil when the user has asked for PROPOSAL, so nothing announces it.
+Nor does it open by itself.  Those are the proposals that no CLI has
+made, and the one of the doctor, which ends it at once."
+  (or (qwen-companion-proposal-answer proposal)
+      ;; The client in qwen_companion/doctor.py, and its version.
+      (string-prefix-p "qwen-companion-doctor " (qwen-companion-proposal-client proposal))))
+
 (defun qwen-companion-proposal--from-payload (payload)
   "Return the proposal that PAYLOAD of the `proposal-open' call describes.
 It has no text yet, and its file has not been looked at."
@@ -391,6 +399,8 @@ Run `qwen-companion-proposal-begun-functions'."
             (qwen-companion-proposal-checked proposal) stamp)))
   (qwen-companion-proposal--stop-write-timeout (qwen-companion-proposal-session proposal))
   (qwen-companion-proposal--fill proposal payload)
+  (setf (qwen-companion-proposal-seen proposal)
+        (qwen-companion-proposal-asked-for-p proposal))
   (setq qwen-companion-proposal--open
         (append qwen-companion-proposal--open (list proposal)))
   (qwen-companion-proposal--compare-with-accepted proposal)
@@ -405,7 +415,7 @@ it signals an error, the proposal stays open.  Signal a `user-error' if
 the file is too large."
   (let ((proposal (qwen-companion-proposal--make
                    :id id :session session :client client :path path
-                   :answer answer :seen t))
+                   :answer answer))
         (payload (list :text text)))
     (when-let* ((refusal (qwen-companion-proposal--refusal proposal payload)))
       (user-error "%s" refusal))

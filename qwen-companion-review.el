@@ -562,7 +562,7 @@ Say nothing of one that the user has asked for."
   (with-current-buffer (qwen-companion-proposal-buffer proposal)
     (qwen-companion-review-buffer-mode 1))
   (force-mode-line-update t)
-  (unless (qwen-companion-proposal-seen proposal)
+  (unless (qwen-companion-proposal-asked-for-p proposal)
     (message "qwen-companion: %s proposes a change of %s%s%s"
              (qwen-companion-untrusted-text
               (qwen-companion-proposal-client proposal))

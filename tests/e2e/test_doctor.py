@@ -30,3 +30,4 @@ def test_the_doctor_finds_nothing_wrong_and_tells_no_secret(stage: Stage) -> Non
     # The client of the check has gone, and its proposal, of which no review has been opened.
     stage.emacs.wait_until("(equal 1 (length (qwen-companion-backend-sessions)))")
     assert "qwen-companion-doctor" not in stage.emacs.eval('(format "%s" (buffer-list))')
+    assert not re.search("doctor.* proposes", stage.emacs.buffer_text("*Messages*"))

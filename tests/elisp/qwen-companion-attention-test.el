@@ -126,6 +126,27 @@ Each is a list of sessions."
         (qwen-companion-test-propose "a.txt" "three\n")
         (should-not events)))))
 
+(ert-deftest qwen-companion-attention-test-not-of-the-doctor ()
+  "The proposal with which the doctor checks the way calls nobody and does not open."
+  (qwen-companion-test-with-backend
+    (qwen-companion-test-with-files nil
+      (let* (events
+             (qwen-companion-diff-arrival 'now)
+             (qwen-companion-attention-functions
+              (list (lambda (event) (push event events)))))
+        (qwen-companion-attention-enable)
+        (unwind-protect
+            (let (proposal)
+              (should (equal "" (qwen-companion-test-messages
+                                  (setq proposal
+                                        (qwen-companion-test-propose
+                                         "new.txt" "two\n" :client "qwen-companion-doctor 1")))))
+              (should-not events)
+              (should-not qwen-companion-review--timers)
+              ;; It can be opened.
+              (should (equal (list proposal) (qwen-companion-proposals))))
+          (qwen-companion-attention-disable))))))
+
 (ert-deftest qwen-companion-attention-test-echo-area ()
   (let ((event (make-qwen-companion-event :kind 'asks :text "CLI asks: %s <b>&")))
     (should (equal "qwen-companion: CLI asks: %s <b>&"
