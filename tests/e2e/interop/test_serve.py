@@ -19,7 +19,6 @@ from typing import TypeVar
 import anyio
 import pytest
 
-from clis import QWEN_SETTINGS
 from model_types import Answer
 from qwen_companion.daemon.client import DaemonClient
 from qwen_companion.daemon.errors import (
@@ -43,6 +42,7 @@ from qwen_companion.daemon.models import (
     UserMessageChunk,
 )
 from qwen_companion.daemon.stream import Disconnected, Ended, EventStream, Frame, ReplayDone, Resync, StreamItem
+from qwen_companion.doors.layer import VARIABLE
 from sandbox import CHECKOUT, NOTES, Sandbox
 from scripted_model import ScriptedModel
 from serve import Network, Serve
@@ -92,7 +92,11 @@ class House:
         self.version = version
         self.sandbox = Sandbox()
         self.model = ScriptedModel()
-        self.serve = Serve(self.sandbox, {**self.sandbox.environment(), **self.model.environment()}, version.program)
+        # A reset leaves it alone, unlike the user's settings.
+        defaults = self.sandbox.home / "system-defaults.json"
+        defaults.write_text(json.dumps({"model": {"generationConfig": {"modalities": {"image": True}}}}))
+        environment = {**self.sandbox.environment(), **self.model.environment(), VARIABLE: str(defaults)}
+        self.serve = Serve(self.sandbox, environment, version.program)
 
     def reset(self) -> bool:
         """Make files and model as they were; return whether they are, and the daemon runs."""
@@ -269,31 +273,15 @@ async def test_a_prompt_is_taken_out_of_the_queue(house: House) -> None:
         assert chat.text(first) == NUMBERED
 
 
-@pytest.mark.parametrize(
-    "version",
-    [
-        pytest.param(version, id=version.name, marks=() if version.newest else pytest.mark.interop)
-        for version in VERSIONS
-    ],
-)
-async def test_an_image_reaches_a_model_that_takes_it(version: Version) -> None:
-    house = House(version)
-    try:
-        image = {"modalities": {"image": True}}
-        house.sandbox.write_cli_settings(
-            {**QWEN_SETTINGS, "model": {**QWEN_SETTINGS["model"], "generationConfig": image}}
-        )
-        house.serve.start()
-        house.model.say("A dot.")
-        async with house.session() as chat:
-            parts = [TextBlock("what is it?"), ImageBlock(DOT, "image/png")]
-            prompt = (await chat.client.prompt(chat.session, parts)).prompt_id
-            assert await chat.turn(prompt) == "end_turn"
-            # The daemon lists no model that only a name stands for.
-            assert await chat.client.model_in_use(chat.session) is None
-        assert f"data:image/png;base64,{DOT}" in json.dumps(house.model.next_request().body)
-    finally:
-        house.close()
+async def test_an_image_reaches_a_model_that_takes_it(house: House) -> None:
+    house.model.say("A dot.")
+    async with house.session() as chat:
+        parts = [TextBlock("what is it?"), ImageBlock(DOT, "image/png")]
+        prompt = (await chat.client.prompt(chat.session, parts)).prompt_id
+        assert await chat.turn(prompt) == "end_turn"
+        # The daemon lists no model that only a name stands for.
+        assert await chat.client.model_in_use(chat.session) is None
+    assert f"data:image/png;base64,{DOT}" in json.dumps(house.model.next_request().body)
 
 
 async def test_a_conversation_is_forked(house: House) -> None:
@@ -495,7 +483,7 @@ async def test_a_large_file_is_changed(house: House) -> None:
         assert (last.status, large.read_text() == text) == ("failed", True)
 
 
-# --- The end of the daemon
+# --- A crash of the daemon
 
 
 async def test_killed_and_restarted_in_the_middle_of_a_turn(house: House) -> None:
@@ -533,14 +521,6 @@ async def test_killed_and_restarted_in_the_middle_of_a_turn(house: House) -> Non
             third = await again.prompt("three")
             assert await again.turn(third) == "end_turn"
             assert again.text(third) == "Third."
-
-
-async def test_told_to_end_it_says_so(house: House) -> None:
-    async with house.session() as chat:
-        ending = asyncio.create_task(asyncio.to_thread(house.serve.close))
-        died = await chat.event(SessionDied)
-        assert died.reason == "daemon_shutdown"
-        await ending
 
 
 # --- Refusals
@@ -651,3 +631,15 @@ def test_the_command_line_says_what_is_wrong(house: House) -> None:
     assert chat.returncode == 1
     assert printed == ""
     assert said == f"The daemon at {house.serve.url} does not accept the token.\n"
+
+
+# --- The end
+
+
+# The last, since no test after it finds its daemon.
+async def test_told_to_end_it_says_so(house: House) -> None:
+    async with house.session() as chat:
+        ending = asyncio.create_task(asyncio.to_thread(house.serve.close))
+        died = await chat.event(SessionDied)
+        assert died.reason == "daemon_shutdown"
+        await ending
