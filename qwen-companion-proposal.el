@@ -119,7 +119,8 @@ no byte order mark."
 
 (defvar qwen-companion-proposal--undelivered nil
   "Outcomes the CLI has not received yet, newest first.
-Each is (PROPOSAL . TEXT); the outcome is the state of PROPOSAL.")
+Each is (PROPOSAL . TEXT); the outcome is the state of PROPOSAL, and TEXT
+is as in `qwen-companion-proposal-decide'.")
 
 (defvar qwen-companion-proposal--awaiting-write nil
   "Ended proposals whose CLI may be about to write, oldest first.")
@@ -213,27 +214,53 @@ KIND, a string, is part of the buffer's name."
       (setq buffer-offer-save t))))
 
 (defun qwen-companion-proposal-text (proposal)
-  "Return the text of PROPOSAL with the user's edits, as sent when accepted."
-  (let ((text (qwen-companion-disk-text
-               (qwen-companion-proposal-buffer proposal)
-               (qwen-companion-proposal-line-end proposal))))
-    (cond ((and (string-empty-p text)
-                (or (not (qwen-companion-proposal-empty proposal))
-                    (qwen-companion-proposal--no-text-p proposal)))
-           "")
-          ;; Copying 20 MB takes 50 ms.
-          ((string-empty-p (qwen-companion-proposal-bom proposal)) text)
-          (t (concat (qwen-companion-proposal-bom proposal) text)))))
+  "Return the text of PROPOSAL with the user's edits, as the CLI gets it."
+  (qwen-companion-proposal--exactly
+   proposal (qwen-companion-proposal-buffer-text proposal)))
+
+;; An accepted text is kept as its buffer had it, and the Python process
+;; makes the line ends of the CLI's text: in 20 MB, that takes Emacs 0.3 s.
+
+(defun qwen-companion-proposal-buffer-text (proposal)
+  "Return the text of PROPOSAL with the user's edits, as its buffer has it.
+Its lines end in LF where the proposal's line end is CR LF, and it has no
+byte order mark."
+  (qwen-companion-disk-text (qwen-companion-proposal-buffer proposal) "\n"))
+
+(defun qwen-companion-proposal--exactly (proposal text)
+  "Return TEXT of the buffer of PROPOSAL as the CLI gets it."
+  (qwen-companion-proposal--add-mark
+   proposal (qwen-companion-disk-set-line-ends
+             text (qwen-companion-proposal-line-end proposal))))
+
+(defun qwen-companion-proposal--add-mark (proposal text)
+  "Return TEXT of PROPOSAL with the byte order mark it has for the CLI."
+  (cond ((and (string-empty-p text)
+              (or (not (qwen-companion-proposal-empty proposal))
+                  (qwen-companion-proposal--no-text-p proposal)))
+         "")
+        ;; Copying 20 MB takes 50 ms.
+        ((string-empty-p (qwen-companion-proposal-bom proposal)) text)
+        (t (concat (qwen-companion-proposal-bom proposal) text))))
+
+(defun qwen-companion-proposal--in-file (proposal text)
+  "Return TEXT of the buffer of PROPOSAL to look for in its file."
+  ;; Other line ends will do there, unless some of it are none.
+  (if (string-search "\r" text)
+      (qwen-companion-proposal--exactly proposal text)
+    text))
+
+(defun qwen-companion-proposal--pack (proposal text)
+  "Return TEXT of the buffer of PROPOSAL as part of a payload for the CLI."
+  (qwen-companion-spool-pack (qwen-companion-proposal--add-mark proposal text)
+                             (qwen-companion-proposal-line-end proposal)))
 
 (defun qwen-companion-proposal--recreate-buffer (proposal text)
-  "Give PROPOSAL, whose buffer was killed, a new buffer with TEXT."
+  "Give PROPOSAL, whose buffer was killed with TEXT in it, a new one."
   (let ((buffer (qwen-companion-proposal-make-buffer proposal "proposal")))
     (setf (qwen-companion-proposal-buffer proposal) buffer)
     (with-current-buffer buffer
-      (insert (string-replace
-               (qwen-companion-proposal-line-end proposal) "\n"
-               (string-remove-prefix (qwen-companion-proposal-bom proposal)
-                                     text)))
+      (insert text)
       (set-buffer-modified-p (qwen-companion-proposal-edited proposal)))))
 
 (defun qwen-companion-proposal--plain-text (text)
@@ -264,10 +291,11 @@ KIND, a string, is part of the buffer's name."
           ;; The recorded difference is that of the other line ends.
           (qwen-companion-proposal-difference proposal) nil)))
 
-(defun qwen-companion-proposal-align-line-ends (proposal bom)
+(defun qwen-companion-proposal-align-line-ends (proposal disk bom)
   "Make the current buffer, the disk side of PROPOSAL, comparable with it.
-The buffer holds the text of the file exactly; BOM is the byte order
-mark before that, or nil where it cannot be compared.
+DISK is how lines end in the file, see `qwen-companion-disk-line-end';
+the buffer has LF where all of them end in CR LF.  BOM is the file's byte
+order mark, \"\" for none, or nil where it cannot be compared.
 
 Usually both buffers get LF line ends, and a change from one style to
 the other is a single change, see
@@ -275,7 +303,6 @@ the other is a single change, see
 both buffers hold carriage returns as text, so that each line can be
 dropped by itself."
   (let* ((proposed (car (qwen-companion-proposal-proposed proposal)))
-         (disk (qwen-companion-disk-line-end))
          (exact (or (eq disk 'mixed)
                     (eq proposed 'mixed)
                     ;; Some were dropped while both sides showed them.
@@ -285,12 +312,11 @@ dropped by itself."
                                        (qwen-companion-disk-line-end))))))))
     (cond
      (exact
-      (qwen-companion-proposal--show-carriage-returns proposal))
-     (t
-      (when (qwen-companion-proposal-exact proposal)
-        (qwen-companion-proposal--hide-carriage-returns proposal))
+      (qwen-companion-proposal--show-carriage-returns proposal)
       (when (equal disk "\r\n")
-        (qwen-companion-disk-convert-line-ends "\n"))))
+        (qwen-companion-disk-convert-line-ends "\r\n")))
+     ((qwen-companion-proposal-exact proposal)
+      (qwen-companion-proposal--hide-carriage-returns proposal)))
     (setf (qwen-companion-proposal-exact proposal) exact
           (qwen-companion-proposal-on-disk proposal)
           (and (or (> (buffer-size) 0) bom)
@@ -443,12 +469,14 @@ would have answered.  The caller has to deal with the proposal's buffer."
 
 (defun qwen-companion-proposal-decide (proposal outcome &optional text)
   "End PROPOSAL with the user's OUTCOME and send that to the CLI.
-OUTCOME is `accepted', with the accepted TEXT, or `rejected'."
+OUTCOME is `accepted', with the accepted TEXT, or `rejected'.  TEXT is
+from `qwen-companion-proposal-buffer-text'."
   (let ((answer (qwen-companion-proposal-answer proposal))
         ;; Kept here: an acceptance that is not delivered is rescued in another buffer.
         (buffer (qwen-companion-proposal-buffer proposal)))
     (when answer
-      (funcall answer proposal outcome text))
+      (funcall answer proposal outcome
+               (and text (qwen-companion-proposal--exactly proposal text))))
     (qwen-companion-proposal--end proposal outcome)
     (unless answer
       (push (cons proposal text) qwen-companion-proposal--undelivered)
@@ -494,8 +522,10 @@ has not reached it yet is void."
   "Rescue the text of PROPOSAL for REASON and tell the user.
 AWAITED non-nil means that the CLI may be about to write.  If the text
 is on disk already, kill the buffer instead."
-  (if (qwen-companion-disk-holds-p (qwen-companion-proposal-path proposal)
-                                   (qwen-companion-proposal-text proposal))
+  (if (qwen-companion-disk-holds-p
+       (qwen-companion-proposal-path proposal)
+       (qwen-companion-proposal--in-file
+        proposal (qwen-companion-proposal-buffer-text proposal)))
       (kill-buffer (qwen-companion-proposal-buffer proposal))
     (qwen-companion-rescue-adopt
      (qwen-companion-proposal-buffer proposal)
@@ -532,11 +562,12 @@ AWAITED is as in `qwen-companion-proposal--rescue'."
 ;; limit for a write starts when the CLI awaits no more answers.
 
 (cl-defun qwen-companion-proposal--await-write (proposal text &key optional stamp done)
-  "Expect that the CLI of PROPOSAL writes TEXT.
-OPTIONAL, STAMP and DONE are as in `qwen-companion-disk-expect'; call
-DONE when the wait for PROPOSAL ends."
+  "Expect that the CLI of PROPOSAL writes TEXT, which its buffer had.
+TEXT may be nil if that is not known.  OPTIONAL, STAMP and DONE are as in
+`qwen-companion-disk-expect'; call DONE when the wait for PROPOSAL ends."
   (let* ((path (qwen-companion-proposal-path proposal))
-         (earlier (qwen-companion-proposal--awaited-for path)))
+         (earlier (qwen-companion-proposal--awaited-for path))
+         (text (and text (qwen-companion-proposal--in-file proposal text))))
     (setq qwen-companion-proposal--awaiting-write
           (append qwen-companion-proposal--awaiting-write (list proposal)))
     (setf (qwen-companion-proposal-forecast proposal)
@@ -655,11 +686,11 @@ RESULT and HOW are as in `qwen-companion-disk-expect'."
   (pcase result
     ('overwritten
      (when (qwen-companion-proposal-edited proposal)
-       (qwen-companion-proposal-rescue-accepted
+       (qwen-companion-proposal--rescue-text
         proposal text "a change accepted later has replaced it, with your edits")))
     ('changed (qwen-companion-proposal--rescue-changed proposal text))
     ('unchanged
-     (qwen-companion-proposal-rescue-accepted
+     (qwen-companion-proposal--rescue-text
       proposal text (format "%s has not written %s %s"
                             (qwen-companion-untrusted-text
                              (qwen-companion-proposal-client proposal))
@@ -678,17 +709,26 @@ If the file holds what was accepted before, rescue both changes together."
         (progn
           (setf (qwen-companion-proposal-stamp proposal)
                 (qwen-companion-disk-stamp path))
-          (qwen-companion-proposal-rescue-accepted
+          (qwen-companion-proposal--rescue-text
            proposal forecast
            (format "%s holds the change accepted before, but not this one" file)))
-      (qwen-companion-proposal-rescue-accepted
+      (qwen-companion-proposal--rescue-text
        proposal text (format "%s does not hold what was accepted" file))
       (when (buffer-live-p (qwen-companion-proposal-buffer proposal))
         (run-hook-with-args 'qwen-companion-proposal-miswritten-functions
                             (qwen-companion-proposal-buffer proposal))))))
 
 (defun qwen-companion-proposal-rescue-accepted (proposal text reason)
-  "Rescue TEXT, accepted of PROPOSAL, whose buffer was killed, for REASON."
+  "Rescue TEXT, accepted of PROPOSAL, whose buffer was killed, for REASON.
+TEXT is as the answer function of PROPOSAL has got it."
+  (qwen-companion-proposal--rescue-text
+   proposal
+   (string-replace (qwen-companion-proposal-line-end proposal) "\n"
+                   (string-remove-prefix (qwen-companion-proposal-bom proposal) text))
+   reason))
+
+(defun qwen-companion-proposal--rescue-text (proposal text reason)
+  "Rescue TEXT of PROPOSAL, whose buffer was killed with it, for REASON."
   (qwen-companion-proposal--recreate-buffer proposal text)
   (qwen-companion-proposal--rescue proposal reason))
 
@@ -701,7 +741,7 @@ If the file holds what was accepted before, rescue both changes together."
      'outcome
      (append (list :id (qwen-companion-proposal-id proposal)
                    :outcome (qwen-companion-proposal-state proposal))
-             (when text (qwen-companion-spool-pack text))))))
+             (when text (qwen-companion-proposal--pack proposal text))))))
 
 (defconst qwen-companion-proposal--redeliver-delay 2
   "Seconds before an outcome is sent again after a failure.")
@@ -759,8 +799,7 @@ that text, or nil for a rejection."
       (when (qwen-companion-proposal-write proposal)
         (qwen-companion-proposal--forget-write proposal))
       (when (qwen-companion-proposal-edited proposal)
-        (qwen-companion-proposal--recreate-buffer proposal text)
-        (qwen-companion-proposal--rescue proposal reason)))
+        (qwen-companion-proposal--rescue-text proposal text reason)))
     text))
 
 ;;; Calls of the Python process
@@ -800,7 +839,7 @@ been rejected in Emacs."
                                (qwen-companion-proposal-client proposal))))
              (text (if undelivered
                        (qwen-companion-proposal--discard-outcome undelivered reason)
-                     (qwen-companion-proposal-text proposal))))
+                     (qwen-companion-proposal-buffer-text proposal))))
         (unless undelivered
           (qwen-companion-proposal--end proposal 'closed t)
           (qwen-companion-proposal--rescue-or-kill proposal reason t))
@@ -812,7 +851,7 @@ been rejected in Emacs."
            :done (lambda (result _how)
                    (qwen-companion-rescue-write-ended kept result))))
         (qwen-companion-proposal--start-write-timeout (qwen-companion-proposal-session proposal))
-        (and text (qwen-companion-spool-pack text))))))
+        (and text (qwen-companion-proposal--pack proposal text))))))
 
 (defun qwen-companion-proposal-on-orphan (payload)
   "Handle the `proposal-orphan' call: rescue the text of the proposal in PAYLOAD.

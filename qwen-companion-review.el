@@ -158,15 +158,17 @@ If the buffer is the copy of unsaved text, show the review without it."
       (setq buffer-offer-save t))
     (qwen-companion-review-buffer-mode 1)))
 
-(defun qwen-companion-review--insert-disk (path)
-  "Insert the text of the file PATH exactly.
-Return its byte order mark, \"\" for none, or nil if there is no such file
-or its encoding uses none."
-  (let ((coding (qwen-companion-disk-insert
-                 path (qwen-companion-disk-named-coding path) t)))
-    (cond ((null coding) (and (file-exists-p path) ""))
-          ((eq 'utf-8-with-signature (coding-system-base coding)) "\ufeff")
-          ((memq (coding-system-type coding) '(utf-8 undecided)) ""))))
+(defun qwen-companion-review--insert-disk (proposal)
+  "Insert the text on disk into the current buffer, as PROPOSAL is shown."
+  (let ((path (qwen-companion-proposal-path proposal)))
+    (pcase-let ((`(,coding . ,line-end)
+                 (qwen-companion-disk-insert-unified
+                  path (qwen-companion-disk-named-coding path))))
+      (qwen-companion-proposal-align-line-ends
+       proposal line-end
+       (cond ((null coding) (and (file-exists-p path) ""))
+             ((eq 'utf-8-with-signature (coding-system-base coding)) "\ufeff")
+             ((memq (coding-system-type coding) '(utf-8 undecided)) ""))))))
 
 (defun qwen-companion-review--prepare (proposal)
   "Make the disk side of PROPOSAL and set up both buffers.
@@ -177,8 +179,7 @@ not seen them either."
         (disk (qwen-companion-proposal-make-buffer proposal "disk")))
     (setf (qwen-companion-proposal-disk-buffer proposal) disk)
     (with-current-buffer disk
-      (qwen-companion-proposal-align-line-ends
-       proposal (qwen-companion-review--insert-disk path))
+      (qwen-companion-review--insert-disk proposal)
       (goto-char (point-min))
       (qwen-companion-review--set-mode path)
       (set-buffer-modified-p nil)
@@ -316,8 +317,7 @@ Only the disk side changes, never a proposed text."
         (setf (qwen-companion-proposal-stamp proposal) stamp)
         (when disk
           (with-temp-buffer
-            (qwen-companion-proposal-align-line-ends
-             proposal (qwen-companion-review--insert-disk path))
+            (qwen-companion-review--insert-disk proposal)
             (qwen-companion-review--refresh-disk proposal (current-buffer)))
           (qwen-companion-review-line-ends-changed
            (qwen-companion-proposal-style proposal) proposal))))))
@@ -869,7 +869,7 @@ Act on the proposal of the current buffer, else on the only one; FILE
 names the file of another one."
   (interactive (list (qwen-companion-review--read "Accept")))
   (let* ((proposal (qwen-companion-review--find file "accept"))
-         (text (qwen-companion-proposal-text proposal))
+         (text (qwen-companion-proposal-buffer-text proposal))
          (odd (unencodable-char-position 0 (length text) 'utf-8 nil text)))
     (when (and (string-empty-p text)
                (not (qwen-companion-proposal-answer proposal))
@@ -879,7 +879,9 @@ names the file of another one."
       (user-error "Character %d of the text cannot be encoded as UTF-8; remove it first"
                   (1+ odd)))
     (qwen-companion-review--check-disk proposal)
-    (qwen-companion-proposal-decide proposal 'accepted text)
+    ;; Its buffer may show the line ends in another way now.
+    (qwen-companion-proposal-decide proposal 'accepted
+                                    (qwen-companion-proposal-buffer-text proposal))
     (message "qwen-companion: accepted %s%s"
              (qwen-companion-proposal-display-path proposal)
              (if-let* ((others (qwen-companion-proposals-of-file

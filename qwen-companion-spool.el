@@ -39,27 +39,30 @@ The process has the same limit, in `emacs/messages.py'.")
 
 ;;; Sending
 
-(defun qwen-companion-spool-pack (text)
+(defun qwen-companion-spool-pack (text &optional line-end)
   "Return TEXT as part of a payload.
 That is (:text TEXT), for a long one (:text-file FILE), and when no file
 can be written (:text-parts ID): its parts have been sent then, and the
-payload must be sent next."
-  (if (<= (string-bytes text) qwen-companion-spool--inline-limit)
-      (list :text (substring-no-properties text))
-    (condition-case err
-        (list :text-file (qwen-companion-spool-write
-                          text
-                          ;; ASCII stays as it is, in a tenth of the time.
-                          (if (= (length text) (string-bytes text))
-                              'no-conversion
-                            'utf-8-unix)))
-      (file-error
-       (qwen-companion-backend-notice-once
-        (format "cannot write to %s (%s): long texts go over the connection, which is slower"
-                (abbreviate-file-name (or (qwen-companion-backend-spool)
-                                          temporary-file-directory))
-                (qwen-companion-backend-file-error-reason err)))
-       (qwen-companion-spool--send-parts text)))))
+payload must be sent next.  With LINE-END \"\\r\\n\", :crlf is t in
+addition: the Python process puts that for each LF."
+  (append
+   (if (<= (string-bytes text) qwen-companion-spool--inline-limit)
+       (list :text (substring-no-properties text))
+     (condition-case err
+         (list :text-file (qwen-companion-spool-write
+                           text
+                           ;; ASCII stays as it is, in a tenth of the time.
+                           (if (= (length text) (string-bytes text))
+                               'no-conversion
+                             'utf-8-unix)))
+       (file-error
+        (qwen-companion-backend-notice-once
+         (format "cannot write to %s (%s): long texts go over the connection, which is slower"
+                 (abbreviate-file-name (or (qwen-companion-backend-spool)
+                                           temporary-file-directory))
+                 (qwen-companion-backend-file-error-reason err)))
+        (qwen-companion-spool--send-parts text))))
+   (and (equal line-end "\r\n") '(:crlf t))))
 
 (defun qwen-companion-spool--send-parts (text)
   "Send TEXT in parts, one after the other; return (:text-parts ID)."

@@ -184,6 +184,54 @@
                                    (concat text "\u00e8")))
                 (should-not (qwen-companion-disk-holds-p path other))))))))))
 
+(ert-deftest qwen-companion-disk-test-mixed-line-ends-are-another-text ()
+  (qwen-companion-disk-test-with nil
+    (let ((path (expand-file-name "a.txt")))
+      (dolist (bytes '("a\r\nb\n" "a\nb\r\n" "a\r\r\nb\n" "a\nb\r\r\n" "\r\na\r\nb"))
+        (qwen-companion-disk-test--encode path bytes 'utf-8-unix)
+        (should (qwen-companion-disk-holds-p path bytes))
+        (should-not (qwen-companion-disk-holds-p path "a\nb\n"))))))
+
+(ert-deftest qwen-companion-disk-test-unified-line-ends ()
+  "CR LF is LF where all lines end so, in any encoding."
+  (qwen-companion-disk-test-with nil
+    (let ((path (expand-file-name "a.txt"))
+          (none 'utf-8-unix))
+      (pcase-dolist (`(,text ,line-end ,shown . ,codings)
+                     `(("one\r\ntwo\r\n" "\r\n" "one\ntwo\n" ,none utf-8-with-signature-unix
+                        utf-16le-with-signature-unix iso-latin-1-unix)
+                       ("caf\u00e9\r\n\0\r\r\n\r\n" "\r\n" "caf\u00e9\n\0\r\n\n" ,none
+                        utf-8-with-signature-unix)
+                       ("caf\u00e9\r\n\r\n" "\r\n" "caf\u00e9\n\n" utf-16be-with-signature-unix
+                        iso-latin-1-unix)
+                       ("1\r\n2\r\n3\r\n4" "\r\n" "1\n2\n3\n4" ,none)
+                       ;; Emacs itself looks at the first lines only.
+                       ("1\r\n2\r\n3\r\n4\n" mixed "1\r\n2\r\n3\r\n4\n" ,none
+                        utf-8-with-signature-unix iso-latin-1-unix)
+                       ("1\n2\r\n" mixed "1\n2\r\n" ,none)
+                       ("1\r2\r3\r4\r" nil "1\r2\r3\r4\r" ,none)
+                       ("1\r2\r3\r4\n" "\n" "1\r2\r3\r4\n" ,none)
+                       ("1\r2\r3\r4\r\n" "\r\n" "1\r2\r3\r4\n" ,none)
+                       ("one\ntwo" "\n" "one\ntwo" ,none iso-latin-1-unix)
+                       ("one" nil "one" ,none)
+                       ("" nil "" ,none)))
+        (dolist (coding codings)
+          (qwen-companion-disk-test--encode path text coding)
+          (dolist (inhibit-eol-conversion '(nil t))
+            (with-temp-buffer
+              (buffer-enable-undo)
+              (let ((used (qwen-companion-disk-insert-unified path)))
+                (should (equal (list text coding line-end shown)
+                               (list text coding (cdr used) (buffer-string))))
+                (should (equal (eq coding 'utf-8-with-signature-unix)
+                               (and (car used)
+                                    (eq 'utf-8-with-signature
+                                        (coding-system-base (car used)))))))
+              (should-not buffer-undo-list)))))
+      (with-temp-buffer
+        (should (equal '(nil) (qwen-companion-disk-insert-unified
+                               (expand-file-name "none.txt"))))))))
+
 (ert-deftest qwen-companion-disk-test-no-long-text-is-encoded-in-vain ()
   "In UTF-8 its size tells, and no other name of UTF-8 is tried."
   (qwen-companion-disk-test-with nil

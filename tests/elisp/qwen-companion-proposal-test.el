@@ -20,7 +20,7 @@
 (defun qwen-companion-proposal-test--outcomes ()
   "Return the outcomes sent: (OUTCOME TEXT), oldest first."
   (mapcar (lambda (payload)
-            (list (plist-get payload :outcome) (plist-get payload :text)))
+            (list (plist-get payload :outcome) (qwen-companion-test-text-in payload)))
           (qwen-companion-test-sent 'outcome)))
 
 (defun qwen-companion-proposal-test--edit (proposal text)
@@ -479,10 +479,9 @@ is kept."
     (let ((text (concat (make-string 70000 ?x) "é\r\n")))
       (qwen-companion-test-propose "a.txt" text)
       (qwen-companion-diff-accept)
-      (let ((file (plist-get (car (qwen-companion-test-sent 'outcome))
-                             :text-file)))
-        (should (= #o600 (file-modes file)))
-        (should (equal text (qwen-companion-test-file-text file)))))))
+      (let ((outcome (car (qwen-companion-test-sent 'outcome))))
+        (should (= #o600 (file-modes (plist-get outcome :text-file))))
+        (should (equal text (qwen-companion-test-text-in outcome)))))))
 
 (ert-deftest qwen-companion-proposal-test-long-text-comes-exactly ()
   "Neither way of reading it takes anything in it for a sign of its coding."
@@ -537,6 +536,32 @@ That saves looking at each line, most of a second for 20 MB."
                         buffer-file-coding-system))
             (should-not (buffer-modified-p)))
           (qwen-companion-diff-reject))))))
+
+(ert-deftest qwen-companion-proposal-test-carriage-returns-are-not-handled-one-by-one ()
+  "Opening a review of 20 MB took half a second, and accepting it as much."
+  (pcase-dolist (`(,disk ,proposed)
+                 '(("one\r\ntwo\r\n" "one\r\n2\r\n")
+                   ("\ufeffcaf\u00e9\r\n" "\ufeffcaf\u00e9\r\n2\r\n")))
+    (qwen-companion-proposal-test-with `(("a.txt" ,disk))
+      (let ((proposal (qwen-companion-test-propose "a.txt" proposed)))
+        (cl-letf (((symbol-function 'qwen-companion-disk-line-end)
+                   (lambda () (error "Looked at each line")))
+                  ((symbol-function 'qwen-companion-disk-convert-line-ends)
+                   (lambda (_) (error "Converted each line")))
+                  ((symbol-function 'qwen-companion-disk-set-line-ends)
+                   (lambda (text line-end)
+                     (should (equal line-end "\n"))
+                     text)))
+          (qwen-companion-review--prepare proposal)
+          (should-not (qwen-companion-proposal-exact proposal))
+          (qwen-companion-diff-accept proposal))
+        (should (equal (list (list 'accepted proposed))
+                       (qwen-companion-proposal-test--outcomes)))
+        ;; What the CLI writes is recognised.
+        (let ((coding-system-for-write 'utf-8-unix))
+          (write-region proposed nil "a.txt" nil 'silent))
+        (qwen-companion-disk--check (expand-file-name "a.txt"))
+        (should-not qwen-companion-disk--writes)))))
 
 (ert-deftest qwen-companion-proposal-test-emptied-text-is-refused ()
   "The CLI would write its own text instead, so nothing is sent."

@@ -1159,7 +1159,7 @@ Its state for editing has the keys n and x, the motion state has k."
         (should (equal `((accepted ,old))
                        (mapcar (lambda (payload)
                                  (list (plist-get payload :outcome)
-                                       (plist-get payload :text)))
+                                       (qwen-companion-test-text-in payload)))
                                (qwen-companion-test-sent 'outcome))))))))
 
 (ert-deftest qwen-companion-review-unified-test-line-ends-beside-other-changes ()

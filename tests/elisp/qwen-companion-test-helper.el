@@ -79,6 +79,17 @@ Calls are collected in `qwen-companion-test-calls'."
    (cl-loop for (name . payload) in qwen-companion-test-calls
             when (eq name method) collect payload)))
 
+(defun qwen-companion-test-text-in (payload)
+  "Return the text in PAYLOAD as the Python process reads it, or nil.
+Its file, if it has one, stays."
+  (let* ((file (plist-get payload :text-file))
+         (text (if file
+                   (qwen-companion-test-file-text file)
+                 (plist-get payload :text))))
+    (if (and text (plist-get payload :crlf))
+        (string-replace "\n" "\r\n" text)
+      text)))
+
 (defconst qwen-companion-test-limit
   (string-to-number (or (getenv "QWEN_COMPANION_TEST_LIMIT") "120"))
   "Seconds to wait for an expected event; see tests/limit.py.")

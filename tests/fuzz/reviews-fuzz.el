@@ -274,7 +274,7 @@ That is when the user has edited it, or ALWAYS."
             (when accept
               (setf (reviews-fuzz--sent-accepted sent) shown))
             (let* ((payload (cdar qwen-companion-test-calls))
-                   (text (plist-get payload :text)))
+                   (text (qwen-companion-test-text-in payload)))
               (unless (and (equal (qwen-companion-proposal-id proposal)
                                   (plist-get payload :id))
                            (eq (if accept 'accepted 'rejected)
@@ -406,7 +406,7 @@ That is when the user has edited it, or ALWAYS."
                           (list :id (qwen-companion-proposal-id
                                      (reviews-fuzz--sent-proposal sent))
                                 :keeps-edits keeps))))
-      (unless (equal shown (plist-get answer :text))
+      (unless (equal shown (qwen-companion-test-text-in answer))
         (error "The CLI got %S where the review showed %S" answer shown))
       (setf (reviews-fuzz--sent-end sent) 'closed)
       (reviews-fuzz--paid owed)

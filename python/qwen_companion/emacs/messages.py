@@ -5,7 +5,8 @@ A call in either direction is METHOD with two arguments, the secret and a proper
 none, false or the empty list; times are milliseconds since the epoch, lines and columns count from 1, columns in UTF-16
 code units.  A text travels as `:text STRING`, or as `:text-file PATH` when it is larger than `INLINE_TEXT_BYTES`.  When
 no file can be written, Emacs sends its parts with `text-part` and then `:text-parts ID`; this process sends it as
-`:text` all the same, up to `UNSPOOLED_TEXT_BYTES`.
+`:text` all the same, up to `UNSPOOLED_TEXT_BYTES`.  With `:crlf t`, the lines of a text of Emacs that end in LF are
+meant to end in CR LF.
 
 The fields of a message are the keys of its property list, see `plists`; a message that differs has code of its own.
 """

@@ -5,7 +5,7 @@ The field `ends_lines` is the key `:ends-lines`.  Its type says what is written 
 
 - `str`, `int` and `bool` are themselves, and None is nil.
 - `Word` is a symbol.
-- `Text` takes the keys of a text, `:text` or `:text-file`, whatever its field is called.
+- `Text` takes the keys of a text, `:text` or `:text-file` and perhaps `:crlf`, whatever its field is called.
 - `Nested` and `Numbers` are property lists with these keys.
 - A tuple or another sequence is a list, and a mapping of strings a list of `(NAME VALUE)`.
 - A dataclass is a property list, or with the mark `INLINE` some keys in that of its owner.  One with a class variable
@@ -150,10 +150,13 @@ class Plist:
         :raises SpoolError: when the text is lost
         """
         parts = self.optional_integer(":text-parts")
-        if parts is not None:
-            return spool.take_parts(parts)
         path = self.optional_string(":text-file")
-        return self.optional_string(":text") if path is None else spool.read(path)
+        if parts is not None:
+            text = spool.take_parts(parts)
+        else:
+            text = self.optional_string(":text") if path is None else spool.read(path)
+        # Emacs would need ten times as long for that.
+        return text.replace("\n", "\r\n") if text and self.boolean(":crlf") else text
 
 
 def plist(**values: Sexp) -> list[Sexp]:

@@ -221,6 +221,19 @@ def test_a_text_outside_the_spool_is_refused(spool: Spool) -> None:
         incoming("outcome", '(:id "p" :outcome accepted :text-file "/etc/passwd")', spool)
 
 
+def test_emacs_leaves_crlf_to_this_process(spool: Spool) -> None:
+    file = spool.write("\ufeffé\n\r\n")
+    long = incoming("outcome", f'(:id "p" :outcome accepted :text-file "{file}" :crlf t)', spool)
+    assert long == ReviewOutcome("p", "\ufeffé\r\n\r\r\n")
+    for text, crlf, content in (("one\n", "t", "one\r\n"), ("one\n", "nil", "one\n"), ("", "t", "")):
+        payload = f'(:id "p" :outcome accepted :text "{text}" :crlf {crlf})'
+        assert incoming("outcome", payload, spool) == ReviewOutcome("p", content)
+    assert ProposalClose("p", True).parse_reply(loads('(:text "a\nb" :crlf t)'), spool) == "a\r\nb"
+    spool.keep_part(7, "one\n")
+    parts = incoming("outcome", '(:id "p" :outcome accepted :text-parts 7 :crlf t)', spool)
+    assert parts == ReviewOutcome("p", "one\r\n")
+
+
 def test_requests_about_texts(spool: Spool) -> None:
     file = spool.write("b")
     assert incoming("compare", f'(:id 1 :old (:text "") :new (:text-file "{file}"))', spool) == Compare(1, ("", "b"))
