@@ -101,8 +101,11 @@ def discovery_files(editor_pid: int, port: int | None, environ: Mapping[str, str
         try:
             names = [path for path in sorted(Path(directory).iterdir()) if re.fullmatch(pattern, path.name)]
             contents = {path: _json(path) for path in names}
+            marks = {path: content.get(MARKER) for path, content in contents.items()}
             ours = {
-                path: content for path, content in contents.items() if content.get(MARKER, {}).get("pid") == editor_pid
+                path: contents[path]
+                for path, mark in marks.items()
+                if isinstance(mark, dict) and cast("dict[str, object]", mark).get("pid") == editor_pid
             }
             problem = _problem(Path(directory), ours, port)
         except OSError as error:
@@ -138,8 +141,9 @@ def _problem(directory: Path, ours: Mapping[Path, dict[str, Any]], port: int | N
 def _json(path: Path) -> dict[str, Any]:
     """Return the JSON object in the file `path`, {} where there is none."""
     try:
-        content: object = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        # A pipe would be waited for.
+        content: object = json.loads(path.read_bytes()) if stat.S_ISREG(path.stat().st_mode) else {}
+    except (OSError, ValueError, RecursionError):
         return {}
     return cast("dict[str, Any]", content) if isinstance(content, dict) else {}
 

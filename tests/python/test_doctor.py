@@ -72,6 +72,17 @@ def test_the_files_of_this_emacs_are_looked_at(environ: dict[str, str]) -> None:
     assert doctor.discovery_files(os.getpid(), None, environ) == ([], None)
 
 
+def test_files_that_are_not_from_an_emacs_do_not_count(environ: dict[str, str]) -> None:
+    Discovery(os.getpid(), PORT, TOKEN, environ).publish(["/project"])
+    directory = Path(environ["HOME"], ".qwen/ide")
+    for number, text in enumerate(["{", "[" * 100_000, '{"qwenCompanion": 5}', '{"qwenCompanion": []}'], 1):
+        (directory / f"{number}.lock").write_text(text)
+    os.mkfifo(directory / "9.lock")
+    checks, token = doctor.discovery_files(os.getpid(), PORT, environ)
+    assert {check.status for check in checks} == {"pass"}
+    assert token == TOKEN
+
+
 def test_files_of_another_emacs_do_not_count(environ: dict[str, str]) -> None:
     Discovery(os.getppid(), PORT, TOKEN, environ).publish(["/project"])
     checks, token = doctor.discovery_files(os.getpid(), PORT, environ)

@@ -383,7 +383,7 @@ def _owner(data: bytes | None) -> _Owner | None:
     """Return the process that the mark in `data`, a discovery file, names; None without a mark of ours."""
     try:
         content: object = json.loads(data or b"")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     mark = cast("dict[str, object]", content).get(MARKER) if isinstance(content, dict) else None
     if not isinstance(mark, dict):

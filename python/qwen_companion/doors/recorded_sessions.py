@@ -59,7 +59,7 @@ def _read(path: str, time: int, directory: str) -> RecordedSession | None:
 def _entry(line: bytes) -> Mapping[str, Any]:
     try:
         entry = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return cast("Mapping[str, Any]", entry) if isinstance(entry, dict) else {}
 

@@ -662,7 +662,18 @@ def test_what_may_still_be_used_or_is_not_ours_is_kept(
         leave(lock(home, 2), *dead, space="another-machine"),
     ]
     for number, text in enumerate(
-        ["", "{}", "[]", "null", '{"ppid": 1}', f'{{"{MARKER}": 5}}', f'{{"{MARKER}": {{"pid": "x"}}}}', "\0"], 10
+        [
+            "",
+            "{}",
+            "[]",
+            "null",
+            '{"ppid": 1}',
+            f'{{"{MARKER}": 5}}',
+            f'{{"{MARKER}": {{"pid": "x"}}}}',
+            "\0",
+            "[" * 100_000,
+        ],
+        10,
     ):
         path = lock(home, number)
         path.write_text(text)

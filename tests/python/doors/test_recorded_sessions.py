@@ -39,7 +39,17 @@ def test_others_and_what_is_not_understood_are_left_out(tmp_path: Path) -> None:
     """Another directory has the same name among the projects; files may be cut, damaged or of another version."""
     record(tmp_path, "other", 1, prompt("other", "theirs", cwd="/home/me/my-project.d"))
     record(tmp_path, "empty", 2)
-    record(tmp_path, "damaged", 3, "{", '"text"', "[]", {"type": "user", "message": "?"}, {"message": {"parts": [1]}})
+    record(
+        tmp_path,
+        "damaged",
+        3,
+        "{",
+        "[" * 100_000,
+        '"text"',
+        "[]",
+        {"type": "user", "message": "?"},
+        {"message": {"parts": [1]}},
+    )
     record(tmp_path, "late", 4, "\x00", prompt("late", "here"))
     (tmp_path / PLACE / "late.runtime.json").write_text("{}")
     (tmp_path / PLACE / "directory.jsonl").mkdir()
