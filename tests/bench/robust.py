@@ -11,224 +11,28 @@ and count as one case each.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import random
-import re
-import select
-import signal
-import socket
-import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(CHECKOUT / name) for name in ("python", "tests", "tests/python")]
+sys.path[:0] = [str(CHECKOUT / name) for name in ("python", "tests", "tests/python", "tests/e2e")]
 
-import hypothesis  # noqa: E402 - the path above
-import psutil  # noqa: E402
-from sexpdata import Symbol, dumps  # noqa: E402
+import psutil  # noqa: E402 - the path above
+from sexpdata import dumps  # noqa: E402
 
+from bad_input import bad_input  # noqa: E402
+from deaths import deaths  # noqa: E402
+from loopback import KINDS, Table, context, new_home, session, tests, wait_for_line  # noqa: E402
 from qwen_companion.doors.hook_settings import door_secret  # noqa: E402
 from qwen_companion.tools.settings import tool_secret  # noqa: E402
-from schema_messages import client_messages  # noqa: E402
-from support import INITIALIZE, SECRET, Backend, Cli, EpcPeer, Home, Stream  # noqa: E402
-from table import HEAD, row  # noqa: E402
-from test_robust import answer_to, damaged, hostile_body, hostile_request, noise, spoilt_token  # noqa: E402
-
-SOON_S = 2.0
-"""Within this time all has to be well again."""
-
-EMACS = """
-(progn
-  (require 'qwen-companion)
-  (find-file "a.txt")
-  (qwen-companion-mode 1)
-  (while (not (eq (qwen-companion-state) 'ready)) (accept-process-output nil 0.05))
-  (message "backend=%d" (process-id (get-process "qwen-companion")))
-  (while t (accept-process-output nil 1)))
-"""
-
-
-KINDS = {"1": "death", "2": "load", "3": "bad input", "4": "attack", "5": "system"}
-"""Names of the points, by number."""
-
-
-class Table:
-    """The rows, printed as they come."""
-
-    def __init__(self) -> None:
-        print(HEAD, flush=True)
-
-    def add(self, point: str, what: str, measured: str, goal: str) -> None:
-        row(KINDS[point], what, measured, goal)
-
-    def count(self, point: str, what: str, good: int, of: int) -> None:
-        self.add(point, what, f"{good} of {of}", "all")
-
-
-@contextmanager
-def new_home() -> Generator[Home]:
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
-        yield Home(Path(directory))
-
-
-def context(path: Path, line: int, text: str = "") -> str:
-    files = [{"path": str(path), "timestamp": 1000}]
-    return dumps(
-        {"files": files, "active": str(path), "line": line, "character": 1, **({"text": text} if text else {})}
-    )
-
-
-def line_of(stream: Stream) -> int | None:
-    """Return the line of the cursor in the next context of `stream`."""
-    files: list[dict[str, Any]] = stream.event().get("params", {}).get("workspaceState", {}).get("openFiles")
-    return files[0].get("cursor", {}).get("line") if files else None
-
-
-def wait_for_line(stream: Stream, line: int) -> None:
-    while line_of(stream) != line:
-        pass
-
-
-def gone_in(pid: int, seconds: float) -> bool:
-    """Return whether the process `pid` ends within `seconds`."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        return bool(select.select([descriptor], [], [], seconds)[0])
-    finally:
-        os.close(descriptor)
-
-
-# --- 1. Deaths --------------------------------------------------------------------------------------------------------
-
-
-def deaths_of_emacs(table: Table, rounds: int) -> None:
-    emacs = os.environ.get("EMACS", "emacs")
-    for number, name in ((signal.SIGKILL, "SIGKILL"), (signal.SIGSEGV, "SIGSEGV"), (signal.SIGHUP, "hang-up")):
-        good = 0
-        for _ in range(rounds):
-            with new_home() as home:
-                (home.work / "a.txt").write_text("text\n")
-                (home.work / ".git").mkdir()
-                process = subprocess.Popen(
-                    [emacs, "-Q", "--batch", "-l", str(CHECKOUT / "scripts/checkout.el"), "--eval", EMACS],
-                    cwd=home.work,
-                    env=home.environ,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                    start_new_session=True,
-                )
-                with process:
-                    assert process.stderr is not None
-                    said = (line for line in process.stderr if line.startswith("backend="))
-                    backend = int(next(said).removeprefix("backend="))
-                    files = home.files()
-                    process.send_signal(number)
-                    begun = time.monotonic()
-                    ended = gone_in(backend, SOON_S)
-                    left = [path for path in files if path.exists() and "ide" in path.parts]
-                    good += bool(files) and ended and not left and time.monotonic() - begun <= SOON_S
-                    process.kill()
-        table.count("1", f"Emacs dies by {name}: backend and its files gone in {SOON_S:g} s", good, rounds)
-
-
-def deaths_of_backends(table: Table, rounds: int, chance: random.Random) -> None:
-    """Kill backends with an open proposal at a moment of chance; each is replaced as Emacs does it."""
-    moments: dict[str, Callable[[Backend, Path], None]] = {
-        "idle": lambda _backend, _path: None,
-        "a context": _send_context,
-        "an outcome that belongs to no proposal": _send_unknown_outcome,
-        "a burst of contexts": _send_contexts,
-        "its own start": lambda _backend, _path: None,
-    }
-    outcomes, fresh, kept, times = dict.fromkeys(moments, 0), 0, 0, list[float]()
-    tried = dict.fromkeys(moments, 0)
-    for _ in range(rounds):
-        moment = chance.choice(list(moments))
-        tried[moment] += 1
-        with new_home() as home, ExitStack() as stack:
-            path = home.work / "a.txt"
-            path.write_text("before\n")
-            backend = stack.enter_context(Backend(home, fresh=True))
-            backend.greet()
-            backend.emacs.call("context", context(path, 1))
-            cli = backend.cli()
-            wait_for_line(stack.enter_context(cli.stream()), 1)
-            cli.tool("openDiff", filePath=str(path), newContent="after\n")
-            held = backend.emacs.wait_for("proposal-open")
-            moments[moment](backend, path)
-            port, token = backend.port, backend.token
-            begun = time.monotonic()
-            backend.kill()
-            known = {"id": cli.session, "protocol": "2025-11-25", "client": "test-client", "version": "1.2"}
-            proposal = {"id": held["id"], "session": cli.session, "path": str(path), "digest": held["digest"]}
-            hello: dict[str, Any] = {"port": port, "token": token, "sessions": [known], "proposals": [proposal]}
-            if moment == "its own start":
-                with Backend(home, fresh=True, **hello) as starting:
-                    # A start takes half a second; there is no event at a moment of chance in it.
-                    time.sleep(chance.random() * 0.5)
-                    starting.kill()
-                begun = time.monotonic()
-            after = stack.enter_context(Backend(home, fresh=True, **hello))
-            after.greet()
-            after.emacs.call("context", context(path, 2))
-            stream = stack.enter_context(cli.stream())
-            wait_for_line(stream, 2)
-            times.append(time.monotonic() - begun)
-            fresh += times[-1] <= SOON_S
-            # Emacs sends the outcome until it hears that it was delivered.
-            after.emacs.call("outcome", dumps({"id": held["id"], "outcome": Symbol("accepted"), "text": "after\n"}))
-            event = stream.event()
-            kept += after.port == port
-            outcomes[moment] += event.get("method") == "ide/diffAccepted"
-    for moment, good in outcomes.items():
-        table.count("1", f"backend killed, a review open ({moment}): the outcome reaches the CLI", good, tried[moment])
-    table.count("1", "backend killed: its port and the session are kept", kept, rounds)
-    table.count(
-        "1", f"the same: context fresh in {SOON_S:g} s (median {statistics.median(times):.2f} s)", fresh, rounds
-    )
-    tests(table, "1", "backend killed before it has read an acceptance, real Emacs", "tests/e2e/test_acceptance.py")
-
-
-def _send_context(backend: Backend, path: Path) -> None:
-    backend.emacs.call("context", context(path, 1))
-
-
-def _send_unknown_outcome(backend: Backend, path: Path) -> None:
-    backend.emacs.send(f'(call 77 outcome ({dumps(SECRET)} (:id "none" :outcome accepted :text "x")))')
-
-
-def _send_contexts(backend: Backend, path: Path) -> None:
-    for line in range(3, 50):
-        backend.emacs.send(f"(call {line} context ({dumps(SECRET)} {context(path, line)}))")
-
-
-# --- 2. Load ----------------------------------------------------------------------------------------------------------
-
-
-def percentile(values: list[float], part: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(len(values) * part))]
-
-
-@contextmanager
-def session(backend: Backend) -> Generator[Cli]:
-    """Yield a CLI whose session ends with the block."""
-    cli = backend.cli()
-    yield cli
-    cli.post(b"", "DELETE")
+from support import INITIALIZE, SECRET, Backend, Cli, Stream  # noqa: E402
+from table import percentile  # noqa: E402
+from test_robust import answer_to, noise, spoilt_token  # noqa: E402
 
 
 def load(table: Table, share: float) -> None:
@@ -291,6 +95,68 @@ def load(table: Table, share: float) -> None:
         table.add("2", f"processor time of the idle backend in {idle_s:g} s", f"{100 * spent / idle_s:.2f} %", "0.2 %")
 
 
+CLI = r"""
+import http.client, json, re, sys
+port, token = int(sys.argv[1]), sys.argv[2]
+headers = {"Host": f"127.0.0.1:{port}", "Authorization": f"Bearer {token}", "Content-Type": "application/json",
+           "Accept": "application/json, text/event-stream"}
+info = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
+calls, stream = (http.client.HTTPConnection("127.0.0.1", port) for _ in range(2))
+calls.request("POST", "/mcp", json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": info}), headers)
+answer = calls.getresponse()
+answer.read()
+headers |= {"mcp-session-id": answer.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
+calls.request("POST", "/mcp", json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}), headers)
+calls.getresponse().read()
+stream.request("GET", "/mcp", None, {**headers, "Accept": "text/event-stream"})
+answer = stream.getresponse()
+print(flush=True)
+while (event := answer.readline()):
+    if (found := re.search(rb'"line": ?(\d+)', event)) is not None:
+        print(int(found[1]), int(sys.argv[3].encode() not in event), flush=True)
+"""
+"""A CLI in a directory of its own; for each context with a cursor it prints the line, and 1 for another directory."""
+
+
+def load_of_many_roots(table: Table, share: float) -> None:
+    """Add the rows of CLIs in roots of their own, each told of its own files only."""
+    clis, rounds = 50, max(2, int(20 * share))
+    with new_home() as home, Backend(home, fresh=True) as backend, ExitStack() as stack:
+        roots = [home.work / f"root-{number:02}-" for number in range(clis)]
+        for root in roots:
+            root.mkdir()
+            (root / "a.txt").write_text("text\n")
+        backend.greet()
+        backend.emacs.call("roots", dumps({"roots": [str(root) for root in roots]}))
+        backend.emacs.call("settings", "(:reviews t)")
+        backend.emacs.wait_for("serving")
+        running: list[subprocess.Popen[bytes]] = []
+        for root in roots:
+            command = [sys.executable, "-I", "-c", CLI, str(backend.port), backend.token, root.name]
+            process = stack.enter_context(subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE))
+            stack.callback(process.kill)
+            running.append(process)
+            assert process.stdout is not None
+            process.stdout.readline()
+        foreign, times, line = 0, list[float](), 1
+        for number in range(rounds + 1):
+            for root, process in zip(roots, running, strict=True):
+                line += 1
+                begun = time.perf_counter()
+                backend.emacs.call("context", context(root / "a.txt", line))
+                assert process.stdout is not None
+                told = ""
+                while told != str(line):
+                    told, elsewhere = process.stdout.readline().decode().split()
+                    foreign += int(elsewhere)
+                # In the first round a CLI may not have been found yet.
+                if number:
+                    times.append((time.perf_counter() - begun) * 1000)
+        name = f"the same, {clis} CLIs each in a root of its own, {len(times)} changes: p50, p99"
+        table.add("2", name, f"{percentile(times, 0.5):.2f} ms, {percentile(times, 0.99):.2f} ms", "-")
+        table.add("2", "contexts that one of them got of another's root", str(foreign), "0")
+
+
 SELECTED = "x" * 16_000
 START_S = 12.0
 
@@ -348,94 +214,6 @@ def _settled(process: psutil.Process) -> tuple[int, int, int]:
     return now
 
 
-# --- 3. Bad input and 4. Attack ---------------------------------------------------------------------------------------
-
-
-def bad_input(table: Table, cases: int, chance: random.Random) -> None:
-    with new_home() as home, Backend(home, fresh=True) as backend:
-        backend.greet()
-        backend.emacs.wait_for("serving")
-        cli = backend.cli()
-        written = set(home.files())
-        ways: dict[str, Callable[[], bool]] = {
-            "HTTP": lambda: b" 500 " not in answer_to(backend.port, hostile_request(chance, cli))[:20],
-            "JSON-RPC": lambda: cli.post(hostile_body(chance))[0] < 500,
-            "hook bodies": lambda: _post(backend.port, "/hook", door_secret(backend.token), _hook(chance)) < 500,
-            "tool calls": lambda: _post(backend.port, "/tools", tool_secret(backend.token), _call(chance)) < 500,
-            "EPC with the secret": lambda: _epc(backend.emacs, chance),
-        }
-        for name, case in ways.items():
-            good = sum(_survives(case) for _ in range(cases))
-            table.count("3", f"{name}: refused or answered, no crash, no hang", good, cases)
-        table.count("3", "JSON-RPC by its schema: refused or answered", _by_schema(cli, home, cases), cases)
-        backend.emacs.call("stop", "nil")
-        code, said = backend.exit_code(), backend.error_text()
-        quiet = "nothing" if not said and not code else f"status {code}, {len(said.splitlines())} lines"
-        table.add("3", "said on standard error after all that", quiet, "nothing")
-        new = {path for path in set(home.files()) - written if path.exists()}
-        table.add("3", "files written by it", str(len(new)), "0")
-
-
-def _by_schema(cli: Cli, home: Home, cases: int) -> int:
-    """Send about `cases` messages by the schema, whole and damaged; return how many harmed nothing, at most `cases`."""
-    good = bad = 0
-
-    @hypothesis.settings(max_examples=cases, derandomize=True, database=None, deadline=None)
-    @hypothesis.given(client_messages(str(home.work)))
-    def send(message: Any) -> None:
-        nonlocal good, bad
-        if _survives(lambda: cli.post(json.dumps(message).encode())[0] < 500):
-            good += 1
-        else:
-            bad += 1
-
-    send()
-    # It may send a few more or fewer.
-    return cases - bad if good else 0
-
-
-def _survives(case: Callable[[], bool]) -> bool:
-    with suppress(OSError, ValueError):
-        return case()
-    return False
-
-
-def _hook(chance: random.Random) -> bytes:
-    wrong: list[object] = [None, 7, "x" * 3000, [], {"a": []}, "\0", "../..", True]
-    names = ["PreToolUse", "PostToolUse", "UserPromptSubmit", "Stop", "PermissionRequest", "SessionStart", "?"]
-    keys = ("session_id", "transcript_path", "cwd", "tool_name", "tool_input", "prompt", "permission_mode")
-    body: dict[str, object] = {"hook_event_name": chance.choice(names), **{key: chance.choice(wrong) for key in keys}}
-    data = json.dumps(body).encode()
-    return damaged(chance, data) if chance.random() < 0.3 else data
-
-
-def _call(chance: random.Random) -> bytes:
-    wrong: list[object] = [None, 7, "x" * 3000, [], {"path": "/etc/shadow"}, "../..", True]
-    params = {"name": chance.choice(["diagnostics", "buffer_text", "", 7]), "arguments": chance.choice(wrong)}
-    body = {"jsonrpc": "2.0", "id": chance.choice([1, "a", None]), "method": "tools/call", "params": params}
-    data = json.dumps(body).encode()
-    return damaged(chance, data) if chance.random() < 0.3 else data
-
-
-def _post(port: int, path: str, secret: str, body: bytes) -> int:
-    head = (
-        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {secret}\r\nConnection: close\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
-        connection.sendall(head.encode() + body)
-        answer = connection.makefile("rb").readline()
-    return int(answer.split()[1])
-
-
-def _epc(emacs: EpcPeer, chance: random.Random) -> bool:
-    methods = ("context", "roots", "outcome", "compare", "merge", "journal-files", "tool-answer", "prompt", "none")
-    values: list[Any] = [None, 7, -1, "x" * 300, [], [Symbol("a")], "/..", Symbol("t"), {"path": 7}]
-    keys = ("id", "path", "files", "active", "line", "roots", "outcome", "text", "old", "new", "scope", "turn", "file")
-    payload = {key: chance.choice(values) for key in chance.sample(keys, 4)}
-    return emacs.call(chance.choice(methods), dumps(payload))[0] in ("return", "return-error")
-
-
 def attacks(table: Table, cases: int, chance: random.Random) -> None:
     with new_home() as home, Backend(home) as backend:
         backend.greet()
@@ -467,16 +245,6 @@ def attacks(table: Table, cases: int, chance: random.Random) -> None:
         table.count("4", "EPC at the wrong port: not answered", strangers, cases)
 
 
-def tests(table: Table, point: str, what: str, *arguments: str) -> None:
-    """Run pytest with `arguments` and add a row of how many tests passed."""
-    command = [sys.executable, "-m", "pytest", "-q", "--no-header", *arguments]
-    said = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False).stdout
-    numbers = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|error|skipped)", said)}
-    passed, bad = numbers.get("passed", 0), numbers.get("failed", 0) + numbers.get("error", 0)
-    skipped = f", {numbers['skipped']} skipped" if "skipped" in numbers else ""
-    table.add(point, what, f"{passed} of {passed + bad} tests{skipped}", "all")
-
-
 def main() -> None:
     """Run all parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -491,10 +259,10 @@ def main() -> None:
     table = Table()
     begun = time.monotonic()
     if "1" in only:
-        deaths_of_emacs(table, max(1, int(34 * share)))
-        deaths_of_backends(table, max(4, int(100 * share)), chance)
+        deaths(table, share, chance)
     if "2" in only:
         load(table, share)
+        load_of_many_roots(table, share)
     if "3" in only:
         bad_input(table, max(20, int(10_000 * share)), chance)
     if "4" in only:

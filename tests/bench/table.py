@@ -29,3 +29,8 @@ def exponent(points: Sequence[tuple[float, float]]) -> float:
     """Return the exponent of the growth in `points`, (size, time): 1 where the time grows as the size does."""
     sizes, times = ([math.log(value) for value in column] for column in zip(*points, strict=True))
     return statistics.linear_regression(sizes, times).slope
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the value of `values` below which that `share` of them is, 0.5 for the half."""
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
