@@ -21,7 +21,7 @@ ALL_ELISP := $(SOURCES) $(wildcard tests/elisp/*.el tests/fuzz/*.el scripts/*.el
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build emacs doctor demo screenshots reports docs test test-busy test-bare test-ert test-python test-e2e test-interop matrix package robust figures fuzz replay bench lint lint-python lint-style lint-elisp format lock clean setup setup-tests
+.PHONY: help build emacs doctor demo screenshots reports docs test test-busy test-bare test-ert test-python test-e2e test-interop matrix package robust conformance figures fuzz replay bench lint lint-python lint-style lint-elisp format lock clean setup setup-tests
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,7 +32,7 @@ setup:
 	@scripts/setup
 
 # Newcomers who want a look are not asked for what only these need.
-test test-busy test-ert test-python test-e2e test-interop matrix robust figures fuzz replay bench lint lint-python lint-style lint-elisp screenshots: setup-tests
+test test-busy test-ert test-python test-e2e test-interop matrix robust conformance figures fuzz replay bench lint lint-python lint-style lint-elisp screenshots: setup-tests
 setup-tests:
 	@scripts/setup tests
 
@@ -101,6 +101,14 @@ package: ## The tar file for an archive of packages, in dist/
 robust: build ## Attack a backend, with kills, load, strangers, a full disk and a clock that is set, on this machine only; SHARE=0.01 for a short form
 	@$(PYTEST) tests/python/test_robust.py tests/python/test_strangers.py tests/python/test_listening.py --rounds 20 $(ARGS)
 	@$(VENV)/python tests/bench/robust.py --share $(or $(SHARE),1) --seed $(or $(FROM),1)
+
+# It knows no token, and is too large for the lock of the tests.
+CONFORMANCE = @modelcontextprotocol/conformance@0.1.16
+
+conformance: build ## Run the official conformance scenarios of MCP that apply; installs them, and `robust' runs them then too
+	@test -x $(BUILD)/conformance/node_modules/.bin/conformance \
+	  || npm install --silent --no-fund --no-audit --prefix $(BUILD)/conformance $(CONFORMANCE)
+	@$(VENV)/python tests/bench/conformance.py
 
 figures: build ## Measure all of `robust' and `bench' and write docs/figures.org and the README's table; SHARE=0.2 takes some ten minutes
 	@$(VENV)/python tests/bench/figures.py $(or $(SHARE),1)

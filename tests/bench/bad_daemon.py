@@ -30,7 +30,7 @@ EVENTS: list[dict[str, Any]] = [found for events in RECORDED["turns"].values() f
 WRONG: tuple[Any, ...] = (
     None, True, -1, 10**30, 1e308, "", "\0", "\ud800", "%s", "x" * 3000, "../..", [], {}, [[]], {"a": []}, "tool_call",
 )  # fmt: skip
-"""What stands in the place of a part of an event."""
+"""Wrong values for a part of an event."""
 
 
 def bad_daemon(table: Table, cases: int, chance: random.Random) -> None:

@@ -31,7 +31,7 @@ from support import OTHER_USER, Backend, Cli, EpcPeer, Home
 from test_robust import answer_to, damaged, hostile_body, hostile_request, noise
 
 HANG_S = 30.0
-"""What takes longer counts as hanging."""
+"""Longer than this counts as hanging, in seconds."""
 
 
 def bad_input(table: Table, cases: int, chance: random.Random) -> None:
@@ -330,7 +330,7 @@ def _make_huge(path: Path) -> None:
 
 
 def _all(home: Home) -> dict[str, tuple[object, ...]]:
-    """Return what lies below `home` and what is to stay the same of it, by name."""
+    """Return the files and directories below `home` by name, with their kind, owner and content."""
     found: dict[str, tuple[object, ...]] = {}
     for directory, folders, files in os.walk(home.home.parent):
         for name in (*folders, *files):

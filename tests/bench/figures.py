@@ -3,8 +3,9 @@
 
     .build/venv/bin/python tests/bench/figures.py [SHARE]
 
-docs/figures.org has the date, the machine and the output of `make robust` and `make bench` as it was.  The README has
-those lines of it that are rows of a table, between the comments `MARKS`; a test compares the two.  Asserts nothing.
+docs/figures.org has the date, the machine and the output of `make robust` and `make bench` as it was, docs/figures a
+picture of each kind of rows.  The README has those lines that are rows of a table, between the comments `MARKS`; a
+test compares the two.  Asserts nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
+from charts import links, write
 from table import HEAD
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -81,12 +83,16 @@ def document(robust: str, bench: str) -> str:
             "",
             *rows,
             "",
+            *links("\n".join(rows)),
+            "",
             *rest,
             "",
             "* Speed: =make bench=",
             "",
             *HEAD.splitlines(),
             *times,
+            "",
+            *links("\n".join(times)),
             "",
             "In detail:",
             "",
@@ -120,6 +126,7 @@ def main() -> None:
     robust = run(sys.executable, "tests/bench/robust.py", "--share", share)
     text = document(robust, run("make", "--no-print-directory", "-s", "bench"))
     FIGURES.write_text(text, encoding="utf-8")
+    write(text)
     README.write_text(with_table(README.read_text("utf-8"), text), encoding="utf-8")
 
 

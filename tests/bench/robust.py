@@ -26,6 +26,7 @@ import psutil  # noqa: E402 - the path above
 from sexpdata import dumps  # noqa: E402
 
 from bad_input import bad_input  # noqa: E402
+from conformance import conformance  # noqa: E402
 from deaths import deaths  # noqa: E402
 from loopback import KINDS, Table, context, new_home, session, tests, wait_for_line  # noqa: E402
 from qwen_companion.doors.hook_settings import door_secret  # noqa: E402
@@ -265,6 +266,7 @@ def main() -> None:
         load_of_many_roots(table, share)
     if "3" in only:
         bad_input(table, max(20, int(10_000 * share)), chance)
+        conformance(table)
     if "4" in only:
         attacks(table, max(10, int(1_000 * share)), chance)
         strangers = (

@@ -8,8 +8,11 @@ import subprocess
 import sys
 from itertools import chain
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
+
+from charts import Bar, bar, charts
 
 CHECKOUT = Path(__file__).parents[2]
 DOCS = sorted([*CHECKOUT.glob("*.org"), *(CHECKOUT / "docs").rglob("*.org")])
@@ -167,3 +170,24 @@ def test_the_readme_has_the_figures_that_were_measured() -> None:
         return [line for line in text.splitlines() if line.startswith(("|", "Measured on "))]
 
     assert table(shown) == table(measured)
+
+
+def test_the_pictures_of_the_figures_are_those_of_their_tables() -> None:
+    figures = (CHECKOUT / "docs/figures.org").read_text(encoding="utf-8")
+    drawn = charts(figures)
+    pictures = {path.name: path.read_text(encoding="utf-8") for path in (CHECKOUT / "docs/figures").glob("*.svg")}
+    if drawn != pictures:
+        raise AssertionError("docs/figures is not what tests/bench/charts.py draws of docs/figures.org")
+    assert all(f"[[file:figures/{name}]]" in figures for name in pictures)
+    counted, timed, free = (
+        "| death | killed | 3 of 4 | all |",
+        "| speed | a <b> & c | 22.0 ms beside 10.0 ms, 2.20 times | 2 |",
+        "| load | p50 | 1 ms | - |",
+    )
+    assert [bar(row) for row in (counted, timed, free)] == [
+        Bar("killed", "3 of 4 (goal all)", 0.75, None),
+        Bar("a <b> & c", "22.0 ms beside 10.0 ms, 2.20 times (goal 2)", 1.1, 0.5),
+        None,
+    ]
+    for picture in [*drawn.values(), *charts(timed).values()]:
+        ElementTree.fromstring(picture)  # noqa: S314 - our own
