@@ -265,6 +265,7 @@ Return nil when there is none."
 
 (declare-function eglot "ext:eglot" (&rest arguments))
 (declare-function eglot--guess-contact "ext:eglot" (&optional interactive))
+(defvar eglot-autoreconnect)
 (defvar eglot-autoshutdown)
 (defvar eglot-connect-timeout)
 (defvar eglot-server-programs)
@@ -278,6 +279,9 @@ PROGRAM, called with ARGUMENTS, is a language server: an absolute name, or
 one in the directory of the tests' Python."
   (let ((eglot-sync-connect t)
         (eglot-connect-timeout qwen-companion-test-limit)
+        ;; The process ends with its buffer; one that has lasted for three
+        ;; seconds by then would be started anew, in the middle of the next test.
+        (eglot-autoreconnect nil)
         (eglot-server-programs
          (list (cons major-mode
                      (cons (expand-file-name program (file-name-directory qwen-companion-python))
