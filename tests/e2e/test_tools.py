@@ -19,6 +19,7 @@ from model_types import ModelRequest
 from qwen_companion.doors.layer import FILE_NAME
 from sandbox import NOTES
 from stage import Stage
+from terminal import PATIENCE
 from test_changes import FREE
 
 pytestmark = pytest.mark.reuses_stage("free")
@@ -49,6 +50,7 @@ EGLOT = """
     (with-current-buffer (find-file-noselect FILE)
       (setq-local eglot-server-programs '((python-mode "RUFF" "server")))
       (let ((eglot-sync-connect t)
+            (eglot-connect-timeout LIMIT)
             ;; It is to take no other files.
             (project-find-functions nil))
         (apply #'eglot (eglot--guess-contact)))
@@ -193,10 +195,13 @@ def test_the_model_is_told_what_emacs_knows(stage: Stage) -> None:
     shop.parent.mkdir()
     shop.write_text(SHOP)
     eglot = EGLOT.replace("UNPACKED", str(CHECKOUT / ".build/lisp")).replace("FILE", lisp_string(str(shop)))
-    if stage.emacs.eval(eglot.replace("RUFF", str(Path(sys.executable).with_name("ruff")))) == "t":
+    eglot = eglot.replace("RUFF", str(Path(sys.executable).with_name("ruff"))).replace("LIMIT", f"{PATIENCE:.0f}")
+    if stage.emacs.eval(eglot) == "t":
         told = break_and_mend(shop, "2 * apples", "2 * (apples")
         assert re.search(r"shop\.py:\d+:\d+: error: .+ \(eglot\)", told)
-        stage.emacs.eval(f'(with-current-buffer "{shop.name}" (eglot-shutdown (eglot-current-server)) nil)')
+        stage.emacs.eval(
+            f'(with-current-buffer "{shop.name}" (eglot-shutdown (eglot-current-server) nil {PATIENCE:.0f}))'
+        )
 
     # They answer what Emacs knows.
     stage.emacs.eval(f'(with-current-buffer "{notes.name}" (goto-char (point-max)) (insert "plums, unsaved\\n"))')

@@ -135,8 +135,10 @@
                                            (qwen-companion-context--update))))))
         (should (equal (list what 1 character)
                        (cons what (qwen-companion-context-test--place))))
-        ;; The quickest one: the machine may be busy with something else.
-        (should (< (apply #'min times) 0.005))))))
+        ;; The quickest one, and the limit stretched: the machine may be busy
+        ;; with something else.
+        (should (< (apply #'min times)
+                   (* 0.005 (/ qwen-companion-test-limit 120.0))))))))
 
 (ert-deftest qwen-companion-context-test-selected-window-of-two-counts ()
   (qwen-companion-context-test--with '(("a.txt" "one\ntwo\nthree\n"))

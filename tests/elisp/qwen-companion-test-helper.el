@@ -270,6 +270,7 @@ Return nil when there is none."
 (defvar eglot-connect-timeout)
 (defvar eglot-server-programs)
 (defvar eglot-sync-connect)
+(defvar jsonrpc-default-request-timeout)
 (defvar project-find-functions)
 (defvar qwen-companion-python)
 
@@ -289,6 +290,8 @@ one in the directory of the tests' Python."
         ;; Git would be asked for the files of a project that has no commits.
         (project-find-functions nil))
     (apply #'eglot (eglot--guess-contact)))
+  ;; That of questions: a server may begin to read files only now.
+  (setq jsonrpc-default-request-timeout qwen-companion-test-limit)
   ;; A hook of ours would be too late in Emacs 30, whose eglot then has no more
   ;; changes of the buffer to look for.
   (setq-local eglot-autoshutdown t))

@@ -480,7 +480,8 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
           (should (string-search "Greet NAME."
                                  (cadar (qwen-companion-tools-test--call
                                          "hover" "path" path "line" 6 "symbol" "greet")))))
-        (kill-buffer)))))
+        ;; Eglot ends a server also when it is too busy to answer in time.
+        (ignore-error jsonrpc-error (kill-buffer))))))
 
 (ert-deftest qwen-companion-tools-test-hover ()
   (qwen-companion-tools-test--with '(("a.txt" "alpha beta\n"))
