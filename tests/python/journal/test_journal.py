@@ -687,8 +687,8 @@ async def test_the_hooks_of_one_cli_and_the_writes_of_another_are_told_apart(pro
             cli.type("echo silent > b")
             await place.until({"a": "modified"}, {"b": "modified"})
             await cli.until_idle()
-            # A process that it has left in the background writes.
-            hooked.type("echo background > c")
+            # A process that it has left in the background writes, and goes on working until that has been seen.
+            hooked.type_quietly("echo background > c; while :; do echo .; sleep 0.1; done")
             one, two = await place.until({"a": "modified", "c": "modified"}, {"b": "modified"})
             assert (one.prompt, one.end, two.source) == ("Fix it", None, "disk")
             assert one.notes == two.notes == ()
