@@ -105,12 +105,16 @@ robust: build ## Attack a backend, with kills, load, strangers, a full disk and 
 # It knows no token, and is too large for the lock of the tests.
 CONFORMANCE = @modelcontextprotocol/conformance@0.1.16
 
-conformance: build ## Run the official conformance scenarios of MCP that apply; installs them, and `robust' runs them then too
-	@test -x $(BUILD)/conformance/node_modules/.bin/conformance \
-	  || npm install --silent --no-fund --no-audit --prefix $(BUILD)/conformance $(CONFORMANCE)
+CONFORMANCE_PROGRAM = $(BUILD)/conformance/node_modules/.bin/conformance
+
+$(CONFORMANCE_PROGRAM):
+	@npm install --silent --no-fund --no-audit --prefix $(BUILD)/conformance $(CONFORMANCE)
+
+conformance: build $(CONFORMANCE_PROGRAM) ## Run the official conformance scenarios of MCP that apply; installs them, and `robust' runs them then too
 	@$(VENV)/python tests/bench/conformance.py
 
 figures: build ## Measure all of `robust' and `bench' and write docs/figures.org and the README's table; SHARE=0.2 takes some ten minutes
+	-@$(MAKE) --no-print-directory $(CONFORMANCE_PROGRAM)
 	@$(VENV)/python tests/bench/figures.py $(or $(SHARE),1)
 
 MEASURE := $(CHECKOUT) -L tests/bench

@@ -470,7 +470,7 @@ START, END and EACH-LINE are as in `qwen-companion-context-region'."
   (setq qwen-companion-context--idle-timer
         (run-with-idle-timer qwen-companion-context--delay t
                              #'qwen-companion-context--update))
-  (qwen-companion-roots-update))
+  (qwen-companion-roots-update-soon))
 
 (defun qwen-companion-context-disable ()
   "Stop reporting and forget the state."

@@ -143,9 +143,16 @@ roots are sent when all are known."
                          (pop directories))))
         (cl-pushnew root roots :test #'equal)))
     (if directories
-        (setq qwen-companion-roots--timer
-              (run-at-time 0.001 nil #'qwen-companion-roots-update))
+        (qwen-companion-roots-update-soon)
       (qwen-companion-roots--send roots))))
+
+(defun qwen-companion-roots-update-soon ()
+  "Update the roots as `qwen-companion-roots-update' does, from a timer.
+Looking up the first directory loads vc, which takes longer than all
+the rest of turning on the mode."
+  (unless qwen-companion-roots--timer
+    (setq qwen-companion-roots--timer
+          (run-at-time 0.001 nil #'qwen-companion-roots-update))))
 
 (defun qwen-companion-roots--in-use (roots)
   "Return the roots sent before that connected CLIs still need beside ROOTS.

@@ -62,6 +62,17 @@ Only what BODY opens counts as open."
       (qwen-companion-roots-test--update)
       (should (= sent (length (qwen-companion-test-sent 'roots)))))))
 
+(ert-deftest qwen-companion-roots-test-turning-on-is-not-held-up ()
+  "Turning on asks no project backend: the first question loads vc."
+  (qwen-companion-roots-test--with-files '(("a.txt" ""))
+    (find-file-noselect "a.txt")
+    (let* ((asked 0)
+           (project-find-functions (list (lambda (_) (ignore (cl-incf asked))))))
+      (qwen-companion-context-enable)
+      (should (= 0 asked))
+      (qwen-companion-test-wait-for (qwen-companion-test-sent 'roots))
+      (should (< 0 asked)))))
+
 (ert-deftest qwen-companion-roots-test-nested-projects ()
   (qwen-companion-roots-test--with-files '(("a.txt" "") ("inner/b.txt" "") ("inner/deep/c.txt" ""))
     (make-directory "inner/.git")
