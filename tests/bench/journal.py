@@ -21,7 +21,7 @@ sys.path[:0] = [str(CHECKOUT / name) for name in ("tests/python", "tests", "pyth
 
 from journal_project import Project  # noqa: E402  the path is set first
 from qwen_companion.privacy.options import Options  # noqa: E402
-from table import row  # noqa: E402
+from table import exponent, row  # noqa: E402
 
 
 def spent_ms(work: Callable[[], object]) -> float:
@@ -32,8 +32,8 @@ def spent_ms(work: Callable[[], object]) -> float:
     return 1000 * (sum(after[:4]) - sum(before[:4]))
 
 
-def measure(what: str, project: Project, files: int, status: bool) -> None:
-    """Look at the `files` of `project` again and again, and print it as `what`."""
+def measure(what: str, project: Project, files: int, status: bool) -> tuple[float, float]:
+    """Look at the `files` of `project` again and again, print it as `what`; return the ms of the first two looks."""
     # As Emacs has it where `auth-source' is loaded.
     project.record.rules.set_options(Options(auth_sources=("~/.authinfo", "~/.authinfo.gpg", "~/.netrc")), ())
     first = spent_ms(lambda: project.begin())
@@ -52,6 +52,7 @@ def measure(what: str, project: Project, files: int, status: bool) -> None:
     )
     print(f"{what:28}{files:8} files  first {first:6.0f}  unchanged {nothing:6.0f}  20 changed {some:6.0f}  {beside}")
     project.record.close()
+    return first, nothing
 
 
 def main() -> None:
@@ -62,16 +63,25 @@ def main() -> None:
         ("nothing committed", True, False),
         ("no git", False, False),
     ):
-        with tempfile.TemporaryDirectory() as home:
-            project = Project(Path(home), git)
-            for number in range(files):
-                project.write(f"{number % 100}/{number}", b"%0299d\n" % number)
-            if committed:
-                project.commit()
-                # Of a file as new as the index git does not believe its time.
-                time.sleep(1.1)
-                project.git("status")
-            measure(what, project, files, git)
+        # The clock of the processor has steps of 10 ms.
+        points = [(count, measure_new(what, git, committed, count)) for count in (files // 10, files)]
+        grows = [exponent([(count, max(10.0, times[look])) for count, times in points]) for look in (0, 1)]
+        what = f"journal, {what}: exponent of the growth with the files, the first look and a later one"
+        row("speed", what, "{:.2f}, {:.2f}".format(*grows), "-")
+
+
+def measure_new(what: str, git: bool, committed: bool, files: int) -> tuple[float, float]:
+    """Make a directory of `files` files, and return the ms of the first two looks at them."""
+    with tempfile.TemporaryDirectory() as home:
+        project = Project(Path(home), git)
+        for number in range(files):
+            project.write(f"{number % 100}/{number}", b"%0299d\n" % number)
+        if committed:
+            project.commit()
+            # Of a file as new as the index git does not believe its time.
+            time.sleep(1.1)
+            project.git("status")
+        return measure(what, project, files, git)
 
 
 if __name__ == "__main__":

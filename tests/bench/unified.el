@@ -135,7 +135,15 @@ Ediff; the last two are nil where these take minutes."
           (pcase-dolist (`(,what ,ours ,mode) (reverse unified-bench--compared))
             (measure-row (concat "hunk by hunk on the screen, beside diff-mode: " what)
                          (format "%.1f ms beside %.1f ms, %.2f times" ours mode (/ ours mode))
-                         "1.0")))
+                         "1.0"))
+          ;; The first three have few changes.
+          (let ((sizes '(1000 20000 200000))
+                (compared (reverse unified-bench--compared)))
+            (measure-row "hunk by hunk: exponent of the growth with the lines, beside diff-mode"
+                         (format "%.2f beside %.2f"
+                                 (measure-exponent (cl-mapcar #'cons sizes (mapcar #'cadr compared)))
+                                 (measure-exponent (cl-mapcar #'cons sizes (mapcar #'caddr compared))))
+                         "-")))
       (qwen-companion-proposal-end-all)
       (delete-directory (qwen-companion-backend-spool) t))))
 
