@@ -222,6 +222,7 @@ class Baseline:
                 if version.digest in stored:
                     files.pop(path, None)
         loaded: list[tuple[bytes, Loaded]] = []
+        versions: dict[bytes, Version] = {}
         size = 0
         for path, is_regular in files.items():
             name = index.prefix + path
@@ -231,12 +232,15 @@ class Baseline:
                 found.left_out.append(_why(name, error))
                 continue
             if item is not None:
+                versions[path] = item.version
                 loaded.append((name, item))
                 size += len(item.data) + _ITEM_BYTES
                 if size > _BATCH_BYTES:
                     self._store.begin_with(loaded)
                     loaded, size = [], 0
         self._store.begin_with(loaded)
+        # A file may have been written since the index took it.
+        self._store.set_current((index.prefix + path, versions[path]) for path in index.differing(versions))
 
     def _within_limits(self, index: Index, paths: Sequence[bytes], found: Found) -> dict[bytes, bool]:
         """Return those of `paths` that can be recorded, and whether each is a regular file.

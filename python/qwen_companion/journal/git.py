@@ -297,6 +297,17 @@ class Index:
         """All files in the index."""
         yield from self._entries(*self._pathspec)
 
+    def differing(self, versions: Mapping[bytes, Version]) -> list[bytes]:
+        """Return the paths of `versions` for which the index has another version, or none."""
+        if not versions:
+            return []
+        entries = set(_items(self._git("ls-files", "-z", "-s", "--", *self._pathspec)))
+        return [
+            path
+            for path, version in versions.items()
+            if b"%o %b 0\t%b" % (version.mode, version.digest.encode(), path) not in entries
+        ]
+
     def _entries(self, *paths: bytes) -> Iterator[tuple[bytes, Version]]:
         for line in _items(self._git("ls-files", "-z", "-s", "--", *paths)):
             entry, _, path = line.partition(b"\t")

@@ -543,6 +543,71 @@ def test_a_baseline_that_was_not_finished_is_taken_anew(any_project: Project, mo
     assert project.before("a", turn) == b"later\n"
 
 
+def test_an_unfinished_baseline_takes_no_room_when_it_is_taken_again(
+    any_project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = any_project
+    project.write("a", os.urandom(3000))
+    project.write("b", b"b\n")
+
+    def fail(*_: object) -> None:
+        raise OSError("killed")
+
+    sizes: list[int] = []
+    with monkeypatch.context() as patch:
+        patch.setattr("qwen_companion.journal.baselines.Baseline._finish", fail)
+        for _ in range(5):
+            with pytest.raises(OSError, match="killed"):
+                project.begin()
+            (kept,) = (project.home / "state").rglob("journal.sqlite")
+            sizes.append(kept.stat().st_size)
+            project.reopen()
+    assert sizes[-1] == sizes[1]
+
+
+def test_what_is_written_while_the_first_look_is_taken_is_not_the_agents(
+    any_project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = any_project
+    # The index knows the files by now, and their bytes are read.
+    for name in ("a", "b", "large"):
+        project.write(name, b"before\n")
+
+    def late(path: bytes, algorithm: str, is_regular: bool = False) -> Loaded | None:
+        name = os.path.basename(path).decode()
+        project.write(name, b"meanwhile\n" * (1000 if name == "large" else 1))
+        return load(path, algorithm, is_regular)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("qwen_companion.journal.baselines.load", late)
+        turn = project.begin()
+    project.write("a", b"agent\n")
+    project.write("large", b"agent\n")
+    project.scan(turn)
+    assert project.kinds(turn) == {"a": "modified", "large": "modified"}
+    assert project.before("a", turn) == b"meanwhile\n"
+    assert project.before("large", turn) == b"meanwhile\n" * 1000
+
+
+@pytest.mark.parametrize("inner", ["sha1", "sha256"])
+def test_small_and_large_files_of_a_first_look_are_kept_whatever_digests_there_are(tmp_path: Path, inner: str) -> None:
+    project = Project(tmp_path, git=False)
+    project.git("init", "--quiet", f"--object-format={'sha1' if inner == 'sha256' else 'sha256'}")
+    (project.root / "in").mkdir()
+    project.git("init", "--quiet", f"--object-format={inner}", cwd=project.root / "in")
+    before = {
+        f"{place}{number}": b"%d\n" % number * number for place in ("", "in/", "d/") for number in range(0, 2000, 40)
+    }
+    for name, data in before.items():
+        project.write(name, data)
+    turn = project.begin()
+    for name in before:
+        project.write(name, b"agent\n")
+    project.reopen()
+    project.scan(turn)
+    assert {name: project.before(name, turn) for name in before} == before
+
+
 def test_what_the_user_writes_is_not_the_agents(any_project: Project) -> None:
     project = any_project
     lines = [b"%d\n" % number for number in range(20)]
