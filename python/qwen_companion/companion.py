@@ -461,7 +461,7 @@ class Companion:
         if self._gathering is not None:
             self._gathering.cancel()
             self._gathering = None
-        untold = {identifier: self._sessions.state(identifier) for identifier in self._untold_sessions}
+        untold = {identifier: self._sessions.reported(identifier) for identifier in self._untold_sessions}
         self._untold_sessions.clear()
         states = {state.session.id: self._doors.annotated(state) for state in untold.values() if state is not None}
         changed = {key: state for key, state in states.items() if self._told_sessions.get(key) != state}

@@ -49,7 +49,7 @@ NO_LIBRARY = "import threading; from qwen_companion.ide import server; server._i
 
 NEVER_GIVEN_UP = """from functools import partial
 from qwen_companion.ide import sessions
-sessions.Timing = partial(sessions.Timing, give_up=600.0, left=600.0)"""
+sessions.Timing = partial(sessions.Timing, give_up=600.0, left=600.0, hidden=600.0)"""
 """As settings of a `Backend`: a session outlives its stream for as long as a slow test takes."""
 
 KNOWN: dict[str, object] = {

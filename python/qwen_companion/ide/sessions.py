@@ -46,10 +46,13 @@ KEEP_ALIVE_S = 15.0
 RETURN_S = RETRY_MS / 1000 + 5.0
 """How long after its stream has ended a session is given up."""
 
-LEFT_S = RETRY_MS / 1000 + 0.2
-"""The same when it was the CLI that has ended the stream: most likely it was told to disconnect, or has quit.
+LEFT_S = RETRY_MS / 1000 + 1.0
+"""The same when it was the CLI that has ended the stream: most likely it was told to disconnect, or has quit."""
 
-The user sees it in 2 s.
+HIDDEN_S = 1.2
+"""How long after that the session is reported as gone, in seconds: the user is to see it after two, at most.
+
+One whose stream has ended by mistake is reported again when it comes back.
 """
 
 FIRST_STREAM_S = 60.0
@@ -80,6 +83,7 @@ class Timing:
     keep_alive: float = KEEP_ALIVE_S
     give_up: float = RETURN_S
     left: float = LEFT_S
+    hidden: float = HIDDEN_S
     first_stream: float = FIRST_STREAM_S
     stall: float = STALL_S
     watch: float = WATCH_S
@@ -123,6 +127,10 @@ class _Session:
     unsent: list[_Posted] = field(default_factory=list[_Posted])
     stream: _Stream | None = None
     reaper: asyncio.TimerHandle | None = None
+    hider: asyncio.TimerHandle | None = None
+    is_hidden: bool = False
+    """Whether it is not reported, since its CLI has ended the stream."""
+
     connections: list[Connection] = field(default_factory=list[Connection])
     """Those whose process is still to be looked for."""
 
@@ -135,7 +143,7 @@ class _Session:
 
     def stop_watching(self) -> None:
         """End the work for it that goes on in the background."""
-        for work in (self.reaper, self.lookup, self.watch):
+        for work in (self.reaper, self.hider, self.lookup, self.watch):
             if work is not None:
                 work.cancel()
 
@@ -200,10 +208,10 @@ class Sessions:
         """Return all sessions."""
         return tuple(item.state() for item in self._sessions.values())
 
-    def state(self, identifier: str) -> SessionState | None:
-        """Return the session of that id with its state."""
+    def reported(self, identifier: str) -> SessionState | None:
+        """Return the session of that id with its state; None for one that its CLI has most likely left."""
         session = self._sessions.get(identifier)
-        return session.state() if session else None
+        return session.state() if session and not session.is_hidden else None
 
     def get(self, identifier: str) -> KnownSession | None:
         """Return the session of that id."""
@@ -289,6 +297,16 @@ class Sessions:
         self._keep(session)
         session.reaper = self._loop.call_later(session.patience, self.close, session.known.id)
 
+    def _hide(self, session: _Session) -> None:
+        session.is_hidden = True
+        self._changed(session.state())
+
+    def _show(self, session: _Session) -> None:
+        session.is_hidden = False
+        if session.hider is not None:
+            session.hider.cancel()
+            session.hider = None
+
     # --- What goes out ---
 
     def set_context(self, identifier: str, notification: bytes) -> None:
@@ -328,6 +346,7 @@ class Sessions:
             session.stream.end()
         stream = session.stream = _Stream()
         session.patience = self._timing.give_up
+        self._show(session)
         if not self._open_streams:
             self._no_streams = anyio.Event()
         self._open_streams.add(stream)
@@ -346,9 +365,10 @@ class Sessions:
                 self._no_streams.set()
             if session.stream is stream:
                 session.stream = None
-                if stream.lost:
-                    session.patience = self._timing.left
                 if self._sessions.get(identifier) is session:
+                    if stream.lost:
+                        session.patience = self._timing.left
+                        session.hider = self._loop.call_later(self._timing.hidden, self._hide, session)
                     self._reap_later(session)
                     self._changed(session.state())
 

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.anyio
 
 TOKEN = "token-of-the-test"
 NEVER = 1000.0
-TIMING = Timing(keep_alive=0.05, give_up=NEVER, left=NEVER, stall=NEVER)
+TIMING = Timing(keep_alive=0.05, give_up=NEVER, left=NEVER, hidden=NEVER, stall=NEVER)
 RESTORED = KnownSession("restored", "2025-11-25", "streamable-http-client", "1")
 T = TypeVar("T")
 
