@@ -58,7 +58,9 @@ Return non-nil when everything is as at the start."
     ;; Else this window is taken again for what was shown in it.
     (set-window-prev-buffers nil nil)
     (set-window-next-buffers nil nil)
-    ;; What nobody will write any more would be shown as not written.
+    ;; What nobody will write any more would be shown as not written, and be a
+    ;; part of what the next accepted texts are expected to be.
+    (qwen-companion-proposal-end-all)
     (qwen-companion-disk-forget-all)
     (dolist (buffer (buffer-list))
       ;; Some end with others.
