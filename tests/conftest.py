@@ -56,16 +56,16 @@ def _scope(file: str) -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Group the tests that share a stage, and put slow tests first, so that none of them starts last.
 
-    Within a group, tests that need a fresh stage come first, and those that end theirs last.
+    Within a group, tests that need a fresh stage come first, then those that leave it with its CLI, then those that end
+    the CLI, and last those that end the stage.
     """
     order = {"lint": 0, "e2e": 1, "elisp": 2}
     scopes = {item: _scope(item.nodeid.split("::")[0]) for item in items}
     sizes = Counter(scopes.values())
 
     def key(item: pytest.Item) -> tuple[int, int, str, int]:
-        place = (item.get_closest_marker("ends_stage") is not None) - (
-            item.get_closest_marker("fresh_stage") is not None
-        )
+        places = {"fresh_stage": -1, "ends_cli": 1, "ends_stage": 2}
+        place = next((place for name, place in places.items() if item.get_closest_marker(name)), 0)
         return order.get(item.path.relative_to(TESTS).parts[0], 3), -sizes[scopes[item]], scopes[item], place
 
     items.sort(key=key)

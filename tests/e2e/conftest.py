@@ -29,6 +29,7 @@ from terminal import ScreenTimeoutError
 INTEROP = "--interop"
 REUSE = "reuses_stage"
 FRESH = "fresh_stage"
+ENDS_CLI = "ends_cli"
 ENDS = "ends_stage"
 RELAUNCH = "relaunches_cli"
 
@@ -47,6 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", f"{FRESH}: does not, though its file is marked so, and comes before those that do"
     )
+    config.addinivalue_line("markers", f"{ENDS_CLI}: comes after those that need a CLI, since it leaves none")
     config.addinivalue_line("markers", f"{ENDS}: comes last of its kind, since it leaves no stage, or none with a CLI")
     config.addinivalue_line("markers", f"{RELAUNCH}: the CLI starts itself a second time, as it does for users")
 

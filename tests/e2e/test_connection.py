@@ -32,6 +32,7 @@ def assert_context_and_review_work(stage: Stage) -> None:
     assert stage.sandbox.greeting.read_text() == EDITED
 
 
+@pytest.mark.ends_stage
 def test_yes_to_the_nudge_connects(stage: Stage) -> None:
     settings = stage.sandbox.home / ".qwen" / "settings.json"
     stage.start_emacs(stage.sandbox.greeting)
@@ -73,6 +74,7 @@ def test_disabled_and_enabled_again(stage: Stage) -> None:
     assert_context_and_review_work(stage)
 
 
+@pytest.mark.ends_stage
 def test_a_cli_started_before_the_mode_connects_when_started_again(stage: Stage) -> None:
     stage.start_emacs(stage.sandbox.greeting)
     stage.end_cli()

@@ -94,6 +94,14 @@ def assert_review_gone(stage: Stage) -> None:
     assert '"*qwen-companion proposal: ' not in stage.emacs.eval("(mapcar #'buffer-name (buffer-list))")
 
 
+def assert_text_is_in_the_buffer(stage: Stage) -> None:
+    """The kept text is in the file's buffer, shown and not saved, and nowhere else."""
+    stage.screen.wait_until(lambda: stage.emacs.buffer_text("greeting.py") == EDITED + EDIT, "the text in the buffer")
+    assert stage.emacs.eval('(buffer-modified-p (get-buffer "greeting.py"))') == "t"
+    assert "greeting.py" in stage.emacs.visible_buffers()
+    assert stage.emacs.eval(f'(get-buffer "{KEPT}")') == "nil"
+
+
 def test_a_proposal_is_rejected_in_the_terminal(stage: Stage) -> None:
     open_review(stage)
     # In `emacs -nw' the key Esc does not get there; the mode line has the key that does.
@@ -126,6 +134,28 @@ def test_edits_of_a_proposal_rejected_in_the_terminal_are_kept(stage: Stage) -> 
     assert_review_gone(stage)
     assert stage.sandbox.greeting.read_text() == GREETING
     assert stage.emacs.eval("test-outcomes") == "nil"
+
+
+def test_edits_that_the_cli_drops_are_said_kept_and_applied(stage: Stage) -> None:
+    open_review(stage)
+    edit_proposal(stage)
+    stage.model.say("All done.")
+    stage.screen.keys("Enter")
+    stage.screen.wait_for("All done.")
+    assert stage.sandbox.greeting.read_text() == EDITED
+    stage.screen.wait_until(
+        lambda: "your edits are not in it" in stage.emacs.buffer_text("*Messages*"), "the offer to apply the edits"
+    )
+    said = r"in the terminal, where Qwen Code \S+ writes its own text without your edits"
+    assert re.search(said, stage.emacs.buffer_text("*Messages*"))
+    assert stage.emacs.buffer_text(KEPT) == EDITED + EDIT
+    assert stage.emacs.buffer_text("greeting.py") == EDITED
+    stage.emacs.command("qwen-companion-kept-apply")
+    assert_text_is_in_the_buffer(stage)
+    assert stage.sandbox.greeting.read_text() == EDITED
+    # One change to undo, and then the file is as the CLI wrote it.
+    stage.screen.keys("C-_")
+    stage.screen.wait_until(lambda: stage.emacs.buffer_text("greeting.py") == EDITED, "the edits undone")
 
 
 def test_a_new_file_in_a_new_directory_is_accepted(stage: Stage) -> None:
@@ -238,6 +268,7 @@ def test_a_proposal_that_is_refused_is_decided_in_the_terminal(stage: Stage) -> 
     assert stage.sandbox.greeting.read_text() == EDITED
 
 
+@pytest.mark.ends_cli
 def test_a_cli_killed_in_a_review_leaves_the_text(stage: Stage) -> None:
     open_review(stage)
     edit_proposal(stage)
@@ -264,13 +295,11 @@ def test_a_cli_killed_in_a_review_leaves_the_text(stage: Stage) -> None:
     screen = stage.screen.wait_for("C-c C-c put into the file's buffer")
     assert "C-c C-k discard" in screen
     stage.screen.keys("C-c", "C-c")
-    stage.screen.wait_until(lambda: stage.emacs.buffer_text("greeting.py") == EDITED + EDIT, "the text in the buffer")
-    assert stage.emacs.eval('(buffer-modified-p (get-buffer "greeting.py"))') == "t"
-    assert "greeting.py" in stage.emacs.visible_buffers()
-    assert stage.emacs.eval(f'(get-buffer "{KEPT}")') == "nil"
+    assert_text_is_in_the_buffer(stage)
     assert stage.sandbox.greeting.read_text() == GREETING
 
 
+@pytest.mark.ends_cli
 def test_a_terminal_killed_in_a_review_leaves_the_edits(stage: Stage) -> None:
     """The CLI is hung up on: sometimes it still closes its diff, as with an answer in the terminal, sometimes not."""
     open_review(stage)
@@ -285,6 +314,7 @@ def test_a_terminal_killed_in_a_review_leaves_the_edits(stage: Stage) -> None:
     assert stage.sandbox.greeting.read_text() == GREETING
 
 
+@pytest.mark.ends_cli
 def test_quitting_the_cli_in_a_review_rejects_first(stage: Stage) -> None:
     open_review(stage)
     # In vterm this is one C-c for the CLI, which takes the first as the answer no.
@@ -303,6 +333,7 @@ def test_quitting_the_cli_in_a_review_rejects_first(stage: Stage) -> None:
     assert "kept" not in stage.emacs.buffer_text("*Messages*")
 
 
+@pytest.mark.ends_stage
 def test_mode_off_in_a_review_leaves_the_edits_and_the_terminals_question(stage: Stage) -> None:
     open_review(stage)
     edit_proposal(stage)
@@ -402,7 +433,7 @@ def test_several_edits_of_one_file_in_one_message(stage: Stage) -> None:
 
 
 # It needs a CLI of its own.
-@pytest.mark.ends_stage
+@pytest.mark.ends_cli
 def test_no_reviews_at_all(stage: Stage) -> None:
     """The CLI asks in its terminal only, and writes its text after an answer there."""
     stage.start_emacs(stage.sandbox.greeting, forms=("(setq qwen-companion-diff-style nil)",))
@@ -416,3 +447,25 @@ def test_no_reviews_at_all(stage: Stage) -> None:
     stage.screen.wait_for("All done.")
     assert stage.sandbox.greeting.read_text() == EDITED
     assert stage.emacs.visible_buffers() == ["greeting.py", "*qwen: project*"]
+
+
+@pytest.mark.ends_stage
+def test_emacs_ends_in_a_review_and_the_terminals_question_stays(stage: Stage) -> None:
+    stage.start_emacs(stage.sandbox.greeting)
+    stage.end_cli()
+    with stage.outside() as outside:
+        stage.screen.wait_for("Qwen[1]")
+        stage.script_change(stage.sandbox.greeting, EDITED)
+        stage.ask("change the greeting", screen=outside)
+        stage.screen.wait_for("C-c C-c accept")
+        outside.wait_for("Yes, allow once")
+        backend = stage.sandbox.backend()
+        # Nothing was edited, so nothing is asked.
+        stage.screen.keys("C-x", "C-c")
+        assert has_ended(stage.emacs.process, PATIENCE)
+        assert has_ended(backend, PATIENCE)
+        stage.model.say("All done.")
+        outside.keys("Enter")
+        outside.wait_for("All done.")
+        assert stage.sandbox.greeting.read_text() == EDITED
+    stage.sandbox.assert_no_files()
