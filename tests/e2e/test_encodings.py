@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,19 +72,20 @@ CASES = [
 ]
 
 
-def propose_edit(stage: Stage, case: Case, path: Path) -> None:
-    """Connect, and let the model replace the word in the file `path`; returns when that is reviewed."""
-    stage.start_emacs(path)
-    stage.start_in_shell(case.cli)
-    stage.model.call("read_file", file_path=str(path))
-    arguments = {"file_path": str(path), "old_string": OLD, "new_string": case.new}
-    if case.cli is GEMINI:
-        stage.model.call("replace", instruction="Other fruit.", **arguments)
-    else:
-        stage.model.call("edit", **arguments)
+def propose_edits(stage: Stage, cases: Mapping[Path, Case]) -> None:
+    """Connect, and let the model of their CLI replace the word in the files of `cases`, one after the other."""
+    cli = next(iter(cases.values())).cli
+    stage.start_emacs(*cases)
+    stage.start_in_shell(cli)
+    for path, case in cases.items():
+        stage.model.call("read_file", file_path=str(path))
+        arguments = {"file_path": str(path), "old_string": OLD, "new_string": case.new}
+        if cli is GEMINI:
+            stage.model.call("replace", instruction="Other fruit.", **arguments)
+        else:
+            stage.model.call("edit", **arguments)
     stage.model.say("All done.")
-    stage.ask("other fruit please", case.cli)
-    stage.wait_for_review(case.cli)
+    stage.ask("other fruit please", cli)
 
 
 def edit_nothing_and_save(stage: Stage, name: str) -> None:
@@ -99,7 +101,8 @@ def test_what_the_encoding_of_the_file_cannot_hold_is_kept_and_shown(stage: Stag
     case = Case(QWEN, "shift-jis", JAPANESE, encoding="shift-jis")
     path = stage.sandbox.project / f"{case.name}.txt"
     path.write_bytes(case.before)
-    propose_edit(stage, case, path)
+    propose_edits(stage, {path: case})
+    stage.wait_for_review(case.cli)
     stage.emacs.command("qwen-companion-diff-accept")
     stage.screen.wait_for("All done.")
     # The CLI writes a question mark for what it cannot encode.
@@ -116,21 +119,32 @@ def test_what_the_encoding_of_the_file_cannot_hold_is_kept_and_shown(stage: Stag
     assert stage.emacs.eval("(buffer-name (window-buffer))") == f'"*{QWEN.name}*"'
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.cli.name}-{case.name}")
-def test_an_accepted_change_reads_right(stage: Stage, case: Case) -> None:
-    path = stage.sandbox.project / f"{case.name}.txt"
-    path.write_bytes(case.before)
-    propose_edit(stage, case, path)
-    assert ("loses text" in stage.screen.capture()) == (case.written_encoding is not None)
-    stage.emacs.command("qwen-companion-diff-accept")
+# Gemini CLI takes long to clear its screen: it changes all of its files in one turn.
+@pytest.mark.parametrize(
+    "turn",
+    [*([case] for case in CASES if case.cli is QWEN), [case for case in CASES if case.cli is GEMINI]],
+    ids=lambda turn: "-".join((turn[0].cli.name, *(case.name for case in turn))),
+)
+def test_an_accepted_change_reads_right(stage: Stage, turn: list[Case]) -> None:
+    cases = {stage.sandbox.project / f"{case.name}.txt": case for case in turn}
+    for path, case in cases.items():
+        path.write_bytes(case.before)
+    propose_edits(stage, cases)
+    for path, case in cases.items():
+        stage.screen.wait_for(f"proposal: {path.name}")
+        stage.wait_for_review(case.cli)
+        assert ("loses text" in stage.screen.capture()) == (case.written_encoding is not None), path.name
+        stage.emacs.command("qwen-companion-diff-accept")
+        stage.screen.wait_gone(f"proposal: {path.name}")
     stage.screen.wait_for("All done.")
     stage.emacs.wait_until("(null qwen-companion-disk--writes)")
-    assert path.read_bytes() == case.after
     assert "does not hold" not in stage.emacs.buffer_text("*Messages*")
-    buffer = f"(get-buffer {lisp_string(path.name)})"
-    text = case.text_after.replace("\r\n", "\n")
-    # The time of the file says nothing: it is unknown until the user changes the buffer.
-    stage.emacs.wait_until(f"(equal (with-current-buffer {buffer} (buffer-string)) {lisp_string(text)})")
-    assert stage.emacs.eval(f"(buffer-modified-p {buffer})") == "nil"
-    edit_nothing_and_save(stage, path.name)
-    assert path.read_bytes() == case.after
+    for path, case in cases.items():
+        assert path.read_bytes() == case.after, path.name
+        buffer = f"(get-buffer {lisp_string(path.name)})"
+        text = case.text_after.replace("\r\n", "\n")
+        # The time of the file says nothing: it is unknown until the user changes the buffer.
+        stage.emacs.wait_until(f"(equal (with-current-buffer {buffer} (buffer-string)) {lisp_string(text)})")
+        assert stage.emacs.eval(f"(buffer-modified-p {buffer})") == "nil", path.name
+        edit_nothing_and_save(stage, path.name)
+        assert path.read_bytes() == case.after, path.name
