@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import time
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -38,6 +39,7 @@ def lisp_string(text: str) -> str:
     return f'"{escaped}"'
 
 
+@cache
 def draws_windows() -> bool:
     """Whether the Emacs under test can have windows of its own."""
     form = "(kill-emacs (if (fboundp 'x-create-frame) 0 1))"

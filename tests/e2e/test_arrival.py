@@ -195,35 +195,6 @@ def test_a_question_in_the_minibuffer_is_left_when_an_edited_proposal_closes(sta
     assert stage.emacs.visible_buffers() == ["greeting.py"]
 
 
-def test_the_review_waits_for_the_tab_of_its_terminal(stage: Stage) -> None:
-    stage.start_emacs(stage.sandbox.greeting)
-    stage.start_cli()
-    before = stage.emacs.visible_buffers()
-    stage.emacs.eval("(progn (tab-bar-new-tab) (switch-to-buffer (messages-buffer)) (delete-other-windows))")
-    stage.script_change(stage.sandbox.greeting, EDITED)
-    stage.emacs.eval('(with-current-buffer "*qwen: project*" (vterm-send-string "change the greeting"))')
-    said = '(with-current-buffer "*qwen: project*" (string-match-p "{}" (buffer-string)))'
-    wait_until(stage.emacs, said.format("> +change the greeting"))
-    stage.emacs.eval('(with-current-buffer "*qwen: project*" (vterm-send-return))')
-    stage.screen.wait_for("Qwen[1!1]")
-    wait_idle(stage.emacs)
-    assert stage.emacs.visible_buffers() == ["*Messages*"]
-    stage.screen.keys("C-x", "t", "o")
-    stage.screen.wait_for(OPEN)
-    assert "*qwen: project*" in stage.emacs.visible_buffers()
-    # Accepted from the other tab: both are as they were.
-    stage.screen.keys("C-x", "t", "o")
-    stage.screen.wait_gone(OPEN)
-    stage.model.say("All done.")
-    stage.emacs.command("qwen-companion-diff-accept")
-    wait_until(stage.emacs, said.format("All done"))
-    assert stage.emacs.visible_buffers() == ["*Messages*"]
-    stage.screen.keys("C-x", "t", "o")
-    stage.screen.wait_for("All done.")
-    assert stage.emacs.visible_buffers() == before
-    assert stage.sandbox.greeting.read_text() == EDITED
-
-
 def wait_until(emacs: Emacs, form: str) -> None:
     """Wait until `form` is true; Emacs goes on taking keys and the mouse."""
     emacs.screen.wait_until(lambda: emacs.eval(form) != "nil", form)

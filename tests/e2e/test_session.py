@@ -12,6 +12,7 @@ import pytest
 from sandbox import GREETING, NOTES, has_ended
 from stage import Stage
 from terminal import PATIENCE
+from test_arrival import wait_idle, wait_until
 
 pytestmark = pytest.mark.reuses_stage("context")
 
@@ -146,6 +147,37 @@ def test_the_review_is_put_aside_and_comes_back(stage: Stage) -> None:
     stage.screen.wait_for("All done.")
     assert stage.sandbox.greeting.read_text() == EDITED
     assert stage.emacs.visible_buffers() == ["greeting.py", "*qwen: project*"]
+
+
+def test_the_review_waits_for_the_tab_of_its_terminal(stage: Stage) -> None:
+    stage.start_emacs(stage.sandbox.greeting)
+    stage.start_cli()
+    before = stage.emacs.visible_buffers()
+    stage.emacs.eval("(progn (tab-bar-new-tab) (switch-to-buffer (messages-buffer)) (delete-other-windows))")
+    stage.script_change(stage.sandbox.greeting, EDITED)
+    stage.emacs.eval('(with-current-buffer "*qwen: project*" (vterm-send-string "change the greeting"))')
+    said = '(with-current-buffer "*qwen: project*" (string-match-p "{}" (buffer-string)))'
+    wait_until(stage.emacs, said.format("> +change the greeting"))
+    stage.emacs.eval('(with-current-buffer "*qwen: project*" (vterm-send-return))')
+    stage.screen.wait_for("Qwen[1!1]")
+    wait_idle(stage.emacs)
+    assert stage.emacs.visible_buffers() == ["*Messages*"]
+    stage.screen.keys("C-x", "t", "o")
+    stage.screen.wait_for("C-c C-c accept")
+    assert "*qwen: project*" in stage.emacs.visible_buffers()
+    # Accepted from the other tab: both are as they were.
+    stage.screen.keys("C-x", "t", "o")
+    stage.screen.wait_gone("C-c C-c accept")
+    stage.model.say("All done.")
+    stage.emacs.command("qwen-companion-diff-accept")
+    wait_until(stage.emacs, said.format("All done"))
+    assert stage.emacs.visible_buffers() == ["*Messages*"]
+    stage.screen.keys("C-x", "t", "o")
+    stage.screen.wait_for("All done.")
+    assert stage.emacs.visible_buffers() == before
+    assert stage.sandbox.greeting.read_text() == EDITED
+    # For the next test.
+    stage.emacs.eval("(progn (tab-bar-close-other-tabs) (tab-bar-mode -1) nil)")
 
 
 def test_unsaved_text_is_shown_beside_the_proposal(stage: Stage) -> None:
