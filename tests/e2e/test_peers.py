@@ -111,21 +111,6 @@ def test_a_killed_cli_is_gone_and_leaves_its_proposal_in_a_buffer(stage: Stage) 
     assert f"Qwen Code {VERSION} disconnected" in stage.emacs.buffer_text("*Messages*")
 
 
-def test_a_cli_in_a_shell_in_another_directory(stage: Stage) -> None:
-    below = stage.sandbox.project / "below"
-    below.mkdir()
-    stage.end_cli()
-    stage.start_emacs(stage.sandbox.greeting)
-    stage.emacs.eval(f"(progn (require 'vterm) (setq vterm-shell {lisp_string('/bin/sh')}))")
-    stage.emacs.command("vterm-other-window")
-    stage.screen.wait_for(re.compile(r"^[$#] ?$", re.MULTILINE))
-    stage.screen.type("cd below; qwen --approval-mode default")
-    stage.screen.keys("Enter")
-    stage.screen.wait_for("Qwen[1]")
-    stage.screen.wait_for("Type your message")
-    assert_session_is(stage, cli(stage), below, "*vterm*")
-
-
 def test_a_cli_outside_of_emacs(stage: Stage) -> None:
     stage.end_cli()
     stage.start_emacs(stage.sandbox.greeting)
@@ -147,7 +132,11 @@ def test_a_cli_outside_of_emacs(stage: Stage) -> None:
     stage.screen.wait_gone("Qwen[1]")
 
 
-def test_a_review_opens_in_the_frame_of_its_own_terminal(stage: Stage) -> None:
+def test_a_cli_in_a_shell_of_another_frame_and_directory(stage: Stage) -> None:
+    below = stage.sandbox.project / "below"
+    below.mkdir()
+    letter = below / "letter.txt"
+    letter.write_text("Dear all,\n")
     stage.end_cli()
     stage.start_emacs(stage.sandbox.greeting, forms=("(setq qwen-companion-diff-arrival 'command)",))
     stage.emacs.eval(f"(progn (require 'vterm) (setq vterm-shell {lisp_string('/bin/sh')}))")
@@ -162,18 +151,20 @@ def test_a_review_opens_in_the_frame_of_its_own_terminal(stage: Stage) -> None:
         second.type("vterm")
         second.keys("Enter")
         second.wait_for(re.compile(r"^[$#] ?$", re.MULTILINE))
-        second.type(f"cd {stage.sandbox.project}; qwen --approval-mode default")
+        second.type(f"cd {below}; qwen --approval-mode default")
         second.keys("Enter")
         second.wait_for("Type your message")
         stage.screen.wait_for("Qwen[1]")
-        stage.script_change(stage.sandbox.greeting, EDITED)
-        second.type("change the greeting", seen=re.compile("^> +change the greeting", re.MULTILINE))
+        assert_session_is(stage, cli(stage), below, "*vterm*")
+        stage.script_change(letter, "Dear all of you,\n")
+        second.type("a friendlier letter", seen=re.compile("^> +a friendlier letter", re.MULTILINE))
         second.keys("Enter")
         stage.screen.wait_for("Qwen[1!1]")
         # The user goes to the first frame.
         stage.screen.keys("M->")
         stage.screen.type("# here")
         stage.emacs.eval("(progn (setq qwen-companion-diff-arrival 'idle) (qwen-companion-review-schedule))")
+        # The review opens in the frame of its terminal.
         second.wait_for("C-c C-c accept")
         assert "C-c C-c accept" not in stage.screen.capture()
         stage.emacs.command("qwen-companion-diff-reject")
