@@ -20,6 +20,7 @@ from qwen_companion.doors.events import (
     Answer,
     Event,
     PermissionRequest,
+    SessionStart,
     SubagentStop,
     ToolEvent,
     add_context,
@@ -77,7 +78,8 @@ class HookHandler:
         self._sessions = sessions
         self._changed = changed
         self._answered = answered
-        self._callers: dict[str, Caller] = {}
+        self._callers: dict[str, list[Caller]] = {}
+        """Those of each conversation: more than one when it was resumed in another CLI while the first still has it."""
         self._turns: dict[int, defaultdict[int, anyio.Lock]] = {}
         """A lock for each process and each listener, by its place, so that events are heard one after the other."""
 
@@ -164,20 +166,33 @@ class HookHandler:
         self.reviews.end_process(peer.pid)
         self.states.forget(peer.pid)
         self.answers.forget(peer.pid)
-        for session in [session for session, known in self._callers.items() if known.peer.pid == peer.pid]:
-            del self._callers[session]
+        remaining = {
+            session: [caller for caller in callers if caller.peer.pid != peer.pid]
+            for session, callers in self._callers.items()
+        }
+        self._callers = {session: callers for session, callers in remaining.items() if callers}
         del self._turns[peer.pid]
         for listener in self._listeners:
             listener.ended(peer)
 
     async def _caller(self, event: Event, connection: Connection) -> Caller | None:
-        """Return the caller that reports `event`; looked for once in each of its conversations."""
-        caller = self._callers.get(event.session_id)
+        """Return the caller that reports `event`; looked for where the conversation does not tell it."""
+        only = self._only_caller(event.session_id)
+        # Another CLI may have resumed the conversation.
+        if only is not None and not isinstance(event, SessionStart):
+            return only
+        caller = await in_thread(self._find_caller, connection)
         if caller is None:
-            caller = await in_thread(self._find_caller, connection)
-            if caller is not None:
-                self._callers[event.session_id] = caller
+            return only
+        callers = self._callers.setdefault(event.session_id, [])
+        if caller.peer.pid not in {other.peer.pid for other in callers}:
+            callers.append(caller)
         return caller
+
+    def _only_caller(self, session: str) -> Caller | None:
+        """Return the caller of the conversation `session` if only one is known."""
+        callers = self._callers.get(session, ())
+        return callers[0] if len(callers) == 1 else None
 
     def _asker(self, caller: Caller) -> Asker:
         """`caller` as the reviews know it: by its session, if it is connected."""

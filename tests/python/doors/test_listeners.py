@@ -155,6 +155,67 @@ async def test_what_a_process_said_last_is_heard_after_its_end(monkeypatch: pyte
         assert [report.event.name for report in listener.heard] == ["PreToolUse"]
 
 
+async def test_two_clis_of_one_conversation_are_told_apart() -> None:
+    """It is resumed in a second CLI while the first still has it."""
+    looked: list[Connection] = []
+    listener = Listener()
+    with (
+        subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as first,
+        subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as second,
+    ):
+        callers = {
+            Connection(("127.0.0.1", process.pid), ("127.0.0.1", 2)): Caller(
+                Peer(process.pid, start_of(process.pid) or "", "/w", "qwen", ()), "Qwen Code", "1"
+            )
+            for process in (first, second)
+        }
+
+        def find_caller(connection: Connection) -> Caller:
+            looked.append(connection)
+            return callers[connection]
+
+        async with anyio.create_task_group() as tasks:
+            handler = HookHandler(
+                tasks,
+                States(),
+                HookReviews(FakeEditor(), {}),
+                [listener],
+                find_caller=find_caller,
+                sessions=lambda: (),
+                changed=lambda: None,
+                answered=lambda _: None,
+            )
+            of_first, of_second = callers
+
+            async def call(connection: Connection, name: str, **fields: str) -> None:
+                body = {"hook_event_name": name, "session_id": "s", **fields}
+                await handler.take(HookCall(json.dumps(body).encode(), False, connection))
+
+            def activity(process: subprocess.Popen[bytes]) -> str | None:
+                state = handler.states.get(process.pid)
+                return state and state.activity
+
+            await call(of_first, "SessionStart")
+            await call(of_first, "UserPromptSubmit", prompt="x")
+            # Its process is looked for as seldom as can be.
+            assert looked == [of_first]
+            assert (activity(first), activity(second)) == ("working", None)
+            await call(of_second, "SessionStart")
+            assert (activity(first), activity(second)) == ("working", "idle")
+            await call(of_first, "Stop")
+            await call(of_second, "UserPromptSubmit", prompt="y")
+            assert (activity(first), activity(second)) == ("idle", "working")
+            first.kill()
+            with anyio.fail_after(TIMEOUT_S):
+                await listener.has_ended.wait()
+            looked.clear()
+            await call(of_second, "Stop")
+            assert looked == []
+            assert activity(second) == "idle"
+            second.kill()
+            tasks.cancel_scope.cancel()
+
+
 async def test_the_layer_names_what_listeners_hear_of_and_what_is_added(tmp_path: Any) -> None:
     def addition(settings: Settings, port: int, secret: str) -> JsonObject:
         server = {"httpUrl": f"http://127.0.0.1:{port}/tools", "headers": {"Authorization": f"Bearer {secret}"}}
