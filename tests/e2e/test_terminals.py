@@ -24,7 +24,10 @@ def test_clis_in_terminals_of_one_project(stage: Stage) -> None:
     # This Emacs is the editor of what is typed.
     stage.screen.type("half a line", seen="half a line")
     stage.emacs.eval('(with-current-buffer "*qwen: project*" (vterm-send-key "x" nil nil t))')
-    stage.screen.wait_for(re.compile("^When done with a buffer, type C-x #", re.MULTILINE))
+    # Soon that the context is told takes its place on the screen.
+    stage.screen.wait_until(
+        lambda: "When done with a buffer, type C-x #" in stage.emacs.buffer_text("*Messages*"), "a text to edit"
+    )
     stage.screen.keys("M->")
     stage.screen.type(" and the rest")
     # The CLI waits for its editor and reads nothing: what is said to it meanwhile must come from keys.
@@ -51,12 +54,20 @@ def test_clis_in_terminals_of_one_project(stage: Stage) -> None:
     assert stage.emacs.eval(TERMINALS) == "2"
 
     # A third with the same arguments in place of the second.
+    process = '(process-id (get-buffer-process "*qwen: project*<2>"))'
+    before = stage.emacs.eval(process)
     stage.emacs.command("qwen-companion-restart")
     stage.screen.wait_for("End the CLI in")
     stage.screen.type("yes")
     stage.screen.keys("Enter")
-    stage.emacs.wait_until(f"(and (= 2 {TERMINALS}) (= 2 (length (qwen-companion-backend-sessions))))")
-    stage.screen.wait_for(re.compile(r"> remember the teapot(?s:.*)Type your message"))
+    stage.emacs.wait_until(
+        f"(and (= 2 {TERMINALS}) (/= {before} {process}) (= 2 (length (qwen-companion-backend-sessions))))"
+    )
+    # What the second one showed is like it.
+    resumed = re.compile(r"> remember the teapot(?s:.*)Type your message")
+    stage.screen.wait_until(
+        lambda: resumed.search(stage.emacs.buffer_text("*qwen: project*<2>")), "the conversation in the third terminal"
+    )
 
     stage.emacs.eval(PASTE_IMAGE)
     # The CLI takes the mention of an image for the image.
