@@ -102,9 +102,8 @@ def stream_half(stage: Stage, chat: str, prompt: str, word: str) -> threading.Ev
     return more
 
 
-def test_several_sessions_in_one_emacs(stage: Stage) -> None:
-    stage.start_emacs(stage.sandbox.greeting, forms=NAMED)
-    start_daemon(stage)
+def test_several_sessions_in_one_emacs(stage: Stage, serve: Serve) -> None:
+    connect_daemon(stage, serve, NAMED)
     # Two stream side by side.
     begin(stage)
     alpha_goes_on = stream_half(stage, named("tell alpha"), "tell alpha", "alpha")

@@ -28,10 +28,15 @@ COLLECT = """
 
 
 def start(stage: Stage, *forms: str) -> None:
-    """Start Emacs with the use of daemons turned on."""
-    stage.start_emacs(stage.sandbox.greeting, forms=(ENABLE, COLLECT, *forms))
+    """Start Emacs with the use of daemons turned on; it has none."""
+    enable(stage, *forms)
     leave_daemon(stage)
     stage.emacs.eval("(setq reports nil)")
+
+
+def enable(stage: Stage, *forms: str) -> None:
+    """Start Emacs with the use of daemons turned on; it may have one of an earlier test."""
+    stage.start_emacs(stage.sandbox.greeting, forms=(ENABLE, COLLECT, *forms))
 
 
 def assert_unseen(stage: Stage, *hidden: str) -> None:
@@ -68,6 +73,40 @@ def test_it_is_off(stage: Stage) -> None:
     assert "Daemon" not in stage.emacs.text("(qwen-companion--lighter)")
 
 
+def test_connected_with_the_token_of_auth_sources(stage: Stage, serve: Serve) -> None:
+    serve.write_authinfo()
+    start(stage)
+    # Not on Emacs's own command line; a user and password there are of no use, and do no harm.
+    url = serve.url.replace("//", f"//me:{serve.token}@")
+    stage.emacs.eval(f"(progn (setq qwen-companion-daemon-url {lisp_string(url)}) nil)")
+    stage.emacs.command("qwen-companion-daemon-connect")
+    # Whose files and credentials these are.
+    stage.screen.wait_for(re.compile(r"qwen serve at 127\.0\.0\.1:\d+, workspace"))
+    stage.screen.wait_for(re.compile(r" Daemon(?!:)"))
+    assert_unseen(stage, serve.token)
+
+
+def test_a_wrong_token_is_said_and_not_shown(stage: Stage, serve: Serve) -> None:
+    serve.write_authinfo("something-else")
+    start(stage, f"(setq qwen-companion-daemon-url {lisp_string(serve.url)})")
+    stage.emacs.command("qwen-companion-daemon-connect")
+    stage.screen.wait_for("Daemon:refused")
+    stage.screen.wait_for("does not accept the token")
+    assert_unseen(stage, serve.token, "something-else")
+    # The user mends it.
+    serve.write_authinfo()
+    stage.emacs.eval("(auth-source-forget-all-cached)")
+    stage.emacs.command("qwen-companion-daemon-connect")
+    stage.screen.wait_for(re.compile(r" Daemon(?!:)"))
+
+
+def test_plain_http_to_another_machine_is_refused(stage: Stage) -> None:
+    start(stage, '(setq qwen-companion-daemon-url "http://192.0.2.1:4170")')
+    stage.emacs.command("qwen-companion-daemon-connect")
+    stage.screen.wait_for("Daemon:refused")
+    assert "Plain HTTP to 192.0.2.1" in stage.emacs.buffer_text("*Messages*")
+
+
 def test_started_used_and_stopped(stage: Stage) -> None:
     start(stage)
     start_daemon(stage)
@@ -101,19 +140,9 @@ def test_started_used_and_stopped(stage: Stage) -> None:
     assert stage.emacs.text("(qwen-companion-daemon-lighter)") == ""
 
 
-@pytest.mark.ends_stage
-def test_it_ends_with_emacs_killed(stage: Stage) -> None:
-    start(stage)
-    start_daemon(stage)
-    processes = daemons(stage)
-    assert len(processes) == 2
-    stage.emacs.process.kill()
-    for process in processes:
-        assert has_ended(process, PATIENCE)
-
-
+# From here on each test may have the daemon of the one before it.
 def test_it_ends_with_the_backend_killed_and_another_takes_its_place(stage: Stage) -> None:
-    start(stage)
+    enable(stage)
     start_daemon(stage)
     processes = daemons(stage)
     stage.emacs.eval("(setq reports nil)")
@@ -125,7 +154,7 @@ def test_it_ends_with_the_backend_killed_and_another_takes_its_place(stage: Stag
 
 
 def test_one_that_ends_by_itself_is_missed(stage: Stage) -> None:
-    start(stage)
+    enable(stage)
     start_daemon(stage)
     _, daemon = daemons(stage)
     daemon.kill()
@@ -134,35 +163,12 @@ def test_one_that_ends_by_itself_is_missed(stage: Stage) -> None:
     start_daemon(stage)
 
 
-def test_connected_with_the_token_of_auth_sources(stage: Stage, serve: Serve) -> None:
-    serve.write_authinfo()
-    start(stage)
-    # Not on Emacs's own command line; a user and password there are of no use, and do no harm.
-    url = serve.url.replace("//", f"//me:{serve.token}@")
-    stage.emacs.eval(f"(progn (setq qwen-companion-daemon-url {lisp_string(url)}) nil)")
-    stage.emacs.command("qwen-companion-daemon-connect")
-    # Whose files and credentials these are.
-    stage.screen.wait_for(re.compile(r"qwen serve at 127\.0\.0\.1:\d+, workspace"))
-    stage.screen.wait_for(re.compile(r" Daemon(?!:)"))
-    assert_unseen(stage, serve.token)
-
-
-def test_a_wrong_token_is_said_and_not_shown(stage: Stage, serve: Serve) -> None:
-    serve.write_authinfo("something-else")
-    start(stage, f"(setq qwen-companion-daemon-url {lisp_string(serve.url)})")
-    stage.emacs.command("qwen-companion-daemon-connect")
-    stage.screen.wait_for("Daemon:refused")
-    stage.screen.wait_for("does not accept the token")
-    assert_unseen(stage, serve.token, "something-else")
-    # The user mends it.
-    serve.write_authinfo()
-    stage.emacs.eval("(auth-source-forget-all-cached)")
-    stage.emacs.command("qwen-companion-daemon-connect")
-    stage.screen.wait_for(re.compile(r" Daemon(?!:)"))
-
-
-def test_plain_http_to_another_machine_is_refused(stage: Stage) -> None:
-    start(stage, '(setq qwen-companion-daemon-url "http://192.0.2.1:4170")')
-    stage.emacs.command("qwen-companion-daemon-connect")
-    stage.screen.wait_for("Daemon:refused")
-    assert "Plain HTTP to 192.0.2.1" in stage.emacs.buffer_text("*Messages*")
+@pytest.mark.ends_stage
+def test_it_ends_with_emacs_killed(stage: Stage) -> None:
+    enable(stage)
+    start_daemon(stage)
+    processes = daemons(stage)
+    assert len(processes) == 2
+    stage.emacs.process.kill()
+    for process in processes:
+        assert has_ended(process, PATIENCE)
