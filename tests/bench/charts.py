@@ -38,7 +38,8 @@ text { font: 12px system-ui, sans-serif; fill: #1f2328; }
 }
 """
 
-_NUMBER = r"(-?\d+(?:\.\d+)?)"
+# Not that of "p50".
+_NUMBER = r"(?<![\w.])(-?\d+(?:\.\d+)?)"
 
 
 @dataclass(frozen=True)

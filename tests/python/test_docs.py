@@ -179,14 +179,16 @@ def test_the_pictures_of_the_figures_are_those_of_their_tables() -> None:
     if drawn != pictures:
         raise AssertionError("docs/figures is not what tests/bench/charts.py draws of docs/figures.org")
     assert all(f"[[file:figures/{name}]]" in figures for name in pictures)
-    counted, timed, free = (
+    counted, timed, half, free = (
         "| death | killed | 3 of 4 | all |",
         "| speed | a <b> & c | 22.0 ms beside 10.0 ms, 2.20 times | 2 |",
+        "| speed | a pause: p50, most | 4.0 ms, 9 ms | p50 5 ms |",
         "| load | p50 | 1 ms | - |",
     )
-    assert [bar(row) for row in (counted, timed, free)] == [
+    assert [bar(row) for row in (counted, timed, half, free)] == [
         Bar("killed", "3 of 4 (goal all)", 0.75, None),
         Bar("a <b> & c", "22.0 ms beside 10.0 ms, 2.20 times (goal 2)", 1.1, 0.5),
+        Bar("a pause: p50, most", "4.0 ms, 9 ms (goal p50 5 ms)", 0.8, None),
         None,
     ]
     for picture in [*drawn.values(), *charts(timed).values()]:
