@@ -105,6 +105,11 @@ def serve(output: int) -> int:
 
     from qwen_companion.companion import Companion
 
+    # An interpreter of the user's may have that package.  anyio asks it for the kind of the event loop, and in a plain
+    # callback it does not know.
+    sniffed = getattr(sys.modules.get("sniffio"), "thread_local", None)
+    if sniffed is not None:
+        sniffed.name = "asyncio"
     gc.enable()
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
 

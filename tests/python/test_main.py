@@ -31,6 +31,26 @@ from support import NEVER_GIVEN_UP, PYTHON_DIRECTORY, TIMEOUT_S, Backend, Cli, H
 SECONDS_TO_STOP = stretched(20.0)
 """Stopping takes a quarter of a second, on a machine that is busy for a moment a few."""
 
+SNIFFIO = """\
+import asyncio
+import threading
+from contextvars import ContextVar
+current_async_library_cvar = ContextVar("current_async_library_cvar", default=None)
+thread_local = threading.local()
+class AsyncLibraryNotFoundError(RuntimeError):
+    pass
+def current_async_library():
+    known = getattr(thread_local, "name", None) or current_async_library_cvar.get()
+    try:
+        known = known or asyncio.current_task() and "asyncio"
+    except RuntimeError:
+        pass
+    if not known:
+        raise AsyncLibraryNotFoundError
+    return known
+"""
+"""As much of that package as anyio uses."""
+
 
 def context(path: Path, **more: object) -> str:
     return dumps({"files": [{"path": str(path), "timestamp": 1000}], "active": str(path), **more})
@@ -292,6 +312,17 @@ def test_a_missing_package_is_named(home: Home, tmp_path: Path) -> None:
     assert b"mcp" in done.stderr
     # A module may have the name of a stranger's package.
     assert b"pip install" not in done.stderr
+
+
+def test_a_python_with_sniffio_serves_as_well(home: Home, tmp_path: Path) -> None:
+    # With that package, anyio looks for the event loop in the context of what runs.
+    (tmp_path / "sniffio.py").write_text(SNIFFIO)
+    with Backend(home, settings=f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import sniffio") as backend:
+        assert backend.greet()["port"]
+        backend.cli()
+        backend.emacs.call("stop", "nil")
+        assert backend.exit_code() == 0
+        assert backend.error_text() == ""
 
 
 def test_all_packages_are_looked_for() -> None:
