@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from qwen_companion.errors import CompanionError
 from qwen_companion.frozen import frozen
-from qwen_companion.journal.git import GitError, Index, Listing, write_private
+from qwen_companion.journal.git import GitError, Index, Listing, find_repository, write_private
 from qwen_companion.journal.rules import RecordRules
 from qwen_companion.journal.store import Store
 from qwen_companion.journal.versions import MAX_FILE_BYTES, Loaded, TooLargeError, Version, load
@@ -76,6 +76,11 @@ class Baseline:
         self._complete = os.path.isfile(os.path.join(directory, _COMPLETE))
         self._record: Record = lambda _changes: None
         self._skip: Callable[[bytes], bool] = lambda _path: False
+        self._observed: set[bytes] | None = None
+        """Files that may have been recorded since the index knows them; None before the first look.
+
+        Where such a file has the bytes again that the index knows, git takes it for unchanged within the second.
+        """
 
     @property
     def algorithm(self) -> str:
@@ -92,6 +97,8 @@ class Baseline:
         self._record, self._skip = record, skip
         if not self._complete:
             self._start_anew()
+        if self._observed is None:
+            self._observed = set(self._store.written())
         found = Found()
         waiting = [self._root]
         done: set[str] = set()
@@ -136,6 +143,8 @@ class Baseline:
         if before == after:
             return None
         self._keep([] if loaded is None else [loaded], [] if before is None else [before])
+        if self._observed is not None:
+            self._observed.add(path)
         return Change(path, before, after)
 
     def is_recorded(self, path: bytes) -> bool:
@@ -203,9 +212,10 @@ class Baseline:
 
     def _recorded(self, index: Index, listing: Listing, found: Found) -> list[bytes]:
         """Return those paths of `listing` that may be recorded, and drop the others from `index`."""
+        observed = [_below(path, index) for path in self._observed or () if _is_of(path, index)]
         names = {
             path: os.fsdecode(name)
-            for path in (*listing.changed, *listing.unknown)
+            for path in (*listing.changed, *listing.unknown, *observed)
             if not self._skip(name := index.prefix + path)
         }
         excluded = self.rules.excluded(names.values())
@@ -293,6 +303,8 @@ class Baseline:
             found.changes += changes
         # Last: files that the index takes for unchanged are not read again.
         index.update([path for path in paths if path not in lost])
+        if self._observed:
+            self._observed.difference_update(index.prefix + path for path in paths)
 
     def _keep(self, after: Sequence[Loaded], before: Sequence[Version], sparingly: bool = False) -> None:
         """Keep the bytes of `after`, and those of `before` as long as they can be had."""
@@ -329,6 +341,12 @@ def _absolute(path: bytes, index: Index) -> bytes:
 
 def _below(path: bytes, index: Index) -> bytes:
     return os.path.relpath(path, os.fsencode(index.top))
+
+
+def _is_of(path: bytes, index: Index) -> bool:
+    """Whether the repository that the file `path` is in, or none, is the one of `index`."""
+    repository = find_repository(os.fsdecode(os.path.dirname(path)))
+    return (repository and repository.top) == (index.repository and index.repository.top)
 
 
 def _name(scope: str, root: str) -> str:

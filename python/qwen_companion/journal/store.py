@@ -307,6 +307,11 @@ class Store:
         with self.transaction() as db:
             return db.execute("select 1 from writes where path = ? limit 1", (path,)).fetchone() is not None
 
+    def written(self) -> list[bytes]:
+        """Return the paths of which writes are recorded."""
+        with self.transaction() as db:
+            return [bytes(path) for (path,) in db.execute("select distinct path from writes")]
+
     def last_writes(self, turn: int) -> dict[bytes, int]:
         """Return the number of the last write of each path in `turn`, in order of their first one."""
         with self.transaction() as db:

@@ -286,6 +286,8 @@ def test_submodules_and_repositories_within_are_recorded(project: Project, tmp_p
     # The next one goes on from there.
     turn = project.begin()
     project.write("cloned/a.txt", b"b\n")
+    # Another process goes on.
+    project.reopen()
     project.scan(turn)
     assert project.kinds(turn) == {"cloned/a.txt": "modified"}
 
@@ -654,6 +656,23 @@ def test_the_user_can_save_what_a_command_of_the_agents_wrote_a_moment_ago(proje
     assert not project.record.claim(os.fsencode(path), project.record.look(os.fsencode(path)))
     assert project.kinds(turn) == {"a": "modified"}
     assert project.before("a", turn) == b"a\n"
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_command_that_takes_back_an_edit_within_the_second_is_recorded(any_project: Project, dies: bool) -> None:
+    project = any_project
+    project.write("a", b"a\n")
+    turn = project.begin()
+    project.write("a", b"command\n")
+    project.scan(turn)
+    project.edit(turn, "a", b"tool\n")
+    if dies:
+        project.reopen()
+    project.write("a", b"command\n")
+    project.scan(turn)
+    net = project.net("a", turn)
+    assert net.after is not None
+    assert net.after.data == b"command\n"
 
 
 def test_undoing_is_a_turn_that_can_be_undone(project: Project) -> None:
