@@ -344,7 +344,7 @@ def _below(path: bytes, index: Index) -> bytes:
 
 
 def _is_of(path: bytes, index: Index) -> bool:
-    """Whether the repository that the file `path` is in, or none, is the one of `index`."""
+    """Return whether the file `path` is in the repository of `index`, or in none as that is."""
     repository = find_repository(os.fsdecode(os.path.dirname(path)))
     return (repository and repository.top) == (index.repository and index.repository.top)
 

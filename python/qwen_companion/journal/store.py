@@ -308,7 +308,7 @@ class Store:
             return db.execute("select 1 from writes where path = ? limit 1", (path,)).fetchone() is not None
 
     def written(self) -> list[bytes]:
-        """Return the paths of which writes are recorded."""
+        """Return the paths with recorded writes."""
         with self.transaction() as db:
             return [bytes(path) for (path,) in db.execute("select distinct path from writes")]
 
