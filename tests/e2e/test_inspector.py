@@ -57,6 +57,7 @@ def test_it_shows_what_the_model_is_told(stage: Stage) -> None:
     stage.screen.keys("Enter", "M-m", "C-Space", "M-f", "M-f")
     stage.screen.wait_for("told: line 5, character 18")
     stage.screen.keys("C-x", "o")
+    stage.emacs.wait_until("(with-current-buffer (window-buffer) (derived-mode-p 'vterm-mode))")
     # It takes the other window, and the terminal stays.
     stage.emacs.eval("(qwen-companion-context)")
     screen = stage.screen.wait_for("13 characters selected")

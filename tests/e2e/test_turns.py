@@ -54,6 +54,7 @@ def edit_proposal(stage: Stage) -> None:
     stage.screen.keys("C-x", "o", "C-x", "o", "M->")
     stage.screen.type(EDIT)
     stage.screen.keys("C-x", "o", "C-x", "o")
+    stage.emacs.wait_until("(with-current-buffer (window-buffer) (derived-mode-p 'vterm-mode))")
 
 
 def wait_for_kept_edits(stage: Stage) -> None:
@@ -276,6 +277,7 @@ def test_a_cli_killed_in_a_review_leaves_the_text(stage: Stage) -> None:
     assert stage.emacs.eval(f"(buffer-local-value 'font-lock-mode {proposal})") == "t"
     # The proposal is selected when its review ends: the key comes too late for it, and nothing else gets it.
     stage.screen.keys("C-x", "o", "C-x", "o")
+    stage.emacs.wait_until(f"(eq (window-buffer) {proposal})")
     stage.emacs.eval("(setq qwen-companion-review--late-key-seconds 600)")
     for process in stage.sandbox.clis():
         process.send_signal(signal.SIGKILL)
