@@ -23,14 +23,19 @@ async def test_an_error_is_raised_where_the_result_is_awaited() -> None:
 
 
 async def test_a_result_nobody_waits_for_any_more_is_dropped() -> None:
-    go, done = threading.Event(), asyncio.Event()
+    go, started, done = threading.Event(), asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def work(_: None) -> None:
+        loop.call_soon_threadsafe(started.set)
         go.wait(TIMEOUT_S)
         loop.call_soon_threadsafe(done.set)
 
-    with pytest.raises(asyncio.TimeoutError):
-        await asyncio.wait_for(in_thread(work, None), 0.01)
+    waiting = asyncio.ensure_future(in_thread(work, None))
+    # Cancelled before, it begins no thread.
+    await asyncio.wait_for(started.wait(), TIMEOUT_S)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
     go.set()
     await asyncio.wait_for(done.wait(), TIMEOUT_S)
