@@ -23,6 +23,8 @@ PROGRAM: Final = os.environ.get("EMACS") or "emacs"
 QUIET: Final = (
     "--eval",
     "(setq native-comp-deferred-compilation nil native-comp-jit-compilation nil suggest-key-bindings nil"
+    # At its end, Emacs asks about the file of the menus' history when another one has locked it.
+    " transient-save-history nil"
     # A third of what Emacs does in a test is collecting, by default after each 800 kB.
     " gc-cons-threshold (* 32 1024 1024))",
 )

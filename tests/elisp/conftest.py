@@ -53,6 +53,8 @@ class ErtItem(pytest.Item):
             stderr=subprocess.STDOUT,
             encoding="utf-8",
             errors="replace",
+            # In batch mode a call to a process that has just died would end Emacs, by SIGPIPE.
+            restore_signals=False,
             # One wait after the other may be as long as the limit.
             timeout=5 * limit_s(),
             check=False,
