@@ -805,9 +805,13 @@ It starts programs, which takes longer than the change of the text."
   (when vc-handled-backends
     (cl-pushnew (current-buffer) qwen-companion-follow--vc-buffers)
     (unless qwen-companion-follow--vc-timer
-      (setq qwen-companion-follow--vc-timer
-            (run-with-idle-timer qwen-companion-follow--vc-delay t
-                                 #'qwen-companion-follow--refresh-vc)))))
+      (qwen-companion-follow--refresh-vc-when-idle))))
+
+(defun qwen-companion-follow--refresh-vc-when-idle ()
+  "Refresh version control once Emacs is idle."
+  (setq qwen-companion-follow--vc-timer
+        (run-with-idle-timer qwen-companion-follow--vc-delay nil
+                             #'qwen-companion-follow--refresh-vc)))
 
 (defun qwen-companion-follow--refresh-vc ()
   "Refresh version control until input comes, visible buffers first."
@@ -823,8 +827,12 @@ It starts programs, which takes longer than the change of the text."
       (with-current-buffer buffer
         (vc-refresh-state)
         (force-mode-line-update))))
-  (unless qwen-companion-follow--vc-buffers
-    (qwen-companion-follow--forget-vc)))
+  (setq qwen-companion-follow--vc-timer
+        ;; A file notification counts as input, but Emacs stays idle, and so an idle
+        ;; timer would not run again.
+        (and qwen-companion-follow--vc-buffers
+             (run-at-time qwen-companion-follow--vc-delay nil
+                          #'qwen-companion-follow--refresh-vc-when-idle))))
 
 (defun qwen-companion-follow--forget-vc ()
   "Cancel the refresh of version control."

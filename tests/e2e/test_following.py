@@ -93,6 +93,18 @@ def test_folds_windows_and_narrowing_stay(stage: Stage) -> None:
     # The mode line says of both windows that the file is not what was committed.
     after = stage.screen.wait_for(re.compile(r"book\.org .* Git:.*book\.org .* Git:", re.DOTALL))
     assert windows(after) == [line.replace("line 5.7", "line 5.seven") for line in windows(before)]
+    # A notification of another file comes with the change: Emacs takes it for input, and stays idle.
+    git(stage, "commit", "--quiet", "--all", "-m", "Seven")
+    told = stage.sandbox.tmp / "told"
+    refresh = in_buffer(book, "(qwen-companion-follow--refresh-vc-soon)")
+    stage.emacs.eval(
+        f"(progn (require 'filenotify) (file-notify-add-watch {lisp_string(str(told.parent))} '(change) #'ignore)"
+        f' (make-process :name "tell" :noquery t :command \'("sh" "-c" "echo; : > {told}; cat")'
+        f" :filter (lambda (&rest _) {refresh}))"
+        f' (call-process "sh" nil nil nil "-c" "until [ -e {told} ]; do :; done"))'
+    )
+    stage.screen.wait_for(re.compile(r"book\.org .* Git-.*book\.org .* Git-", re.DOTALL))
+    stage.emacs.eval('(delete-process "tell")')
     assert stage.emacs.text(in_buffer(stage.sandbox.notes, "(buffer-string)")) == "plums"
 
 
