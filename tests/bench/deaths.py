@@ -276,7 +276,7 @@ def _deaths_of_clis(table: Table, rounds: int) -> None:
     table.count(
         "1", "the same, when its process has ended: Emacs is told that its proposal is an orphan", orphans, 3 * rounds
     )
-    edits = ("tests/e2e/test_peers.py::test_a_killed_cli_is_gone_at_once_and_leaves_its_proposal_in_a_buffer",)
+    edits = ("tests/e2e/test_peers.py::test_a_killed_cli_is_gone_and_leaves_its_proposal_in_a_buffer",)
     tests(table, "1", "a killed CLI: the edited proposal is kept in a buffer, real Emacs", *edits)
 
 
