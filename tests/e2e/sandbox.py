@@ -15,6 +15,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -230,6 +231,13 @@ class Sandbox:
             return []
 
     # --- Ending
+
+    def kill_clis(self) -> None:
+        """Kill all CLIs by SIGKILL, children first: with its parent gone one would still end in its own way."""
+        for process in sorted(self.clis(), key=psutil.Process.create_time, reverse=True):
+            # The parent ends by itself when its child has.
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
     def wait_for_end(self, keep: tuple[str, ...] = ()) -> None:
         """Wait until no process of this run is left but those with a name in `keep`.

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-import signal
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -279,8 +278,7 @@ def test_a_cli_killed_in_a_review_leaves_the_text(stage: Stage) -> None:
     stage.screen.keys("C-x", "o", "C-x", "o")
     stage.emacs.wait_until(f"(eq (window-buffer) {proposal})")
     stage.emacs.eval("(setq qwen-companion-review--late-key-seconds 600)")
-    for process in stage.sandbox.clis():
-        process.send_signal(signal.SIGKILL)
+    stage.sandbox.kill_clis()
     wait_for_kept_edits(stage)
     stage.screen.keys("C-c", "C-c")
     stage.screen.wait_for("greeting.py has ended before you answered")

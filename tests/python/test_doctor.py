@@ -168,8 +168,16 @@ def test_a_cli_that_is_served_on_demand_only(environ: dict[str, str]) -> None:
 
 def test_terminals_and_their_environment(tmp_path: Path) -> None:
     def said_of(told: Mapping[str, str], port: int | None, roots: list[str], connected: bool = False) -> str:
-        process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, env={"PATH": os.environ["PATH"], **told})
+        # It is asked when it runs: the kernel has its environment only some time after the start.
+        process = subprocess.Popen(
+            ["sh", "-c", "echo; cat"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={"PATH": os.environ["PATH"], **told},
+        )
         try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"\n"
             terminal = {"name": "*qwen: x*", "pid": process.pid, "directory": str(tmp_path), "connected": connected}
             (check,) = doctor.terminals([terminal], port, roots)
             return f"{check.status} {check.text} -> {check.remedy}"
