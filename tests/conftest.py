@@ -32,8 +32,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Return the number of workers of `-n auto`: one more than processors, since each also waits."""
-    return (os.cpu_count() or 1) + 1
+    """Return the number of workers of `-n auto`: two more than processors, since each also waits."""
+    return (os.cpu_count() or 1) + 2
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
