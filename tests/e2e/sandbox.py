@@ -26,6 +26,7 @@ from clis import QWEN_SETTINGS_FILE, SETTINGS
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 BUILD: Final = CHECKOUT / ".build"
+_COMPILED: Final = BUILD / "eln-cache"
 MARKER: Final = "QWEN_COMPANION_E2E"
 
 GREETING: Final = """\
@@ -85,10 +86,11 @@ class Sandbox:
         self._mark = uuid.uuid4().hex
         for directory in (self.home, self.tmp, self.project, self.run):
             directory.mkdir(mode=0o700)
-        # Emacs compiles some of its own Lisp to machine code: once for all sandboxes.
-        (self.home / ".emacs.d").mkdir(mode=0o700)
-        (BUILD / "eln-cache").mkdir(exist_ok=True)
-        (self.home / ".emacs.d/eln-cache").symlink_to(BUILD / "eln-cache")
+        # Emacs compiles some of its own Lisp to machine code: once for all sandboxes.  Each has a copy, since Emacs
+        # renames such a file for a moment to load it, and another one that starts just then would not find it.
+        _COMPILED.mkdir(exist_ok=True)
+        self._compiled = self.home / ".emacs.d/eln-cache"
+        shutil.copytree(_COMPILED, self._compiled)
         for name, settings in SETTINGS.items():
             self.write_cli_settings(settings, name)
         self.greeting = self.project / "greeting.py"
@@ -276,5 +278,13 @@ class Sandbox:
             raise LeftoverError(f"files left behind: {', '.join(map(str, left))}")
 
     def remove(self) -> None:
-        """Delete the directories."""
+        """Delete the directories; keep what Emacs has compiled."""
+        for path in self._compiled.glob("*/*.eln"):
+            kept = _COMPILED / path.relative_to(self._compiled)
+            if not kept.exists():
+                kept.parent.mkdir(exist_ok=True)
+                # Whole from the start for others, who may copy the folder just now.
+                unfinished = BUILD / self.root.name
+                shutil.copyfile(path, unfinished)
+                unfinished.replace(kept)
         shutil.rmtree(self.root)
