@@ -458,8 +458,8 @@ DROPPED-P is a predicate of a change.  nil means that there is no file."
 
 (defun qwen-companion-changes-file-swap (file list turn label)
   "Swap each of LIST in FILE: undo it, or bring it back if it is undone.
-All of them are undone, or none.  TURN is the id of the turn that this
-undoes, LABEL says what is done, for the journal.  Return what has
+All of them are undone, or none.  TURN is the id of the turn that they
+belong to, LABEL says what is done, for the journal.  Return what has
 become of it, see `qwen-companion-undo-run'."
   (let* ((undo (not (qwen-companion-hunks-change-text (car list))))
          (difference (qwen-companion-changes-file-difference file))
@@ -480,7 +480,7 @@ become of it, see `qwen-companion-undo-run'."
                         :base base :target target
                         :base-mode (and base (or after-mode before-mode))
                         :target-mode (and target (or after-mode before-mode))))
-                 turn label))))
+                 turn label (not undo)))))
     (when (memq result '(written unsaved same))
       (qwen-companion-changes-file--note file difference list undo))
     result))

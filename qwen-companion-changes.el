@@ -1142,8 +1142,8 @@ to happen.  \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-bring-b
         (user-error "%s has just changed; look at what is shown now" name)))
     (let ((result (qwen-companion-changes-file-swap
                    view changes
-                   (qwen-companion-changes--undone-turn
-                    (qwen-companion-changes--group-at-point) (list path) undo)
+                   (qwen-companion-changes--turn-of
+                    (qwen-companion-changes--group-at-point) (list path))
                    (format "%s %d change%s of %s"
                            (if undo "Undo" "Bring back") (length changes)
                            (if (cdr changes) "s" "") name))))
@@ -1169,14 +1169,15 @@ PATH nil means all files of GROUP."
     (let* ((steps (mapcar (lambda (path)
                             (qwen-companion-changes--step group path undo))
                           paths))
-           (turn (qwen-companion-changes--undone-turn group paths undo))
+           (turn (qwen-companion-changes--turn-of group paths))
            (results (qwen-companion-undo-run
                      steps turn
                      (format "%s %s" (if undo "Undo" "Bring back")
                              (if path
                                  (file-name-nondirectory
                                   (qwen-companion-untrusted-path path))
-                               (qwen-companion-changes--title group))))))
+                               (qwen-companion-changes--title group)))
+                     (not undo))))
       (qwen-companion-changes--reload paths)
       (qwen-companion-changes--update)
       (qwen-companion-changes--report results undo))))
@@ -1189,26 +1190,16 @@ PATH nil means all files of GROUP."
       (let ((files (qwen-companion-changes--group-files group)))
         (and (listp files) files)))))
 
-(defun qwen-companion-changes--undone-turn (group paths undo)
-  "Return the id of the turn that is undone with PATHS of GROUP, or nil.
-If UNDO is nil, they are brought back: that undoes the newest undoing."
-  (let ((turn (if (eq 'turn (qwen-companion-changes--group-scope group))
-                  (qwen-companion-changes--group-turn group)
-                (cl-loop for turn in (qwen-companion-journal-turns)
-                         when (and (eq 'agent (qwen-companion-turn-who turn))
-                                   (qwen-companion-changes--touches-p turn paths))
-                         return (qwen-companion-turn-id turn)))))
-    (or (and turn (not undo)
-             (when-let* ((undoing (cl-find-if
-                                   (lambda (undoing)
-                                     (qwen-companion-changes--touches-p undoing paths))
-                                   (qwen-companion-changes--undoings turn))))
-               (qwen-companion-turn-id undoing)))
-        turn)))
-
-(defun qwen-companion-changes--touches-p (turn paths)
-  "Return non-nil when one of PATHS was changed in TURN."
-  (cl-some (lambda (path) (qwen-companion-changes--file-of turn path)) paths))
+(defun qwen-companion-changes--turn-of (group paths)
+  "Return the id of the turn that PATHS of GROUP belong to, or nil."
+  (if (eq 'turn (qwen-companion-changes--group-scope group))
+      (qwen-companion-changes--group-turn group)
+    (cl-loop for turn in (qwen-companion-journal-turns)
+             when (and (eq 'agent (qwen-companion-turn-who turn))
+                       (cl-some (lambda (path)
+                                  (qwen-companion-changes--file-of turn path))
+                                paths))
+             return (qwen-companion-turn-id turn))))
 
 (defun qwen-companion-changes--undoings (id)
   "Return each turn by which a part of the turn ID is undone, newest first.

@@ -235,12 +235,14 @@ seconds at the latest.  For commands only: it waits."
                                   (expand-file-name buffer-file-truename))))
            (qwen-companion-roots-published)))
 
-(defun qwen-companion-journal-wrote (paths &optional undo-of label)
+(defun qwen-companion-journal-wrote (paths &optional undo-of label bring-back)
   "Report that a command of the user has written PATHS.
-UNDO-OF non-nil is the turn that this undoes, and LABEL says so."
+UNDO-OF non-nil is the turn that this undoes, and LABEL says so.
+BRING-BACK non-nil means that it was undone and is there again."
   (qwen-companion-backend-call
    'journal-wrote (append (list :paths paths)
-                          (and undo-of (list :undo-of undo-of :label label)))))
+                          (and undo-of (list :undo-of undo-of :label label
+                                            :bring-back bring-back)))))
 
 ;;; What was proposed
 

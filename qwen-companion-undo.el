@@ -123,8 +123,8 @@ deleted.  With BRING-BACK non-nil, do the change again instead."
       (string-prefix-p "\xff\xfe" bytes)
       (string-prefix-p "\xfe\xff" bytes)))
 
-(defun qwen-companion-undo-run (list turn label)
-  "Take each step of LIST in order to undo TURN.
+(defun qwen-companion-undo-run (list turn label &optional bring-back)
+  "Take each step of LIST in order to undo TURN, or to BRING-BACK it.
 Tell the journal so; LABEL says what is done.
 Return an alist of the files and the outcome for each: `written',
 `unsaved' (it is in a buffer that had unsaved text), `conflict' (marked
@@ -148,7 +148,7 @@ why the file was left as it is."
                 (push path written)))
             (push (cons path result) results)))
       (when written
-        (qwen-companion-journal-wrote (nreverse written) turn label)))
+        (qwen-companion-journal-wrote (nreverse written) turn label bring-back)))
     (nreverse results)))
 
 (defun qwen-companion-undo--take (step)

@@ -162,8 +162,10 @@ A text that is nil removes the line."
     (qwen-companion-changes-test-press "u")
     (qwen-companion-changes-test-settle)
     (should-not (string-search "undone  Prompt" (qwen-companion-changes-test-text)))
-    (should (equal '("one" "undo-1")
-                   (mapcar (lambda (wrote) (plist-get wrote :undo-of))
+    (should (equal '(("one" nil) ("one" t))
+                   (mapcar (lambda (wrote)
+                             (list (plist-get wrote :undo-of)
+                                   (plist-get wrote :bring-back)))
                            (qwen-companion-test-sent 'journal-wrote))))
     ;; Also where more than a turn is shown.
     (qwen-companion-changes-show-unseen)

@@ -37,7 +37,7 @@ async def answer(journal: Journal, call: JournalCall) -> JournalReply | None:
     elif isinstance(call, JournalSeen):
         journal.mark(call.turn, call.path, call.hunks, call.seen)
     elif isinstance(call, JournalWrote):
-        await journal.wrote(call.paths, call.undo_of, call.label)
+        await journal.wrote(call.paths, call.undo_of, call.label, call.bring_back)
     else:
         try:
             return await _reply(journal, call)

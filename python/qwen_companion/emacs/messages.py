@@ -279,11 +279,13 @@ class JournalWrote:
     """`journal-wrote`: Emacs itself has just written, renamed or deleted `paths`.
 
     `undo_of` is the turn that this undid, and `label` what was undone in words; None where it is the user's own work.
+    With `bring_back` a part of that turn that was undone is there again.
     """
 
     paths: tuple[str, ...]
     undo_of: str | None
     label: str | None
+    bring_back: bool = False
 
 
 @frozen

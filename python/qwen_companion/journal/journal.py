@@ -744,13 +744,22 @@ class Journal:
 
     # --- What the user does ---
 
-    async def wrote(self, paths: Sequence[str], undo_of: str | None, label: str | None) -> None:
-        """Record that Emacs has written `paths`: the user's own work, or an undo of a part of the turn `undo_of`."""
+    async def wrote(
+        self, paths: Sequence[str], undo_of: str | None, label: str | None, bring_back: bool = False
+    ) -> None:
+        """Record that Emacs has written `paths`: the user's own work, or an undo of a part of the turn `undo_of`.
+
+        With `bring_back`, a part of that turn that was undone is there again.
+        """
         for root in list(self._roots.values()):
             names = [path for each in paths if (path := root.record.name_in(each)) is not None]
             undone = None if undo_of is None else root.record.number(undo_of)
             if undone is not None:
-                root.do(lambda root=root, undone=undone, names=names: self._undo(root, undone, label or "Undo", names))
+
+                def undo(root: _Root = root, undone: int = undone, names: Sequence[bytes] = names) -> None:
+                    self._undo(root, undone, label or "Undo", names, bring_back)
+
+                root.do(undo)
             elif undo_of is None:
                 for path in names:
                     root.reserved[path] += 1
@@ -763,11 +772,12 @@ class Journal:
         root.record.claim(path, loaded)
         root.changed.update(running.number for running in root.running.values() if running.number is not None)
 
-    def _undo(self, root: _Root, undone: int, label: str, paths: Sequence[bytes]) -> None:
-        turn = root.record.undo(undone, _shortened(label), paths, _now())
+    def _undo(self, root: _Root, undone: int, label: str, paths: Sequence[bytes], bring_back: bool) -> None:
+        turn = root.record.undo(undone, _shortened(label), paths, _now(), bring_back)
         root.changed.add(undone)
         if turn is not None:
-            root.changed.add(turn.id)
+            # For what is brought back, an undoing that Emacs may not have known of.
+            root.changed.update(number for number in (turn.id, turn.undone) if number is not None)
 
     def mark(self, turn: str, path: str | None, hunks: Sequence[str], seen: bool) -> None:
         """The user has `seen` something of `turn`, or takes that back."""

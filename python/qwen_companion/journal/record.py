@@ -276,15 +276,20 @@ class Record:
         """Tell the user `text` with `turn`."""
         self._store.add_note(turn, text)
 
-    def undo(self, undone: int, label: str, paths: Sequence[bytes], time: int) -> TurnRow | None:
+    def undo(
+        self, undone: int, label: str, paths: Sequence[bytes], time: int, bring_back: bool = False
+    ) -> TurnRow | None:
         """Record that the user wrote `paths` to undo a part of the turn `undone`; return None if nothing changed.
 
-        Hunks of it that are undone one after the other form one turn.
+        With `bring_back` the user undid the newest undoing of that turn.  Hunks that are undone one after the other are
+        one turn.  RecordError.
         """
-        of = self._store.turn(undone)
-        if of is None:
-            raise RecordError("the turn is not recorded any more")
         with self._lock:
+            if bring_back:
+                undone = self._undoing(undone, paths) or undone
+            of = self._store.turn(undone)
+            if of is None:
+                raise RecordError("the turn is not recorded any more")
             last = self._store.last_turn()
             if last is None or last.undone != undone or time > (last.end or 0) + ONE_GO_MS:
                 row = TurnRow(0, of.session, of.client, UNDO, label, time, time, undone, (), None, None)
@@ -301,7 +306,29 @@ class Record:
                 self._store.rename(turn.id, self._go_label(turn))
             if of.source != UNDO:
                 self._store.note_undone(of.session, undone, paths)
+            else:
+                self._note_brought_back(undone, paths)
             return turn
+
+    def _undoing(self, undone: int, paths: Sequence[bytes]) -> int | None:
+        """Return the newest turn that undid the turn `undone` in one of `paths` and is not brought back there."""
+        by = {turn.id: turn.undone for turn in self._store.turns()}
+        for turn in sorted((turn for turn, of in by.items() if of == undone), reverse=True):
+            if any(self._changes(path, _since(turn, by)) for path in paths):
+                return turn
+        return None
+
+    def _note_brought_back(self, turn: int, paths: Sequence[bytes]) -> None:
+        """Leave untold in which of `paths` nothing is undone any more of the turn that `turn` and its like undid."""
+        by = {each.id: each.undone for each in self._store.turns()}
+        first = _first(turn, by)
+        undoings = _since(first, by) - {first}
+        self._store.forget_undone(first, [path for path in paths if not self._changes(path, undoings)])
+
+    def _changes(self, path: bytes, turns: Collection[int]) -> bool:
+        """Return whether `turns` together changed `path`, or may have."""
+        net = self._net(path, turns, to_now=False)
+        return net is None or net.kind is not None
 
     def _go_label(self, turn: TurnRow) -> str:
         """Return a label for the steps undone in `turn`."""
@@ -555,6 +582,15 @@ class Record:
 def _first(turn: int, undone: Mapping[int, int | None]) -> int:
     """Return the turn that `turn` and those that it undid began with."""
     return turn if (of := undone.get(turn)) is None else _first(of, undone)
+
+
+def _since(turn: int, undone: Mapping[int, int | None]) -> set[int]:
+    """Return `turn` and all that undid it, undid that, and so on."""
+    found = {turn}
+    for later in sorted(undone):
+        if undone[later] in found:
+            found.add(later)
+    return found
 
 
 def _depth(turn: int, undone: Mapping[int, int | None]) -> int:

@@ -350,6 +350,11 @@ class Store:
         with self.transaction() as db:
             db.executemany("insert or replace into undone values(?, ?, ?)", ((turn, session, path) for path in paths))
 
+    def forget_undone(self, turn: int, paths: Iterable[bytes]) -> None:
+        """Do not tell the agent of `turn` in `paths` any more."""
+        with self.transaction() as db:
+            db.executemany("delete from undone where turn = ? and path = ?", ((turn, path) for path in paths))
+
     def take_undone(self, session: str) -> list[tuple[int, bytes]]:
         """Return the turns and paths to tell the agent of `session`, and forget them."""
         with self.transaction() as db:

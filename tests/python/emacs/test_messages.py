@@ -346,6 +346,8 @@ def test_requests_about_the_journal(spool: Spool) -> None:
     assert parsed("spans", '(:id 1 :path "/a")') == JournalSpans(1, "/a")
     assert parsed("seen", '(:turn "t" :hunks ("k") :seen t)') == JournalSeen("t", None, ("k",), True)
     assert parsed("wrote", '(:paths ("/a") :undo-of "t" :label "l")') == JournalWrote(("/a",), "t", "l")
+    back = parsed("wrote", '(:paths ("/a") :undo-of "t" :label "l" :bring-back t)')
+    assert back == JournalWrote(("/a",), "t", "l", True)
     assert parsed("busy", '(:id 1 :paths ("/a") :wait t)') == JournalBusy(1, ("/a",), True)
     assert parsed("forget", "(:id 1 :root nil)") == JournalForget(1, None)
     for wrong in ("turn", 'session :turn "t"', "other"):

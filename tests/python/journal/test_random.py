@@ -148,7 +148,8 @@ class Model:
         if text is not None:
             self.values[name] = [pairs[n][0] if n in pairs else value for n, value in enumerate(values)]
             path.write_bytes(text)
-            row = self.project.record.undo(undo or turn, "Undo", [os.fsencode(path)], 1000 + self.steps)
+            row = self.project.record.undo(turn, "Undo", [os.fsencode(path)], 1000 + self.steps, back)
+            assert row is None or row.undone == (undo or turn)
             # What is undone is brought back the next time.
             self.undone[turn, name] = None if row is None or back else row.id
 

@@ -15,7 +15,7 @@ from journal_project import SHELL, Project
 from qwen_companion.journal.baselines import LimitError
 from qwen_companion.journal.git import GitError
 from qwen_companion.journal.record import ONE_GO_MS, Cause, NoRecordError, Record, RecordError, Scope
-from qwen_companion.journal.store import MAX_AGE_MS
+from qwen_companion.journal.store import MAX_AGE_MS, TurnRow
 from qwen_companion.journal.versions import Loaded, load
 from qwen_companion.privacy.options import Options
 
@@ -697,6 +697,34 @@ def test_undoing_is_a_turn_that_can_be_undone(project: Project) -> None:
     assert project.record.take_undone("s") == []
     # What changes nothing is none.
     assert project.record.undo(turn, "Undo the turn", paths, 4000) is None
+
+
+def test_what_is_brought_back_at_once_undoes_the_undoing(project: Project) -> None:
+    """Emacs names the agent's turn: it may not yet know that of the undoing."""
+    project.commit(a=b"a\n", b=b"b\n")
+    turn = project.begin()
+    project.edit(turn, "a", b"agent\n")
+    project.edit(turn, "b", b"agent\n")
+    project.end(turn)
+
+    def write(name: str, data: bytes, label: str, bring_back: bool = False) -> TurnRow:
+        path = os.fsencode(project.write(name, data))
+        row = project.record.undo(turn, label, [path], 3000, bring_back)
+        assert row is not None
+        return row
+
+    undone = write("a", b"a\n", "Undo a")
+    back = write("a", b"agent\n", "Bring back a", bring_back=True)
+    assert (back.undone, back.prompt) == (undone.id, "Bring back a")
+    again = write("b", b"b\n", "Undo b")
+    assert (again.undone, again.prompt) == (turn, "Undo b")
+    # The agent is not told of what is there again.
+    assert project.record.take_undone("s") == [str(project.root / "b")]
+    # Not the undoing of another file, nor one that is brought back already.
+    assert write("b", b"agent\n", "Bring back b", bring_back=True).undone == again.id
+    once_more = write("a", b"a\n", "Undo a once more")
+    assert write("a", b"agent\n", "Bring back a", bring_back=True).undone == once_more.id
+    assert project.record.take_undone("s") == []
 
 
 def test_hunks_undone_one_after_the_other_are_one_turn(project: Project) -> None:
