@@ -54,19 +54,25 @@ def _scope(file: str) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Group the tests that share a stage, and put slow tests first, so that none of them starts last.
+    """Group the tests that share a stage, large groups first, so that none of them starts last.
 
-    Within a group, tests that need a fresh stage come first, then those that leave it with its CLI, then those that end
-    the CLI, and last those that end the stage.
+    Groups of each directory are spread over the whole run: some compute, others wait.  Within a group, tests that need
+    a fresh stage come first, then those that leave it with its CLI, then those that end the CLI, and last those that
+    end the stage.
     """
-    order = {"lint": 0, "e2e": 1, "elisp": 2}
     scopes = {item: _scope(item.nodeid.split("::")[0]) for item in items}
+    directories = {scopes[item]: item.path.relative_to(TESTS).parts[0] for item in items}
     sizes = Counter(scopes.values())
+    ranks: dict[str, float] = {}
+    for directory, total in Counter(directories.values()).items():
+        of_it = sorted((-sizes[scope], scope) for scope in directories if directories[scope] == directory)
+        ranks.update({scope: number / total for number, (_, scope) in enumerate(of_it)})
 
-    def key(item: pytest.Item) -> tuple[int, int, str, int]:
+    def key(item: pytest.Item) -> tuple[bool, float, str, int]:
         places = {"fresh_stage": -1, "ends_cli": 1, "ends_stage": 2}
         place = next((place for name, place in places.items() if item.get_closest_marker(name)), 0)
-        return order.get(item.path.relative_to(TESTS).parts[0], 3), -sizes[scopes[item]], scopes[item], place
+        scope = scopes[item]
+        return directories[scope] != "lint", ranks[scope], scope, place
 
     items.sort(key=key)
 
