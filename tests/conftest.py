@@ -56,9 +56,9 @@ def _scope(file: str) -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Group the tests that share a stage, large groups first, so that none of them starts last.
 
-    Groups of each directory are spread over the whole run: some compute, others wait.  Within a group, tests that need
-    a fresh stage come first, then those that leave it with its CLI, then those that end the CLI, and last those that
-    end the stage.
+    Groups of each directory are spread over the run, since some compute and others wait: end-to-end tests, of which one
+    alone can take a minute, over its first three quarters.  Within a group, tests that need a fresh stage come first,
+    then those that leave it with its CLI, then those that end the CLI, and last those that end the stage.
     """
     scopes = {item: _scope(item.nodeid.split("::")[0]) for item in items}
     directories = {scopes[item]: item.path.relative_to(TESTS).parts[0] for item in items}
@@ -66,7 +66,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ranks: dict[str, float] = {}
     for directory, total in Counter(directories.values()).items():
         of_it = sorted((-sizes[scope], scope) for scope in directories if directories[scope] == directory)
-        ranks.update({scope: number / total for number, (_, scope) in enumerate(of_it)})
+        share = 0.75 if directory == "e2e" else 1
+        ranks.update({scope: share * number / total for number, (_, scope) in enumerate(of_it)})
 
     def key(item: pytest.Item) -> tuple[bool, float, str, int]:
         places = {"fresh_stage": -1, "ends_cli": 1, "ends_stage": 2}
