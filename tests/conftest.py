@@ -26,6 +26,7 @@ _STAGE: Final = re.compile(r'^pytestmark = pytest\.mark\.reuses_stage\("(.+)"\)'
 
 def pytest_configure(config: pytest.Config) -> None:
     """Set the limit of all waits, and show a line for each file of unit tests and each other test as it ends."""
+    config.addinivalue_line("markers", "long: takes half a minute or more, and so comes first")
     if not hasattr(config, "workerinput"):
         limit = set_limit()
         config.pluginmanager.register(_Progress(config, limit), "progress")
@@ -54,26 +55,26 @@ def _scope(file: str) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Group the tests that share a stage, large groups first, so that none of them starts last.
+    """Group the tests that share a stage, long and large groups first, so that none of them starts last.
 
-    Groups of each directory are spread over the run, since some compute and others wait: end-to-end tests, of which one
-    alone can take a minute, over its first three quarters.  Within a group, tests that need a fresh stage come first,
-    then those that leave it with its CLI, then those that end the CLI, and last those that end the stage.
+    Groups of each directory are spread over the whole run: some compute, others wait.  Within a group, tests that need
+    a fresh stage come first, then those that leave it with its CLI, then those that end the CLI, and last those that
+    end the stage.
     """
     scopes = {item: _scope(item.nodeid.split("::")[0]) for item in items}
     directories = {scopes[item]: item.path.relative_to(TESTS).parts[0] for item in items}
+    long = {scopes[item] for item in items if directories[scopes[item]] == "lint" or item.get_closest_marker("long")}
     sizes = Counter(scopes.values())
     ranks: dict[str, float] = {}
     for directory, total in Counter(directories.values()).items():
         of_it = sorted((-sizes[scope], scope) for scope in directories if directories[scope] == directory)
-        share = 0.75 if directory == "e2e" else 1
-        ranks.update({scope: share * number / total for number, (_, scope) in enumerate(of_it)})
+        ranks.update({scope: number / total for number, (_, scope) in enumerate(of_it)})
 
     def key(item: pytest.Item) -> tuple[bool, float, str, int]:
         places = {"fresh_stage": -1, "ends_cli": 1, "ends_stage": 2}
         place = next((place for name, place in places.items() if item.get_closest_marker(name)), 0)
         scope = scopes[item]
-        return directories[scope] != "lint", ranks[scope], scope, place
+        return scope not in long, ranks[scope], scope, place
 
     items.sort(key=key)
 

@@ -7,6 +7,8 @@ import os
 import select
 from pathlib import Path
 
+import pytest
+
 from editor import lisp_string
 from sandbox import NODE_OPTIONS
 from stage import Stage
@@ -17,6 +19,7 @@ SILENCE_S = 60
 """Seconds in which the CLI's HTTP client believes that fifteen minutes have gone by; see fast_clock.cjs."""
 
 
+@pytest.mark.long
 def test_fifteen_minutes_of_silence(stage: Stage) -> None:
     """The CLI's HTTP client gives up a stream that was silent for 300 s, and the CLI does not recover from that.
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from clis import QWEN
 from stage import Stage
 from test_changes import three_turns
 
 
+@pytest.mark.long
 def test_three_turns_in_auto_are_recorded_as_they_were(stage: Stage, tmp_path: Path) -> None:
     three_turns(stage, tmp_path, "auto", QWEN, goes_on=True)
