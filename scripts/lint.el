@@ -70,6 +70,8 @@ would take longer than most files."
    :noquery t
    :sentinel #'ignore
    :command (list (expand-file-name invocation-name invocation-directory) "-Q" "--batch"
+                  ;; Else machine code of evil's advice goes into the user's own folder.
+                  "-l" (expand-file-name "startup/subdirs" (file-name-directory lint--library))
                   "--eval" (format "(setq load-path '%S load-prefer-newer t)" load-path)
                   "-l" "qwen-companion-autoloads" "-l" lint--library "-f" "lint-compile" file)))
 
