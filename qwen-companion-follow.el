@@ -825,7 +825,9 @@ It starts programs, which takes longer than the change of the text."
       (setq qwen-companion-follow--vc-buffers
             (delq buffer qwen-companion-follow--vc-buffers))
       (with-current-buffer buffer
-        (vc-refresh-state)
+        ;; Git would lock its index, and a `git commit' of the agent fail just then.
+        (let ((process-environment (cons "GIT_OPTIONAL_LOCKS=0" process-environment)))
+          (vc-refresh-state))
         (force-mode-line-update))))
   (setq qwen-companion-follow--vc-timer
         ;; A file notification counts as input, but Emacs stays idle, and so an idle

@@ -1505,6 +1505,30 @@ ever on disk, and none in another conflict."
           (ert-info ((format "%S after %S" what (reverse done)))
             (should (cl-some (lambda (text) (string-search what text)) texts))))))))
 
+(ert-deftest qwen-companion-follow-test-version-control-locks-nothing ()
+  "A `git commit' of the agent at that moment would fail."
+  (qwen-companion-test-with-files '(("a.txt" . "one\n"))
+    (let ((git (lambda (&rest arguments)
+                 (should (eql 0 (apply #'call-process "git" nil nil nil
+                                       "-c" "user.name=Test" "-c" "user.email=test@localhost"
+                                       arguments))))))
+      (funcall git "init" "--quiet")
+      (funcall git "add" ".")
+      (funcall git "commit" "--quiet" "-m" "Start"))
+    (let ((vc-handled-backends '(Git))
+          (index (lambda ()
+                   (file-attribute-inode-number (file-attributes ".git/index")))))
+      (with-current-buffer (find-file-noselect "a.txt")
+        (let ((before (funcall index)))
+          (setq vc-mode nil)
+          ;; `git status' would write its index anew to note that time.
+          (set-file-times "a.txt" (time-subtract nil 100))
+          (let ((qwen-companion-follow--vc-buffers (list (current-buffer))))
+            (qwen-companion-follow--refresh-vc))
+          (should (string-prefix-p " Git-" vc-mode))
+          (should (equal before (funcall index))))
+        (kill-buffer)))))
+
 (ert-deftest qwen-companion-follow-test-nothing-is-lost-in-any-order ()
   "Typing, saving, reverting, undoing, and a CLI that writes meanwhile."
   (dotimes (number 20)
