@@ -29,6 +29,7 @@ class Client:
         self._http = Cli(int(lock.stem), json.loads(lock.read_text())["authToken"])
         self._http.initialize()
         self._answers: queue.SimpleQueue[tuple[str, str | None]] = queue.SimpleQueue()
+        self._last: tuple[str, str | None] | None = None
         self._listen()
 
     def _listen(self) -> None:
@@ -58,8 +59,15 @@ class Client:
         assert not result.get("isError"), result
 
     def answer(self, path: Path) -> str | None:
-        """Wait until the proposal for `path` is answered in Emacs; return the accepted text, None when rejected."""
-        answered, text = self._answers.get(timeout=PATIENCE)
+        """Wait until the proposal for `path` is answered in Emacs; return the accepted text, None when rejected.
+
+        Of a backend that was killed, the same answer may come again: it died before Emacs knew that it had sent it.
+        """
+        answer = self._answers.get(timeout=PATIENCE)
+        while answer == self._last:
+            answer = self._answers.get(timeout=PATIENCE)
+        self._last = answer
+        answered, text = answer
         assert answered == str(path)
         return text
 

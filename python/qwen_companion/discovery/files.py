@@ -235,8 +235,12 @@ class Discovery:
                 os.rmdir(part, dir_fd=parent)
 
     def _clear_stale(self, directory: int, file: File, keep: Sequence[str]) -> None:
-        """Remove files of this kind that we left for an Emacs that has died, or for this one on another port."""
-        pattern = re.compile(re.escape(file.name).replace(r"\{pid\}", r"\d+").replace(r"\{port\}", r"\d+"))
+        """Remove files of this kind that we left for an Emacs that has died, or for this one on another port.
+
+        Also those that a backend was writing when it was killed, see `_replace`.
+        """
+        whole = re.escape(file.name).replace(r"\{pid\}", r"\d+").replace(r"\{port\}", r"\d+")
+        pattern = re.compile(rf"{whole}|\.{whole}\.[0-9a-f]{{8}}")
         for name in os.listdir(directory):
             if name in keep or not pattern.fullmatch(name):
                 continue

@@ -649,6 +649,20 @@ def test_our_file_of_this_emacs_on_another_port_is_cleared(home: Home, environ: 
     assert home.files() == everything(home, 2)
 
 
+def test_a_file_that_a_killed_backend_was_writing_is_cleared(
+    home: Home, environ: dict[str, str], dead: tuple[int, str]
+) -> None:
+    parent = os.getppid()
+    started = start_of(parent)
+    assert started is not None
+    ours = os.getpid(), start_of(os.getpid()) or ""
+    for number, (path, owner) in enumerate([(lock(home, PORT), ours), (specified(home, dead[0], 1), dead)]):
+        leave(path.with_name(f".{path.name}.0ec3886{number}"), *owner)
+    of_another_emacs = leave(lock(home, 1).with_name(f".{lock(home, 1).name}.0ec38862"), parent, started)
+    make(environ).publish([])
+    assert home.files() == sorted([*everything(home), of_another_emacs])
+
+
 def test_what_may_still_be_used_or_is_not_ours_is_kept(
     home: Home, environ: dict[str, str], dead: tuple[int, str]
 ) -> None:
