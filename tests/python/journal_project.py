@@ -39,11 +39,12 @@ class Project:
         self._written = 1_000_000_000
 
     def git(self, *command: str, cwd: Path | None = None) -> str:
-        """Run git as the user does, and return its output."""
-        identity = ("-c", "user.name=U", "-c", "user.email=u@example.org", "-c", "protocol.file.allow=always")
+        """Run git as the user does, and return its output; it leaves nothing at work in the background."""
+        options = ("-c", "user.name=U", "-c", "user.email=u@example.org", "-c", "protocol.file.allow=always")
+        options += ("-c", "maintenance.auto=false")
         environ = {**self.environ, "GIT_CONFIG_NOSYSTEM": "1", "GIT_TERMINAL_PROMPT": "0"}
         done = subprocess.run(
-            ["git", *identity, *command], cwd=cwd or self.root, env=environ, check=True, capture_output=True, text=True
+            ["git", *options, *command], cwd=cwd or self.root, env=environ, check=True, capture_output=True, text=True
         )
         return done.stdout
 
