@@ -281,7 +281,7 @@ class FakeSession:
 
     def loaded(self, request: Request) -> Json:
         """The answer to a load."""
-        ends = [index for index, found in enumerate(self.history) if found["type"] in ("turn_complete", "turn_error")]
+        ends = [index for index, found in enumerate(self.history) if found.get("type") in ("turn_complete", "turn_error")]
         live = (ends[-1] + 1 if ends else 0) if self.prompts else len(self.history)
         return {
             **reply("load"),
@@ -552,7 +552,8 @@ class FakeDaemon:
         if session is None:
             return _refusal("no_session")
         session.revive()
-        return JSONResponse(session.loaded(request))
+        # With escapes for lone surrogates, as Node.js writes them.
+        return Response(json.dumps(session.loaded(request)), media_type="application/json")
 
     async def _list(self, request: Request) -> Response:
         row = reply("sessions")["sessions"][0]
