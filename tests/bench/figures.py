@@ -4,14 +4,15 @@
     .build/venv/bin/python tests/bench/figures.py [SHARE]
 
 docs/figures.org has the date, the machine and the output of `make robust` and `make bench` as it was, docs/figures a
-picture of each kind of rows.  The README has those lines that are rows of a table, between the comments `MARKS`; a
-test compares the two.  Asserts nothing.
+picture of each kind of rows.  The README has the rows with a goal between the comments `MARKS`, see `summary`; a test
+compares the two.  Asserts nothing.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 import sys
 from datetime import datetime, timezone
@@ -104,19 +105,39 @@ def document(robust: str, bench: str) -> str:
     )
 
 
-def table_of(text: str) -> list[str]:
-    """Return the line with date and machine of docs/figures.org, `text`, and the rows of its table."""
-    return [line for line in text.splitlines() if line.startswith(("|", "Measured on "))]
+def summary(figures: str) -> list[str]:
+    """Return the lines of docs/figures.org, `figures`, that the README has: date and machine, and a table.
+
+    Rows without a goal are left out, with those that only say more of them, and those of a kind whose cases all went
+    well are added up to one.
+    """
+    lines = figures.splitlines()
+    rows: list[str] = []
+    last = ""
+    whole: dict[str, list[int]] = {}
+    for line in lines:
+        if not line.startswith("| ") or line in HEAD:
+            continue
+        kind, what, measured, goal = (cell.strip() for cell in line.strip("|").split(" | "))
+        counts = re.match(r"(\d+) of (\d+)\b", measured)
+        if goal == "all" and counts and counts[1] == counts[2]:
+            whole.setdefault(kind, []).append(int(counts[1]))
+        elif goal != "-" and (not what.startswith("the same") or rows[-1:] == [last]):
+            rows.append(line)
+        last = line
+    added = [
+        f"| {kind} | rows whose cases all went well: {len(each)} | {sum(each)} of {sum(each)} | all |"
+        for kind, each in whole.items()
+    ]
+    return [next(line for line in lines if line.startswith("Measured on ")), *HEAD.splitlines(), *added, *rows]
 
 
 def with_table(readme: str, figures: str) -> str:
     """Return `readme` with the table of `figures` between the marks."""
     before, _, rest = readme.partition(MARKS[0] + "\n")
     _, _, after = rest.partition(MARKS[1] + "\n")
-    measured, *rows = table_of(figures)
-    # Each begins with this row.
-    tables = "\n".join(rows).replace(HEAD, f"\n{HEAD}")
-    inner = "\n".join(("* Figures", "", measured, tables, "", MORE))
+    measured, *rows = summary(figures)
+    inner = "\n".join(("* Figures", "", measured, "", *rows, "", MORE))
     return f"{before}{MARKS[0]}\n{inner}\n\n{MARKS[1]}\n{after}"
 
 

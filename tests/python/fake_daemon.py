@@ -281,7 +281,9 @@ class FakeSession:
 
     def loaded(self, request: Request) -> Json:
         """The answer to a load."""
-        ends = [index for index, found in enumerate(self.history) if found.get("type") in ("turn_complete", "turn_error")]
+        ends = [
+            index for index, found in enumerate(self.history) if found.get("type") in ("turn_complete", "turn_error")
+        ]
         live = (ends[-1] + 1 if ends else 0) if self.prompts else len(self.history)
         return {
             **reply("load"),
