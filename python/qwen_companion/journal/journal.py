@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import anyio
@@ -755,11 +756,7 @@ class Journal:
             names = [path for each in paths if (path := root.record.name_in(each)) is not None]
             undone = None if undo_of is None else root.record.number(undo_of)
             if undone is not None:
-
-                def undo(root: _Root = root, undone: int = undone, names: Sequence[bytes] = names) -> None:
-                    self._undo(root, undone, label or "Undo", names, bring_back)
-
-                root.do(undo)
+                root.do(partial(self._undo, root, undone, label or "Undo", names, bring_back))
             elif undo_of is None:
                 for path in names:
                     root.reserved[path] += 1

@@ -304,26 +304,28 @@ class Record:
                 return None
             if turn is last:
                 self._store.rename(turn.id, self._go_label(turn))
-            if of.source != UNDO:
-                self._store.note_undone(of.session, undone, paths)
-            else:
-                self._note_brought_back(undone, paths)
+            self._note_undone(undone, of.session, paths)
             return turn
 
     def _undoing(self, undone: int, paths: Sequence[bytes]) -> int | None:
         """Return the newest turn that undid the turn `undone` in one of `paths` and is not brought back there."""
-        by = {turn.id: turn.undone for turn in self._store.turns()}
+        by = self._undone()
         for turn in sorted((turn for turn, of in by.items() if of == undone), reverse=True):
-            if any(self._changes(path, _since(turn, by)) for path in paths):
+            if any(self._changes(path, _chain(turn, by)) for path in paths):
                 return turn
         return None
 
-    def _note_brought_back(self, turn: int, paths: Sequence[bytes]) -> None:
-        """Leave untold in which of `paths` nothing is undone any more of the turn that `turn` and its like undid."""
-        by = {each.id: each.undone for each in self._store.turns()}
+    def _note_undone(self, turn: int, session: str, paths: Sequence[bytes]) -> None:
+        """Note which of `paths` to tell the agent of `session`: those where something of its turn is undone now.
+
+        `turn` is that turn of the agent, or one by which it was undone or brought back.
+        """
+        by = self._undone()
         first = _first(turn, by)
-        undoings = _since(first, by) - {first}
-        self._store.forget_undone(first, [path for path in paths if not self._changes(path, undoings)])
+        undos = _chain(first, by) - {first}
+        undone = [path for path in paths if self._changes(path, undos)]
+        self._store.note_undone(session, first, undone)
+        self._store.forget_undone(first, set(paths).difference(undone))
 
     def _changes(self, path: bytes, turns: Collection[int]) -> bool:
         """Return whether `turns` together changed `path`, or may have."""
@@ -333,7 +335,7 @@ class Record:
     def _go_label(self, turn: TurnRow) -> str:
         """Return a label for the steps undone in `turn`."""
         paths = self._store.paths([turn.id])
-        undone = {each.id: each.undone for each in self._store.turns()}
+        undone = self._undone()
         what = f"{len(paths)} files" if len(paths) > 1 else os.path.basename(os.fsdecode(paths[0]))
         verb = "Undo" if _depth(turn.id, undone) % 2 == 1 else "Bring back"
         return f"{verb} changes of {what}".encode("utf-8", "replace").decode()
@@ -503,12 +505,16 @@ class Record:
         """Return `turns`; in a wider `scope`, add their undos and redos, whose text is not the user's own."""
         if scope.kind == "turn":
             return list(turns)
-        undone = {turn.id: turn.undone for turn in self._store.turns()}
+        undone = self._undone()
         return [turn for turn in undone if _first(turn, undone) in turns]
+
+    def _undone(self) -> dict[int, int | None]:
+        """Return for each turn the one that it undid, None for an agent's."""
+        return {turn.id: turn.undone for turn in self._store.turns()}
 
     def _origins(self) -> dict[int, int | None]:
         """Return for each turn the agent's turn whose text it wrote: itself, the one it brought back, or None."""
-        undone = {turn.id: turn.undone for turn in self._store.turns()}
+        undone = self._undone()
         return {turn: _first(turn, undone) if _depth(turn, undone) % 2 == 0 else None for turn in undone}
 
     def _net(self, path: bytes, turns: Collection[int], to_now: bool) -> Net | None:
@@ -584,7 +590,7 @@ def _first(turn: int, undone: Mapping[int, int | None]) -> int:
     return turn if (of := undone.get(turn)) is None else _first(of, undone)
 
 
-def _since(turn: int, undone: Mapping[int, int | None]) -> set[int]:
+def _chain(turn: int, undone: Mapping[int, int | None]) -> set[int]:
     """Return `turn` and all that undid it, undid that, and so on."""
     found = {turn}
     for later in sorted(undone):

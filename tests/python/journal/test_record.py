@@ -723,8 +723,13 @@ def test_what_is_brought_back_at_once_undoes_the_undoing(project: Project) -> No
     # Not the undoing of another file, nor one that is brought back already.
     assert write("b", b"agent\n", "Bring back b", bring_back=True).undone == again.id
     once_more = write("a", b"a\n", "Undo a once more")
-    assert write("a", b"agent\n", "Bring back a", bring_back=True).undone == once_more.id
+    back = write("a", b"agent\n", "Bring back a", bring_back=True)
+    assert back.undone == once_more.id
     assert project.record.take_undone("s") == []
+    # The agent's change is gone again when its bringing back is undone.
+    path = os.fsencode(project.write("a", b"a\n"))
+    assert project.record.undo(back.id, "Undo the bringing back", [path], 4000) is not None
+    assert project.record.take_undone("s") == [str(project.root / "a")]
 
 
 def test_hunks_undone_one_after_the_other_are_one_turn(project: Project) -> None:
