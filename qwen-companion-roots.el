@@ -161,18 +161,18 @@ the project is closed."
   (cl-loop for session in (qwen-companion-backend-sessions)
            for directory = (qwen-companion-session-directory session)
            when directory
-           nconc (cl-flet ((holds-p (root)
-                             (qwen-companion-untrusted-in-directory-p directory root)))
-                   (unless (cl-some #'holds-p roots)
-                     (cl-remove-if-not
-                      #'holds-p
-                      (plist-get qwen-companion-roots--sent :roots))))))
+           ;; Not `nconc': what is left of the list may be the list itself.
+           append (cl-flet ((holds-p (root)
+                              (qwen-companion-untrusted-in-directory-p directory root)))
+                    (unless (cl-some #'holds-p roots)
+                      (cl-remove-if-not
+                       #'holds-p
+                       (plist-get qwen-companion-roots--sent :roots))))))
 
 (defun qwen-companion-roots--send (roots)
   "Send ROOTS and those still in use if they have changed."
-  (let ((payload (list :roots (sort (cl-union roots
-                                              (qwen-companion-roots--in-use roots)
-                                              :test #'equal)
+  (let ((payload (list :roots (sort (delete-dups
+                                     (append roots (qwen-companion-roots--in-use roots) nil))
                                     #'string<)
                        :imitate-vscode qwen-companion-imitate-vscode)))
     (setq qwen-companion-roots--sent

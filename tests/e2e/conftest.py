@@ -33,6 +33,11 @@ ENDS_CLI = "ends_cli"
 ENDS = "ends_stage"
 RELAUNCH = "relaunches_cli"
 
+UNCAUGHT = re.compile(
+    r"^error in process .*|^Error (?:running timer|in \S*-(?:hook|functions?)|during redisplay).*", re.MULTILINE
+)
+"""What Emacs says of an error outside of a command."""
+
 _reports = pytest.StashKey[list[pytest.TestReport]]()
 
 
@@ -99,6 +104,9 @@ def stage(request: pytest.FixtureRequest, kept_stages: dict[str, Stage]) -> Iter
         yield stage
         if any(report.failed for report in item.stash[_reports]):
             return
+        if stage.emacs.running:
+            # After such an error Emacs throws away what has been typed and not read yet.
+            assert not UNCAUGHT.findall(stage.emacs.buffer_text("*Messages*"))
         if kind and kind not in kept_stages and _reset(stage):
             kept_stages[kind] = stage
             stack.pop_all()

@@ -198,9 +198,35 @@ Only what BODY opens counts as open."
                             (list :id "known" :directory (expand-file-name "two/deep"))))))
       (mapc #'kill-buffer '("a.txt" "b.txt"))
       (qwen-companion-roots-test--update)
+      (should (equal '("two") (qwen-companion-roots-test--sent)))
+      (qwen-companion-roots-test--update)
       (should (equal '("two") (qwen-companion-roots-test--sent))))
     (qwen-companion-roots-test--update)
     (should-not (qwen-companion-roots-test--sent))))
+
+(ert-deftest qwen-companion-roots-test-two-clis-keep-the-root-of-their-project ()
+  "The list that was sent is not changed, whether it stays or not."
+  (qwen-companion-roots-test--with-files '(("one/a.txt" "") ("two/b.txt" ""))
+    (dolist (name '("one" "two"))
+      (make-directory (concat name "/.git")))
+    (find-file-noselect "one/a.txt")
+    (find-file-noselect "two/b.txt")
+    (qwen-companion-roots-test--update)
+    (let ((qwen-companion-backend--server
+           (qwen-companion-test-server
+            :sessions (cl-loop for (id name) in '(("1" "one") ("2" "two") ("3" "one") ("4" "two"))
+                               collect (list :id id :directory (expand-file-name name))))))
+      (mapc #'kill-buffer '("a.txt" "b.txt"))
+      (dotimes (_ 2)
+        (qwen-companion-roots-test--update)
+        (should (equal '("one" "two") (qwen-companion-roots-test--sent)))))
+    (let ((qwen-companion-backend--server
+           (qwen-companion-test-server
+            :sessions (cl-loop for id in '("2" "4")
+                               collect (list :id id :directory (expand-file-name "two"))))))
+      (dotimes (_ 3)
+        (qwen-companion-roots-test--update)
+        (should (equal '("two") (qwen-companion-roots-test--sent)))))))
 
 (ert-deftest qwen-companion-roots-test-a-directory-holds-its-files-while-written-to ()
   "It counts while another program makes files there, and so does a link to it."
