@@ -383,9 +383,9 @@ Return nil when the user has typed and it has to be tried again."
         (>= (- end start) qwen-companion-chat-markdown--code-limit)
         ;; Load the mode without interruption: half of it would be useless.
         (not (qwen-companion-untrusted-major-mode name))
-        (not (eq t (while-no-input
-                     (qwen-companion-chat-markdown--colour-as name start end)
-                     'done)))
+        (not (eq t (qwen-companion-untrusted-until-input
+                       (qwen-companion-chat-markdown--colour-as name start end)
+                       'done)))
         (> (- (float-time) begun) qwen-companion-chat-markdown--colour-timeout))))
 
 (defun qwen-companion-chat-markdown--colour-as (name start end)

@@ -273,7 +273,7 @@ That is done by a timer: it may take long, and this is a process filter."
     (let ((pause 0))
       (unwind-protect
           (when (< (* 1000 (float-time)) (qwen-companion-tool-call-deadline call))
-            (pcase (while-no-input (qwen-companion-tools--evaluate call))
+            (pcase (qwen-companion-untrusted-until-input (qwen-companion-tools--evaluate call))
               (`(done . ,payload)
                (when payload
                  (qwen-companion-backend-call 'tool-answer payload)))

@@ -29,6 +29,19 @@
 
 (require 'cl-lib)
 
+;;; How long it may take
+
+(defmacro qwen-companion-untrusted-until-input (&rest body)
+  "Evaluate BODY until the user types; return its value, or t when they did.
+Like `while-no-input', but lose no key.  A text terminal delivers many
+characters at once; while Emacs stores them, it looks up each one in
+`while-no-input-ignore-events', may be interrupted there, and forgets the
+rest: the end of a paste, the last character of an arrow key."
+  (declare (indent 0) (debug t))
+  ;; Nothing interrupts a search in an empty list.
+  `(let ((while-no-input-ignore-events nil))
+     (while-no-input ,@body)))
+
 ;;; Where a file is
 
 (defun qwen-companion-untrusted-in-directory-p (file directory)

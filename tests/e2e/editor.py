@@ -8,7 +8,7 @@ import re
 import shlex
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -29,6 +29,17 @@ QUIET: Final = (
     " gc-cons-threshold (* 32 1024 1024))",
 )
 CLIENT: Final = os.environ.get("EMACSCLIENT") or "emacsclient"
+
+
+# In its next call FUNCTION lasts until input interrupts it, where that is allowed.
+_DAWDLE: Final = """
+(cl-labels ((dawdle (&rest _)
+              (advice-remove 'FUNCTION #'dawdle)
+              (write-region "" nil FILE nil 0)
+              (let ((end (+ LIMIT (float-time))))
+                (while (< (float-time) end)))))
+  (advice-add 'FUNCTION :before #'dawdle))
+"""
 
 
 class EmacsError(AssertionError):
@@ -175,6 +186,19 @@ class Emacs:
         ).split("\n")
 
     # --- Typing
+
+    def type_into(self, function: str, text: str, start: Callable[[], None]) -> None:
+        """Call `start` and type `text`, all at once, while the next call of `function` keeps Emacs busy.
+
+        Returns when all of `text` is on the screen.
+        """
+        begun = self._server.with_suffix(".begun")
+        begun.unlink(missing_ok=True)
+        dawdle = _DAWDLE.replace("FUNCTION", function).replace("FILE", lisp_string(str(begun)))
+        self.eval(dawdle.replace("LIMIT", f"{PATIENCE:g}"))
+        start()
+        self.screen.wait_until(begun.exists, f"a call of {function}")
+        self.screen.type(text)
 
     def command(self, name: str, prefix: bool = False) -> None:
         """Type M-x `name` RET, after C-u with `prefix`."""

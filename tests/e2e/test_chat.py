@@ -47,6 +47,18 @@ def test_an_answer_streams_in_and_is_read_again(stage: Stage) -> None:
     assert stage.emacs.buffer_text(CHAT) == shown
 
 
+def test_keys_typed_while_code_is_fontified_arrive(stage: Stage) -> None:
+    open_chat(stage)
+    stage.model.say("```python\nimport os\n```\n")
+    stage.emacs.type_into("font-lock-ensure", "typed at once", lambda: send(stage, "which code?"))
+    wait_until_idle(stage)
+    stage.emacs.wait_until(
+        f'(with-current-buffer "{CHAT}" (save-excursion (goto-char (point-min)) (search-forward "import os")'
+        " (memq 'font-lock-keyword-face (ensure-list (get-text-property (match-beginning 0) 'face)))))"
+    )
+    assert stage.emacs.buffer_text(CHAT).count("typed at once") == 1
+
+
 def test_who_reads_above_is_left_alone(stage: Stage) -> None:
     open_chat(stage)
     more = threading.Event()

@@ -109,6 +109,19 @@ def result_of(request: ModelRequest) -> str:
     return request.messages[-1].text
 
 
+def enter_minibuffer(stage: Stage) -> None:
+    """Let Emacs ask for a text that begins with "half"."""
+    stage.emacs.eval('(progn (run-at-time 0 nil (lambda () (read-string "Busy: " "half"))) nil)')
+    stage.emacs.wait_until("(minibufferp (window-buffer (selected-window)))")
+
+
+def leave_minibuffer(stage: Stage) -> str:
+    """Press Enter there; return the text."""
+    stage.screen.keys("Enter")
+    stage.emacs.wait_until("(= 0 (minibuffer-depth))")
+    return stage.emacs.text("(car minibuffer-history)")
+
+
 FOUND = "greeting.py:4: greet (def)"
 
 
@@ -165,8 +178,7 @@ def test_the_model_is_told_what_emacs_knows(stage: Stage) -> None:
         # In this mode the CLI shows another sign before what is typed.
         stage.screen.type("go on")
         if in_minibuffer:
-            stage.emacs.eval('(progn (run-at-time 0 nil (lambda () (read-string "Busy: " "half"))) nil)')
-            stage.emacs.wait_until("(minibufferp (window-buffer (selected-window)))")
+            enter_minibuffer(stage)
             stage.emacs.eval('(progn (with-current-buffer "*qwen: project*" (vterm-send-return)) nil)')
         else:
             stage.screen.keys("Enter")
@@ -215,9 +227,7 @@ def test_the_model_is_told_what_emacs_knows(stage: Stage) -> None:
         ("mcp__emacs__buffer_text", {"path": notes.name, "start": 0}),
         in_minibuffer=True,
     )
-    stage.screen.keys("Enter")
-    stage.emacs.wait_until("(= 0 (minibuffer-depth))")
-    assert stage.emacs.text("(car minibuffer-history)") == "half"
+    assert leave_minibuffer(stage) == "half"
     prompt, *results = requests
     # All tools are there without a search for them, beside that of the user's, and cost what the manual says.
     offered = {tool["function"]["name"]: tool for tool in prompt.body["tools"]}
@@ -266,6 +276,20 @@ def test_the_model_is_told_what_emacs_knows(stage: Stage) -> None:
     assert "greeting.py:5:1: error greeting.py:5:1: error: cold" in texts[6]
     stage.screen.wait_for("Done with it.")
 
+    # What is typed in a minibuffer while Emacs answers is all there, and the answer comes.
+    stage.model.call("mcp__emacs__symbols", path=greeting.name)
+    stage.model.say("Done with it.")
+    stage.screen.type("go on")
+
+    def go_on_from_a_minibuffer() -> None:
+        enter_minibuffer(stage)
+        stage.emacs.eval('(progn (with-current-buffer "*qwen: project*" (vterm-send-return)) nil)')
+
+    stage.emacs.type_into("python-imenu-create-index", ", typed at once", go_on_from_a_minibuffer)
+    stage.model.next_request()
+    assert FOUND in result_of(stage.model.next_request())
+    assert leave_minibuffer(stage) == "half, typed at once"
+
     # Another process of the backend answers a CLI that noticed nothing, and an Emacs that is busy is waited for.
     old = stage.sandbox.backend()
     old.kill()
@@ -281,12 +305,9 @@ def test_the_model_is_told_what_emacs_knows(stage: Stage) -> None:
     # Two hundred calls of a client in the project: in a minibuffer, with Emacs busy for three seconds, and over the
     # death of the backend.
     with calling(stage, greeting) as call_fifty:
-        stage.emacs.eval('(progn (run-at-time 0 nil (lambda () (read-string "Busy: " "half"))) nil)')
-        stage.emacs.wait_until("(minibufferp (window-buffer (selected-window)))")
+        enter_minibuffer(stage)
         assert call_fifty() == [FOUND] * 50
-        assert stage.emacs.text("(with-selected-window (minibuffer-window) (minibuffer-contents))") == "half"
-        stage.screen.keys("Enter")
-        stage.emacs.wait_until("(= 0 (minibuffer-depth))")
+        assert leave_minibuffer(stage) == "half"
         stage.emacs.eval(
             "(progn (run-at-time 0 nil (lambda () (let ((end (+ 3 (float-time)))) (while (< (float-time) end))))) nil)"
         )
