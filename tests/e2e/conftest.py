@@ -36,7 +36,7 @@ RELAUNCH = "relaunches_cli"
 UNCAUGHT = re.compile(
     r"^error in process .*|^Error (?:running timer|in \S*-(?:hook|functions?)|during redisplay).*", re.MULTILINE
 )
-"""What Emacs says of an error outside of a command."""
+"""The messages of Emacs about errors outside of commands."""
 
 _reports = pytest.StashKey[list[pytest.TestReport]]()
 
