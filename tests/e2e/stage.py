@@ -22,12 +22,20 @@ from scripted_model import ScriptedModel
 from serve import Serve
 from terminal import PATIENCE, Screen, ScreenTimeoutError
 
-# A word in the echo area whenever the companion's backend is told the context: an event to wait for on the screen.
+# A word in the echo area whenever the companion's backend is told the context: an event to wait for on the screen.  A
+# message that is there stays before it.
 SHOW_CONTEXT: Final = """
 (advice-add 'qwen-companion-backend-call :before
             (lambda (method payload)
               (when (eq method 'context)
-                (message "told: line %s, character %s" (plist-get payload :line) (plist-get payload :character)))))
+                (let* ((told (format "told: line %s, character %s"
+                                     (plist-get payload :line) (plist-get payload :character)))
+                       (shown (replace-regexp-in-string " *told: .*" "" (or (current-message) "")))
+                       (both (concat shown "  " told)))
+                  (if (or (equal "" shown) (<= (frame-width) (string-width both)))
+                      (message "%s" told)
+                    (let (message-log-max)
+                      (message "%s" both)))))))
 """
 
 
