@@ -105,7 +105,7 @@ def stage(request: pytest.FixtureRequest, kept_stages: dict[str, Stage]) -> Iter
         if any(report.failed for report in item.stash[_reports]):
             return
         if stage.emacs.running:
-            # After such an error Emacs throws away what has been typed and not read yet.
+            # What Emacs was to do there is not done; after one in a filter it also forgets what is typed ahead.
             assert not UNCAUGHT.findall(stage.emacs.buffer_text("*Messages*"))
         if kind and kind not in kept_stages and _reset(stage):
             kept_stages[kind] = stage

@@ -33,11 +33,12 @@ CLIENT: Final = os.environ.get("EMACSCLIENT") or "emacsclient"
 
 # In its next call FUNCTION lasts until input interrupts it, where that is allowed.
 _DAWDLE: Final = """
-(cl-labels ((dawdle (&rest _)
-              (advice-remove 'FUNCTION #'dawdle)
-              (write-region "" nil FILE nil 0)
-              (let ((end (+ LIMIT (float-time))))
-                (while (< (float-time) end)))))
+(progn
+  (defun dawdle (&rest _)
+    (advice-remove 'FUNCTION #'dawdle)
+    (write-region "" nil FILE nil 0)
+    (let ((end (+ LIMIT (float-time))))
+      (while (< (float-time) end))))
   (advice-add 'FUNCTION :before #'dawdle))
 """
 

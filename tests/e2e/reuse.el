@@ -46,7 +46,10 @@ Options that have not are given their standard values by it."
   "Return non-nil if BUFFER is one of Emacs's own, or the one named CLI."
   (let ((name (buffer-name buffer)))
     (or (string-prefix-p " " name)
-        (member name (list cli "*Messages*" "*scratch*" "*qwen-companion log*")))))
+        (member name (list cli "*Messages*" "*scratch*" "*qwen-companion log*"
+                           ;; Emacs writes there when it has compiled a
+                           ;; library of its own, which takes seconds.
+                           "*Async-native-compile-log*")))))
 
 (defun reuse-reset (cli)
   "Close all files, windows and buffers but the terminal named CLI.

@@ -116,10 +116,12 @@ def enter_minibuffer(stage: Stage) -> None:
 
 
 def leave_minibuffer(stage: Stage) -> str:
-    """Press Enter there; return the text."""
+    """Press Enter there; return the text, which Emacs has read."""
+    text = stage.emacs.text("(with-selected-window (minibuffer-window) (minibuffer-contents))")
     stage.screen.keys("Enter")
     stage.emacs.wait_until("(= 0 (minibuffer-depth))")
-    return stage.emacs.text("(car minibuffer-history)")
+    assert stage.emacs.text("(car minibuffer-history)") == text
+    return text
 
 
 FOUND = "greeting.py:4: greet (def)"
@@ -167,6 +169,10 @@ def test_the_model_is_told_what_emacs_knows(stage: Stage) -> None:
     stage.emacs.wait_until(f'(with-current-buffer "{greeting.name}" (flymake-reporting-backends))')
     stage.start_cli()
 
+    def send_from_a_minibuffer() -> None:
+        enter_minibuffer(stage)
+        stage.emacs.eval('(progn (with-current-buffer "*qwen: project*" (vterm-send-return)) nil)')
+
     def ask(*calls: tuple[str, dict[str, Any]], in_minibuffer: bool = False) -> list[ModelRequest]:
         """Return the requests of a turn in which the model makes `calls`, one after the other.
 
@@ -178,8 +184,7 @@ def test_the_model_is_told_what_emacs_knows(stage: Stage) -> None:
         # In this mode the CLI shows another sign before what is typed.
         stage.screen.type("go on")
         if in_minibuffer:
-            enter_minibuffer(stage)
-            stage.emacs.eval('(progn (with-current-buffer "*qwen: project*" (vterm-send-return)) nil)')
+            send_from_a_minibuffer()
         else:
             stage.screen.keys("Enter")
         return [stage.model.next_request() for _ in range(len(calls) + 1)]
@@ -280,12 +285,7 @@ def test_the_model_is_told_what_emacs_knows(stage: Stage) -> None:
     stage.model.call("mcp__emacs__symbols", path=greeting.name)
     stage.model.say("Done with it.")
     stage.screen.type("go on")
-
-    def go_on_from_a_minibuffer() -> None:
-        enter_minibuffer(stage)
-        stage.emacs.eval('(progn (with-current-buffer "*qwen: project*" (vterm-send-return)) nil)')
-
-    stage.emacs.type_into("python-imenu-create-index", ", typed at once", go_on_from_a_minibuffer)
+    stage.emacs.type_into("python-imenu-create-index", ", typed at once", send_from_a_minibuffer)
     stage.model.next_request()
     assert FOUND in result_of(stage.model.next_request())
     assert leave_minibuffer(stage) == "half, typed at once"

@@ -212,21 +212,18 @@ Only what BODY opens counts as open."
     (find-file-noselect "one/a.txt")
     (find-file-noselect "two/b.txt")
     (qwen-companion-roots-test--update)
-    (let ((qwen-companion-backend--server
-           (qwen-companion-test-server
-            :sessions (cl-loop for (id name) in '(("1" "one") ("2" "two") ("3" "one") ("4" "two"))
-                               collect (list :id id :directory (expand-file-name name))))))
-      (mapc #'kill-buffer '("a.txt" "b.txt"))
-      (dotimes (_ 2)
-        (qwen-companion-roots-test--update)
-        (should (equal '("one" "two") (qwen-companion-roots-test--sent)))))
-    (let ((qwen-companion-backend--server
-           (qwen-companion-test-server
-            :sessions (cl-loop for id in '("2" "4")
-                               collect (list :id id :directory (expand-file-name "two"))))))
-      (dotimes (_ 3)
-        (qwen-companion-roots-test--update)
-        (should (equal '("two") (qwen-companion-roots-test--sent)))))))
+    (mapc #'kill-buffer '("a.txt" "b.txt"))
+    (pcase-dolist (`(,clis ,roots) '((("one" "two" "one" "two") ("one" "two"))
+                                     (("two" "two") ("two"))))
+      (let ((qwen-companion-backend--server
+             (qwen-companion-test-server
+              :sessions (cl-loop for name in clis
+                                 for id from 1
+                                 collect (list :id (number-to-string id)
+                                               :directory (expand-file-name name))))))
+        (dotimes (_ 3)
+          (qwen-companion-roots-test--update)
+          (should (equal roots (qwen-companion-roots-test--sent))))))))
 
 (ert-deftest qwen-companion-roots-test-a-directory-holds-its-files-while-written-to ()
   "It counts while another program makes files there, and so does a link to it."
