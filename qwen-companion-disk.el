@@ -366,14 +366,14 @@ LINE-END is how its lines end: `unix' or `dos'."
      (cond
       ((eq coding 'utf-8-unix)
        (and (= (string-bytes text) (length bytes))
-            (string= bytes (encode-coding-string text coding))))
+            (string= bytes (encode-coding-string text coding t))))
       ;; The same as below, in a quarter of the time.
       ((eq coding 'utf-8-dos)
-       (let ((encoded (encode-coding-string text 'utf-8-unix)))
+       (let ((encoded (encode-coding-string text 'utf-8-unix t)))
          (and (= (length bytes)
                  (+ (length encoded) (qwen-companion-disk--count-newlines text)))
               (string= (decode-coding-string bytes 'raw-text-dos) encoded))))
-      (t (string= bytes (encode-coding-string text coding)))))))
+      (t (string= bytes (encode-coding-string text coding t)))))))
 
 (defun qwen-companion-disk--codings (bytes text)
   "Return the coding systems in which BYTES may stand for TEXT.

@@ -300,22 +300,21 @@ SOURCE is a buffer with the new text."
   (let ((inhibit-read-only t)
         ;; No lock is taken, and no question asked about the file: Emacs
         ;; asks when it sees a true name.
-        (buffer-file-truename nil)
-        ;; The objects made here are kept for undo.  To look for garbage
-        ;; meanwhile would take longer than all the rest.
-        (gc-cons-threshold (max gc-cons-threshold 20000000)))
+        (buffer-file-truename nil))
     (undo-boundary)
-    (atomic-change-group
-      ;; Undoing brings point back to where it is now; and with an empty
-      ;; list `combine-change-calls' complains.
-      (push (point) buffer-undo-list)
-      (if (<= (/ (length edits) 4) qwen-companion-merge--single-changes)
-          (qwen-companion-merge--replace edits source)
-        (combine-change-calls
-            ;; The first edit may begin one character earlier, see below.
-            (max 1 (aref edits 0))
-            (1+ (aref edits (- (length edits) 3)))
-          (qwen-companion-merge--replace edits source))))
+    ;; The objects made here are kept for undo.
+    (qwen-companion-spool-without-collecting
+      (atomic-change-group
+        ;; Undoing brings point back to where it is now; and with an empty
+        ;; list `combine-change-calls' complains.
+        (push (point) buffer-undo-list)
+        (if (<= (/ (length edits) 4) qwen-companion-merge--single-changes)
+            (qwen-companion-merge--replace edits source)
+          (combine-change-calls
+              ;; The first edit may begin one character earlier, see below.
+              (max 1 (aref edits 0))
+              (1+ (aref edits (- (length edits) 3)))
+            (qwen-companion-merge--replace edits source)))))
     (undo-boundary)))
 
 (defun qwen-companion-merge--replace (edits source)

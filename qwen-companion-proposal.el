@@ -454,18 +454,22 @@ If the user has edited its text, rescue that for REASON, a string."
   (qwen-companion-proposal--end proposal 'closed t)
   (qwen-companion-proposal--rescue-or-kill proposal reason))
 
-(defun qwen-companion-proposal--end (proposal state &optional by-cli)
+(defun qwen-companion-proposal--end (proposal state &optional by-cli send)
   "End PROPOSAL in STATE.
 BY-CLI non-nil means that the CLI ended it, perhaps just before the user
-would have answered.  The caller has to deal with the proposal's buffer."
+would have answered.  Call the function SEND, which tells the CLI, before
+the review goes from the screen.  The caller has to deal with the
+proposal's buffer."
   (let ((before (qwen-companion-proposal-state proposal)))
     (setf (qwen-companion-proposal-state proposal) state
           (qwen-companion-proposal-edited proposal)
           (qwen-companion-proposal-edited-p proposal))
     (setq qwen-companion-proposal--open
           (delq proposal qwen-companion-proposal--open))
-    (run-hook-with-args 'qwen-companion-proposal-ended-functions
-                        proposal before by-cli)))
+    (unwind-protect
+        (when send (funcall send))
+      (run-hook-with-args 'qwen-companion-proposal-ended-functions
+                          proposal before by-cli))))
 
 (defun qwen-companion-proposal-decide (proposal outcome &optional text)
   "End PROPOSAL with the user's OUTCOME and send that to the CLI.
@@ -477,14 +481,16 @@ from `qwen-companion-proposal-buffer-text'."
     (when answer
       (funcall answer proposal outcome
                (and text (qwen-companion-proposal--exactly proposal text))))
-    (qwen-companion-proposal--end proposal outcome)
-    (unless answer
-      (push (cons proposal text) qwen-companion-proposal--undelivered)
-      (when (eq outcome 'accepted)
-        (qwen-companion-proposal--await-write
-         proposal text
-         :done (apply-partially #'qwen-companion-proposal--write-ended proposal text)))
-      (qwen-companion-proposal--deliver (car qwen-companion-proposal--undelivered)))
+    (qwen-companion-proposal--end
+     proposal outcome nil
+     (unless answer
+       (lambda ()
+         (push (cons proposal text) qwen-companion-proposal--undelivered)
+         (when (eq outcome 'accepted)
+           (qwen-companion-proposal--await-write
+            proposal text
+            :done (apply-partially #'qwen-companion-proposal--write-ended proposal text)))
+         (qwen-companion-proposal--deliver (car qwen-companion-proposal--undelivered)))))
     (when (eq outcome 'accepted)
       (qwen-companion-proposal--note-accepted proposal))
     (kill-buffer buffer)))

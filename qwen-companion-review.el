@@ -40,6 +40,7 @@
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-rescue)
 (require 'qwen-companion-roots)
+(require 'qwen-companion-spool)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-untrusted)
 
@@ -727,7 +728,7 @@ To take the selected one would send the next keys elsewhere."
                 style
               'unified))))
   (condition-case err
-      (progn
+      (qwen-companion-spool-without-collecting
         (unless (qwen-companion-proposal-disk-buffer proposal)
           (qwen-companion-review--prepare proposal))
         (setf (qwen-companion-proposal-state proposal) 'shown)
@@ -862,14 +863,9 @@ command by VERB, a string, when there is none or several."
           (setq distinct (format "%s <%d>" label (cl-incf number))))
         (push (cons distinct proposal) choices)))))
 
-;;;###autoload
-(defun qwen-companion-diff-accept (&optional file)
-  "Accept a proposal with your edits; the CLI writes it.
-Act on the proposal of the current buffer, else on the only one; FILE
-names the file of another one."
-  (interactive (list (qwen-companion-review--read "Accept")))
-  (let* ((proposal (qwen-companion-review--find file "accept"))
-         (text (qwen-companion-proposal-buffer-text proposal))
+(defun qwen-companion-review--check-text (proposal)
+  "Signal a `user-error' if the CLI cannot be told the text of PROPOSAL."
+  (let* ((text (qwen-companion-proposal-buffer-text proposal))
          (odd (unencodable-char-position 0 (length text) 'utf-8 nil text)))
     (when (and (string-empty-p text)
                (not (qwen-companion-proposal-answer proposal))
@@ -877,11 +873,20 @@ names the file of another one."
       (user-error "The CLI cannot be told that a file is empty: it would write its own text.  M-x qwen-companion-diff-empty rejects the proposal and empties the file's buffer"))
     (when odd
       (user-error "Character %d of the text cannot be encoded as UTF-8; remove it first"
-                  (1+ odd)))
-    (qwen-companion-review--check-disk proposal)
-    ;; Its buffer may show the line ends in another way now.
-    (qwen-companion-proposal-decide proposal 'accepted
-                                    (qwen-companion-proposal-buffer-text proposal))
+                  (1+ odd)))))
+
+;;;###autoload
+(defun qwen-companion-diff-accept (&optional file)
+  "Accept a proposal with your edits; the CLI writes it.
+Act on the proposal of the current buffer, else on the only one; FILE
+names the file of another one."
+  (interactive (list (qwen-companion-review--read "Accept")))
+  (let ((proposal (qwen-companion-review--find file "accept")))
+    (qwen-companion-spool-without-collecting
+      (qwen-companion-review--check-text proposal)
+      (qwen-companion-review--check-disk proposal)
+      (qwen-companion-proposal-decide proposal 'accepted
+                                      (qwen-companion-proposal-buffer-text proposal)))
     (message "qwen-companion: accepted %s%s"
              (qwen-companion-proposal-display-path proposal)
              (if-let* ((others (qwen-companion-proposals-of-file

@@ -30,12 +30,25 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-untrusted)
 
-(defconst qwen-companion-spool--inline-limit 65536
+(defconst qwen-companion-spool--inline-limit 8192
   "Longest text in bytes that travels inside a call; longer ones go by file.
-The process has the same limit, in `emacs/messages.py'.")
+The process has the same limit, in `emacs/plists.py'.")
+
+(defconst qwen-companion-spool--part-length 16384
+  "Characters in a part of a text that cannot go by file.")
 
 (defvar qwen-companion-spool--last-id 0
   "Number of the last text that was sent in parts.")
+
+;;; Garbage
+
+(defmacro qwen-companion-spool-without-collecting (&rest body)
+  "Evaluate BODY, collect no garbage meanwhile, and return its value.
+Around the work with a long text Emacs would collect it several times,
+and each takes as long as all that is done with 64 KB."
+  (declare (indent 0) (debug t))
+  `(let ((gc-cons-threshold (max gc-cons-threshold 20000000)))
+     ,@body))
 
 ;;; Sending
 
@@ -66,11 +79,9 @@ addition: the Python process puts that for each LF."
 
 (defun qwen-companion-spool--send-parts (text)
   "Send TEXT in parts, one after the other; return (:text-parts ID)."
-  (let ((id (cl-incf qwen-companion-spool--last-id))
-        ;; A character has at most four bytes.
-        (size (/ qwen-companion-spool--inline-limit 4)))
-    (cl-loop for start from 0 below (length text) by size
-             for end = (min (length text) (+ start size))
+  (let ((id (cl-incf qwen-companion-spool--last-id)))
+    (cl-loop for start from 0 below (length text) by qwen-companion-spool--part-length
+             for end = (min (length text) (+ start qwen-companion-spool--part-length))
              do (qwen-companion-backend-call
                  'text-part
                  (list :id id :text (substring-no-properties text start end))))

@@ -46,6 +46,33 @@
       (should-not (buffer-live-p (qwen-companion-proposal-buffer proposal)))
       (should (equal "one\n" (qwen-companion-test-file-text "a.txt"))))))
 
+(ert-deftest qwen-companion-proposal-test-the-cli-is-told-before-the-review-goes ()
+  "To take the windows from the screen may take longer than telling the CLI."
+  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
+    (let* (told
+           (qwen-companion-proposal-ended-functions
+            (list (lambda (&rest _)
+                    (setq told (qwen-companion-proposal-test--outcomes))))))
+      (qwen-companion-test-propose "a.txt" "two\n")
+      (qwen-companion-diff-accept)
+      (should (equal '((accepted "two\n")) told)))))
+
+(ert-deftest qwen-companion-proposal-test-the-review-goes-when-the-cli-cannot-be-told ()
+  "The outcome is kept, to be sent again."
+  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
+    (let* (ended
+           (qwen-companion-proposal-ended-functions
+            (list (lambda (proposal &rest _)
+                    (push proposal ended))))
+           (proposal (qwen-companion-test-propose "a.txt" "two\n")))
+      (cl-letf (((symbol-function 'qwen-companion-backend-call)
+                 (lambda (&rest _) (error "Cannot be sent"))))
+        (should-error (qwen-companion-diff-accept)))
+      (should (equal (list proposal) ended))
+      (should-not (qwen-companion-proposals))
+      (qwen-companion-proposal-resend)
+      (should (equal '((accepted "two\n")) (qwen-companion-proposal-test--outcomes))))))
+
 (defun qwen-companion-proposal-test--parts (id)
   "Return the text that was sent in parts under ID."
   (mapconcat (lambda (part)

@@ -15,7 +15,6 @@ from anyio.lowlevel import checkpoint_if_cancelled
 
 from qwen_companion.daemon.messages import Change, Reset, SessionInfo, TextChange, ToolChange, Turns
 from qwen_companion.emacs.messages import Notification
-from qwen_companion.emacs.plists import INLINE_TEXT_BYTES
 from qwen_companion.errors import EmacsGoneError, EmacsUnavailableError
 
 _log = logging.getLogger(__name__)
@@ -23,7 +22,7 @@ _log = logging.getLogger(__name__)
 GATHER_S = 0.04
 """How long is gathered, in seconds."""
 
-BATCH_WEIGHT = INLINE_TEXT_BYTES // 2
+BATCH_WEIGHT = 32 * 1024
 """About how many characters one message holds; a text that is longer by itself goes by file."""
 
 BATCH_CHANGES = 16

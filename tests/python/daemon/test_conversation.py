@@ -30,10 +30,10 @@ from qwen_companion.daemon.messages import (
     ToolText,
     Turns,
 )
+from qwen_companion.daemon.outbox import BATCH_WEIGHT
 from qwen_companion.daemon.review_note import review_note
 from qwen_companion.daemon.sanitize import TextStream
 from qwen_companion.daemon.stream import Backoff
-from qwen_companion.emacs.plists import INLINE_TEXT_BYTES
 from qwen_companion.emacs.spool import Spool
 from support import TIMEOUT_S, as_dict
 
@@ -686,7 +686,7 @@ async def test_a_long_history_comes_in_small_messages(emacs: Emacs, daemon: Fake
     await emacs.call("daemon-load", session=session)
     await emacs.until(lambda: len(emacs.all(Turns, session=session)) == emacs.last(Reset).batches)
     assert emacs.last(Reset).batches > 1
-    assert max(map(len, emacs.frames)) < INLINE_TEXT_BYTES
+    assert max(map(len, emacs.frames)) < 2 * BATCH_WEIGHT
     assert emacs.chats[session].text() == "word " * 40_000
 
 
