@@ -39,7 +39,6 @@
 (require 'qwen-companion-clock)
 (require 'qwen-companion-privacy)
 (require 'qwen-companion-roots)
-(require 'qwen-companion-spool)
 
 (autoload 'qwen-companion-evil-region "qwen-companion-evil")
 
@@ -365,8 +364,8 @@ START, END and EACH-LINE are as in `qwen-companion-context-region'."
              :line (qwen-companion-context-line position)
              :character (qwen-companion-context-character position))
        (when region
-         (qwen-companion-spool-pack
-          (qwen-companion-context--region-text view region)))))))
+         ;; However long: a move of point touches no disk.
+         (list :text (qwen-companion-context--region-text view region)))))))
 
 (defun qwen-companion-context-payload ()
   "Return the context as a payload for the Python process."
