@@ -384,11 +384,8 @@ class Journal:
         root.stirred.set()
 
         def begin() -> None:
-            others = [each.number for each in list(root.running.values()) if each.number is not None]
-            cause = Cause(others[0], DISK) if len(others) == 1 else NOBODY
             try:
-                # Changes until now are those of another agent's running turn, or nobody's.
-                self._scan(root, cause)
+                self._scan_before_another(root)
                 running.number = root.record.begin(row).id
             finally:
                 with suppress(RuntimeError):
@@ -396,6 +393,11 @@ class Journal:
 
         root.do(begin)
         return running
+
+    def _scan_before_another(self, root: _Root) -> None:
+        """Give what has changed to the only turn that goes on, if any, before another agent may write."""
+        others = [each.number for each in list(root.running.values()) if each.number is not None]
+        self._scan(root, Cause(others[0], DISK) if len(others) == 1 else NOBODY)
 
     async def _before_tool(self, name: str, report: Report) -> None:
         root = await self._root(name)
@@ -530,8 +532,7 @@ class Journal:
             if cli.root is None and name is not None:
                 cli.root = await self._root(name)
                 if cli.root is not None:
-                    # Files from before it are not its own.
-                    cli.root.do(lambda root=cli.root: self._scan(root, NOBODY))
+                    cli.root.do(lambda root=cli.root: self._scan_before_another(root))
                     cli.root.stirred.set()
 
     async def take_chat(self, work: ChatWork) -> None:
@@ -553,7 +554,7 @@ class Journal:
         if work.turn is not None and (before is None or before.turn != work.turn):
             self._begin(root, _row(work.session, work.client, CHAT, work.prompt, _now(), None))
         elif before is None:
-            root.do(lambda: self._scan(root, NOBODY))
+            root.do(lambda: self._scan_before_another(root))
         running = root.running.get(work.session)
         if work.tools and running is not None and not running.ready.is_set():
             # The daemon waits for nobody.

@@ -787,6 +787,27 @@ async def test_what_the_agent_of_a_chat_writes_is_the_chats_though_its_process_c
         agent.stdin.close()
 
 
+@pytest.mark.parametrize("newcomer", ["cli", "chat"])
+async def test_what_was_written_just_before_another_agent_came_is_that_of_the_turn_that_goes_on(
+    project: Project, calls: list[str], newcomer: str
+) -> None:
+    project.commit(a=b"a\n")
+    working = ChatWork("chat", str(project.root), "Qwen Code", "turn 1", "Fix it")
+    with SilentCli(project.root) as cli:
+        async with site(project) as place:
+            place.front.take_chat(working)
+            await until_more(calls, "begin", 0)
+            project.write("a", b"agent\n")
+            before = calls.count("scan")
+            if newcomer == "cli":
+                place.front.set_sessions([cli.state])
+            else:
+                place.front.take_chat(ChatWork("another", str(project.root), "Qwen Code", None, ""))
+            await until_more(calls, "scan", before)
+            (turn,) = await place.until({"a": "modified"})
+            assert turn.prompt == "Fix it"
+
+
 async def test_a_file_that_the_user_hides_is_not_recorded(project: Project) -> None:
     project.commit(a=b"a\n", b=b"b\n")
     async with site(project) as place:
