@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Time each tool call of the real CLI with the settings layer, which makes it call our hooks, and without.
+"""Time tool calls of the real CLI with the settings layer, which makes it call our hooks, and without.
 
     .build/venv/bin/python tests/bench/hooks.py [ROUNDS [CALLS]]
 
-Each round runs `qwen -p` twice, in the mode yolo, on a model that reads a file CALLS times, one call after the other;
-the order of the two changes with each round.  Prints medians per call in ms: wall clock, and processor time of the CLI
-without its children.  The start of the CLI is in both; it is measured by runs without a call and taken off.
+Each round runs `qwen -p` in the mode yolo, with the layer and without, on a model that reads a file CALLS times, one
+call after the other, and on one that writes as many files; the order changes with each round.  Prints medians per call
+in ms: wall clock, and processor time of the CLI without its children.  The start of the CLI is in all of them; it is
+measured by runs without a call and taken off.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -24,16 +26,25 @@ from qwen_companion.doors.layer import VARIABLE  # noqa: E402  the path is set f
 from stage import Stage  # noqa: E402
 from table import ROUNDS, row  # noqa: E402
 
+KINDS = {"read_file": "reads", "write_file": "writes a file"}
+"""The tools that are called, and what they do."""
 
-def run(stage: Stage, environment: dict[str, str], calls: int) -> tuple[float, float]:
-    """Let the CLI make `calls` tool calls; return wall clock and processor time in ms."""
+
+def run(stage: Stage, environment: dict[str, str], tool: str, calls: int) -> tuple[float, float]:
+    """Let the CLI call `tool` `calls` times; return wall clock and processor time in ms."""
     for number in range(calls):
-        # The CLI ends a run that makes the same call again and again.
-        stage.model.call("read_file", file_path=str(stage.sandbox.notes), offset=0, limit=number + 1)
+        if tool == "read_file":
+            # The CLI ends a run that makes the same call again and again.
+            stage.model.call(tool, file_path=str(stage.sandbox.notes), offset=0, limit=number + 1)
+        else:
+            path = stage.sandbox.project / f"new-{number}.txt"
+            # One that is there would have to be read first.
+            path.unlink(missing_ok=True)
+            stage.model.call(tool, file_path=str(path), content="a line\n" * 100)
     stage.model.say("Done.")
     before, began = os.times(), time.perf_counter()
     done = subprocess.run(
-        ["qwen", "--approval-mode", "yolo", "-p", "read it"],
+        ["qwen", "--approval-mode", "yolo", "-p", "do it"],
         cwd=stage.sandbox.project,
         env=environment,
         capture_output=True,
@@ -47,8 +58,8 @@ def run(stage: Stage, environment: dict[str, str], calls: int) -> tuple[float, f
 
 
 def main(rounds: int = ROUNDS, calls: int = 40) -> None:
-    """Print one line without and one with the layer, and their differences."""
-    results: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
+    """Print two lines for each kind of call, without the layer and with it, and their difference."""
+    results: defaultdict[tuple[str, bool], list[tuple[float, float]]] = defaultdict(list)
     with Stage() as stage:
         stage.start_emacs(stage.sandbox.greeting)
         layer = stage.emacs.eval(f'(getenv "{VARIABLE}")').strip('"')
@@ -56,16 +67,24 @@ def main(rounds: int = ROUNDS, calls: int = 40) -> None:
         environments = {False: without, True: {**without, VARIABLE: layer}}
         for number in range(rounds):
             for with_layer in (False, True) if number % 2 else (True, False):
-                start = run(stage, environments[with_layer], 0)
-                whole = run(stage, environments[with_layer], calls)
-                results[with_layer].append(((whole[0] - start[0]) / calls, (whole[1] - start[1]) / calls))
-    medians = {key: [statistics.median(column) for column in zip(*rows, strict=True)] for key, rows in results.items()}
-    for with_layer, name in ((False, "without hooks"), (True, "with hooks")):
-        print(f"{name}: {medians[with_layer][0]:.1f} ms a call, {medians[with_layer][1]:.1f} ms of processor time")
-    added = medians[True][0] - medians[False][0]
-    row(
-        "speed", f"hooks and journal: added to a tool call as the CLI sees it, {calls} calls", f"{added:.1f} ms", "3 ms"
-    )
+                environment = environments[with_layer]
+                start = run(stage, environment, "read_file", 0)
+                for tool in KINDS:
+                    whole = run(stage, environment, tool, calls)
+                    results[tool, with_layer].append(((whole[0] - start[0]) / calls, (whole[1] - start[1]) / calls))
+    for tool, done in KINDS.items():
+        wall: dict[bool, float] = {}
+        for with_layer, name in ((False, "without hooks"), (True, "with hooks")):
+            columns = zip(*results[tool, with_layer], strict=True)
+            wall[with_layer], processor = (statistics.median(column) for column in columns)
+            print(f"{tool} {name}: {wall[with_layer]:.1f} ms a call, {processor:.1f} ms of processor time")
+        added = f"{wall[True] - wall[False]:.1f} ms"
+        row(
+            "speed",
+            f"hooks and journal: added to a tool call that {done}, as the CLI sees it, {calls} calls",
+            added,
+            "3 ms",
+        )
 
 
 if __name__ == "__main__":
