@@ -81,15 +81,16 @@ checked.")
 
 (defun qwen-companion-diagnostics-on-edit-begins (payload)
   "Handle the `edit-begins' message PAYLOAD: note the problems there are.
-That cannot wait, as the file is about to change."
+That cannot wait, as the file is about to change.  Return non-nil when a
+buffer that is checked visits the file."
   (when-let* ((buffer (qwen-companion-diagnostics--buffer
                        (qwen-companion-edit-begins-path payload))))
     (with-current-buffer buffer
       (setq qwen-companion-diagnostics--before
             (cons (buffer-chars-modified-tick)
                   (cons (not (qwen-companion-problems-pending-p))
-                        (qwen-companion-problems))))))
-  nil)
+                        (qwen-companion-problems)))))
+    t))
 
 (defun qwen-companion-diagnostics--buffer (path)
   "Return the buffer that visits the file PATH if it is checked, or nil."

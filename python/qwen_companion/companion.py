@@ -73,7 +73,7 @@ from qwen_companion.ide.sessions import Sessions
 from qwen_companion.ide.tools import DiffTools
 from qwen_companion.processes import ended, start_of
 from qwen_companion.tools.calls import Called, EmacsAnswer, Tools
-from qwen_companion.tools.diagnostics import Diagnostics
+from qwen_companion.tools.diagnostics import EDIT_S, Diagnostics
 from qwen_companion.tools.server import ToolServer
 from qwen_companion.tools.settings import PATH as TOOL_PATH
 from qwen_companion.tools.settings import tool_secret, tool_settings
@@ -208,7 +208,7 @@ class Companion:
             if item not in proposals:
                 self._bridge.tell(ProposalOrphan(item.id))
         self._tools = Tools(editor, self._distributor.access, self._tell_call)
-        self._diagnostics = Diagnostics(self._tools, lambda path: self._bridge.tell(EditBegins(path)))
+        self._diagnostics = Diagnostics(self._tools, lambda path: self._bridge.call(EditBegins(path), EDIT_S))
         self._tool_server = ToolServer(
             self._tools, find_caller=lambda connection: find_caller(connection, hello.emacs_pid)
         )

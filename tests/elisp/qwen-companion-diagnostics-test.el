@@ -168,8 +168,10 @@ Each is (LINE . TEXT), or TEXT."
 
 (ert-deftest qwen-companion-diagnostics-test-hidden-files-are-not-told ()
   (qwen-companion-diagnostics-test--with "fine\n"
+    (should (qwen-companion-diagnostics-on-edit-begins (list :path buffer-file-name)))
+    (qwen-companion-diagnostics-forget)
     (setq qwen-companion-exposure 'hide)
-    (qwen-companion-diagnostics-on-edit-begins (list :path buffer-file-name))
+    (should-not (qwen-companion-diagnostics-on-edit-begins (list :path buffer-file-name)))
     (should-not qwen-companion-diagnostics--before)
     (should-not (qwen-companion-diagnostics--new-problems
                  (list (list "path" buffer-file-name))))))

@@ -653,6 +653,18 @@ class FileVisited(Outgoing[bool]):
 
 
 @frozen
+class EditBegins(Outgoing[bool]):
+    """`edit-begins`: an agent is about to change the file `path`; asks whether a buffer that is checked visits it."""
+
+    method = "edit-begins"
+    path: str
+
+    def parse_reply(self, reply: Sexp, spool: Spool) -> bool:
+        """Return whether one does."""
+        return not is_nil(reply)
+
+
+@frozen
 class ProposalClose(Outgoing["str | None"]):
     """`proposal-close`: end the review of a proposal, which was answered in the terminal, without an outcome.
 
@@ -714,14 +726,6 @@ class Merged(Notification):
     edits: Numbers | None
     result: Nested | None = None
     conflicts: int = 0
-
-
-@frozen
-class EditBegins(Notification):
-    """`edit-begins`: an agent is about to change the file `path`."""
-
-    method = "edit-begins"
-    path: str
 
 
 @frozen

@@ -55,10 +55,11 @@ async def reply_to(request: JsonObject, tools: Tools, caller: Caller | None) -> 
     """Return the response to `request` by `caller`."""
     identifier = request["id"]
     try:
-        if not isinstance(identifier, str | int) or request.get("jsonrpc") != "2.0":
+        method = request["method"]
+        if not isinstance(identifier, str | int) or not isinstance(method, str) or request.get("jsonrpc") != "2.0":
             identifier = None
             raise RpcError(_INVALID_REQUEST, "Not a request of JSON-RPC 2.0")
-        result = await _result(request["method"], _params(request), tools, caller)
+        result = await _result(method, _params(request), tools, caller)
     except RpcError as error:
         return {"jsonrpc": "2.0", "id": identifier, "error": {"code": error.code, "message": str(error)}}
     return {"jsonrpc": "2.0", "id": identifier, "result": result}
@@ -71,11 +72,11 @@ def _params(request: JsonObject) -> JsonObject:
     return cast("JsonObject", params)
 
 
-async def _result(method: object, params: JsonObject, tools: Tools, caller: Caller | None) -> JsonObject:
+async def _result(method: str, params: JsonObject, tools: Tools, caller: Caller | None) -> JsonObject:
     if method == CALL_TOOL:
         return await _call(params, tools, caller)
     # What has not to be waited for.
-    methods: Mapping[object, Callable[[JsonObject, Tools], JsonObject]] = {
+    methods: Mapping[str, Callable[[JsonObject, Tools], JsonObject]] = {
         INITIALIZE: _initialize,
         "ping": lambda _params, _tools: {},
         "tools/list": _list_tools,

@@ -289,6 +289,8 @@ def test_outgoing_messages(spool: Spool) -> None:
     assert as_dict(outgoing(FileVisited("/a"), spool)) == {"path": "/a"}
     assert FileVisited("/a").parse_reply(read_sexp(b"t"), spool)
     assert not FileVisited("/a").parse_reply([], spool)
+    assert EditBegins("/a").parse_reply(read_sexp(b"t"), spool)
+    assert not EditBegins("/a").parse_reply([], spool)
     assert as_dict(outgoing(ContextSent("i", ("/r",), 5, "{}"), spool)) == {
         "session": "i",
         "everywhere": [],

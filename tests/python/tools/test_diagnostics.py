@@ -11,7 +11,7 @@ import pytest
 from qwen_companion.domain import Peer, ToolItem
 from qwen_companion.doors.events import Event, PostToolUse, PreToolUse, UserPromptSubmit
 from qwen_companion.doors.listeners import Report
-from qwen_companion.errors import EmacsGoneError
+from qwen_companion.errors import EmacsBusyError, EmacsGoneError
 from qwen_companion.ide.access import Access
 from qwen_companion.ide.context import ResolvedPath
 from qwen_companion.privacy.exclusions import Exclusions
@@ -31,7 +31,8 @@ class Site:
         self.begun: list[str] = []
         self.trusted: bool | None = None
         self.tools = Tools(self, self.access, lambda _: None)
-        self.diagnostics = Diagnostics(self.tools, self.begun.append)
+        self.checked: bool | Exception = True
+        self.diagnostics = Diagnostics(self.tools, self.begin)
         self.diagnostics.after_edits = self.diagnostics.with_prompts = True
 
     def access(self, peer: Peer | None) -> Access:
@@ -39,6 +40,12 @@ class Site:
         root = str(self.directory)
         scope = (ResolvedPath.of(root),)
         return Access(Exclusions({"HOME": root}), (root,), scope, "qwen", root, {}, self.trusted)
+
+    async def begin(self, path: str) -> bool:
+        self.begun.append(path)
+        if isinstance(self.checked, Exception):
+            raise self.checked
+        return self.checked
 
     async def call_tool(
         self,
@@ -104,6 +111,22 @@ async def test_nothing_is_told_where_there_is_nothing_or_nobody_wants_it(site: S
     assert await site.hear(site.edit("a.txt")) is None
     assert await site.hear(UserPromptSubmit(prompt="hello")) is None
     assert len(site.asked) == asked
+
+
+async def test_of_a_file_without_a_checker_nobody_asks_after_the_edit(site: Site) -> None:
+    site.answer = EmacsAnswer((ToolItem("error py bad", str(site.directory / "a.txt"), 3, 4),))
+    before = PreToolUse(tool_name="edit", tool_input=site.edit("a.txt").tool_input)
+    for checked in (False, True, EmacsBusyError("busy")):
+        site.checked = checked
+        asked = len(site.asked)
+        await site.hear(before)
+        told = await site.hear(site.edit("a.txt"))
+        assert (told is None, len(site.asked) == asked) == (checked is False,) * 2
+    # Whoever was not heard of when it began may have one.
+    site.checked = False
+    await site.hear(before)
+    await site.hear(site.edit("a.txt"))
+    assert await site.hear(site.edit("a.txt")) is not None
 
 
 async def test_a_busy_emacs_holds_the_agent_for_the_bound_only(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -357,6 +357,7 @@ def test_too_large_or_broken_requests_harm_nothing(backend: Backend, client: Cli
     for body, status in ((b"x" * 600_000, 413), (b"[" * 100_000, 400), (b"{", 400), (b"[]", 400), (half, 400)):
         client.connection.request("POST", "/tools", body, headers)
         assert client.end()[0] == status
-    client.connection.request("POST", "/tools", b'{"id": [], "method": "ping"}', headers)
-    assert client.end()[1]["error"]["code"] == types.INVALID_REQUEST
+    for body in (b'{"jsonrpc": "2.0", "id": [], "method": "ping"}', b'{"jsonrpc": "2.0", "id": 1, "method": {}}'):
+        client.connection.request("POST", "/tools", body, headers)
+        assert client.end()[1]["error"]["code"] == types.INVALID_REQUEST
     assert as_dict(LOOK)["name"] == client.result("tools/list", {})["tools"][0]["name"]
