@@ -8,6 +8,7 @@ from typing import Final
 
 import pytest
 
+from clis import QWEN
 from model_types import Answer
 from stage import Stage
 
@@ -140,6 +141,28 @@ WATCH: Final = """
       qwen-companion-attention-functions
       (list (lambda (event) (setq test-events (append test-events (list (qwen-companion-event-kind event)))))))
 """
+
+
+def test_a_read_that_was_allowed_is_work_again(stage: Stage) -> None:
+    """Of tools that only read no hook tells before their result."""
+    stage.start_emacs(stage.sandbox.greeting)
+    stage.start_cli()
+    elsewhere = stage.sandbox.home / "elsewhere.txt"
+    elsewhere.write_text("not in the project\n")
+    working = threading.Event()
+    stage.model.call("read_file", file_path=str(elsewhere))
+    stage.model.answer(Answer("I have read it.", halfway=working))
+    stage.screen.type("read it")
+    stage.screen.keys("Enter")
+    stage.screen.wait_for(QWEN.confirmation)
+    state = "(plist-get (plist-get (car (qwen-companion-backend-sessions)) :state) :activity)"
+    stage.emacs.wait_until(f"(eq 'asking {state})")
+    stage.screen.keys("Enter")
+    stage.emacs.wait_until(f"(eq 'working {state})")
+    stage.model.next_request()
+    assert stage.model.next_request().tool_results == ["not in the project\n"]
+    working.set()
+    stage.emacs.wait_until(f"(eq 'idle {state})")
 
 
 def test_prompts_while_it_works_come_in_their_order(stage: Stage) -> None:

@@ -32,6 +32,12 @@ _EDIT_TOOLS = "^(edit|write_file|notebook_edit)$"
 _ASK_FOR_EDITS = "Edit(/**)"
 """All edits in the project, by tool and by shell.  Those outside are asked for anyway."""
 
+_ALL_BUT_READING = "^(?!(read_file|list_directory|glob|grep_search)$)"
+"""Tools that write nothing and seldom ask: a model calls them most, and each hook costs the CLI some 3 ms.
+
+That one of them was allowed shows in the next event, which comes with its result: `UserPromptSubmit` without a prompt.
+"""
+
 _EVENTS = (
     ("SessionStart", None, _START_TIMEOUT_S),
     ("SessionEnd", None, _START_TIMEOUT_S),
@@ -40,7 +46,7 @@ _EVENTS = (
     ("Notification", None, _TIMEOUT_S),
     ("SubagentStart", None, _TIMEOUT_S),
     ("SubagentStop", None, _TIMEOUT_S),
-    ("PreToolUse", None, _TIMEOUT_S),
+    ("PreToolUse", _ALL_BUT_READING, _TIMEOUT_S),
     (PERMISSION_REQUEST, _EDIT_TOOLS, REVIEW_TIMEOUT_S),
 )
 

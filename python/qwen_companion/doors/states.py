@@ -127,16 +127,14 @@ def _with_agent(known: _Known, identifier: str, event: Event) -> _Known:
 
 def _settles(event: Event) -> bool:
     """Return whether what the CLI does after `event` does not depend on a notification before it."""
-    if isinstance(event, UserPromptSubmit):
-        return bool(event.prompt.strip())
-    return isinstance(event, SessionStart | SessionEnd | PreToolUse | PermissionRequest | Stop)
+    return isinstance(event, SessionStart | SessionEnd | UserPromptSubmit | PreToolUse | PermissionRequest | Stop)
 
 
 def _state_after(state: CliState, event: Event, now: int) -> CliState:
     if isinstance(event, UserPromptSubmit) and event.prompt.strip():
-        # An empty one only goes on with the turn.
         return replace(state, activity=WORKING, since=now, prompt=first_words(event.prompt), question=None, said=None)
-    if isinstance(event, PreToolUse | PermissionRequest) and state.activity == ASKING:
+    # Without a prompt the turn goes on, with the results of its tools.
+    if isinstance(event, UserPromptSubmit | PreToolUse | PermissionRequest) and state.activity == ASKING:
         return replace(state, activity=WORKING, question=None)
     if isinstance(event, Stop):
         used = None if event.context_usage is None else round(100 * event.context_usage)

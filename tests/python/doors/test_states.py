@@ -44,6 +44,8 @@ def test_a_turn() -> None:
     assert after(START, PROMPT) == working
     assert after(START, PROMPT, ASK) == CliState("asking", 2, "change the greeting", "may I?", "auto", "m")
     assert after(START, PROMPT, ASK, PreToolUse(tool_name="edit")) == working
+    # A tool that only reads reports nothing before its result.
+    assert after(START, PROMPT, ASK, UserPromptSubmit(prompt="")) == working
     # A turn goes on with an empty prompt.
     assert after(START, PROMPT, UserPromptSubmit(prompt="")) == working
     done = CliState("idle", 3, "change the greeting", None, "auto", "m", 314, 31)
@@ -69,8 +71,9 @@ def test_a_notification_that_comes_late_changes_nothing(late: Event) -> None:
     # What comes when nothing else has happened is no late one, nor is one of a version that does not tell the time.
     assert after(start, prompt, at(4, IDLE)).activity == "cancelled"
     assert after(start, prompt, IDLE).activity == "cancelled"
-    # A turn that goes on does not make it one.
-    assert after(start, prompt, at(6, UserPromptSubmit(prompt="")), at(5, ASK)).activity == "asking"
+    # A turn that goes on has its answers.
+    assert after(start, prompt, at(6, UserPromptSubmit(prompt="")), at(5, ASK)).activity == "working"
+    assert after(start, prompt, at(6, UserPromptSubmit(prompt="")), at(7, ASK)).activity == "asking"
 
 
 @pytest.mark.parametrize(
