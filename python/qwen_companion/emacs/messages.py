@@ -640,28 +640,28 @@ class ProposalOpen(Outgoing["str | None"]):
         raise MessageError("the answer to proposal-open is neither nil nor a string")
 
 
+class _Question(Outgoing[bool]):
+    """A question that Emacs answers with t or nil."""
+
+    def parse_reply(self, reply: Sexp, spool: Spool) -> bool:
+        """Return the answer."""
+        return not is_nil(reply)
+
+
 @frozen
-class FileVisited(Outgoing[bool]):
+class FileVisited(_Question):
     """`file-visited`: asks whether a buffer visits the file `path`."""
 
     method = "file-visited"
     path: str
 
-    def parse_reply(self, reply: Sexp, spool: Spool) -> bool:
-        """Return whether one does."""
-        return not is_nil(reply)
-
 
 @frozen
-class EditBegins(Outgoing[bool]):
+class EditBegins(_Question):
     """`edit-begins`: an agent is about to change the file `path`; asks whether a buffer that is checked visits it."""
 
     method = "edit-begins"
     path: str
-
-    def parse_reply(self, reply: Sexp, spool: Spool) -> bool:
-        """Return whether one does."""
-        return not is_nil(reply)
 
 
 @frozen
