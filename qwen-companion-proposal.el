@@ -457,9 +457,9 @@ If the user has edited its text, rescue that for REASON, a string."
 (defun qwen-companion-proposal--end (proposal state &optional by-cli send)
   "End PROPOSAL in STATE.
 BY-CLI non-nil means that the CLI ended it, perhaps just before the user
-would have answered.  Call the function SEND, which tells the CLI, before
-the review goes from the screen.  The caller has to deal with the
-proposal's buffer."
+would have answered.  SEND is nil or a function that tells the CLI; call
+it before the review goes from the screen.  The caller has to deal with
+the proposal's buffer."
   (let ((before (qwen-companion-proposal-state proposal)))
     (setf (qwen-companion-proposal-state proposal) state
           (qwen-companion-proposal-edited proposal)

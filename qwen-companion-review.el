@@ -885,6 +885,7 @@ names the file of another one."
     (qwen-companion-spool-without-collecting
       (qwen-companion-review--check-text proposal)
       (qwen-companion-review--check-disk proposal)
+      ;; Its buffer may show the line ends in another way now.
       (qwen-companion-proposal-decide proposal 'accepted
                                       (qwen-companion-proposal-buffer-text proposal)))
     (message "qwen-companion: accepted %s%s"

@@ -23,7 +23,7 @@ GATHER_S = 0.04
 """How long is gathered, in seconds."""
 
 BATCH_WEIGHT = 32 * 1024
-"""About how many characters one message holds; a text that is longer by itself goes by file."""
+"""About how many characters one message holds; a text that is too long for a message goes by file."""
 
 BATCH_CHANGES = 16
 """How many changes one message holds: more would keep Emacs from the keys for over 5 ms in a long conversation."""

@@ -33,9 +33,10 @@ _ASK_FOR_EDITS = "Edit(/**)"
 """All edits in the project, by tool and by shell.  Those outside are asked for anyway."""
 
 _ALL_BUT_READING = "^(?!(read_file|list_directory|glob|grep_search)$)"
-"""Tools that write nothing and seldom ask: a model calls them most, and each hook costs the CLI some 3 ms.
+"""All tools but those that only read: a model calls these most, and each hook costs the CLI some 3 ms.
 
-That one of them was allowed shows in the next event, which comes with its result: `UserPromptSubmit` without a prompt.
+They seldom ask.  That one was allowed shows in the event that comes with its result: `UserPromptSubmit` without a
+prompt.
 """
 
 _EVENTS = (
