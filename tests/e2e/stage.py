@@ -240,13 +240,19 @@ class Stage:
 
     def connect_client(self) -> Client:
         """Connect a client that takes the place of a CLI, until the test ends; returns when Emacs shows it."""
-        # Roots follow the buffers a moment later, and what lies outside of them cannot be proposed.
-        project = lisp_string(str(self.sandbox.project))
-        self.emacs.wait_until(f"(and {ROOTS_TOLD} (qwen-companion-roots-published-p {project}))")
+        self.wait_until_published()
         client = Client(self.sandbox)
         self._clients.append(client)
         self.screen.wait_for("Qwen[1]")
         return client
+
+    def wait_until_published(self) -> None:
+        """Return when the project is a workspace root, so that a `Client`, which works elsewhere, may propose in it.
+
+        Roots follow the buffers a moment later.
+        """
+        project = lisp_string(str(self.sandbox.project))
+        self.emacs.wait_until(f"(and {ROOTS_TOLD} (qwen-companion-roots-published-p {project}))")
 
     def _disconnect_clients(self) -> None:
         while self._clients:

@@ -44,6 +44,8 @@ def test_reviews_in_the_frames_of_clients_that_come_and_go(stage: Stage) -> None
     daemon.open_frame(stage.sandbox.greeting)
     stage.screen.wait_for("Qwen[1]")
     assert daemon.buffer_text("greeting.py") == EDITED
+    # The root went with the frame's buffer: the client does not work in the project.
+    stage.wait_until_published()
 
     # A review goes with its frame and comes back in the next one.
     client.propose(stage.sandbox.greeting, EDITED_AGAIN)

@@ -331,7 +331,7 @@ def test_in_a_window_with_colours(stage: Stage) -> None:
         assert stage.emacs.visible_buffers() == ["greeting.py"]
         stage.emacs.eval(ON_COMMAND)
         stage.emacs.eval("(delete-other-windows)")
-        stage.emacs.wait_until(f"(qwen-companion-roots-published-p {lisp_string(str(stage.sandbox.project))})")
+        stage.wait_until_published()
         client = Client(stage.sandbox)
         press_all_keys(stage, client, lambda keys: screen.keys(window, *map(x_key, keys.split())))
         # A frame without room: the review comes in the other one, and what is typed goes where it did.
