@@ -22,7 +22,19 @@ EXIT_NO_SPOOL = 7
 OLDEST_PYTHON = (3, 10)
 # What pyproject.toml demands, as it is imported.
 PACKAGES = (
-    *("anyio", "epc", "h11", "httpx2", "mcp", "mcp_types", "merge3", "pathspec", "patiencediff", "psutil", "pydantic"),
+    *(
+        "anyio",
+        "epc",
+        "httptools",
+        "httpx2",
+        "mcp",
+        "mcp_types",
+        "merge3",
+        "pathspec",
+        "patiencediff",
+        "psutil",
+        "pydantic",
+    ),
     *("sexpdata", "starlette", "uvicorn"),
 )
 DESCRIPTORS = 4096

@@ -44,7 +44,7 @@ async def main():
     async with manager.run():
         print(listener.getsockname()[1], flush=True)
         config = uvicorn.Config(
-            manager.handle_request, interface="asgi3", lifespan="off", log_level="error", http="h11", ws="none"
+            manager.handle_request, interface="asgi3", lifespan="off", log_level="error", http="httptools", ws="none"
         )
         await uvicorn.Server(config).serve([listener])
 

@@ -99,7 +99,7 @@ BARE_START = """
   (* 1000 (- (float-time) start)))
 """
 
-IMPORTS = "import anyio, h11, psutil, sexpdata, uvicorn, mcp.server.lowlevel, mcp.server.streamable_http"
+IMPORTS = "import anyio, httptools, psutil, sexpdata, uvicorn, mcp.server.lowlevel, mcp.server.streamable_http"
 
 
 class Client:

@@ -137,6 +137,29 @@ def test_half_a_request_is_given_up_soon(impatient: Backend) -> None:
                 pass
 
 
+ENDLESS = {
+    "path": ("GET /", "a"),
+    "name of a header": ("GET / HTTP/1.1\r\n", "a"),
+    "header": ("GET / HTTP/1.1\r\nX: ", "a"),
+    "headers": ("GET / HTTP/1.1\r\n", "X: a\r\n"),
+    "size of a chunk": ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1;", "a"),
+    "trailer": ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: ", "a"),
+    "trailers": ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", "X: a\r\n"),
+}
+
+
+@pytest.mark.parametrize("part", ENDLESS)
+def test_what_does_not_end_is_not_kept(besieged: Backend, part: str) -> None:
+    beginning, more = ENDLESS[part]
+    piece = (more * 65536)[:65536].encode()
+    with socket.create_connection(("127.0.0.1", besieged.port), TIMEOUT_S) as connection:
+        connection.sendall(beginning.encode())
+        # Less than the time that strangers have.
+        with pytest.raises(ConnectionError):
+            for _ in range(256):
+                connection.sendall(piece)
+
+
 def test_a_caller_with_the_token_is_not_given_up(impatient: Backend) -> None:
     cli = Cli(impatient.port, impatient.token, "known")
     with cli.stream() as stream, socket.create_connection(("127.0.0.1", impatient.port)) as silent:

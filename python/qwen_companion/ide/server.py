@@ -18,13 +18,13 @@ import json
 import socket
 import sys
 from collections.abc import Callable, Generator, Mapping
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
-import h11
 import uvicorn
 from anyio import to_thread
-from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from qwen_companion.domain import KnownSession
@@ -39,7 +39,7 @@ from qwen_companion.memory import MemoryReturn
 from qwen_companion.sockets import Connection, is_of_another_user
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from qwen_companion.ide.rpc import RpcHandler
     from qwen_companion.wire_log import WireLog
@@ -58,6 +58,9 @@ STRANGER_S = 30.0
 
 A CLI connects and then draws the proposal before it sends anything: 1,200 lines took it 6 s on a busy machine.
 """
+
+MAX_HEAD_BYTES = 64 * 1024
+"""Most bytes of a request's head, or of what follows its last piece, that are kept until the rest has come."""
 
 IDLE_CONNECTION_S = 65
 """How long an idle connection is kept: longer than the CLI's HTTP client keeps it, so that the client ends it."""
@@ -81,6 +84,8 @@ SERVER_END_S = 0.5
 _FOREIGN = "This connection belongs to another user."
 
 _CONNECTION = "qwen_companion.connection"
+_CYCLE = "qwen_companion.cycle"
+"""In the state of each request: its `_Protocol`, and uvicorn's object for the request and its answer."""
 
 
 @frozen
@@ -119,7 +124,7 @@ class McpServer:
         guard = Guard(route, token, listener.getsockname()[1], secrets)
         self._server = _Uvicorn(
             uvicorn.Config(
-                guard,
+                _delimit_by_end(guard),
                 proxy_headers=False,
                 http=cast("type[_Protocol]", functools.partial(_Protocol, strangers=_Strangers())),
                 backlog=BACKLOG,
@@ -303,18 +308,6 @@ def _import_rpc() -> type[RpcHandler]:
     return RpcHandler
 
 
-class _Wire(h11.Connection):
-    """HTTP that lets the answer to a GET be delimited by the end of the connection."""
-
-    def next_event(self) -> Any:
-        """The next event; see h11."""
-        event = super().next_event()
-        if isinstance(event, h11.Request) and event.method == b"GET":
-            # An HTTP/1.0 peer knows no chunks, so h11 sends it none.  Held by a test of the bytes on the wire.
-            self.their_http_version = b"1.0"
-        return event
-
-
 class _Strangers:
     """Connections that have not shown the token yet.  They get a limited time, and are limited in number."""
 
@@ -336,7 +329,7 @@ class _Strangers:
             deadline.cancel()
 
 
-class _Protocol(H11Protocol):
+class _Protocol(HttpToolsProtocol):
     """uvicorn's HTTP with the above, and no buffer of its own: data is with the system once `send` returns.
 
     A connection of another user is closed before anything is read from it.
@@ -352,8 +345,9 @@ class _Protocol(H11Protocol):
         strangers: _Strangers,
     ) -> None:
         super().__init__(config, server_state, {**app_state, _CONNECTION: self}, _loop)
-        self.conn = _Wire(h11.SERVER)
         self._strangers = strangers
+        self._unparsed = 0
+        """How many bytes the parser keeps at most: those since it last had a whole head, or a piece of a body."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See asyncio."""
@@ -371,15 +365,32 @@ class _Protocol(H11Protocol):
         self._strangers.discard(self)
         super().connection_lost(exc)
 
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.  Refuse a head or a trailer that does not end."""
+        self._unparsed += len(data)
+        super().data_received(data)
+        if self._unparsed > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response("The head of the request is too long.")
+
+    def on_headers_complete(self) -> None:
+        """See httptools."""
+        self._unparsed = 0
+        super().on_headers_complete()
+        cast("Scope", self.scope)["state"][_CYCLE] = self.cycle
+
+    def on_body(self, body: bytes) -> None:
+        """See httptools."""
+        self._unparsed = 0
+        super().on_body(body)
+
     def send_400_response(self, msg: str) -> None:
         """Refuse malformed HTTP.  Tell an application that is answering the request that the client is gone."""
-        try:
-            super().send_400_response(msg)
-        except h11.LocalProtocolError:
-            # Its answer had begun.
-            self.transport.close()
         # None before the first request, whatever its declaration says.
         cycle = cast("RequestResponseCycle | None", self.cycle)
+        if cycle is None or cycle.response_complete or not cycle.response_started:
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
         if cycle is not None:
             cycle.disconnected = True
             cycle.message_event.set()
@@ -387,6 +398,53 @@ class _Protocol(H11Protocol):
     def admit(self) -> None:
         """Note that this connection has shown the token."""
         self._strangers.discard(self)
+
+
+class _GetAnswer:
+    """The answer to a GET.  Without a length it is delimited by the end of the connection (RFC 9112, section 6.3)."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        """`send` is uvicorn's, which sends in chunks what has no length."""
+        self._connection: _Protocol = scope["state"][_CONNECTION]
+        self._cycle: RequestResponseCycle = scope["state"][_CYCLE]
+        self._send = send
+        self._has_length = True
+        self._head = b""
+
+    async def send(self, message: Message) -> None:
+        """Send `message`; the head goes out with the first piece of the body.  See ASGI."""
+        if message["type"] == "http.response.start":
+            headers: list[tuple[bytes, bytes]] = message["headers"]
+            self._has_length = any(name == b"content-length" for name, _ in headers)
+            if not self._has_length:
+                lines = [f"HTTP/1.1 {message['status']} {HTTPStatus(message['status']).phrase}".encode("ascii")]
+                lines += [name + b": " + value for name, value in headers]
+                self._head = b"\r\n".join([*lines, b"", b""])
+                self._cycle.response_started = True
+                return
+        if self._has_length:
+            await self._send(message)
+            return
+        flow = self._connection.flow
+        if flow.write_paused and not self._cycle.disconnected:
+            await flow.drain()
+        if self._cycle.disconnected:
+            return
+        self._connection.transport.write(self._head + message["body"])
+        self._head = b""
+        if not message["more_body"]:
+            self._cycle.response_complete = True
+            self._cycle.message_event.set()
+            self._connection.transport.close()
+
+
+def _delimit_by_end(app: ASGIApp) -> ASGIApp:
+    """Return `app` with answers to GET that need no length."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        await app(scope, receive, _GetAnswer(scope, send).send if scope["method"] == "GET" else send)
+
+    return serve
 
 
 def _foreign_answer() -> bytes:

@@ -59,7 +59,7 @@ async def test_token_never_in_epc_log_repr(
         ids = [theirs.id, *theirs.members, *(item["promptId"] for item in theirs.history if "promptId" in item)]
         await emacs.connect(daemon)
         known = [*calls, *(parse_call(call, spool) for call in calls), *gc.get_objects()]
-        ours = [item for item in known if type(item).__module__.startswith("qwen_companion")]
+        ours = [item for item in known if str(type(item).__module__).startswith("qwen_companion")]
         assert {"Connect", "DaemonCall", "DaemonClient", "DaemonAddress"} - {type(item).__name__ for item in ours} <= {
             "DaemonAddress"
         }

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -127,6 +128,41 @@ async def test_a_stream_is_delimited_by_the_end_of_the_connection(site: Site, ve
     assert wanted in await soon(reader.readuntil(wanted))
     await site.server.stop(for_good=True)
     assert b"\r\n0\r\n" not in await soon(reader.read())
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_a_stream_ends_when_its_client_says_what_is_no_http(site: Site) -> None:
+    cli = await site.connected()
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    headers = [f"{name}: {value}" for name, value in {**cli.headers, "mcp-session-id": cli.session}.items()]
+    writer.write("\r\n".join(["GET /mcp HTTP/1.1", *headers, "", ""]).encode())
+    await soon(reader.readuntil(b"retry: 1500\n\n"))
+    while not (await soon(site.states.get())).streaming:
+        pass
+    writer.write(b"what is this\r\n\r\n")
+    # It would be read as an event.
+    assert b"HTTP/1.1" not in await soon(reader.read())
+    while (await soon(site.states.get())).streaming:
+        pass
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_requests_that_come_at_once_are_answered_in_their_order(site: Site) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    for identifier in (1, 2):
+        message = {"jsonrpc": "2.0", "id": identifier, "method": "initialize", "params": INITIALIZE}
+        body = json.dumps(message).encode()
+        headers = [f"{name}: {value}" for name, value in site.cli().headers.items()]
+        writer.write(
+            "\r\n".join(["POST /mcp HTTP/1.1", *headers, f"Content-Length: {len(body)}", "", ""]).encode() + body
+        )
+    for identifier in (1, 2):
+        head = (await soon(reader.readuntil(b"\r\n\r\n"))).decode().lower()
+        length = re.search(r"content-length: (\d+)", head)
+        assert length is not None
+        assert json.loads(await soon(reader.readexactly(int(length[1]))))["id"] == identifier
     writer.close()
     await writer.wait_closed()
 
