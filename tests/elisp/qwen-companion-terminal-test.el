@@ -6,6 +6,8 @@
 
 ;;; Code:
 
+;; An Emacs without windows does not load it by itself.
+(require 'dnd)
 (require 'qwen-companion)
 (require 'qwen-companion-attention)
 (require 'qwen-companion-resume)
