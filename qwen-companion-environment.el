@@ -124,8 +124,8 @@ with another one."
 
 ;;; Making one
 
-(declare-function compilation-start "compile"
-                  (command &optional mode name-function highlight-regexp))
+;; Its arguments are more since Emacs 30.
+(declare-function compilation-start "compile" t)
 
 (defconst qwen-companion-environment--buffer-name "*qwen-companion install*")
 

@@ -54,7 +54,6 @@ rest search files with a program for each question."
 (defconst qwen-companion-tools-read--hover-wait 1.5
   "Seconds that a language server may take to describe a place.")
 
-(defvar compilation-last-buffer)
 (defvar imenu-create-index-function)
 (defvar tags-table-list)
 (defvar tags-file-name)
@@ -770,8 +769,8 @@ They are parts of an answer."
            (and (derived-mode-p 'compilation-mode 'ert-results-mode)
                 (qwen-companion-tools-in-scope-p default-directory))))
        (cl-remove-duplicates
-        (delq nil (cons (let ((last (bound-and-true-p compilation-last-buffer)))
-                          (and (buffer-live-p last) last))
+        (delq nil (cons (and (buffer-live-p next-error-last-buffer)
+                             next-error-last-buffer)
                         (buffer-list)))
         :from-end t))
       (user-error "No compilation or test has run in Emacs for this project; run it yourself")))

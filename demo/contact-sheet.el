@@ -231,7 +231,8 @@ Emacs exits after that."
   "Draw each of FILES, what a text terminal has shown, as a picture beside it."
   (menu-bar-mode -1)
   (tool-bar-mode -1)
-  (scroll-bar-mode -1)
+  (when (fboundp 'scroll-bar-mode)
+    (scroll-bar-mode -1))
   ;; What Emacs takes a terminal for that does not say.
   (set-face-attribute 'default nil :background "#ffffff" :foreground "#000000")
   (dolist (file files)

@@ -61,7 +61,7 @@ A list of the prompt and, for each that was offered, what the line says."
      (cl-letf (((symbol-function 'y-or-n-p)
                 (lambda (question) (push question asked) ,answer)))
        ,@body)
-     (nreverse asked)))
+     (setq asked (nreverse asked))))
 
 (defun qwen-companion-chat-choices-test--sent (method)
   "Return the payloads sent with METHOD, without their request ids."

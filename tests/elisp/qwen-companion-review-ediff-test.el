@@ -158,7 +158,7 @@
         (funcall end)
         (should (equal '("*terminal*" "*other*")
                        (qwen-companion-review-ediff-test--buffers)))
-        (should (compare-window-configurations
+        (should (qwen-companion-test-same-windows-p
                  before (current-window-configuration)))
         (should-not ediff-session-registry)))))
 
@@ -388,7 +388,7 @@
           (qwen-companion-diff-reject proposal))
         (should-not ediff-session-registry)
         (should-not (get-buffer "*Ediff Control Panel*"))
-        (should (compare-window-configurations
+        (should (qwen-companion-test-same-windows-p
                  before (current-window-configuration)))))))
 
 (ert-deftest qwen-companion-review-ediff-test-user-session-is-left-alone ()
@@ -773,7 +773,7 @@
         (qwen-companion-proposal-on-close
          (list :id (qwen-companion-proposal-id (nth first-to-end proposals))))
         (qwen-companion-diff-reject (nth (- 1 first-to-end) proposals))
-        (should (compare-window-configurations
+        (should (qwen-companion-test-same-windows-p
                  before (current-window-configuration)))))))
 
 (ert-deftest qwen-companion-review-ediff-test-windows-come-back-exactly ()
@@ -855,7 +855,7 @@
           (qwen-companion-review-ediff-test--show proposal)
           (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
           (qwen-companion-diff-reject proposal)
-          (should (compare-window-configurations
+          (should (qwen-companion-test-same-windows-p
                    before (current-window-configuration)))
           (should (eq selected (selected-window))))))))
 
@@ -968,7 +968,7 @@
         (qwen-companion-diff-accept)
         (should (equal "one\n2\nthree\nedit\n"
                        (plist-get (car (qwen-companion-test-sent 'outcome)) :text)))
-        (should (compare-window-configurations
+        (should (qwen-companion-test-same-windows-p
                  before (current-window-configuration)))
         (should-not ediff-session-registry)
         (should-not (get-buffer "*qwen-companion yours: a.txt*"))
@@ -998,7 +998,7 @@
         (qwen-companion-diff-open)
         (should (= 4 (length (qwen-companion-review-ediff-test--buffers))))
         (funcall end)
-        (should (compare-window-configurations
+        (should (qwen-companion-test-same-windows-p
                  before (current-window-configuration)))
         (should-not ediff-session-registry)
         (should-not (get-buffer "*qwen-companion yours: a.txt*"))))))

@@ -987,7 +987,7 @@ Its state for editing has the keys n and x, the motion state has k."
                        (mapcar (lambda (window) (buffer-name (window-buffer window)))
                                (window-list nil 'no-minibuffer (frame-first-window)))))
         (funcall end)
-        (should (compare-window-configurations before (current-window-configuration)))
+        (should (qwen-companion-test-same-windows-p before (current-window-configuration)))
         (should-not (get-buffer "*qwen-companion hunks: a.txt*"))
         (should-not (cl-find #'qwen-companion-review-unified--compare-again timer-list
                              :key #'timer--function))))))
@@ -1091,7 +1091,7 @@ Its state for editing has the keys n and x, the motion state has k."
         (qwen-companion-review-unified-test--press "C-c C-u")
         (should (equal '("*qwen-companion hunks: a.txt*") (buffers)))
         (qwen-companion-review-unified-test--press "C-c C-u" "C-c C-k")
-        (should (compare-window-configurations before (current-window-configuration)))
+        (should (qwen-companion-test-same-windows-p before (current-window-configuration)))
         (should-not (get-buffer "*qwen-companion yours: a.txt*")))
       (with-current-buffer "a.txt"
         (set-buffer-modified-p nil)))))

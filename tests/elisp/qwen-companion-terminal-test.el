@@ -590,7 +590,11 @@ ROOT is the directory."
     (with-temp-file "two words.txt")
     ;; Before that, what is typed is lost.
     (qwen-companion-terminal-test--wait-for "ready")
-    (dnd-handle-one-url nil 'copy (concat "file://" root "/two%20words.txt"))
+    (let ((url (concat "file://" root "/two%20words.txt")))
+      (if (fboundp 'dnd-handle-multiple-urls)
+          (dnd-handle-multiple-urls (selected-window) (list url) 'copy)
+        (with-no-warnings
+          (dnd-handle-one-url nil 'copy url))))
     (qwen-companion-terminal-test--wait-for "@two\\ words.txt ")))
 
 (ert-deftest qwen-companion-terminal-test-image-of-the-clipboard ()

@@ -157,6 +157,12 @@ MORE are further keys and values of the payload."
                          :text text))))
     (car (last (qwen-companion-proposals)))))
 
+(defalias 'qwen-companion-test-same-windows-p
+  (if (fboundp 'window-configuration-equal-p)
+      'window-configuration-equal-p
+    'compare-window-configurations)
+  "Return non-nil when two window configurations are equal.")
+
 (defmacro qwen-companion-test-messages (&rest body)
   "Run BODY and return its messages in the echo area, one string."
   (declare (indent 0) (debug t))
@@ -166,7 +172,8 @@ MORE are further keys and values of the payload."
                   (when format
                     (push (apply #'format format arguments) said)))))
        ,@body)
-     (mapconcat #'identity (nreverse said) "\n")))
+     ;; Not as the value of the form: Emacs 30 warns where that is not used.
+     (setq said (mapconcat #'identity (nreverse said) "\n"))))
 
 (defun qwen-companion-test-header (&optional buffer)
   "Return the header line of BUFFER, the current one by default, as a string.
@@ -263,7 +270,7 @@ Return nil when there is none."
                                load-path)))
         (require library nil t))))
 
-(declare-function eglot "ext:eglot" (&rest arguments))
+(declare-function eglot "ext:eglot" t)
 (declare-function eglot--guess-contact "ext:eglot" (&optional interactive))
 (defvar eglot-autoreconnect)
 (defvar eglot-autoshutdown)
