@@ -18,7 +18,7 @@ def test_any_message_by_the_schema_is_answered_or_refused(backend: Backend, home
     answered: set[str] = set()
 
     # The same each time, for a start of `make test` is to say what the one before it did.
-    @hypothesis.settings(max_examples=100, derandomize=True, database=None, deadline=None)
+    @hypothesis.settings(max_examples=200, derandomize=True, database=None, deadline=None)
     @hypothesis.given(client_messages(str(home.work)))
     def check(message: Any) -> None:
         status, _, answer = cli.post(json.dumps(message).encode())
