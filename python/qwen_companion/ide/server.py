@@ -28,6 +28,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from qwen_companion.domain import KnownSession
+from qwen_companion.errors import CompanionError
 from qwen_companion.frozen import frozen
 from qwen_companion.ide.bodies import Body, BodyTooLargeError, read_body
 from qwen_companion.ide.guard import Guard
@@ -329,6 +330,10 @@ class _Strangers:
             deadline.cancel()
 
 
+class _PipeliningError(CompanionError):
+    """A request came before the one before it was answered, which no CLI does."""
+
+
 class _Protocol(HttpToolsProtocol):
     """uvicorn's HTTP with the above, and no buffer of its own: data is with the system once `send` returns.
 
@@ -371,6 +376,13 @@ class _Protocol(HttpToolsProtocol):
         super().data_received(data)
         if self._unparsed > MAX_HEAD_BYTES and not self.transport.is_closing():
             self.send_400_response("The head of the request is too long.")
+
+    def on_message_begin(self) -> None:
+        """See httptools.  Refuse a request before the last one is answered: the end of both would not be told."""
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        if cycle is not None and not cycle.response_complete:
+            raise _PipeliningError
+        super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         """See httptools."""

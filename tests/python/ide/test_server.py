@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -149,20 +148,19 @@ async def test_a_stream_ends_when_its_client_says_what_is_no_http(site: Site) ->
     await writer.wait_closed()
 
 
-async def test_requests_that_come_at_once_are_answered_in_their_order(site: Site) -> None:
+async def test_a_request_before_the_last_one_is_answered_ends_the_connection(site: Site) -> None:
+    cli = await site.connected()
     reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
-    for identifier in (1, 2):
-        message = {"jsonrpc": "2.0", "id": identifier, "method": "initialize", "params": INITIALIZE}
-        body = json.dumps(message).encode()
-        headers = [f"{name}: {value}" for name, value in site.cli().headers.items()]
-        writer.write(
-            "\r\n".join(["POST /mcp HTTP/1.1", *headers, f"Content-Length: {len(body)}", "", ""]).encode() + body
-        )
-    for identifier in (1, 2):
-        head = (await soon(reader.readuntil(b"\r\n\r\n"))).decode().lower()
-        length = re.search(r"content-length: (\d+)", head)
-        assert length is not None
-        assert json.loads(await soon(reader.readexactly(int(length[1]))))["id"] == identifier
+    headers = [f"{name}: {value}" for name, value in {**cli.headers, "mcp-session-id": cli.session}.items()]
+    stream = "\r\n".join(["GET /mcp HTTP/1.1", *headers, "", ""]).encode()
+    writer.write(stream)
+    await soon(reader.readuntil(b"retry: 1500\n\n"))
+    while not (await soon(site.states.get())).streaming:
+        pass
+    writer.write(stream)
+    assert b"HTTP/1.1" not in await soon(reader.read())
+    while (await soon(site.states.get())).streaming:
+        pass
     writer.close()
     await writer.wait_closed()
 
