@@ -259,6 +259,7 @@ class Sessions:
                 session.lookup = self._tasks.start(self._look_up, session)
 
     async def _look_up(self, session: _Session) -> None:
+        """Find the process of `session`, and give `session` up when that has ended."""
         while session.connections and session.known.peer is None:
             connection = session.connections.pop(0)
             caller = await to_thread.run_sync(self._find_caller, connection, abandon_on_cancel=True)
@@ -267,10 +268,13 @@ class Sessions:
             session.known = replace(session.known, peer=caller.peer)
             if caller.name:
                 session.known = replace(session.known, client=caller.name, version=caller.version)
-            self._watch_process(session)
-        session.lookup = None
+        peer = session.known.peer
+        # This task becomes the watch, so that a session starts one task fewer.
+        session.watch, session.lookup = session.lookup if peer else None, None
         session.identified = True
         self._changed(session.state())
+        if peer is not None:
+            await self._close_at_end(session, peer)
 
     def _watch_process(self, session: _Session) -> None:
         """Give `session` up when its process has ended."""
@@ -374,7 +378,8 @@ class Sessions:
 
     async def _pump(self, session: _Session, stream: _Stream, send: Send) -> bool:
         try:
-            await self._send(send, _start(session.known.id))
+            # It goes out with what follows, and so waits for nothing.
+            await send(_start(session.known.id))
             await self._send(send, _body(_retry(RETRY_MS)))
             while not (stream.ended or stream.lost):
                 stream.wake = anyio.Event()
