@@ -108,12 +108,17 @@ async def site(timing: Timing) -> AsyncIterator[Site]:
 # --- The bytes a restart depends on ---
 
 
+def get(cli: Cli, version: str = "HTTP/1.1") -> bytes:
+    """Return the request with which `cli` opens its stream."""
+    headers = [f"{name}: {value}" for name, value in {**cli.headers, "mcp-session-id": cli.session}.items()]
+    return "\r\n".join([f"GET /mcp {version}", *headers, "", ""]).encode()
+
+
 @pytest.mark.parametrize("version", ["HTTP/1.1", "HTTP/1.0"])
 async def test_a_stream_is_delimited_by_the_end_of_the_connection(site: Site, version: str) -> None:
     cli = await site.connected()
     reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
-    headers = [f"{name}: {value}" for name, value in {**cli.headers, "mcp-session-id": cli.session}.items()]
-    writer.write("\r\n".join([f"GET /mcp {version}", *headers, "", ""]).encode())
+    writer.write(get(cli, version))
     head = (await soon(reader.readuntil(b"\r\n\r\n"))).decode().lower()
     assert head.startswith("http/1.1 200 ok\r\n")
     assert "transfer-encoding" not in head
@@ -131,33 +136,16 @@ async def test_a_stream_is_delimited_by_the_end_of_the_connection(site: Site, ve
     await writer.wait_closed()
 
 
-async def test_a_stream_ends_when_its_client_says_what_is_no_http(site: Site) -> None:
+@pytest.mark.parametrize("more", ["no HTTP", "another request"])
+async def test_a_stream_ends_when_its_client_says_more(site: Site, more: str) -> None:
     cli = await site.connected()
     reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
-    headers = [f"{name}: {value}" for name, value in {**cli.headers, "mcp-session-id": cli.session}.items()]
-    writer.write("\r\n".join(["GET /mcp HTTP/1.1", *headers, "", ""]).encode())
+    writer.write(get(cli))
     await soon(reader.readuntil(b"retry: 1500\n\n"))
     while not (await soon(site.states.get())).streaming:
         pass
-    writer.write(b"what is this\r\n\r\n")
-    # It would be read as an event.
-    assert b"HTTP/1.1" not in await soon(reader.read())
-    while (await soon(site.states.get())).streaming:
-        pass
-    writer.close()
-    await writer.wait_closed()
-
-
-async def test_a_request_before_the_last_one_is_answered_ends_the_connection(site: Site) -> None:
-    cli = await site.connected()
-    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
-    headers = [f"{name}: {value}" for name, value in {**cli.headers, "mcp-session-id": cli.session}.items()]
-    stream = "\r\n".join(["GET /mcp HTTP/1.1", *headers, "", ""]).encode()
-    writer.write(stream)
-    await soon(reader.readuntil(b"retry: 1500\n\n"))
-    while not (await soon(site.states.get())).streaming:
-        pass
-    writer.write(stream)
+    writer.write(get(cli) if more == "another request" else b"what is this\r\n\r\n")
+    # An answer would be read as an event.
     assert b"HTTP/1.1" not in await soon(reader.read())
     while (await soon(site.states.get())).streaming:
         pass
