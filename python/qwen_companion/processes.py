@@ -137,7 +137,7 @@ def _boot() -> str:
 
 
 def _read(path: str) -> str:
-    # A buffer and a decoder would take half of the time, and a new CLI is looked at by ten of these.
+    # A buffer would double the time, and finding the process of a new CLI reads about ten of these files.
     with open(path, "rb", buffering=0) as file:
         return file.read().decode("utf-8", "surrogateescape").strip()
 

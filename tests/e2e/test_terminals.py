@@ -73,4 +73,4 @@ def test_clis_in_terminals_of_one_project(stage: Stage) -> None:
     # The CLI takes the mention of an image for the image.
     stage.screen.wait_for("Attachments: [")
     # Emacs says nothing of the file.
-    assert not re.search(r"image-\d", stage.emacs.buffer_text("*Messages*"))
+    assert not re.search(r"image-\w+\.png", stage.emacs.buffer_text("*Messages*"))

@@ -154,7 +154,7 @@ def test_what_does_not_end_is_not_kept(besieged: Backend, part: str) -> None:
     piece = (more * 65536)[:65536].encode()
     with socket.create_connection(("127.0.0.1", besieged.port), TIMEOUT_S) as connection:
         connection.sendall(beginning.encode())
-        # Less than the time that strangers have.
+        # This takes less than the time after which a stranger is given up in any case.
         with pytest.raises(ConnectionError):
             for _ in range(256):
                 connection.sendall(piece)

@@ -61,7 +61,7 @@ A CLI connects and then draws the proposal before it sends anything: 1,200 lines
 """
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Most bytes of a request's head, or of what follows its last piece, that are kept until the rest has come."""
+"""When a head or a trailer that has not ended is longer than this, it is refused."""
 
 IDLE_CONNECTION_S = 65
 """How long an idle connection is kept: longer than the CLI's HTTP client keeps it, so that the client ends it."""
@@ -85,8 +85,7 @@ SERVER_END_S = 0.5
 _FOREIGN = "This connection belongs to another user."
 
 _CONNECTION = "qwen_companion.connection"
-_CYCLE = "qwen_companion.cycle"
-"""In the state of each request: its `_Protocol`, and uvicorn's object for the request and its answer."""
+"""Key of a request's `_Protocol` in its state."""
 
 
 @frozen
@@ -331,13 +330,14 @@ class _Strangers:
 
 
 class _PipeliningError(CompanionError):
-    """A request came before the one before it was answered, which no CLI does."""
+    """A client has sent a request before its last one was answered, which no CLI does."""
 
 
 class _Protocol(HttpToolsProtocol):
-    """uvicorn's HTTP with the above, and no buffer of its own: data is with the system once `send` returns.
+    """uvicorn's HTTP with limits for strangers, and no buffer of its own: data is with the system once `send` returns.
 
-    A connection of another user is closed before anything is read from it.
+    A connection of another user is closed before anything is read from it.  At most one request is unanswered; uvicorn
+    keeps it and its answer as `cycle`.
     """
 
     def __init__(
@@ -352,7 +352,7 @@ class _Protocol(HttpToolsProtocol):
         super().__init__(config, server_state, {**app_state, _CONNECTION: self}, _loop)
         self._strangers = strangers
         self._unparsed = 0
-        """How many bytes the parser keeps at most: those since it last had a whole head, or a piece of a body."""
+        """Bytes received since the end of the last head or the last piece of a body: the parser keeps no more."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See asyncio."""
@@ -378,7 +378,7 @@ class _Protocol(HttpToolsProtocol):
             self.send_400_response("The head of the request is too long.")
 
     def on_message_begin(self) -> None:
-        """See httptools.  Refuse a request before the last one is answered: the end of both would not be told."""
+        """See httptools.  Refuse a request before the last one is answered: uvicorn would forget the last one's end."""
         cycle = cast("RequestResponseCycle | None", self.cycle)
         if cycle is not None and not cycle.response_complete:
             raise _PipeliningError
@@ -388,7 +388,6 @@ class _Protocol(HttpToolsProtocol):
         """See httptools."""
         self._unparsed = 0
         super().on_headers_complete()
-        cast("Scope", self.scope)["state"][_CYCLE] = self.cycle
 
     def on_body(self, body: bytes) -> None:
         """See httptools."""
@@ -399,10 +398,10 @@ class _Protocol(HttpToolsProtocol):
         """Refuse malformed HTTP.  Tell an application that is answering the request that the client is gone."""
         # None before the first request, whatever its declaration says.
         cycle = cast("RequestResponseCycle | None", self.cycle)
-        if cycle is None or cycle.response_complete or not cycle.response_started:
-            super().send_400_response(msg)
-        else:
+        if cycle is not None and cycle.response_started and not cycle.response_complete:
             self.transport.close()
+        else:
+            super().send_400_response(msg)
         if cycle is not None:
             cycle.disconnected = True
             cycle.message_event.set()
@@ -415,10 +414,10 @@ class _Protocol(HttpToolsProtocol):
 class _GetAnswer:
     """The answer to a GET.  Without a length it is delimited by the end of the connection (RFC 9112, section 6.3)."""
 
-    def __init__(self, scope: Scope, send: Send) -> None:
-        """`send` is uvicorn's, which sends in chunks what has no length."""
-        self._connection: _Protocol = scope["state"][_CONNECTION]
-        self._cycle: RequestResponseCycle = scope["state"][_CYCLE]
+    def __init__(self, connection: _Protocol, send: Send) -> None:
+        """`send` is uvicorn's, which would send in chunks what has no length."""
+        self._connection = connection
+        self._cycle = connection.cycle
         self._send = send
         self._has_length = True
         self._head = b""
@@ -454,7 +453,9 @@ def _delimit_by_end(app: ASGIApp) -> ASGIApp:
     """Return `app` with answers to GET that need no length."""
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        await app(scope, receive, _GetAnswer(scope, send).send if scope["method"] == "GET" else send)
+        if scope["method"] == "GET":
+            send = _GetAnswer(scope["state"][_CONNECTION], send).send
+        await app(scope, receive, send)
 
     return serve
 

@@ -135,7 +135,7 @@ class _Session:
     """Those whose process is still to be looked for."""
 
     lookup: Task | None = None
-    watch: Task | None = None
+    """Looks for its process, and once that is found waits for its end."""
 
     def state(self) -> SessionState:
         """Return its state."""
@@ -143,7 +143,7 @@ class _Session:
 
     def stop_watching(self) -> None:
         """End the work for it that goes on in the background."""
-        for work in (self.reaper, self.hider, self.lookup, self.watch):
+        for work in (self.reaper, self.hider, self.lookup):
             if work is not None:
                 work.cancel()
 
@@ -184,7 +184,8 @@ class Sessions:
         for item in known:
             session = self._sessions[item.id] = _Session(item, self._timing.give_up, identified=True)
             self._reap_later(session)
-            self._watch_process(session)
+            if item.peer is not None:
+                session.lookup = self._tasks.start(self._close_at_end, session, item.peer)
 
     async def run(self) -> None:
         """Look for the processes of sessions and watch them, until cancelled."""
@@ -268,18 +269,13 @@ class Sessions:
             session.known = replace(session.known, peer=caller.peer)
             if caller.name:
                 session.known = replace(session.known, client=caller.name, version=caller.version)
-        peer = session.known.peer
-        # This task becomes the watch, so that a session starts one task fewer.
-        session.watch, session.lookup = session.lookup if peer else None, None
         session.identified = True
         self._changed(session.state())
-        if peer is not None:
-            await self._close_at_end(session, peer)
-
-    def _watch_process(self, session: _Session) -> None:
-        """Give `session` up when its process has ended."""
-        if session.known.peer is not None:
-            session.watch = self._tasks.start(self._close_at_end, session, session.known.peer)
+        if session.known.peer is None:
+            session.lookup = None
+        else:
+            # In this task, since another one for each session costs.
+            await self._close_at_end(session, session.known.peer)
 
     async def _close_at_end(self, session: _Session, peer: Peer) -> None:
         await ended(
@@ -287,7 +283,7 @@ class Sessions:
             peer.started,
             lambda: self._timing.lost_watch if session.stream is None else self._timing.watch,
         )
-        session.watch = None
+        session.lookup = None
         self.close(session.known.id)
 
     # --- Time limits ---
