@@ -136,9 +136,12 @@ class Baseline:
         before = self._store.current(path, _UNKNOWN)
         if before is _UNKNOWN:
             index = self._index_of(path)
-            if index is None or not self.is_recorded(path):
+            if index is None or self.rules.excluded([os.fsdecode(path)]):
                 return None
-            before = index.entry(_below(path, index))
+            name = _below(path, index)
+            before = index.entry(name)
+            if before is None and (loaded is None or not index.lists(name)):
+                return None
         after = None if loaded is None else loaded.version
         if before == after:
             return None
@@ -146,13 +149,6 @@ class Baseline:
         if self._observed is not None:
             self._observed.add(path)
         return Change(path, before, after)
-
-    def is_recorded(self, path: bytes) -> bool:
-        """Whether `path`, an absolute name, belongs to what is recorded: neither ignored nor excluded."""
-        index = self._index_of(path)
-        if index is None or self.rules.excluded([os.fsdecode(path)]):
-            return False
-        return index.lists(_below(path, index))
 
     def directories(self) -> set[bytes]:
         """Return the absolute names of the directories in which files are recorded.  GitError, OSError."""

@@ -118,6 +118,9 @@ class Index:
         self._settings: tuple[str, ...] = ()
         self._users: dict[str, str] = {}
         self.algorithm = "sha1"
+        self._known_entries: dict[bytes, Version | None] = {}
+        """The entries that were asked for, of the index that `_entries_of` tells from others; None for no index."""
+        self._entries_of: tuple[int, int] | None = None
 
     # --- Making it ---
 
@@ -274,7 +277,18 @@ class Index:
 
     def entry(self, path: bytes) -> Version | None:
         """Return the version of `path` in the index."""
-        return dict(self._entries(path)).get(path)
+        try:
+            found = os.stat(os.path.join(self.directory, "index"))
+            # Git writes a new file each time.
+            index = (found.st_ino, found.st_mtime_ns)
+        except OSError:
+            index = None
+        if index != self._entries_of:
+            self._known_entries.clear()
+            self._entries_of = index
+        if path not in self._known_entries:
+            self._known_entries[path] = dict(self._entries(path)).get(path)
+        return self._known_entries[path]
 
     def lists(self, path: bytes) -> bool:
         """Whether `path` is in the index, or lies on the disk and is not ignored."""
