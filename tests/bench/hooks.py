@@ -1,20 +1,26 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Time tool calls of the real CLI with the settings layer, which makes it call our hooks, and without.
+"""Time tool calls of the real CLI without hooks, with ours, and with the same hooks on a server that does nothing.
 
     .build/venv/bin/python tests/bench/hooks.py [ROUNDS [CALLS]]
 
-Each round runs `qwen -p` in the mode yolo, with the layer and without, on a model that reads a file CALLS times, one
-call after the other, and on one that writes as many files; the order changes with each round.  A call lasts from one
-request to the model until the next.  Prints the medians of all calls in ms, and the processor time of the CLI.
+Each round runs `qwen -p` in the mode yolo with each of the three layers of settings, on a model that reads a file CALLS
+times, one call after the other, and on one that writes as many files; the order changes with each round.  A call lasts
+from one request to the model until the next.  Prints the medians of all calls in ms, and the processor time of the CLI.
+
+The layers differ in their hooks only: the tools of Emacs cost something too, in each request to the model.
 """
 
 from __future__ import annotations
 
+import json
+import random
 import statistics
 import subprocess
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Generator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -27,8 +33,52 @@ from qwen_companion.doors.layer import VARIABLE  # noqa: E402  the path is set f
 from stage import Stage  # noqa: E402
 from table import ROUNDS, row  # noqa: E402
 
+WITHOUT, BARE, OURS = "without hooks", "with hooks that a bare server answers", "with hooks"
+
+BARE_SERVER = r"""
+import socketserver
+
+class Handler(socketserver.StreamRequestHandler):
+    disable_nagle_algorithm = True
+
+    def handle(self):
+        while self.rfile.readline():
+            size = 0
+            while (line := self.rfile.readline().lower()) not in (b"\r\n", b""):
+                if line.startswith(b"content-length:"):
+                    size = int(line.partition(b":")[2])
+            self.rfile.read(size)
+            self.wfile.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}")
+
+with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+    print(server.server_address[1], flush=True)
+    server.serve_forever()
+"""
+
 KINDS = {"read_file": "reads", "write_file": "writes a file"}
 """The tools that are called, and what they do."""
+
+
+@contextmanager
+def bare_server() -> Generator[int]:
+    """Run a server that answers all at once with nothing; the value is its port."""
+    with subprocess.Popen([sys.executable, "-c", BARE_SERVER], stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        try:
+            yield int(server.stdout.readline())
+        finally:
+            server.kill()
+
+
+def make_layers(ours: Path, directory: Path, bare_port: int) -> dict[str, Path]:
+    """Return the three layers, made of `ours` in `directory`."""
+    settings = json.loads(ours.read_text())
+    layers = {WITHOUT: directory / "without.json", BARE: directory / "bare.json", OURS: ours}
+    layers[WITHOUT].write_text(json.dumps({**settings, "hooks": {}}))
+    for (entry,) in settings["hooks"].values():
+        entry["hooks"][0]["url"] = f"http://127.0.0.1:{bare_port}/hook"
+    layers[BARE].write_text(json.dumps(settings))
+    return layers
 
 
 def family(pid: int) -> list[psutil.Process]:
@@ -69,31 +119,30 @@ def run(stage: Stage, environment: dict[str, str], tool: str, calls: int) -> tup
 
 
 def main(rounds: int = ROUNDS, calls: int = 40) -> None:
-    """Print two lines for each kind of call, without the layer and with it, and their difference."""
-    times: defaultdict[tuple[str, bool], list[float]] = defaultdict(list)
-    processor: defaultdict[tuple[str, bool], list[float]] = defaultdict(list)
-    with Stage() as stage:
+    """Print a line for each kind of call and each layer, and what the hooks add."""
+    times: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    processor: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    with Stage() as stage, bare_server() as bare_port:
         stage.start_emacs(stage.sandbox.greeting)
-        layer = stage.emacs.eval(f'(getenv "{VARIABLE}")').strip('"')
+        ours = Path(stage.emacs.eval(f'(getenv "{VARIABLE}")').strip('"'))
+        layers = make_layers(ours, stage.sandbox.project.parent, bare_port)
         # As a user has it: the tests make the CLI start faster, and compute slower.
-        without = {
+        environment = {
             key: value for key, value in stage.environment.items() if not key.startswith(("NODE_", "QWEN_DEBUG"))
         }
-        environments = {False: without, True: {**without, VARIABLE: layer}}
         for number in range(rounds):
-            for with_layer in (False, True) if number % 2 else (True, False):
+            for name in random.Random(number).sample(list(layers), len(layers)):  # noqa: S311  no secret
                 for tool in KINDS:
-                    lasted, took = run(stage, environments[with_layer], tool, calls)
-                    times[tool, with_layer] += lasted
-                    processor[tool, with_layer].append(took)
+                    lasted, took = run(stage, {**environment, VARIABLE: str(layers[name])}, tool, calls)
+                    times[tool, name] += lasted
+                    processor[tool, name].append(took)
     for tool, done in KINDS.items():
-        for with_layer, name in ((False, "without hooks"), (True, "with hooks")):
-            key = (tool, with_layer)
-            both = statistics.median(times[key]), statistics.median(processor[key])
-            print("{} {}: {:.1f} ms a call, {:.1f} ms of processor time".format(tool, name, *both))
-        added = statistics.median(times[tool, True]) - statistics.median(times[tool, False])
+        medians = {name: statistics.median(times[tool, name]) for name in layers}
+        for name, ms in medians.items():
+            print(f"{tool} {name}: {ms:.1f} ms a call, {statistics.median(processor[tool, name]):.1f} ms of processor")
+        added, floor = (medians[name] - medians[WITHOUT] for name in (OURS, BARE))
         what = f"hooks and journal: p50 added to a tool call that {done}, as the CLI sees it, {rounds * calls} calls"
-        row("speed", what, f"{added:.1f} ms", "3 ms")
+        row("speed", what, f"{added:.1f} ms; {floor:.1f} ms of them with a server that does nothing", "3 ms")
 
 
 if __name__ == "__main__":
