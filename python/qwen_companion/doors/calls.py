@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A call of a hook on its way from the server to what answers it."""
+"""A call of a hook on its way from the server to what answers it, and the reply."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
 
+from qwen_companion.frozen import frozen
 from qwen_companion.sockets import Connection
 
 PERMISSION_REQUEST = "PermissionRequest"
@@ -17,21 +18,24 @@ PERMISSION_REQUEST = "PermissionRequest"
 
 @dataclass(eq=False)
 class HookCall:
-    """One call of a hook: what it reports, and the answer once there is one.
+    """One call of a hook, with the report `data`.
 
-    `shortened`: long texts of the report are missing.  `gone` is set when nobody waits for the answer.  `after` is
-    called once the answer has been sent.
+    `shortened`: long texts of the report are missing.  `gone` is set when nobody waits for the reply.
     """
 
     data: bytes
     shortened: bool
     connection: Connection
     gone: anyio.Event = field(default_factory=anyio.Event)
-    answered: anyio.Event = field(default_factory=anyio.Event)
+
+
+@frozen
+class Reply:
+    """The reply to a call: the `answer`, and what to do `after` it has been sent."""
+
     answer: dict[str, Any] = field(default_factory=dict[str, Any])
     after: Callable[[], None] | None = None
 
-    def reply(self, answer: dict[str, Any], after: Callable[[], None] | None = None) -> None:
-        """Give the answer."""
-        self.answer, self.after = answer, after
-        self.answered.set()
+
+PendingReply = Callable[[], Awaitable[Reply]]
+"""Waits for the reply to a call; to be called once."""

@@ -16,7 +16,6 @@ import psutil
 from anyio.abc import TaskGroup
 
 from qwen_companion.domain import FAMILIES_WITH_HOOKS, CliState, HookAnswer, KnownSession, SessionState, Settings
-from qwen_companion.doors.calls import PERMISSION_REQUEST
 from qwen_companion.doors.conditions import why_hooks_are_off
 from qwen_companion.doors.hook_settings import door_secret, hook_settings
 from qwen_companion.doors.hooks import Hooks
@@ -95,7 +94,7 @@ class Doors:
         self._additions = additions
         self._subscriptions = [item for listener in listeners for item in listener.subscriptions]
         held = {item.event for item in self._subscriptions if item.hold_s > 0}
-        self.hooks = Hooks(self._load, {*held, PERMISSION_REQUEST})
+        self.hooks = Hooks(self._load, held)
         self._handler: HookHandler | None = None
         self._known = {item.session.id: item.state for item in known if item.state is not None}
         # Those that are there already have called their first hook before.

@@ -46,6 +46,11 @@ class Event(BaseModel):
         """The approval mode as the CLI's settings spell it; None where the event does not tell."""
         return None if self.permission_mode is None else self.permission_mode.replace("_", "-")
 
+    @property
+    def begins_turn(self) -> bool:
+        """Whether this is a prompt of the user's."""
+        return False
+
 
 class SessionStart(Event):
     """A conversation begins: the CLI has started, or was told to forget the one before."""
@@ -65,6 +70,11 @@ class UserPromptSubmit(Event):
 
     name = "UserPromptSubmit"
     prompt: str = ""
+
+    @property
+    def begins_turn(self) -> bool:
+        """Whether there is a prompt."""
+        return bool(self.prompt.strip())
 
 
 class Stop(Event):

@@ -8,13 +8,14 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import anyio
 from anyio.abc import TaskGroup
 
 from qwen_companion.domain import Peer, SessionState
 from qwen_companion.doors.answers import Answers
-from qwen_companion.doors.calls import HookCall
+from qwen_companion.doors.calls import HookCall, PendingReply, Reply
 from qwen_companion.doors.events import (
     NO_DECISION,
     Answer,
@@ -43,9 +44,14 @@ _LARGE_BYTES = 256 * 1024
 
 @dataclass(eq=False)
 class _Hearing:
-    """The answer of a listener, awaited until `deadline`, once `done`."""
+    """An event that `listener` hears while it has `turn`, its lock for this process; its `text` once `done`.
 
-    deadline: float
+    The CLI waits for it `hold_s` seconds at most.
+    """
+
+    listener: Listener
+    turn: anyio.Lock
+    hold_s: float
     done: anyio.Event = field(default_factory=anyio.Event)
     text: str | None = None
 
@@ -83,35 +89,37 @@ class HookHandler:
         self._turns: dict[int, defaultdict[int, anyio.Lock]] = {}
         """A lock for each process and each listener, by its place, so that events are heard one after the other."""
 
-    async def take(self, call: HookCall) -> None:
-        """Take `call`, and have it answered.  The next one is to be taken when this returns."""
+    async def take(self, call: HookCall) -> PendingReply:
+        """Take `call`; the next one is to be taken when this returns."""
         event = await _parse(call.data)
         caller = await self._caller(event, call.connection) if event else None
         if event is None or caller is None:
-            call.reply(NO_DECISION)
-            return
+            return _no_decision
         event = self.states.attribute(caller.peer.pid, event)
         now = _now()
         self._note(event, caller.peer, now)
+        state = self._session(caller.peer.pid)
+        report = Report(event, caller.peer, _label(caller), state and state.session.id, now)
         # Without its long texts it would tell something else.
-        hearings = [] if call.shortened else self._tell_listeners(event, caller, now)
+        hearings = [] if call.shortened else self._hearings(report)
+        waited = [hearing for hearing in hearings if hearing.hold_s > 0]
+        if waited:
+            self._begin(waited, report)
+            others = [hearing for hearing in hearings if hearing.hold_s == 0]
+            return partial(self._reply_with, waited, others, report)
+        self._begin(hearings, report)
         if isinstance(event, PermissionRequest) and not call.shortened:
-            self._tasks.start_soon(self._decide, event, caller, call)
-        elif hearings:
-            self._tasks.start_soon(self._answer_with, hearings, event, caller.peer, call)
-        else:
-            self._answer(call, event, caller.peer, NO_DECISION)
+            return partial(self._decide, event, caller, call.gone)
+        self._note_answer(event, caller.peer, NO_DECISION)
+        return _no_decision
 
-    def _answer(
-        self, call: HookCall, event: Event, peer: Peer, answer: Answer, after: Callable[[], None] | None = None
-    ) -> None:
-        call.reply(answer, after)
+    def _note_answer(self, event: Event, peer: Peer, answer: Answer) -> None:
         self.answers.note(peer.pid, event, answer, _now())
         self._answered(peer.pid)
 
     def _note(self, event: Event, peer: Peer, now: int) -> None:
         if peer.pid not in self._turns:
-            self._turns[peer.pid] = defaultdict(anyio.Lock)
+            self._turns[peer.pid] = defaultdict(partial(anyio.Lock, fast_acquire=True))
             self._tasks.start_soon(self._forget_at_end, peer)
         if isinstance(event, SubagentStop) and event.agent_id is not None:
             self.reviews.end_agent(peer.pid, event.agent_id)
@@ -120,46 +128,48 @@ class HookHandler:
 
     # --- Listeners ---
 
-    def _tell_listeners(self, event: Event, caller: Caller, now: int) -> list[_Hearing]:
-        """Tell the listeners of `event`; return those that are waited for."""
-        state = self._session(caller.peer.pid)
-        report = Report(event, caller.peer, _label(caller), state and state.session.id, now)
-        waited: list[_Hearing] = []
-        for place, listener in enumerate(self._listeners):
-            hold_s = _hold_s(listener, event)
-            if hold_s is not None:
-                hearing = _Hearing(anyio.current_time() + hold_s)
-                # Here: it is forgotten when the process ends, which may be before that task begins.
-                turn = self._turns[caller.peer.pid][place]
-                self._tasks.start_soon(self._hear, listener, turn, report, hearing)
-                if hold_s > 0:
-                    waited.append(hearing)
-        return waited
+    def _hearings(self, report: Report) -> list[_Hearing]:
+        """Return those of the listeners that hear of the event of `report`."""
+        # The locks: they are forgotten when the process ends, which may be before a hearing begins.
+        turns = self._turns[report.peer.pid]
+        holds = ((place, listener, _hold_s(listener, report.event)) for place, listener in enumerate(self._listeners))
+        return [_Hearing(listener, turns[place], hold_s) for place, listener, hold_s in holds if hold_s is not None]
 
-    async def _hear(self, listener: Listener, turn: anyio.Lock, report: Report, hearing: _Hearing) -> None:
-        async with turn:
-            hearing.text = await listener.hear(report)
+    def _begin(self, hearings: Iterable[_Hearing], report: Report) -> None:
+        """Begin the `hearings` of `report`."""
+        for hearing in hearings:
+            self._tasks.start_soon(self._hear, hearing, report)
+
+    async def _hear(self, hearing: _Hearing, report: Report) -> None:
+        async with hearing.turn:
+            hearing.text = await hearing.listener.hear(report)
         hearing.done.set()
 
-    async def _answer_with(self, hearings: Iterable[_Hearing], event: Event, peer: Peer, call: HookCall) -> None:
-        """Answer `call` with the texts that listeners return for `event` in time."""
+    async def _reply_with(self, waited: Iterable[_Hearing], others: Iterable[_Hearing], report: Report) -> Reply:
+        """Return the reply with the texts that the `waited` hearings have in time; begin the `others`."""
         texts: list[str] = []
-        for hearing in hearings:
-            with anyio.CancelScope(deadline=hearing.deadline):
+        start = anyio.current_time()
+        for hearing in waited:
+            with anyio.CancelScope(deadline=start + hearing.hold_s):
                 await hearing.done.wait()
             if hearing.text:
                 texts.append(hearing.text)
-        self._answer(call, event, peer, add_context(event, "\n\n".join(texts)) if texts else NO_DECISION)
+        answer = add_context(report.event, "\n\n".join(texts)) if texts else NO_DECISION
+        self._note_answer(report.event, report.peer, answer)
+        # Only now, since the CLI does not wait for them.
+        self._begin(others, report)
+        return Reply(answer)
 
     # --- Requests for permission ---
 
-    async def _decide(self, request: PermissionRequest, caller: Caller, call: HookCall) -> None:
+    async def _decide(self, request: PermissionRequest, caller: Caller, gone: anyio.Event) -> Reply:
         if request.agent_id is None and request.prompt_id is None:
             # It does not say who asks.  A review serves both; without one, the subagent would be refused.
             request = request.model_copy(update={"agent_id": self.states.running_agent(caller.peer.pid)})
         agent = None if request.agent_id is None else self.states.agent(caller.peer.pid, request.agent_id)
-        answer, after = await self.reviews.answer(request, self._asker(caller), agent, call.gone)
-        self._answer(call, request, caller.peer, answer, after)
+        reply = await self.reviews.reply(request, self._asker(caller), agent, gone)
+        self._note_answer(request, caller.peer, reply.answer)
+        return reply
 
     async def _forget_at_end(self, peer: Peer) -> None:
         await ended(peer.pid, peer.started, _WATCH_S)
@@ -208,8 +218,12 @@ class HookHandler:
         return next((state for state in self._sessions() if state.session.peer and state.session.peer.pid == pid), None)
 
 
+async def _no_decision() -> Reply:
+    return Reply(NO_DECISION)
+
+
 def _hold_s(listener: Listener, event: Event) -> float | None:
-    """How long `listener` may hold `event`, None where it does not hear of it."""
+    """How long the CLI waits at most for `listener` with `event`, in seconds; None where it does not hear of it."""
     tool = event.tool_name if isinstance(event, ToolEvent) else ""
     matching = (
         subscription.hold_s
@@ -217,7 +231,8 @@ def _hold_s(listener: Listener, event: Event) -> float | None:
         if subscription.event == event.name
         and (subscription.tools is None or re.fullmatch(subscription.tools, tool) is not None)
     )
-    return max(matching, default=None)
+    hold_s = max(matching, default=None)
+    return hold_s if not hold_s or listener.holds(event) else 0.0
 
 
 def _now() -> int:

@@ -9,7 +9,6 @@ the first hook calls.  Nothing that comes here goes into a log.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.abc import TaskGroup
 
-from qwen_companion.doors.calls import HookCall
+from qwen_companion.doors.calls import PERMISSION_REQUEST, HookCall, PendingReply, Reply
 from qwen_companion.ide.bodies import BodyTooLargeError, read_body
 from qwen_companion.ide.replies import refuse
 from qwen_companion.sockets import Connection
@@ -34,6 +33,8 @@ _TEXT_LIMIT_BYTES = 64 * 1024 * 1024
 _EVENT_NAME = re.compile(rb'"hook_event_name"\s*:\s*"(\w*)"')
 """It stands near the beginning, before all that a user or a model has written, where the quotes are escaped."""
 
+_PERMISSION_REQUEST = PERMISSION_REQUEST.encode("ascii")
+
 
 class Hooks:
     """Answers the hooks of all CLIs."""
@@ -42,13 +43,17 @@ class Hooks:
         """`load` returns the handler of calls, importing it if need be; `held` are the events that may have to wait."""
         self._load = load
         self._held = frozenset(name.encode("ascii") for name in held)
-        self._calls, self._calls_left = anyio.create_memory_object_stream[HookCall](math.inf)
+        self._tasks: TaskGroup | None = None
+        # One turn of the event loop less than without.
+        self._turn = anyio.Lock(fast_acquire=True)
 
     async def run(self) -> None:
-        """Have all calls taken, in order, until cancelled."""
-        async with anyio.create_task_group() as tasks, self._calls, self._calls_left:
-            async for call in self._calls_left:
-                await (await self._load(tasks)).take(call)
+        """Have calls taken until cancelled."""
+        try:
+            async with anyio.create_task_group() as self._tasks:
+                await anyio.sleep_forever()
+        finally:
+            self._tasks = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -61,19 +66,33 @@ class Hooks:
             await refuse(send, 413, str(error))
             return
         call = HookCall(body.data, body.oversized, Connection(tuple(scope["client"]), tuple(scope["server"])))
-        with suppress(anyio.ClosedResourceError):
-            self._calls.send_nowait(call)
-        name = _EVENT_NAME.search(body.data)
-        if name is None or name[1] not in self._held:
-            await _reply(send, {})
-            return
-        async with anyio.create_task_group() as watch:
-            watch.start_soon(_watch, receive, call.gone)
-            await call.answered.wait()
-            await _reply(send, call.answer)
-            if call.after is not None:
-                call.after()
-            watch.cancel_scope.cancel()
+        match = _EVENT_NAME.search(body.data)
+        name = b"" if match is None else match[1]
+        if name == _PERMISSION_REQUEST:
+            async with anyio.create_task_group() as watch:
+                watch.start_soon(_watch, receive, call.gone)
+                reply = await (await self._take(call))()
+                await _send(send, reply.answer)
+                if reply.after is not None:
+                    reply.after()
+                watch.cancel_scope.cancel()
+        elif name in self._held:
+            reply = await (await self._take(call))()
+            await _send(send, reply.answer)
+        else:
+            await _send(send, {})
+            await self._take(call)
+
+    async def _take(self, call: HookCall) -> PendingReply:
+        """Have `call` taken after those before it."""
+        async with self._turn:
+            if self._tasks is None:
+                return _no_reply
+            return await (await self._load(self._tasks)).take(call)
+
+
+async def _no_reply() -> Reply:
+    return Reply()
 
 
 async def _watch(receive: Receive, gone: anyio.Event) -> None:
@@ -83,7 +102,7 @@ async def _watch(receive: Receive, gone: anyio.Event) -> None:
     gone.set()
 
 
-async def _reply(send: Send, answer: dict[str, Any]) -> None:
+async def _send(send: Send, answer: dict[str, Any]) -> None:
     body = json.dumps(answer).encode("utf-8")
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode("ascii"))]
     # A caller that has gone needs no answer.

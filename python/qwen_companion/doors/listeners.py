@@ -54,6 +54,13 @@ class Listener(Protocol):
         """Return the events it hears of; always the same."""
         ...
 
+    def holds(self, event: Event) -> bool:
+        """Return whether the CLI has to wait for `hear` of this `event`, as long as the subscription lets it.
+
+        Called for events with a `hold_s` only.
+        """
+        ...
+
     async def hear(self, report: Report) -> str | None:
         """Take `report`; return what the model is to read with it, or None.
 

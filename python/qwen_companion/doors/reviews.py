@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import anyio
 
+from qwen_companion.doors.calls import Reply
 from qwen_companion.doors.conditions import is_inside, may_pass
 from qwen_companion.doors.events import (
     AUTO,
@@ -155,31 +156,29 @@ class HookReviews:
             if held.asker.pid == pid:
                 self._abandon(held)
 
-    async def answer(
-        self, request: PermissionRequest, asker: Asker, agent: str | None, gone: anyio.Event
-    ) -> tuple[Answer, Callable[[], None] | None]:
-        """Return the answer to `request` of `asker`, and what to do once it has been sent.
+    async def reply(self, request: PermissionRequest, asker: Asker, agent: str | None, gone: anyio.Event) -> Reply:
+        """Return the reply to `request` of `asker`.
 
-        `agent` is the name of the subagent that asks, if it is one.  `gone` is set when nobody waits for the answer.
+        `agent` is the name of the subagent that asks, if it is one.  `gone` is set when nobody waits for the reply.
         """
         path = request.tool_input.get("file_path", request.tool_input.get("notebook_path"))
         if request.mode != AUTO or request.tool_name not in EDIT_TOOLS or not isinstance(path, str):
-            return NO_DECISION, None
+            return Reply(NO_DECISION)
         directories = [request.cwd, *([asker.directory] if asker.directory else [])]
         if not await in_thread(lambda: all(is_inside(path, directory) for directory in directories)):
-            return NO_DECISION, None
+            return Reply(NO_DECISION)
         if not await self._is_reviewed(path):
             if await in_thread(may_pass, request.tool_name, path, request.cwd, self._environ):
-                return allow(), None
+                return Reply(allow())
             # A subagent cannot ask: no decision would be a no.
             if agent is None or self.scope is None:
-                return NO_DECISION, None
+                return Reply(NO_DECISION)
         elif agent is None and asker.opens_reviews:
-            return NO_DECISION, None
+            return Reply(NO_DECISION)
         try:
             return await self._review(request, path, asker, agent, gone)
         except (UnreviewableError, TargetError) as error:
-            return (NO_DECISION if agent is None else deny(str(error))), None
+            return Reply(NO_DECISION if agent is None else deny(str(error)))
 
     async def _is_reviewed(self, path: str) -> bool:
         if self.scope != OPEN:
@@ -191,7 +190,7 @@ class HookReviews:
 
     async def _review(
         self, request: PermissionRequest, path: str, asker: Asker, agent: str | None, gone: anyio.Event
-    ) -> tuple[Answer, Callable[[], None] | None]:
+    ) -> Reply:
         """UnreviewableError or TargetError where there is nothing to show."""
         facts = await in_thread(_facts, request, path)
         held = self._find(request, path, asker, facts)
@@ -202,13 +201,13 @@ class HookReviews:
             self._abandon(held)
         elif held.decision is not None:
             del self._held[held.proposal.id]
-            return _answer(request, held.facts, held.decision), lambda: self._editor.settled(held.proposal.id)
+            return Reply(_answer(request, held.facts, held.decision), lambda: self._editor.settled(held.proposal.id))
         elif agent is None:
             self._abandon(held)
         else:
             held.abandonment = asyncio.get_running_loop().call_later(self._return_s, self._abandon, held)
-            return deny(STILL_REVIEWING), None
-        return NO_DECISION, None
+            return Reply(deny(STILL_REVIEWING))
+        return Reply(NO_DECISION)
 
     def _find(self, request: PermissionRequest, path: str, asker: Asker, facts: _Facts) -> _Held | None:
         """Return the review of the same change by the same agent, if that was told to ask again."""

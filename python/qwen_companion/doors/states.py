@@ -131,7 +131,7 @@ def _settles(event: Event) -> bool:
 
 
 def _state_after(state: CliState, event: Event, now: int) -> CliState:
-    if isinstance(event, UserPromptSubmit) and event.prompt.strip():
+    if isinstance(event, UserPromptSubmit) and event.begins_turn:
         return replace(state, activity=WORKING, since=now, prompt=first_words(event.prompt), question=None, said=None)
     # Without a prompt the turn goes on, with the results of its tools.
     if isinstance(event, UserPromptSubmit | PreToolUse | PermissionRequest) and state.activity == ASKING:

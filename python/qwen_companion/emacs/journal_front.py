@@ -29,6 +29,7 @@ from qwen_companion.journal.places import is_recorded
 from qwen_companion.journal.subscriptions import SUBSCRIPTIONS
 
 if TYPE_CHECKING:
+    from qwen_companion.doors.events import Event
     from qwen_companion.journal.journal import Journal, Update
 
 
@@ -72,6 +73,8 @@ class JournalFront:
 
     async def _load(self) -> Journal:
         """Return the journal, which is imported the first time."""
+        if self._journal is not None:
+            return self._journal
         await self._started.wait()
         async with self._loading:
             if self._journal is None:
@@ -219,6 +222,10 @@ class JournalFront:
     def subscriptions(self) -> Sequence[Subscription]:
         """Return the hooks that the journal hears of."""
         return SUBSCRIPTIONS
+
+    def holds(self, event: Event) -> bool:
+        """Return whether the CLI has to wait for the journal before it goes on after `event`."""
+        return self._settings.journal and (event.begins_turn or event.name == "PreToolUse")
 
     async def hear(self, report: Report) -> str | None:
         """Handle the report of a hook; return a text for the agent, or None."""

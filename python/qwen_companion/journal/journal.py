@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, cast
 import anyio
 from anyio import to_thread
 from anyio.abc import TaskGroup, TaskStatus
+from anyio.lowlevel import checkpoint
 
 from qwen_companion.domain import HIDE as _HIDE
 from qwen_companion.domain import ChangedFile, ChatWork, KnownSession, Peer, Settings, Snapshot, Turn
@@ -195,6 +196,8 @@ class Journal:
         self._settings = Settings()
         self._hidden: tuple[str, ...] = ()
         self._names: tuple[str, ...] = ()
+        self._names_around: dict[str, str | None] = {}
+        """The root around each directory that was asked for."""
         self._roots: dict[str, _Root] = {}
         self._refused: dict[str, str] = {}
         self._pids: dict[str, int] = {}
@@ -232,6 +235,7 @@ class Journal:
     async def set_roots(self, names: Sequence[str]) -> None:
         """Take the open workspace roots; those with a record are opened, so that their turns can be told."""
         self._names = tuple(names)
+        self._names_around.clear()
         if self._settings.journal:
             for name in names:
                 await self._root(name, only_known=True)
@@ -260,6 +264,8 @@ class Journal:
         """Do the jobs of `root`."""
         with suppress(anyio.ClosedResourceError):
             async for job in root.jobs_left:
+                # An agent that waited for what it takes to make the job goes on first.
+                await checkpoint()
                 failed = root.failed
                 await to_thread.run_sync(self._attempt, root, job, abandon_on_cancel=True)
                 if root.failed and not failed:
@@ -283,6 +289,8 @@ class Journal:
 
     async def _root(self, name: str, only_known: bool = False) -> _Root | None:
         """Return the work on the root `name`, begun if need be; None where it cannot be recorded."""
+        if name in self._roots and not self._opening.locked():
+            return self._roots[name]
         async with self._opening:
             if name in self._roots or self._tasks is None:
                 return self._roots.get(name)
@@ -359,11 +367,11 @@ class Journal:
                 self._end(root, session, _now())
 
     async def _prompt(self, name: str, report: Report) -> str | None:
-        prompt = str(getattr(report.event, "prompt", "")).strip()
         session = report.event.session_id
-        if not prompt:
+        if not report.event.begins_turn:
             # The turn only goes on.
             return None
+        prompt = str(getattr(report.event, "prompt", "")).strip()
         root = await self._root(name)
         if root is None:
             return None
@@ -411,6 +419,8 @@ class Journal:
             root.reserved[call.path] += 1
             # Before anything else: where the CLI does not wait any longer, the tool writes.
             await self._observe(root, call.path, None)
+        if running.ready.is_set():
+            return
         with anyio.move_on_after(HOLD_S):
             await running.ready.wait()
             return
@@ -891,9 +901,11 @@ class Journal:
 
     def _name_of(self, directory: str) -> str | None:
         """Return the root that `directory` is in, as Emacs has it."""
-        true = os.path.realpath(directory) + "/"
-        found = [name for name in self._names if true.startswith(os.path.realpath(name).rstrip("/") + "/")]
-        return max(found, key=len, default=None)
+        if directory not in self._names_around:
+            true = os.path.realpath(directory) + "/"
+            found = [name for name in self._names if true.startswith(os.path.realpath(name).rstrip("/") + "/")]
+            self._names_around[directory] = max(found, key=len, default=None)
+        return self._names_around[directory]
 
 
 def _open(name: str, environ: Mapping[str, str], only_known: bool) -> Record | None:

@@ -21,8 +21,9 @@ _TOOLS = "|".join((*EDIT_TOOLS, SHELL_TOOL))
 SUBSCRIPTIONS = (
     Subscription("UserPromptSubmit", hold_s=PROMPT_HOLD_S),
     Subscription("PreToolUse", _TOOLS, hold_s=HOLD_S),
-    Subscription("PostToolUse", _TOOLS, hold_s=HOLD_S),
-    Subscription("PostToolUseFailure", _TOOLS, hold_s=HOLD_S),
+    # Not held: the next `PreToolUse` of the CLI is heard after these, and waits for them.
+    Subscription("PostToolUse", _TOOLS),
+    Subscription("PostToolUseFailure", _TOOLS),
     Subscription("Stop"),
     Subscription("Notification"),
     Subscription("SessionEnd"),

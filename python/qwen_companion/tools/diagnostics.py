@@ -67,11 +67,18 @@ class Diagnostics:
             Subscription("UserPromptSubmit", None, PROMPT_S + _MARGIN_S),
         )
 
+    def holds(self, event: Event) -> bool:
+        """Return whether Emacs is asked because of `event`."""
+        if event.name == "UserPromptSubmit":
+            return self.with_prompts and event.begins_turn
+        path = _path(event)
+        return self.after_edits and path is not None and path not in self._unchecked
+
     async def hear(self, report: Report) -> str | None:
         """Handle `report`; return a text for the model, or None."""
         event = report.event
         if event.name == "UserPromptSubmit":
-            if not self.with_prompts or not getattr(event, "prompt", "").strip():
+            if not self.with_prompts or not event.begins_turn:
                 return None
             return await self._ask(UNSAVED, {}, report.peer, PROMPT_S, _WITH_PROMPT)
         path = _path(event)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import subprocess
@@ -17,9 +18,9 @@ import pytest
 
 from qwen_companion.domain import KnownSession, Peer, SessionState, Settings
 from qwen_companion.doors import hook_handler
-from qwen_companion.doors.calls import HookCall
+from qwen_companion.doors.calls import HookCall, Reply
 from qwen_companion.doors.doors import Doors
-from qwen_companion.doors.events import PostToolUse, PreToolUse
+from qwen_companion.doors.events import Event, PostToolUse, PreToolUse
 from qwen_companion.doors.hook_handler import HookHandler
 from qwen_companion.doors.layer import JsonObject
 from qwen_companion.doors.listeners import Report, Subscription
@@ -41,9 +42,13 @@ class Listener:
     def __init__(self, *subscriptions: Subscription, says: str | None = None) -> None:
         self.subscriptions: Sequence[Subscription] = subscriptions
         self.says = says
+        self.wants_wait = True
         self.heard: list[Report] = []
         self.may_answer = anyio.Event()
         self.has_ended = anyio.Event()
+
+    def holds(self, event: Event) -> bool:
+        return self.wants_wait
 
     async def hear(self, report: Report) -> str | None:
         self.heard.append(report)
@@ -59,15 +64,23 @@ class Site:
         self.handler = handler
         self.process = process
 
-    async def call(self, name: str, **fields: Any) -> HookCall:
-        call = HookCall(json.dumps({"hook_event_name": name, "session_id": "s", **fields}).encode(), False, CONNECTION)
-        await self.handler.take(call)
-        return call
+    async def call(self, name: str, *, shortened: bool = False, **fields: Any) -> asyncio.Task[Reply]:
+        """Call a hook; the task is its answering."""
+        data = json.dumps({"hook_event_name": name, "session_id": "s", **fields}).encode()
+        pending = await self.handler.take(HookCall(data, shortened, CONNECTION))
 
-    async def answer(self, call: HookCall) -> Any:
-        with anyio.fail_after(TIMEOUT_S):
-            await call.answered.wait()
-        return call.answer
+        async def wait() -> Reply:
+            return await pending()
+
+        return asyncio.create_task(wait())
+
+    async def answer(self, name: str, **fields: Any) -> Any:
+        """Call a hook; return the answer."""
+        return await answer_of(await self.call(name, **fields))
+
+
+async def answer_of(call: asyncio.Task[Reply]) -> Any:
+    return (await asyncio.wait_for(call, TIMEOUT_S)).answer
 
 
 @asynccontextmanager
@@ -99,36 +112,54 @@ async def test_a_text_is_added_to_what_the_model_reads() -> None:
         first.may_answer.set()
         call = await place.call("PostToolUse", tool_name="edit", tool_response={"llmContent": "x"})
         await anyio.wait_all_tasks_blocked()
-        assert not call.answered.is_set()
+        assert not call.done()
         second.may_answer.set()
         added = {"hookEventName": "PostToolUse", "additionalContext": "one\n\ntwo"}
-        assert await place.answer(call) == {"hookSpecificOutput": added}
+        assert await answer_of(call) == {"hookSpecificOutput": added}
         (report,) = first.heard
         assert isinstance(report.event, PostToolUse)
         assert report.event.tool_response == {"llmContent": "x"}
         assert (report.session, report.cli, report.peer.pid) == ("connected", "Qwen Code 1", place.process.pid)
         # Another tool, and an event to which a CLI adds nothing.
-        call = await place.call("PostToolUse", tool_name="edits")
-        assert (await place.answer(call))["hookSpecificOutput"]["additionalContext"] == "two"
-        assert await place.answer(await place.call("PreToolUse", tool_name="edit")) == {}
+        answer = await place.answer("PostToolUse", tool_name="edits")
+        assert answer["hookSpecificOutput"]["additionalContext"] == "two"
+        assert await place.answer("PreToolUse", tool_name="edit") == {}
         assert [report.event.name for report in first.heard] == ["PostToolUse"]
         # The texts of this one were too long to be kept.
-        call = HookCall(b'{"hook_event_name": "PostToolUse", "session_id": "s"}', True, CONNECTION)
-        await place.handler.take(call)
-        assert await place.answer(call) == {}
+        assert await place.answer("PostToolUse", shortened=True) == {}
 
 
 async def test_no_listener_holds_a_cli_longer_than_it_said() -> None:
     slow = Listener(Subscription("PostToolUse", hold_s=0.05), Subscription("UserPromptSubmit"), says="late")
     async with site(slow) as place:
-        assert await place.answer(await place.call("UserPromptSubmit", prompt="x")) == {}
-        assert await place.answer(await place.call("PostToolUse", tool_name="edit")) == {}
+        assert await place.answer("UserPromptSubmit", prompt="x") == {}
+        assert await place.answer("PostToolUse", tool_name="edit") == {}
         # One report after the other, and none is lost.
         await anyio.wait_all_tasks_blocked()
         assert [report.event.name for report in slow.heard] == ["UserPromptSubmit"]
         slow.may_answer.set()
         await anyio.wait_all_tasks_blocked()
         assert [report.event.name for report in slow.heard] == ["UserPromptSubmit", "PostToolUse"]
+
+
+async def test_a_cli_does_not_wait_where_a_listener_need_not() -> None:
+    busy = Listener(Subscription("PostToolUse", hold_s=TIMEOUT_S), says="unused")
+    busy.wants_wait = False
+    holding = Listener(Subscription("PostToolUse", "edit", hold_s=TIMEOUT_S), says="used")
+    async with site(busy, holding) as place:
+        assert await place.answer("PostToolUse", tool_name="write_file") == {}
+        await anyio.wait_all_tasks_blocked()
+        assert len(busy.heard) == 1
+        # Its process ends while the other one is waited for; it hears of this nevertheless.
+        call = await place.call("PostToolUse", tool_name="edit")
+        place.process.kill()
+        with anyio.fail_after(TIMEOUT_S):
+            await holding.has_ended.wait()
+        holding.may_answer.set()
+        busy.may_answer.set()
+        assert (await answer_of(call))["hookSpecificOutput"]["additionalContext"] == "used"
+        await anyio.wait_all_tasks_blocked()
+        assert len(busy.heard) == 2
 
 
 async def test_a_listener_is_told_that_the_process_has_ended() -> None:

@@ -66,10 +66,10 @@ class Site:
         self, request: PermissionRequest | None = None, agent: str | None = None, asker: Asker = CONNECTED
     ) -> Answer:
         """Return the answer, after running the callback for a sent answer."""
-        answer, sent = await soon(self.reviews.answer(request or self.request(), asker, agent, self.gone))
-        if sent is not None:
-            sent()
-        return answer
+        reply = await soon(self.reviews.reply(request or self.request(), asker, agent, self.gone))
+        if reply.after is not None:
+            reply.after()
+        return reply.answer
 
     async def reviewed(self, content: str | None, request: PermissionRequest | None = None) -> Answer:
         """The answer to a subagent when the user accepts `content` in the review, or with None rejects."""
