@@ -112,7 +112,7 @@ def find_caller(connection: Connection, emacs_pid: int) -> Caller | None:
     """
     try:
         process = _holder(connection)
-        if process is None or not _is_ours(process) or process.name() in _FORWARDERS:
+        if process is None or process.name() in _FORWARDERS:
             return None
         if process.pid not in _recent:
             _recent.appendleft(process.pid)
@@ -125,22 +125,23 @@ def find_caller(connection: Connection, emacs_pid: int) -> Caller | None:
 
 
 def _holder(connection: Connection) -> psutil.Process | None:
-    """Return the process at the client's end."""
+    """Return the process of this user at the client's end."""
     found = None
     if KERNEL_TELLS:
         found = client_socket(connection)
-        if found is None or found.inode == 0:
+        if found is None or found.inode == 0 or found.uid != os.getuid():
             return None
-        holds = partial(_has_open, f"socket:[{found.inode}]")
+        look = partial(_find_descriptor, f"socket:[{found.inode}]")
     else:
-        holds = partial(_has_connection, connection)
+        look = partial(_find_connection, connection)
     own = os.getpid()
     for number, pid in enumerate(_candidates(), 1):
         if KERNEL_TELLS and number % _ASK_AGAIN == 0 and client_socket(connection) != found:
             return None  # It has been closed meanwhile.
-        if holds(pid):
+        descriptor = look(pid)
+        if descriptor is not None:
             # A child of the caller has its descriptors too, for a moment or for good.
-            while (parent := parent_of(pid)) != own and holds(parent):
+            while (parent := parent_of(pid)) != own and look(parent, descriptor) is not None:
                 pid = parent
             # Such a child may have ended by now: its parent comes later.
             with suppress(psutil.NoSuchProcess):
@@ -156,14 +157,14 @@ def _candidates() -> Iterator[int]:
     yield from sorted(psutil.pids(), key=lambda pid: (pid == own, -pid))
 
 
-def _has_open(target: str, pid: int) -> bool:
-    """Return whether one of the descriptors of `pid` leads to `target`, as /proc shows it."""
+def _find_descriptor(target: str, pid: int, only: str | None = None) -> str | None:
+    """Return the number of a descriptor of `pid` that leads to `target`, as /proc shows it; look at `only` that one."""
     try:
-        names = os.listdir(f"/proc/{pid}/fd")
+        names = os.listdir(f"/proc/{pid}/fd") if only is None else [only]
     except OSError:
-        return False  # Another user's, or it has ended.
+        return None  # Another user's, or it has ended.
     # The newest descriptors come last.
-    return any(_target(f"/proc/{pid}/fd/{name}") == target for name in reversed(names))
+    return next((name for name in reversed(names) if _target(f"/proc/{pid}/fd/{name}") == target), None)
 
 
 def _target(link: str) -> str | None:
@@ -173,13 +174,14 @@ def _target(link: str) -> str | None:
         return None
 
 
-def _has_connection(connection: Connection, pid: int) -> bool:
-    """Return whether `pid` is a process of this user with the client's end of `connection`."""
+def _find_connection(connection: Connection, pid: int, _only: str | None = None) -> str | None:
+    """Return "" where `pid` is a process of this user with the client's end of `connection`, else None."""
     try:
         process = psutil.Process(pid)
-        return _is_ours(process) and any(_joins(item, connection) for item in process.net_connections("tcp"))
+        is_ours = process.uids().real == os.getuid()
+        return "" if is_ours and any(_joins(item, connection) for item in process.net_connections("tcp")) else None
     except psutil.Error:
-        return False
+        return None
 
 
 def _joins(item: Any, connection: Connection) -> bool:
@@ -193,10 +195,6 @@ def _joins(item: Any, connection: Connection) -> bool:
 def _ipv4(address: str) -> str:
     """`address` without the prefix it has on a socket that speaks both versions."""
     return address.removeprefix("::ffff:")
-
-
-def _is_ours(process: psutil.Process) -> bool:
-    return process.uids().real == os.getuid()
 
 
 def _directory(process: psutil.Process) -> str | None:

@@ -86,13 +86,12 @@ def test_the_search_ends_when_the_caller_has_hung_up(monkeypatch: pytest.MonkeyP
     ):
         connection = Connection(client.getsockname(), accepted.getsockname())
 
-        def look(_target: str, pid: int) -> bool:
+        def look(_target: str, pid: int) -> None:
             client.close()
             looked_at.append(pid)
-            return False
 
         monkeypatch.setattr(psutil, "pids", lambda: range(1000, 3000))
-        monkeypatch.setattr(module, "_has_open", look)
+        monkeypatch.setattr(module, "_find_descriptor", look)
         assert find_caller(connection, os.getpid()) is None
     assert 0 < len(looked_at) < 100
 
