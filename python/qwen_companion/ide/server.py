@@ -225,7 +225,7 @@ class McpServer:
             await send({"type": "http.response.start", "status": 204, "headers": []})
             await send({"type": "http.response.body", "body": b""})
         else:
-            await self._get(session, headers.get(b"accept", b""), scope, receive, send)
+            await self._get(session, headers.get(b"accept", b""), scope, send)
 
     async def _is_spoken(self, version: str, session: KnownSession | None, send: Send) -> bool:
         """Return whether this server knows the protocol `version`; if not, refuse the request."""
@@ -246,14 +246,15 @@ class McpServer:
         )
         return False
 
-    async def _get(self, session: KnownSession, accept: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _get(self, session: KnownSession, accept: bytes, scope: Scope, send: Send) -> None:
         if not any(kind in accept for kind in (b"text/event-stream", b"text/*", b"*/*")):
             await refuse(send, 406, "Not Acceptable: Client must accept text/event-stream")
             return
         self._identify(session, scope)
-        if not await self._sessions.serve_stream(session.id, receive, send):
+        connection = cast("_Protocol", scope["state"][_CONNECTION])
+        if not await self._sessions.serve_stream(session.id, connection.when_lost, send):
             # Closing would wait for the client that takes nothing.
-            cast("_Protocol", scope["state"][_CONNECTION]).transport.abort()
+            connection.transport.abort()
             # uvicorn is to see the end of the connection before it sees an answer that was not completed.
             await anyio.sleep(0)
 
@@ -353,6 +354,9 @@ class _Protocol(HttpToolsProtocol):
         self._strangers = strangers
         self._unparsed = 0
         """Bytes received since the end of the last head or the last piece of a body: the parser keeps no more."""
+        self._lost = False
+        self._listener: Callable[[], None] | None = None
+        """Called when the connection is lost."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See asyncio."""
@@ -369,6 +373,18 @@ class _Protocol(HttpToolsProtocol):
         """See asyncio."""
         self._strangers.discard(self)
         super().connection_lost(exc)
+        self._tell_loss()
+
+    def _tell_loss(self) -> None:
+        self._lost = True
+        if self._listener is not None:
+            self._listener()
+
+    def when_lost(self, listener: Callable[[], None]) -> None:
+        """Call `listener` when the connection is lost, now if it is; in place of one before."""
+        self._listener = listener
+        if self._lost:
+            listener()
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.  Refuse a head or a trailer that does not end."""
@@ -405,6 +421,7 @@ class _Protocol(HttpToolsProtocol):
         if cycle is not None:
             cycle.disconnected = True
             cycle.message_event.set()
+        self._tell_loss()
 
     def admit(self) -> None:
         """Note that this connection has shown the token."""
@@ -423,7 +440,10 @@ class _GetAnswer:
         self._head = b""
 
     async def send(self, message: Message) -> None:
-        """Send `message`; the head goes out with the first piece of the body.  See ASGI."""
+        """Send `message`, and return once it is with the system; the head goes out with the first piece of the body.
+
+        See ASGI.
+        """
         if message["type"] == "http.response.start":
             headers: list[tuple[bytes, bytes]] = message["headers"]
             self._has_length = any(name == b"content-length" for name, _ in headers)
@@ -436,13 +456,12 @@ class _GetAnswer:
         if self._has_length:
             await self._send(message)
             return
-        flow = self._connection.flow
-        if flow.write_paused and not self._cycle.disconnected:
-            await flow.drain()
         if self._cycle.disconnected:
             return
         self._connection.transport.write(self._head + message["body"])
         self._head = b""
+        if self._connection.flow.write_paused:
+            await self._connection.flow.drain()
         if not message["more_body"]:
             self._cycle.response_complete = True
             self._cycle.message_event.set()

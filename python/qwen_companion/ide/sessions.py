@@ -28,7 +28,7 @@ from qwen_companion.sockets import Connection
 from qwen_companion.tasks import Task, Tasks
 
 if TYPE_CHECKING:
-    from starlette.types import Message, Receive, Send
+    from starlette.types import Message, Send
 
 RETRY_MS = 1500
 """How long a CLI is told to wait before it opens its stream again: time to replace a killed process.
@@ -70,9 +70,6 @@ WATCH_S = 2.0
 LOST_WATCH_S = 0.1
 """The same while it is not: a process closes its connections a moment before it has ended."""
 
-LOSS_TURNS = 3
-"""After how many turns of the event loop the loss of a connection is surely known here."""
-
 SESSION_HEADER = b"mcp-session-id"
 
 
@@ -98,13 +95,25 @@ class _Posted:
 
 @dataclass(eq=False)
 class _Stream:
-    """One open GET.  `context` is the one sent last."""
+    """One open GET, served within `scope`.
 
+    `context` is the one sent last.  `is_silent`: a sign of life is due.  `sending_since` is the time of the event loop
+    at which the piece was begun that is being sent, None between pieces.
+    """
+
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     wake: anyio.Event = field(default_factory=anyio.Event)
     context: bytes | None = None
+    is_silent: bool = False
+    sending_since: float | None = None
     ended: bool = False
     last_words: bytes = b""
     lost: bool = False
+
+    def lose(self) -> None:
+        """Note that the connection is lost."""
+        self.lost = True
+        self.wake.set()
 
     def end(self, last_words: bytes = b"") -> None:
         """Let the task that serves this stream finish; `last_words` go out before."""
@@ -180,6 +189,7 @@ class Sessions:
         self._open_streams: set[_Stream] = set()
         self._no_streams = anyio.Event()
         self._no_streams.set()
+        self._some_stream = anyio.Event()
         self._tasks = Tasks()
         for item in known:
             session = self._sessions[item.id] = _Session(item, self._timing.give_up, identified=True)
@@ -188,8 +198,9 @@ class Sessions:
                 session.lookup = self._tasks.start(self._close_at_end, session, item.peer)
 
     async def run(self) -> None:
-        """Look for the processes of sessions and watch them, until cancelled."""
-        await self._tasks.run()
+        """Look for the processes of sessions, watch them, and look after streams, until cancelled."""
+        async with self._tasks:
+            await self._look_after_streams()
 
     # --- Sessions ---
 
@@ -335,8 +346,11 @@ class Sessions:
 
     # --- Streams ---
 
-    async def serve_stream(self, identifier: str, receive: Receive, send: Send) -> bool:
+    async def serve_stream(self, identifier: str, when_lost: Callable[[Callable[[], None]], None], send: Send) -> bool:
         """Serve one GET of the session until either side ends it; False when it was cut because nothing was taken.
+
+        `when_lost` has the function that it is given called when the connection is lost.  `send` returns once all it
+        was given is with the operating system.
 
         The body is delimited by the end of the connection, see `ide.server`.  A second GET takes the place of the
         first: it means that the CLI has lost that one, whether or not this side has noticed.
@@ -349,16 +363,15 @@ class Sessions:
         self._show(session)
         if not self._open_streams:
             self._no_streams = anyio.Event()
+            self._some_stream.set()
         self._open_streams.add(stream)
         self._keep(session)
         self._changed(session.state())
-        taken = False
+        when_lost(stream.lose)
         try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_watch, stream, receive)
-                taken = await self._pump(session, stream, send)
-                tasks.cancel_scope.cancel()
-            return taken
+            with stream.scope:
+                await self._pump(session, stream, send)
+            return not stream.scope.cancelled_caught
         finally:
             self._open_streams.discard(stream)
             if not self._open_streams:
@@ -372,77 +385,69 @@ class Sessions:
                     self._reap_later(session)
                     self._changed(session.state())
 
-    async def _pump(self, session: _Session, stream: _Stream, send: Send) -> bool:
-        try:
-            # It goes out with what follows, and so waits for nothing.
-            await send(_start(session.known.id))
-            await self._send(send, _body(_retry(RETRY_MS)))
-            while not (stream.ended or stream.lost):
-                stream.wake = anyio.Event()
-                context = session.context
-                if context is not None and stream.context != context:
-                    stream.context = context
-                    await self._send(send, _event(context))
-                    self._told(session.known.id, context)
-                elif session.unsent:
-                    await self._send_posted(session, stream, send, session.unsent[0])
-                else:
-                    await self._idle(stream, send)
-            if not stream.lost:
-                await self._send(send, _body(stream.last_words, more=False))
-        except TimeoutError:
-            return False
-        return True
+    async def _pump(self, session: _Session, stream: _Stream, send: Send) -> None:
+        # It goes out with what follows, and so waits for nothing.
+        await send(_start(session.known.id))
+        await self._send(stream, send, _body(_retry(RETRY_MS)))
+        while not (stream.ended or stream.lost):
+            stream.wake = anyio.Event()
+            context = session.context
+            if context is not None and stream.context != context:
+                stream.context = context
+                await self._send(stream, send, _event(context))
+                self._told(session.known.id, context)
+            elif session.unsent:
+                await self._send_posted(session, stream, send, session.unsent[0])
+            elif stream.is_silent:
+                await self._send(stream, send, _body(b": still here\n\n"))
+            else:
+                await stream.wake.wait()
+        if not stream.lost:
+            await self._send(stream, send, _body(stream.last_words, more=False))
 
     async def _send_posted(self, session: _Session, stream: _Stream, send: Send, posted: _Posted) -> None:
-        await self._send(send, _event(posted.notification))
-        # A send on a connection that has just been lost says nothing: in one turn of the loop the server learns of it,
-        # in the next one the watcher does, which may have waited behind others.
-        for _ in range(LOSS_TURNS):
-            await anyio.sleep(0)
+        await self._send(stream, send, _event(posted.notification))
+        # A send on a connection that has just been lost says nothing; the server learns of it in the next turn of the
+        # loop.
+        await anyio.sleep(0)
         if stream.lost or posted not in session.unsent:
             return
         session.unsent.remove(posted)
         if posted.key is not None:
             self._went_out(posted.key)
 
-    async def _idle(self, stream: _Stream, send: Send) -> None:
-        # All at the same moments: each stream by itself would wake the process more often.
-        silence = self._timing.keep_alive - self._loop.time() % self._timing.keep_alive
-        with anyio.move_on_after(silence):
-            await stream.wake.wait()
-        if not stream.wake.is_set():
-            await self._send(send, _body(b": still here\n\n"))
-
-    async def _send(self, send: Send, message: Message) -> None:
-        """Send `message` and wait until all of it has been taken.
-
-        :raises TimeoutError: when a piece of it was not taken in time, however long the whole is
-        """
+    async def _send(self, stream: _Stream, send: Send, message: Message) -> None:
+        """Send `message` on `stream` and wait until all of it has been taken."""
         body: bytes = message.get("body", b"")
         for start in range(0, max(len(body), 1), PIECE_BYTES):
             piece = message
             if len(body) > PIECE_BYTES:
                 end = start + PIECE_BYTES
                 piece = _body(body[start:end], more=end < len(body) or message["more_body"])
-            with anyio.fail_after(self._timing.stall):
-                await _send_and_wait(send, piece)
+            stream.sending_since = self._loop.time()
+            await send(piece)
+            stream.sending_since = None
+        stream.is_silent = False
 
+    async def _look_after_streams(self) -> None:
+        """Have streams show now and then that they are alive, and cut those that take nothing.
 
-async def _send_and_wait(send: Send, message: Message) -> None:
-    # The server's `send` returns as soon as it has room to keep the bytes itself, and waits for room when called again;
-    # so an empty piece is sent after it.
-    await send(message)
-    if message.get("more_body"):
-        await send(_body(b""))
-
-
-async def _watch(stream: _Stream, receive: Receive) -> None:
-    """Note the end of the connection."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    stream.lost = True
-    stream.wake.set()
+        All at the same moments, without a timer of its own for each.  A stream is cut when one piece takes too long,
+        however long the whole is.
+        """
+        period = min(self._timing.keep_alive, self._timing.stall)
+        while True:
+            if not self._open_streams:
+                self._some_stream = anyio.Event()
+                await self._some_stream.wait()
+            now = self._loop.time()
+            await anyio.sleep(period - now % period)
+            for stream in self._open_streams:
+                if stream.sending_since is None:
+                    stream.is_silent = True
+                    stream.wake.set()
+                elif self._loop.time() - stream.sending_since >= self._timing.stall:
+                    stream.scope.cancel()
 
 
 def _start(identifier: str) -> Message:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import fields
 from typing import Any, TypeVar
 
+import anyio
 import pytest
 
 from qwen_companion.domain import KnownSession, Peer, SessionState
@@ -99,18 +100,19 @@ class Get:
         self.start: dict[str, Any] = {}
         self.flowing = asyncio.Event()
         self.flowing.set()
-        self.pushed = asyncio.Event()
         self.breaks_at: bytes | None = None
-        self._lost = asyncio.Event()
-        self.task = asyncio.create_task(table.sessions.serve_stream(session, self._receive, self._send))
+        self._lost = False
+        self._tell_loss: Callable[[], None]
+        self.task = asyncio.create_task(table.sessions.serve_stream(session, self._when_lost, self._send))
 
     def stall(self) -> None:
         self.flowing.clear()
 
     def lose(self) -> None:
         """The connection breaks; from now on a send does nothing, as with uvicorn."""
-        self._lost.set()
+        self._lost = True
         self.flowing.set()
+        self._tell_loss()
 
     async def next(self) -> bytes:
         """The next piece that is more than nothing."""
@@ -122,23 +124,19 @@ class Get:
         assert await self.next() == b"retry: 1500\n\n"
         return self
 
-    async def _receive(self) -> dict[str, Any]:
-        await self._lost.wait()
-        return {"type": "http.disconnect"}
+    def _when_lost(self, listener: Callable[[], None]) -> None:
+        self._tell_loss = listener
 
     async def _send(self, message: Any) -> None:
         if self.breaks_at is not None and message.get("body") == self.breaks_at:
             self.lose()
-        if self._lost.is_set():
+        if self._lost:
             return
         if message["type"] == "http.response.start":
             self.start = message
         else:
             self.sent.put_nowait(message["body"])
-            if not message["body"]:
-                self.pushed.set()
-                # As with uvicorn: bytes are taken at once, only the next call waits for room.
-                await self.flowing.wait()
+            await self.flowing.wait()
 
 
 def event(data: bytes) -> bytes:
@@ -249,11 +247,10 @@ async def test_what_is_only_buffered_is_not_out() -> None:
     table = Table()
     session = table.open()
     get = await Get(table, session).ready()
-    get.pushed.clear()
     get.stall()
     table.sessions.post(session, b"one", "1")
     assert await get.next() == event(b"one")
-    await soon(get.pushed.wait())
+    await anyio.wait_all_tasks_blocked()
     assert table.out.empty()
     get.lose()
     await soon(get.task)
@@ -283,9 +280,7 @@ async def test_a_stalled_client_holds_up_nobody_and_gets_the_newest_context_late
     slow = await Get(table, table.open()).ready()
     fast = await Get(table, table.open()).ready()
     slow.stall()
-    slow.pushed.clear()
     table.tell(b"0")
-    await soon(slow.pushed.wait())
     assert await slow.next() == event(b"0")
     assert await fast.next() == event(b"0")
     for number in range(1, 400):
