@@ -153,6 +153,36 @@ async def test_a_stream_ends_when_its_client_says_more(site: Site, more: str) ->
     await writer.wait_closed()
 
 
+async def test_a_stream_ends_whose_client_has_gone_before_it_begins(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli = await site.connected()
+    asked, gone = asyncio.Event(), asyncio.Event()
+    library = site.server._library  # pyright: ignore[reportPrivateUsage]
+
+    async def late() -> object:
+        asked.set()
+        await gone.wait()
+        return await library()
+
+    monkeypatch.setattr(site.server, "_library", late)
+    _, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    # Whether this version is spoken, the library is asked.
+    writer.write(get(cli)[:-2] + b"mcp-protocol-version: 2025-06-18\r\n\r\n")
+    await soon(asked.wait())
+    writer.transport.abort()
+    # What the server is asked later it answers after that.
+    reader, other = await asyncio.open_connection("127.0.0.1", site.port)
+    other.write(get(cli).replace(b"/mcp", b"/other"))
+    await soon(reader.readuntil(b" 404 "))
+    other.close()
+    await other.wait_closed()
+    gone.set()
+    for streaming in (True, False):
+        while (await soon(site.states.get())).streaming is not streaming:
+            pass
+
+
 async def test_a_silent_stream_is_kept_alive_with_comments(site: Site) -> None:
     cli = await site.connected()
     stream = await away(cli.stream)
