@@ -70,6 +70,12 @@ WATCH_S = 2.0
 LOST_WATCH_S = 0.1
 """The same while it is not: a process closes its connections a moment before it has ended."""
 
+LOSS_TURNS = 3
+"""After how many turns of the event loop the loss of a connection is surely known here.
+
+In the first one the end of the client's side is read, and the connection is closed; in the second this is told.
+"""
+
 SESSION_HEADER = b"mcp-session-id"
 
 
@@ -407,9 +413,9 @@ class Sessions:
 
     async def _send_posted(self, session: _Session, stream: _Stream, send: Send, posted: _Posted) -> None:
         await self._send(stream, send, _event(posted.notification))
-        # A send on a connection that has just been lost says nothing; the server learns of it in the next turn of the
-        # loop.
-        await anyio.sleep(0)
+        # A send on a connection that has just been lost says nothing.
+        for _ in range(LOSS_TURNS):
+            await anyio.sleep(0)
         if stream.lost or posted not in session.unsent:
             return
         session.unsent.remove(posted)

@@ -183,6 +183,26 @@ async def test_a_stream_ends_whose_client_has_gone_before_it_begins(
             pass
 
 
+async def test_an_outcome_sent_to_a_client_that_has_just_gone_comes_on_the_next_stream(site: Site) -> None:
+    cli = await site.connected()
+    client = socket.create_connection(("127.0.0.1", site.port), TIMEOUT_S)
+    client.sendall(get(cli))
+    assert b"retry: 1500" in await away(client.recv, 65536)
+    while not (await soon(site.states.get())).streaming:
+        pass
+    # The server has not learnt of this when it sends, and the system takes what it sends.
+    client.close()
+    site.sessions.post(cli.session, b'{"outcome": 1}', "key")
+    while (await soon(site.states.get())).streaming:
+        pass
+    assert site.out.empty()
+    stream = await away(cli.stream)
+    while 'data: {"outcome": 1}' not in await away(stream.block):
+        pass
+    assert await soon(site.out.get()) == "key"
+    stream.close()
+
+
 async def test_a_silent_stream_is_kept_alive_with_comments(site: Site) -> None:
     cli = await site.connected()
     stream = await away(cli.stream)
