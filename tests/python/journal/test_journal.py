@@ -673,7 +673,9 @@ def test_what_a_process_has_done_long_before_news_is_not_counted(tmp_path: Path)
         assert did_something(pid, activity.before(at_work))
 
 
-async def test_the_hooks_of_one_cli_and_the_writes_of_another_are_told_apart(project: Project) -> None:
+async def test_the_hooks_of_one_cli_and_the_writes_of_another_are_told_apart(
+    project: Project, calls: list[str]
+) -> None:
     project.commit(a=b"a\n", b=b"b\n", c=b"c\n")
     with SilentCli(project.root) as cli, SilentCli(project.root) as hooked:
         async with site(project) as place:
@@ -681,8 +683,12 @@ async def test_the_hooks_of_one_cli_and_the_writes_of_another_are_told_apart(pro
             place.front.set_sessions([cli.state])
             await place.until_watched(project)
             await agent.prompt("Fix it")
+            await until_more(calls, "begin", 0)
+            before = calls.count("scan")
             await agent.edit("a", b"hooked\n")
             await place.until({"a": "modified"})
+            # What is written while the files are looked at for that edit is nobody's that can be known.
+            await until_more(calls, "scan", before)
             # The one thinks and the other writes, which is seen before the turn ends.
             cli.type("echo silent > b")
             await place.until({"a": "modified"}, {"b": "modified"})
