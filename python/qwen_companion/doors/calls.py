@@ -39,3 +39,8 @@ class Reply:
 
 PendingReply = Callable[[], Awaitable[Reply]]
 """Waits for the reply to a call; to be called once."""
+
+
+async def no_decision() -> Reply:
+    """Return the reply with which the CLI goes on as if it had not asked: a `PendingReply`."""
+    return Reply()

@@ -15,7 +15,7 @@ from anyio.abc import TaskGroup
 
 from qwen_companion.domain import Peer, SessionState
 from qwen_companion.doors.answers import Answers
-from qwen_companion.doors.calls import HookCall, PendingReply, Reply
+from qwen_companion.doors.calls import HookCall, PendingReply, Reply, no_decision
 from qwen_companion.doors.events import (
     NO_DECISION,
     Answer,
@@ -90,11 +90,11 @@ class HookHandler:
         """A lock for each process and each listener, by its place, so that events are heard one after the other."""
 
     async def take(self, call: HookCall) -> PendingReply:
-        """Take `call`; the next one is to be taken when this returns."""
+        """Take `call`; return a function that waits for its reply.  Take the next call once this has returned."""
         event = await _parse(call.data)
         caller = await self._caller(event, call.connection) if event else None
         if event is None or caller is None:
-            return _no_decision
+            return no_decision
         event = self.states.attribute(caller.peer.pid, event)
         now = _now()
         self._note(event, caller.peer, now)
@@ -111,7 +111,7 @@ class HookHandler:
         if isinstance(event, PermissionRequest) and not call.shortened:
             return partial(self._decide, event, caller, call.gone)
         self._note_answer(event, caller.peer, NO_DECISION)
-        return _no_decision
+        return no_decision
 
     def _note_answer(self, event: Event, peer: Peer, answer: Answer) -> None:
         self.answers.note(peer.pid, event, answer, _now())
@@ -129,7 +129,7 @@ class HookHandler:
     # --- Listeners ---
 
     def _hearings(self, report: Report) -> list[_Hearing]:
-        """Return those of the listeners that hear of the event of `report`."""
+        """Return a hearing for each listener that hears of the event of `report`."""
         # The locks: they are forgotten when the process ends, which may be before a hearing begins.
         turns = self._turns[report.peer.pid]
         holds = ((place, listener, _hold_s(listener, report.event)) for place, listener in enumerate(self._listeners))
@@ -216,10 +216,6 @@ class HookHandler:
     def _session(self, pid: int) -> SessionState | None:
         """The session of process `pid`, None where it is not connected."""
         return next((state for state in self._sessions() if state.session.peer and state.session.peer.pid == pid), None)
-
-
-async def _no_decision() -> Reply:
-    return Reply(NO_DECISION)
 
 
 def _hold_s(listener: Listener, event: Event) -> float | None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.abc import TaskGroup
 
-from qwen_companion.doors.calls import PERMISSION_REQUEST, HookCall, PendingReply, Reply
+from qwen_companion.doors.calls import PERMISSION_REQUEST, HookCall, PendingReply, no_decision
 from qwen_companion.ide.bodies import BodyTooLargeError, read_body
 from qwen_companion.ide.replies import refuse
 from qwen_companion.sockets import Connection
@@ -87,12 +87,8 @@ class Hooks:
         """Have `call` taken after those before it."""
         async with self._turn:
             if self._tasks is None:
-                return _no_reply
+                return no_decision
             return await (await self._load(self._tasks)).take(call)
-
-
-async def _no_reply() -> Reply:
-    return Reply()
 
 
 async def _watch(receive: Receive, gone: anyio.Event) -> None:

@@ -55,10 +55,7 @@ class Listener(Protocol):
         ...
 
     def holds(self, event: Event) -> bool:
-        """Return whether the CLI has to wait for `hear` of this `event`, as long as the subscription lets it.
-
-        Called for events with a `hold_s` only.
-        """
+        """Return whether the CLI has to wait while `hear` handles this `event`; without a `hold_s` it never waits."""
         ...
 
     async def hear(self, report: Report) -> str | None:

@@ -158,7 +158,10 @@ def _candidates() -> Iterator[int]:
 
 
 def _find_descriptor(target: str, pid: int, only: str | None = None) -> str | None:
-    """Return the number of a descriptor of `pid` that leads to `target`, as /proc shows it; look at `only` that one."""
+    """Return the number of a descriptor of `pid` that leads to `target`, as /proc shows it; None without one.
+
+    With `only`, look at the descriptor of that number and no other.
+    """
     try:
         names = os.listdir(f"/proc/{pid}/fd") if only is None else [only]
     except OSError:

@@ -354,9 +354,7 @@ class _Protocol(HttpToolsProtocol):
         self._strangers = strangers
         self._unparsed = 0
         """Bytes received since the end of the last head or the last piece of a body: the parser keeps no more."""
-        self._lost = False
-        self._listener: Callable[[], None] | None = None
-        """Called when the connection is lost."""
+        self._loss_listener: Callable[[], None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See asyncio."""
@@ -376,14 +374,13 @@ class _Protocol(HttpToolsProtocol):
         self._tell_loss()
 
     def _tell_loss(self) -> None:
-        self._lost = True
-        if self._listener is not None:
-            self._listener()
+        if self._loss_listener is not None:
+            self._loss_listener()
 
     def when_lost(self, listener: Callable[[], None]) -> None:
-        """Call `listener` when the connection is lost, now if it is; in place of one before."""
-        self._listener = listener
-        if self._lost:
+        """Call `listener` when the connection is lost, at once if it is closing; replace the listener before."""
+        self._loss_listener = listener
+        if self.transport.is_closing():
             listener()
 
     def data_received(self, data: bytes) -> None:

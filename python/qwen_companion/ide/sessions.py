@@ -355,8 +355,8 @@ class Sessions:
     async def serve_stream(self, identifier: str, when_lost: Callable[[Callable[[], None]], None], send: Send) -> bool:
         """Serve one GET of the session until either side ends it; False when it was cut because nothing was taken.
 
-        `when_lost` has the function that it is given called when the connection is lost.  `send` returns once all it
-        was given is with the operating system.
+        `when_lost(function)` makes the server call `function` when the connection is lost.  `send` returns once the
+        operating system has taken the whole message.
 
         The body is delimited by the end of the connection, see `ide.server`.  A second GET takes the place of the
         first: it means that the CLI has lost that one, whether or not this side has noticed.

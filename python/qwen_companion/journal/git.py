@@ -119,8 +119,9 @@ class Index:
         self._users: dict[str, str] = {}
         self.algorithm = "sha1"
         self._known_entries: dict[bytes, Version | None] = {}
-        """The entries that were asked for, of the index that `_entries_of` tells from others; None for no index."""
-        self._entries_of: tuple[int, int] | None = None
+        """The results of `entry`, valid for one state of the index."""
+        self._known_state: tuple[int, int] | None = None
+        """That state: inode and time of change of the index file; None while there is no such file."""
 
     # --- Making it ---
 
@@ -280,12 +281,12 @@ class Index:
         try:
             found = os.stat(os.path.join(self.directory, "index"))
             # Git writes a new file each time.
-            index = (found.st_ino, found.st_mtime_ns)
+            state = (found.st_ino, found.st_mtime_ns)
         except OSError:
-            index = None
-        if index != self._entries_of:
+            state = None
+        if state != self._known_state:
             self._known_entries.clear()
-            self._entries_of = index
+            self._known_state = state
         if path not in self._known_entries:
             self._known_entries[path] = dict(self._entries(path)).get(path)
         return self._known_entries[path]

@@ -197,7 +197,7 @@ class Journal:
         self._hidden: tuple[str, ...] = ()
         self._names: tuple[str, ...] = ()
         self._names_around: dict[str, str | None] = {}
-        """The root around each directory that was asked for."""
+        """The results of `_name_of` for the roots there are now."""
         self._roots: dict[str, _Root] = {}
         self._refused: dict[str, str] = {}
         self._pids: dict[str, int] = {}
@@ -264,7 +264,7 @@ class Journal:
         """Do the jobs of `root`."""
         with suppress(anyio.ClosedResourceError):
             async for job in root.jobs_left:
-                # An agent that waited for what it takes to make the job goes on first.
+                # Let the hook that has added this job be answered first: the job's thread would slow it down.
                 await checkpoint()
                 failed = root.failed
                 await to_thread.run_sync(self._attempt, root, job, abandon_on_cancel=True)

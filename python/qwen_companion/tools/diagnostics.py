@@ -78,7 +78,7 @@ class Diagnostics:
         """Handle `report`; return a text for the model, or None."""
         event = report.event
         if event.name == "UserPromptSubmit":
-            if not self.with_prompts or not event.begins_turn:
+            if not self.holds(event):
                 return None
             return await self._ask(UNSAVED, {}, report.peer, PROMPT_S, _WITH_PROMPT)
         path = _path(event)
