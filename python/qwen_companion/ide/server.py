@@ -354,6 +354,8 @@ class _Protocol(HttpToolsProtocol):
         self._strangers = strangers
         self._unparsed = 0
         """Bytes received since the end of the last head or the last piece of a body: the parser keeps no more."""
+        self._deaf = False
+        """Whether a request came before the last one was answered: nothing more is read."""
         self._loss_listener: Callable[[], None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -385,15 +387,18 @@ class _Protocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.  Refuse a head or a trailer that does not end."""
+        if self._deaf:
+            return
         self._unparsed += len(data)
         super().data_received(data)
-        if self._unparsed > MAX_HEAD_BYTES and not self.transport.is_closing():
+        if self._unparsed > MAX_HEAD_BYTES and not self._deaf and not self.transport.is_closing():
             self.send_400_response("The head of the request is too long.")
 
     def on_message_begin(self) -> None:
         """See httptools.  Refuse a request before the last one is answered: uvicorn would forget the last one's end."""
         cycle = cast("RequestResponseCycle | None", self.cycle)
         if cycle is not None and not cycle.response_complete:
+            self._deaf = True
             raise _PipeliningError
         super().on_message_begin()
 
@@ -408,9 +413,16 @@ class _Protocol(HttpToolsProtocol):
         super().on_body(body)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse malformed HTTP.  Tell an application that is answering the request that the client is gone."""
+        """Refuse malformed HTTP.  Tell an application that is answering the request that the client is gone.
+
+        If it is only another request that has come too early, let the last one be answered, and close then; but the
+        answer to a GET may never end.
+        """
         # None before the first request, whatever its declaration says.
         cycle = cast("RequestResponseCycle | None", self.cycle)
+        if self._deaf and cycle is not None and cycle.scope["method"] != "GET":
+            cycle.keep_alive = False
+            return
         if cycle is not None and cycle.response_started and not cycle.response_complete:
             self.transport.close()
         else:

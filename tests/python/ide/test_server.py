@@ -153,6 +153,22 @@ async def test_a_stream_ends_when_its_client_says_more(site: Site, more: str) ->
     await writer.wait_closed()
 
 
+async def test_of_two_requests_in_one_segment_the_first_is_answered(site: Site) -> None:
+    cli = await site.connected()
+    body = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "ping"}).encode()
+    headers = {**cli.headers, "mcp-session-id": cli.session, "content-length": str(len(body))}
+    head = "\r\n".join(["POST /mcp HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""])
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    writer.write((head.encode() + body) * 2)
+    # The connection ends after it.
+    answer = (await soon(reader.read())).decode().lower()
+    assert answer.startswith("http/1.1 200 ok\r\n")
+    assert "connection: close" in answer
+    assert answer.count('"id":7') == answer.count("http/1.1") == 1
+    writer.close()
+    await writer.wait_closed()
+
+
 async def test_a_stream_ends_whose_client_has_gone_before_it_begins(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
