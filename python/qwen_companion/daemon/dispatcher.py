@@ -73,7 +73,7 @@ LARGEST_IMAGE_BYTES = 7 * 1024 * 1024
 LEAVE_S = 2.0
 """How long leaving the sessions may take, in seconds."""
 
-_PROBLEMS: Mapping[type[CompanionError], str] = {
+_PROBLEMS: Mapping[type[Exception], str] = {
     BusyError: "busy",
     GoneError: "gone",
     HostRefusedError: "refused",
@@ -174,7 +174,7 @@ class CallDispatcher:
             return
         try:
             wanted = messages.parse_call(call, self._spool)
-        except (MessageError, SpoolError) as error:
+        except Exception as error:  # noqa: BLE001 - each request gets one reply
             self._answer(call.method, request, error)
             return
         if isinstance(wanted, messages.SessionCall):
@@ -205,20 +205,22 @@ class CallDispatcher:
         async with lane:
             try:
                 outcome = await self._do(call)
-            except CompanionError as error:
+            except Exception as error:  # noqa: BLE001 - each request gets one reply
                 self._answer(method, request, error)
             else:
                 if request is not None:
                     self._outbox.tell(Reply(request, session=outcome.session, turn=outcome.turn))
 
-    def _answer(self, method: str, request: str | None, error: CompanionError) -> None:
-        """Tell that `method` has failed."""
+    def _answer(self, method: str, request: str | None, error: Exception) -> None:
+        """Tell that `method` has failed; of an `error` that is not ours only its kind, since its text may be secret."""
         if isinstance(error, UnauthorizedError):
             self._reached(error)
-        if request is None:
-            _log.warning("%s: %s", method, error)
-        else:
-            self._outbox.tell(Reply(request, str(error), _problem(error)))
+        foreign = not isinstance(error, CompanionError)
+        text = f"The companion failed: {type(error).__name__}" if foreign else str(error)
+        if request is None or foreign:
+            _log.warning("%s: %s", method, text)
+        if request is not None:
+            self._outbox.tell(Reply(request, text, _problem(error)))
 
     async def _do(self, call: messages.Call) -> _CallResult:
         match call:
@@ -472,7 +474,7 @@ async def _leave_session(conversation: Conversation, lost: bool) -> None:
         await (conversation.detach() if lost else conversation.close(end=False))
 
 
-def _problem(error: CompanionError) -> str:
+def _problem(error: Exception) -> str:
     if isinstance(error, UnreachableError) and error.maybe_done:
         return "unsure"
     return _PROBLEMS.get(type(error), "unknown")

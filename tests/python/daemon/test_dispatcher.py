@@ -82,6 +82,22 @@ async def test_a_daemon_that_cannot_be_used_is_not_tried_again(
     assert len(daemon.asked) == asked
 
 
+@pytest.mark.parametrize("place", ["parse_call", "list_sessions"])
+async def test_a_call_is_answered_whatever_is_raised(
+    emacs: Emacs, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    await emacs.connect(daemon)
+
+    def broken(*_arguments: object) -> object:
+        raise ValueError("secret text")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*((module.messages, place) if place == "parse_call" else (DaemonClient, "list_sessions")), broken)
+        assert await emacs.refused("daemon-list") == "unknown"
+    assert emacs.last(Reply).error == "The companion failed: ValueError"
+    await emacs.call("daemon-list")
+
+
 @pytest.mark.parametrize("version", ["0.0.1", "99.0.0", None])
 async def test_no_daemon_is_judged_by_its_version(emacs: Emacs, daemon: FakeDaemon, version: str | None) -> None:
     daemon.capabilities["qwenCodeVersion"] = version
