@@ -18,7 +18,7 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, cast
@@ -254,9 +254,10 @@ class _Client:
             connection.close()
 
 
-def clis(environ: Mapping[str, str]) -> Iterator[Check]:
-    """Check which CLIs are on the path, and that they say their version."""
+def clis(environ: Mapping[str, str]) -> Generator[Check, None, dict[str, str]]:
+    """Check which CLIs are on the path, and that they say their version; return the versions by program."""
     found = False
+    versions: dict[str, str] = {}
     for program, (name, install) in _CLIS.items():
         path = shutil.which(program, path=environ.get("PATH"))
         if path is None:
@@ -270,6 +271,7 @@ def clis(environ: Mapping[str, str]) -> Iterator[Check]:
             yield Check("fail", program, f"{path} does not start: {error}", install)
             continue
         version = done.stdout.strip().splitlines()[-1:] or [""]
+        versions[program] = version[0]
         if done.returncode or not version[0]:
             yield Check("fail", program, f"{path} --version ends with status {done.returncode}", install)
         elif (needed := _newer_node(path, environ)) is not None:
@@ -281,6 +283,7 @@ def clis(environ: Mapping[str, str]) -> Iterator[Check]:
             yield _served(program, name, version[0], path)
     if not found:
         yield Check("fail", "CLI", "neither qwen nor gemini is on the path", _CLIS["qwen"][1])
+    return versions
 
 
 def _newer_node(path: str, environ: Mapping[str, str]) -> tuple[int, str] | None:
@@ -359,8 +362,8 @@ def _ports(pid: int) -> set[str] | None:
     return {environ[name] for name in names if name in environ}
 
 
-def settings(roots: list[str], environ: Mapping[str, str]) -> Iterator[Check]:
-    """Check the settings of Qwen Code about the IDE and hooks."""
+def settings(roots: list[str], environ: Mapping[str, str], version: str = "") -> Iterator[Check]:
+    """Check the settings of Qwen Code, in `version` if it is known, about the IDE and hooks."""
     from qwen_companion.doors.conditions import user_settings_file, why_hooks_are_off
     from qwen_companion.doors.layer import VARIABLE, LayerError, read_settings
 
@@ -390,13 +393,13 @@ def settings(roots: list[str], environ: Mapping[str, str]) -> Iterator[Check]:
         else:
             yield Check("pass", "Settings layer", layer)
     for root in roots:
-        reason = why_hooks_are_off(root, environ)
+        reason = why_hooks_are_off(root, environ, version)
         if reason is not None:
             yield Check(
                 "warn",
                 f"Hooks in {root}",
                 f"the CLI does not say what it does, and subagents cannot edit: {reason}",
-                "take that out of the settings",
+                "change that in the settings",
             )
 
 
@@ -437,8 +440,8 @@ def run(request: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[Chec
         if token and root and all(check.status == "pass" for check in served):
             yield proposal(port, token, root)
     yield from terminals(request["terminals"], port, request["roots"])
-    yield from clis(environ)
-    yield from settings(request["roots"], environ)
+    versions = yield from clis(environ)
+    yield from settings(request["roots"], environ, versions.get("qwen", ""))
 
 
 def main() -> None:

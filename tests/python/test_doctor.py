@@ -233,6 +233,11 @@ def test_settings_that_keep_the_hooks_off_and_a_broken_layer(environ: dict[str, 
     assert any(check.name == f"Hooks in {project}" and check.status == "warn" for check in checks)
     own = Path(environ["HOME"], ".qwen/settings.json")
     own.parent.mkdir()
+    for file in (own, project / ".qwen/settings.json"):
+        file.write_text('{"hooks": {}}')
+    for version, warned in (("0.23.4", True), ("0.24.4", False), ("", False)):
+        names = {check.name for check in doctor.settings([str(project)], environ, version)}
+        assert (f"Hooks in {project}" in names) is warned
     own.write_text("[]")
     (check,) = doctor.settings([], environ)
     assert check.status == "fail"

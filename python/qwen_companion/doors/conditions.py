@@ -36,6 +36,12 @@ _PROTECTED = tuple(
 )
 """Paths, in lower case, that `auto` asks its classifier about."""
 
+_ALL_HOOKS_SINCE = (0, 24, 2)
+"""The first version of Qwen Code that calls the hooks of all its settings.
+
+Those before call the hooks of the user's file and of the project's; all together in place of one that has none.
+"""
+
 _OTHER_TOOLS = re.compile(
     r"(bash|shell|run_shell_command|monitor|read|read_file|webfetch|web_fetch|agent|skill)\b|mcp__", re.IGNORECASE
 )
@@ -78,8 +84,12 @@ def may_pass(tool: str, path: str, directory: str, environ: Mapping[str, str]) -
     return not (home and is_inside(path, os.path.abspath(os.path.expanduser(home))))
 
 
-def why_hooks_are_off(directory: str, environ: Mapping[str, str]) -> str | None:
-    """Return which setting keeps a CLI in `directory` from calling our hooks, in words; None where none is seen."""
+def why_hooks_are_off(directory: str, environ: Mapping[str, str], version: str) -> str | None:
+    """Return which setting keeps a CLI in `directory` from calling our hooks, in words; None where none is seen.
+
+    `version` is that of the CLI, "" for an unknown one.
+    """
+    hooks: list[str] = []
     for path in _settings_files(directory, environ):
         try:
             settings = read_settings(path)
@@ -89,7 +99,18 @@ def why_hooks_are_off(directory: str, environ: Mapping[str, str]) -> str | None:
             return f"disableAllHooks in {path}"
         if _items(settings, "security", "allowedHttpHookUrls"):
             return f"security.allowedHttpHookUrls in {path}"
+        if settings.get("hooks") is not None:
+            hooks.append(path)
+    user, project = user_settings_file(environ), _project_settings_file(directory)
+    if () < version_numbers(version) < _ALL_HOOKS_SINCE and user in hooks and project in hooks:
+        way_out = "move them into one of the files, or update Qwen Code"
+        return f"hooks in {user} and in {project} switch off all others: {way_out}"
     return None
+
+
+def version_numbers(version: str) -> tuple[int, ...]:
+    """Return the first three numbers of `version`, fewer where it has not as many."""
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
 def user_settings_file(environ: Mapping[str, str]) -> str:
@@ -98,11 +119,15 @@ def user_settings_file(environ: Mapping[str, str]) -> str:
     return os.path.join(os.path.expanduser(home), "settings.json")
 
 
+def _project_settings_file(directory: str) -> str:
+    return os.path.join(directory, ".qwen", "settings.json")
+
+
 def _settings_files(directory: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     """All files of settings but our layer: the user's, the project's and the administrator's."""
     return (
         user_settings_file(environ),
-        os.path.join(directory, ".qwen", "settings.json"),
+        _project_settings_file(directory),
         system_settings_file(environ),
         replaced_file(environ),
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -16,7 +15,7 @@ import psutil
 from anyio.abc import TaskGroup
 
 from qwen_companion.domain import FAMILIES_WITH_HOOKS, CliState, HookAnswer, KnownSession, SessionState, Settings
-from qwen_companion.doors.conditions import why_hooks_are_off
+from qwen_companion.doors.conditions import version_numbers, why_hooks_are_off
 from qwen_companion.doors.hook_settings import door_secret, hook_settings
 from qwen_companion.doors.hooks import Hooks
 from qwen_companion.doors.layer import DAEMON_FILE_NAME, VARIABLE, Installed, JsonObject, Layer, combine
@@ -271,7 +270,7 @@ class Doors:
             reason = await self._silence(session)
         if reason is not None:
             self._silent[session.id] = reason
-            self._warn(f"{session.label} calls no hooks ({reason}): in its mode auto its edits are not reviewed")
+            self._warn(f"{session.label} calls no hooks ({reason}): it reports nothing, and its subagents cannot edit")
             self._changed()
 
     async def _silence(self, session: KnownSession) -> str | None:
@@ -284,12 +283,11 @@ class Doors:
     def _has_hooks(self, session: KnownSession) -> bool:
         """Return whether the CLI of `session` is of a kind that calls a hook when it starts, and has started since."""
         peer = session.peer
-        version = tuple(int(number) for number in re.findall(r"\d+", session.version)[:2])
         # One that is older than this process has called its first hook before, if it has.
         return (
             peer is not None
             and peer.family in FAMILIES_WITH_HOOKS
-            and version >= _START_HOOK_SINCE
+            and version_numbers(session.version) >= _START_HOOK_SINCE
             and not started_before(peer.started, self._started)
         )
 
@@ -308,7 +306,7 @@ class Doors:
         if options:
             return f"it was started with {options[0]}"
         directory = peer.directory
-        found = why_hooks_are_off(directory, self._environ) if directory else None
+        found = why_hooks_are_off(directory, self._environ, session.version) if directory else None
         return found or _UNEXPLAINED
 
 

@@ -231,6 +231,47 @@ def test_hooks_that_are_off_are_said_to_be(stage: Stage, reason: str, settings: 
     assert stage.emacs.buffer_text("*Messages*").count(said) == 1
 
 
+def write_project_settings(stage: Stage, **settings: Any) -> Path:
+    file = stage.sandbox.project / ".qwen/settings.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps(settings))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("program", "event", "off"),
+    [("qwen-0.21.10", "UserPromptSubmit", True), ("qwen-0.23.4", "Stop", True), ("qwen", "Stop", False)],
+)
+def test_hooks_in_both_files_switch_ours_off_in_older_clis(stage: Stage, program: str, event: str, off: bool) -> None:
+    log = stage.sandbox.home / "hook.log"
+    hook = {"hooks": [{"type": "command", "command": f"echo ran >> {log}"}]}
+    project = write_project_settings(stage, hooks={event: [hook]})
+    start(stage, program=program, hooks={"PreToolUse": [hook]})
+    said = "switch off all others: move them into one of the files, or update Qwen Code"
+    if off:
+        stage.screen.wait_until(lambda: said in stage.emacs.buffer_text("*Messages*"), "the reason")
+        both = f"{stage.sandbox.home}/.qwen/settings.json and in {project}"
+        assert f"calls no hooks: hooks in {both}" in stage.emacs.eval(HELP)
+    stage.model.say("Hello.")
+    stage.ask("hello")
+    stage.screen.wait_for("Hello.")
+    stage.screen.wait_until(log.exists, "a hook of the project called")
+    assert ("mode auto" in stage.emacs.eval(HELP)) != off
+    assert (said in stage.emacs.buffer_text("*Messages*")) == off
+
+
+@pytest.mark.parametrize(("program", "where"), [("qwen-0.21.10", "user"), ("qwen-0.23.4", "project")])
+def test_hooks_in_one_file_leave_ours_on(stage: Stage, program: str, where: str) -> None:
+    hooks = {"UserPromptSubmit": [{"hooks": [{"type": "command", "command": "true"}]}]}
+    if where == "project":
+        write_project_settings(stage, hooks=hooks)
+    start(stage, program=program, **({"hooks": hooks} if where == "user" else {}))
+    stage.model.say("Hello.")
+    stage.ask("hello")
+    stage.screen.wait_for("Hello.")
+    assert "mode auto" in stage.emacs.eval(HELP)
+
+
 def test_a_broken_file_of_the_administrators_and_a_proxy(stage: Stage) -> None:
     system = stage.sandbox.root / "etc"
     system.mkdir()

@@ -123,7 +123,7 @@ def test_inside_is_by_name_and_really(project: Path, tmp_path: Path) -> None:
 
 def test_why_hooks_are_off(project: Path, environ: Environ) -> None:
     def why() -> str | None:
-        return why_hooks_are_off(str(project), environ)
+        return why_hooks_are_off(str(project), environ, "0.24.4")
 
     assert why() is None
     (project / ".qwen/settings.json").write_text('{"security": {"allowedHttpHookUrls": ["https://x/*"]}}')
@@ -132,3 +132,21 @@ def test_why_hooks_are_off(project: Path, environ: Environ) -> None:
     assert why() == f"disableAllHooks in {user_file(environ)}"
     user_file(environ).write_text("{")
     assert why() == f"{user_file(environ)} is not valid JSON"
+
+
+def test_hooks_in_both_files_switch_ours_off_before_a_version(project: Path, environ: Environ) -> None:
+    def why(version: str) -> str | None:
+        return why_hooks_are_off(str(project), environ, version)
+
+    of_project = project / ".qwen/settings.json"
+    user_file(environ).write_text('{"hooks": {"Stop": []}}')
+    assert why("0.23.4") is None
+    of_project.write_text('{"hooks": {}}')
+    assert why("0.23.4") == (
+        f"hooks in {user_file(environ)} and in {of_project} switch off all others: "
+        "move them into one of the files, or update Qwen Code"
+    )
+    assert why("0.21.10") == why("0.24.0") == why("0.23.4")
+    assert why("0.24.2") is why("0.24.4") is why("1.0") is why("") is None
+    user_file(environ).unlink()
+    assert why("0.23.4") is None

@@ -178,4 +178,10 @@ async def notice_silence(site: Site, tmp_path: Path) -> None:
         for session, version in ((peer, "0.24.4"), (old, "0.15.10"), (old, ""), (earlier, "0.24.4")):
             site.doors.look_after(KnownSession(f"{session.pid}{version}", "", "Qwen Code", version, session))
         assert await site.reason(last) == f"disableAllHooks in {tmp_path}/.qwen/settings.json"
+    # The file of the project and, since its directory is the home directory here, that of the user.
+    (tmp_path / ".qwen/settings.json").write_text('{"hooks": {}}')
+    with cli(tmp_path) as peer:
+        assert "move them into one of the files" in await site.reason(peer, "0.23.4")
+    with cli(tmp_path) as peer:
+        assert await site.reason(peer) == "no setting tells why"
     assert site.warnings.empty()
