@@ -225,6 +225,7 @@ class Companion:
             changed=self._hooks_reported,
             report_answers=lambda session, answers: self._bridge.tell(HookAnswers(session, answers)),
             warn=lambda text: self._bridge.tell(Notice("warning", text)),
+            records=self._journal.records,
             listeners=[self._diagnostics, self._journal],
             additions=[self._tool_settings],
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""May an edit be permitted without a question?  Only where the CLI in its mode `auto` would not have asked by itself.
+"""May a tool run without a question?  Only where the CLI in its mode `auto` would not have asked by itself.
 
 Nothing here is for the event loop: it asks the disk.
 """
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from qwen_companion.doors.commands import FILE_PROGRAMS, Simple, UnclearError, effects, split
 from qwen_companion.doors.layer import JsonObject, LayerError, read_settings, replaced_file, system_settings_file
 
 _UNASKED_TOOLS = ("edit", "write_file")
@@ -67,21 +68,113 @@ def may_pass(tool: str, path: str, directory: str, environ: Mapping[str, str]) -
     if tool not in _UNASKED_TOOLS:
         return False
     try:
-        settings = [read_settings(path) for path in _settings_files(directory, environ)]
+        rules = _Rules(directory, environ)
     except LayerError:
         return False
-    if any(_concerns_edits(rule) for one in settings for rule in _items(one, "permissions", "ask")):
+    return not any(_concerns_edits(rule) for rule in rules.ask) and not rules.protect(path)
+
+
+def files_to_record(
+    command: str, directory: str, projects: Sequence[str], environ: Mapping[str, str]
+) -> list[str] | None:
+    """Return which files have to be recorded for the shell `command` to run in `directory` without a question.
+
+    None where it may not: where the user's rules ask, or it may do more than change files in all of `projects`, the
+    first of them the CLI's, that the user's rules let pass or `auto` does not protect.
+    """
+    try:
+        rules = _Rules(projects[0], environ)
+        parts = split(command)
+        if rules.ask_about(command, parts):
+            return None
+        found = effects(parts, directory, lambda part: rules.allow_part(part, directory))
+        if not found.changed and not any(rules.allow_part(part, directory) for part in parts):
+            # It is not our rule that makes it ask.
+            return None
+    except (LayerError, UnclearError):
+        return None
+    inside = all(is_inside(path, project) for path in found.changed for project in projects)
+    read = all(path == project or is_inside(path, project) for path in found.read for project in projects)
+    if not (inside and read) or any(map(rules.protect, found.changed)):
+        return None
+    lost = {name for path in found.lost for name in (path, os.path.realpath(path))}
+    return sorted(path for path in lost if os.path.lexists(path) and not os.path.isdir(path))
+
+
+class _Rules:
+    """The user's rules and protected files in the project `directory`."""
+
+    def __init__(self, directory: str, environ: Mapping[str, str]) -> None:
+        """Read all settings.  LayerError."""
+        settings = [read_settings(path) for path in _settings_files(directory, environ)]
+        self.ask = [rule for one in settings for rule in _items(one, "permissions", "ask")]
+        self._allow = [rule for one in settings for rule in _items(one, "permissions", "allow")]
+        names = (name for one in settings for name in _items(one, "context", "fileName"))
+        self._names = tuple("/" + name.strip("/").lower() for name in names if name.strip("/"))
+        home = environ.get("QWEN_HOME")
+        self._home = os.path.abspath(os.path.expanduser(home)) if home else None
+        hints = ("softDeny", "hardDeny", "deny")
+        self._is_strict = any(
+            _value(one, *_AUTO_MODE, "classifyAllShell") is True
+            or any(_items(one, *_AUTO_MODE, "hints", hint) for hint in hints)
+            for one in settings
+        )
+
+    def protect(self, path: str) -> bool:
+        """Return whether `auto` asks its classifier about writing `path`, or about what is below it."""
+        for candidate in (os.path.normpath(path).lower(), os.path.realpath(path).lower()):
+            if any(pattern.search(name) for pattern in _PROTECTED for name in (candidate, candidate + "/")):
+                return True
+            if candidate.endswith(self._names):
+                return True
+        return self._home is not None and (path == self._home or is_inside(path, self._home))
+
+    def ask_about(self, command: str, parts: Sequence[Simple]) -> bool:
+        """Return whether the user's rules may ask about `command`, or the classifier has orders of the user's."""
+        return self._is_strict or any(_may_concern(rule, command, parts) for rule in self.ask)
+
+    def allow_part(self, part: Simple, directory: str) -> bool:
+        """Return whether a rule of the user's lets `part` of a command in `directory` run unasked also in `auto`."""
+        if not any(_allows(rule, part) for rule in self._allow):
+            return False
+        return not any(self.protect(os.path.join(directory, word.text)) for word in (*part.words, *part.outputs))
+
+
+_AUTO_MODE = ("permissions", "autoMode")
+
+_SHELL_RULE = re.compile(r"(?:Bash|Shell|ShellTool|run_shell_command)(?:\s*\((.*)\))?", re.DOTALL)
+
+_NO_COMMAND = re.compile(r"(monitor|webfetch|web_fetch|agent|skill)\b|mcp__", re.IGNORECASE)
+"""Beginnings of rules that concern no shell command."""
+
+
+def _may_concern(rule: str, command: str, parts: Sequence[Simple]) -> bool:
+    """Return whether the rule may be about `command`; those for files are taken to be about all files."""
+    shell = _SHELL_RULE.fullmatch(rule.strip())
+    if shell is None:
+        return _NO_COMMAND.match(rule.strip()) is None
+    pattern = shell[1] or "*"
+    first = re.split(r"[\s:*]", pattern, maxsplit=1)[0]
+    return not first or any(first == part.name for part in parts) or _matches(pattern, command)
+
+
+def _allows(rule: str, part: Simple) -> bool:
+    """Return whether the rule lets `part` run in `auto`, where rules that let any program run do not count."""
+    shell = _SHELL_RULE.fullmatch(rule.strip())
+    pattern = (shell and shell[1]) or "*"
+    if not _matches(pattern, part.text):
         return False
-    names = [
-        name.strip("/").lower() for one in settings for name in _items(one, "context", "fileName") if name.strip("/")
-    ]
-    for candidate in (os.path.normpath(path).lower(), os.path.realpath(path).lower()):
-        if any(pattern.search(candidate) for pattern in _PROTECTED):
-            return False
-        if any(candidate.endswith("/" + name) for name in names):
-            return False
-    home = environ.get("QWEN_HOME")
-    return not (home and is_inside(path, os.path.abspath(os.path.expanduser(home))))
+    first = re.split(r"[\s:*]", pattern, maxsplit=1)[0]
+    return first in FILE_PROGRAMS or ("*" not in pattern and " " in pattern)
+
+
+def _matches(pattern: str, command: str) -> bool:
+    """Return whether the `pattern` of a rule matches `command` as the CLI has it."""
+    pattern = pattern.replace(":*", " *")
+    if "*" not in pattern:
+        return command == pattern or command.startswith(pattern + " ")
+    expression = re.escape(pattern).replace(r"\ \*", "( .*)?").replace(r"\*", ".*")
+    return re.fullmatch(expression, command, re.DOTALL) is not None
 
 
 def why_hooks_are_off(directory: str, environ: Mapping[str, str], version: str) -> str | None:
@@ -133,11 +226,16 @@ def _settings_files(directory: str, environ: Mapping[str, str]) -> tuple[str, ..
     )
 
 
-def _items(settings: JsonObject, *keys: str) -> list[str]:
-    """The strings at `keys`, which may be one."""
+def _value(settings: JsonObject, *keys: str) -> object:
     value: Any = settings
     for key in keys:
         value = cast("JsonObject", value).get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _items(settings: JsonObject, *keys: str) -> list[str]:
+    """The strings at `keys`, which may be one."""
+    value = _value(settings, *keys)
     values = cast("list[object]", value if isinstance(value, list) else [value])
     return [item for item in values if isinstance(item, str)]
 

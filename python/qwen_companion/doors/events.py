@@ -19,6 +19,7 @@ EDIT = "edit"
 WRITE = "write_file"
 NOTEBOOK = "notebook_edit"
 EDIT_TOOLS = (EDIT, WRITE, NOTEBOOK)
+SHELL = "run_shell_command"
 
 
 class Event(BaseModel):

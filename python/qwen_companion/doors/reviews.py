@@ -1,29 +1,33 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Answers to a CLI in its mode `auto` that asks whether it may edit a file.
+"""Answers to a CLI in its mode `auto` that asks whether it may edit a file or run a command.
 
 Our settings layer makes it ask.  Where it is connected as an IDE client, the answer is no decision, and it opens a
 review by `openDiff` as it does in its mode `default`: its terminal asks at the same time, and the answer there
 counts.  A subagent has no terminal to ask in, and a CLI that is not connected has no `openDiff`: for these the request
 is held while its review is open, and answered with the user's decision.
+
+A command that our layer makes ask is permitted where `auto` would not have asked and no text can be lost.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import anyio
 
 from qwen_companion.doors.calls import Reply
-from qwen_companion.doors.conditions import is_inside, may_pass
+from qwen_companion.doors.conditions import files_to_record, is_inside, may_pass
 from qwen_companion.doors.events import (
     AUTO,
     EDIT,
     EDIT_TOOLS,
     NO_DECISION,
+    SHELL,
     WRITE,
     Answer,
     PermissionRequest,
@@ -55,6 +59,9 @@ STILL_REVIEWING = (
     "The user is still reviewing this change in Emacs and has not decided. "
     "Make exactly the same call again to wait for the decision."
 )
+
+_MAX_COMMAND = 100_000
+"""Characters of the longest command that is looked at."""
 
 _MAX_FILE_BYTES = 64 * 1024 * 1024
 
@@ -122,14 +129,20 @@ class HookReviews:
         self,
         editor: ReviewingEditor,
         environ: Mapping[str, str],
+        records: Callable[[str, Collection[str]], Awaitable[bool]],
         open_s: float = OPEN_S,
         hold_s: float = HOLD_S,
         return_s: float = RETURN_S,
     ) -> None:
-        """`environ` is the one the CLIs find their settings by.  For the times in seconds see the constants."""
+        """`environ` is the one the CLIs find their settings by.  For the times in seconds see the constants.
+
+        `records` returns, for a project and names of files in it, whether these are recorded, so that a change of them
+        can be undone.
+        """
         self.scope: str | None = None
         self._editor = editor
         self._environ = environ
+        self._records = records
         self._open_s = open_s
         self._hold_s = hold_s
         self._return_s = return_s
@@ -161,10 +174,12 @@ class HookReviews:
 
         `agent` is the name of the subagent that asks, if it is one.  `gone` is set when nobody waits for the reply.
         """
+        directories = [request.cwd, *([asker.directory] if asker.directory else [])]
+        if request.mode == AUTO and request.tool_name == SHELL and self.scope is not None:
+            return Reply(allow() if await self._may_run(request.tool_input, directories) else NO_DECISION)
         path = request.tool_input.get("file_path", request.tool_input.get("notebook_path"))
         if request.mode != AUTO or request.tool_name not in EDIT_TOOLS or not isinstance(path, str):
             return Reply(NO_DECISION)
-        directories = [request.cwd, *([asker.directory] if asker.directory else [])]
         if not await in_thread(lambda: all(is_inside(path, directory) for directory in directories)):
             return Reply(NO_DECISION)
         if not await self._is_reviewed(path):
@@ -179,6 +194,15 @@ class HookReviews:
             return await self._review(request, path, asker, agent, gone)
         except (UnreviewableError, TargetError) as error:
             return Reply(NO_DECISION if agent is None else deny(str(error)))
+
+    async def _may_run(self, tool_input: Mapping[str, Any], projects: list[str]) -> bool:
+        """Return whether the command of `tool_input` may run without a question in all of `projects`."""
+        command, inner = tool_input.get("command"), tool_input.get("directory") or ""
+        if not isinstance(command, str) or not isinstance(inner, str) or len(command) > _MAX_COMMAND:
+            return False
+        directory = os.path.normpath(os.path.join(projects[0], inner))
+        files = await in_thread(files_to_record, command, directory, projects, self._environ)
+        return files is not None and (not files or await self._records(projects[0], files))
 
     async def _is_reviewed(self, path: str) -> bool:
         if self.scope != OPEN:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
@@ -230,6 +230,10 @@ class JournalFront:
     async def hear(self, report: Report) -> str | None:
         """Handle the report of a hook; return a text for the agent, or None."""
         return await (await self._load()).hear(report) if self._settings.journal else None
+
+    async def records(self, directory: str, paths: Collection[str]) -> bool:
+        """Return whether each of the files `paths` of the project `directory` is recorded."""
+        return await (await self._load()).records(directory, paths) if self._settings.journal else False
 
     def ended(self, peer: Peer) -> None:
         """Take that the process of a CLI has ended."""

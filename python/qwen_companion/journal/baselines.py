@@ -150,6 +150,18 @@ class Baseline:
             self._observed.add(path)
         return Change(path, before, after)
 
+    def records(self, paths: Sequence[bytes]) -> bool:
+        """Return whether each of the files `paths` is recorded, by now or by the next look.  GitError, OSError."""
+        if not self._complete or self.rules.excluded([os.fsdecode(path) for path in paths]):
+            return False
+        self._open(self._root)
+        index = self._index_of(paths[0])
+        return (
+            index is not None
+            and all(_is_of(path, index) and _why_not(path, os.lstat(path)) is None for path in paths)
+            and index.lists(*(_below(path, index) for path in paths))
+        )
+
     def directories(self) -> set[bytes]:
         """Return the absolute names of the directories in which files are recorded.  GitError, OSError."""
         self._open(self._root)

@@ -291,10 +291,10 @@ class Index:
             self._known_entries[path] = dict(self._entries(path)).get(path)
         return self._known_entries[path]
 
-    def lists(self, path: bytes) -> bool:
-        """Whether `path` is in the index, or lies on the disk and is not ignored."""
+    def lists(self, *paths: bytes) -> bool:
+        """Whether each of `paths` is in the index, or lies on the disk and is not ignored."""
         options = ("-z", "--cached", "--others", "--exclude-standard")
-        return path in _items(self._git("ls-files", *options, "--", path))
+        return set(paths) <= set(_items(self._git("ls-files", *options, "--", *paths)))
 
     def directories(self) -> set[bytes]:
         """Return the absolute names of the directories that files are in which are not ignored, and of those above."""

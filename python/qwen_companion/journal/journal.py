@@ -17,7 +17,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -60,6 +60,9 @@ if TYPE_CHECKING:
 
 GATHER_S = 0.2
 """Changes are told to Emacs as often at most."""
+
+RECORDS_S = 5.0
+"""How long a CLI waits at most to hear whether files are recorded, behind the first look at all of them."""
 
 _LATE = "the first look at all files took too long; what was changed in that time may be missing"
 
@@ -357,6 +360,28 @@ class Journal:
             # There is no Stop of a turn that was cancelled.
             self._end(root, event.session_id, report.time)
         return None
+
+    async def records(self, directory: str, paths: Collection[str]) -> bool:
+        """Return whether each of the files `paths` is recorded with `directory`, so that its change can be undone."""
+        name = self._name_of(directory)
+        root = await self._root(name) if name is not None and self._settings.journal else None
+        if root is None or root.failed:
+            return False
+        found: list[bool] = []
+        looked = anyio.Event()
+
+        def look() -> None:
+            try:
+                found.append(root.record.records(paths))
+            finally:
+                with suppress(RuntimeError):
+                    anyio.from_thread.run_sync(looked.set)
+
+        # After the scan with which the turn begins.
+        root.do(look)
+        with anyio.move_on_after(RECORDS_S):
+            await looked.wait()
+        return found == [True]
 
     def ended(self, peer: Peer) -> None:
         """Take that the process of a CLI has ended, and its turns with it."""

@@ -223,6 +223,12 @@ class Record:
                     self._store.add_note(cause.turn, f"not recorded: {text}")
             return bool(found.changes)
 
+    def records(self, paths: Collection[str]) -> bool:
+        """Return whether each of the files `paths` is recorded, by now or by the next scan.  GitError, OSError."""
+        names = [self.name_in(path) for path in paths]
+        with self._lock:
+            return None not in names and self._baseline.records([name for name in names if name is not None])
+
     def directories(self) -> set[bytes]:
         """Return the absolute names of the directories in which files are recorded.  GitError, OSError."""
         with self._lock:

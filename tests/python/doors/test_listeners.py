@@ -29,7 +29,7 @@ from qwen_companion.doors.states import States
 from qwen_companion.ide.peers import Caller
 from qwen_companion.processes import start_of
 from qwen_companion.sockets import Connection
-from support import TIMEOUT_S, FakeEditor
+from support import TIMEOUT_S, FakeEditor, nothing_recorded
 
 pytestmark = pytest.mark.anyio
 
@@ -93,7 +93,7 @@ async def site(*listeners: Listener) -> AsyncGenerator[Site]:
             handler = HookHandler(
                 tasks,
                 States(),
-                HookReviews(FakeEditor(), {}),
+                HookReviews(FakeEditor(), {}, nothing_recorded),
                 listeners,
                 find_caller=lambda _: Caller(peer, "Qwen Code", "1"),
                 sessions=lambda: [state],
@@ -210,7 +210,7 @@ async def test_two_clis_of_one_conversation_are_told_apart() -> None:
             handler = HookHandler(
                 tasks,
                 States(),
-                HookReviews(FakeEditor(), {}),
+                HookReviews(FakeEditor(), {}, nothing_recorded),
                 [listener],
                 find_caller=find_caller,
                 sessions=lambda: (),
@@ -272,6 +272,7 @@ async def test_the_layer_names_what_listeners_hear_of_and_what_is_added(tmp_path
         changed=lambda: None,
         report_answers=lambda _session, _answers: None,
         warn=lambda _: None,
+        records=nothing_recorded,
         listeners=listeners,
         additions=[addition],
     )

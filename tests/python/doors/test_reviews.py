@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -50,9 +50,15 @@ class Site:
         self.file = self.project / "a.txt"
         self.file.write_text(TEXT)
         self.editor = Editor()
-        self.reviews = HookReviews(self.editor, {"HOME": str(directory)}, **limits)
+        self.reviews = HookReviews(self.editor, {"HOME": str(directory)}, self.records, **limits)
+        self.recorded = True
+        self.asked: list[str] = []
         self.reviews.scope = ALL
         self.gone = anyio.Event()
+
+    async def records(self, _directory: str, paths: Collection[str]) -> bool:
+        self.asked += paths
+        return self.recorded
 
     def request(self, tool: str = "edit", mode: str = "auto", **tool_input: Any) -> PermissionRequest:
         tool_input = {"file_path": str(self.file), **tool_input}
@@ -130,7 +136,7 @@ def replace_mode(request: PermissionRequest) -> PermissionRequest:
 async def test_other_tools_and_other_places_are_left_alone(site: Site, scope: str | None, agent: str | None) -> None:
     site.reviews.scope = scope
     outside = str(site.project.parent / "b.txt")
-    assert await site.answer(site.request("run_shell_command", command="touch x"), agent) == {}
+    assert await site.answer(site.request("monitor", command="touch x"), agent) == {}
     assert await site.answer(site.request(file_path=outside), agent) == {}
     assert await site.answer(site.request(file_path=f"{site.project}/../b.txt"), agent) == {}
     assert await site.answer(site.request(file_path="a.txt"), agent) == {}
@@ -167,6 +173,28 @@ async def test_what_the_classifier_would_have_seen_is_not(site: Site) -> None:
     assert await site.answer(notebook) == {}
     # A subagent would be refused: it is the user who is asked.
     assert decision(await site.reviewed("{}", protected)) == ALLOWED
+
+
+async def test_commands_run_unasked_where_what_they_change_can_be_undone(site: Site) -> None:
+    def run(command: str, **more: Any) -> PermissionRequest:
+        return site.request("run_shell_command", command=command, **more)
+
+    for agent in (None, AGENT):
+        assert decision(await site.answer(run("mkdir x"), agent)) == ALLOWED
+    assert site.asked == []
+    assert decision(await site.answer(run("echo x > a.txt"))) == ALLOWED
+    assert site.asked == [str(site.file)]
+    assert await site.answer(run("echo x > a.txt", directory=str(site.project.parent))) == {}
+    assert await site.answer(run("mkdir x", directory=3)) == {}
+    assert await site.answer(run("python3 x > y")) == {}
+    assert await site.answer(run(3)) == {}  # type: ignore[arg-type]
+    site.recorded = False
+    assert decision(await site.answer(run("mkdir x"))) == ALLOWED
+    assert await site.answer(run("echo x > a.txt")) == {}
+    # Without reviews it is none of our rules that makes it ask.
+    site.reviews.scope = None
+    assert await site.answer(run("mkdir x")) == {}
+    assert site.editor.log == []
 
 
 # --- Held until the user has decided ---

@@ -373,6 +373,25 @@ async def test_a_record_that_was_removed_is_begun_anew(project: Project) -> None
         assert notice.text == f"What was recorded of changes in {project.root} has been removed; it begins anew"
 
 
+async def test_which_files_are_recorded(project: Project) -> None:
+    project.commit(**{"a": b"a\n", ".gitignore": b"ignored\n", ".qwenignore": b"hidden\n"})
+    for name in ("ignored", "hidden", ".env", "new"):
+        (project.root / name).write_bytes(b"text\n")
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        await agent.prompt("Fix it")
+
+        async def records(*names: str, directory: Path = project.root) -> bool:
+            return await place.front.records(str(directory), [str(directory / name) for name in names])
+
+        assert await records("a", "new", ".gitignore")
+        for name in ("ignored", "hidden", ".env"):
+            assert not await records("a", name)
+        assert not await records("a", directory=project.home)
+        place.front.set_settings(Settings())
+        assert not await records("a")
+
+
 async def test_nothing_is_recorded_where_it_is_not_wanted(project: Project) -> None:
     project.commit(a=b"a\n")
     async with site(project, Settings()) as place:
