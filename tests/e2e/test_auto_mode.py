@@ -55,6 +55,13 @@ def test_edits_are_reviewed_and_commands_run(stage: Stage) -> None:
     stage.model.say("It is 42.")
     stage.ask("count")
     stage.screen.wait_for("It is 42.")
+    # The rule by which edits are asked for covers these too.
+    for command in ("mkdir made", "touch made/a.txt", "echo one > made/a.txt", "cp made/a.txt made/b.txt"):
+        stage.model.call("run_shell_command", command=command, description="make")
+    stage.model.say("Made them.")
+    stage.ask("make some files")
+    stage.screen.wait_for("Made them.")
+    assert (stage.sandbox.project / "made/b.txt").read_text() == "one\n"
     # A subagent, which cannot ask in the terminal.
     notes = str(stage.sandbox.notes)
     stage.model.start_subagent(

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which everyday commands of agents ask in `auto`, with the settings layer and without it: the manual's table."""
+"""Which everyday commands of agents ask in `auto`, with the settings layer and without it: the table of the manual.
+
+The model says of each command that it may run, where it is asked as the classifier of `auto`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from typing import Any, Final
 import pytest
 
 from clis import QWEN_SETTINGS
-from scripted_model import MAIN_TOOL
+from scripted_model import CLASSIFICATION, MAIN_TOOL
 from stage import Stage
 from terminal import ScreenTimeoutError
 
@@ -125,3 +128,12 @@ def test_the_layer_makes_no_everyday_command_ask(stage: Stage, program: str, lay
     for command in commands:
         print(f"{program:12} {layer!s:5} {'asks' if command in found else 'runs'}  {command!r}")
     assert found == {command for command, asks in commands.items() if asks}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("layer", [False, True])
+def test_the_users_own_rules_count(stage: Stage, program: str, layer: bool) -> None:
+    start(stage, program, layer, allow=["Bash(mkdir *)"], ask=["Bash(touch *)"])
+    # By itself, the hook does not permit the option.
+    assert asked(stage, ["mkdir -m 700 private", "touch x"]) == {"touch x"}
+    assert not any(CLASSIFICATION in json.dumps(body) for body in stage.model.bodies)
