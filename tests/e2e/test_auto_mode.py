@@ -66,6 +66,7 @@ def test_edits_are_reviewed_and_commands_run(stage: Stage) -> None:
     notes = str(stage.sandbox.notes)
     stage.model.start_subagent(
         Answer(calls=(Call("read_file", {"file_path": notes}),)),
+        Answer(calls=(Call("run_shell_command", {"command": "mkdir another", "description": "make"}),)),
         Answer(calls=(Call("edit", {"file_path": notes, "old_string": "pears", "new_string": "plums"}),)),
         Answer("The subagent is done."),
     )
@@ -86,6 +87,7 @@ def test_edits_are_reviewed_and_commands_run(stage: Stage) -> None:
     stage.emacs.command("qwen-companion-diff-accept")
     stage.screen.wait_for("It has worked.")
     assert stage.sandbox.notes.read_text() == NEW_NOTES + "by hand\n"
+    assert (stage.sandbox.project / "another").is_dir()
     assert "subagent" not in stage.emacs.eval("(qwen-companion-layer-help)")
     assert "mode auto, model scripted" in stage.emacs.eval("(qwen-companion-layer-help)")
     # Only what is open in Emacs.

@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from qwen_companion.frozen import frozen
 
@@ -213,7 +214,7 @@ class _Reader:
         path = os.path.join(self._directory, word.text)
         if word.pattern is None:
             return [os.path.normpath(path)]
-        names = glob.glob(word.pattern, root_dir=self._directory)
+        names = list(islice(glob.iglob(word.pattern, root_dir=self._directory), _MAX_FILES + 1))
         if "**" in word.text or any(name.startswith("-") for name in names) or len(names) > _MAX_FILES:
             raise UnclearError
         return [os.path.normpath(os.path.join(self._directory, name)) for name in names] or [path]

@@ -83,15 +83,22 @@ def files_to_record(
     first of them the CLI's, that the user's rules let pass or `auto` does not protect.
     """
     try:
-        rules = _Rules(projects[0], environ)
-        parts = split(command)
-        if rules.ask_about(command, parts):
-            return None
-        found = effects(parts, directory, lambda part: rules.allow_part(part, directory))
-        if not found.changed and not any(rules.allow_part(part, directory) for part in parts):
-            # It is not our rule that makes it ask.
-            return None
-    except (LayerError, UnclearError):
+        return _files_to_record(command, directory, projects, environ)
+    except (LayerError, UnclearError, ValueError):
+        # The last for names that can be no names of files.
+        return None
+
+
+def _files_to_record(
+    command: str, directory: str, projects: Sequence[str], environ: Mapping[str, str]
+) -> list[str] | None:
+    rules = _Rules(projects[0], environ)
+    parts = split(command)
+    if rules.ask_about(command, parts):
+        return None
+    found = effects(parts, directory, lambda part: rules.allow_part(part, directory))
+    if not found.changed and not any(rules.allow_part(part, directory) for part in parts):
+        # It is not our rule that makes it ask.
         return None
     inside = all(is_inside(path, project) for path in found.changed for project in projects)
     read = all(path == project or is_inside(path, project) for path in found.read for project in projects)

@@ -175,7 +175,7 @@ class HookReviews:
         `agent` is the name of the subagent that asks, if it is one.  `gone` is set when nobody waits for the reply.
         """
         directories = [request.cwd, *([asker.directory] if asker.directory else [])]
-        if request.mode == AUTO and request.tool_name == SHELL and self.scope is not None:
+        if request.mode == AUTO and request.tool_name == SHELL:
             return Reply(allow() if await self._may_run(request.tool_input, directories) else NO_DECISION)
         path = request.tool_input.get("file_path", request.tool_input.get("notebook_path"))
         if request.mode != AUTO or request.tool_name not in EDIT_TOOLS or not isinstance(path, str):

@@ -371,11 +371,11 @@ class Journal:
         looked = anyio.Event()
 
         def look() -> None:
-            try:
+            # A file may have gone meanwhile.
+            with suppress(*FAILURES):
                 found.append(root.record.records(paths))
-            finally:
-                with suppress(RuntimeError):
-                    anyio.from_thread.run_sync(looked.set)
+            with suppress(RuntimeError):
+                anyio.from_thread.run_sync(looked.set)
 
         # After the scan with which the turn begins.
         root.do(look)

@@ -196,6 +196,8 @@ def test_commands_that_write_in_the_project(
             "cd none && touch x",
             "cd && touch x",
         ),
+        # No names of files.
+        *("touch 'a\0b'", "touch '\ud800'"),
         # What our rule is not about: the CLI has another reason to ask.
         *("", "  ", "cat a.txt", "echo x > /dev/null", "npm test"),
     ],

@@ -191,9 +191,11 @@ async def test_commands_run_unasked_where_what_they_change_can_be_undone(site: S
     site.recorded = False
     assert decision(await site.answer(run("mkdir x"))) == ALLOWED
     assert await site.answer(run("echo x > a.txt")) == {}
-    # Without reviews it is none of our rules that makes it ask.
+    # With what a CLI was told when it started.
     site.reviews.scope = None
-    assert await site.answer(run("mkdir x")) == {}
+    assert decision(await site.answer(run("mkdir x"))) == ALLOWED
+    for mode in ("default", "plan", "yolo"):
+        assert await site.answer(run("mkdir x").model_copy(update={"permission_mode": mode})) == {}
     assert site.editor.log == []
 
 
