@@ -12,6 +12,7 @@ import functools
 import hashlib
 import os
 import sys
+import time
 from collections.abc import Callable
 
 import anyio
@@ -35,6 +36,17 @@ def start_of(pid: int) -> str | None:
         # macOS keeps the time at which a process started and does not change it.  psutil does, but only in a process
         # during whose life the clock was set.
         return repr(psutil.Process(pid).create_time())
+    except (psutil.Error, ValueError, OSError):
+        return None
+
+
+def age_of(pid: int) -> float | None:
+    """Return for how many seconds at least the process `pid` has been there; None when it cannot be looked at."""
+    try:
+        if sys.platform == "linux":
+            # The tick in which it has begun counts from its end.
+            return time.clock_gettime(time.CLOCK_BOOTTIME) - (int(_fields(pid)[_START]) + 1) / os.sysconf("SC_CLK_TCK")
+        return time.time() - psutil.Process(pid).create_time()
     except (psutil.Error, ValueError, OSError):
         return None
 

@@ -46,10 +46,14 @@ class JournalFront:
         """`tell` sends a message to Emacs."""
         self._silence_s = silence_s
         self._silent: dict[str, KnownSession] = {}
+        self._gone: list[KnownSession] = []
+        """Silent CLIs that have gone before the journal took them for silent."""
         self._silent_untold = False
         """Whether the silent CLIs, or their treatment by the journal, have changed since the last report."""
         self._telling_silent = False
         self._told_silent: set[str] = set()
+        self._told = False
+        """Whether the journal knows of CLIs that are silent, or may be."""
         self._silent_news = anyio.Event()
         self._environ = environ
         self._tell = tell
@@ -167,7 +171,11 @@ class JournalFront:
         """Take the connected CLIs that have `changed`, with their reports, and the ids of those that are `gone`."""
         has_changed = False
         for identifier in gone:
-            has_changed |= self._silent.pop(identifier, None) is not None
+            session = self._silent.pop(identifier, None)
+            if session is not None:
+                has_changed = True
+                if identifier not in self._told_silent:
+                    self._gone.append(session)
         for state in changed:
             session = state.session
             was_silent = self._silent.pop(session.id, None) is not None
@@ -192,24 +200,31 @@ class JournalFront:
             waited = anyio.CancelScope(deadline=anyio.current_time() + self._silence_s)
             while not waited.cancelled_caught:
                 news = self._silent_news = anyio.Event()
-                # Of a CLI that never calls hooks the first change may come soon.
-                await self._set_silent(
-                    session
-                    for session in self._silent.values()
-                    if session.id in self._told_silent
-                    or (session.peer and session.peer.family not in FAMILIES_WITH_HOOKS)
-                )
+                await self._set_silent(self._is_surely_silent)
                 waited = anyio.CancelScope(deadline=waited.deadline)
                 with waited:
                     await news.wait()
-            await self._set_silent(self._silent.values())
+            await self._set_silent(lambda _: True)
         self._telling_silent = False
 
-    async def _set_silent(self, sessions: Iterable[KnownSession]) -> None:
-        told = tuple(sessions) if self._settings.journal else ()
-        if told or self._told_silent:
-            self._told_silent = {session.id for session in told}
-            await (await self._load()).set_silent(told)
+    def _is_surely_silent(self, session: KnownSession) -> bool:
+        # Of a CLI that never calls hooks the first change may come soon.
+        never_calls = session.peer is not None and session.peer.family not in FAMILIES_WITH_HOOKS
+        return session.id in self._told_silent or never_calls
+
+    async def _set_silent(self, is_silent: Callable[[KnownSession], bool]) -> None:
+        """Tell the journal which CLIs are silent, and of the others that they may be."""
+        gone, self._gone = self._gone, []
+        sessions = list(self._silent.values()) if self._settings.journal else []
+        silent = [session for session in sessions if is_silent(session)]
+        arriving = [session for session in sessions if session not in silent]
+        if gone and self._journal is not None and self._settings.journal:
+            # They were silent to the end.
+            await self._journal.set_silent([*silent, *gone], arriving)
+        if sessions or self._told:
+            self._told = bool(sessions)
+            self._told_silent = {session.id for session in silent}
+            await (await self._load()).set_silent(silent, arriving)
 
     def take_chat(self, work: ChatWork) -> None:
         """Take what an agent of `qwen serve` is doing."""

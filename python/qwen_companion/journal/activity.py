@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The activity of a CLI without hooks, from the system: whether it does something, and when it was typed to."""
+"""The activity of processes, from the system: whether they do something, what they write, and when one was typed to."""
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 import time
@@ -12,48 +13,158 @@ from contextlib import suppress
 
 import psutil
 
+from qwen_companion.frozen import frozen
+from qwen_companion.processes import parent_of
+
 SAMPLE_S = 1.0
 """Seconds between two samples of the output of processes."""
 
 GRACE_S = 0.5
 """Seconds by which a write may precede the news of its change, which never arrives at once."""
 
-_SAMPLES = 30
-"""As many are kept of each process."""
+_SAMPLES = 1000
+"""As many are kept of each probe."""
+
+_REST_S = 0.02
+"""How long after one look at processes the next one is at the earliest."""
+
+_SHARE = 0.05
+"""The part of the time that looks at processes may take."""
+
+_KNOWN_S = 5.0
+"""How long a number is taken for the same process without looking."""
+
+_HAS_PROC = os.path.exists("/proc/self/schedstat")
+
+
+@frozen
+class Probe:
+    """What to look at: how much process `pid` writes, or with `below` whether processes that it has started run."""
+
+    pid: int
+    below: bool = False
 
 
 class Activity:
-    """How much certain processes had written at certain times, looked at every `SAMPLE_S`."""
+    """What certain processes had done at certain times, looked at every `SAMPLE_S` and when there is news."""
 
     def __init__(self) -> None:
         """Begin with no process."""
-        self._samples: dict[int, deque[tuple[float, int | None]]] = {}
+        self._samples: dict[Probe, deque[tuple[float, int | None]]] = {}
+        self._started = Started()
+        self._rests_until = -math.inf
 
-    def sample(self, pids: Iterable[int]) -> None:
-        """Look at the processes `pids` now, and forget all others."""
-        now = time.monotonic()
-        known, self._samples = self._samples, {}
-        for pid in pids:
-            samples = self._samples[pid] = known.get(pid) or deque(maxlen=_SAMPLES)
-            samples.append((now, written_by(pid)))
+    def sample(self, probes: Iterable[Probe]) -> None:
+        """Look at `probes` now, and forget all others."""
+        self._samples = {probe: self._samples.get(probe) or deque(maxlen=_SAMPLES) for probe in set(probes)}
+        self.look(self._samples)
 
-    def before(self, moment: float) -> dict[int, int | None]:
-        """Return how much each process had written `GRACE_S` before `moment`, or when it was looked at first.
+    def look(self, probes: Iterable[Probe | None]) -> dict[Probe, int | None]:
+        """Return a number for each of `probes` that is another one once it has done something; None: nobody knows."""
+        start = time.monotonic()
+        wanted = {probe for probe in probes if probe is not None}
+        if any(probe.below for probe in wanted):
+            self._started.refresh()
+        now = {probe: self._started.run(probe.pid) if probe.below else written_by(probe.pid) for probe in wanted}
+        for probe, done in now.items():
+            self._samples.setdefault(probe, deque(maxlen=_SAMPLES)).append((start, done))
+        end = time.monotonic()
+        self._rests_until = end + max(_REST_S, (end - start) / _SHARE)
+        return now
+
+    def is_tired(self) -> bool:
+        """Whether to look again only in a moment, so that looking takes a small part of the time."""
+        return time.monotonic() < self._rests_until
+
+    def processes(self, probe: Probe) -> list[int]:
+        """Return the processes to which `probe` belongs, as they were last looked at."""
+        below = self._started.below(probe.pid)
+        return below if probe.below else [probe.pid, *below]
+
+    def before(self, moment: float, grace: float = GRACE_S) -> dict[Probe, int | None]:
+        """Return the numbers of all probes `grace` before `moment`, or when they were looked at first.
 
         `moment` is a monotonic time.  As news and samples come by the same event loop, a loop that is late cannot
         sample activity after a change and before the news of it.
         """
         return {
-            pid: next((done for time, done in reversed(samples) if time <= moment - GRACE_S), samples[0][1])
-            for pid, samples in self._samples.items()
+            probe: next((done for time, done in reversed(samples) if time <= moment - grace), samples[0][1])
+            for probe, samples in self._samples.items()
+            if samples
         }
 
 
-def did_something(pid: int | None, before: Mapping[int, int | None]) -> bool:
-    """Whether process `pid` has written anything since it had written `before`, as far as anybody knows."""
-    if pid is None or before.get(pid) is None:
+def may_have_acted(probe: Probe | None, before: Mapping[Probe, int | None], now: Mapping[Probe, int | None]) -> bool:
+    """Whether what `probe` looks at has done anything between `before` and `now`, as far as anybody knows."""
+    if probe is None or before.get(probe) is None or now.get(probe) is None:
         return True
-    return written_by(pid) != before[pid]
+    return before[probe] != now[probe]
+
+
+class Started:
+    """The processes that others have started, and again those of these.
+
+    One whose parent has ended still counts to the one that started that, if it was seen before.
+    """
+
+    def __init__(self) -> None:
+        self._parents: dict[int, int] = {}
+        self._time = -math.inf
+
+    def refresh(self) -> None:
+        """Look which processes there are."""
+        if not _HAS_PROC:
+            return
+        now = time.monotonic()
+        # Numbers are used again, after a while.
+        known = self._parents if now - self._time < _KNOWN_S else {}
+        self._time = now
+        there = {int(name) for name in os.listdir("/proc") if name.isdigit()}
+
+        def living(pid: int) -> int:
+            while pid not in there and pid in known:
+                pid = known[pid]
+            return pid
+
+        self._parents = {pid: living(known[pid]) if pid in known else parent_of(pid) for pid in there}
+
+    def below(self, pid: int) -> list[int]:
+        """Return the processes that `pid` has started, and these, and so on."""
+        children: dict[int, list[int]] = {}
+        for child, parent in self._parents.items():
+            children.setdefault(parent, []).append(child)
+        found: list[int] = []
+        waiting = [pid]
+        while waiting:
+            below = children.get(waiting.pop(), [])
+            found += below
+            waiting += below
+        return found
+
+    def run(self, pid: int) -> int | None:
+        """Return a number that is another one once any process below `pid` has run; None where nobody knows."""
+        if not _HAS_PROC:
+            return None
+        state: list[tuple[int, bytes]] = []
+        for each in sorted(self.below(pid)):
+            with suppress(OSError):
+                for task in os.listdir(f"/proc/{each}/task"):
+                    with open(f"/proc/{each}/task/{task}/schedstat", "rb", buffering=0) as file:
+                        state.append((each, file.read()))
+        return hash(tuple(state))
+
+
+def written_files(pid: int) -> list[bytes]:
+    """Return the files that process `pid` has open for writing."""
+    found: list[bytes] = []
+    with suppress(OSError):
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                path = os.readlink(os.fsencode(f"/proc/{pid}/fd/{number}"))
+                # The right to write is one of the link's own.
+                if path.startswith(b"/") and os.lstat(f"/proc/{pid}/fd/{number}").st_mode & stat.S_IWUSR:
+                    found.append(path)
+    return found
 
 
 def written_by(pid: int) -> int | None:

@@ -83,6 +83,11 @@ class Baseline:
         """
 
     @property
+    def is_complete(self) -> bool:
+        """Whether all files have been looked at once."""
+        return self._complete
+
+    @property
     def algorithm(self) -> str:
         """The name of the digest that the repository uses."""
         index = self._indexes.get(self._root)

@@ -7,8 +7,10 @@ all that is different after it, and so is any other change at the end of the tur
 are the user's.  The record holds the files on the disk: nothing depends on how hooks describe them.
 
 While agents may be at work the disk is watched as well, and a change without a hook is given to the one that is doing
-something just then.  That is all there is of a CLI that calls no hooks: a turn of its begins with its first write
-after the user has typed in its terminal.
+something just then.  Where several are, their processes may tell whose it is; else the turns of all have a note.  That
+is all there is of a CLI that calls no hooks: a turn of its begins with its first write after the user has typed in its
+terminal.  Of one that may still call hooks, what it has changed waits until it calls one, or is taken for silent, or
+has gone.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from qwen_companion.domain import ChangedFile, ChatWork, KnownSession, Peer, Set
 from qwen_companion.doors.listeners import Report
 from qwen_companion.errors import CompanionError
 from qwen_companion.frozen import frozen
-from qwen_companion.journal.activity import SAMPLE_S, Activity, did_something, last_input, written_by
+from qwen_companion.journal.activity import SAMPLE_S, Activity, Probe, last_input, may_have_acted, written_by
 from qwen_companion.journal.places import is_recorded
 from qwen_companion.journal.record import (
     CHAT,
@@ -51,8 +53,10 @@ from qwen_companion.journal.record import (
 from qwen_companion.journal.store import MAX_BYTES, StoreError, TurnRow
 from qwen_companion.journal.subscriptions import EDIT_TOOLS, HOLD_S, SHELL_TOOL
 from qwen_companion.journal.tree_watch import TreeWatch
-from qwen_companion.journal.versions import Loaded, TooLargeError
+from qwen_companion.journal.versions import Loaded, TooLargeError, changed_since
+from qwen_companion.journal.witness import Witness
 from qwen_companion.privacy.options import Options
+from qwen_companion.processes import age_of
 from qwen_companion.processes import ended as process_ended
 
 if TYPE_CHECKING:
@@ -80,6 +84,12 @@ LOOK_SHARE = 0.1
 
 MAX_PAUSE_S = 2.0
 """How long a change waits at most for that."""
+
+TOOLS_SAMPLE_S = 0.2
+"""Seconds between two looks at the processes of tools of several agents."""
+
+ARRIVAL_S = 10.0
+"""How long before a CLI is seen first it may have started for its changes since then to be its own."""
 
 _TWO_AT_ONCE = "another agent was at work at the same time"
 
@@ -122,21 +132,37 @@ class _Running:
 
 @frozen
 class _Worker:
-    """Somebody who may be writing, for `session`, by `tool`.  `pid`: only if this process does something just then."""
+    """Somebody who may be writing, for `session`, by `tool`.  `probe`: only if that does something just then."""
 
     session: str
     tool: str
-    pid: int | None = None
+    running: _Running | None
+    probe: Probe | None = None
     agent: str = ""
     runs_tool: bool = False
+    cli: _SilentCli | None = None
+
+    @property
+    def writes_by_itself(self) -> bool:
+        """Whether it may write without a hook that tells of the file."""
+        return self.runs_tool or self.cli is not None
+
+    @property
+    def number(self) -> int | None:
+        """The number of its turn; None while that has not begun."""
+        return None if self.running is None else self.running.number
 
 
 @dataclass
 class _SilentCli:
-    """A CLI that calls no hooks.  `turn` is the last of its turns, in which it wrote last at the time `written`."""
+    """A CLI that calls no hooks.  `turn` is the last of its turns, in which it wrote last at the time `written`.
+
+    Changes after `since`, in seconds since the epoch, may be its own.
+    """
 
     session: KnownSession
     peer: Peer
+    since: float
     root: _Root | None = None
     turn: TurnRow | None = None
     written: int = 0
@@ -149,15 +175,17 @@ class _News:
     """The disk changed, at `time` last.  So much had processes written `before` it, and when it was `told` first."""
 
     time: float
-    before: Mapping[int, int | None]
-    told: Mapping[int, int | None]
+    before: Mapping[Probe, int | None]
+    told: Mapping[Probe, int | None]
 
 
 class _Root:
     """The work on the record of one root: jobs in a thread, one after the other."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: Record, activity: Activity) -> None:
         self.record = record
+        self.watch: TreeWatch | None = None
+        self.witness: Witness[_Worker] = Witness(activity)
         self.stirred = anyio.Event()
         self.news: _News | None = None
         self.looked = -math.inf
@@ -206,6 +234,8 @@ class Journal:
         self._pids: dict[str, int] = {}
         self._connected: dict[str, str | None] = {}
         self._silent: dict[str, _SilentCli] = {}
+        self._arriving: dict[str, _SilentCli] = {}
+        """CLIs that may call hooks and have called none yet."""
         self._activity = Activity()
         self._chats: dict[str, ChatWork] = {}
         self._watching = False
@@ -261,7 +291,9 @@ class Journal:
             for root in self._roots.values():
                 root.jobs.close()
                 root.jobs_left.close()
-                root.record.close()
+                # A job may have it in use, and ask this event loop something.
+                with anyio.CancelScope(shield=True):
+                    await to_thread.run_sync(root.record.close)
 
     async def _work(self, root: _Root) -> None:
         """Do the jobs of `root`."""
@@ -306,7 +338,7 @@ class Journal:
                 return None
             if record is None:
                 return None
-            root = self._roots[name] = _Root(record)
+            root = self._roots[name] = _Root(record, self._activity)
             await to_thread.run_sync(self._set_rules, record)
             await to_thread.run_sync(self._resume, root)
             self._tasks.start_soon(self._work, root)
@@ -328,7 +360,8 @@ class Journal:
         with suppress(*FAILURES):
             self._forget_old(root)
             for row in root.record.resume():
-                root.do(lambda row=row: self._scan(root, Cause(row.id, DISK)))
+                going = _Worker(row.session, DISK, _Running(row, number=row.id))
+                root.do(lambda going=going: self._scan(root, lambda: [going]))
                 if row.source == HOOKS:
                     running = root.running[row.session] = _Running(row, number=row.id)
                     running.ready.set()
@@ -418,7 +451,7 @@ class Journal:
 
         def begin() -> None:
             try:
-                self._scan_before_another(root)
+                self._scan(root, lambda: self._suspects_before(root, {row.session}))
                 running.number = root.record.begin(row).id
             finally:
                 with suppress(RuntimeError):
@@ -427,10 +460,17 @@ class Journal:
         root.do(begin)
         return running
 
-    def _scan_before_another(self, root: _Root) -> None:
-        """Give what has changed to the only turn that goes on, if any, before another agent may write."""
-        others = [each.number for each in list(root.running.values()) if each.number is not None]
-        self._scan(root, Cause(others[0], DISK) if len(others) == 1 else NOBODY)
+    def _suspects_before(self, root: _Root, newcomers: Collection[str]) -> Sequence[_Worker]:
+        """Return who may have changed what has not been looked at yet, before sessions came that may write from now."""
+        going = [
+            (session, running)
+            for session, running in root.running.items()
+            if session not in newcomers and running.number is not None
+        ]
+        if len(going) == 1:
+            return [_Worker(going[0][0], DISK, going[0][1])]
+        suspects = self._suspects(root, self._news_since_look(root))
+        return [suspect for suspect in suspects if suspect.session not in newcomers]
 
     async def _before_tool(self, name: str, report: Report) -> None:
         root = await self._root(name)
@@ -439,6 +479,8 @@ class Journal:
         session = report.event.session_id
         running = root.running.get(session) or self._begin_reported(root, report, "")
         call = _call_of(report.event, root.record)
+        if call.is_command:
+            self._look_at_processes(root)
         root.calls[_call_id(report.event)] = call
         if call.path is not None:
             root.reserved[call.path] += 1
@@ -454,6 +496,7 @@ class Journal:
 
     async def _after_tool(self, root: _Root, report: Report) -> None:
         session = report.event.session_id
+        self._look_at_processes(root)
         call = root.calls.pop(_call_id(report.event), None) or _call_of(report.event, root.record)
         self._now_idle()
         running = root.running.get(session) or self._begin_reported(root, report, "")
@@ -465,11 +508,19 @@ class Journal:
             root.do(lambda: self._note(root, (running, call), "not recorded: a file that is not below the root"))
             return
 
+        self._look_for(root, _Worker(session, call.tool, running, None, call.agent))
+
+    def _look_for(self, root: _Root, worker: _Worker) -> None:
+        """Look at all files after the end of the tool of `worker`: what has changed is its, as far as is known."""
+
+        def suspects() -> Sequence[_Worker]:
+            others = self._suspects(root, self._news_since_look(root))
+            at_once = [other for other in others if other.session != worker.session and other.writes_by_itself]
+            return [worker, *at_once]
+
         def scan() -> None:
-            if running.number is not None:
-                if root.commands_of_others(session):
-                    root.record.note(running.number, "another agent ran a command at the same time")
-                self._scan(root, Cause(running.number, call.tool, call.agent))
+            if worker.number is not None:
+                self._scan(root, suspects)
 
         root.do(scan)
 
@@ -506,14 +557,70 @@ class Journal:
 
         root.do(release)
 
-    def _scan(self, root: _Root, cause: Cause) -> None:
-        root.looked = time.monotonic()
-        changed = root.record.scan(cause, root.is_reserved)
+    def _scan(
+        self,
+        root: _Root,
+        suspects: Callable[[], Sequence[_Worker]],
+        newcomers: Sequence[_SilentCli] = (),
+        skip: Callable[[bytes], bool] = lambda _: False,
+    ) -> None:
+        """Look at all files but those to `skip`, and give what has changed to those who may have done it.
+
+        These are `suspects` where the system tells nothing better of a file; without any, those of `newcomers` that
+        came before it was changed.
+        """
+
+        def choose(paths: Sequence[bytes]) -> Sequence[Cause]:
+            found = anyio.from_thread.run_sync(self._writers, root, paths, suspects)
+            return [
+                self._cause(root, writers or self._arrived_before(root, path, newcomers))
+                for path, writers in zip(paths, found, strict=True)
+            ]
+
+        root.looked = looked = time.monotonic()
+        root.record.scan(choose, lambda path: root.is_reserved(path) or skip(path))
         root.failed = False
-        if changed and cause.turn is not None:
-            root.changed.add(cause.turn)
+        anyio.from_thread.run_sync(root.witness.forget, looked)
+
+    def _writers(
+        self, root: _Root, paths: Sequence[bytes], suspects: Callable[[], Sequence[_Worker]]
+    ) -> Sequence[Sequence[_Worker]]:
+        """Return for each of `paths`, which have changed, who may have done that."""
+        # Only now: somebody may have begun to write while the files were looked at.
+        self._look_at_processes(root)
+        others = suspects()
+        return [root.witness.take(path) or others for path in paths]
+
+    def _arrived_before(self, root: _Root, path: bytes, newcomers: Sequence[_SilentCli]) -> Sequence[_Worker]:
+        return [_Worker(_key_of(cli.peer), DISK, None, cli=cli) for cli in newcomers if changed_since(path, cli.since)]
+
+    def _cause(self, root: _Root, writers: Sequence[_Worker]) -> Cause:
+        """Return the cause of a change that one of `writers` has made; where there are several, note it with all."""
+        known = [each for each in writers if each.cli is not None or each.number is not None]
+        if not known:
+            return NOBODY
+        first, *others = known
+        number = self._turn_of_silent(root, first.cli) if first.cli is not None else first.number
+        others = [each for each in others if each.session != first.session]
+        numbers = {each for each in (number, *(other.number for other in others)) if each is not None}
+        if others:
+            for each in numbers:
+                root.record.note(each, _TWO_AT_ONCE)
+        root.changed.update(numbers)
+        return Cause(number, first.tool, first.agent)
+
+    def _look_at_processes(self, root: _Root) -> None:
+        """Take the news of the disk, and who may have caused them, before it is another one that may."""
+        if root.watch is None:
+            return
+        at_work = self._at_work(root)
+        if len({worker.session for worker in at_work}) > 1:
+            self._activity.look(worker.probe for worker in at_work)
+        root.watch.read()
+        root.witness.conclude(self._at_work(root))
 
     def _end(self, root: _Root, session: str, time: int) -> None:
+        self._look_at_processes(root)
         running = root.running.pop(session, None)
         for identifier in [key for key, call in root.calls.items() if call.session == session]:
             call = root.calls.pop(identifier)
@@ -529,7 +636,7 @@ class Journal:
             if number is None:
                 return
             if not root.commands_of_others(session):
-                self._scan(root, Cause(number, DISK))
+                self._scan(root, lambda: [_Worker(session, DISK, running)])
             self._finish(root, number, time)
 
         root.do(end)
@@ -550,25 +657,48 @@ class Journal:
 
     # --- What agents do of which no hook tells ---
 
-    async def set_silent(self, sessions: Sequence[KnownSession]) -> None:
-        """Take the `sessions` whose CLIs call no hooks; the process of each is known, and where it works."""
-        known, self._silent = self._silent, {}
-        for session in sessions:
-            if session.peer is not None:
-                key = _key_of(session.peer)
-                self._silent[key] = known.get(key) or _SilentCli(session, session.peer)
-                self._connected[key] = session.id
-        for key in known.keys() - self._silent.keys():
+    async def set_silent(self, sessions: Sequence[KnownSession], arriving: Sequence[KnownSession] = ()) -> None:
+        """Take the `sessions` whose CLIs call no hooks, and those of which that is unknown yet.
+
+        The process of each is known, and where it works.
+        """
+        known, were_silent = {**self._silent, **self._arriving}, self._silent.keys()
+        self._silent = {_key_of(cli.peer): cli for cli in _clis(sessions, known)}
+        self._arriving = {_key_of(cli.peer): cli for cli in _clis(arriving, known)}
+        for key in known.keys() - self._silent.keys() - self._arriving.keys():
             self._connected.pop(key, None)
             for root in self._roots.values():
                 self._end(root, key, _now())
-        for cli in self._silent.values():
+        new = [cli for key, cli in self._silent.items() if key not in were_silent]
+        new_arriving = [cli for key, cli in self._arriving.items() if key not in known]
+        for cli in (*self._silent.values(), *self._arriving.values()):
+            self._connected[_key_of(cli.peer)] = cli.session.id
             name = self._name_of(cli.peer.directory or "")
             if cli.root is None and name is not None:
                 cli.root = await self._root(name)
-                if cli.root is not None:
-                    cli.root.do(lambda root=cli.root: self._scan_before_another(root))
-                    cli.root.stirred.set()
+        for root in self._roots.values():
+            self._welcome(
+                root, [cli for cli in new if cli.root is root], [cli for cli in new_arriving if cli.root is root]
+            )
+
+    def _welcome(self, root: _Root, silent: Sequence[_SilentCli], arriving: Sequence[_SilentCli]) -> None:
+        """Look what was there before CLIs came; what those that call no hooks have changed since is theirs."""
+        if not silent and not arriving:
+            return
+        newcomers = {_key_of(cli.peer) for cli in (*silent, *arriving)}
+
+        def look() -> None:
+            # Without an earlier look nobody knows what a file was before.
+            waiting = arriving if root.record.has_baseline else ()
+            self._scan(
+                root,
+                lambda: self._suspects_before(root, newcomers),
+                silent,
+                lambda path: any(changed_since(path, cli.since) for cli in waiting),
+            )
+
+        root.do(look)
+        root.stirred.set()
 
     async def take_chat(self, work: ChatWork) -> None:
         """Take the activity of an agent of `qwen serve`; ignore it where hooks report it better."""
@@ -583,23 +713,17 @@ class Journal:
         root.stirred.set()
         if before is not None and before.turn is not None:
             for _, tool in set(before.tools) - set(work.tools):
-                self._look_for(root, work.session, tool)
+                self._look_for(root, _Worker(work.session, tool, root.running.get(work.session)))
             if before.turn != work.turn:
                 self._end(root, work.session, _now())
         if work.turn is not None and (before is None or before.turn != work.turn):
             self._begin(root, _row(work.session, work.client, CHAT, work.prompt, _now(), None))
         elif before is None:
-            root.do(lambda: self._scan_before_another(root))
+            root.do(lambda: self._scan(root, lambda: self._suspects_before(root, {work.session})))
         running = root.running.get(work.session)
         if work.tools and running is not None and not running.ready.is_set():
             # The daemon waits for nobody.
             root.do(lambda: None if running.number is None else root.record.note(running.number, _LATE))
-
-    def _look_for(self, root: _Root, session: str, tool: str) -> None:
-        """Give the changes to the running turn of `session` after the end of its `tool`."""
-        running = root.running.get(session)
-        if running is not None:
-            root.do(lambda: self._scan(root, Cause(running.number, tool)))
 
     async def _watch(self, root: _Root) -> None:
         """Look at the files when the disk changes, as long as anybody may be at work below `root`."""
@@ -607,28 +731,37 @@ class Journal:
             await root.stirred.wait()
             root.stirred = anyio.Event()
             if self._is_watched(root):
-                watch = TreeWatch(lambda: self._disk_changed(root))
+                watch = root.watch = TreeWatch(lambda paths: self._disk_changed(root, paths))
                 try:
                     async with anyio.create_task_group() as tasks:
-                        tasks.start_soon(self._sample)
+                        tasks.start_soon(self._sample, root)
                         await self._watch_with(root, watch)
                         tasks.cancel_scope.cancel()
                 finally:
+                    root.watch = None
+                    root.witness.forget()
                     watch.close()
 
-    async def _sample(self) -> None:
-        """Look again and again at what the processes do that may be writing."""
+    async def _sample(self, root: _Root) -> None:
+        """Look again and again at what the processes do that may be writing, below `root` and elsewhere."""
         while True:
-            self._activity.sample({pid for root in self._roots.values() for pid in self._pids_in(root)})
-            await anyio.sleep(SAMPLE_S)
+            self._activity.sample(probe for each in self._roots.values() for probe in self._probes_in(each))
+            at_work = self._at_work(root)
+            several = len({worker.session for worker in at_work}) > 1 and any(worker.runs_tool for worker in at_work)
+            if several:
+                self._look_at_processes(root)
+            await anyio.sleep(TOOLS_SAMPLE_S if several else SAMPLE_S)
 
-    def _pids_in(self, root: _Root) -> list[int]:
-        return [worker.pid for worker in self._workers(root) if worker.pid is not None]
+    def _probes_in(self, root: _Root) -> list[Probe]:
+        return [worker.probe for worker in self._workers(root) if worker.probe is not None]
 
-    def _disk_changed(self, root: _Root) -> None:
+    def _disk_changed(self, root: _Root, paths: Collection[bytes] | None) -> None:
+        if paths is None:
+            root.witness.forget()
+        root.witness.hear(paths or (), self._at_work(root))
         if root.news is None:
-            told = {pid: written_by(pid) for pid in self._pids_in(root)}
-            root.news = _News(0.0, self._activity.before(time.monotonic()), told)
+            before = self._activity.before(time.monotonic())
+            root.news = _News(0.0, before, self._activity.look(self._probes_in(root)))
         root.news.time = time.monotonic()
         root.stirred.set()
 
@@ -668,11 +801,17 @@ class Journal:
 
     def _workers(self, root: _Root) -> list[_Worker]:
         """Return the agents that may be writing below `root`."""
-        found = [_Worker(call.session, call.tool, None, call.agent) for call in root.calls.values() if call.is_command]
+        found: list[_Worker] = []
+        for call in root.calls.values():
+            if call.is_command:
+                pid = self._pids.get(call.session)
+                probe = None if pid is None else Probe(pid, below=True)
+                running = root.running.get(call.session)
+                found.append(_Worker(call.session, call.tool, running, probe, call.agent, runs_tool=True))
         # CLIs with hooks write mostly by the tools that these report.
         has_chat = any(running.row.source == CHAT for running in root.running.values())
         found += [
-            _Worker(key, DISK, cli.peer.pid)
+            _Worker(key, DISK, root.running.get(key), Probe(cli.peer.pid), cli=cli)
             for key, cli in self._silent_in(root)
             # One without a terminal is the agent of that chat, of which the daemon tells more.
             if not has_chat or last_input(cli.peer.pid) is not None
@@ -681,10 +820,15 @@ class Journal:
             work = self._chats.get(session)
             if work is not None and running.row.source == CHAT:
                 # Events may come later than the writes they report.
-                found += [_Worker(session, tool, runs_tool=True) for _, tool in work.tools] or [_Worker(session, DISK)]
+                found += [_Worker(session, tool, running, runs_tool=True) for _, tool in work.tools] or [
+                    _Worker(session, DISK, running)
+                ]
             elif running.row.pid is not None and session not in self._silent:
-                found.append(_Worker(session, DISK, running.row.pid))
+                found.append(_Worker(session, DISK, running, Probe(running.row.pid)))
         return found
+
+    def _at_work(self, root: _Root) -> list[_Worker]:
+        return [worker for worker in self._workers(root) if worker.writes_by_itself]
 
     def _silent_in(self, root: _Root) -> list[tuple[str, _SilentCli]]:
         return [(key, cli) for key, cli in self._silent.items() if cli.root is root]
@@ -713,71 +857,52 @@ class Journal:
     async def _look(self, root: _Root, news: _News) -> None:
         """Look at all files because of `news`."""
         done = anyio.Event()
-        written: list[tuple[_SilentCli, TurnRow]] = []
 
         def look() -> None:
             try:
-                # Only now: a job before this one may have taken long, and somebody may have begun to write meanwhile.
-                worker, running, silent, several = anyio.from_thread.run_sync(self._likely_writer, root, news)
-                if silent is not None:
-                    written.extend((silent, row) for row in self._scan_for_silent(root, silent, several))
-                elif worker is None or running is None or running.number is None:
-                    self._scan(root, NOBODY)
-                else:
-                    self._scan(root, Cause(running.number, worker.tool, worker.agent))
+                self._scan(root, lambda: self._suspects(root, news))
             finally:
                 anyio.from_thread.run_sync(done.set)
 
         root.do(look)
         await done.wait()
-        for silent, row in written:
-            key = _key_of(silent.peer)
-            running = root.running.get(key)
-            silent.turn, silent.written = row, _now()
-            if running is None or running.row is not row:
-                running = root.running[key] = _Running(row, number=row.id)
-                running.ready.set()
 
-    def _likely_writer(
-        self, root: _Root, news: _News
-    ) -> tuple[_Worker | None, _Running | None, _SilentCli | None, bool]:
-        """Return the likely writer behind `news` or None, its turn, its CLI if silent, and whether there are others."""
-        all_workers = self._workers(root)
+    def _suspects(self, root: _Root, news: _News) -> Sequence[_Worker]:
+        """Return who may have caused `news`, the likeliest first."""
+        workers = self._workers(root)
+        if any(worker.runs_tool for worker in workers):
+            workers = self._at_work(root)
+        now = self._activity.look(worker.probe for worker in workers)
         # One may have done its last work between the change and the news of it; one that goes on is likelier.
-        workers = [worker for worker in all_workers if did_something(worker.pid, news.told)] or [
-            worker for worker in all_workers if did_something(worker.pid, news.before)
-        ]
-        surely = [worker for worker in workers if worker.runs_tool]
-        worker = next(iter(surely or workers), None)
-        if worker is None:
-            return None, None, None, False
-        several = len([each for each in workers if each.session in self._silent]) > 1
-        return worker, root.running.get(worker.session), self._silent.get(worker.session), several
+        active = (
+            [worker for worker in workers if may_have_acted(worker.probe, news.told, now)]
+            or [worker for worker in workers if may_have_acted(worker.probe, news.before, now)]
+            or [worker for worker in workers if worker.runs_tool]
+        )
+        return [worker for worker in active if worker.writes_by_itself] or active
 
-    def _scan_for_silent(self, root: _Root, cli: _SilentCli, several: bool) -> Sequence[TurnRow]:
-        """Give what has changed to CLI, and return the turn that wrote it, if any.
-
-        That is its last one, or if the user has typed in its terminal since, a new one.
-        """
-        typed = last_input(cli.peer.pid)
+    def _turn_of_silent(self, root: _Root, cli: _SilentCli) -> int:
+        """Return the turn of `cli` for a change: the last, or a new one if its terminal has been typed to since."""
         row = cli.turn
+        typed = last_input(cli.peer.pid)
         if row is None or (typed is not None and typed > cli.written):
+            if row is not None:
+                self._finish(root, row.id, cli.written)
             row = root.record.begin(_row(_key_of(cli.peer), cli.session.label, DISK, "", _now(), cli.peer))
-        root.looked = time.monotonic()
-        changed = root.record.scan(Cause(row.id, DISK), root.is_reserved)
-        root.failed = False
-        if not changed:
-            if row is not cli.turn:
-                root.record.end(row.id, row.start)
-            return ()
-        if several:
-            root.record.note(row.id, _TWO_AT_ONCE)
-        if row is cli.turn:
+        elif _key_of(cli.peer) not in root.running:
             root.record.go_on(row.id)
-        elif cli.turn is not None:
-            self._finish(root, cli.turn.id, cli.written)
-        root.changed.add(row.id)
-        return (row,)
+        anyio.from_thread.run_sync(self._goes_on, root, cli, row)
+        return row.id
+
+    def _goes_on(self, root: _Root, cli: _SilentCli, row: TurnRow) -> None:
+        """Take that the turn `row` of `cli` goes on; end it if the CLI has gone meanwhile."""
+        key = _key_of(cli.peer)
+        cli.turn, cli.written = row, _now()
+        if key not in self._silent:
+            root.do(lambda: self._finish(root, row.id, cli.written))
+        elif key not in root.running or root.running[key].row is not row:
+            running = root.running[key] = _Running(row, number=row.id)
+            running.ready.set()
 
     # --- What the user does ---
 
@@ -968,6 +1093,21 @@ def _row(session: str, client: str, source: str, prompt: str, start: int, peer: 
     line = _shortened(next(iter(prompt.splitlines()), ""))
     pid, started = (None, None) if peer is None else (peer.pid, peer.started)
     return TurnRow(0, session, client, source, line, start, None, None, (), pid, started)
+
+
+def _clis(sessions: Sequence[KnownSession], known: Mapping[str, _SilentCli]) -> list[_SilentCli]:
+    """Return the CLIs of `sessions` with a process; those of `known` as they are."""
+    return [
+        known.get(_key_of(session.peer)) or _SilentCli(session, session.peer, _since(session.peer))
+        for session in sessions
+        if session.peer is not None
+    ]
+
+
+def _since(peer: Peer) -> float:
+    """Return the time since which changes may be those of a CLI that is seen for the first time."""
+    age = age_of(peer.pid)
+    return time.time() - (age if age is not None and age <= ARRIVAL_S else 0)
 
 
 def _key_of(peer: Peer) -> str:

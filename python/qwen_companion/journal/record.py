@@ -70,6 +70,9 @@ class Cause:
 
 NOBODY = Cause()
 
+Chooser = Callable[[Sequence[bytes]], Sequence[Cause]]
+"""Returns the causes of changes in files, asked once the files have been read."""
+
 
 @frozen
 class Scope:
@@ -212,15 +215,17 @@ class Record:
                     self.end(turn.id, turn.start)
         return going
 
-    def scan(self, cause: Cause, skip: Callable[[bytes], bool] = lambda _path: False) -> bool:
+    def scan(self, cause: Cause | Chooser, skip: Callable[[bytes], bool] = lambda _path: False) -> bool:
         """Look at all files but those to `skip`; record the changes as `cause`'s.  Return whether there are any."""
+        choose = (lambda paths: [cause] * len(paths)) if isinstance(cause, Cause) else cause
         with self._lock:
             if len(self._stamps) > _MAX_STAMPS:
                 self._stamps.clear()
-            found = self._baseline.take(lambda changes: self._keep(changes, cause), skip)
-            if cause.turn is not None:
-                for text in found.left_out:
-                    self._store.add_note(cause.turn, f"not recorded: {text}")
+            found = self._baseline.take(lambda changes: self._keep(changes, choose), skip)
+            if found.left_out:
+                (of,) = choose([os.fsencode(self._true)])
+                for text in found.left_out if of.turn is not None else ():
+                    self._store.add_note(of.turn, f"not recorded: {text}")
             return bool(found.changes)
 
     def records(self, paths: Collection[str]) -> bool:
@@ -228,6 +233,11 @@ class Record:
         names = [self.name_in(path) for path in paths]
         with self._lock:
             return None not in names and self._baseline.records([name for name in names if name is not None])
+
+    @property
+    def has_baseline(self) -> bool:
+        """Whether all files have been looked at once."""
+        return self._baseline.is_complete
 
     def directories(self) -> set[bytes]:
         """Return the absolute names of the directories in which files are recorded.  GitError, OSError."""
@@ -239,7 +249,7 @@ class Record:
         with self._lock:
             change = self._baseline.observe(path, loaded)
             if change is not None:
-                self._keep([change], cause)
+                self._keep([change], lambda _: [cause])
             return change is not None
 
     def claim(self, path: bytes, loaded: Loaded | None, turn: int | None = None) -> bool:
@@ -256,11 +266,15 @@ class Record:
             version = None if loaded is None else loaded.version
             return self._store.reassign(path, version, turn, _FOUND)
 
-    def _keep(self, changes: Sequence[Change], cause: Cause) -> None:
-        rows = [(change.path, change.before, change.after) for change in changes]
-        self._store.record(rows, cause.turn, cause.tool, cause.agent)
-        if cause.tool in _FOUND:
-            self._stamps.update((change.path, _stamp(change.path)) for change in changes)
+    def _keep(self, changes: Sequence[Change], choose: Chooser) -> None:
+        by_cause: dict[Cause, list[Change]] = {}
+        for change, cause in zip(changes, choose([change.path for change in changes]), strict=True):
+            by_cause.setdefault(cause, []).append(change)
+        for cause, its in by_cause.items():
+            rows = [(change.path, change.before, change.after) for change in its]
+            self._store.record(rows, cause.turn, cause.tool, cause.agent)
+            if cause.tool in _FOUND:
+                self._stamps.update((change.path, _stamp(change.path)) for change in its)
 
     def look(self, path: bytes) -> Loaded | None:
         """Return the file at `path`, in the form to record.  TooLargeError, OSError."""

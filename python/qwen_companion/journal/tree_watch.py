@@ -30,11 +30,11 @@ class Coverage:
 class TreeWatch(InotifyWatch):
     """Watches the directories that `cover` names.  All methods are for the event loop."""
 
-    def __init__(self, changed: Callable[[], None]) -> None:
-        """Call `changed` on the event loop soon after each change."""
+    def __init__(self, changed: Callable[[Collection[bytes] | None], None]) -> None:
+        """Call `changed` with the files on the event loop soon after each change; with None if some are not known."""
         super().__init__(open_inotify())
         self._changed = changed
-        self._numbers: set[int] = set()
+        self._names: dict[int, bytes] = {}
         if self._inotify is not None:
             self._loop.add_reader(self._inotify.descriptor, self._read, self._inotify)
 
@@ -47,24 +47,37 @@ class TreeWatch(InotifyWatch):
             inotify = self._inotify
             if inotify is None:
                 return Coverage(complete=False, grown=False)
-            numbers: set[int] = set()
+            before = set(self._names)
+            numbers: dict[int, bytes] = {}
             complete = True
             for directory in directories:
                 name = os.fsdecode(directory)
                 # One that is watched keeps its number; one that was removed and made again gets another.
                 number = inotify.add(name, sum(_MASK))
                 if number is not None:
-                    numbers.add(number)
+                    numbers[number] = self._names[number] = directory
                 complete = complete and number is not None and inotify.is_local(name)
-            for number in self._numbers - numbers:
+            for number in before - numbers.keys():
                 inotify.remove(number)
-            grown = not numbers <= self._numbers
-            self._numbers = numbers
+            grown = not numbers.keys() <= before
+            self._names = numbers
             return Coverage(complete, grown)
 
+    def read(self) -> None:
+        """Take the news that there are."""
+        if self._inotify is not None and not self._closed:
+            self._read(self._inotify)
+
     def _read(self, inotify: Inotify) -> None:
-        # The events themselves do not matter: any change is a reason for a scan later.
+        paths: set[bytes] = set()
+        known = True
         with suppress(BlockingIOError):
-            while len(os.read(inotify.descriptor, system.READ_BYTES)) > system.READ_BYTES // 2:
-                pass
-        self._changed()
+            while True:
+                data = os.read(inotify.descriptor, system.READ_BYTES)
+                for number, mask, name in system.events(data):
+                    known = known and not mask & system.Q_OVERFLOW
+                    if name and (directory := self._names.get(number)) is not None:
+                        paths.add(os.path.join(directory, os.fsencode(name)))
+                if len(data) <= system.READ_BYTES // 2:
+                    break
+        self._changed(paths if known else None)

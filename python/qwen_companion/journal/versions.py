@@ -81,6 +81,20 @@ def load(path: bytes, algorithm: str = "sha1", is_regular: bool = False) -> Load
     return _loaded(data, EXECUTABLE if found.st_mode & stat.S_IXUSR else FILE, algorithm)
 
 
+def changed_since(path: bytes, moment: float) -> bool:
+    """Return whether what is at `path`, or where that is gone its directory, has changed after `moment`.
+
+    `moment` is in seconds since the epoch.
+    """
+    while True:
+        try:
+            return os.lstat(path).st_ctime >= moment
+        except (FileNotFoundError, NotADirectoryError):
+            path = os.path.dirname(path)
+        except OSError:
+            return False
+
+
 def _read(descriptor: int, size: int) -> bytes:
     """Read from `descriptor` about `size` bytes, and at most a little more than is allowed."""
     data = os.read(descriptor, size)

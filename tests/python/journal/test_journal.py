@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from journal_project import SHELL, Project
 from qwen_companion.domain import (
     ChangedFile,
     ChatWork,
+    CliState,
     KnownSession,
     Peer,
     SessionState,
@@ -52,7 +53,7 @@ from qwen_companion.emacs.messages import (
     Notification,
     TurnChanges,
 )
-from qwen_companion.journal.activity import GRACE_S, Activity, did_something, last_input
+from qwen_companion.journal.activity import GRACE_S, Activity, Probe, last_input, may_have_acted
 from qwen_companion.journal.journal import Journal
 from qwen_companion.journal.record import Cause, Record
 from qwen_companion.journal.store import StoreError
@@ -466,14 +467,89 @@ async def test_two_agents_and_the_user_at_once(project: Project) -> None:
         await second.report("Stop")
         one, two = await place.until({"a": "modified"}, {"b": "modified"})
         assert (one.prompt, two.prompt, one.notes) == ("One", "Two", ())
-        # Two commands at a time cannot be told apart, and that is said.
+        # Two commands of one process cannot be told apart, and that is said with both turns.
         await first.prompt("Three")
         await second.prompt("Four")
         calls = [await first.begin(SHELL, command="..."), await second.begin(SHELL, command="...")]
         project.write("d", b"somebody\n")
         await first.done(calls[0])
-        turns = await place.until({"a": "modified"}, {"b": "modified"}, {"d": "modified"})
-        assert turns[2].notes == ("another agent ran a command at the same time",)
+        await second.done(calls[1])
+        await second.edit("c", b"second\n")
+        turns = await place.until({"a": "modified"}, {"b": "modified"}, {"d": "modified"}, {"c": "modified"})
+        assert [turn.notes for turn in turns[2:]] == [("another agent was at work at the same time",)] * 2
+
+
+class Shells:
+    """Two agents with hooks, each with a shell for the commands that it runs."""
+
+    def __init__(self, place: Site, *clis: SilentCli) -> None:
+        self._project = place.project
+        self._clis = clis
+        self.agents = [Agent(place.front, place.project, str(cli.process.pid), cli.process.pid) for cli in clis]
+
+    async def start(self, number: int, command: str) -> dict[str, Any]:
+        """Have an agent run `command` in a process of its own, in which `wait NAME` does nothing until `go` of NAME."""
+        call = await self.agents[number].begin(SHELL, command="...")
+        script = f"wait() {{ read x < .git/$1; }}; echo > .git/ready; {command}\n"
+        self._clis[number].type_quietly(f"sh {self._project.write(f'.git/{number}.sh', script.encode())}")
+        await to_thread.run_sync((self._project.root / ".git/ready").read_text)
+        return call
+
+    def make(self, *names: str) -> None:
+        for name in ("ready", *names):
+            os.mkfifo(self._project.root / ".git" / name)
+
+    async def go(self, name: str) -> None:
+        await to_thread.run_sync((self._project.root / ".git" / name).write_text, "\n")
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The word "look" for each look at processes that is done."""
+    done: list[str] = []
+    look = Activity.look
+
+    def look_and_tell(activity: Activity, probes: Iterable[Probe | None]) -> dict[Probe, int | None]:
+        try:
+            return look(activity, probes)
+        finally:
+            done.append("look")
+
+    monkeypatch.setattr(Activity, "look", look_and_tell)
+    return done
+
+
+async def test_what_two_agents_commands_write_at_once_is_told_apart_by_their_processes(
+    project: Project, looks: list[str]
+) -> None:
+    project.commit(a=b"a\n", b=b"b\n")
+    with SilentCli(project.root) as one, SilentCli(project.root) as two:
+        async with site(project) as place:
+            shells = Shells(place, one, two)
+            shells.make("first", "second", "third", "open", "end")
+            for agent in shells.agents:
+                await agent.prompt("Build it")
+            await place.until_watched(project)
+            works = "wait first; mkdir new; echo 1 > new/one; mv a moved; while ! [ -e .git/stop ]; do :; done"
+            calls = [
+                await shells.start(0, f"{works}; wait third"),
+                await shells.start(1, "wait second; exec 3> c; echo 1 >&3; wait open; rm b; wait end"),
+            ]
+            await until_more(looks, "look", len(looks) + 8)
+            # The other one sleeps.
+            await shells.go("first")
+            (turn,) = await place.until({"one": "added", "moved": "renamed"})
+            assert turn.notes == ()
+            # The other one works, and has not the file open.
+            await shells.go("second")
+            turns = await place.until({"one": "added", "moved": "renamed"}, {"c": "added"})
+            assert [turn.notes for turn in turns] == [(), ()]
+            # The other one works, and either may have done it.
+            await shells.go("open")
+            turns = await place.until({"one": "added", "moved": "renamed", "b": "deleted"}, {"c": "added"})
+            assert [turn.notes for turn in turns] == [("another agent was at work at the same time",)] * 2
+            for agent, call in zip(shells.agents, calls, strict=True):
+                await agent.done(call)
 
 
 async def test_what_was_undone_is_told_with_the_next_prompt(project: Project) -> None:
@@ -621,7 +697,8 @@ async def test_silent_clis_that_connect_together_are_taken_together(
 ) -> None:
     taken: list[int] = []
 
-    async def set_silent(_: Journal, sessions: Sequence[KnownSession]) -> None:
+    async def set_silent(_: Journal, sessions: Sequence[KnownSession], arriving: Sequence[KnownSession]) -> None:
+        assert not arriving
         taken.append(len(sessions))
 
     monkeypatch.setattr(Journal, "set_silent", set_silent)
@@ -670,6 +747,50 @@ async def test_of_a_cli_that_never_calls_hooks_nobody_waits_for_one(project: Pro
             assert (turn.client, turn.notes) == ("Gemini CLI 0.61.0", ())
 
 
+async def test_a_cli_that_goes_before_it_is_sure_that_it_calls_no_hooks_has_its_turn(project: Project) -> None:
+    """Also of what was changed before it was first looked at, if there was an earlier look."""
+    project.commit(a=b"a\n", b=b"b\n", c=b"c\n")
+    async with site(project, silence_s=math.inf) as place:
+        earlier = Agent(place.front, project)
+        await earlier.prompt("Fix it")
+        await earlier.edit("a", b"first\n")
+        await earlier.report("Stop")
+        (turn,) = await place.until({"a": "modified"})
+        await place.until_ended(turn.id)
+        project.write("b", b"by the user, before it came\n")
+        with SilentCli(project.root) as cli:
+            session = cli.state.session
+            assert session.peer is not None
+            session = replace(session, client="Qwen Code", peer=replace(session.peer, family="qwen"))
+            cli.type_quietly("sleep 0.1; echo agent > c")
+            cli.wait_until_idle()
+            place.front.set_sessions([replace(cli.state, session=session)])
+            await anyio.wait_all_tasks_blocked()
+            place.front.set_sessions([], [session.id])
+            turns = await place.until({"a": "modified"}, {"c": "modified"})
+            assert (turns[1].source, turns[1].client) == ("disk", "Qwen Code 0.61.0")
+            await place.until_ended(turns[1].id)
+
+
+async def test_what_a_cli_that_calls_hooks_late_found_is_not_its(project: Project) -> None:
+    project.commit(a=b"a\n", c=b"c\n")
+    async with site(project, silence_s=math.inf) as place:
+        with SilentCli(project.root) as cli:
+            session = cli.state.session
+            assert session.peer is not None
+            session = replace(session, peer=replace(session.peer, family="qwen"))
+            agent = Agent(place.front, project, pid=cli.process.pid)
+            place.front.set_sessions([replace(cli.state, session=session)])
+            await anyio.wait_all_tasks_blocked()
+            project.write("c", b"by the user, while it starts\n")
+            place.front.set_sessions([replace(cli.state, session=session, state=CliState(activity="idle"))])
+            await agent.prompt("Fix it")
+            await agent.edit("a", b"agent\n")
+            await agent.report("Stop")
+            (turn,) = await place.until({"a": "modified"})
+            await place.until_ended(turn.id)
+
+
 def test_when_a_terminal_was_typed_to_is_known(tmp_path: Path) -> None:
     with SilentCli(tmp_path) as cli:
         cli.typed_at(1000.0)
@@ -678,18 +799,19 @@ def test_when_a_terminal_was_typed_to_is_known(tmp_path: Path) -> None:
 
 def test_what_a_process_has_done_long_before_news_is_not_counted(tmp_path: Path) -> None:
     with SilentCli(tmp_path) as cli:
-        pid = cli.process.pid
+        probe = Probe(cli.process.pid)
         activity = Activity()
-        activity.sample([pid])
+        activity.sample([probe])
         cli.type_quietly("echo agent > a")
         cli.wait_until_idle()
         at_work = time.monotonic()
-        activity.sample([pid])
-        assert did_something(pid, activity.before(at_work))
-        assert not did_something(pid, activity.before(time.monotonic() + GRACE_S))
+        activity.sample([probe])
+        assert may_have_acted(probe, activity.before(at_work), activity.look([probe]))
+        long_after = activity.before(time.monotonic() + GRACE_S)
+        assert not may_have_acted(probe, long_after, activity.look([probe]))
         # Nobody knows of one that was not looked at.
         activity.sample([])
-        assert did_something(pid, activity.before(at_work))
+        assert may_have_acted(probe, activity.before(at_work), activity.look([probe]))
 
 
 async def test_the_hooks_of_one_cli_and_the_writes_of_another_are_told_apart(
