@@ -74,6 +74,10 @@ Chooser = Callable[[Sequence[bytes]], Sequence[Cause]]
 """Returns the causes of changes in files, asked once the files have been read."""
 
 
+def _always(cause: Cause) -> Chooser:
+    return lambda paths: [cause] * len(paths)
+
+
 @frozen
 class Scope:
     """See `ChangeScope` of the messages; `turn` is a number of this record."""
@@ -217,15 +221,16 @@ class Record:
 
     def scan(self, cause: Cause | Chooser, skip: Callable[[bytes], bool] = lambda _path: False) -> bool:
         """Look at all files but those to `skip`; record the changes as `cause`'s.  Return whether there are any."""
-        choose = (lambda paths: [cause] * len(paths)) if isinstance(cause, Cause) else cause
+        choose: Chooser = _always(cause) if isinstance(cause, Cause) else cause
         with self._lock:
             if len(self._stamps) > _MAX_STAMPS:
                 self._stamps.clear()
             found = self._baseline.take(lambda changes: self._keep(changes, choose), skip)
             if found.left_out:
                 (of,) = choose([os.fsencode(self._true)])
-                for text in found.left_out if of.turn is not None else ():
-                    self._store.add_note(of.turn, f"not recorded: {text}")
+                if of.turn is not None:
+                    for text in found.left_out:
+                        self._store.add_note(of.turn, f"not recorded: {text}")
             return bool(found.changes)
 
     def records(self, paths: Collection[str]) -> bool:
@@ -249,7 +254,7 @@ class Record:
         with self._lock:
             change = self._baseline.observe(path, loaded)
             if change is not None:
-                self._keep([change], lambda _: [cause])
+                self._keep([change], _always(cause))
             return change is not None
 
     def claim(self, path: bytes, loaded: Loaded | None, turn: int | None = None) -> bool:
