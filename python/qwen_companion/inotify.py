@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 
 MODIFY, ATTRIB, CLOSE_WRITE = 0x2, 0x4, 0x8
 MOVED_FROM, MOVED_TO, CREATE, DELETE = 0x40, 0x80, 0x100, 0x200
@@ -33,6 +34,20 @@ _LOCAL_FILE_SYSTEMS = frozenset(
 """Kinds of file systems, as statfs(2) names them, that nobody changes behind the back of this system."""
 
 
+@cache
+def library() -> ctypes.CDLL:
+    """Return the C library."""
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def is_local(path: str) -> bool:
+    """Return whether `path` is on a file system that only this system changes.  Linux only."""
+    status = ctypes.create_string_buffer(256)  # More than the structure has anywhere.
+    if library().statfs(os.fsencode(path), status) != 0:
+        return False
+    return ctypes.c_long.from_buffer(status).value & 0xFFFFFFFF in _LOCAL_FILE_SYSTEMS
+
+
 class Inotify:
     """The functions of the C library, on one `descriptor`."""
 
@@ -48,13 +63,6 @@ class Inotify:
     def remove(self, number: int) -> None:
         """Cease to watch what has that number, if it is still there."""
         self._library.inotify_rm_watch(self.descriptor, number)
-
-    def is_local(self, path: str) -> bool:
-        """Return whether `path` is on a file system that only this system changes."""
-        status = ctypes.create_string_buffer(256)  # More than the structure has anywhere.
-        if self._library.statfs(os.fsencode(path), status) != 0:
-            return False
-        return ctypes.c_long.from_buffer(status).value & 0xFFFFFFFF in _LOCAL_FILE_SYSTEMS
 
 
 class InotifyWatch:
@@ -98,10 +106,9 @@ def open_inotify() -> Inotify | None:
     if sys.platform != "linux":
         return None
     with suppress(OSError, AttributeError):
-        library = ctypes.CDLL(None, use_errno=True)
-        descriptor = library.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = library().inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if descriptor >= 0:
-            return Inotify(library, descriptor)
+            return Inotify(library(), descriptor)
     return None
 
 

@@ -12,6 +12,7 @@ from qwen_companion.domain import ChangedFile
 from qwen_companion.journal.changes import Net
 from qwen_companion.journal.record import DISK, NOBODY, Cause, Record, Scope
 from qwen_companion.journal.store import TurnRow
+from qwen_companion.journal.versions import LINK
 
 SHELL = "run_shell_command"
 
@@ -125,6 +126,41 @@ class Project:
         """Return the bytes of `name` before `turn`."""
         side = self.net(name, turn).before
         return None if side is None else side.data
+
+    def notes(self, turn: int) -> tuple[str, ...]:
+        """Return what the user is told with `turn`."""
+        summary = self.record.summary(turn)
+        return () if summary is None else summary.turn.notes
+
+    def undo(self, turn: int) -> None:
+        """Undo `turn` as Emacs does in files that nobody has changed since."""
+        nets = [self.net(name, turn) for name in self.files(turn)]
+        for net in nets:
+            if net.after is not None:
+                now = self.record.look(net.path)
+                assert now is not None
+                assert now.data == net.after.data
+                os.unlink(net.path)
+        for net in nets:
+            if net.before is not None:
+                path = net.previous or net.path
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                if net.before.version.mode == LINK:
+                    os.symlink(net.before.data, path)
+                else:
+                    with open(path, "wb") as file:
+                        file.write(net.before.data)
+                    os.chmod(path, net.before.version.mode & 0o777)
+
+    def tree(self) -> dict[str, bytes | str]:
+        """Return all files below the root but those of git, with their bytes, and links with where they lead."""
+        found: dict[str, bytes | str] = {}
+        for path in self.root.rglob("*"):
+            name = str(path.relative_to(self.root))
+            if ".git" in path.relative_to(self.root).parts or (path.is_dir() and not path.is_symlink()):
+                continue
+            found[name] = os.readlink(path) if path.is_symlink() else path.read_bytes()
+        return found
 
     def repository_state(self) -> dict[str, tuple[bytes, int]]:
         """Return all that is in the user's repository, with times."""

@@ -3,21 +3,29 @@
 
 The first baseline lists all files and keeps the bytes of those that the user's repository cannot give back.  From then
 on only what has changed is looked at.
+
+Undoing relies on this: after a turn is undone, each path is as it was before the turn, with the user's own later edits,
+or untouched, and never less than both.  So a change is an agent's only if it is known what was there before.  A file
+that is found for the first time counts as made since the last look only if it cannot have been left out then (see
+`last_look`) and was not renamed from a place of which nothing is recorded.  Else it is nobody's, and recorded from then
+on.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from qwen_companion.errors import CompanionError
 from qwen_companion.frozen import frozen
-from qwen_companion.journal.git import GitError, Index, Listing, find_repository, write_private
+from qwen_companion.journal.git import GitError, Index, Listing, Repository, find_repository
+from qwen_companion.journal.last_look import LastLook, clock_ns, inode_of_older, load_last_look
 from qwen_companion.journal.rules import RecordRules
 from qwen_companion.journal.store import Store
 from qwen_companion.journal.versions import MAX_FILE_BYTES, Loaded, TooLargeError, Version, load
@@ -45,21 +53,51 @@ class LimitError(CompanionError):
     """There is too much below a root to be recorded."""
 
 
+class UnknownBeforeError(CompanionError):
+    """A file was left out at the last look, or was not at its place."""
+
+    def __init__(self) -> None:
+        super().__init__("it may have been there before, and its earlier text is not known")
+
+
 @frozen
 class Change:
-    """The file `path`, an absolute name, was `before` when it was last looked at, and is `after` now."""
+    """The file `path`, an absolute name, was `before` when it was last looked at, and is `after` now.
+
+    Unless it is `known`, it may have been something else as well.
+    """
 
     path: bytes
     before: Version | None
     after: Version | None
+    known: bool = True
 
 
 @dataclass
 class Found:
-    """The `changes` since the last look, and messages for the user about files `left_out` of the record."""
+    """The known `changes` since the last look, and messages for the user about files `left_out` of the record.
+
+    `hidden` are all those that are left out, as in `LastLook`.
+    """
 
     changes: list[Change] = field(default_factory=list[Change])
     left_out: list[str] = field(default_factory=list[str])
+    hidden: set[bytes] = field(default_factory=set[bytes])
+
+    def leave_out(self, name: bytes, error: Exception) -> None:
+        """Note that the file `name` is not recorded because of `error`."""
+        self.left_out.append(_why(name, error))
+        self.hidden.add(name)
+
+
+@frozen
+class Look:
+    """A look at the files of the repository of `index`: what git lists, and which `paths` of that may be recorded."""
+
+    index: Index
+    first: bool
+    listing: Listing
+    paths: list[bytes]
 
 
 class Baseline:
@@ -73,7 +111,13 @@ class Baseline:
         self._store = store
         self.rules = rules
         self._indexes: dict[str, Index] = {}
-        self._complete = os.path.isfile(os.path.join(directory, _COMPLETE))
+        top = repository.top if (repository := find_repository(root)) else root
+        last = load_last_look(os.path.join(directory, _LAST_LOOK))
+        # Where a repository was made around the root, or removed, the indexes have other names.
+        self._last = last if last is not None and last.top == top else None
+        """The last look, None before the first one has been finished."""
+        self._repositories: dict[str, Repository | None] = {} if self._last is None else dict(self._last.repositories)
+        """Those within the root that have an index."""
         self._record: Record = lambda _changes: None
         self._skip: Callable[[bytes], bool] = lambda _path: False
         self._observed: set[bytes] | None = None
@@ -81,6 +125,10 @@ class Baseline:
 
         Where such a file has the bytes again that the index knows, git takes it for unchanged within the second.
         """
+        self._seen: set[bytes] = set()
+        """Files of which it is known, since the last look, what they were or that they were not there."""
+        self._moved: set[int] = set()
+        """Inodes, as git has them, of recorded files that are not at their places any more."""
 
     @property
     def is_complete(self) -> bool:
@@ -100,44 +148,73 @@ class Baseline:
         """
         self.rules.refresh()
         self._record, self._skip = record, skip
-        if not self._complete:
+        self._moved.clear()
+        time = clock_ns()
+        anew = self._last is None
+        if anew:
             self._start_anew()
         if self._observed is None:
             self._observed = set(self._store.written())
         found = Found()
-        waiting = [self._root]
-        done: set[str] = set()
-        while waiting:
-            scope = waiting.pop(0)
-            if scope in done:
-                continue
-            if len(done) > MAX_NESTED:
-                found.left_out.append(f"{scope}: too many repositories in {self._root}")
-                break
-            done.add(scope)
-            waiting += self._look(scope, found)
-        self._finish()
+        looks = self._list_all(found)
+        self._moved |= _moved_in(looks)
+        self._seen = {name for look in looks for name in self._leave_skipped(look, found)}
+        for look in looks:
+            (self._begin if look.first else self._compare)(look, found)
+        if anew:
+            self._close_gaps()
+        self._finish(time, found)
         return found
 
+    def _list_all(self, found: Found) -> list[Look]:
+        """List the files of the repository of the root, and of those within it."""
+        looks: list[Look] = []
+        waiting = [self._root]
+        while waiting:
+            scope = waiting.pop(0)
+            if looks and not os.path.isdir(scope):
+                continue
+            if len(looks) > MAX_NESTED:
+                found.left_out.append(f"{scope}: too many repositories in {self._root}")
+                found.hidden.update(os.fsencode(each) for each in (scope, *waiting) if each not in self._repositories)
+                break
+            look = self._list(scope, found)
+            looks.append(look)
+            nested = [os.path.join(look.index.top, os.fsdecode(path)) for path in look.listing.nested]
+            waiting += sorted(nested, key=lambda each: each not in self._repositories)
+        return looks
+
     def _start_anew(self) -> None:
-        """Remove the remains of an unfinished baseline."""
+        """Remove the remains of another baseline."""
         self._indexes.clear()
         self._store.restart()
         shutil.rmtree(self._directory, ignore_errors=True)
         os.makedirs(self._directory, mode=0o700)
 
-    def _finish(self) -> None:
-        if not self._complete:
-            write_private(os.path.join(self._directory, _COMPLETE), b"")
-            self._complete = True
+    def _close_gaps(self) -> None:
+        """Note what has become of recorded files while there was no baseline, as nobody's."""
+        for path in self._store.written():
+            with suppress(OSError, TooLargeError):
+                last = self._store.writes(path)[-1].after
+                item = self.load(path, _algorithm_of(last, self.algorithm))
+                now = None if item is None else item.version
+                if last != now:
+                    self._keep([] if item is None else [item], [])
+                    self._store.record([(path, last, now)], None, "", "")
+
+    def _finish(self, time: int, found: Found) -> None:
+        top = self._indexes[self._root].top
+        last = LastLook(top, dict(self._repositories), frozenset(found.hidden), time)
+        last.save(os.path.join(self._directory, _LAST_LOOK), self._last)
+        self._last = last
 
     def observe(self, path: bytes, loaded: Loaded | None) -> Change | None:
         """Return the change from the last record of `path` to `loaded`, its contents now; keep the bytes.
 
         None where it does not, or where the file is not to be recorded.
         """
-        if self._complete and not self._indexes:
-            self._open(self._root)
+        if self._last is not None and not self._indexes:
+            self._open_all()
         before = self._store.current(path, _UNKNOWN)
         if before is _UNKNOWN:
             index = self._index_of(path)
@@ -145,15 +222,20 @@ class Baseline:
                 return None
             name = _below(path, index)
             before = index.entry(name)
-            if before is None and (loaded is None or not index.lists(name)):
+            if before is None and loaded is None:
+                self._seen.add(path)
+                return None
+            if before is None and not index.lists(name):
                 return None
         after = None if loaded is None else loaded.version
+        known = self._is_known(path, before)
+        self._seen.add(path)
         if before == after:
             return None
         self._keep([] if loaded is None else [loaded], [] if before is None else [before])
         if self._observed is not None:
             self._observed.add(path)
-        return Change(path, before, after)
+        return Change(path, before, after, known)
 
     def records(self, paths: Sequence[bytes]) -> bool:
         """Return whether each of the files `paths` is recorded, by now or by the next look.  GitError, OSError."""
@@ -169,14 +251,15 @@ class Baseline:
 
     def directories(self) -> set[bytes]:
         """Return the absolute names of the directories in which files are recorded.  GitError, OSError."""
-        self._open(self._root)
-        return {directory for index in self._indexes.values() for directory in index.directories()}
+        self._open_all()
+        indexes = [index for scope, index in self._indexes.items() if os.path.isdir(scope)]
+        return {directory for index in indexes for directory in index.directories()}
 
     def text(self, digest: str) -> bytes | None:
         """Return the bytes of `digest`, None where they are not there any more."""
         data = self._store.get(digest)
         if data is None:
-            self._open(self._root)
+            self._open_all()
             for index in self._indexes.values():
                 with suppress(GitError):
                     data = index.blobs([digest]).get(digest)
@@ -187,36 +270,76 @@ class Baseline:
     def committed(self) -> dict[bytes, Version | None]:
         """Return the files that differ from the last commit, with their versions in it.  GitError."""
         index = self._indexes[self._root]
-        return {_absolute(path, index): version for path, version in index.committed().items()}
+        return {index.prefix + path: version for path, version in index.committed().items()}
 
     # --- One repository ---
 
-    def _look(self, scope: str, found: Found) -> list[str]:
-        """Look at the files of the repository `scope`; return those within it."""
+    def _list(self, scope: str, found: Found) -> Look:
+        """List the files of the repository `scope`; let it go on with those within it that are none any more."""
         index = self._open(scope)
-        first = not index.exists
-        if first and not (self._complete or index.copy_users_index()):
-            index.clear()
+        first = self._last is None
         index.set_rules(self._rule_lines(index))
-        listing = index.changes()
-        if first and index.converts(listing.unknown):
-            index.clear()
+        listing = self._list_first(index) if first else index.changes()
+        nested = [path for path in listing.nested if os.path.lexists(os.path.join(index.prefix, path, b".git"))]
+        listing = replace(listing, nested=nested)
+        for other in sorted(self._repositories):
+            if other != scope and self._around(other) == scope and _below(os.fsencode(other), index) not in nested:
+                self._take_over(other)
+        return Look(index, first, listing, self._recorded(index, listing, found))
+
+    def _list_first(self, index: Index) -> Listing:
+        """Let `index` have the files whose bytes the user's repository keeps, and list all others."""
+        if self._lends(index) and index.copy_users_index():
             listing = index.changes()
-        paths = self._recorded(index, listing, found)
-        if first and not self._complete:
-            self._begin(index, paths, found)
-        else:
-            # A repository within the root that was not there before is new with all its files.
-            self._compare(index, listing, paths, found)
-        nested = [os.path.join(index.top, os.fsdecode(path)) for path in listing.nested]
-        return [path for path in nested if os.path.lexists(os.path.join(path, ".git"))]
+            if not index.converts(listing.unknown):
+                return listing
+        index.clear()
+        return index.changes()
+
+    def _lends(self, index: Index) -> bool:
+        """Whether the repository of `index` keeps its objects when its directory is deleted."""
+        repository, root = index.repository, self._indexes[self._root]
+        if repository is None or index is root:
+            return repository is not None
+        inside = f"{repository.common}/"
+        outside = root.repository is not None and inside.startswith(f"{root.repository.common}/")
+        return outside or not inside.startswith(f"{self._root}/")
+
+    def _around(self, scope: str) -> str:
+        """Return the innermost repository around the repository `scope`."""
+        found = (each for each in self._repositories if scope.startswith(f"{each}/"))
+        return max(found, key=len, default=self._root)
+
+    def _take_over(self, scope: str) -> None:
+        """Let the repository around `scope`, which is none any more or is ignored, go on with its files."""
+        index = self._open(scope)
+        files = {index.prefix + path: version for path, version in index.entries()}
+        new = {name: version for name, version in files.items() if self._store.current(name, _UNKNOWN) is _UNKNOWN}
+        lacking = self._store.lacking(version.digest for version in new.values())
+        for start in range(0, len(lacking), _CHUNK):
+            self._store.put(index.blobs(lacking[start : start + _CHUNK]).items())
+        self._store.set_current(new.items())
+        self._moved |= index.moved()
+        if self._observed is not None:
+            self._observed.update(files)
+        del self._indexes[scope], self._repositories[scope]
+        shutil.rmtree(index.directory, ignore_errors=True)
+
+    def _open_all(self) -> None:
+        for scope in (self._root, *self._repositories):
+            self._open(scope)
 
     def _open(self, scope: str) -> Index:
         index = self._indexes.get(scope)
         if index is None:
-            index = Index(os.path.join(self._directory, _name(scope, self._root)), scope, self._environ)
+            repository = find_repository(scope)
+            if scope != self._root and (repository is None or repository.top != scope):
+                repository = self._repositories.get(scope)
+            index = Index(os.path.join(self._directory, _name(scope, self._root)), scope, self._environ, repository)
             index.open()
             self._indexes[scope] = index
+            if scope != self._root:
+                self._repositories[scope] = repository
         return index
 
     def _rule_lines(self, index: Index) -> bytes:
@@ -225,7 +348,12 @@ class Baseline:
 
     def _recorded(self, index: Index, listing: Listing, found: Found) -> list[bytes]:
         """Return those paths of `listing` that may be recorded, and drop the others from `index`."""
-        observed = [_below(path, index) for path in self._observed or () if _is_of(path, index)]
+        inner = [index.prefix + path + b"/" for path in listing.nested]
+        observed = [
+            _below(path, index)
+            for path in self._observed or ()
+            if self._index_of(path) is index and not path.startswith(tuple(inner))
+        ]
         names = {
             path: os.fsdecode(name)
             for path in (*listing.changed, *listing.unknown, *observed)
@@ -233,13 +361,45 @@ class Baseline:
         }
         excluded = self.rules.excluded(names.values())
         index.drop([path for path in listing.changed if names.get(path) in excluded])
+        found.hidden.update(index.prefix + path for path in listing.ignored)
+        found.hidden.update(map(os.fsencode, excluded))
         return [path for path, name in names.items() if name not in excluded]
 
-    def _begin(self, index: Index, paths: Sequence[bytes], found: Found) -> None:
-        """Take `paths` into `index` as they are."""
-        files = self._within_limits(index, paths, found)
+    def _leave_skipped(self, look: Look, found: Found) -> Iterator[bytes]:
+        """Yield the skipped files that are new; hide those that may have been there."""
+        for name in (look.index.prefix + path for path in look.listing.unknown):
+            if self._skip(name):
+                if self._is_known(name, None):
+                    yield name
+                else:
+                    found.hidden.add(name)
+
+    def _is_known(self, path: bytes, before: Version | None) -> bool:
+        """Whether `path` was `before` at the last look, or since: for None, that it was not there."""
+        if path in self._seen:
+            return True
+        if self._last is None or self._last.hid(path):
+            return False
+        if before is not None:
+            return True
+        inode = inode_of_older(path, self._last.time)
+        return inode is None or inode in self._moved
+
+    def _begin(self, look: Look, found: Found) -> None:
+        """Take the files of the first `look` as they are."""
+        index = look.index
+        try:
+            files = self._within_limits(look, found)
+        except LimitError:
+            if self._lends(index) or not index.copy_users_index():
+                raise
+            # Now, if its directory is deleted, what was committed is lost.
+            listing = index.changes()
+            look = replace(look, listing=listing, paths=self._recorded(index, listing, found))
+            files = self._within_limits(look, found)
         index.update(list(files))
-        if len(files) > _CHUNK and (stored := index.stored_digests()):
+        gone = [path for path in look.paths if path not in files]
+        if self._lends(index) and len(files) > _CHUNK and (stored := index.stored_digests()):
             # After a file was checked out with other line ends its blob may have those of the disk, or not.
             for path, version in index.entries():
                 if version.digest in stored:
@@ -252,80 +412,108 @@ class Baseline:
             try:
                 item = load(name, index.algorithm, is_regular)
             except (OSError, TooLargeError) as error:
-                found.left_out.append(_why(name, error))
+                found.leave_out(name, error)
+                item = None
+            if item is None:
+                gone.append(path)
                 continue
-            if item is not None:
-                versions[path] = item.version
-                loaded.append((name, item))
-                size += len(item.data) + _ITEM_BYTES
-                if size > _BATCH_BYTES:
-                    self._store.begin_with(loaded)
-                    loaded, size = [], 0
+            versions[path] = item.version
+            loaded.append((name, item))
+            size += len(item.data) + _ITEM_BYTES
+            if size > _BATCH_BYTES:
+                self._store.begin_with(loaded)
+                loaded, size = [], 0
         self._store.begin_with(loaded)
+        # Of the user's index; also what the user has deleted and not committed.
+        index.drop(gone)
         # A file may have been written since the index took it.
         self._store.set_current((index.prefix + path, versions[path]) for path in index.differing(versions))
 
-    def _within_limits(self, index: Index, paths: Sequence[bytes], found: Found) -> dict[bytes, bool]:
-        """Return those of `paths` that can be recorded, and whether each is a regular file.
+    def _within_limits(self, look: Look, found: Found) -> dict[bytes, bool]:
+        """Return those files of `look` that can be recorded, and whether each is a regular file.
 
         Add the others to `found`.  LimitError for too much of them.
         """
-        if len(paths) > MAX_FILES:
-            raise LimitError(f"it has {len(paths)} files, and {MAX_FILES} are the limit")
+        if len(look.paths) > MAX_FILES:
+            raise LimitError(f"it has {len(look.paths)} files, and {MAX_FILES} are the limit")
         result: dict[bytes, bool] = {}
         total = 0
-        for path in paths:
-            name = index.prefix + path
+        for path in look.paths:
+            name = look.index.prefix + path
             try:
                 status = os.lstat(name)
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            if path in look.listing.changed and _is_behind_link(name):
                 continue
             reason = _why_not(name, status)
             if reason is None:
                 result[path] = stat.S_ISREG(status.st_mode)
                 total += status.st_size
             else:
-                found.left_out.append(_why(name, reason))
+                found.leave_out(name, reason)
         if total > MAX_TOTAL_BYTES:
             raise LimitError(f"its files have {total >> 20} MiB, and {MAX_TOTAL_BYTES >> 20} are the limit")
         return result
 
-    def _compare(self, index: Index, listing: Listing, paths: Sequence[bytes], found: Found) -> None:
-        """Add the changes among `paths` to `found`, and take them into `index`."""
-        lost: set[bytes] = set()
+    def _compare(self, look: Look, found: Found) -> None:
+        """Add the changes in `look` to `found`, and take its files into the index."""
+        index, paths = look.index, look.paths
+        there: list[bytes] = []
+        gone: list[bytes] = []
         for start in range(0, len(paths), _CHUNK):
-            chunk = paths[start : start + _CHUNK]
             loaded: list[Loaded] = []
             changes: list[Change] = []
-            for path in chunk:
-                name = _absolute(path, index)
+            for path in paths[start : start + _CHUNK]:
+                name = index.prefix + path
+                before = self._store.current(name, look.listing.changed.get(path))
                 try:
-                    item = load(name, index.algorithm)
+                    item = self.load(name, _algorithm_of(before, index.algorithm))
                 except (OSError, TooLargeError) as error:
-                    found.left_out.append(_why(name, error))
-                    lost.add(path)
+                    # What it is now will not be known when it can be recorded again.
+                    gone.append(path)
+                    if self._is_newer(name):
+                        found.leave_out(name, error)
+                    found.hidden.add(name)
                     continue
-                before = self._store.current(name, listing.changed.get(path))
-                after = None if item is None else item.version
-                if before != after:
-                    changes.append(Change(name, before, after))
+                (gone if item is None else there).append(path)
+                change = Change(name, before, None if item is None else item.version)
+                if change.before != change.after:
+                    change = replace(change, known=self._is_known(name, before))
+                    changes.append(change)
                     if item is not None:
                         loaded.append(item)
+                    if not change.known and self._is_newer(name):
+                        found.left_out.append(_why(name, UnknownBeforeError()))
             self._keep(loaded, [change.before for change in changes if change.before], len(paths) > _MANY)
             self._record(changes)
-            found.changes += changes
+            found.changes += [change for change in changes if change.known]
         # Last: files that the index takes for unchanged are not read again.
-        index.update([path for path in paths if path not in lost])
+        index.update(there)
+        index.drop(gone)
         if self._observed:
             self._observed.difference_update(index.prefix + path for path in paths)
+
+    def load(self, name: bytes, algorithm: str = "") -> Loaded | None:
+        """Return the file `name`, with a digest by `algorithm` or that of the root; None also for one behind a link.
+
+        TooLargeError, OSError.
+        """
+        return None if _is_behind_link(name) else load(name, algorithm or self.algorithm)
+
+    def _is_newer(self, name: bytes) -> bool:
+        """Return whether the file `name` has been changed since the last look, in any way."""
+        with suppress(OSError):
+            return self._last is None or os.lstat(name).st_ctime_ns >= self._last.time
+        return False
 
     def _keep(self, after: Sequence[Loaded], before: Sequence[Version], sparingly: bool = False) -> None:
         """Keep the bytes of `after`, and those of `before` as long as they can be had."""
         items = {item.version.digest: item.data for item in after}
         lacking = self._store.lacking(version.digest for version in before)
         if sparingly:
-            there = items.keys() - set().union(*(index.unavailable(items) for index in self._indexes.values()))
-            items = {digest: data for digest, data in items.items() if digest not in there}
+            for index in filter(self._lends, self._indexes.values()):
+                items = {digest: items[digest] for digest in index.unavailable(items)}
         else:
             for index in self._indexes.values():
                 got = index.blobs([digest for digest in lacking if digest not in items])
@@ -342,30 +530,43 @@ class Baseline:
 Record = Callable[[Sequence[Change]], None]
 """Keeps changes for good."""
 
-_COMPLETE = "complete"
-"""The name of a file that says that the first baseline has been finished."""
+_LAST_LOOK = "last-look"
+"""The name of the file for the last look."""
+
+_SHA256_DIGITS = 64
 
 _UNKNOWN = Version("", 0)
-
-
-def _absolute(path: bytes, index: Index) -> bytes:
-    return index.prefix + path
 
 
 def _below(path: bytes, index: Index) -> bytes:
     return os.path.relpath(path, os.fsencode(index.top))
 
 
-def _is_of(path: bytes, index: Index) -> bool:
-    """Return whether the file `path` is in the repository of `index`, or in none as that is."""
-    repository = find_repository(os.fsdecode(os.path.dirname(path)))
-    return (repository and repository.top) == (index.repository and index.repository.top)
+def _moved_in(looks: Sequence[Look]) -> set[int]:
+    """Return the inodes of the files that may have other names now, if `looks` found any new names."""
+    if not any(look.listing.unknown for look in looks):
+        return set()
+    found: set[int] = set()
+    for look in looks:
+        if not look.first and any(not os.path.lexists(look.index.prefix + path) for path in look.listing.changed):
+            found |= look.index.moved()
+    return found
+
+
+def _is_behind_link(name: bytes) -> bool:
+    """Return whether a directory above the file `name` is a link by now."""
+    directory = os.path.dirname(name)
+    return os.path.realpath(directory) != directory
+
+
+def _algorithm_of(version: Version | None, otherwise: str) -> str:
+    """Return by which algorithm `version` has its digest."""
+    return otherwise if version is None else "sha256" if len(version.digest) == _SHA256_DIGITS else "sha1"
 
 
 def _name(scope: str, root: str) -> str:
     """Return the name of the directory for the index of `scope`."""
-    below = os.path.relpath(scope, root)
-    return "root" if below == "." else "in-" + below.encode("utf-8", "surrogateescape").hex()[:200]
+    return "root" if scope == root else f"in-{hashlib.sha256(os.fsencode(scope)).hexdigest()[:32]}"
 
 
 def _why_not(path: bytes, status: os.stat_result) -> Exception | None:

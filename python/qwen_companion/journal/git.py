@@ -15,6 +15,7 @@ import signal
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 
 from qwen_companion.errors import CompanionError
 from qwen_companion.frozen import frozen
@@ -46,6 +47,9 @@ _NO_CONVERSION = b"* -text -eol -crlf -filter -ident -working-tree-encoding\n"
 
 _CONVERTS = re.compile(rb"(?<![-!\w])(?:text|eol|crlf|filter|ident|working-tree-encoding)\b")
 
+_STAMPS = re.compile(rb"([^\0]+)\0  ctime: .*\n  mtime: .*\n  dev: .*\tino: (\d+)\n  uid: .*\n  size: .*\n")
+"""An entry with what the index has of the file's status."""
+
 _GITLINK = "160000"
 _MODES = {"100644": FILE, "100755": EXECUTABLE, "120000": LINK}
 
@@ -67,12 +71,13 @@ class Repository:
 class Listing:
     """Differences from the index: `changed` with the index's entries, and `unknown` paths, relative to the top.
 
-    `nested` are directories with a repository of their own.
+    `nested` are directories with a repository of their own.  `ignored` are files, and directories for all in them.
     """
 
     changed: dict[bytes, Version | None]
     unknown: list[bytes]
     nested: list[bytes]
+    ignored: list[bytes]
 
 
 def find_repository(directory: str) -> Repository | None:
@@ -100,10 +105,10 @@ def _line(path: str) -> str:
 class Index:
     """An index of ours in a directory of its own, over the files below `scope`.  All methods wait for git."""
 
-    def __init__(self, directory: str, scope: str, environ: Mapping[str, str]) -> None:
-        """`scope` is the true name of a directory, in a repository of the user's or in none."""
+    def __init__(self, directory: str, scope: str, environ: Mapping[str, str], repository: Repository | None) -> None:
+        """`scope` is the true name of a directory, in the user's `repository` or in none."""
         self.directory = directory
-        self.repository = find_repository(scope)
+        self.repository = repository
         self.top = self.repository.top if self.repository else scope
         self.prefix = os.fsencode(self.top).rstrip(b"/") + b"/"
         below = os.fsencode(os.path.relpath(scope, self.top))
@@ -124,11 +129,6 @@ class Index:
         """That state: inode and time of change of the index file; None while there is no such file."""
 
     # --- Making it ---
-
-    @property
-    def exists(self) -> bool:
-        """Whether there is an index from an earlier time."""
-        return os.path.isfile(os.path.join(self.directory, "index"))
 
     def open(self) -> None:
         """Make the directory ready, with the index as it was left.  GitError, OSError."""
@@ -178,13 +178,15 @@ class Index:
         return True
 
     def _read_settings(self) -> dict[str, str]:
-        if self.repository is None:
+        if self.repository is None or not os.path.isdir(self.repository.directory):
             return {}
         names = (*(name.partition(".")[2] for name in _COPIED), "autocrlf", "eol", "attributesfile")
         pattern = rf"^(core\.({'|'.join(names)})|extensions\.objectformat)$"
-        place = [f"--git-dir={self.repository.directory}", f"--work-tree={self.top}"]
+        own = self.repository.directory
+        # The work tree that it names need not be there.
+        command = [f"--git-dir={own}", f"--work-tree={own}", "config", "-z", "--get-regexp", pattern]
         # Without our own settings, which would be found in place of the user's.
-        output = self._call([*place, "config", "-z", "--get-regexp", pattern], cwd=self.top, good=(0, 1), options=())
+        output = self._call(command, cwd=own, good=(0, 1), options=())
         found: dict[str, str] = {}
         for entry in output.split(b"\0"):
             name, _, value = os.fsdecode(entry).partition("\n")
@@ -246,6 +248,8 @@ class Index:
 
     def changes(self) -> Listing:
         """Return the differences of the disk from the index."""
+        # First: of rules that change just now, a file may be ignored and unknown, but must not be neither.
+        ignored = self._ignored()
         changed: dict[bytes, Version | None] = {}
         for path, mode, digest in self._raw("diff-files", "--raw", "-z", "--abbrev=64", "--ignore-submodules=all"):
             changed[path] = None if mode is None else Version(digest, mode)
@@ -256,7 +260,17 @@ class Index:
                 nested.append(path[:-1])
             else:
                 unknown.append(path)
-        return Listing(changed, unknown, nested)
+        return Listing(changed, unknown, nested, ignored)
+
+    def _ignored(self) -> list[bytes]:
+        options = ("-z", "--others", "--ignored", "--exclude-standard", "--directory")
+        found = _items(self._git("ls-files", *options, "--", *self._pathspec))
+        # A directory that is listed for its contents only comes right before them.
+        return [
+            path.rstrip(b"/")
+            for path, following in pairwise([*found, b""])
+            if not (path.endswith(b"/") and following.startswith(path))
+        ]
 
     def _raw(self, *command: str) -> Iterator[tuple[bytes, int | None, str]]:
         """The path, and the mode and digest on the left side, of each entry of a raw difference."""
@@ -323,8 +337,13 @@ class Index:
             if b"%o %b 0\t%b" % (version.mode, version.digest.encode(), path) not in entries
         ]
 
+    def moved(self) -> set[int]:
+        """Return the inodes of files in the index that have gone, or have another name by now."""
+        entries = _STAMPS.findall(self._stored("ls-files", "-z", "--debug", "--", *self._pathspec))
+        return {int(inode) for path, inode in entries if not os.path.lexists(self.prefix + path)}
+
     def _entries(self, *paths: bytes) -> Iterator[tuple[bytes, Version]]:
-        for line in _items(self._git("ls-files", "-z", "-s", "--", *paths)):
+        for line in _items(self._stored("ls-files", "-z", "-s", "--", *paths)):
             entry, _, path = line.partition(b"\t")
             mode, digest, _ = os.fsdecode(entry).split(" ")
             if mode in _MODES:
@@ -336,7 +355,7 @@ class Index:
         if self.repository is None or not wanted:
             return set(wanted)
         data = "".join(f"{digest}\n" for digest in wanted).encode()
-        output = self._git("cat-file", "--batch-check=%(objectname) %(objecttype)", raw=data)
+        output = self._stored("cat-file", "--batch-check=%(objectname) %(objecttype)", raw=data)
         return {line.split(" ")[0] for line in output.decode().splitlines() if line.endswith(" missing")}
 
     def stored_digests(self) -> set[str]:
@@ -354,7 +373,7 @@ class Index:
         found: dict[str, bytes] = {}
         if self.repository is None or not digests:
             return found
-        output = self._git("cat-file", "--batch", raw="".join(f"{digest}\n" for digest in digests).encode())
+        output = self._stored("cat-file", "--batch", raw="".join(f"{digest}\n" for digest in digests).encode())
         position = 0
         while position < len(output):
             end = output.index(b"\n", position)
@@ -385,6 +404,11 @@ class Index:
             raw = b"".join(path + b"\0" for path in data)
         place = [f"--git-dir={self.directory}", f"--work-tree={self.top}"]
         return self._call([*self._settings, *place, *command], cwd=self.top, data=raw)
+
+    def _stored(self, *command: str | bytes, raw: bytes = b"") -> bytes:
+        """Return what git says of the index and of objects; the work tree need not be there."""
+        place = [f"--git-dir={self.directory}", f"--work-tree={self.directory}"]
+        return self._call([*place, *command], cwd=self.directory, data=raw)
 
     def _call(
         self,

@@ -20,7 +20,7 @@ from qwen_companion.journal.places import key_of, state_directory
 from qwen_companion.journal.rules import RecordRules
 from qwen_companion.journal.store import SeenRow, Store, StoreError, TurnRow, Write
 from qwen_companion.journal.subscriptions import SHELL_TOOL
-from qwen_companion.journal.versions import Loaded, TooLargeError, load
+from qwen_companion.journal.versions import Loaded, TooLargeError
 from qwen_companion.processes import has_ended
 
 UNDO = "undo"
@@ -195,6 +195,11 @@ class Record:
         true = os.path.join(os.path.realpath(directory), name)
         return os.fsencode(true) if true.startswith(self._true.rstrip("/") + "/") else None
 
+    def _told_name(self, path: str) -> bytes | None:
+        """Return the name of `path` in the record, also where a directory above it has become a link since."""
+        name = os.fsencode(os.path.join(self._true, os.path.relpath(path, self.root)))
+        return name if self._store.is_known(name) else self.name_in(path)
+
     def name_out(self, path: bytes) -> str | None:
         """Return `path` as Emacs has it; None for a name that is no text."""
         try:
@@ -255,7 +260,7 @@ class Record:
             change = self._baseline.observe(path, loaded)
             if change is not None:
                 self._keep([change], _always(cause))
-            return change is not None
+            return change is not None and change.known
 
     def claim(self, path: bytes, loaded: Loaded | None, turn: int | None = None) -> bool:
         """Record that Emacs has written `loaded` to `path`, in the `turn` of an undo or in none.
@@ -274,16 +279,16 @@ class Record:
     def _keep(self, changes: Sequence[Change], choose: Chooser) -> None:
         by_cause: dict[Cause, list[Change]] = {}
         for change, cause in zip(changes, choose([change.path for change in changes]), strict=True):
-            by_cause.setdefault(cause, []).append(change)
+            by_cause.setdefault(cause if change.known else NOBODY, []).append(change)
+            if cause.tool in _FOUND:
+                self._stamps[change.path] = _stamp(change.path)
         for cause, its in by_cause.items():
             rows = [(change.path, change.before, change.after) for change in its]
             self._store.record(rows, cause.turn, cause.tool, cause.agent)
-            if cause.tool in _FOUND:
-                self._stamps.update((change.path, _stamp(change.path)) for change in its)
 
     def look(self, path: bytes) -> Loaded | None:
         """Return the file at `path`, in the form to record.  TooLargeError, OSError."""
-        return load(path, self._baseline.algorithm)
+        return self._baseline.load(path)
 
     def end(self, turn: int, time: int) -> bool:
         """Record that `turn` ended at `time`, or forget it if it changed nothing; return whether it is kept."""
@@ -452,7 +457,7 @@ class Record:
 
     def text(self, path: str, scope: Scope) -> tuple[Net, bool]:
         """Return the change of `path` in `scope`, and whether the disk has it as it was afterwards.  RecordError."""
-        name = self.name_in(path)
+        name = self._told_name(path)
         if name is None:
             raise RecordError("the file is not below the root")
         if scope.kind == "commit":
@@ -503,7 +508,7 @@ class Record:
 
     def mark(self, number: int, path: str | None, hunks: Sequence[str], seen: bool) -> None:
         """Note that the user has `seen` of a turn: `hunks` of the file `path`, or all of it, or of all its files."""
-        name = None if path is None else self.name_in(path)
+        name = None if path is None else self._told_name(path)
         for each in self._store.paths([number]) if name is None else [name]:
             row = self._seen(number, each)
             if hunks:

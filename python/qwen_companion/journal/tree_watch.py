@@ -56,7 +56,7 @@ class TreeWatch(InotifyWatch):
                 number = inotify.add(name, sum(_MASK))
                 if number is not None:
                     numbers[number] = self._names[number] = directory
-                complete = complete and number is not None and inotify.is_local(name)
+                complete = complete and number is not None and system.is_local(name)
             for number in before - numbers.keys():
                 inotify.remove(number)
             grown = not numbers.keys() <= before

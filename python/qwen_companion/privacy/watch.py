@@ -77,7 +77,7 @@ class DiskWatch(InotifyWatch):
                 # One that is not there is an entry of the one above.
                 complete = complete and ctypes.get_errno() in (errno.ENOENT, errno.ENOTDIR)
                 continue
-            complete = complete and inotify.is_local(directory)
+            complete = complete and system.is_local(directory)
             watched[number] = entries | (watched.get(number) or set())
         for file in dependencies.contents:
             with suppress(OSError, ValueError):

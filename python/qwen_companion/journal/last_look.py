@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What was left out of the record at the last look at a root; where it is found later, it is not new.
+
+That a file is found for the first time does not show that somebody has made it since: rules may have hidden it, it may
+have been too large, or it was renamed from such a place.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+
+from qwen_companion.frozen import frozen
+from qwen_companion.inotify import is_local, library
+from qwen_companion.journal.git import Repository, write_private
+
+
+@frozen
+class LastLook:
+    """A look at a root, begun at `time`, in ns, in the repository with the work tree `top`.
+
+    `repositories` are those within the root, by their directories.  `hidden` are absolute names of files that were left
+    out and may have been there; one of a directory stands for all in it.
+    """
+
+    top: str
+    repositories: Mapping[str, Repository | None]
+    hidden: frozenset[bytes]
+    time: int
+
+    def hid(self, path: bytes) -> bool:
+        """Return whether `path` was left out, or may have been."""
+        above: bytes = path
+        while above not in self.hidden:
+            path, above = above, os.path.dirname(above)
+            if above == path:
+                return False
+        return True
+
+    def save(self, file: str, before: LastLook | None) -> None:
+        """Keep it in `file`, which has `before`.  OSError."""
+        if before is None or (self.top, self.repositories, self.hidden) != (
+            before.top,
+            before.repositories,
+            before.hidden,
+        ):
+            repositories = {name: value and asdict(value) for name, value in self.repositories.items()}
+            hidden = [os.fsdecode(path) for path in self.hidden]
+            write_private(f"{file}.new", json.dumps([self.top, repositories, hidden]).encode())
+            os.replace(f"{file}.new", file)
+        os.utime(file, ns=(self.time, self.time))
+
+
+def load_last_look(file: str) -> LastLook | None:
+    """Return what is kept in `file`, None where that is nothing."""
+    with suppress(OSError, ValueError, TypeError, AttributeError):
+        with open(file, "rb") as kept:
+            top, repositories, hidden = json.load(kept)
+            time = os.fstat(kept.fileno()).st_mtime_ns
+        found = {name: value and Repository(**value) for name, value in repositories.items()}
+        return LastLook(top, found, frozenset(os.fsencode(path) for path in hidden), time)
+    return None
+
+
+def clock_ns() -> int:
+    """Return the time by the clock that files get their times from."""
+    return time.clock_gettime_ns(_CLOCK_REALTIME_COARSE) if sys.platform == "linux" else time.time_ns()
+
+
+def inode_of_older(path: bytes, moment: int) -> int | None:
+    """Return the inode of the file `path`, as git has it, if the file was made before `moment`, under whatever name.
+
+    None where that is not known, as on a network, where others' clocks count; and of a file with several names.
+    """
+    try:
+        status = os.lstat(path)
+        if status.st_nlink > 1 or (sys.platform == "linux" and not is_local(os.fsdecode(os.path.dirname(path)))):
+            return None
+    except OSError:
+        return None
+    return status.st_ino & 0xFFFFFFFF if _birth_ns(path, status) < moment else None
+
+
+def _birth_ns(path: bytes, status: os.stat_result) -> int:
+    """Return when the file with that `status` was made, or else when it was changed last, which is later."""
+    known = getattr(status, "st_birthtime", None)
+    if known is not None:
+        return int(known * 1_000_000_000)
+    if sys.platform == "linux":
+        found = ctypes.create_string_buffer(256)
+        with suppress(AttributeError):
+            failed = library().statx(_AT_FDCWD, path, _AT_SYMLINK_NOFOLLOW, _STATX_BTIME, found)
+            mask = ctypes.c_uint32.from_buffer(found).value
+            if not failed and mask & _STATX_BTIME:
+                seconds = ctypes.c_int64.from_buffer(found, _BTIME).value
+                return seconds * 1_000_000_000 + ctypes.c_uint32.from_buffer(found, _BTIME + 8).value
+    return status.st_ctime_ns
+
+
+_CLOCK_REALTIME_COARSE = 5
+_AT_FDCWD, _AT_SYMLINK_NOFOLLOW, _STATX_BTIME = -100, 0x100, 0x800
+_BTIME = 80
+"""Where the time of birth is in the structure of statx(2)."""
