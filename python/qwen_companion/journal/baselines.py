@@ -291,7 +291,7 @@ class Baseline:
         """Let `index` have the files whose bytes the user's repository keeps, and list all others."""
         if self._lends(index) and index.copy_users_index():
             listing = index.changes()
-            if not index.converts(listing.unknown):
+            if not index.converts((*listing.unknown, *listing.ignored)):
                 return listing
         index.clear()
         return index.changes()

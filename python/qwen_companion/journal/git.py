@@ -466,6 +466,4 @@ def _file_converts(path: str | bytes) -> bool:
         lines = read_start(os.fsdecode(path), 1024 * 1024).splitlines()
     except OSError:
         return False
-    return any(
-        _CONVERTS.search(line.partition(b" ")[2] or line.partition(b"\t")[2]) for line in lines if line[:1] != b"#"
-    )
+    return any(_CONVERTS.search(b" ".join(line.split(None, 1)[1:])) for line in lines if line[:1] != b"#")

@@ -178,6 +178,24 @@ def test_bytes_are_those_of_the_disk_whatever_attributes_say(project: Project, a
     assert project.before("sub/a.txt", turn) == original
 
 
+@pytest.mark.parametrize(
+    "attributes",
+    [b"*.txt\ttext merge=union", b'"*.txt"\ttext diff', b"[attr]t\ttext diff\n*.txt\tt"],
+)
+@pytest.mark.parametrize("place", [".gitattributes", "sub/.gitattributes", ".git/info/attributes", "ignored"])
+def test_a_text_that_git_converts_has_the_bytes_of_the_disk(project: Project, attributes: bytes, place: str) -> None:
+    if place == "ignored":
+        project.write(".git/info/exclude", b".gitattributes\n")
+        place = ".gitattributes"
+    project.write(place, attributes + b"\n")
+    project.commit(**{"sub/a_txt": b"one\r\ntwo\r\n"})
+    turn = project.begin()
+    project.write("sub/a.txt", b"one\r\n2\r\n")
+    project.scan(turn)
+    assert project.kinds(turn) == {"sub/a.txt": "modified"}
+    assert project.before("sub/a.txt", turn) == b"one\r\ntwo\r\n"
+
+
 def test_no_filter_program_runs(project: Project) -> None:
     project.write(".gitattributes", b"*.bin filter=lfs diff=lfs merge=lfs -text\n")
     project.write("a.bin", b"large\n")
