@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from qwen_companion.domain import ChangedFile
@@ -141,9 +142,12 @@ class Project:
                 assert now is not None
                 assert now.data == net.after.data
                 os.unlink(net.path)
+                with suppress(OSError):
+                    os.removedirs(os.path.dirname(net.path))
         for net in nets:
-            if net.before is not None:
-                path = net.previous or net.path
+            path = net.previous or net.path
+            # What is not recorded may be in its place.
+            if net.before is not None and not os.path.isdir(path):
                 os.makedirs(os.path.dirname(path), exist_ok=True)
                 if net.before.version.mode == LINK:
                     os.symlink(net.before.data, path)

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Random work of an agent and of the user, undone and brought back, compared with a model that attributes each line."""
+"""Random work of an agent and of the user, undone and brought back.
+
+Of texts it is compared with a model that attributes each line; of trees, with copies of them.
+"""
 
 from __future__ import annotations
 
 import os
 import random
+import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import hypothesis
@@ -174,3 +179,124 @@ def test_all_that_an_agent_did_can_be_undone_and_all_that_the_user_did_stays(tmp
     for _ in range(steps):
         model.step()
     model.check_all()
+
+
+PLACES = ("", "src", "data", "data/in", "nest", "nest/deep", "other")
+NAMES = ("a", "b", "run.log", "big.csv")
+RULES = (b"\n", b"data/\n", b"*.log\n", b"/data/*\n!/data/a\n", b"*.csv\nnest/\n", b"b\n")
+
+
+class Trees:
+    """A project whose agent does to files, rules and repositories whatever it likes."""
+
+    def __init__(self, project: Project, source: random.Random) -> None:
+        self.project = project
+        self.random = source
+        self.count = 0
+        for _ in range(30):
+            self.write()
+        project.git("add", "--all")
+        project.git("commit", "--quiet", "--allow-empty", "--message=x")
+        for place in ("nest", "nest/deep"):
+            self.begin_repository(place)
+        # The user's work that is not committed.
+        for _ in range(5):
+            self.random.choice([self.write, self.delete, self.rules])()
+
+    def path(self) -> Path:
+        """Return the place of a file, there or not."""
+        return self.project.root / self.random.choice(PLACES) / self.random.choice(NAMES)
+
+    def directory(self) -> Path:
+        """Return a directory below the root, there or not."""
+        return self.project.root / self.random.choice(PLACES[1:])
+
+    def begin_repository(self, place: str) -> None:
+        """Make the directory `place` a repository in which some files are committed."""
+        directory = self.project.root / place
+        directory.mkdir(parents=True, exist_ok=True)
+        self.project.git("init", "--quiet", cwd=directory)
+        for name in ("a", "run.log"):
+            if (directory / name).is_file():
+                self.project.git("add", "--force", name, cwd=directory)
+        self.project.git("commit", "--quiet", "--allow-empty", "--message=x", cwd=directory)
+
+    def work(self) -> None:
+        """Do something to the tree; what is not possible is not done."""
+        kinds = [self.write, self.write, self.delete, self.rename, self.rename_directory, self.remove_directory]
+        kinds += [self.link, self.rules, self.rules, self.damage, self.become_repository]
+        with suppress(OSError, shutil.Error):
+            self.random.choice(kinds)()
+
+    def write(self) -> None:
+        self.count += 1
+        path = self.path()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # In place, or as another file with its name.
+        if self.random.random() < 0.5:
+            path.unlink(missing_ok=True)
+        path.write_bytes(b"%d\n" % self.count * self.random.randrange(4))
+
+    def delete(self) -> None:
+        self.path().unlink()
+
+    def rename(self) -> None:
+        self.path().rename(self.path())
+
+    def rename_directory(self) -> None:
+        self.directory().rename(self.directory())
+
+    def remove_directory(self) -> None:
+        shutil.rmtree(self.directory())
+
+    def link(self) -> None:
+        path = self.random.choice([self.path, self.directory])()
+        path.symlink_to(self.random.choice(["a", "nowhere", "../other"]))
+
+    def rules(self) -> None:
+        place = self.random.choice(["", "nest/", ".git/info/"])
+        name = "exclude" if place.startswith(".git") else self.random.choice([".gitignore", ".qwenignore"])
+        (self.project.root / place / name).write_bytes(self.random.choice(RULES))
+
+    def damage(self) -> None:
+        (self.directory() / ".git/HEAD").unlink()
+
+    def become_repository(self) -> None:
+        directory = self.directory()
+        if directory.is_dir() and not (directory / ".git").exists():
+            self.project.git("init", "--quiet", cwd=directory)
+
+    def turn(self) -> None:
+        """Do a turn, undo it, and compare."""
+        turn = self.project.begin()
+        before, recorded = self.project.tree(), self.recorded()
+        for _ in range(self.random.randrange(1, 8)):
+            self.work()
+            if self.random.random() < 0.3:
+                self.project.scan(turn)
+        if self.random.random() < 0.2:
+            self.project.reopen()
+        self.project.end(turn)
+        after = self.project.tree()
+        self.project.undo(turn)
+        self.project.scan(None)
+        now = self.project.tree()
+        for name in before.keys() | after.keys() | now.keys():
+            assert now.get(name) in (before.get(name), after.get(name)), name
+            in_the_way = name not in now and (self.project.root / name).is_dir()
+            assert name not in recorded or now.get(name) == before[name] or in_the_way, name
+
+    def recorded(self) -> set[str]:
+        """Return the files that the record has, as its indexes list them."""
+        baseline = self.project.record._baseline  # pyright: ignore[reportPrivateUsage]
+        indexes = baseline._indexes.values()  # pyright: ignore[reportPrivateUsage]
+        names = {os.fsdecode(index.prefix + path) for index in indexes for path, _ in index.entries()}
+        return {os.path.relpath(name, self.project.root) for name in names}
+
+
+def test_a_turn_that_is_undone_leaves_each_file_as_it_was_or_untouched(tmp_path: Path) -> None:
+    # Ten turns, and a hundred with the profile of `make fuzz`.
+    turns = hypothesis.settings().max_examples // 10
+    trees = Trees(Project(tmp_path), random.Random(os.environ.get("FUZZ_SEED", "1")))  # noqa: S311 - not for secrets
+    for _ in range(turns):
+        trees.turn()
