@@ -201,7 +201,8 @@ class Trees:
             self.begin_repository(place)
         # The user's work that is not committed.
         for _ in range(5):
-            self.random.choice([self.write, self.delete, self.rules])()
+            with suppress(OSError):
+                self.random.choice([self.write, self.delete, self.rules])()
 
     def path(self) -> Path:
         """Return the place of a file, there or not."""
@@ -255,7 +256,7 @@ class Trees:
 
     def rules(self) -> None:
         place = self.random.choice(["", "nest/", ".git/info/"])
-        name = "exclude" if place.startswith(".git") else self.random.choice([".gitignore", ".qwenignore"])
+        name = "exclude" if place.startswith(".git") else ".gitignore"
         (self.project.root / place / name).write_bytes(self.random.choice(RULES))
 
     def damage(self) -> None:
