@@ -332,7 +332,14 @@ def test_keys_undo_what_an_agent_did_and_bring_it_back(stage: Stage) -> None:
     edited, new_notes = GREETING.replace('"hello "', '"good day "'), NOTES.replace("pears", "plums")
     stage.start_emacs(greeting, forms=(FREE,))
     stage.start_cli()
-    (stage.sandbox.project / "change.sh").write_text("sed -i s/pears/plums/ notes.txt; echo made > made.txt\n")
+    # What the agent's command brings to light was there before.
+    ignore, precious = (stage.sandbox.project / name for name in (".gitignore", "data/precious.csv"))
+    ignore.write_text("data/\n")
+    precious.parent.mkdir()
+    precious.write_text("1,2\n")
+    (stage.sandbox.project / "change.sh").write_text(
+        "sed -i s/pears/plums/ notes.txt; echo made > made.txt; echo '# nothing' > .gitignore\n"
+    )
     stage.script_change(greeting, edited)
     run(stage, "sh change.sh")
     ask(stage, "greet and buy plums", "All done.")
@@ -359,11 +366,13 @@ def test_keys_undo_what_an_agent_did_and_bring_it_back(stage: Stage) -> None:
     stage.emacs.eval(by_hand)
     at(stage, "Qwen Code")
     stage.screen.keys("k")
-    stage.screen.wait_for("change back 2 files, delete made.txt? (y or n)")
+    stage.screen.wait_for("change back 3 files, delete made.txt? (y or n)")
     stage.screen.keys("y")
     holds(stage, made, None)
     holds(stage, greeting, GREETING + "# by hand\n")
     holds(stage, notes, NOTES)
+    holds(stage, ignore, "data/\n")
+    assert precious.read_text() == "1,2\n"
     # That is a turn of its own, which is undone.
     shown(stage, 'you  Undo "greet')
     at(stage, 'you  Undo "greet')
