@@ -53,6 +53,7 @@
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-undo)
 (require 'qwen-companion-untrusted)
+(require 'qwen-companion-visible)
 
 (defface qwen-companion-changes-turn
   '((t :inherit bold))
@@ -133,6 +134,8 @@ The cdr is a list of files, or a string, the reason why there is none.")
   "The comments that have not been sent.")
 (defvar-local qwen-companion-changes--items nil
   "The items in the buffer in order: (KEY SIGNATURE . MARKER).")
+(defvar-local qwen-companion-changes--unmarked nil
+  "Where point was when an update had changed the marked lines, or nil.")
 (defvar-local qwen-companion-changes--arrows nil
   "Non-nil when the signs of headings can be displayed.")
 (defvar-local qwen-companion-changes--timer nil
@@ -650,27 +653,31 @@ Of very many files, some come in a moment."
     (when (< qwen-companion-changes--room 0)
       (qwen-companion-changes--update-soon qwen-companion-changes--pause))
     (unless (qwen-companion-changes--drawn-p wanted)
-      (let ((inhibit-read-only t)
-            (places (mapcar
-                     (lambda (window)
-                       (list window
-                             (qwen-companion-changes--place (window-point window))
-                             (and (< (point-min) (window-start window))
-                                  (qwen-companion-changes--place (window-start window)))))
-                     (get-buffer-window-list nil nil t)))
-            (point (qwen-companion-changes--place (point)))
-            (before (mapcar #'car qwen-companion-changes--items)))
-        (with-silent-modifications
-          (qwen-companion-changes--replace-items wanted)
-          (qwen-companion-changes--show-all-comments))
-        (qwen-companion-untrusted-show-bidi-controls)
-        (set-buffer-modified-p nil)
-        (goto-char (qwen-companion-changes--position point before))
-        (pcase-dolist (`(,window ,point ,start) places)
-          (set-window-point window (qwen-companion-changes--position point before))
-          (when start
-            (set-window-start window
-                              (qwen-companion-changes--position start before) t)))))))
+      (let ((marked (qwen-companion-changes--marked-text)))
+        (qwen-companion-visible-redraw
+         #'qwen-companion-changes--bounds
+         (lambda ()
+           (let ((inhibit-read-only t))
+             (with-silent-modifications
+               (qwen-companion-changes--replace-items wanted)
+               (qwen-companion-changes--show-all-comments))
+             (qwen-companion-untrusted-show-bidi-controls)
+             (set-buffer-modified-p nil))))
+        (unless (equal marked (qwen-companion-changes--marked-text))
+          (deactivate-mark)
+          (setq qwen-companion-changes--unmarked (point)))))))
+
+(defun qwen-companion-changes--marked-text ()
+  "Return the text of the active region, or nil."
+  (and (use-region-p)
+       (buffer-substring-no-properties (region-beginning) (region-end))))
+
+(defun qwen-companion-changes--bounds ()
+  "Return the items in the buffer as (KEY START . END)."
+  (cl-loop for (item next) on qwen-companion-changes--items
+           collect (cons (car item)
+                         (cons (marker-position (cddr item))
+                               (if next (marker-position (cddr next)) (point-max))))))
 
 (defun qwen-companion-changes--same-p (item old)
   "Return non-nil when ITEM is drawn as it should be, as OLD."
@@ -733,43 +740,6 @@ Items that stay are not touched."
 (defun qwen-companion-changes--key-at (position)
   "Return the key of the item at POSITION, or nil."
   (car (qwen-companion-changes--item-at position)))
-
-(defun qwen-companion-changes--place (position)
-  "Return the place of POSITION as (KEY LINES COLUMN), or nil."
-  (when-let* ((item (qwen-companion-changes--item-at position)))
-    (save-excursion
-      (goto-char position)
-      (list (car item)
-            (count-lines (cddr item) (line-beginning-position))
-            (current-column)))))
-
-(defun qwen-companion-changes--position (place before)
-  "Return the position of PLACE now.
-BEFORE are the keys of the items there were.  If that of PLACE has gone,
-it is the nearest one."
-  (pcase-let* ((`(,key ,lines ,column) place)
-               (item (assoc key qwen-companion-changes--items)))
-    (cond
-     ((null key) (point-min))
-     (item
-      (let ((end (cl-loop for (this next) on qwen-companion-changes--items
-                          when (eq this item)
-                          return (if next (cddr next) (point-max)))))
-        (save-excursion
-          (goto-char (cddr item))
-          (forward-line lines)
-          (when (>= (point) end)
-            (goto-char (max (cddr item) (1- end)))
-            (forward-line 0))
-          (move-to-column column)
-          (point))))
-     (t
-      (let ((rest (member key before)))
-        (or (cl-some (lambda (key)
-                       (when-let* ((item (assoc key qwen-companion-changes--items)))
-                         (marker-position (cddr item))))
-                     (append (reverse (butlast before (length rest))) rest))
-            (point-min)))))))
 
 (defun qwen-companion-changes--changed (paths)
   "Update the visible part of PATHS, a list of files, or of all files if t."
@@ -1090,6 +1060,8 @@ to happen.  \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-bring-b
   "Undo each change at point or in the region; restore it if UNDO is nil."
   (when (eq 'commit qwen-companion-changes--scope)
     (user-error "The journal has no turn for this; v t shows the turns"))
+  (when (eql (point) (cl-shiftf qwen-companion-changes--unmarked nil))
+    (user-error "The marked lines have just changed; look at what is shown now"))
   (cond
    ((use-region-p)
     (let ((start (region-beginning)) (end (region-end)))

@@ -699,80 +699,26 @@ Point, the mark and the windows stay at the items they are at."
   (let* ((items (qwen-companion-inspector--items))
          (text (mapconcat #'cdr items "")))
     (unless (equal-including-properties text qwen-companion-inspector--drawn)
-      (let ((point (qwen-companion-inspector--place (point)))
-            (mark (and (mark t) (qwen-companion-inspector--place (mark t))))
-            (windows (mapcar #'qwen-companion-inspector--window-places
-                             (get-buffer-window-list nil nil t)))
-            (before (mapcar #'car qwen-companion-inspector--places))
-            (inhibit-read-only t))
-        (erase-buffer)
-        (insert text)
-        (restore-buffer-modified-p nil)
-        (setq qwen-companion-inspector--drawn text
-              qwen-companion-inspector--places
-              (let ((start (point-min)))
-                (cl-loop for (key . text) in items
-                         for end = (+ start (length text))
-                         collect (cons key (cons start end))
-                         do (setq start end))))
-        (goto-char (qwen-companion-inspector--position point before))
-        (when mark
-          (set-marker (mark-marker)
-                      (qwen-companion-inspector--position mark before)))
-        (pcase-dolist (`(,window ,point ,start) windows)
-          (set-window-point
-           window (qwen-companion-inspector--position point before))
-          (set-window-start
-           window (qwen-companion-inspector--position start before) t))))))
-
-(defun qwen-companion-inspector--window-places (window)
-  "Return WINDOW and the places of its point and its start."
-  (list window
-        (qwen-companion-inspector--place (window-point window))
-        ;; The top stays the top.
-        (when (< (point-min) (window-start window))
-          (qwen-companion-inspector--place (window-start window)))))
-
-(defun qwen-companion-inspector--place (position)
-  "Return the place of POSITION as (KEY LINES COLUMN), nil without an item."
-  (pcase-let ((`(,key ,start . ,_) (qwen-companion-inspector--at position)))
-    (when key
-      (save-excursion
-        (goto-char position)
-        (list key
-              (count-lines start (line-beginning-position))
-              (current-column))))))
+      (qwen-companion-visible-redraw
+       (lambda () qwen-companion-inspector--places)
+       (lambda ()
+         (let ((inhibit-read-only t))
+           (erase-buffer)
+           (insert text))
+         (restore-buffer-modified-p nil)
+         (setq qwen-companion-inspector--drawn text
+               qwen-companion-inspector--places
+               (let ((start (point-min)))
+                 (cl-loop for (key . text) in items
+                          for end = (+ start (length text))
+                          collect (cons key (cons start end))
+                          do (setq start end)))))))))
 
 (defun qwen-companion-inspector--at (position)
   "Return the item at POSITION as (KEY START . END), or nil."
   (or (cl-find-if (lambda (place) (< position (cddr place)))
                   qwen-companion-inspector--places)
       (car (last qwen-companion-inspector--places))))
-
-(defun qwen-companion-inspector--position (place before)
-  "Return the position of PLACE in the text that has just been drawn.
-That of nil is the top.
-BEFORE are the keys of the items there were.  If that of PLACE has gone,
-it is the nearest that is still there."
-  (pcase-let* ((`(,key ,lines ,column) place)
-               (found (assoc key qwen-companion-inspector--places)))
-    (cond
-     ((null key) (point-min))
-     (found
-      (save-excursion
-        (goto-char (cadr found))
-        (forward-line lines)
-        (when (>= (point) (cddr found))
-          (goto-char (max (cadr found) (1- (cddr found))))
-          (forward-line 0))
-        (move-to-column column)
-        (point)))
-     (t
-      (let ((rest (member key before)))
-        (or (cl-some (lambda (key)
-                       (cadr (assoc key qwen-companion-inspector--places)))
-                     (append rest (reverse (butlast before (length rest)))))
-            (point-min)))))))
 
 ;;; Commands
 

@@ -423,6 +423,59 @@ A text that is nil removes the line."
       (qwen-companion-changes-test-settle)
       (should (= tick (buffer-chars-modified-tick))))))
 
+(defun qwen-companion-changes-test--mark (from to)
+  "Mark the lines from the one with FROM up to the one with TO, without it."
+  (qwen-companion-changes-test-goto from)
+  (push-mark (point) t t)
+  (qwen-companion-changes-test-goto to)
+  (set-window-point nil (point)))
+
+(ert-deftest qwen-companion-changes-test-news-leave-the-region-on-its-lines ()
+  "What is undone by its key is what was marked, whatever came above or within."
+  (qwen-companion-changes-test--with-hunks
+    (let ((transient-mark-mode t))
+      (qwen-companion-changes-test-goto "Prompt of one")
+      (let ((view (qwen-companion-changes--await-view
+                   (qwen-companion-changes--group-of "one") (expand-file-name "a.txt"))))
+        (qwen-companion-changes-test--mark "@@ -17," "@@ -32,")
+        (let ((marked (buffer-substring-no-properties (region-beginning) (region-end))))
+          ;; A turn above, and a note at the first hunk, which is drawn anew.
+          (qwen-companion-changes-test-turn "two" '(("b.txt" "x\n")) :end nil)
+          (qwen-companion-backend-call
+           'journal-seen
+           (list :turn "one" :path (expand-file-name "a.txt") :seen t
+                 :hunks (list (qwen-companion-changes-file-key
+                               view (car (qwen-companion-changes-file-changes view))))))
+          (qwen-companion-changes-test-settle)
+          (should (string-search "@@ -2,7 +2,7 @@ seen" (qwen-companion-changes-test-text)))
+          (should (use-region-p))
+          (should (equal marked (buffer-substring-no-properties
+                                 (region-beginning) (region-end))))))
+      (qwen-companion-changes-test-press "k")
+      (should (equal (qwen-companion-changes-test--new 5 "five" 35 nil)
+                     (qwen-companion-changes-test-bytes "a.txt"))))))
+
+(ert-deftest qwen-companion-changes-test-lines-that-change-while-they-are-marked ()
+  "Nothing is undone where the marked lines have become others."
+  (qwen-companion-changes-test--with-hunks
+    (let ((transient-mark-mode t)
+          (text (qwen-companion-changes-test--new 2 "two" 5 "five" 20 "twenty" 35 nil)))
+      (qwen-companion-changes-test--mark "-5" " 6")
+      ;; The agent goes on in the same file and turn.
+      (qwen-companion-changes-test-write "a.txt" text)
+      (puthash (cons "one" (expand-file-name "a.txt"))
+               (cons qwen-companion-changes-test--old text)
+               qwen-companion-changes-test-texts)
+      (qwen-companion-journal-on-turns
+       (list :turns (list (car qwen-companion-changes-test-turns))))
+      (qwen-companion-changes-test-settle)
+      (should (string-search "+two" (qwen-companion-changes-test-text)))
+      (should-not (use-region-p))
+      (should (string-match-p "marked lines have just changed"
+                              (cadr (should-error (qwen-companion-changes-test-press "k")
+                                                  :type 'user-error))))
+      (should (equal text (qwen-companion-changes-test-bytes "a.txt"))))))
+
 ;;; Very many files
 
 (defun qwen-companion-changes-test--files (added)
