@@ -448,6 +448,21 @@ debugger: its backtrace would show the secret."
 
 ;;; Calling
 
+(defun qwen-companion-backend-wait (done seconds)
+  "Wait until the function DONE returns non-nil, SECONDS at most.
+Return its value.  For commands only; it can be quit."
+  (let ((end (+ (float-time) seconds))
+        (steps 0)
+        value)
+    (while (and (not (setq value (funcall done)))
+                (< (float-time) end))
+      ;; What arrives ends a wait.  It is handled a moment later by timers
+      ;; of `epc', which do not.
+      (if (accept-process-output nil (if (> steps 0) 0.001 0.05))
+          (setq steps 50)
+        (cl-decf steps)))
+    value))
+
 (defun qwen-companion-backend-call (method payload)
   "Call METHOD of the Python process with PAYLOAD, a property list.
 Return non-nil when the call was sent; answers come as calls of their own."

@@ -74,7 +74,8 @@ asked for, GENERATION the differences there have been."
 (defun qwen-companion-changes-file-request (file)
   "Return the journal request for FILE, a property list."
   (list :root (qwen-companion-changes-file-root file)
-        :path (qwen-companion-changes-file-path file)
+        :files (list (list :path (qwen-companion-changes-file-path file)
+                           :previous (qwen-companion-changes-file-from file)))
         :scope (qwen-companion-changes-file-scope file)
         :turn (qwen-companion-changes-file-turn file)
         :session (qwen-companion-changes-file-session file)))
@@ -90,30 +91,35 @@ Earlier texts stay until then."
      'journal-texts (qwen-companion-changes-file-request file)
      (lambda (reply)
        (if (/= request (qwen-companion-changes-file-asked file))
-           (qwen-companion-journal-drop-texts reply)
+           (qwen-companion-journal-drop-texts
+            (qwen-companion-journal-reply-texts reply))
          (qwen-companion-changes-file--loaded file reply callback))))))
 
 (defun qwen-companion-changes-file--loaded (file reply callback)
   "Read the texts of FILE in REPLY and have them compared.
 CALLBACK is as in `qwen-companion-changes-file-load'."
-  (if-let* ((reason (qwen-companion-journal-error reply)))
-      (qwen-companion-changes-file--end file 'failed callback reason)
-    (let ((before (qwen-companion-journal-take-bytes
-                   (qwen-companion-journal-reply-before-file reply)))
-          (after (qwen-companion-journal-take-bytes
-                  (qwen-companion-journal-reply-after-file reply)))
-          (same nil))
+  (if-let* ((reason (or (qwen-companion-journal-reply-error reply)
+                        (qwen-companion-texts-error
+                         (car (qwen-companion-journal-reply-texts reply))))))
+      (qwen-companion-changes-file--end
+       file 'failed callback (qwen-companion-journal-sentence reason))
+    (let* ((texts (car (qwen-companion-journal-reply-texts reply)))
+           (before (qwen-companion-journal-take-bytes
+                    (qwen-companion-texts-before-file texts)))
+           (after (qwen-companion-journal-take-bytes
+                   (qwen-companion-texts-after-file texts)))
+           (same nil))
       (setq same (and (qwen-companion-changes-file-difference file)
                       (equal before (qwen-companion-changes-file-before file))
                       (equal after (qwen-companion-changes-file-after file))))
       (setf (qwen-companion-changes-file-before-mode file)
-            (qwen-companion-journal-reply-before-mode reply)
+            (qwen-companion-texts-before-mode texts)
             (qwen-companion-changes-file-after-mode file)
-            (qwen-companion-journal-reply-after-mode reply)
+            (qwen-companion-texts-after-mode texts)
             (qwen-companion-changes-file-from file)
-            (qwen-companion-journal-reply-from reply)
+            (qwen-companion-texts-from texts)
             (qwen-companion-changes-file-mixed file)
-            (qwen-companion-journal-reply-mixed reply)
+            (qwen-companion-texts-mixed texts)
             (qwen-companion-changes-file-before file) before
             (qwen-companion-changes-file-after file) after)
       (cond
@@ -287,7 +293,7 @@ CODING is how the file is decoded; CALLBACK is as in
 CODING is how its bytes are decoded."
   (let* ((path (qwen-companion-changes-file-path file))
          (from (qwen-companion-changes-file-from file))
-         (path (if (and from (not (file-exists-p path)) (file-exists-p from))
+         (path (if (and from (not (file-attributes path)) (file-attributes from))
                    from
                  path))
          (visiting (find-buffer-visiting path)))
@@ -474,12 +480,13 @@ become of it, see `qwen-companion-undo-run'."
          (after-mode (qwen-companion-changes-file-after-mode file))
          (result
           (cdar (qwen-companion-undo-run
-                 (list (make-qwen-companion-undo-step
-                        :root (qwen-companion-changes-file-root file)
-                        :path (qwen-companion-changes-file-path file)
-                        :base base :target target
-                        :base-mode (and base (or after-mode before-mode))
-                        :target-mode (and target (or after-mode before-mode))))
+                 (list (cons (qwen-companion-changes-file-path file)
+                             (make-qwen-companion-undo-step
+                              :root (qwen-companion-changes-file-root file)
+                              :path (qwen-companion-changes-file-path file)
+                              :base base :target target
+                              :base-mode (and base (or after-mode before-mode))
+                              :target-mode (and target (or after-mode before-mode)))))
                  turn label (not undo)))))
     (when (memq result '(written unsaved same))
       (qwen-companion-changes-file--note file difference list undo))

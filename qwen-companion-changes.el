@@ -534,6 +534,8 @@ They are as in `qwen-companion-changes--wanted-items'."
         (let ((view (make-qwen-companion-changes-file
                      :root (qwen-companion-changes--group-root group)
                      :path path
+                     :from (qwen-companion-changed-file-from
+                            (qwen-companion-changes--shown-file group path))
                      :scope (qwen-companion-changes--group-scope group)
                      :turn (qwen-companion-changes--group-turn group)
                      :session (qwen-companion-changes--group-session group))))
@@ -804,12 +806,15 @@ If it is being loaded, wait for that, unless ANY is non-nil."
 
 (defun qwen-companion-changes--await-ready (view)
   "Wait a moment while VIEW is being loaded; signal a `user-error' if it still is."
-  (let ((end (+ (float-time) qwen-companion-changes--patience)))
-    (while (and (eq 'loading (qwen-companion-changes-file-state view))
-                (< (float-time) end))
-      (accept-process-output nil 0.02))
-    (when (eq 'loading (qwen-companion-changes-file-state view))
-      (user-error "Still comparing; try again in a moment"))))
+  (qwen-companion-changes--wait-for view qwen-companion-changes--patience)
+  (when (eq 'loading (qwen-companion-changes-file-state view))
+    (user-error "Still comparing; try again in a moment")))
+
+(defun qwen-companion-changes--wait-for (view seconds)
+  "Wait while VIEW is being loaded, SECONDS at most."
+  (qwen-companion-backend-wait
+   (lambda () (not (eq 'loading (qwen-companion-changes-file-state view))))
+   seconds))
 
 (defun qwen-companion-changes--current-view (view)
   "Return VIEW if its text at point is current; otherwise signal an error.
@@ -1120,15 +1125,13 @@ to happen.  \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-bring-b
                            (if undo "Undo" "Bring back") (length changes)
                            (if (cdr changes) "s" "") name))))
       (qwen-companion-changes--update)
-      (qwen-companion-changes--report (list (cons path result)) undo))))
+      (qwen-companion-changes--report (list (cons path result)) undo 1))))
 
 (defun qwen-companion-changes--act-on-files (group path undo)
   "Undo each change of PATH in GROUP, or restore it if UNDO is nil.
 PATH nil means all files of GROUP."
   (let* ((files (if path
-                    (list (cl-find path (qwen-companion-changes--group-files group)
-                                   :key #'qwen-companion-changed-file-path
-                                   :test #'equal))
+                    (list (qwen-companion-changes--shown-file group path))
                   (qwen-companion-changes--all-files group)))
          (paths (mapcar #'qwen-companion-changed-file-path files))
          (kinds (mapcar #'qwen-companion-changed-file-kind files)))
@@ -1138,21 +1141,18 @@ PATH nil means all files of GROUP."
      paths (if undo "undo" "bring back")
      (and (or (null path) (memq (if undo 'added 'deleted) kinds))
           (qwen-companion-changes--plan group files undo)))
-    (let* ((steps (mapcar (lambda (path)
-                            (qwen-companion-changes--step group path undo))
-                          paths))
-           (turn (qwen-companion-changes--turn-of group paths))
-           (results (qwen-companion-undo-run
-                     steps turn
-                     (format "%s %s" (if undo "Undo" "Bring back")
-                             (if path
-                                 (file-name-nondirectory
-                                  (qwen-companion-untrusted-path path))
-                               (qwen-companion-changes--title group)))
-                     (not undo))))
+    (let ((results (qwen-companion-undo-files
+                    (qwen-companion-changes--request group) files
+                    (qwen-companion-changes--turn-of group paths)
+                    (format "%s %s" (if undo "Undo" "Bring back")
+                            (if path
+                                (file-name-nondirectory
+                                 (qwen-companion-untrusted-path path))
+                              (qwen-companion-changes--title group)))
+                    (not undo))))
       (qwen-companion-changes--reload paths)
       (qwen-companion-changes--update)
-      (qwen-companion-changes--report results undo))))
+      (qwen-companion-changes--report results undo (length files)))))
 
 (defun qwen-companion-changes--all-files (group)
   "Return all files of GROUP, those that were seen too."
@@ -1245,32 +1245,45 @@ file, only see whether there is one."
             (qwen-companion-changes--title group)
             (string-join (nreverse parts) ", "))))
 
-(defun qwen-companion-changes--step (group path undo)
-  "Return the step to undo PATH of GROUP, or bring it back if UNDO is nil."
-  (qwen-companion-undo-step-from-reply
-   (qwen-companion-changes--group-root group) path
-   (qwen-companion-journal-await
-    'journal-texts
-    (list :root (qwen-companion-changes--group-root group)
-          :path path
-          :scope (qwen-companion-changes--group-scope group)
-          :turn (qwen-companion-changes--group-turn group)
-          :session (qwen-companion-changes--group-session group)))
-   (not undo)))
+(defun qwen-companion-changes--request (group)
+  "Return the part of the journal that GROUP shows, as in a request."
+  (list :root (qwen-companion-changes--group-root group)
+        :scope (qwen-companion-changes--group-scope group)
+        :turn (qwen-companion-changes--group-turn group)
+        :session (qwen-companion-changes--group-session group)))
 
-(defun qwen-companion-changes--report (results undo)
-  "Display a message about RESULTS of `qwen-companion-undo-run'.
+(defun qwen-companion-changes--shown-file (group path)
+  "Return the file PATH of GROUP."
+  (cl-find path (qwen-companion-changes--all-files group)
+           :key #'qwen-companion-changed-file-path :test #'equal))
+
+(defun qwen-companion-changes--step (group path)
+  "Return the step to undo PATH of GROUP."
+  (qwen-companion-undo-step-from-texts
+   (qwen-companion-changes--group-root group)
+   (car (qwen-companion-journal-reply-texts
+         (qwen-companion-journal-await
+          'journal-texts
+          (append (qwen-companion-changes--request group)
+                  (list :files (list (qwen-companion-undo-wanted-file
+                                      (qwen-companion-changes--shown-file
+                                       group path))))))))
+   nil))
+
+(defun qwen-companion-changes--report (results undo count)
+  "Display a message about RESULTS of `qwen-companion-undo-run', of COUNT files.
 UNDO is non-nil if they were to be undone.  Show a buffer with conflicts."
   (let* ((done (cl-count 'written results :key #'cdr))
          (unsaved (rassq 'unsaved results))
          (conflicts (cl-remove 'conflict results :key #'cdr :test-not #'eq))
          (kept (cl-remove-if-not (lambda (result) (stringp (cdr result))) results))
+         (left (- count (length results)))
          (parts
           (delq nil
                 (list
                  (when (> done 0)
                    (format "%s%s" (if undo "Undone" "Brought back")
-                           (if (cdr results) (format " in %d files" done) "")))
+                           (if (> count 1) (format " in %d files" done) "")))
                  (when unsaved
                    (format "%s in %s, which is not saved"
                            (if undo "undone" "brought back")
@@ -1282,16 +1295,13 @@ UNDO is non-nil if they were to be undone.  Show a buffer with conflicts."
                            (if (cdr conflicts) "them" "it")
                            (qwen-companion-changes--names conflicts)))
                  (when kept
-                   (format "left alone: %s"
-                           (mapconcat
-                            (lambda (result)
-                              (format "%s (%s)"
-                                      (file-name-nondirectory
-                                       (qwen-companion-untrusted-path (car result)))
-                                      (qwen-companion-untrusted-line (cdr result))))
-                            (seq-take kept 3) ", "))))))
+                   (qwen-companion-changes--left-alone kept))
+                 (when (> left 0)
+                   (format "stopped, %d file%s left as %s: the same key goes on"
+                           left (if (= left 1) "" "s") (if (= left 1) "it is" "they are"))))))
          (text (string-join parts "; ")))
-    (when (cl-every (lambda (result) (eq 'same (cdr result))) results)
+    (when (and (= left 0)
+               (cl-every (lambda (result) (eq 'same (cdr result))) results))
       (user-error (if undo "This is undone already; u brings it back"
                     "This is not undone; k undoes it")))
     (when-let* ((buffer (and conflicts (find-buffer-visiting (caar conflicts)))))
@@ -1300,6 +1310,23 @@ UNDO is non-nil if they were to be undone.  Show a buffer with conflicts."
     (if (and kept (not (or unsaved conflicts (> done 0))))
         (user-error "%s" (concat (upcase (substring text 0 1)) (substring text 1)))
       (message "%s" (concat (upcase (substring text 0 1)) (substring text 1))))))
+
+(defun qwen-companion-changes--left-alone (kept)
+  "Return in words which files were left alone; KEPT has the reason for each.
+Of many, all are in the log of messages."
+  (let ((lines (mapcar (lambda (result)
+                         (format "%s (%s)"
+                                 (file-name-nondirectory
+                                  (qwen-companion-untrusted-path (car result)))
+                                 (qwen-companion-untrusted-line (cdr result))))
+                       kept))
+        (most 3))
+    (concat "left alone: " (string-join (seq-take lines most) ", ")
+            (when (length> lines most)
+              (let ((inhibit-message t))
+                (dolist (line lines)
+                  (message "Left alone: %s" line)))
+              (format " and %d more, see *Messages*" (- (length lines) most))))))
 
 (defun qwen-companion-changes--names (results)
   "Return the names of the files in RESULTS, a few of them."
@@ -1428,7 +1455,7 @@ PATH nil stands for any file."
   "Compare the file at point with its text before the turn, in Ediff."
   (interactive nil qwen-companion-changes-mode)
   (pcase-let* ((`(,group . ,path) (qwen-companion-changes--file-at-point))
-               (step (qwen-companion-changes--step group path t))
+               (step (qwen-companion-changes--step group path))
                (windows (current-window-configuration)))
     (when (qwen-companion-undo-step-binary step)
       (user-error "%s is not a text" (qwen-companion-untrusted-path path)))
@@ -1479,7 +1506,7 @@ PATH nil stands for any file."
                (proposed (or (qwen-companion-journal-proposed-text path turn)
                              (user-error "No proposal for %s is known in this turn"
                                          (qwen-companion-untrusted-path path))))
-               (step (qwen-companion-changes--step group path t))
+               (step (qwen-companion-changes--step group path))
                (written (qwen-companion-disk-unix-text
                          (decode-coding-string (or (qwen-companion-undo-step-base step) "")
                                                'utf-8))))
@@ -1520,11 +1547,8 @@ What is undone is left out."
 
 (defun qwen-companion-changes--await-view (group path)
   "Return the view of PATH in GROUP when it is loaded."
-  (let ((view (qwen-companion-changes--view group path))
-        (end (+ (float-time) 10)))
-    (while (and (eq 'loading (qwen-companion-changes-file-state view))
-                (< (float-time) end))
-      (accept-process-output nil 0.05))
+  (let ((view (qwen-companion-changes--view group path)))
+    (qwen-companion-changes--wait-for view 10)
     (unless (memq (qwen-companion-changes-file-state view) '(ready binary))
       (user-error "%s: %s" (qwen-companion-untrusted-path path)
                   (or (qwen-companion-changes-file-reason view)

@@ -161,7 +161,8 @@ One that failed has an error text."
           (assq-delete-all id qwen-companion-journal--requests))
     (if callback
         (funcall callback payload)
-      (qwen-companion-journal-drop-texts payload)))
+      (qwen-companion-journal-drop-texts
+       (qwen-companion-journal-reply-texts payload))))
   nil)
 
 (defun qwen-companion-journal-fail-all ()
@@ -173,11 +174,10 @@ One that failed has an error text."
   "Call METHOD of the journal with PAYLOAD and return the answer.
 Signal a `user-error' with the reason when there is none, after LIMIT
 seconds at the latest.  For commands only: it waits."
-  (let ((reply nil)
-        (end (+ (float-time) (or limit qwen-companion-journal--limit))))
+  (let ((reply nil))
     (qwen-companion-journal-ask method payload (lambda (answer) (setq reply answer)))
-    (while (and (not reply) (< (float-time) end))
-      (accept-process-output nil 0.05))
+    (qwen-companion-backend-wait (lambda () reply)
+                                 (or limit qwen-companion-journal--limit))
     (cond
      ((not reply)
       (user-error "The companion does not answer; try again in a moment"))
@@ -188,9 +188,13 @@ seconds at the latest.  For commands only: it waits."
 (defun qwen-companion-journal-error (reply)
   "Return the error text of REPLY, as a sentence without its period, or nil."
   (when-let* ((text (qwen-companion-journal-reply-error reply)))
-    (let ((text (qwen-companion-untrusted-line text)))
-      (concat (upcase (substring text 0 (min 1 (length text))))
-              (substring text (min 1 (length text)))))))
+    (qwen-companion-journal-sentence text)))
+
+(defun qwen-companion-journal-sentence (text)
+  "Return TEXT, an untrusted error text, as a sentence without its period."
+  (let ((text (qwen-companion-untrusted-line text)))
+    (concat (upcase (substring text 0 (min 1 (length text))))
+            (substring text (min 1 (length text))))))
 
 ;;; Bytes
 
@@ -206,13 +210,75 @@ seconds at the latest.  For commands only: it waits."
              (buffer-string))
       (delete-file file))))
 
-(defun qwen-companion-journal-drop-texts (reply)
-  "Delete the files of REPLY unread."
-  (dolist (file (list (qwen-companion-journal-reply-before-file reply)
-                      (qwen-companion-journal-reply-after-file reply)))
-    (when (and file (qwen-companion-backend-spool)
-               (qwen-companion-untrusted-in-directory-p file (qwen-companion-backend-spool)))
-      (delete-file file))))
+(defun qwen-companion-journal-drop-texts (list)
+  "Delete the files of LIST, the texts of a reply, unread."
+  (dolist (texts list)
+    (dolist (file (list (qwen-companion-texts-before-file texts)
+                        (qwen-companion-texts-after-file texts)))
+      (when (and file (qwen-companion-backend-spool)
+                 (qwen-companion-untrusted-in-directory-p file (qwen-companion-backend-spool)))
+        (delete-file file)))))
+
+;;; Texts of many files
+
+(cl-defstruct (qwen-companion-journal-texts (:copier nil))
+  "Texts of many files, a part of which is asked for at a time.
+PART is the part of the journal, as in a request.  FILES are those that
+have not come yet, as in the request `journal-texts', and READY the texts
+that have.  PENDING is non-nil while some are on their way.  ERROR is the
+text of the last answer if that was one."
+  part files ready pending error)
+
+(defconst qwen-companion-journal--texts-at-once 100
+  "Files whose texts are asked for at once.")
+
+(defun qwen-companion-journal-next-texts (texts)
+  "Return the texts of the next file of TEXTS.
+Those of the files after it are asked for before they are needed.  Signal
+a `user-error' when there is no answer."
+  (qwen-companion-journal--ask-for-texts texts)
+  (unless (qwen-companion-backend-wait
+           (lambda () (or (qwen-companion-journal-texts-ready texts)
+                          (qwen-companion-journal-texts-error texts)))
+           qwen-companion-journal--limit)
+    (user-error "The companion does not answer; try again in a moment"))
+  (unless (qwen-companion-journal-texts-ready texts)
+    (user-error "%s" (qwen-companion-journal-texts-error texts)))
+  (pop (qwen-companion-journal-texts-ready texts)))
+
+(defun qwen-companion-journal--ask-for-texts (texts)
+  "Ask for more of TEXTS, unless enough of them are there or on their way."
+  (when (and (qwen-companion-journal-texts-files texts)
+             (not (qwen-companion-journal-texts-pending texts))
+             (length< (qwen-companion-journal-texts-ready texts)
+                      (/ qwen-companion-journal--texts-at-once 2)))
+    (setf (qwen-companion-journal-texts-pending texts) t
+          (qwen-companion-journal-texts-error texts) nil)
+    (qwen-companion-journal-ask
+     'journal-texts
+     (append (qwen-companion-journal-texts-part texts)
+             (list :files (seq-take (qwen-companion-journal-texts-files texts)
+                                    qwen-companion-journal--texts-at-once)))
+     (lambda (reply) (qwen-companion-journal--take-texts texts reply)))))
+
+(defun qwen-companion-journal--take-texts (texts reply)
+  "Add what REPLY has to TEXTS, or delete it if nobody wants it any more."
+  (let ((new (qwen-companion-journal-reply-texts reply)))
+    (if (not (qwen-companion-journal-texts-pending texts))
+        (qwen-companion-journal-drop-texts new)
+      (setf (qwen-companion-journal-texts-pending texts) nil
+            (qwen-companion-journal-texts-error texts)
+            (qwen-companion-journal-error reply)
+            (qwen-companion-journal-texts-files texts)
+            (nthcdr (length new) (qwen-companion-journal-texts-files texts))
+            (qwen-companion-journal-texts-ready texts)
+            (append (qwen-companion-journal-texts-ready texts) new)))))
+
+(defun qwen-companion-journal-end-texts (texts)
+  "Ask for no more of TEXTS, and delete what has come."
+  (qwen-companion-journal-drop-texts (qwen-companion-journal-texts-ready texts))
+  (setf (qwen-companion-journal-texts-pending texts) nil
+        (qwen-companion-journal-texts-ready texts) nil))
 
 ;;; What the user's commands write
 

@@ -93,8 +93,9 @@ its key, nil where there is none."
 (qwen-companion-messages-define qwen-companion-changed-file ChangedFile
   path kind from binary added deleted seen seen-hunks mixed by)
 (qwen-companion-messages-define qwen-companion-journal-reply JournalReply
-  id error files spans seen busy before-file before-mode after-file
-  after-mode from mixed disk)
+  id error files spans seen busy texts)
+(qwen-companion-messages-define qwen-companion-texts Texts
+  path error before-file before-mode after-file after-mode from mixed)
 
 (provide 'qwen-companion-messages)
 ;;; qwen-companion-messages.el ends here

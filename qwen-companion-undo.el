@@ -30,16 +30,24 @@
 ;; neither encoding nor line ends matter.  A conflict is marked in a buffer,
 ;; and nothing is written until it is resolved.
 ;;
+;; Whatever is done, each file is then as it was before, with the user's own
+;; edits, or it is as it is now.  What goes, goes first, so that a directory
+;; can be where a file was and a file where a directory was; nothing is
+;; deleted whose bytes are not those that the journal has kept.  One file
+;; that has to be left alone is no reason to leave the others.
+;;
 ;; All functions here are for commands: they wait, and may ask.
 
 ;;; Code:
 
 (require 'cl-lib)
 (require 'subr-x)
+(require 'qwen-companion-backend)
 (require 'qwen-companion-conflicts)
 (require 'qwen-companion-disk)
 (require 'qwen-companion-journal)
 (require 'qwen-companion-merge)
+(require 'qwen-companion-messages)
 (require 'qwen-companion-untrusted)
 
 (cl-defstruct (qwen-companion-undo-step (:copier nil))
@@ -47,9 +55,9 @@
 ROOT is the workspace root.  PATH is the file, and FROM its name now if
 it is to be renamed to PATH first.  BASE are the bytes that are expected
 in it, TARGET those that it is to have if they are, both unibyte strings;
-nil means that there is no such file.  BASE-MODE and TARGET-MODE are what
-the file is: `file', `executable', `link' (the bytes are its target), or
-nil.  BINARY is non-nil when the bytes are not those of a text."
+nil means that there is no such file.  BASE-MODE and TARGET-MODE are the
+permission bits of the file, `link' (the bytes are its target), or nil.
+BINARY is non-nil when the bytes are not those of a text."
   root path from base target base-mode target-mode binary)
 
 (defconst qwen-companion-undo--limit 20
@@ -94,17 +102,21 @@ the same question.  Quit if the user says no."
 
 ;;; Steps
 
-(defun qwen-companion-undo-step-from-reply (root path reply bring-back)
-  "Return the step to undo the change of PATH below ROOT in REPLY.
-REPLY is the journal's answer with the texts; its files are read and
-deleted.  With BRING-BACK non-nil, do the change again instead."
-  (let ((before (qwen-companion-journal-take-bytes
-                 (qwen-companion-journal-reply-before-file reply)))
+(defun qwen-companion-undo-step-from-texts (root texts bring-back)
+  "Return the step to undo the change of a file below ROOT that TEXTS tell.
+TEXTS are those of a file in the journal's answer, whose files are read
+and deleted.  With BRING-BACK non-nil, do the change again instead.
+Signal a `user-error' when TEXTS are an error."
+  (when-let* ((reason (qwen-companion-texts-error texts)))
+    (user-error "%s" (qwen-companion-journal-sentence reason)))
+  (let ((path (qwen-companion-texts-path texts))
+        (before (qwen-companion-journal-take-bytes
+                 (qwen-companion-texts-before-file texts)))
         (after (qwen-companion-journal-take-bytes
-                (qwen-companion-journal-reply-after-file reply)))
-        (before-mode (qwen-companion-journal-reply-before-mode reply))
-        (after-mode (qwen-companion-journal-reply-after-mode reply))
-        (old (qwen-companion-journal-reply-from reply)))
+                (qwen-companion-texts-after-file texts)))
+        (before-mode (qwen-companion-texts-before-mode texts))
+        (after-mode (qwen-companion-texts-after-mode texts))
+        (old (qwen-companion-texts-from texts)))
     (make-qwen-companion-undo-step
      :root root
      :path (if bring-back path (or old path))
@@ -123,49 +135,188 @@ deleted.  With BRING-BACK non-nil, do the change again instead."
       (string-prefix-p "\xff\xfe" bytes)
       (string-prefix-p "\xfe\xff" bytes)))
 
-(defun qwen-companion-undo-run (list turn label &optional bring-back)
-  "Take each step of LIST in order to undo TURN, or to BRING-BACK it.
-Tell the journal so; LABEL says what is done.
-Return an alist of the files and the outcome for each: `written',
-`unsaved' (it is in a buffer that had unsaved text), `conflict' (marked
-in a buffer), `same' (there was nothing to do), or a string, the reason
-why the file was left as it is."
-  (let ((qwen-companion-journal-inhibit t)
-        (written nil)
-        (results nil))
+(defun qwen-companion-undo-run (steps turn label &optional bring-back)
+  "Take each of STEPS in order to undo TURN, or to BRING-BACK it.
+Each is (PATH . STEP), or (PATH . FUNCTION) with a function that returns
+the step.  Tell the journal so; LABEL says what is done.  Quitting ends
+it between two files.
+Return an alist of the files that were reached and the outcome for each:
+`written', `unsaved' (it is in a buffer that had unsaved text),
+`conflict' (marked in a buffer), `same' (there was nothing to do), or a
+string, the reason why the file was left as it is."
+  (let* ((qwen-companion-journal-inhibit t)
+         ;; A file is finished before a key ends this.
+         (inhibit-quit t)
+         (progress (qwen-companion-undo--progress (length steps) bring-back))
+         (written nil)
+         (results nil))
     (unwind-protect
-        (dolist (step list)
-          (let* ((path (qwen-companion-undo-step-path step))
-                 (from (qwen-companion-undo-step-from step))
-                 (result (condition-case err
-                             (qwen-companion-undo--take step)
-                           ((file-error user-error)
-                            (error-message-string err)))))
-            (when (memq result '(written unsaved conflict))
-              (when from
-                (push from written))
-              (when (or from (eq result 'written))
-                (push path written)))
-            (push (cons path result) results)))
+        (while (and steps (not quit-flag))
+          (pcase-let* ((`(,path . ,step) (pop steps))
+                       (`(,result . ,paths) (qwen-companion-undo--try step)))
+            (setq written (nconc paths written))
+            (push (cons path result) results)
+            (funcall progress (length results))))
       (when written
         (qwen-companion-journal-wrote (nreverse written) turn label bring-back)))
+    (setq quit-flag nil)
     (nreverse results)))
+
+(defun qwen-companion-undo--try (step)
+  "Take STEP, or the one that the function STEP returns.
+Return (RESULT . PATHS): what has become of it, see
+`qwen-companion-undo-run', and the files that were written."
+  (condition-case err
+      (let* ((step (if (functionp step) (funcall step) step))
+             (path (qwen-companion-undo-step-path step))
+             (from (qwen-companion-undo-step-from step))
+             (result (qwen-companion-undo--take step)))
+        (cons result
+              (and (memq result '(written unsaved conflict))
+                   (append (and (or from (eq result 'written)) (list path))
+                           (and from (list from))))))
+    ((file-error user-error)
+     (list (error-message-string err)))))
+
+(defun qwen-companion-undo--progress (count bring-back)
+  "Return a function that shows how many of COUNT files are done, its argument.
+It shows nothing in the first second.  BRING-BACK is as in
+`qwen-companion-undo-run'."
+  (let ((start (float-time))
+        (reporter nil))
+    (lambda (done)
+      (when (and (not reporter) (> (- (float-time) start) 1))
+        (setq reporter (make-progress-reporter
+                        (format "%s %d files (C-g stops)..."
+                                (if bring-back "Bringing back" "Undoing") count)
+                        0 count done 1 0.2)))
+      (when reporter
+        (progress-reporter-update reporter done)))))
+
+;;; Many files
+
+(defun qwen-companion-undo-files (part files turn label &optional bring-back)
+  "Undo the changes of FILES in PART of the journal, or BRING-BACK them.
+PART is a list as in a request; each of FILES is in the form of
+`qwen-companion-changed-file-path'.  TURN, LABEL and the value are as in
+`qwen-companion-undo-run'."
+  (let* ((root (plist-get part :root))
+         (files (qwen-companion-undo--in-order files bring-back))
+         (paths (mapcar #'qwen-companion-changed-file-path files))
+         (texts (make-qwen-companion-journal-texts
+                 :part part
+                 :files (mapcar #'qwen-companion-undo-wanted-file files)))
+         (next (lambda ()
+                 (qwen-companion-undo-step-from-texts
+                  root (qwen-companion-journal-next-texts texts) bring-back)))
+         (results nil))
+    (unwind-protect
+        (setq results (qwen-companion-undo-run
+                       (mapcar (lambda (path) (cons path next)) paths)
+                       turn label bring-back))
+      (qwen-companion-journal-end-texts texts))
+    (qwen-companion-undo--delete-made-directories
+     root (qwen-companion-turn-start (qwen-companion-journal-turn turn))
+     (cl-loop for (path . result) in results
+              when (eq result 'written) collect path))
+    results))
+
+(defun qwen-companion-undo-wanted-file (file)
+  "Return how to ask for the texts of FILE, as in `qwen-companion-undo-files'."
+  (list :path (qwen-companion-changed-file-path file)
+        :previous (qwen-companion-changed-file-from file)))
+
+(defun qwen-companion-undo--in-order (files bring-back)
+  "Return FILES in the order in which they can be undone.
+What goes makes room for what is renamed, and that for what comes.  With
+BRING-BACK, they are to be brought back."
+  (cl-flet ((of (kind) (cl-remove kind files :test-not #'eq
+                                  :key #'qwen-companion-changed-file-kind)))
+    (append (of (if bring-back 'deleted 'added))
+            (of 'renamed)
+            (of 'modified)
+            (of 'mode)
+            (of (if bring-back 'added 'deleted)))))
+
+;;; Directories
+
+(defun qwen-companion-undo--delete-made-directories (root start files)
+  "Delete the empty directories in which FILES were, if the agent made them.
+That is so if they were born after START, the milliseconds of the turn's
+start, or nil.  ROOT stays, and so does what is above it."
+  (let ((root (file-name-as-directory (file-truename root)))
+        (file-name-handler-alist nil))
+    (dolist (directory (and start
+                            (delete-dups (mapcar #'file-name-directory files))))
+      (while (and (string-prefix-p root (file-truename directory))
+                  (not (equal root (file-name-as-directory (file-truename directory))))
+                  (qwen-companion-undo--empty-directory-p directory)
+                  (qwen-companion-undo--born-after-p directory start))
+        (delete-directory directory)
+        (setq directory (file-name-directory (directory-file-name directory)))))))
+
+(defun qwen-companion-undo--empty-directory-p (directory)
+  "Return non-nil when DIRECTORY is one, no link to one, and empty."
+  (and (eq t (file-attribute-type
+              (file-attributes (directory-file-name directory))))
+       (null (ignore-errors
+               (directory-files directory nil directory-files-no-dot-files-regexp t 1)))
+       (file-accessible-directory-p directory)))
+
+(defun qwen-companion-undo--born-after-p (directory start)
+  "Return non-nil when DIRECTORY is known to be made after START, milliseconds."
+  (with-temp-buffer
+    (and (eql 0 (ignore-errors
+                  (call-process "stat" nil t nil "-c" "%W"
+                                (expand-file-name directory))))
+         ;; 0 stands for a time that is not known, and so does a hyphen.
+         (> (* 1000.0 (string-to-number (buffer-string))) (- start 1000.0)))))
+
+(defun qwen-companion-undo--make-room (path)
+  "Delete the empty directories at PATH, where a file was, and make its own.
+Signal a `user-error', having deleted nothing, if anything is in them."
+  (when (eq t (file-attribute-type (file-attributes path)))
+    (let ((found (directory-files-recursively path "" t)))
+      (if-let* ((file (cl-find-if-not #'qwen-companion-undo--directory-p found)))
+          (user-error "There is a directory of that name now, with %s in it"
+                      (qwen-companion-untrusted-path
+                       (file-relative-name file path)))
+        ;; What is in a directory comes before it.
+        (mapc #'delete-directory (append found (list path))))))
+  (let ((above (directory-file-name (file-name-directory path))))
+    (while (not (qwen-companion-undo--there-p above))
+      (setq above (directory-file-name (file-name-directory above))))
+    (unless (file-directory-p above)
+      (user-error "%s is a file now, not a directory"
+                  (qwen-companion-untrusted-path above))))
+  (make-directory (file-name-directory path) t))
+
+(defun qwen-companion-undo--directory-p (path)
+  "Return non-nil when PATH is a directory, and no link to one."
+  (eq t (file-attribute-type (file-attributes path))))
+
+(defun qwen-companion-undo--there-p (path)
+  "Return non-nil when there is anything at PATH, be it a link to nowhere."
+  (and (file-attributes path) t))
+
+;;; One file
 
 (defun qwen-companion-undo--take (step)
   "Take STEP and return its result, see `qwen-companion-undo-run'.
 Signal an error, having changed nothing, if the file is to be left alone."
-  (let ((path (qwen-companion-undo-step-path step))
-        (from (qwen-companion-undo-step-from step))
-        (renamed nil))
+  (let* ((path (qwen-companion-undo-step-path step))
+         (from (qwen-companion-undo-step-from step))
+         (file-name-handler-alist nil)
+         (from-there (and from (qwen-companion-undo--there-p from)))
+         (renamed nil))
     (qwen-companion-undo--check-place step path)
     (when from
       (qwen-companion-undo--check-place step from))
     (unless (run-hook-with-args-until-failure
-             'qwen-companion-disk-catch-up-functions
-             (if (and from (file-exists-p from)) from path))
+             'qwen-companion-disk-catch-up-functions (if from-there from path))
       (user-error "It has just changed on disk; try again in a moment"))
     ;; It may have its name back already.
-    (when (and from (or (file-exists-p from) (not (file-exists-p path))))
+    (when (and from (or from-there (not (qwen-companion-undo--there-p path))))
       (qwen-companion-undo--rename from path)
       (setq renamed t))
     (condition-case err
@@ -179,16 +330,16 @@ Signal an error, having changed nothing, if the file is to be left alone."
   "Write the wanted contents to the file of STEP.
 RENAMED is non-nil if it has just got its name.  Return what has become
 of it, see `qwen-companion-undo-run'."
-  (cond
-   ((memq 'link (list (qwen-companion-undo-step-base-mode step)
-                      (qwen-companion-undo-step-target-mode step)))
-    (qwen-companion-undo--take-link step))
-   ((null (qwen-companion-undo-step-target step))
-    (qwen-companion-undo--delete step))
-   (t
-    (let* ((result (qwen-companion-undo--take-text step))
-           (changed (or (qwen-companion-undo--set-mode step) renamed)))
-      (if (and changed (eq result 'same)) 'written result)))))
+  (let ((result (cond
+                 ((memq 'link (list (qwen-companion-undo-step-base-mode step)
+                                    (qwen-companion-undo-step-target-mode step)))
+                  (qwen-companion-undo--take-link step))
+                 ((null (qwen-companion-undo-step-target step))
+                  (qwen-companion-undo--delete step))
+                 (t
+                  (qwen-companion-undo--take-text step))))
+        (changed (qwen-companion-undo--set-mode step)))
+    (if (and (eq result 'same) (or changed renamed)) 'written result)))
 
 (defun qwen-companion-undo--check-place (step path)
   "Signal a `user-error' unless STEP may change the file PATH.
@@ -204,34 +355,64 @@ was not there before."
     (when (member ".git" (cons (file-name-nondirectory path)
                                (split-string (substring directory (length root)) "/")))
       (user-error "It belongs to git"))
-    (when (and (file-symlink-p path)
-               (not (eq 'link (qwen-companion-undo-step-base-mode step))))
-      (user-error "It is a symbolic link now"))
-    (when (file-directory-p path)
-      (user-error "There is a directory of that name now"))))
+    (pcase (file-attribute-type (file-attributes path))
+      ('t
+       (unless (and (equal path (qwen-companion-undo-step-path step))
+                    (qwen-companion-undo-step-target step)
+                    (or (qwen-companion-undo-step-from step)
+                        (null (qwen-companion-undo-step-base step))))
+         (user-error "There is a directory of that name now")))
+      ((pred stringp)
+       (unless (memq 'link (list (qwen-companion-undo-step-base-mode step)
+                                 (qwen-companion-undo-step-target-mode step)))
+         (user-error "It is a symbolic link now")))
+      (_
+       (unless (or (file-regular-p path) (not (qwen-companion-undo--there-p path)))
+         (user-error "It is no regular file now"))))))
 
 (defun qwen-companion-undo--rename (from path)
   "Rename the file FROM to PATH, and let its buffer visit it there."
-  (cond
-   ((not (file-exists-p from))
-    (user-error "%s is not there any more" (qwen-companion-untrusted-path from)))
-   ((file-exists-p path)
-    (user-error "%s is in the way" (qwen-companion-untrusted-path path)))
-   (t
-    (let ((buffer (find-buffer-visiting from))
-          (other (find-buffer-visiting path)))
-      (when (and other (buffer-modified-p other))
-        (user-error "%s has unsaved text" (buffer-name other)))
-      (make-directory (file-name-directory path) t)
-      (rename-file from path)
-      (when (and buffer (not other))
-        (with-current-buffer buffer
-          (set-visited-file-name path t t)))))))
+  (let ((buffer (find-buffer-visiting from))
+        (other (find-buffer-visiting path)))
+    (cond
+     ((not (qwen-companion-undo--there-p from))
+      (user-error "%s is not there any more" (qwen-companion-untrusted-path from)))
+     ((and (qwen-companion-undo--there-p path)
+           (not (qwen-companion-undo--directory-p path)))
+      (user-error "%s is in the way" (qwen-companion-untrusted-path path)))
+     ((and other (buffer-modified-p other))
+      (user-error "%s has unsaved text" (buffer-name other))))
+    (if (or (string-prefix-p (file-name-as-directory path) from)
+            (string-prefix-p (file-name-as-directory from) path))
+        (qwen-companion-undo--rename-within from path)
+      (qwen-companion-undo--make-room path)
+      (rename-file from path))
+    (when (and buffer (not other))
+      (with-current-buffer buffer
+        (set-visited-file-name path t t)))))
+
+(defun qwen-companion-undo--rename-within (from path)
+  "Rename the file FROM to PATH; one is where the directory of the other is."
+  (let ((aside (make-temp-name
+                (concat (directory-file-name
+                         (if (string-prefix-p (file-name-as-directory path) from)
+                             path
+                           from))
+                        ".qwen-companion-"))))
+    (rename-file from aside)
+    (condition-case err
+        (progn
+          (qwen-companion-undo--make-room path)
+          (rename-file aside path))
+      (error
+       (qwen-companion-undo--make-room from)
+       (rename-file aside from)
+       (signal (car err) (cdr err))))))
 
 (defun qwen-companion-undo--bytes (path)
   "Return the bytes of the file PATH, a unibyte string, or nil without one."
   (let ((file-name-handler-alist nil))
-    (when (file-exists-p path)
+    (when (file-regular-p path)
       (with-temp-buffer
         (set-buffer-multibyte nil)
         (insert-file-contents-literally path)
@@ -258,7 +439,7 @@ was not there before."
      ((and buffer (buffer-modified-p buffer))
       (user-error "%s has unsaved text" (buffer-name buffer)))
      ((equal bytes (qwen-companion-undo-step-base step))
-      (qwen-companion-undo--write path target)
+      (qwen-companion-undo--write path target (qwen-companion-undo-step-target-mode step))
       (when buffer
         (qwen-companion-undo--reread buffer path))
       'written)
@@ -302,16 +483,17 @@ A line feed in them is one in the text."
         coding
       'iso-latin-1-unix)))
 
-(defun qwen-companion-undo--write (path bytes)
+(defun qwen-companion-undo--write (path bytes &optional mode)
   "Put BYTES into the file PATH; it is there whole or as it was.
-Directories that are missing are made."
+A new one gets the permission bits MODE.  Directories that are missing
+are made, empty ones in its place are removed."
   (let* ((file-name-handler-alist nil)
          (coding-system-for-write 'no-conversion)
          (write-region-annotate-functions nil)
          (write-region-post-annotation-function nil)
-         (attributes (file-attributes path))
+         (attributes (and (file-regular-p path) (file-attributes path)))
          (temporary nil))
-    (make-directory (file-name-directory path) t)
+    (qwen-companion-undo--make-room path)
     (if (and attributes (> (file-attribute-link-number attributes) 1))
         ;; All names of the file are to have the new text.
         (write-region bytes nil path nil 'silent)
@@ -323,11 +505,11 @@ Directories that are missing are made."
             (write-region bytes nil temporary nil 'silent)
             (if attributes
                 (progn
-                  (set-file-modes temporary (file-modes path))
+                  (set-file-modes temporary (logand #o777 (file-modes path)))
                   (ignore-errors
                     (set-file-extended-attributes
                      temporary (file-extended-attributes path))))
-              (set-file-modes temporary (default-file-modes)))
+              (set-file-modes temporary (or mode (logand #o666 (default-file-modes)))))
             (rename-file temporary path t)
             (setq temporary nil))
         (when temporary
@@ -342,18 +524,18 @@ Directories that are missing are made."
       (revert-buffer t t t))))
 
 (defun qwen-companion-undo--set-mode (step)
-  "Make the file of STEP executable or not if that is a part of STEP.
-Return non-nil if its mode has changed."
+  "Give the file of STEP the permission bits in which its two modes differ.
+Return non-nil if that has changed them."
   (let ((path (qwen-companion-undo-step-path step))
         (base (qwen-companion-undo-step-base-mode step))
         (target (qwen-companion-undo-step-target-mode step)))
-    (unless (or (null target) (null base) (eq base target) (not (file-exists-p path)))
-      (let ((modes (if (eq target 'executable)
-                       ;; All users who may read it may run it.
-                       (logior (file-modes path) (ash (logand (file-modes path) #o444) -2))
-                     (logand (file-modes path) #o666))))
-        (unless (= modes (file-modes path))
-          (set-file-modes path modes)
+    (when (and (integerp base) (integerp target) (file-regular-p path))
+      (let* ((now (logand #o777 (file-modes path)))
+             (differing (logxor base target))
+             (wanted (logior (logand now (lognot differing))
+                             (logand target differing))))
+        (unless (= wanted now)
+          (set-file-modes path wanted)
           t)))))
 
 (defun qwen-companion-undo--delete (step)
@@ -362,7 +544,7 @@ By `delete-by-moving-to-trash', it goes to the trash."
   (let* ((path (qwen-companion-undo-step-path step))
          (buffer (find-buffer-visiting path)))
     (cond
-     ((not (file-exists-p path)) 'same)
+     ((not (qwen-companion-undo--there-p path)) 'same)
      ((and buffer (buffer-modified-p buffer))
       (user-error "%s has unsaved text" (buffer-name buffer)))
      ((not (equal (qwen-companion-undo--bytes path)
@@ -377,29 +559,33 @@ By `delete-by-moving-to-trash', it goes to the trash."
 Signal a `user-error' if something else is in its place now."
   (let* ((path (qwen-companion-undo-step-path step))
          (target (qwen-companion-undo-step-target step))
+         (mode (qwen-companion-undo-step-target-mode step))
          (present (file-symlink-p path))
          (bytes (if present
-                    (encode-coding-string present (or file-name-coding-system
-                                                      default-file-name-coding-system
-                                                      'utf-8-unix))
+                    (encode-coding-string present (qwen-companion-undo--name-coding))
                   (qwen-companion-undo--bytes path))))
-    (unless (and (equal bytes (qwen-companion-undo-step-base step))
-                 (eq (and present t)
-                     (eq 'link (qwen-companion-undo-step-base-mode step))))
+    (cond
+     ((and (equal bytes target)
+           (eq (and present t) (eq 'link mode)))
+      'same)
+     ((not (and (equal bytes (qwen-companion-undo-step-base step))
+                (eq (and present t)
+                    (eq 'link (qwen-companion-undo-step-base-mode step)))))
       (user-error "It has other changes too"))
-    (when bytes
-      (delete-file path))
-    (pcase (qwen-companion-undo-step-target-mode step)
-      ('link (make-directory (file-name-directory path) t)
-             (make-symbolic-link (decode-coding-string
-                                  target (or file-name-coding-system
-                                             default-file-name-coding-system
-                                             'utf-8-unix))
-                                 path))
-      ('nil nil)
-      (_ (qwen-companion-undo--write path target)
-         (qwen-companion-undo--set-mode step)))
-    'written))
+     (t
+      (when bytes
+        (delete-file path))
+      (pcase mode
+        ('link (qwen-companion-undo--make-room path)
+               (make-symbolic-link
+                (decode-coding-string target (qwen-companion-undo--name-coding)) path))
+        ('nil nil)
+        (_ (qwen-companion-undo--write path target mode)))
+      'written))))
+
+(defun qwen-companion-undo--name-coding ()
+  "Return the coding system of file names."
+  (or file-name-coding-system default-file-name-coding-system 'utf-8-unix))
 
 ;;; Buffers
 
@@ -444,8 +630,7 @@ Save it if it had no unsaved text.  Return what has become of it."
 It is as in `qwen-companion-merge-texts'.  BASE is a string, or nil for
 that of MINE.  Wait for it, and signal a `user-error' if it cannot be
 made."
-  (let ((end (+ (float-time) qwen-companion-undo--limit))
-        (waiting t)
+  (let ((waiting t)
         merged)
     (qwen-companion-merge-texts
      base mine theirs qwen-companion-conflicts-undo-labels
@@ -455,12 +640,15 @@ made."
          (when (and result (qwen-companion-merge-result-text-buffer result))
            (kill-buffer (qwen-companion-merge-result-text-buffer result))))))
     (unwind-protect
-        (while (and waiting (< (float-time) end))
-          (accept-process-output nil 0.05))
+        (with-local-quit
+          (qwen-companion-backend-wait (lambda () (not waiting))
+                                       qwen-companion-undo--limit))
       (when waiting
         (setq waiting 'given-up)))
     (or merged
-        (user-error "The texts cannot be merged; see M-x qwen-companion-log"))))
+        (user-error (if quit-flag
+                        "It was not waited for"
+                      "The texts cannot be merged; see M-x qwen-companion-log")))))
 
 (provide 'qwen-companion-undo)
 ;;; qwen-companion-undo.el ends here

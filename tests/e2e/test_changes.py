@@ -19,7 +19,7 @@ import pytest
 from clis import QWEN, Cli
 from editor import lisp_string
 from qwen_companion.journal.places import key_of, state_directory
-from qwen_companion.journal.record import Record, Scope
+from qwen_companion.journal.record import Record, RecordError, Scope
 from sandbox import CHECKOUT, GREETING, NOTES, has_ended
 from stage import PATIENCE, Stage
 from test_following import in_buffer, wait_for_text
@@ -161,7 +161,8 @@ def three_turns(stage: Stage, tmp_path: Path, mode: str, cli: Cli, goes_on: bool
         changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
         told: set[str] = set()
         for file in summary.files.values():
-            net, _ = record.text(file.path, Scope("turn", turn))
+            (net,) = record.texts([(file.path, file.previous)], Scope("turn", turn))
+            assert not isinstance(net, RecordError)
             name = os.path.relpath(file.path, project)
             old = name if file.previous is None else os.path.relpath(file.previous, project)
             told |= {name, old}

@@ -195,8 +195,13 @@ turn.  The files are written and Emacs is told."
           (list :reset t :turns qwen-companion-changes-test-turns))))
       ('journal-texts
        (qwen-companion-journal-on-reply
-        (append (list :id id)
-                (qwen-companion-changes-test--texts path turn (plist-get payload :scope)))))
+        (list :id id
+              :texts (mapcar (lambda (file)
+                               (let ((path (plist-get file :path)))
+                                 (append (list :path path)
+                                         (qwen-companion-changes-test--texts
+                                          path turn (plist-get payload :scope)))))
+                             (plist-get payload :files)))))
       ('journal-files
        (qwen-companion-journal-on-reply
         (list :id id
@@ -247,8 +252,8 @@ turn.  The files are written and Emacs is told."
         (list :error "that is not in the journal any more")
       (list :before-file (qwen-companion-changes-test--spool (car oldest))
             :after-file (qwen-companion-changes-test--spool (cdr newest))
-            :before-mode (and (car oldest) 'file)
-            :after-mode (and (cdr newest) 'file)
+            :before-mode (and (car oldest) #o644)
+            :after-mode (and (cdr newest) #o644)
             :from (plist-get file :from)))))
 
 (defun qwen-companion-changes-test--wrote (payload)

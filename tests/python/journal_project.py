@@ -11,7 +11,7 @@ from pathlib import Path
 
 from qwen_companion.domain import ChangedFile
 from qwen_companion.journal.changes import Net
-from qwen_companion.journal.record import DISK, NOBODY, Cause, Record, Scope
+from qwen_companion.journal.record import DISK, NOBODY, Cause, Record, RecordError, Scope
 from qwen_companion.journal.store import TurnRow
 from qwen_companion.journal.versions import LINK
 
@@ -120,8 +120,14 @@ class Project:
         return {name: file.kind for name, file in self.files(turn).items()}
 
     def net(self, name: str, turn: int, kind: str = "turn") -> Net:
-        """Return the file `name` before and after `turn`."""
-        return self.record.text(str(self.root / name), Scope(kind, turn, "s"))[0]
+        """Return the file `name` before and after `turn`, as Emacs asks for it."""
+        scope = Scope(kind, turn, "s")
+        path = str(self.root / name)
+        previous = next((file.previous for file in self.record.files(scope) if file.path == path), None)
+        (found,) = self.record.texts([(path, previous)], scope)
+        if isinstance(found, RecordError):
+            raise found
+        return found
 
     def before(self, name: str, turn: int) -> bytes | None:
         """Return the bytes of `name` before `turn`."""

@@ -27,7 +27,10 @@ from qwen_companion.errors import CompanionError
 from qwen_companion.journal.changes import MissingTextError
 from qwen_companion.journal.journal import Journal
 from qwen_companion.journal.record import Record, RecordError, Scope
-from qwen_companion.journal.versions import MODE_NAMES, Loaded
+from qwen_companion.journal.versions import LINK, Loaded
+
+_BYTES = 8 * 1024 * 1024
+"""How much of texts goes in one answer, or one file: Emacs asks for more while it works on these."""
 
 
 async def answer(journal: Journal, call: JournalCall) -> JournalReply | None:
@@ -78,13 +81,25 @@ def _scope(record: Record, scope: ChangeScope) -> Scope:
 
 
 def _texts(record: Record, call: JournalTexts) -> JournalReply:
-    net, current = record.text(call.path, _scope(record, call.scope))
-    previous = None if net.previous is None else record.name_out(net.previous)
-    return JournalReply(call.id, texts=Texts(_version(net.before), _version(net.after), previous, net.mixed, current))
+    texts: list[Texts] = []
+    size = 0
+    nets = record.texts([(file.path, file.previous) for file in call.files], _scope(record, call.scope))
+    for file, net in zip(call.files, nets, strict=False):
+        if isinstance(net, RecordError):
+            texts.append(Texts(file.path, error=str(net)))
+            continue
+        previous = None if net.previous is None else record.name_out(net.previous)
+        texts.append(Texts(file.path, _version(net.before), _version(net.after), previous, net.mixed))
+        size += sum(len(side.data) for side in (net.before, net.after) if side is not None)
+        if size >= _BYTES:
+            break
+    return JournalReply(call.id, texts=texts)
 
 
 def _version(loaded: Loaded | None) -> FileVersion | None:
-    return None if loaded is None else FileVersion(loaded.data, MODE_NAMES[loaded.version.mode])
+    if loaded is None:
+        return None
+    return FileVersion(loaded.data, None if loaded.version.mode == LINK else loaded.version.mode & 0o777)
 
 
 def _spans(record: Record, call: JournalSpans) -> JournalReply:

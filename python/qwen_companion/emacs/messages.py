@@ -245,12 +245,23 @@ class JournalFiles:
 
 
 @frozen
+class WantedFile:
+    """The file `path`, which was `previous` if Emacs was told that it was renamed."""
+
+    path: str
+    previous: str | None = None
+
+
+@frozen
 class JournalTexts:
-    """`journal-texts`: asks for the bytes of the file `path` before and after its changes in `scope`."""
+    """`journal-texts`: asks for the bytes of `files` before and after their changes in `scope`.
+
+    The answer is about as many of them, from the first on, as have a few megabytes.
+    """
 
     id: int
     scope: Annotated[ChangeScope, INLINE]
-    path: str
+    files: tuple[WantedFile, ...]
 
 
 @frozen
@@ -850,24 +861,22 @@ def _changed_file_plist(file: ChangedFile) -> list[Sexp]:
 
 @frozen
 class FileVersion:
-    """The BYTES of a file and its `mode`: "file", "executable", or "link", whose bytes are where it leads."""
+    """The bytes of a file and its `permissions`; None for a link, whose bytes are where it leads."""
 
     data: bytes
-    mode: str
+    permissions: int | None
 
 
 @frozen
 class Texts:
-    """A file before and after a change, None where it was not there; see `ChangedFile`.
+    """A file before and after a change, None where it was not there, or the `error`; see `ChangedFile`."""
 
-    `current`: the disk has what was there afterwards.
-    """
-
-    before: FileVersion | None
-    after: FileVersion | None
-    previous: str | None
-    mixed: bool
-    current: bool
+    path: str
+    before: FileVersion | None = None
+    after: FileVersion | None = None
+    previous: str | None = None
+    mixed: bool = False
+    error: str | None = None
 
 
 @frozen
@@ -891,7 +900,7 @@ class JournalReply(Notification):
     id: int
     error: str | None = None
     files: Sequence[ChangedFile] | None = None
-    texts: Texts | None = None
+    texts: Sequence[Texts] | None = None
     spans: Sequence[Span] | None = None
     seen: Sequence[str] = ()
     busy: Sequence[tuple[str, str, str]] | None = None
@@ -900,8 +909,9 @@ class JournalReply(Notification):
         """`(:id ID :error S-or-nil)`, and the keys that belong to the request.
 
         `:files (FILE...)`; or `:spans ((LINE COUNT TURN SEEN)...) :seen (S...)`; or `:busy ((PATH TURN TOOL)...)`; or
-        `:before-file S :before-mode SYMBOL :after-file S :after-mode SYMBOL :from S :mixed B :disk B`, each of the two
-        files nil where there was none, and for Emacs to remove.
+        `:texts (TEXTS...)`.  Each of TEXTS is `(:path S :error S-or-nil :before-file S :before-mode N-or-link
+        :after-file S :after-mode N-or-link :from S :mixed B)`, each of the two files nil where there was none, and for
+        Emacs to remove; modes are the permission bits.
         """
         result = plist(id=self.id, error=self.error)
         if self.files is not None:
@@ -912,14 +922,16 @@ class JournalReply(Notification):
         if self.busy is not None:
             result += plist(busy=[list(item) for item in self.busy])
         if self.texts is not None:
-            result += _texts_plist(self.texts, spool)
+            result += plist(texts=[_texts_plist(texts, spool) for texts in self.texts])
         return result
 
 
 def _texts_plist(texts: Texts, spool: Spool) -> list[Sexp]:
-    result = plist(**{"from": texts.previous}, mixed=texts.mixed, disk=texts.current)
+    result = plist(path=texts.path, error=texts.error, **{"from": texts.previous}, mixed=texts.mixed)
     for name, version in (("before", texts.before), ("after", texts.after)):
-        file = None if version is None else spool.write_bytes(version.data)
-        mode = None if version is None else Symbol(version.mode)
+        file, mode = None, None
+        if version is not None:
+            file = spool.write_bytes(version.data)
+            mode = Symbol("link") if version.permissions is None else version.permissions
         result += plist(**{f"{name}_file": file, f"{name}_mode": mode})
     return result

@@ -18,7 +18,8 @@ import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -28,7 +29,7 @@ from qwen_companion.journal.git import GitError, Index, Listing, Repository, fin
 from qwen_companion.journal.last_look import LastLook, clock_ns, inode_of_older, load_last_look
 from qwen_companion.journal.rules import RecordRules
 from qwen_companion.journal.store import Store
-from qwen_companion.journal.versions import MAX_FILE_BYTES, Loaded, TooLargeError, Version, load
+from qwen_companion.journal.versions import LINK, MAX_FILE_BYTES, Loaded, TooLargeError, Version, load, mode_of
 
 MAX_FILES = 100_000
 MAX_TOTAL_BYTES = 1024 * 1024 * 1024
@@ -129,6 +130,8 @@ class Baseline:
         """Files of which it is known, since the last look, what they were or that they were not there."""
         self._moved: set[int] = set()
         """Inodes, as git has them, of recorded files that are not at their places any more."""
+        self._new: set[bytes] = set()
+        """Files that were changed less than a second before they were last looked at."""
 
     @property
     def is_complete(self) -> bool:
@@ -155,6 +158,7 @@ class Baseline:
             self._start_anew()
         if self._observed is None:
             self._observed = set(self._store.written())
+        self._observed |= self._find_new_modes()
         found = Found()
         looks = self._list_all(found)
         self._moved |= _moved_in(looks)
@@ -258,14 +262,18 @@ class Baseline:
     def text(self, digest: str) -> bytes | None:
         """Return the bytes of `digest`, None where they are not there any more."""
         data = self._store.get(digest)
-        if data is None:
+        return self.fetch([digest]).get(digest) if data is None else data
+
+    def fetch(self, digests: Iterable[str]) -> dict[str, bytes]:
+        """Return the bytes of those of `digests` that only the user's repositories have."""
+        found: dict[str, bytes] = {}
+        lacking = self._store.lacking(digests)
+        if lacking:
             self._open_all()
-            for index in self._indexes.values():
-                with suppress(GitError):
-                    data = index.blobs([digest]).get(digest)
-                if data is not None:
-                    break
-        return data
+        for index in self._indexes.values() if lacking else ():
+            with suppress(GitError):
+                found.update(index.blobs([digest for digest in lacking if digest not in found]))
+        return found
 
     def committed(self) -> dict[bytes, Version | None]:
         """Return the files that differ from the last commit, with their versions in it.  GitError."""
@@ -426,8 +434,47 @@ class Baseline:
         self._store.begin_with(loaded)
         # Of the user's index; also what the user has deleted and not committed.
         index.drop(gone)
+        self._note_modes(index)
         # A file may have been written since the index took it.
         self._store.set_current((index.prefix + path, versions[path]) for path in index.differing(versions))
+
+    def _note_modes(self, index: Index) -> None:
+        """Note which files have other modes than the two that git knows of files."""
+        start = time.time()
+        noted: list[tuple[bytes, Version]] = []
+        for path, version in index.entries():
+            name = index.prefix + path
+            with suppress(OSError):
+                status = os.lstat(name)
+                if stat.S_ISREG(status.st_mode) and version.mode != LINK:
+                    is_new = self._note_if_new(name, status, start)
+                    if is_new or mode_of(status) != version.mode:
+                        noted.append((name, replace(version, mode=mode_of(status))))
+        self._store.set_current(noted)
+
+    def _note_if_new(self, name: bytes, status: os.stat_result, start: float) -> bool:
+        """Note the file `name` if it was changed in the second of `start` or later; return whether it was.
+
+        Git tells times by the second, and would not see another change of its mode.
+        """
+        is_new = int(status.st_ctime + _CLOCK_S) >= int(start)
+        if is_new:
+            self._new.add(name)
+        return is_new
+
+    def _find_new_modes(self) -> set[bytes]:
+        """Return those of the files that were just noted as new that have other modes now than recorded."""
+        start, names = time.time(), self._new
+        self._new = set()
+        found: set[bytes] = set()
+        for name in names:
+            known = self._store.current(name, None)
+            with suppress(OSError):
+                status = os.lstat(name)
+                self._note_if_new(name, status, start)
+                if known is not None and stat.S_ISREG(status.st_mode) and mode_of(status) != known.mode:
+                    found.add(name)
+        return found
 
     def _within_limits(self, look: Look, found: Found) -> dict[bytes, bool]:
         """Return those files of `look` that can be recorded, and whether each is a regular file.
@@ -488,11 +535,15 @@ class Baseline:
             self._keep(loaded, [change.before for change in changes if change.before], len(paths) > _MANY)
             self._record(changes)
             found.changes += [change for change in changes if change.known]
+        start = time.time()
         # Last: files that the index takes for unchanged are not read again.
         index.update(there)
         index.drop(gone)
         if self._observed:
             self._observed.difference_update(index.prefix + path for path in paths)
+        for change in found.changes:
+            with suppress(OSError):
+                self._note_if_new(change.path, os.lstat(change.path), start)
 
     def load(self, name: bytes, algorithm: str = "") -> Loaded | None:
         """Return the file `name`, with a digest by `algorithm` or that of the root; None also for one behind a link.
@@ -529,6 +580,9 @@ class Baseline:
 
 Record = Callable[[Sequence[Change]], None]
 """Keeps changes for good."""
+
+_CLOCK_S = 0.1
+"""The clock that stamps files may be late by so much."""
 
 _LAST_LOOK = "last-look"
 """The name of the file for the last look."""

@@ -151,10 +151,14 @@ def with_renames(nets: Iterable[Net]) -> list[Net]:
     added = [net for net in found.values() if net.kind == "added"]
     for old, new in _alike(deleted, added):
         del found[old.path]
-        writers = tuple(dict.fromkeys((*old.writers, *new.writers)))
-        mixed = old.mixed or new.mixed
-        found[new.path] = replace(new, before=old.before, previous=old.path, writers=writers, mixed=mixed)
+        found[new.path] = renamed(old, new)
     return list(found.values())
+
+
+def renamed(old: Net, new: Net) -> Net:
+    """Return the file that was deleted as `old` and added as `new` as one renamed file."""
+    writers = tuple(dict.fromkeys((*old.writers, *new.writers)))
+    return replace(new, before=old.before, previous=old.path, writers=writers, mixed=old.mixed or new.mixed)
 
 
 def _alike(deleted: Sequence[Net], added: Sequence[Net]) -> Iterable[tuple[Net, Net]]:

@@ -14,8 +14,6 @@ from qwen_companion.frozen import frozen
 FILE, EXECUTABLE, LINK = 0o100644, 0o100755, 0o120000
 """Modes as git has them.  The bytes of a link are where it leads."""
 
-MODE_NAMES = {FILE: "file", EXECUTABLE: "executable", LINK: "link"}
-
 MAX_FILE_BYTES = 64 * 1024 * 1024
 """Larger files are not recorded."""
 
@@ -26,7 +24,7 @@ class TooLargeError(CompanionError):
 
 @frozen
 class Version:
-    """A file at some time.  `digest` is the one of git's blob with the same bytes."""
+    """A file at some time.  `digest` is the one of git's blob with the same bytes, `mode` what `mode_of` returns."""
 
     digest: str
     mode: int
@@ -38,6 +36,16 @@ class Loaded:
 
     version: Version
     data: bytes
+
+
+def mode_of(status: os.stat_result) -> int:
+    """Return the mode to record of a file or link: its kind and who may read, write and run it."""
+    return LINK if stat.S_ISLNK(status.st_mode) else stat.S_IFMT(status.st_mode) | status.st_mode & 0o777
+
+
+def git_mode(mode: int) -> int:
+    """Return the one of git's modes that a file of `mode` has."""
+    return LINK if mode == LINK else EXECUTABLE if mode & stat.S_IXUSR else FILE
 
 
 def digest_of(data: bytes, algorithm: str = "sha1") -> str:
@@ -78,7 +86,7 @@ def load(path: bytes, algorithm: str = "sha1", is_regular: bool = False) -> Load
         os.close(descriptor)
     if len(data) > MAX_FILE_BYTES:
         raise TooLargeError("larger than 64 MiB")
-    return _loaded(data, EXECUTABLE if found.st_mode & stat.S_IXUSR else FILE, algorithm)
+    return _loaded(data, mode_of(found), algorithm)
 
 
 def changed_since(path: bytes, moment: float) -> bool:

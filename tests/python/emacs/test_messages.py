@@ -49,6 +49,7 @@ from qwen_companion.emacs.messages import (
     JournalSeen,
     JournalSpans,
     JournalTexts,
+    WantedFile,
     JournalWatch,
     JournalWrote,
     ListRecorded,
@@ -344,7 +345,9 @@ def test_requests_about_the_journal(spool: Spool) -> None:
     scope = ChangeScope("/r", "turn", "t", None)
     assert parsed("watch", "(:on t)") == JournalWatch(True)
     assert parsed("files", '(:id 1 :root "/r" :scope turn :turn "t")') == JournalFiles(1, scope)
-    assert parsed("texts", '(:id 1 :root "/r" :scope turn :turn "t" :path "/r/a")') == JournalTexts(1, scope, "/r/a")
+    assert parsed(
+        "texts", '(:id 1 :root "/r" :scope turn :turn "t" :files ((:path "/r/a") (:path "/r/b" :previous "/r/c")))'
+    ) == JournalTexts(1, scope, (WantedFile("/r/a"), WantedFile("/r/b", "/r/c")))
     assert parsed("spans", '(:id 1 :path "/a")') == JournalSpans(1, "/a")
     assert parsed("seen", '(:turn "t" :hunks ("k") :seen t)') == JournalSeen("t", None, ("k",), True)
     assert parsed("wrote", '(:paths ("/a") :undo-of "t" :label "l")') == JournalWrote(("/a",), "t", "l")
@@ -374,15 +377,16 @@ def test_messages_about_tools(spool: Spool) -> None:
 
 
 def test_texts_of_the_journal_go_as_bytes(spool: Spool) -> None:
-    texts = Texts(FileVersion(b"\xff\r\n", "executable"), None, "/r/old", mixed=True, current=False)
-    payload = as_dict(loads(dumps(JournalReply(3, texts=texts).payload(spool))))
+    texts = Texts("/r/a", FileVersion(b"\xff\r\n", 0o755), None, "/r/old", mixed=True)
+    reply = as_dict(loads(dumps(JournalReply(3, texts=[texts]).payload(spool))))
+    (payload,) = map(as_dict, reply["texts"])
     file = Path(str(payload["before-file"]))
     assert file.read_bytes() == b"\xff\r\n"
     assert file.parent == Path(spool.directory)
     assert file.stat().st_mode & 0o777 == 0o600
-    assert str(payload["before-mode"]) == "executable"
+    assert payload["before-mode"] == 0o755
     assert (payload["after-file"], payload["after-mode"]) == ([], [])
-    assert (payload["from"], payload["mixed"], payload["disk"]) == ("/r/old", True, [])
+    assert (payload["path"], payload["from"], payload["mixed"]) == ("/r/a", "/r/old", True)
 
 
 ACCESSORS: Final = Path(__file__).parents[3] / "qwen-companion-messages.el"
@@ -399,13 +403,13 @@ def test_emacs_reads_only_keys_that_are_written(spool: Spool) -> None:
     answered = as_dict(loads(dumps(HookAnswers("i", (HookAnswer("Stop", "", "none", 1, 0),)).payload(spool))))
     turn = TurnChange(Turn("1", "/r", "s", "c", "hooks", "p", 0), (ChangedFile("/r/a", "added"),))
     turns = as_dict(loads(dumps(TurnChanges((turn,)).payload(spool))))
-    file = FileVersion(b"x", "file")
-    texts = Texts(file, file, None, mixed=False, current=True)
-    reply = JournalReply(1, files=(), texts=texts, spans=(), busy=())
+    reply = JournalReply(1, files=(), texts=[Texts("/r/a", after=FileVersion(b"x", None))], spans=(), busy=())
+    texts = as_dict(as_dict(loads(dumps(reply.payload(spool))))["texts"][0])
     written: dict[str, set[str]] = {
         "TurnChange": set(as_dict(turns["turns"][0])),
         "ChangedFile": set(as_dict(as_dict(turns["turns"][0])["files"][0])),
         "SessionState": set(as_dict(sessions["sessions"][0])),
+        "Texts": set(texts),
         "CliState": set(as_dict(as_dict(sessions["sessions"][0])["state"])),
         "RecordedSession": set(conversation),
         "HookAnswer": set(as_dict(answered["answers"][0])),

@@ -47,6 +47,7 @@ from qwen_companion.emacs.messages import (
     JournalSeen,
     JournalSpans,
     JournalTexts,
+    WantedFile,
     JournalWatch,
     JournalWrote,
     Notice,
@@ -422,10 +423,10 @@ async def test_the_agent_waits_for_the_first_look_and_for_a_second_at_most(
         await agent.report("Stop")
         (turn,) = await place.until({"a": "modified"})
         scope = ChangeScope(str(project.root), "turn", turn.id, None)
-        reply = await place.ask(lambda n: JournalTexts(n, scope, str(project.root / "a")))
-        assert reply.texts is not None
-        assert reply.texts.before is not None
-        assert reply.texts.before.data == b"a\n"
+        reply = await place.ask(lambda n: JournalTexts(n, scope, (WantedFile(str(project.root / "a")),)))
+        (texts,) = reply.texts or ()
+        assert texts.before is not None
+        assert texts.before.data == b"a\n"
 
 
 async def test_a_command_that_could_not_wait_any_longer_is_noted(
@@ -597,12 +598,16 @@ async def test_requests_about_a_turn(project: Project) -> None:
         (turn,) = await place.until({"a": "modified"})
         assert turn.prompt == ""
         scope = ChangeScope(root, "turn", turn.id, None)
-        texts = (await place.ask(lambda n: JournalTexts(n, scope, path))).texts
-        assert texts is not None
+        wanted = (WantedFile(path), WantedFile(f"{root}/b"))
+        texts, missing = (await place.ask(lambda n: JournalTexts(n, scope, wanted))).texts or ()
+        assert missing.error
         assert texts.before is not None
         assert texts.after is not None
-        assert (texts.before.data, texts.after.data, texts.before.mode) == (b"1\n2\n", b"1\nagent\n", "file")
-        assert texts.current
+        assert (texts.before.data, texts.after.data, texts.before.permissions) == (
+            b"1\n2\n",
+            b"1\nagent\n",
+            0o644,
+        )
         spans = await place.ask(lambda n: JournalSpans(n, path))
         assert [(span.line, span.count, span.turn) for span in spans.spans or ()] == [(2, 1, turn.id)]
         place.say(JournalSeen(turn.id, None, (), seen=True))
@@ -612,8 +617,7 @@ async def test_requests_about_a_turn(project: Project) -> None:
         reply = await place.ask(lambda n: JournalFiles(n, ChangeScope(root, "look", None, None)))
         assert reply.files == []
         for wrong in (ChangeScope(root, "turn", "other-1", None), ChangeScope("/", "all", None, None)):
-            assert (await place.ask(lambda n, wrong=wrong: JournalTexts(n, wrong, path))).error
-        assert (await place.ask(lambda n: JournalTexts(n, scope, f"{root}/b"))).error
+            assert (await place.ask(lambda n, wrong=wrong: JournalTexts(n, wrong, wanted))).error
         assert (await place.ask(lambda n: JournalSpans(n, "/elsewhere"))).spans == ()
         assert (await place.ask(lambda n: JournalForget(n, None))).error is None
         await place.until()
@@ -684,10 +688,10 @@ async def test_a_cli_without_hooks_has_turns_by_what_it_writes(
             _, second = await place.until({**changes, "more": "added"}, {"a": "modified"})
             assert place.turns[turn.id].end is not None
             scope = ChangeScope(str(project.root), "turn", second.id, None)
-            reply = await place.ask(lambda n: JournalTexts(n, scope, str(project.root / "a")))
-            assert reply.texts is not None
-            assert reply.texts.before is not None
-            assert reply.texts.before.data == b"agent\n"
+            reply = await place.ask(lambda n: JournalTexts(n, scope, (WantedFile(str(project.root / "a")),)))
+            (texts,) = reply.texts or ()
+            assert texts.before is not None
+            assert texts.before.data == b"agent\n"
         place.front.set_sessions([], ["mcp"])
         await place.until_ended(second.id)
 

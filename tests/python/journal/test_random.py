@@ -166,7 +166,7 @@ class Model:
             user = [self.original[name][n] if n % 2 == 0 else value for n, value in enumerate(values)]
             assert (str(self.project.root / name) in told) == (user != values), name
             if user != values:
-                net = self.project.record.text(str(self.project.root / name), Scope("all"))[0]
+                net = self.project.net(name, 0, "all")
                 assert net.before is not None
                 assert net.before.data == as_bytes(user)
                 assert not net.mixed

@@ -453,6 +453,48 @@ def test_sha256_and_a_split_index_are_recorded(tmp_path: Path) -> None:
     assert project.before("a", turn) == b"a\n"
 
 
+def test_permissions_are_those_of_the_disk(any_project: Project) -> None:
+    """Git knows only whether a file can be run."""
+    project = any_project
+    modes = {"plain": 0o644, "shared": 0o664, "private": 0o600, "script": 0o755, "own": 0o700, "deleted": 0o640}
+    for name, mode in modes.items():
+        project.write(name, b"text\n", mode)
+    if (project.root / ".git").exists():
+        project.git("add", "--all")
+        project.git("commit", "--quiet", "--message=x")
+    project.write("unknown", b"text\n", 0o600)
+    turn = project.begin()
+    project.write("plain", b"text\n", 0o600)
+    project.write("shared", b"new\n", 0o644)
+    project.write("private", b"new\n", 0o600)
+    (project.root / "script").chmod(0o4644)
+    (project.root / "own").unlink()
+    project.write("own", b"text\n", 0o755)
+    (project.root / "deleted").unlink()
+    project.write("unknown", b"new\n", 0o640)
+    project.scan(turn)
+    nets = {name: project.net(name, turn) for name in project.kinds(turn)}
+    assert {name: (permissions(net.before), permissions(net.after)) for name, net in nets.items()} == {
+        "plain": (0o644, 0o600),
+        "shared": (0o664, 0o644),
+        "private": (0o600, 0o600),
+        "script": (0o755, 0o644),
+        "own": (0o700, 0o755),
+        "deleted": (0o640, None),
+        "unknown": (0o600, 0o640),
+    }
+    assert project.kinds(turn)["plain"] == project.kinds(turn)["own"] == "mode"
+    # Only what git's two modes do not say is noted.
+    second = project.begin(start=3000)
+    project.scan(second)
+    assert project.kinds(second) == {}
+
+
+def permissions(side: Loaded | None) -> int | None:
+    """The permission bits of a version of a file."""
+    return None if side is None else side.version.mode & 0o7777
+
+
 def test_many_files_in_one_command(project: Project) -> None:
     for index in range(1200):
         project.write(f"d{index % 7}/f{index}", b"line\n" * (index % 5) + b"%d\n" % index)
