@@ -98,7 +98,7 @@ The journal is that of the tests, without turns."
 
 (defun qwen-companion-changes-test-bytes (path)
   "Return the bytes of the file PATH, nil without one."
-  (when (file-exists-p path)
+  (when (file-regular-p path)
     (with-temp-buffer
       (set-buffer-multibyte nil)
       (insert-file-contents-literally path)

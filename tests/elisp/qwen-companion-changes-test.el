@@ -673,7 +673,84 @@ A text that is nil removes the line."
       (funcall texts "link" nil "run" nil 'link)
       (should-not (file-symlink-p "link"))
       (funcall texts "link" "run" nil 'link nil)
-      (should (equal "run" (file-symlink-p "link"))))))
+      (should (equal "run" (file-symlink-p "link")))
+      ;; What is made again has the permission bits of before.
+      (qwen-companion-changes-test-turn "two" '(("run" nil)))
+      (qwen-companion-changes-test-settle)
+      (qwen-companion-changes-test-goto "Prompt of two")
+      (qwen-companion-changes-test-press "TAB")
+      (funcall texts "run  deleted" "#!/bin/sh\n" nil #o600 nil)
+      (should (= #o600 (file-modes "run")))
+      ;; A link to nowhere gets its name back.
+      (make-symbolic-link "nowhere" "renamed")
+      (qwen-companion-undo-run
+       (list (cons "dangling"
+                   (make-qwen-companion-undo-step
+                    :root default-directory :path (expand-file-name "dangling")
+                    :from (expand-file-name "renamed") :base "nowhere" :target "nowhere"
+                    :base-mode 'link :target-mode 'link)))
+       nil "Undo")
+      (should (equal "nowhere" (file-symlink-p "dangling")))
+      (should-not (file-symlink-p "renamed")))))
+
+;;; A turn of many files
+
+(defun qwen-companion-changes-test--undo-turn (heading)
+  "Undo the turn whose HEADING has this text by its key, and return the messages."
+  (qwen-companion-changes-test-settle)
+  (qwen-companion-changes-test-goto heading)
+  (cl-letf (((symbol-function 'y-or-n-p) #'always))
+    (qwen-companion-test-messages
+      (qwen-companion-changes-test-press "k"))))
+
+(ert-deftest qwen-companion-changes-test-files-and-directories-change-places ()
+  "A file that became a directory comes back, and a directory that became a file."
+  (qwen-companion-changes-test-with '(("a" "file\n") ("d/x" "x\n"))
+    (delete-file "a")
+    (rename-file "d/x" "x")
+    (delete-directory "d")
+    (qwen-companion-changes-test-write "a/b/c" "new\n")
+    (qwen-companion-changes-test-write "d" "file\n")
+    (let ((add (lambda (name before after kind)
+                 (puthash (cons "one" (expand-file-name name)) (cons before after)
+                          qwen-companion-changes-test-texts)
+                 (list :path (expand-file-name name) :kind kind :added 1 :deleted 1))))
+      (qwen-companion-changes-test-turn "one" nil)
+      (qwen-companion-changes-test-add
+       (plist-put (copy-sequence (car qwen-companion-changes-test-turns)) :files
+                  (list (funcall add "a" "file\n" nil 'deleted)
+                        (funcall add "a/b/c" nil "new\n" 'added)
+                        (funcall add "d" nil "file\n" 'added)
+                        (append (funcall add "x" "x\n" "x\n" 'renamed)
+                                (list :from (expand-file-name "d/x")))))))
+    (qwen-companion-changes-test-open)
+    (qwen-companion-changes-test--undo-turn "Prompt of one")
+    (should (equal '("file\n" "x\n" nil)
+                   (mapcar #'qwen-companion-changes-test-bytes '("a" "d/x" "x"))))
+    ;; All texts were asked for at once.
+    (should (= 1 (length (qwen-companion-test-sent 'journal-texts))))))
+
+(ert-deftest qwen-companion-changes-test-quits-between-two-files ()
+  "It says how far it came, and the same key goes on."
+  (qwen-companion-changes-test-with '(("a" "1\n") ("b" "1\n") ("c" "1\n"))
+    (qwen-companion-changes-test-turn "one" '(("a" "2\n") ("b" "2\n") ("c" "2\n")))
+    (qwen-companion-changes-test-open)
+    (let* ((write (symbol-function 'qwen-companion-undo--write))
+           (said (cl-letf (((symbol-function 'qwen-companion-undo--write)
+                            (lambda (&rest arguments)
+                              (apply write arguments)
+                              (setq quit-flag t))))
+                   (qwen-companion-changes-test--undo-turn "Prompt of one"))))
+      (should (string-match-p
+               "Undone in 1 files; stopped, 2 files left as they are: the same key goes on"
+               said)))
+    (should (equal '("1\n" "2\n" "2\n")
+                   (mapcar #'qwen-companion-changes-test-bytes '("a" "b" "c"))))
+    ;; What was asked for and not used is not left behind.
+    (should-not (directory-files (qwen-companion-backend-spool) nil "\\`bytes-"))
+    (qwen-companion-changes-test--undo-turn "partly undone")
+    (should (equal '("1\n" "1\n" "1\n")
+                   (mapcar #'qwen-companion-changes-test-bytes '("a" "b" "c"))))))
 
 (ert-deftest qwen-companion-changes-test-journal-without-an-answer ()
   (qwen-companion-changes-test--with-hunks

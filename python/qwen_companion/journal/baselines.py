@@ -450,7 +450,8 @@ class Baseline:
                     is_new = self._note_if_new(name, status, start)
                     if is_new or mode_of(status) != version.mode:
                         noted.append((name, replace(version, mode=mode_of(status))))
-        self._store.set_current(noted)
+        excluded = self.rules.excluded([os.fsdecode(name) for name, _ in noted])
+        self._store.set_current(item for item in noted if os.fsdecode(item[0]) not in excluded)
 
     def _note_if_new(self, name: bytes, status: os.stat_result, start: float) -> bool:
         """Note the file `name` if it was changed in the second of `start` or later; return whether it was.
