@@ -90,12 +90,15 @@ Each is in the form of `qwen-companion-turn-id'."
   "Keep TURN; files of it that are known already stay unless they are gone."
   (let* ((id (qwen-companion-turn-id turn))
          (files (qwen-companion-turn-files turn))
-         (named (append (mapcar #'qwen-companion-changed-file-path files)
-                        (qwen-companion-turn-files-gone turn)))
-         (others (cl-remove-if
-                  (lambda (file)
-                    (member (qwen-companion-changed-file-path file) named))
-                  (qwen-companion-turn-files (qwen-companion-journal-turn id)))))
+         (named (make-hash-table :test #'equal))
+         (others (progn
+                   (dolist (path (append (mapcar #'qwen-companion-changed-file-path files)
+                                         (qwen-companion-turn-files-gone turn)))
+                     (puthash path t named))
+                   (cl-remove-if
+                    (lambda (file)
+                      (gethash (qwen-companion-changed-file-path file) named))
+                    (qwen-companion-turn-files (qwen-companion-journal-turn id))))))
     (puthash id
              (plist-put (copy-sequence turn) :files
                         (sort (append others files nil)

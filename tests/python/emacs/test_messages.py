@@ -49,7 +49,6 @@ from qwen_companion.emacs.messages import (
     JournalSeen,
     JournalSpans,
     JournalTexts,
-    WantedFile,
     JournalWatch,
     JournalWrote,
     ListRecorded,
@@ -75,6 +74,7 @@ from qwen_companion.emacs.messages import (
     ToolsOffered,
     TurnChange,
     TurnChanges,
+    WantedFile,
     Watch,
     parse_incoming,
 )

@@ -47,12 +47,12 @@ from qwen_companion.emacs.messages import (
     JournalSeen,
     JournalSpans,
     JournalTexts,
-    WantedFile,
     JournalWatch,
     JournalWrote,
     Notice,
     Notification,
     TurnChanges,
+    WantedFile,
 )
 from qwen_companion.journal.activity import GRACE_S, Activity, Probe, last_input, may_have_acted
 from qwen_companion.journal.journal import Journal
