@@ -4,12 +4,49 @@
 from __future__ import annotations
 
 import logging
+import os
+import traceback
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_logged: set[tuple[str, str, str]] = set()
+"""The failures logged so far: a model may cause the same failure again and again."""
+
+
+async def contained(work: Callable[..., Awaitable[T]], *arguments: object) -> T | None:
+    """Return `await work(*arguments)`, or None after an error, which is logged and ends nothing else."""
+    try:
+        return await work(*arguments)
+    except Exception as error:  # noqa: BLE001 - one call that fails must not end the others
+        log_failure(work, error)
+    return None
+
+
+def contained_call(work: Callable[..., T], *arguments: object) -> T | None:
+    """Return `work(*arguments)`, or None after an error, as `contained` does."""
+    try:
+        return work(*arguments)
+    except Exception as error:  # noqa: BLE001 - one call that fails must not end the others
+        log_failure(work, error)
+    return None
+
+
+def log_failure(work: Callable[..., object], error: Exception) -> None:
+    """Log that `work` failed with `error`, once for each place in the code."""
+    # The text of the error may quote anything.
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{os.path.basename(place.filename)}:{place.lineno}"
+    failure = (getattr(work, "__qualname__", "a task"), type(error).__name__, where)
+    if failure not in _logged:
+        _logged.add(failure)
+        _log.error("%s failed: %s (%s)", *failure)
 
 
 class Task:
@@ -33,10 +70,7 @@ class Task:
         try:
             with self._scope:
                 if not self._scope.cancel_called:
-                    await work(*arguments)
-        except Exception as error:  # noqa: BLE001 - one task that fails must not end the others
-            # The text of the error may quote anything.
-            _log.error("%s failed: %s", getattr(work, "__qualname__", "a task"), type(error).__name__)
+                    await contained(work, *arguments)
         finally:
             self._ended.set()
 

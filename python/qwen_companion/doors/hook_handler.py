@@ -33,6 +33,7 @@ from qwen_companion.doors.states import States
 from qwen_companion.ide.peers import Caller
 from qwen_companion.processes import ended
 from qwen_companion.sockets import Connection
+from qwen_companion.tasks import contained, contained_call
 from qwen_companion.threads import in_thread
 
 _WATCH_S = 2.0
@@ -142,7 +143,7 @@ class HookHandler:
 
     async def _hear(self, hearing: _Hearing, report: Report) -> None:
         async with hearing.turn:
-            hearing.text = await hearing.listener.hear(report)
+            hearing.text = await contained(hearing.listener.hear, report)
         hearing.done.set()
 
     async def _reply_with(self, waited: Iterable[_Hearing], others: Iterable[_Hearing], report: Report) -> Reply:
@@ -183,7 +184,7 @@ class HookHandler:
         self._callers = {session: callers for session, callers in remaining.items() if callers}
         del self._turns[peer.pid]
         for listener in self._listeners:
-            listener.ended(peer)
+            contained_call(listener.ended, peer)
 
     async def _caller(self, event: Event, connection: Connection) -> Caller | None:
         """Return the caller that reports `event`; looked for where the conversation does not tell it."""
@@ -228,7 +229,7 @@ def _hold_s(listener: Listener, event: Event) -> float | None:
         and (subscription.tools is None or re.fullmatch(subscription.tools, tool) is not None)
     )
     hold_s = max(matching, default=None)
-    return hold_s if not hold_s or listener.holds(event) else 0.0
+    return hold_s if not hold_s or contained_call(listener.holds, event) else 0.0
 
 
 def _now() -> int:

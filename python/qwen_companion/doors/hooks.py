@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.abc import TaskGroup
 
-from qwen_companion.doors.calls import PERMISSION_REQUEST, HookCall, PendingReply, no_decision
+from qwen_companion.doors.calls import PERMISSION_REQUEST, HookCall, PendingReply, Reply, no_decision
 from qwen_companion.ide.bodies import BodyTooLargeError, read_body
 from qwen_companion.ide.replies import refuse
 from qwen_companion.sockets import Connection
+from qwen_companion.tasks import contained
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -71,17 +72,21 @@ class Hooks:
         if name == _PERMISSION_REQUEST:
             async with anyio.create_task_group() as watch:
                 watch.start_soon(_watch, receive, call.gone)
-                reply = await (await self._take(call))()
+                reply = await self._reply(call)
                 await _send(send, reply.answer)
                 if reply.after is not None:
                     reply.after()
                 watch.cancel_scope.cancel()
         elif name in self._held:
-            reply = await (await self._take(call))()
-            await _send(send, reply.answer)
+            await _send(send, (await self._reply(call)).answer)
         else:
             await _send(send, {})
-            await self._take(call)
+            await contained(self._take, call)
+
+    async def _reply(self, call: HookCall) -> Reply:
+        """Have `call` taken, and return its reply: no decision where that fails."""
+        pending = await contained(self._take, call)
+        return await contained(pending or no_decision) or Reply()
 
     async def _take(self, call: HookCall) -> PendingReply:
         """Have `call` taken after those before it."""

@@ -36,6 +36,7 @@ from qwen_companion.doors.events import (
 )
 from qwen_companion.doors.hook_settings import REVIEW_TIMEOUT_S
 from qwen_companion.errors import EmacsUnavailableError
+from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.frozen import frozen
 from qwen_companion.ide.proposals import HOOK_PREFIX, Decision, Proposal, text_digest
 from qwen_companion.ide.targets import TargetError, check_target
@@ -174,11 +175,15 @@ class HookReviews:
 
         `agent` is the name of the subagent that asks, if it is one.  `gone` is set when nobody waits for the reply.
         """
-        directories = [request.cwd, *([asker.directory] if asker.directory else [])]
-        if request.mode == AUTO and request.tool_name == SHELL:
-            return Reply(allow() if await self._may_run(request.tool_input, directories) else NO_DECISION)
-        path = request.tool_input.get("file_path", request.tool_input.get("notebook_path"))
-        if request.mode != AUTO or request.tool_name not in EDIT_TOOLS or not isinstance(path, str):
+        is_command = request.tool_name == SHELL
+        if request.mode != AUTO or not (is_command or request.tool_name in EDIT_TOOLS):
+            return Reply(NO_DECISION)
+        try:
+            directories = [file_name(request.cwd), *([asker.directory] if asker.directory else [])]
+            if is_command:
+                return Reply(allow() if await self._may_run(request.tool_input, directories) else NO_DECISION)
+            path = file_name(request.tool_input.get("file_path", request.tool_input.get("notebook_path")))
+        except FileNameError:
             return Reply(NO_DECISION)
         if not await in_thread(lambda: all(is_inside(path, directory) for directory in directories)):
             return Reply(NO_DECISION)

@@ -27,6 +27,7 @@ from qwen_companion.emacs.messages import (
 )
 from qwen_companion.journal.places import is_recorded
 from qwen_companion.journal.subscriptions import SUBSCRIPTIONS
+from qwen_companion.tasks import contained
 
 if TYPE_CHECKING:
     from qwen_companion.doors.events import Event
@@ -73,7 +74,7 @@ class JournalFront:
             async with anyio.create_task_group() as self._tasks:
                 self._started.set()
                 async for call in self._calls_left:
-                    await self._carry_out(call)
+                    await contained(self._carry_out, call)
 
     async def _load(self) -> Journal:
         """Return the journal, which is imported the first time."""
@@ -121,14 +122,14 @@ class JournalFront:
         """Take the open workspace roots."""
         self._roots = tuple(roots)
         if self._journal is not None and self._tasks is not None:
-            self._tasks.start_soon(self._journal.set_roots, self._roots)
+            self._tasks.start_soon(contained, self._journal.set_roots, self._roots)
         self._load_known()
         self._silent_changed()
 
     def _load_known(self) -> None:
         """Load the journal where a root has a record: it may have turns that go on, or that the user asks for."""
         if self._journal is None and self._settings.journal and self._tasks is not None and self._watching:
-            self._tasks.start_soon(self._load_if_recorded, self._roots)
+            self._tasks.start_soon(contained, self._load_if_recorded, self._roots)
 
     async def _load_if_recorded(self, roots: Sequence[str]) -> None:
         if await to_thread.run_sync(is_recorded, roots, self._environ, abandon_on_cancel=True):
@@ -155,7 +156,7 @@ class JournalFront:
                 await self._answer(call)
         elif self._tasks is not None:
             # The others of its kind do not wait for it.
-            self._tasks.start_soon(self._answer, call)
+            self._tasks.start_soon(contained, self._answer, call)
 
     async def _answer(self, call: JournalCall) -> None:
         journal = await self._load()

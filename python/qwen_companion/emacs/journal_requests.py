@@ -28,6 +28,7 @@ from qwen_companion.journal.changes import MissingTextError
 from qwen_companion.journal.journal import Journal
 from qwen_companion.journal.record import Record, RecordError, Scope
 from qwen_companion.journal.versions import LINK, Loaded
+from qwen_companion.tasks import log_failure
 
 _BYTES = 8 * 1024 * 1024
 """How much of texts goes in one answer, or one file: Emacs asks for more while it works on these."""
@@ -46,6 +47,9 @@ async def answer(journal: Journal, call: JournalCall) -> JournalReply | None:
             return await _reply(journal, call)
         except (CompanionError, MissingTextError, OSError) as error:
             return JournalReply(call.id, error=str(error) or "its text is not kept any more")
+        except Exception as error:  # noqa: BLE001 - Emacs waits for an answer
+            log_failure(_reply, error)
+            return JournalReply(call.id, error="The journal failed; see the buffer *qwen-companion log*")
     return None
 
 

@@ -53,6 +53,7 @@ from qwen_companion.emacs.plists import (
 )
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import HelloError, MessageError, SpoolError
+from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.frozen import frozen
 
 PROTOCOL = 1
@@ -150,6 +151,14 @@ class Roots:
 
     roots: tuple[str, ...]
     imitate_vscode: bool
+
+    def __post_init__(self) -> None:
+        """Raise MessageError for a text that names no directory."""
+        for root in self.roots:
+            try:
+                file_name(root)
+            except FileNameError as error:
+                raise MessageError(f":roots has a name that cannot be used: {error}") from None
 
 
 @frozen

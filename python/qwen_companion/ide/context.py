@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from qwen_companion.domain import Snapshot
+from qwen_companion.file_names import LONGEST_BYTES
 from qwen_companion.frozen import frozen
 from qwen_companion.ide.models import Cursor, File, IdeContext, WorkspaceState
 
@@ -24,8 +25,9 @@ class ResolvedPath:
 
     @classmethod
     def of(cls, path: str) -> ResolvedPath:
-        """Resolve `path`.  May wait for a disk."""
-        return cls(path, os.path.realpath(path))
+        """Resolve `path`; what no file can be called is as it is given.  May wait for a disk."""
+        possible = "\0" not in path and len(path) < LONGEST_BYTES
+        return cls(path, os.path.realpath(path) if possible else path)
 
     def is_below(self, root: ResolvedPath) -> bool:
         """Return whether this is `root` or lies in it, by either name: a link in a project belongs to the project."""

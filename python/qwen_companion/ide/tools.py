@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -11,6 +10,7 @@ import anyio
 from anyio import to_thread
 
 from qwen_companion.errors import EmacsUnavailableError
+from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.frozen import frozen
 from qwen_companion.ide.models import CLOSE_DIFF, OPEN_DIFF, close_result, diff_accepted, diff_rejected
 from qwen_companion.ide.proposals import Decision, Proposal, Proposals
@@ -223,9 +223,7 @@ def _string(arguments: Mapping[str, object], name: str) -> str:
 
 
 def _path(arguments: Mapping[str, object]) -> str:
-    path = _string(arguments, "filePath")
-    if not os.path.isabs(path):
-        raise ArgumentError(f"filePath must be an absolute path, and {path!r} is not. Give the full path.")
-    if "\0" in path:
-        raise ArgumentError("filePath must not hold a NUL character.")
-    return path
+    try:
+        return file_name(arguments.get("filePath"))
+    except FileNameError as error:
+        raise ArgumentError(f"filePath cannot be used: {error}. Give the full path.") from None

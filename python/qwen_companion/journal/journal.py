@@ -34,6 +34,7 @@ from qwen_companion.domain import HIDE as _HIDE
 from qwen_companion.domain import ChangedFile, ChatWork, KnownSession, Peer, Settings, Snapshot, Turn
 from qwen_companion.doors.listeners import Report
 from qwen_companion.errors import CompanionError
+from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.frozen import frozen
 from qwen_companion.journal.activity import SAMPLE_S, Activity, Probe, last_input, may_have_acted, written_by
 from qwen_companion.journal.places import is_recorded
@@ -58,6 +59,7 @@ from qwen_companion.journal.witness import Witness
 from qwen_companion.privacy.options import Options
 from qwen_companion.processes import age_of
 from qwen_companion.processes import ended as process_ended
+from qwen_companion.tasks import contained, contained_call
 
 if TYPE_CHECKING:
     from qwen_companion.doors.events import Event
@@ -284,7 +286,7 @@ class Journal:
                 while True:
                     await self._dirty.wait()
                     self._dirty = anyio.Event()
-                    await self._tell_changes()
+                    await contained(self._tell_changes)
                     await anyio.sleep(GATHER_S)
         finally:
             self._tasks = None
@@ -302,7 +304,7 @@ class Journal:
                 # Let the hook that has added this job be answered first: the job's thread would slow it down.
                 await checkpoint()
                 failed = root.failed
-                await to_thread.run_sync(self._attempt, root, job, abandon_on_cancel=True)
+                await to_thread.run_sync(contained_call, self._attempt, root, job, abandon_on_cancel=True)
                 if root.failed and not failed:
                     root.stirred.set()
                 self._dirty.set()
@@ -998,7 +1000,7 @@ class Journal:
         """Begin or stop telling Emacs: the user looks, or no longer does."""
         self._watching = on
         if on and self._tasks is not None:
-            self._tasks.start_soon(self._tell_all)
+            self._tasks.start_soon(contained, self._tell_all)
 
     async def _tell_all(self) -> None:
         updates: list[Update] = []
@@ -1052,6 +1054,10 @@ class Journal:
     def _name_of(self, directory: str) -> str | None:
         """Return the root that `directory` is in, as Emacs has it."""
         if directory not in self._names_around:
+            try:
+                file_name(directory)
+            except FileNameError:
+                return None
             true = os.path.realpath(directory) + "/"
             found = [name for name in self._names if true.startswith(os.path.realpath(name).rstrip("/") + "/")]
             self._names_around[directory] = max(found, key=len, default=None)

@@ -13,6 +13,7 @@ from functools import partial
 
 from qwen_companion.domain import ChangedFile, Turn
 from qwen_companion.errors import CompanionError
+from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.frozen import frozen
 from qwen_companion.journal.baselines import Baseline, Change, LimitError
 from qwen_companion.journal.changes import MissingTextError, Net, Owned, net_of, owners, renamed, sizes, with_renames
@@ -195,7 +196,10 @@ class Record:
 
     def name_in(self, path: str) -> bytes | None:
         """Return the true name of `path`, as Emacs or a CLI has it; None where it is not below the root."""
-        directory, name = os.path.split(os.path.normpath(path))
+        try:
+            directory, name = os.path.split(os.path.normpath(file_name(path)))
+        except FileNameError:
+            return None
         true = os.path.join(os.path.realpath(directory), name)
         return os.fsencode(true) if true.startswith(self._true.rstrip("/") + "/") else None
 

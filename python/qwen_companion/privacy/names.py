@@ -8,6 +8,7 @@ import os
 import re
 
 from qwen_companion.errors import UnknownNameError
+from qwen_companion.file_names import LONGEST_BYTES
 from qwen_companion.frozen import frozen
 
 _MAX_LINKS = 40
@@ -43,6 +44,8 @@ def non_local_reason(path: str) -> str | None:
     """Return the kind of `path`, as Emacs names it, unless it is the name of a file on this machine's disks."""
     if not path.startswith("/"):
         return "no absolute file name"
+    if len(path) >= LONGEST_BYTES:
+        return "longer than a file name can be"
     if _REMOTE.match(path):
         return "a remote file"
     if _ARCHIVE_MEMBER.search(path):

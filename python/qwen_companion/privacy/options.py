@@ -101,7 +101,7 @@ class UserRules:
         if not name.startswith("~"):
             return self._home, name
         user, _, rest = name.partition("/")
-        directory = self._home if user == "~" else os.path.expanduser(user)
+        directory = self._home if user == "~" else os.path.expanduser(user) if "\0" not in user else ""
         if not os.path.isabs(directory):
             raise PatternError(f"there is no user {user[1:]}")
         return directory, rest

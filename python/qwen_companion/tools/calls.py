@@ -16,6 +16,7 @@ import anyio
 
 from qwen_companion.domain import Peer, ToolDefinition, ToolItem
 from qwen_companion.errors import EmacsUnavailableError
+from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.frozen import frozen
 from qwen_companion.ide.access import Access
 from qwen_companion.ide.peers import Caller
@@ -238,8 +239,10 @@ def _request(name: str, arguments: Mapping[str, object]) -> str:
 
 def _resolve(path: str, access: Access) -> str:
     """Return the absolute name of the file that a model calls `path`.  ToolError.  Waits for the disk."""
-    if not path or "\0" in path:
-        raise ToolError("`path` is no name of a file.")
+    try:
+        file_name(path, "/")
+    except FileNameError as error:
+        raise ToolError(f"`path` is no name of a file: {error}.") from None
     directories = list(dict.fromkeys(filter(None, (access.directory, *(access.directories or access.roots)))))
     if path.startswith("~"):
         raise ToolError(f"{path}: give an absolute path, or one relative to {_first(directories)}.")

@@ -11,6 +11,7 @@ import anyio
 
 from qwen_companion.doors.listeners import Report, Subscription
 from qwen_companion.errors import EmacsUnavailableError
+from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.tools.calls import Tools
 
 if TYPE_CHECKING:
@@ -116,5 +117,6 @@ class Diagnostics:
 def _path(event: Event) -> str | None:
     """The file that the tool of `event` edits."""
     tool_input: dict[str, Any] = getattr(event, "tool_input", {})
-    path = tool_input.get("notebook_path") or tool_input.get("file_path")
-    return path if isinstance(path, str) and path.startswith("/") else None
+    with suppress(FileNameError):
+        return file_name(tool_input.get("notebook_path") or tool_input.get("file_path"))
+    return None

@@ -162,6 +162,45 @@ async def test_a_cli_does_not_wait_where_a_listener_need_not() -> None:
         assert len(busy.heard) == 2
 
 
+class Faulty(Listener):
+    """Fails in each of its methods."""
+
+    def holds(self, event: Event) -> bool:
+        raise ValueError("holds")
+
+    async def hear(self, report: Report) -> str | None:
+        raise ValueError("hear")
+
+    def ended(self, peer: Peer) -> None:
+        raise ValueError("ended")
+
+
+class FaultyHearer(Listener):
+    """Has the CLI wait, and fails."""
+
+    async def hear(self, report: Report) -> str | None:
+        raise ValueError(f"of the model: {report.event}")
+
+
+async def test_a_listener_that_fails_ends_only_its_own_call(caplog: pytest.LogCaptureFixture) -> None:
+    every = Subscription("PostToolUse", hold_s=TIMEOUT_S)
+    good = Listener(every, says="good")
+    good.may_answer.set()
+    async with site(Faulty(every), FaultyHearer(every), good) as place:
+        for _ in range(2):
+            answer = await place.answer("PostToolUse", tool_name="edit")
+            assert answer["hookSpecificOutput"]["additionalContext"] == "good"
+        place.process.kill()
+        with anyio.fail_after(TIMEOUT_S):
+            await good.has_ended.wait()
+    # Each failure once, and nothing of a report.
+    places = sorted(message.partition(" (")[0] for message in caplog.messages)
+    assert places == [
+        *("Faulty.ended failed: ValueError", "Faulty.hear failed: ValueError", "Faulty.holds failed: ValueError"),
+        "FaultyHearer.hear failed: ValueError",
+    ]
+
+
 async def test_a_listener_is_told_that_the_process_has_ended() -> None:
     listener = Listener(Subscription(PreToolUse.name))
     async with site(listener) as place:

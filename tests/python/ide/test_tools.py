@@ -67,7 +67,7 @@ async def test_open_hands_the_text_to_emacs_and_answers_with_nothing(desk: Desk)
         ({"filePath": "/a"}, "newContent"),
         ({"filePath": "/a", "newContent": None}, "newContent"),
         ({"filePath": "a", "newContent": "x"}, "absolute"),
-        ({"filePath": "", "newContent": "x"}, "absolute"),
+        ({"filePath": "", "newContent": "x"}, "empty"),
         ({"filePath": "~/a", "newContent": "x"}, "absolute"),
         ({"filePath": "/a\0b", "newContent": "x"}, "NUL"),
         ({"filePath": "/", "newContent": "x"}, "directory"),

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Names of files that arrive as text: a model, a CLI, a daemon or Emacs may send anything."""
+
+from __future__ import annotations
+
+import os
+
+from qwen_companion.errors import CompanionError
+
+LONGEST_BYTES = 4096
+"""The limit of Linux.  To look for the links in a longer name, one directory after the other, takes minutes."""
+
+
+class FileNameError(CompanionError):
+    """A text names no file; the text of this says why, and does not repeat it."""
+
+
+def file_name(text: object, directory: str = "") -> str:
+    """Return the absolute name of the file that `text` means in `directory`.  FileNameError.
+
+    Every text that came over a wire passes here before the system is asked about it.  Looks at no disk, and removes
+    neither `..` nor a slash at the end.
+    """
+    if not isinstance(text, str) or not text:
+        raise FileNameError("it is empty" if text == "" else "it is not a string")
+    name = os.path.join(directory, text)
+    if not os.path.isabs(name):
+        raise FileNameError("it is not an absolute file name")
+    if "\0" in name:
+        raise FileNameError("it holds a NUL character")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise FileNameError("it holds half a surrogate pair, which is not valid Unicode") from None
+    if len(os.fsencode(name)) >= LONGEST_BYTES:
+        raise FileNameError(f"it is longer than {LONGEST_BYTES - 1} bytes")
+    return name
