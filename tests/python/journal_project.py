@@ -81,7 +81,11 @@ class Project:
         """Let another process go on with the record."""
         if self._record is not None:
             self._record.close()
-            self._record = None
+        return self.reopen_after_close()
+
+    def reopen_after_close(self) -> Record:
+        """Open the record, which has been closed."""
+        self._record = None
         return self.record
 
     def begin(self, session: str = "s", start: int = 1000) -> int:

@@ -8,19 +8,26 @@ read and never written: its index is copied, and its objects are only looked up.
 
 from __future__ import annotations
 
+import errno
+import math
 import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
+
+import psutil
 
 from qwen_companion.errors import CompanionError
 from qwen_companion.frozen import frozen
 from qwen_companion.journal.versions import EXECUTABLE, FILE, LINK, Version
 from qwen_companion.privacy.disk import read_start
+from qwen_companion.privacy.verdicts import printable
 
 TIMEOUT_S = 60.0
 """How long one process may take: the first list of a large directory on a cold disk."""
@@ -42,6 +49,18 @@ _ENVIRONMENT = {
 
 _COPIED = ("core.filemode", "core.ignorecase", "core.precomposeunicode", "core.symlinks", "core.excludesfile")
 """Settings of the user's repository that decide about names and modes of files."""
+
+STALL_S = 5.0
+"""How long a git that neither computes nor waits for a disk is waited for: it reads a pipe, or waits for another.
+
+A limit of 5 s for all would give up the first list of a large directory on a cold disk.
+"""
+
+RETRY_S = 60.0
+"""How long no git is asked about a directory after one has stalled there."""
+
+MAX_INDEX_BYTES = 64 * 1024 * 1024
+"""Largest index of the user's that is copied; one of as many files as are recorded has a third of that."""
 
 _NO_CONVERSION = b"* -text -eol -crlf -filter -ident -working-tree-encoding\n"
 
@@ -123,6 +142,7 @@ class Index:
         self._settings: tuple[str, ...] = ()
         self._users: dict[str, str] = {}
         self.algorithm = "sha1"
+        self._stalled_at = -math.inf
         self._known_entries: dict[bytes, Version | None] = {}
         """The results of `entry`, valid for one state of the index."""
         self._known_state: tuple[int, int] | None = None
@@ -132,6 +152,7 @@ class Index:
 
     def open(self) -> None:
         """Make the directory ready, with the index as it was left.  GitError, OSError."""
+        self._check_rule_files()
         settings = self._read_settings()
         self.algorithm = settings.pop("extensions.objectformat", "sha1")
         self._settings = tuple(
@@ -165,9 +186,7 @@ class Index:
             return False
         source = os.path.join(repository.directory, "index")
         try:
-            # With its time: an entry as new as the index is not trusted.
-            shutil.copy2(source, target)
-            os.chmod(target, 0o600)
+            _copy_index(source, target)
             if self.converts(self._drop_flags()):
                 os.unlink(target)
                 return False
@@ -176,6 +195,19 @@ class Index:
                 os.unlink(target)
             return False
         return True
+
+    def _check_rule_files(self) -> None:
+        """GitError where git would wait for a pipe, or read a device without end."""
+        files = [os.path.join(self.top, name) for name in (".gitignore", ".gitattributes")]
+        if self.repository is not None:
+            names = ("config", "config.worktree", "info/exclude", "info/attributes", "packed-refs")
+            files += [os.path.join(self.repository.common, name) for name in names]
+            files += [os.path.join(self.repository.directory, "index")]
+        for file in files:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                mode = os.stat(file).st_mode
+                if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode) and os.path.realpath(file) != os.devnull:
+                    raise GitError(f"{printable(file)} is not a regular file")
 
     def _read_settings(self) -> dict[str, str]:
         if self.repository is None or not os.path.isdir(self.repository.directory):
@@ -248,6 +280,7 @@ class Index:
 
     def changes(self) -> Listing:
         """Return the differences of the disk from the index."""
+        self._check_rule_files()
         # First: of rules that change just now, a file may be ignored and unknown, but must not be neither.
         ignored = self._ignored()
         changed: dict[bytes, Version | None] = {}
@@ -421,6 +454,8 @@ class Index:
         """Return the output of git with `options`.  GitError: it failed, with another status than `good`."""
         if self._program is None:
             raise GitError("git is not installed")
+        if time.monotonic() < self._stalled_at + RETRY_S:
+            raise GitError(_STALLED)
         environ = dict(self._environ)
         if self.repository is not None:
             environ["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = os.path.join(self.repository.common, "objects")
@@ -438,16 +473,60 @@ class Index:
         except OSError as error:
             raise GitError(error.strerror or str(error)) from None
         try:
-            output, errors = process.communicate(data, timeout=TIMEOUT_S)
+            output, errors = _communicate(process, data)
         except subprocess.TimeoutExpired:
+            self._stalled_at = time.monotonic()
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-            raise GitError(f"no answer within {TIMEOUT_S:g} s") from None
+            raise GitError(_STALLED) from None
         if process.returncode not in good:
             message = errors.decode("utf-8", "replace").strip().partition("\n")[0]
             raise GitError(message.removeprefix("fatal: ") or f"git ended with status {process.returncode}")
         return output
+
+
+_STALLED = "git gives no answer; a file that it reads here may be a pipe"
+
+
+def _communicate(process: subprocess.Popen[bytes], data: bytes) -> tuple[bytes, bytes]:
+    """Return the output and the errors of `process`, given `data`.
+
+    subprocess.TimeoutExpired after `TIMEOUT_S`, or `STALL_S` in which it does nothing.
+    """
+    deadline = time.monotonic() + TIMEOUT_S
+    done: float | None = None
+    given: bytes | None = data
+    while True:
+        try:
+            return process.communicate(given, timeout=STALL_S)
+        except subprocess.TimeoutExpired:
+            before, done = done, _work_of(process.pid)
+            if time.monotonic() > deadline or (before is not None and before == done):
+                raise
+        given = None
+
+
+def _work_of(pid: int) -> float | None:
+    """Return the seconds for which process `pid` has computed; None while it waits for a disk, or if unknown."""
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_SLEEPING:
+            used = process.cpu_times()
+            return used.user + used.system
+    return None
+
+
+def _copy_index(source: str, target: str) -> None:
+    """Copy the index `source`, a regular file and no larger than one can be, to `target`.  OSError."""
+    descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_INDEX_BYTES:
+            raise OSError(errno.EFBIG, "It is no index of a usual size", source)
+        write_private(target, file.read(MAX_INDEX_BYTES))
+    # With its time: an entry as new as the index is not trusted.
+    os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
 
 
 def write_private(path: str, data: bytes) -> None:

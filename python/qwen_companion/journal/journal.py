@@ -317,12 +317,17 @@ class Journal:
                 root.changed.update(root.told)
                 self._warn(f"What was recorded of changes in {root.record.root} has been removed; it begins anew")
             job()
+            if root.record.rules.problem is not None:
+                self._refuse(root.record.root, f"every file is excluded, also for CLIs: {root.record.rules.problem}")
         except (*FAILURES, CompanionError) as error:
             root.failed = root.failed or isinstance(error, StoreError)
-            reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-            if self._refused.get(root.record.root) != reason:
-                self._refused[root.record.root] = reason
-                self._warn(f"Changes in {root.record.root} are not recorded: {reason}")
+            self._refuse(root.record.root, (error.strerror or str(error)) if isinstance(error, OSError) else str(error))
+
+    def _refuse(self, name: str, reason: str) -> None:
+        """Tell the user, once, why nothing is recorded of the root `name`."""
+        if self._refused.get(name) != reason:
+            self._refused[name] = reason
+            self._warn(f"Changes in {name} are not recorded: {reason}")
 
     async def _root(self, name: str, only_known: bool = False) -> _Root | None:
         """Return the work on the root `name`, begun if need be; None where it cannot be recorded."""
@@ -334,12 +339,12 @@ class Journal:
             try:
                 record = await to_thread.run_sync(_open, name, self._environ, only_known, abandon_on_cancel=True)
             except NoRecordError as error:
-                if self._refused.get(name) != str(error):
-                    self._refused[name] = str(error)
-                    self._warn(f"Changes in {name} are not recorded: {error}")
+                self._refuse(name, str(error))
                 return None
             if record is None:
                 return None
+            if record.news is not None:
+                self._warn(record.news)
             root = self._roots[name] = _Root(record, self._activity)
             await to_thread.run_sync(self._set_rules, record)
             await to_thread.run_sync(self._resume, root)

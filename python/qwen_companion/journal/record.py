@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -20,7 +22,7 @@ from qwen_companion.journal.changes import MissingTextError, Net, Owned, net_of,
 from qwen_companion.journal.git import GitError
 from qwen_companion.journal.places import key_of, state_directory
 from qwen_companion.journal.rules import RecordRules
-from qwen_companion.journal.store import SeenRow, Store, StoreError, TurnRow, Write
+from qwen_companion.journal.store import DamagedStoreError, SeenRow, Store, StoreError, TurnRow, Write
 from qwen_companion.journal.subscriptions import SHELL_TOOL
 from qwen_companion.journal.versions import Loaded, TooLargeError, git_mode, load
 from qwen_companion.processes import has_ended
@@ -113,9 +115,11 @@ class Record:
             raise NoRecordError("it is your home directory, or contains it")
         self._lock = threading.RLock()
         self._descriptor = -1
+        self.news: str | None = None
+        """A message for the user about what was recorded before and is lost; None for none."""
         try:
             self._directory, self.key = self._lock_directory()
-            self._store = Store(os.path.join(self._directory, "journal.sqlite"))
+            self._store = self._open_store()
         except (OSError, StoreError) as error:
             if self._descriptor >= 0:
                 os.close(self._descriptor)
@@ -125,6 +129,29 @@ class Record:
         self._known: dict[tuple[int, bytes], tuple[int, ChangedFile]] = {}
         self._stamps: dict[bytes, tuple[int, int] | None] = {}
         """The stamp of each file at the last scan that found it changed by an agent."""
+
+    def _open_store(self) -> Store:
+        """Open the store; put one that is damaged aside and begin anew.  OSError, StoreError."""
+        path = os.path.join(self._directory, "journal.sqlite")
+        trees = os.path.join(self._directory, "trees")
+        if os.path.isdir(trees) and os.path.exists(path) and os.path.getsize(path) == 0:
+            self.news = f"What was recorded of changes in {self.root} is lost: its file was empty; it begins anew"
+            shutil.rmtree(trees, ignore_errors=True)
+        try:
+            return Store(path)
+        except DamagedStoreError as error:
+            aside = f"{path}.damaged-{time.strftime('%Y-%m-%d-%H%M%S')}"
+            os.rename(path, aside)
+            with suppress(FileNotFoundError):
+                # It belongs to that file, and would be applied to the new one.
+                os.rename(f"{path}-journal", f"{aside}-journal")
+            # So do these.
+            shutil.rmtree(trees, ignore_errors=True)
+            self.news = (
+                f"What was recorded of changes in {self.root} is damaged ({error}): it was put aside as {aside}, and "
+                "the record begins anew"
+            )
+            return Store(path)
 
     def _make_baseline(self) -> Baseline:
         trees = os.path.join(self._directory, "trees")
@@ -139,8 +166,11 @@ class Record:
             _make_private(private)
         for slot in range(_SLOTS):
             directory = os.path.join(above, str(slot))
-            _make_private(directory)
-            descriptor = os.open(os.path.join(directory, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                _make_private(directory)
+                descriptor = os.open(os.path.join(directory, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except NotADirectoryError:
+                continue
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -671,6 +701,8 @@ def _stamp(path: bytes) -> tuple[int, int] | None:
 def _make_private(directory: str) -> None:
     with suppress(FileExistsError):
         os.mkdir(directory, 0o700)
+    if not os.path.isdir(directory):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory)
     os.chmod(directory, 0o700)
 
 
@@ -683,10 +715,17 @@ def forget_unused(environ: Mapping[str, str]) -> None:
     above = state_directory(environ)
     with suppress(FileNotFoundError):
         for name in os.listdir(above):
-            for slot in os.listdir(os.path.join(above, name)):
-                directory = os.path.join(above, name, slot)
-                with open(os.path.join(directory, "lock"), "ab") as lock, suppress(BlockingIOError):
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(directory, ignore_errors=True)
+            # A file that is none of ours may lie in any of these.
+            with suppress(NotADirectoryError):
+                for slot in os.listdir(os.path.join(above, name)):
+                    with suppress(NotADirectoryError):
+                        _forget_slot(os.path.join(above, name, slot))
             with suppress(OSError):
                 os.rmdir(os.path.join(above, name))
+
+
+def _forget_slot(directory: str) -> None:
+    """Remove the record in `directory`, unless an Emacs has it open.  NotADirectoryError."""
+    with open(os.path.join(directory, "lock"), "ab") as lock, suppress(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(directory, ignore_errors=True)

@@ -41,6 +41,11 @@ class RecordRules:
         files = (load(file) for file in ignore_files([self._spellings]))
         self._files = [file for file in files if file.patterns is not None or file.problem is not None]
 
+    @property
+    def problem(self) -> str | None:
+        """The reason why an ignore file excludes every file, in words; None where none does."""
+        return next((file.problem.rule for file in self._files if file.problem is not None), None)
+
     def lines(self) -> bytes:
         """The patterns of the ignore files, in the gitignore format for the root."""
         found: list[str] = []

@@ -92,6 +92,10 @@ class SeenRow:
     hunks: tuple[str, ...]
 
 
+class DamagedStoreError(StoreError):
+    """The file is none of SQLite's, or not all of it."""
+
+
 class Store:
     """Its methods wait for the disk, may be called in any thread, and raise StoreError."""
 
@@ -106,16 +110,31 @@ class Store:
         except sqlite3.Error as error:
             raise StoreError(str(error)) from None
         try:
+            self._check()
             # Written data survives the end of this process, if not a crash of the machine.
             self._db.executescript(
                 "pragma auto_vacuum=incremental; pragma journal_mode=delete; pragma synchronous=off;"
+                " pragma secure_delete=on;"
             )
             self._db.execute("pragma cache_size=-4000")
             self._db.executescript(_TABLES)
             self._db.execute(f"pragma user_version={FORMAT}")
+        except StoreError:
+            self._db.close()
+            raise
         except sqlite3.Error as error:
             self._db.close()
-            raise StoreError(str(error)) from None
+            # Those of another kind, of a lock or a full disk, are subclasses.
+            raise (DamagedStoreError if type(error) is sqlite3.DatabaseError else StoreError)(str(error)) from None
+
+    def _check(self) -> None:
+        """StoreError for a file of a newer version, DamagedStoreError for one that is not whole."""
+        if self._db.execute("pragma user_version").fetchone()[0] > FORMAT:
+            raise StoreError("what is recorded there was written by a newer version of qwen-companion")
+        if os.path.getsize(self._path) <= _CHECKED_BYTES:
+            (found,) = self._db.execute("pragma quick_check(1)").fetchone()
+            if found != "ok":
+                raise DamagedStoreError(found)
 
     def close(self) -> None:
         """Use the file no more."""
@@ -403,7 +422,8 @@ class Store:
                 " union select digest from current where digest is not null)"
             )
         with self._lock:
-            self._db.execute("pragma incremental_vacuum").fetchall()
+            # `execute` takes one step of it, which frees one page.
+            self._db.executescript("pragma incremental_vacuum")
 
     def _size(self) -> int:
         with self.transaction() as db:
@@ -418,6 +438,9 @@ class Store:
                 " where digest not in (select digest from current where digest is not null)"
             ).fetchone()[0]
 
+
+_CHECKED_BYTES = 64 * 1024 * 1024
+"""Up to this size all of a file is read when it is opened, in 0.1 s; in a larger one damage is met when it is used."""
 
 _RECENT_S = 2
 """How long after a save Emacs's word on it may come."""

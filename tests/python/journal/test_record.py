@@ -4,17 +4,25 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
+import sqlite3
 import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
 from journal_project import SHELL, Project
+from qwen_companion.journal import git
+from qwen_companion.journal.activity import written_by
 from qwen_companion.journal.baselines import LimitError
-from qwen_companion.journal.git import GitError
-from qwen_companion.journal.record import ONE_GO_MS, Cause, NoRecordError, Record, RecordError, Scope
+from qwen_companion.journal.git import GitError, Index
+from qwen_companion.journal.record import ONE_GO_MS, Cause, NoRecordError, Record, RecordError, Scope, forget_unused
 from qwen_companion.journal.store import MAX_AGE_MS, TurnRow
 from qwen_companion.journal.versions import Loaded, load
 from qwen_companion.privacy.options import Options
@@ -953,13 +961,134 @@ def test_a_place_that_cannot_be_written_to_is_told(
         Record(str(project.root), project.environ)
 
 
-def test_a_broken_file_of_records_is_told(project: Project) -> None:
+# --- What a stranger's repository or a damaged disk may bring ---
+
+
+def test_an_index_that_is_a_link_is_not_taken(project: Project) -> None:
+    project.commit(a_txt=b"one\n")
+    index = project.root / ".git/index"
+    # One to a device would fill the disk of the machine that sees this red.
+    index.rename(project.home / "index")
+    index.symlink_to(project.home / "index")
+    ours = Index(str(project.home / "ours"), str(project.root), project.environ)
+    ours.open()
+    assert not ours.copy_users_index()
+    turn = project.begin()
+    project.edit(turn, "a.txt", b"two\n")
+    assert project.before("a.txt", turn) == b"one\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how much a process has written")
+def test_an_index_of_a_stranger_does_not_fill_the_disk(project: Project) -> None:
+    project.commit(a_txt=b"one\n")
+    with (project.root / ".git/index").open("wb") as file:
+        file.truncate(256 << 20)
+    before = written_by(os.getpid()) or 0
+    with suppress(GitError):
+        project.begin()
+    assert (written_by(os.getpid()) or 0) - before < 64 << 20
+
+
+@pytest.mark.parametrize(
+    "name", [".gitignore", ".gitattributes", ".git/config", ".git/info/exclude", "deep/.gitignore"]
+)
+def test_a_pipe_in_place_of_rules_does_not_stall_the_record(
+    project: Project, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(git, "STALL_S", 0.3)
+    project.write("deep/a.txt", b"one\n")
+    path = project.root / name
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(exist_ok=True)
+    os.mkfifo(path)
+    start = time.monotonic()
+    for _ in range(5):
+        with pytest.raises(GitError, match="not a regular file|no answer"):
+            project.begin()
+    assert time.monotonic() - start < git.TIMEOUT_S / 2
+
+
+def damaged(project: Project, change: Callable[[Path], object]) -> tuple[Record, Path]:
+    """Record a turn, `change` the journal's file, and open it anew."""
+    turn = project.begin()
+    project.edit(turn, "a.txt", b"two\n" * 50_000)
+    project.end(turn)
+    (file,) = (project.home / "state").rglob("journal.sqlite")
+    project.record.close()
+    change(file)
+    return project.reopen_after_close(), file
+
+
+def spoil_header(file: Path) -> None:
+    file.write_bytes(b"x" * 100 + file.read_bytes()[100:])
+
+
+def fill_with_garbage(file: Path) -> None:
+    file.write_bytes(b"garbage" * 1000)
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:9000])
+
+
+def cut_to_nothing(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+@pytest.mark.parametrize("change", [spoil_header, fill_with_garbage, cut])
+def test_a_damaged_journal_is_put_aside_and_begun_anew(project: Project, change: Callable[[Path], object]) -> None:
+    record, file = damaged(project, change)
+    (aside,) = file.parent.glob("journal.sqlite.damaged-*")
+    assert str(aside) in (record.news or "")
+    assert record.turns() == []
+    turn = project.begin()
+    project.edit(turn, "a.txt", b"three\n")
+    assert project.kinds(turn) == {"a.txt": "modified"}
+    assert project.reopen().news is None
+
+
+def test_a_journal_that_was_emptied_is_told(project: Project) -> None:
+    record, _ = damaged(project, cut_to_nothing)
+    assert "empty" in (record.news or "")
+    assert project.reopen().news is None
+
+
+def test_a_journal_of_a_newer_version_is_left_alone(project: Project) -> None:
+    def change(file: Path) -> None:
+        with closing(sqlite3.connect(file, check_same_thread=True, isolation_level=None)) as db:
+            db.execute("pragma user_version=99")
+
+    with pytest.raises(NoRecordError, match="newer version"):
+        damaged(project, change)
+    (file,) = (project.home / "state").rglob("journal.sqlite")
+    with closing(sqlite3.connect(file, check_same_thread=True, isolation_level=None)) as db:
+        assert db.execute("pragma user_version").fetchone() == (99,)
+
+
+def test_a_stray_file_among_the_journals_harms_nothing(project: Project) -> None:
+    state = project.home / "state/qwen-companion/journal"
     project.begin()
     project.record.close()
-    (path,) = (project.home / "state").rglob("journal.sqlite")
-    path.write_bytes(b"no database at all" * 1000)
-    with pytest.raises(NoRecordError):
-        Record(str(project.root), project.environ)
-    # Its place is free again.
-    path.unlink()
-    assert Record(str(project.root), project.environ).key.endswith("-0")
+    (state / "stray").write_text("")
+    (slot,) = (path for path in state.glob("*/0"))
+    shutil.rmtree(slot)
+    slot.write_text("")
+    project.reopen_after_close()
+    project.begin()
+    forget_unused(project.environ)
+    assert (state / "stray").exists()
+
+
+def test_what_is_forgotten_leaves_the_file_and_the_disk(project: Project) -> None:
+    turn = project.begin()
+    # Of no use to zlib.
+    secret = b"".join(hashlib.sha256(b"%d" % number).digest() for number in range(1 << 15))
+    project.edit(turn, "a.txt", secret)
+    project.edit(turn, "a.txt", None)
+    project.end(turn)
+    (file,) = (project.home / "state").rglob("journal.sqlite")
+    before = file.stat().st_size
+    assert secret[:64] in file.read_bytes()
+    assert project.record.forget_old(2000 + MAX_AGE_MS) == [turn]
+    assert file.stat().st_size < before / 2
+    assert secret[:64] not in file.read_bytes()
