@@ -136,7 +136,7 @@ class Baseline:
     @property
     def is_complete(self) -> bool:
         """Whether all files have been looked at once."""
-        return self._complete
+        return self._last is not None
 
     @property
     def algorithm(self) -> str:
@@ -243,15 +243,16 @@ class Baseline:
 
     def records(self, paths: Sequence[bytes]) -> bool:
         """Return whether each of the files `paths` is recorded, by now or by the next look.  GitError, OSError."""
-        if not self._complete or self.rules.excluded([os.fsdecode(path) for path in paths]):
+        if self._last is None or self.rules.excluded([os.fsdecode(path) for path in paths]):
             return False
-        self._open(self._root)
-        index = self._index_of(paths[0])
-        return (
-            index is not None
-            and all(_is_of(path, index) and _why_not(path, os.lstat(path)) is None for path in paths)
-            and index.lists(*(_below(path, index) for path in paths))
-        )
+        self._open_all()
+        names: dict[Index, list[bytes]] = {}
+        for path in paths:
+            index = self._index_of(path)
+            if index is None or _why_not(path, os.lstat(path)) is not None:
+                return False
+            names.setdefault(index, []).append(_below(path, index))
+        return all(index.lists(*its) for index, its in names.items())
 
     def directories(self) -> set[bytes]:
         """Return the absolute names of the directories in which files are recorded.  GitError, OSError."""

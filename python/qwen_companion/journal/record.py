@@ -24,7 +24,7 @@ from qwen_companion.journal.places import key_of, state_directory
 from qwen_companion.journal.rules import RecordRules
 from qwen_companion.journal.store import DamagedStoreError, SeenRow, Store, StoreError, TurnRow, Write
 from qwen_companion.journal.subscriptions import SHELL_TOOL
-from qwen_companion.journal.versions import Loaded, TooLargeError, git_mode, load
+from qwen_companion.journal.versions import Loaded, TooLargeError, git_mode
 from qwen_companion.processes import has_ended
 
 UNDO = "undo"

@@ -21,7 +21,7 @@ from journal_project import SHELL, Project
 from qwen_companion.journal import git
 from qwen_companion.journal.activity import written_by
 from qwen_companion.journal.baselines import LimitError
-from qwen_companion.journal.git import GitError, Index
+from qwen_companion.journal.git import Index, find_repository
 from qwen_companion.journal.record import ONE_GO_MS, Cause, NoRecordError, Record, RecordError, Scope, forget_unused
 from qwen_companion.journal.store import MAX_AGE_MS, TurnRow
 from qwen_companion.journal.versions import Loaded, load
@@ -970,7 +970,8 @@ def test_an_index_that_is_a_link_is_not_taken(project: Project) -> None:
     # One to a device would fill the disk of the machine that sees this red.
     index.rename(project.home / "index")
     index.symlink_to(project.home / "index")
-    ours = Index(str(project.home / "ours"), str(project.root), project.environ)
+    repository = find_repository(str(project.root))
+    ours = Index(str(project.home / "ours"), str(project.root), project.environ, repository)
     ours.open()
     assert not ours.copy_users_index()
     turn = project.begin()
