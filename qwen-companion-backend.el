@@ -449,7 +449,7 @@ debugger: its backtrace would show the secret."
 ;;; Calling
 
 (defun qwen-companion-backend-wait (done seconds)
-  "Wait until the function DONE returns non-nil, SECONDS at most.
+  "Wait until the function DONE gives non-nil, SECONDS at most.
 Return its value.  For commands only; it can be quit."
   (let ((end (+ (float-time) seconds))
         (steps 0)

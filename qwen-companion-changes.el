@@ -1246,7 +1246,7 @@ file, only see whether there is one."
             (string-join (nreverse parts) ", "))))
 
 (defun qwen-companion-changes--request (group)
-  "Return the part of the journal that GROUP shows, as in a request."
+  "Return the part of the journal of GROUP, as in a request."
   (list :root (qwen-companion-changes--group-root group)
         :scope (qwen-companion-changes--group-scope group)
         :turn (qwen-companion-changes--group-turn group)

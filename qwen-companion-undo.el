@@ -135,8 +135,8 @@ Signal a `user-error' when TEXTS are an error."
       (string-prefix-p "\xff\xfe" bytes)
       (string-prefix-p "\xfe\xff" bytes)))
 
-(defun qwen-companion-undo-run (steps turn label &optional bring-back)
-  "Take each of STEPS in order to undo TURN, or to BRING-BACK it.
+(defun qwen-companion-undo-run (list turn label &optional bring-back)
+  "Undo TURN, or BRING-BACK it, by each element of LIST in order.
 Each is (PATH . STEP), or (PATH . FUNCTION) with a function that returns
 the step.  Tell the journal so; LABEL says what is done.  Quitting ends
 it between two files.
@@ -147,6 +147,7 @@ string, the reason why the file was left as it is."
   (let* ((qwen-companion-journal-inhibit t)
          ;; A file is finished before a key ends this.
          (inhibit-quit t)
+         (steps list)
          (progress (qwen-companion-undo--progress (length steps) bring-back))
          (written nil)
          (results nil))
@@ -163,7 +164,7 @@ string, the reason why the file was left as it is."
     (nreverse results)))
 
 (defun qwen-companion-undo--try (step)
-  "Take STEP, or the one that the function STEP returns.
+  "Take STEP, or the one of the function STEP.
 Return (RESULT . PATHS): what has become of it, see
 `qwen-companion-undo-run', and the files that were written."
   (condition-case err
@@ -179,7 +180,7 @@ Return (RESULT . PATHS): what has become of it, see
      (list (error-message-string err)))))
 
 (defun qwen-companion-undo--progress (count bring-back)
-  "Return a function that shows how many of COUNT files are done, its argument.
+  "Return a function to show how many of COUNT files are done, its argument.
 It shows nothing in the first second.  BRING-BACK is as in
 `qwen-companion-undo-run'."
   (let ((start (float-time))
@@ -196,7 +197,7 @@ It shows nothing in the first second.  BRING-BACK is as in
 ;;; Many files
 
 (defun qwen-companion-undo-files (part files turn label &optional bring-back)
-  "Undo the changes of FILES in PART of the journal, or BRING-BACK them.
+  "Undo what was done to FILES in PART of the journal, or BRING-BACK them.
 PART is a list as in a request; each of FILES is in the form of
 `qwen-companion-changed-file-path'.  TURN, LABEL and the value are as in
 `qwen-companion-undo-run'."

@@ -29,6 +29,7 @@
 ;;; Code:
 
 (require 'cl-lib)
+(require 'subr-x)
 
 (defvar-local qwen-companion-visible--function nil
   "Function that updates the current buffer.")
