@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""After an undo each path is as it was before the turn, or untouched: a few random turns; `make fuzz' takes many."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+from random_turns import run
+
+FUZZES = hypothesis.settings().max_examples >= 1000
+SEED = int(os.environ.get("FUZZ_SEED", "1"))
+TREE = os.environ.get("FUZZ_TREE")
+TREES, TURNS = (25, 8) if FUZZES else (3, 4)
+
+
+@pytest.mark.parametrize("seed", range(SEED, SEED + (3 if FUZZES and TREE is None else 1)))
+def test_undoing_gives_back_what_was_there_and_nothing_else(tmp_path: Path, seed: int) -> None:
+    trees = range(TREES) if TREE is None else [int(TREE)]
+    problems = run(tmp_path, seed, trees, 8 if TREE is not None else TURNS)
+    assert not problems, "\n\n".join([f"{len(problems)} of {len(trees)} trees differ", *problems])

@@ -1,0 +1,1019 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Random turns of an agent in random trees, undone, and compared with copies of the trees.
+
+All is real but the model: an Emacs in batch mode with its backend, an agent in a process of its own that calls the
+hooks as a CLI does, its edits and commands, and the keys of the buffer of changes.  What is checked, path by path:
+*after undoing a turn, every path is either as it was before the turn, with the user's own later edits merged, or
+untouched, and never less than both*.
+
+`allowed` has that rule; it knows the bytes before and after a turn and those now, and nothing of the journal.  Texts
+have places that the agent writes and places that the user edits, with lines between them that stay, so that a merge is
+a choice for each place.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import random
+import re
+import shlex
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from sexpdata import loads
+
+from limit import limit_s
+
+CHECKOUT = Path(__file__).parents[2]
+EMACS = os.environ.get("EMACS") or "emacs"
+
+LATE = "took too long"
+"""In the note of a turn of which the journal says itself that something may be missing."""
+
+# --- Trees on the disk ---
+
+
+class Entry(NamedTuple):
+    """A file, a link or something else: its kind as in `ls -l`, its mode without the kind, and its bytes."""
+
+    kind: str
+    mode: int
+    data: bytes
+
+    def __str__(self) -> str:
+        return f"{self.kind}{self.mode:o} {self.data[:400]!r}"
+
+
+@dataclass
+class Copy:
+    """All that was below a root: `files` by name, `directories` with modes, and the files of `repositories`.
+
+    `visible` are the names that git does not ignore, those of nested repositories too.
+    """
+
+    files: dict[bytes, Entry] = field(default_factory=dict[bytes, Entry])
+    directories: dict[bytes, int] = field(default_factory=dict[bytes, int])
+    repositories: dict[bytes, Entry] = field(default_factory=dict[bytes, Entry])
+    visible: set[bytes] = field(default_factory=set[bytes])
+
+
+def entry(path: bytes) -> Entry:
+    status = os.lstat(path)
+    mode = stat.S_IMODE(status.st_mode)
+    if stat.S_ISLNK(status.st_mode):
+        return Entry("l", 0, os.readlink(path))
+    if stat.S_ISREG(status.st_mode):
+        with open(path, "rb") as file:
+            return Entry("-", mode, file.read())
+    return Entry("?", mode, b"")
+
+
+def copy_of(root: bytes) -> Copy:
+    """Return all that is below `root`, without the visible names."""
+    copy = Copy()
+    waiting = [b""]
+    while waiting:
+        below = waiting.pop()
+        with os.scandir(os.path.join(root, below)) as items:
+            for item in sorted(items, key=lambda item: item.name):
+                name = os.path.join(below, item.name)
+                in_git = b".git" in name.split(b"/")
+                if item.is_dir(follow_symlinks=False):
+                    waiting.append(name)
+                    if not in_git:
+                        copy.directories[name] = stat.S_IMODE(item.stat(follow_symlinks=False).st_mode)
+                else:
+                    (copy.repositories if in_git else copy.files)[name] = entry(item.path)
+    return copy
+
+
+def visible(root: bytes, environ: Mapping[str, str], empty: Path) -> set[bytes]:
+    """Return the names below `root` that git tracks or does not ignore.
+
+    `empty` is the repository of trees that have none.
+    """
+    found: set[bytes] = set()
+    waiting = [b""]
+    while waiting:
+        below = waiting.pop()
+        top = os.path.join(root, below).rstrip(b"/")
+        command: list[str | bytes] = ["git", "-c", "core.fsmonitor=false"]
+        if not os.path.lexists(os.path.join(top, b".git")):
+            command += [f"--git-dir={empty}", b"--work-tree=" + top]
+        done = subprocess.run(
+            [*command, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=top,
+            env={**environ, "GIT_OPTIONAL_LOCKS": "0"},
+            capture_output=True,
+            check=False,
+        )
+        for name in done.stdout.split(b"\0")[:-1]:
+            path = os.path.join(below, name.rstrip(b"/"))
+            if os.path.isdir(os.path.join(root, path)) and not os.path.islink(os.path.join(root, path)):
+                if os.path.lexists(os.path.join(root, path, b".git")):
+                    waiting.append(path)
+            else:
+                found.add(path)
+    return found
+
+
+# --- Texts with places ---
+
+PLACES = 3
+FIXED = [b"%s %d" % (sign, number) for number in range(PLACES) for sign in (b"--", b"==")]
+
+
+class Text(NamedTuple):
+    """A text: the lines of each place, the agent's at even indices; how lines end, and whether the last one does."""
+
+    places: tuple[tuple[bytes, ...], ...]
+    end: bytes = b"\n"
+    is_ended: bool = True
+
+    def __bytes__(self) -> bytes:
+        lines = [line for place, fixed in zip(self.places, FIXED, strict=True) for line in (*place, fixed)]
+        return self.end.join(lines) + (self.end if self.is_ended else b"")
+
+    def put(self, place: int, lines: Sequence[bytes]) -> Text:
+        """Return the text with `lines` at `place`."""
+        return self._replace(places=(*self.places[:place], tuple(lines), *self.places[place + 1 :]))
+
+
+def text(data: bytes | None) -> Text | None:
+    """Return `data` as a text, None where it is none."""
+    if data is None:
+        return None
+    end = b"\r\n" if b"\r\n" in data else b"\n"
+    lines = data.split(end)
+    is_ended = lines[-1] == b""
+    if is_ended:
+        lines.pop()
+    places: list[list[bytes]] = [[]]
+    for line in lines:
+        if len(places) <= len(FIXED) and line == FIXED[len(places) - 1]:
+            places.append([])
+        else:
+            places[-1].append(line)
+    found = Text(tuple(map(tuple, places[:-1])), end, is_ended)
+    return found if len(places) == len(FIXED) + 1 and not places[-1] and bytes(found) == data else None
+
+
+def merged(after: Entry, now: Entry, before: Entry) -> Entry | None:
+    """Return `now` with what lies between `after` and `before` undone; None where it contradicts or is no text."""
+    mode = before.mode if now.mode == after.mode else now.mode
+    if now.data == after.data:
+        return Entry(before.kind, mode, before.data)
+    if after.data == before.data:
+        return Entry(now.kind, mode, now.data)
+    texts = [text(each.data) for each in (after, now, before)]
+    left, mine, right = texts
+    if (
+        left is None
+        or mine is None
+        or right is None
+        or len({(each.end, each.is_ended) for each in (left, mine, right)}) > 1
+    ):
+        return None
+    places: list[tuple[bytes, ...]] = []
+    for a, n, b in zip(left.places, mine.places, right.places, strict=True):
+        if n == a:
+            places.append(b)
+        elif n == b or a == b:
+            places.append(n)
+        else:
+            return None
+    return Entry(now.kind, mode, bytes(mine._replace(places=tuple(places))))
+
+
+def allowed(before: Entry | None, after: Entry | None, now: Entry | None) -> set[Entry | None]:
+    """Return what may be at a path that was `before` and `after` a turn and is `now` there, once the turn is undone."""
+    if before == after:
+        return {now}
+    if now in (after, before):
+        return {before}
+    if before is None or after is None or now is None or {each.kind for each in (before, after, now)} != {"-"}:
+        return {now}
+    result = merged(after, now, before)
+    return {now} if result is None else {result}
+
+
+# --- Emacs and the agent ---
+
+
+class EmacsError(AssertionError):
+    """A form signalled an error."""
+
+
+class Emacs:
+    """An Emacs in batch mode, with tests/fuzz/turns.el."""
+
+    def __init__(self, home: Path) -> None:
+        self.log = home / "emacs.log"
+        self.environ = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("QWEN_", "GIT_"))},
+            "HOME": str(home),
+            "TMPDIR": str(home),
+            "LC_ALL": "C.UTF-8",
+            "XDG_STATE_HOME": str(home / "state"),
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "QWEN_COMPANION_TEST_LIMIT": str(limit_s()),
+        }
+        socket_name = str(home / "driver")
+        with socket.socket(socket.AF_UNIX) as listening, self.log.open("wb") as log:
+            listening.bind(socket_name)
+            listening.listen()
+            listening.settimeout(limit_s())
+            load = ["-l", "scripts/checkout.el", "-L", "tests/elisp", "-l", "tests/fuzz/turns.el"]
+            self._process = subprocess.Popen(
+                [EMACS, "-Q", "--batch", *load, "-f", "turns-serve", socket_name],
+                cwd=CHECKOUT,
+                env=self.environ,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+            self._socket = listening.accept()[0]
+        self._socket.settimeout(2 * limit_s())
+        self._rest = b""
+        self.call("turns-start")
+
+    def call(self, function: str, *arguments: str | bool | None) -> Any:
+        """Call `function` of Emacs with strings, t or nil; return its value as sexpdata reads it."""
+        printed = (lisp(argument) for argument in arguments)
+        self._socket.sendall(f"({function} {' '.join(printed)})\0".encode())
+        while b"\0" not in self._rest:
+            part = self._socket.recv(1 << 20)
+            if not part:
+                raise EmacsError(f"Emacs has ended: {self.log.read_text(errors='replace')[-4000:]}")
+            self._rest += part
+        reply, _, self._rest = self._rest.partition(b"\0")
+        kind, value = cast("tuple[Any, Any]", loads(reply.decode("utf-8", "surrogateescape")))
+        if str(kind) != "ok":
+            raise EmacsError(f"{function} {arguments}: {value}\n{self.log.read_text(errors='replace')[-2000:]}")
+        return value
+
+    def close(self) -> None:
+        """End it and its backend."""
+        self._socket.sendall(b"(progn (qwen-companion-mode -1) (kill-emacs))\0")
+        self._process.wait(limit_s())
+        self._socket.close()
+
+
+def lisp(value: str | bool | None) -> str:
+    if not isinstance(value, str):
+        return "t" if value else "nil"
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+class Agent:
+    """A CLI of which this process says what it does."""
+
+    def __init__(self, root: Path, environ: Mapping[str, str], layer: str, port: int, token: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(CHECKOUT / "tests/python/scripted_agent.py"), layer, str(port), token],
+            cwd=root,
+            env={**environ, "PYTHONPATH": f"{CHECKOUT}/tests:{CHECKOUT}/tests/python:{CHECKOUT}/python"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._calls = 0
+
+    def ask(self, **request: object) -> str:
+        """Have `request` done, and wait until it is."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def hook(self, name: str, **fields: object) -> None:
+        """Call a hook."""
+        self.ask(hook_event_name=name, **fields)
+
+    def act(self, action: Action) -> None:
+        """Do `action` by a tool."""
+        self._calls += 1
+        call: dict[str, object] = {"tool_call_id": str(self._calls)}
+        if action.path is None:
+            said = action.command.encode("utf-8", "replace").decode()
+            call.update(tool_name="run_shell_command", tool_input={"command": said})
+            work: dict[str, object] = {"command": action.command}
+        else:
+            call.update(tool_name="write_file", tool_input={"file_path": action.path, "content": ""})
+            work = {"path": action.path, "data": base64.b64encode(action.data).decode()}
+        self.hook("PreToolUse", **call)
+        self.ask(**work)
+        self.hook("PostToolUse", **call)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(limit_s())
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+class Action(NamedTuple):
+    """What a tool does: write `data` to the file `path`, or without one, run `command`."""
+
+    command: str = ""
+    path: str | None = None
+    data: bytes = b""
+
+    def __str__(self) -> str:
+        return f"$ {self.command}" if self.path is None else f"write {self.path!r} {self.data!r}"
+
+
+@dataclass
+class Turn:
+    """A turn as it was recorded, with the trees `before` and `after` it."""
+
+    id: str
+    before: Copy
+    after: Copy
+    notes: list[str]
+    files: list[tuple[str, str, str | None]]
+
+    def gone_and_new(self) -> tuple[set[bytes], set[bytes]]:
+        """Return the names that are gone after the turn, and those that are new."""
+        before, after = self.before.files.keys(), self.after.files.keys()
+        return set(before - after), set(after - before)
+
+    def lenient(self, names: set[bytes]) -> set[bytes]:
+        """Return those of `names` that need not be recorded."""
+        if any(LATE in note or "not recorded" in note for note in self.notes):
+            return set(names)
+        found = {name for name in names if not _is_text(name) or name.endswith(b".env")}
+        for copy in (self.before, self.after):
+            # Files that git ignores, and those of other kinds.
+            found |= {name for name, each in copy.files.items() if name not in copy.visible or each.kind == "?"}
+        gone, new = self.gone_and_new()
+        rules = {name for name in names if name.endswith(b".gitignore")}
+        if gone & found or any(self.before.files.get(name) != self.after.files.get(name) for name in rules):
+            # They may be shown only now, or were moved from a place that is not shown.
+            found |= new
+        return found
+
+
+# --- A tree, the agent and the user in it ---
+
+NAMES = (
+    *(b"a.txt", b"sub/b.txt", b"sub/deep/c d.txt", b"-dash.txt", b"\xf0\x9f\xa6\x8a fox.txt", b"two\nlines.txt"),
+    *(b"lat\xff.txt", b"run.sh", b"secret.txt", b"group.txt", b"crlf.txt", b"open.txt"),
+)
+MODES = {b"run.sh": 0o755, b"secret.txt": 0o600, b"group.txt": 0o664}
+KINDS = ("commit", "commit", "none", "unborn", "worktree")
+REPOSITORIES = ("nest", "subm", "wt")
+
+
+class Tree:
+    """A project in which random things are done.  `script` is what was done so far, for the report."""
+
+    def __init__(self, home: Path, source: random.Random, emacs: Emacs, number: int) -> None:
+        self.random = source
+        self.emacs = emacs
+        self.environ = emacs.environ
+        self._number = 0
+        self.script: list[str] = []
+        self.turns: list[Turn] = []
+        self.home = home / f"tree-{number}"
+        self.root = self.home / "work"
+        self.home.mkdir()
+        self._empty = self.home / "empty.git"
+        self.git("init", "-q", "--bare", str(self._empty), cwd=self.home)
+        self.kind = source.choice(KINDS)
+        self.repositories = [name for name in REPOSITORIES if source.random() < 0.5]
+        self.crlf = source.random() < 0.25
+        self._make()
+        self.script.insert(0, f"tree: {self.kind}, {self.repositories}, {'CR LF' if self.crlf else 'LF'}")
+        self.agent = Agent(self.root, self.environ, *emacs.call("turns-open", f"{self.root}/"))
+
+    def close(self) -> None:
+        self.agent.close()
+        self.emacs.call("turns-close")
+
+    # --- Making it ---
+
+    def git(self, *command: str, cwd: Path | None = None) -> None:
+        """Run git as the user does."""
+        options = ("-c", "user.name=U", "-c", "user.email=u@example.org", "-c", "protocol.file.allow=always")
+        done = subprocess.run(
+            ["git", *options, "-c", "maintenance.auto=false", "-c", "init.defaultBranch=main", *command],
+            cwd=cwd or self.root,
+            env=self.environ,
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == 0, (command, done.stderr)
+
+    def _make(self) -> None:
+        if self.kind == "worktree":
+            main = self.home / "main"
+            main.mkdir()
+            self.git("init", "-q", cwd=main)
+            self.git("commit", "-q", "--allow-empty", "-m", "x", cwd=main)
+            self.git("worktree", "add", "-q", "-b", "work", str(self.root), cwd=main)
+        else:
+            self.root.mkdir()
+            if self.kind != "none":
+                self.git("init", "-q")
+        self._fill()
+        if self.kind not in ("none", "unborn"):
+            self._commit()
+        for name in self.repositories:
+            getattr(self, f"_make_{name}")()
+        if self.kind not in ("none", "unborn") and self.random.random() < 0.6:
+            self._delete_some()
+
+    def _fill(self) -> None:
+        """Make files, links, and what git ignores."""
+        for name in NAMES:
+            end = b"\r\n" if name == b"crlf.txt" or (self.crlf and name.endswith(b".txt")) else b"\n"
+            self.put(name, bytes(self.new_text(end, name != b"open.txt")), MODES.get(name, 0o644))
+        self.put(b"image.bin", b"\0\1\2\r\n\xff\0" * 9)
+        self.put(b".gitignore", b"data/\n*.log\nbuild\n")
+        if self.crlf:
+            self.put(b".gitattributes", b"*.txt\ttext eol=crlf\n*.bin\t-text\n")
+        self.put(b"data/precious.csv", b"precious\n", 0o640)
+        self.put(b"trace.log", b"user 0 log\n")
+        self.put(b"build/out/main.o", b"\0o\n")
+        self.put(b".env", b"SECRET=1\n", 0o600)
+        for name, target in ((b"link", b"a.txt"), (b"dlink", b"sub"), (b"dangling", b"no where")):
+            os.symlink(target, os.path.join(bytes(self.root), name))
+
+    def _delete_some(self) -> None:
+        """Delete or move tracked files as the user does, uncommitted."""
+        for name in self.random.sample(NAMES[:6], 2):
+            path = os.path.join(bytes(self.root), name)
+            if self.random.random() < 0.5:
+                os.unlink(path)
+            else:
+                os.rename(path, path + b".moved")
+            self.script.append(f"user, before all: {name!r} is deleted or moved, uncommitted")
+
+    def _commit(self) -> None:
+        """Commit on two branches; the other one has fewer rules."""
+        self.git("checkout", "-q", "-b", "other")
+        self.git("add", "-A")
+        (self.root / ".gitignore").write_bytes(b"*.log\n")
+        self.git("add", ".gitignore")
+        self.git("commit", "-q", "-m", "other")
+        self.git("checkout", "-q", "-b", "trunk")
+        (self.root / ".gitignore").write_bytes(b"data/\n*.log\nbuild\n")
+        self.git("add", "-A")
+        self.git("commit", "-q", "-m", "trunk")
+
+    def _make_nest(self) -> None:
+        """A repository with uncommitted work, and one in it."""
+        for name in ("nest", "nest/inner"):
+            (self.root / name).mkdir()
+            self.git("init", "-q", cwd=self.root / name)
+            self.put(os.fsencode(f"{name}/f.txt"), bytes(self.new_text()))
+            self.put(os.fsencode(f"{name}/.gitignore"), b"*.tmp\n")
+            self.git("add", "f.txt", ".gitignore", cwd=self.root / name)
+            self.git("commit", "-q", "-m", "x", cwd=self.root / name)
+            self.put(os.fsencode(f"{name}/new.txt"), bytes(self.new_text()), 0o600)
+            self.put(os.fsencode(f"{name}/x.tmp"), b"user 0 tmp\n")
+
+    def _make_subm(self) -> None:
+        origin = self.home / "origin"
+        origin.mkdir()
+        self.git("init", "-q", cwd=origin)
+        (origin / "s.txt").write_bytes(bytes(self.new_text()))
+        (origin / ".gitignore").write_bytes(b"*.tmp\n")
+        self.git("add", "-A", cwd=origin)
+        self.git("commit", "-q", "-m", "x", cwd=origin)
+        if self.kind == "none":
+            self.git("clone", "-q", str(origin), "subm")
+        else:
+            self.git("submodule", "--quiet", "add", str(origin), "subm")
+        self.put(b"subm/x.tmp", b"user 0 tmp\n")
+
+    def _make_wt(self) -> None:
+        if self.kind in ("none", "unborn"):
+            return
+        self.git("worktree", "add", "-q", "-b", "side", "wt", "trunk")
+
+    def put(self, name: bytes, data: bytes, mode: int = 0o644) -> None:
+        """Put `data` into the file `name`."""
+        path = os.path.join(bytes(self.root), name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(data)
+        os.chmod(path, mode)
+
+    def line(self, who: str) -> bytes:
+        """Return a line unlike any other."""
+        self._number += 1
+        return f"{who} {self._number}".encode()
+
+    def new_text(self, end: bytes = b"\n", is_ended: bool = True, by: str = "user") -> Text:
+        places = tuple((self.line("agent" if place % 2 == 0 else by),) for place in range(2 * PLACES))
+        return Text(places, end, is_ended)
+
+    # --- Looking ---
+
+    def copy(self) -> Copy:
+        """Return all there is on the disk."""
+        found = copy_of(os.fsencode(self.root))
+        found.visible = visible(os.fsencode(self.root), self.environ, self._empty)
+        return found
+
+    def _pick(self, copy: Copy, good: Callable[[bytes, Entry], bool], hidden: float = 0.0) -> bytes | None:
+        """Return a file that is `good`, or None; one that git ignores with the probability `hidden`."""
+        names = [
+            name
+            for name, each in copy.files.items()
+            if (name in copy.visible or self.random.random() < hidden) and good(name, each)
+        ]
+        return self.random.choice(names) if names else None
+
+    def _directory(self, copy: Copy) -> bytes:
+        """Return a directory or the root."""
+        return self.random.choice([b"", *(name for name in sorted(copy.directories) if not name.startswith(b"build"))])
+
+    def _unused(self, copy: Copy) -> bytes:
+        self._number += 1
+        name = self.random.choice([b"new%d.txt", b"new %d.txt", b"-%d", b"\xf0\x9f\x8d\x80%d", b"n\n%d", b"n\xfe%d"])
+        return os.path.join(self._directory(copy), name % self._number)
+
+    # --- The agent ---
+
+    def run_turn(self) -> None:
+        """Let the agent take a turn."""
+        before = self.copy()
+        self.agent.hook("UserPromptSubmit", prompt=f"turn {len(self.turns)}")
+        self.script.append(f"turn {len(self.turns)}")
+        kinds = [
+            *([self._edit] * 3),
+            *([self._make_file, self._change_modes, self._link, self._gitignore, self._append, self._copy_file]),
+            *([self._delete, self._move] * 2),
+            *([self._delete_tree, self._move_tree, self._exchange] * 1),
+            *([self._use_git] * (self.kind != "none")),
+            *([self._repository] * bool(self.repositories)),
+        ]
+        for kind in self.random.choices(kinds, k=self.random.randint(1, 4)):
+            for action in kind(copy_of(os.fsencode(self.root)) if kind is None else self.copy()):
+                self.script.append(f"  {action}")
+                self.agent.act(action)
+        # So that each turn changes something.
+        self._number += 1
+        journal = self.root / "notes of the agent.txt"
+        old = journal.read_bytes() if journal.is_file() else b""
+        self.agent.act(Action(path=str(journal), data=old + b"%d\n" % self._number))
+        self.agent.hook("Stop")
+        identifier, notes, files = self.emacs.call("turns-next")
+        told = [(path, kind, old or None) for path, kind, old in files]
+        self.script.append(f"  told: {told} {notes}")
+        self.turns.append(Turn(identifier, before, self.copy(), list(notes), told))
+
+    def _check_told(self, turn: Turn) -> None:
+        """Compare the files that are told of `turn` with those that it has changed.  Difference."""
+        told = {
+            os.path.relpath(os.fsencode(path), bytes(self.root)) for file in turn.files for path in file[::2] if path
+        }
+        changed = {name for name, now in turn.after.files.items() if turn.before.files.get(name) != now}
+        changed |= turn.before.files.keys() - turn.after.files.keys()
+        lenient = turn.lenient(changed | told)
+        bad = [f"not told: {name!r}" for name in sorted(changed - told - lenient)]
+        bad += [f"told, and not changed: {name!r}" for name in sorted(told - changed - lenient)]
+        if bad:
+            raise Difference("\n".join(bad))
+
+    def _short(self, path: str | None) -> str:
+        return "" if path is None else repr(os.path.relpath(path, self.root))
+
+    def _sh(self, command: str, *names: bytes) -> Iterator[Action]:
+        """Yield a shell command; `names` replace the {} in it."""
+        yield Action(command.format(*(shlex.quote(os.fsdecode(b"./" + name)) for name in names)))
+
+    def _write(self, name: bytes, data: bytes) -> Iterator[Action]:
+        """Write a file by a tool or by a command."""
+        if self.random.random() < 0.5 and _is_text(name):
+            yield Action(path=os.path.join(self.root, os.fsdecode(name)), data=data)
+        else:
+            encoded = base64.b64encode(data).decode()
+            yield from self._sh(f"mkdir -p {{}} && echo {encoded} | base64 -d > {{}}", os.path.dirname(name), name)
+
+    def _edit(self, copy: Copy) -> Iterator[Action]:
+        name = self._pick(copy, lambda _, each: text(each.data) is not None and each.kind == "-")
+        found = text(copy.files[name].data) if name is not None else None
+        if name is not None and found is not None:
+            for _ in range(self.random.randint(1, 3)):
+                lines = [self.line("agent") for _ in range(self.random.randint(0, 2))]
+                found = found.put(2 * self.random.randrange(PLACES), lines)
+            yield from self._write(name, bytes(found))
+
+    def _make_file(self, copy: Copy) -> Iterator[Action]:
+        end = b"\r\n" if self.crlf else b"\n"
+        yield from self._write(self._unused(copy), bytes(self.new_text(end, by="agent")))
+
+    def _copy_file(self, copy: Copy) -> Iterator[Action]:
+        name = self._pick(copy, lambda _, each: each.kind == "-", 0.2)
+        if name is not None:
+            yield from self._sh("cp -p {} {}", name, self._unused(copy))
+
+    def _append(self, copy: Copy) -> Iterator[Action]:
+        name = self._pick(copy, lambda _, each: each.kind == "-" and text(each.data) is None, 0.5)
+        if name is not None:
+            yield from self._sh("printf 'x\\0y' >> {}", name)
+
+    def _delete(self, copy: Copy) -> Iterator[Action]:
+        name = self._pick(copy, lambda name, _: not name.endswith(b".gitignore"), 0.1)
+        if name is not None:
+            yield from self._sh("rm -f {}", name)
+
+    def _move(self, copy: Copy) -> Iterator[Action]:
+        name = self._pick(copy, lambda name, _: not name.endswith(b".gitignore"))
+        if name is not None:
+            yield from self._sh("mv {} {}", name, self._unused(copy))
+
+    def _delete_tree(self, copy: Copy) -> Iterator[Action]:
+        name = self._directory(copy)
+        if name:
+            yield from self._sh("rm -rf {}", name)
+
+    def _move_tree(self, copy: Copy) -> Iterator[Action]:
+        name = self._directory(copy)
+        if name:
+            self._number += 1
+            yield from self._sh("mv {} {}", name, b"moved%d" % self._number)
+
+    def _exchange(self, copy: Copy) -> Iterator[Action]:
+        """Make of a file or link a directory, or of a directory a file or link, or of a file a link and back."""
+        name = self._pick(copy, lambda name, _: not name.endswith(b".gitignore"))
+        directory = self._directory(copy)
+        ways: list[tuple[str, bytes | None]] = [
+            ("rm -f {0} && mkdir {0} && echo new > {0}/in.txt", name),
+            ("rm -f {0} && mkdir -p {0}/deep && echo new > {0}/deep/in.txt", name),
+            ("rm -f {0} && ln -s elsewhere {0}", name),
+            ("rm -f {0} && echo new > {0}", name),
+            ("rm -rf {0} && echo new > {0}", directory or None),
+            ("rm -rf {0} && ln -s a.txt {0}", directory or None),
+        ]
+        command, what = self.random.choice(ways)
+        if what is not None:
+            yield from self._sh(command, what)
+
+    def _change_modes(self, copy: Copy) -> Iterator[Action]:
+        name = self._pick(copy, lambda _, each: each.kind == "-")
+        if name is not None:
+            yield from self._sh(f"chmod {self.random.choice(['+x', '-x', '600', '664', '755', '444'])} {{}}", name)
+
+    def _link(self, copy: Copy) -> Iterator[Action]:
+        name = self._pick(copy, lambda _, each: each.kind == "l")
+        if name is None or self.random.random() < 0.3:
+            name = self._unused(copy)
+        yield from self._sh(f"ln -sfn {self.random.choice(['a.txt', 'sub', 'nothing', '/nowhere', '..'])} {{}}", name)
+
+    def _gitignore(self, copy: Copy) -> Iterator[Action]:
+        rules = self.random.choice([b"*.log\n", b"", b"data/\n*.log\nbuild\n", b"build\n*.txt\n", b"data/\nsub/\n"])
+        if self.random.random() < 0.2 and b".gitignore" in copy.files:
+            yield from self._sh("rm -f .gitignore")
+        else:
+            yield from self._write(b".gitignore", rules)
+
+    def _use_git(self, _copy: Copy) -> Iterator[Action]:
+        options = "-c user.name=A -c user.email=a@example.org -c maintenance.auto=false"
+        commands = ["add -A", "stash -q", "stash pop -q", "checkout -q .", "checkout -qf other", "checkout -qf trunk"]
+        commands += ["commit -qam x", "reset -q --hard", "clean -qfd", "stash -qu", "rm -qr sub"]
+        yield from self._sh(f"git {options} {self.random.choice(commands)}")
+
+    def _repository(self, copy: Copy) -> Iterator[Action]:
+        """Do something with a repository within the tree."""
+        name = self.random.choice(self.repositories)
+        self._number += 1
+        commands = [
+            f"rm -rf {name}",
+            f"mv {name} moved{self._number}",
+            f"rm -rf {name}/.git",
+            f"echo broken > {name}/.git || echo broken > {name}/.git/HEAD",
+            f"cd {name} && git checkout -q .",
+            f"cd {name} && git add -A && git -c user.name=A -c user.email=a@b commit -qm x",
+            f"cp -r {name} copy{self._number}",
+            f"git init -q sub && echo new > sub/new{self._number}.txt",
+        ]
+        yield from self._sh(self.random.choice(commands))
+
+    # --- The user ---
+
+    def user_edits(self) -> None:
+        """Let the user do something, in Emacs or outside of it."""
+        copy = self.copy()
+        way = self.random.choice(["saved", "saved", "unsaved", "unsaved", "outside", "outside", "more"])
+        if way == "more":
+            self._user_does_more(copy)
+            return
+        name = self._pick(
+            copy,
+            lambda name, each: (
+                each.kind == "-" and text(each.data) is not None and (way == "outside" or _is_text(name))
+            ),
+            0.2,
+        )
+        found = text(copy.files[name].data) if name is not None else None
+        if name is None or found is None:
+            return
+        place = self.random.randrange(PLACES)
+        line = self.line("user")
+        self.script.append(f"user, {way}: {line!r} in {name!r} at {place}")
+        if way == "outside":
+            if self.effective(copy)[name] == copy.files[name]:
+                data = bytes(found.put(2 * place + 1, [*found.places[2 * place + 1], line]))
+                self.put(name, data, copy.files[name].mode | 0o200)
+                os.chmod(os.path.join(bytes(self.root), name), copy.files[name].mode)
+                self.emacs.call("turns-follow")
+        elif copy.files[name].mode & 0o200:
+            path = os.path.join(self.root, os.fsdecode(name))
+            self.emacs.call("turns-insert", path, f"-- {place}", line.decode() + "\n", way == "saved")
+
+    def _user_does_more(self, copy: Copy) -> None:
+        name = self._pick(copy, lambda _name, each: each.kind == "-", 0.3)
+        unused = self._unused(copy)
+        if name is None or self.effective(copy)[name] != copy.files[name]:
+            return
+        path, other = (os.path.join(bytes(self.root), each) for each in (name, unused))
+        ways: dict[str, Callable[[], object]] = {
+            f"{name!r} is deleted": lambda: os.unlink(path),
+            f"{name!r} is moved to {unused!r}": lambda: os.rename(path, other),
+            f"{name!r} gets another mode": lambda: os.chmod(path, self.random.choice([0o600, 0o644, 0o755])),
+            f"{unused!r} is made": lambda: self.put(unused, bytes(self.new_text())),
+        }
+        what = self.random.choice(list(ways))
+        self.script.append(f"user, outside: {what}")
+        ways[what]()
+        self.emacs.call("turns-follow")
+
+    def unsaved(self) -> dict[bytes, tuple[bytes, bool]]:
+        """Return the unsaved texts of buffers by name, and whether each has conflicts."""
+        found = cast("list[tuple[str, str, object]]", self.emacs.call("turns-unsaved") or [])
+        return {
+            os.path.relpath(os.fsencode(path), bytes(self.root)): (base64.b64decode(data), bool(conflict))
+            for path, data, conflict in found
+        }
+
+    def effective(self, copy: Copy) -> dict[bytes, Entry]:
+        """Return the files of `copy` with the unsaved texts of buffers without conflicts."""
+        files = dict(copy.files)
+        for name, (data, conflict) in self.unsaved().items():
+            if name in files and not conflict:
+                files[name] = files[name]._replace(data=data)
+        return files
+
+    # --- Undoing ---
+
+    def undo(self) -> None:
+        """Undo a turn, a file or a hunk, perhaps bring it back, and check what became of all files."""
+        turn = self.turns[-1] if self.random.random() < 0.5 else self.random.choice(self.turns)
+        what = self.random.choice(["turn", "turn", "turn", "file", "hunk"])
+        keys = ["k", "u"] if self.random.random() < 0.4 else ["k"]
+        if what == "turn":
+            for key in keys:
+                Undo(self, turn, key).press()
+        elif what == "file":
+            path, _, old = self.random.choice(turn.files)
+            for key in keys:
+                Undo(self, turn, key, path, old).press()
+        else:
+            hunks = list(_hunks(turn, self.root))
+            if hunks:
+                path, place = self.random.choice(hunks)
+                for key in keys:
+                    Undo(self, turn, key, path, place=place).press()
+
+
+def _is_text(name: bytes) -> bool:
+    try:
+        name.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _hunks(turn: Turn, root: Path) -> Iterator[tuple[str, int]]:
+    """Yield the files and places that `turn` changed."""
+    for path, kind, _ in turn.files:
+        name = os.path.relpath(os.fsencode(path), bytes(root))
+        sides = [text(copy.files[name].data) if name in copy.files else None for copy in (turn.before, turn.after)]
+        before, after = sides
+        if kind == "modified" and before is not None and after is not None:
+            if (before.end, before.is_ended) == (after.end, after.is_ended):
+                yield from ((path, place) for place in range(2 * PLACES) if before.places[place] != after.places[place])
+
+
+class Difference(AssertionError):
+    """Something is not as it must be."""
+
+
+@dataclass
+class Undo:
+    """One press of a key: `key` "k" undoes, "u" brings back; of all files, or those of `path` and `old`, or a place."""
+
+    tree: Tree
+    turn: Turn
+    key: str
+    path: str | None = None
+    old: str | None = None
+    place: int | None = None
+
+    def press(self) -> None:
+        """Press the key, and compare all paths.  Difference."""
+        tree = self.tree
+        self.before, self.after = (self.turn.before, self.turn.after)[:: 1 if self.key == "k" else -1]
+        self.unsaved = tree.unsaved()
+        self.now = tree.copy()
+        self.files = tree.effective(self.now)
+        tree.script.append(f"{self.key} on turn {tree.turns.index(self.turn)} {self.path or ''} {self.place or ''}")
+        said = tree.emacs.call("turns-press", self.key, self.turn.id, self.path, self._line())
+        tree.script.append(f"  said: {said}")
+        self.then = tree.copy()
+        self.then_unsaved = tree.unsaved()
+        self.results = tree.effective(self.then)
+        self._check_all()
+        for name, (_, conflict) in self.then_unsaved.items():
+            if conflict:
+                tree.emacs.call("turns-drop", os.path.join(tree.root, os.fsdecode(name)))
+        if self.then_unsaved and tree.random.random() < 0.5:
+            tree.emacs.call("turns-save")
+
+    def _line(self) -> str | None:
+        """Return a line of the hunk as it is shown, if it is a hunk."""
+        if self.path is None or self.place is None:
+            return None
+        name = self._name(self.path)
+        for copy, sign in ((self.turn.after, "+"), (self.turn.before, "-")):
+            found = text(copy.files[name].data)
+            if found is not None and found.places[self.place]:
+                other = self.turn.before if copy is self.turn.after else self.turn.after
+                others = text(other.files[name].data)
+                lines = [line for line in found.places[self.place] if others and line not in others.places[self.place]]
+                if lines:
+                    return sign + lines[0].decode("latin-1")
+        raise AssertionError
+
+    def _name(self, path: str) -> bytes:
+        return os.path.relpath(os.fsencode(path), bytes(self.tree.root))
+
+    def _scope(self) -> set[bytes] | None:
+        """Return the names that may change, None for all of the turn."""
+        return None if self.path is None else {self._name(path) for path in (self.path, self.old) if path is not None}
+
+    def _check_all(self) -> None:
+        scope = self._scope()
+        names = self.before.files.keys() | self.files.keys() | self.results.keys()
+        lenient = self._lenient(names)
+        bad = [
+            self._problem(name, good)
+            for name in sorted(names)
+            if self.results.get(name) not in (good := self._good(name, scope, lenient))
+        ]
+        bad += [
+            f"{name!r} was saved"
+            for name in self.unsaved
+            if name in self.now.files
+            and not self.unsaved[name][1]
+            and self.then.files.get(name) != self.now.files[name]
+            and self.then_unsaved.get(name) is None
+            and self.then.files.get(name) is not None
+            and self.then.files[name].data != self.unsaved[name][0]
+        ]
+        bad += [
+            f"the directory {name!r} is gone"
+            for name in self.before.directories.keys() & self.now.directories.keys() - self.then.directories.keys()
+            if not any(name in (each, os.path.dirname(each)) for each in self.before.files)
+        ]
+        bad += [
+            f"of git: {name!r}: {self.now.repositories.get(name)} -> {self.then.repositories.get(name)}"
+            for name in self.now.repositories.keys() | self.then.repositories.keys()
+            # Emacs itself refreshes the index.
+            if not name.endswith(b"/index") and self.now.repositories.get(name) != self.then.repositories.get(name)
+        ]
+        lost = self._users_lines(self.files, self.unsaved) - self._users_lines(self.results, self.then_unsaved)
+        # What the user wrote may have been moved or copied by the agent, and deleted in what is brought back.
+        lost -= self._users_lines(self.after.files, {}) - self._users_lines(self.before.files, {})
+        bad += [f"lost: {line!r}" for line in sorted(lost)]
+        bad += [f"lost, was {name!r}: {self.before.files[name]}" for name in sorted(self._lost_files())]
+        if bad:
+            raise Difference("\n".join(bad))
+
+    def _lost_files(self) -> set[bytes]:
+        """Return the files that the turn moved and whose bytes are nowhere any more."""
+        now, then = ({each.data for each in files.values()} for files in (self.files, self.results))
+        moved = {name for name, each in self.before.files.items() if self.after.files.get(name) != each}
+        return {name for name in moved if self.before.files[name].data in now - then}
+
+    @staticmethod
+    def _users_lines(files: Mapping[bytes, Entry], unsaved: Mapping[bytes, tuple[bytes, bool]]) -> set[bytes]:
+        texts = [*(each.data for each in files.values()), *(data for data, _ in unsaved.values())]
+        return {line for data in texts for line in re.findall(rb"user \d+", data)}
+
+    def _good(self, name: bytes, scope: set[bytes] | None, lenient: set[bytes]) -> set[Entry | None]:
+        """Return what may be at `name` now."""
+        before, after = self.before.files.get(name), self.after.files.get(name)
+        now = self.files.get(name)
+        if scope is not None and name not in scope:
+            return {now}
+        if self.place is not None and before is not None and after is not None:
+            before = self._with_place(before, after)
+        good = allowed(before, after, now)
+        if name in lenient and before != after:
+            good |= {now, before}
+            good |= self._moved(name)
+        return good
+
+    def _with_place(self, before: Entry, after: Entry) -> Entry:
+        """Return `after` with only the place as it was `before`."""
+        assert self.place is not None
+        left, right = text(before.data), text(after.data)
+        assert left is not None
+        assert right is not None
+        return after._replace(data=bytes(right.put(self.place, left.places[self.place])))
+
+    def _moved(self, name: bytes) -> set[Entry | None]:
+        """Return what may be at `name` if the turn moved a file from or to it that was changed since."""
+        gone, new = self.turn.gone_and_new()[:: 1 if self.key == "k" else -1]
+        if name in new:
+            return {None}
+        found: set[Entry | None] = set()
+        if name in gone:
+            for other in new:
+                now = self.files.get(other)
+                if now is not None:
+                    found |= {merged(self.after.files[other], now, self.before.files[name])} - {None}
+        return found
+
+    def _lenient(self, names: set[bytes]) -> set[bytes]:
+        """Return the names that may be left as they are although the turn changed them."""
+        found = self.turn.lenient(names)
+        moved = set[bytes]().union(*self.turn.gone_and_new())
+        if any(self.files.get(name) != self.after.files.get(name) for name in moved):
+            found |= moved
+        # A file where a directory has to be, or the reverse.
+        there = {name for name in names if None not in self._ideal(name)}
+        for name in there:
+            above = os.path.dirname(name)
+            while above:
+                if above in there:
+                    found |= {other for other in names if other == above or other.startswith(above + b"/")}
+                above = os.path.dirname(above)
+        return found
+
+    def _ideal(self, name: bytes) -> set[Entry | None]:
+        return allowed(self.before.files.get(name), self.after.files.get(name), self.files.get(name))
+
+    def _problem(self, name: bytes, good: set[Entry | None]) -> str:
+        return "\n".join(
+            (
+                f"{name!r}:",
+                f"    before: {self.before.files.get(name)}",
+                f"    after:  {self.after.files.get(name)}",
+                f"    now:    {self.files.get(name)}",
+                f"    wanted: {' or '.join(map(str, good))}",
+                f"    got:    {self.results.get(name)}",
+            )
+        )
+
+
+# --- Running it ---
+
+
+def run(home: Path, seed: int, trees: Sequence[int], turns: int) -> list[str]:
+    """Take some `turns` in each of the `trees` of `seed`, by number; return the reports of the differences."""
+    emacs = Emacs(home)
+    try:
+        found = [run_tree(home, seed, number, turns, emacs) for number in trees]
+    finally:
+        emacs.close()
+    return [problem for problem in found if problem is not None]
+
+
+def run_tree(home: Path, seed: int, number: int, turns: int, emacs: Emacs) -> str | None:
+    """Take `turns` turns in the tree `number` of `seed`; return the report of the first difference."""
+    source = random.Random(f"{seed} {number}")  # noqa: S311 - not for secrets
+    tree = Tree(home, source, emacs, number)
+    try:
+        for _ in range(turns):
+            if source.random() < 0.5:
+                emacs.call("turns-save")
+            tree.run_turn()
+            for _ in range(source.randint(0, 3)):
+                tree.user_edits()
+            for _ in range(source.randint(0, 2)):
+                tree.undo()
+                if source.random() < 0.5:
+                    tree.user_edits()
+    except (Difference, EmacsError) as error:
+        again = f"FUZZ_SEED={seed} FUZZ_TREE={number}, turn {len(tree.turns) - 1}"
+        return "\n".join((again, *tree.script, str(error), ""))
+    finally:
+        tree.close()
+    return None
