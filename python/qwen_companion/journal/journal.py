@@ -204,6 +204,12 @@ class _Root:
         """Have `job` done after those before it."""
         self.jobs.send_nowait(job)
 
+    async def done_so_far(self) -> None:
+        """Wait until the jobs so far are done."""
+        done = anyio.Event()
+        self.do(partial(anyio.from_thread.run_sync, done.set))
+        await done.wait()
+
     def is_reserved(self, path: bytes) -> bool:
         """Whether somebody else will say who has written `path`."""
         return path in self.reserved
@@ -488,6 +494,10 @@ class Journal:
         call = _call_of(report.event, root.record)
         if call.is_command:
             self._look_at_processes(root)
+        if call.path is not None and running.ready.is_set():
+            # The look after the agent's last command is to see this file too.
+            with anyio.move_on_after(HOLD_S):
+                await root.done_so_far()
         root.calls[_call_id(report.event)] = call
         if call.path is not None:
             root.reserved[call.path] += 1

@@ -357,6 +357,19 @@ async def test_turns_of_edits_and_commands(project: Project) -> None:
         await place.until(changes, {})
 
 
+async def test_what_a_command_did_to_the_file_of_the_next_tool_is_the_agents(project: Project) -> None:
+    project.commit(a=b"old\n")
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        await agent.prompt("Begin it anew")
+        call = await agent.begin(SHELL, command="...")
+        (project.root / "a").rename(project.root / "b")
+        # At once: nobody waits for the look after the command.
+        await agent.done(call)
+        await agent.edit("a", b"new\n")
+        await place.until({"a": "modified", "b": "added"})
+
+
 async def test_a_record_that_was_removed_is_begun_anew(project: Project) -> None:
     """By the user or a cleaner, while the backend lives."""
     project.commit(a=b"a\n")
