@@ -35,6 +35,7 @@
 (require 'qwen-companion-untrusted)
 
 (defvar diff-font-lock-syntax)
+(defvar ediff-mode-hook)
 (defvar ediff-session-registry)
 (defvar diff-font-lock-prettify)
 
@@ -112,39 +113,64 @@ there are none."
 
 ;;; Ediff
 
+(defvar-local qwen-companion-compare--directory nil
+  "Directory of the files of the Ediff session whose control panel this is.
+Ediff writes to some of them again and again until the session ends.")
+
 (defun qwen-companion-compare-with-ediff (buffers function &optional control)
   "Call FUNCTION, which has Ediff compare the texts of BUFFERS.
 If Ediff fails, delete its buffers and files and signal its error; the
 caller restores the windows.  CONTROL non-nil is the control panel of a
 session that compared the texts before; it is deleted as well then."
-  (dolist (buffer buffers)
-    (with-current-buffer buffer
-      (save-excursion
-        (save-restriction
-          (widen)
-          (goto-char (point-min))
-          (when (search-forward "\0" nil t)
-            (user-error "A text with NUL characters is binary for diff"))))))
-  (let* ((directory (make-temp-file "qwen-companion-ediff-" t))
-         (temporary-file-directory (file-name-as-directory directory))
+  (mapc #'qwen-companion-compare--check-text buffers)
+  (let* ((directory (if control
+                        (buffer-local-value 'qwen-companion-compare--directory control)
+                      (file-name-as-directory
+                       (make-temp-file "qwen-companion-ediff-" t))))
+         (ediff-mode-hook (cons (lambda ()
+                                  (qwen-companion-compare--adopt-directory directory))
+                                ediff-mode-hook))
+         (temporary-file-directory directory)
          ;; Ediff goes to each difference by its line: with that cache Emacs
          ;; notes each newline on the way, which takes ten times as long.
          (cache-long-scans nil)
+         ;; It says how far it is, in place of what was said before.
+         (inhibit-message t)
+         (message-log-max nil)
          (before (delq control (buffer-list))))
-    (unwind-protect
-        (condition-case err
-            (funcall function)
-          (error
-           (dolist (buffer (buffer-list))
-             (when (and (not (memq buffer before))
-                        (string-match-p "\\`\\*[Ee]diff" (buffer-name buffer)))
-               (with-current-buffer buffer
-                 ;; It would end a session that does not exist.
-                 (kill-local-variable 'kill-buffer-hook))
-               (setq ediff-session-registry (delq buffer ediff-session-registry))
-               (kill-buffer buffer)))
-           (signal (car err) (cdr err))))
-      (delete-directory directory t))))
+    (condition-case err
+        (funcall function)
+      (error
+       (dolist (buffer (buffer-list))
+         (when (and (not (memq buffer before))
+                    (string-match-p "\\`\\*[Ee]diff" (buffer-name buffer)))
+           (with-current-buffer buffer
+             ;; It would end a session that does not exist.
+             (kill-local-variable 'kill-buffer-hook))
+           (setq ediff-session-registry (delq buffer ediff-session-registry))
+           (kill-buffer buffer)))
+       (delete-directory directory t)
+       (signal (car err) (cdr err))))))
+
+(defun qwen-companion-compare--check-text (buffer)
+  "Signal a `user-error' if diff(1) would take the text of BUFFER for binary."
+  (with-current-buffer buffer
+    (save-excursion
+      (save-restriction
+        (widen)
+        (goto-char (point-min))
+        (when (search-forward "\0" nil t)
+          (user-error "A text with NUL characters is binary for diff"))))))
+
+(defun qwen-companion-compare--adopt-directory (directory)
+  "Let the current control panel keep its files in DIRECTORY until it is killed."
+  (setq qwen-companion-compare--directory directory)
+  (setq-local temporary-file-directory directory)
+  (add-hook 'kill-buffer-hook
+            (lambda ()
+              (when (file-directory-p directory)
+                (delete-directory directory t)))
+            nil t))
 
 (provide 'qwen-companion-compare)
 ;;; qwen-companion-compare.el ends here

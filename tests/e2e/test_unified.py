@@ -274,6 +274,8 @@ def test_to_ediff_and_back_by_one_key(stage: Stage) -> None:
     stage.screen.wait_for("1 of 2 hunks kept")
     stage.screen.keys("u")
     stage.screen.wait_for("2 of 2 hunks kept")
+    # Ediff would say in the echo area how far it is, over what was announced there.
+    assert "rocessing difference" not in stage.emacs.buffer_text("*Messages*")
     accept(stage, client, NEW.replace("line 35a\n", ""))
 
 

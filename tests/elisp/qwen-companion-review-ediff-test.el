@@ -251,6 +251,75 @@
       (should (equal " Review in Ediff: a.txt, change 2 of 2"
                      (eval (cadr (window-parameter nil 'mode-line-format)) t))))))
 
+;; Changes of every kind, in every order of two: (r)eplaced, (i)nserted,
+;; (d)eleted, and only the white space (w) of a line changed.
+(defun qwen-companion-review-ediff-test--neighbors (kinds)
+  "Return two texts (OLD . NEW) with a change of each of KINDS, in that order."
+  (cl-loop for kind across kinds
+           for number from 1
+           for line = (format "line%d of words\n" number)
+           for other = (format "row%d of words\n" number)
+           for space = (format "line%d  of   words\n" number)
+           concat (concat "same\n" (unless (eq kind ?i) line)) into old
+           concat (concat "same\n" (pcase kind (?r other) (?i line) (?w space))) into new
+           finally return (cons old new)))
+
+(ert-deftest qwen-companion-review-ediff-test-goes-through-all-changes ()
+  "Each key of Ediff goes where it says, whatever the changes and options are."
+  (pcase-dolist (`(,kinds . ,options)
+                 `(("rridrwiidiwddwwr") ("irr") ("drr") ("wrr")
+                   ,@(mapcar (lambda (option) (cons "rrw" option))
+                             '((ediff-auto-refine off) (ediff-auto-refine nix)
+                               (ediff-auto-refine-limit 0) (ediff-highlight-all-diffs nil)
+                               (ediff-highlighting-style ascii) (ediff-use-faces nil)
+                               (ediff-use-long-help-message t) (ediff-keep-variants nil)
+                               (ediff-make-buffers-readonly-at-startup t)
+                               (ediff-diff-options "-d") (ediff-ignore-similar-regions t)
+                               (ediff-split-window-function split-window-horizontally)
+                               (ediff-window-setup-function ediff-setup-windows-multiframe)))))
+    (pcase-let ((`(,old . ,new) (qwen-companion-review-ediff-test--neighbors kinds)))
+      (qwen-companion-review-ediff-test-with (list (list "a.txt" old))
+        (let* ((temporary-file-directory (expand-file-name ".git/"))
+               ;; As where there are colours.
+               (ediff-force-faces t)
+               (ediff-highlighting-style 'face)
+               (ediff-auto-refine 'on)
+               (proposal (qwen-companion-test-propose "a.txt" new))
+               (there (cl-loop for kind across kinds
+                               for index from 0
+                               unless (and (eq 'ediff-ignore-similar-regions (car options))
+                                           (eq kind ?w))
+                               collect index))
+               (before (and options (default-value (car options))))
+               (current (lambda ()
+                          (should (qwen-companion-proposal-open-p proposal))
+                          ediff-current-difference)))
+          (unwind-protect
+              (progn
+                (when options
+                  (set-default (car options) (cadr options)))
+                (qwen-companion-review-ediff-test--show proposal t)
+                (should (equal "*Ediff Control Panel*" (buffer-name)))
+                (dolist (index there)
+                  (should (equal (list kinds options index)
+                                 (list kinds options (funcall current))))
+                  (unless (eq index (car (last there)))
+                    (call-interactively (key-binding "n"))))
+                (dolist (index (cdr (reverse there)))
+                  (call-interactively (key-binding "p"))
+                  (should (= index (funcall current))))
+                (let ((current-prefix-arg 2))
+                  (call-interactively (key-binding "j")))
+                (should (= 1 (funcall current)))
+                (call-interactively (key-binding "*"))
+                (call-interactively (key-binding "!"))
+                (call-interactively (key-binding "n"))
+                (should (= (length kinds) ediff-number-of-differences))
+                (qwen-companion-diff-reject proposal))
+            (when options
+              (set-default (car options) before)))
+          (should-not (qwen-companion-review-ediff-test--left-p)))))))
+
 (ert-deftest qwen-companion-review-ediff-test-keys-of-the-panel ()
   (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (qwen-companion-review-ediff-test--show
