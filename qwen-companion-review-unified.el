@@ -527,12 +527,9 @@ With SELECT non-nil, none is needed."
 (cl-defmethod qwen-companion-review-hide ((_style (eql 'unified)) proposal)
   "Remove the review of PROPOSAL from the screen and restore the windows.
 If the user has put other things on the screen meanwhile, they stay."
-  (qwen-companion-review-windows-restore proposal)
   (when (buffer-live-p (qwen-companion-proposal-buffer proposal))
     (qwen-companion-review-unified--follow-text proposal nil))
-  (when-let* ((buffer (qwen-companion-review-windows-control proposal)))
-    (kill-buffer buffer))
-  (qwen-companion-review-windows-forget-view proposal))
+  (qwen-companion-review-windows-remove proposal))
 
 (cl-defmethod qwen-companion-review-update-sides ((_style (eql 'unified)) proposal)
   "Show the copy of unsaved text of PROPOSAL below the hunks, or remove it."

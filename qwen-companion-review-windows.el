@@ -26,8 +26,10 @@
 ;;; Code:
 
 (require 'cl-lib)
+(require 'qwen-companion-header)
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-review)
+(require 'qwen-companion-untrusted)
 
 (defconst qwen-companion-review-windows-least-height 14
   "Lines a review needs beside another window; with less, it takes the frame.")
@@ -110,11 +112,15 @@ FRAME is as in `get-buffer-window'."
 
 (defun qwen-companion-review-windows--neighbor (proposal frame select)
   "Return the window of FRAME that stays visible beside PROPOSAL's review.
-That is the selected one, or with SELECT non-nil that of the terminal."
-  (if select
-      (cl-some (lambda (buffer) (get-buffer-window buffer frame))
-               (qwen-companion-review-terminals proposal))
-    (qwen-companion-review-windows--ordinary (frame-selected-window frame))))
+That is the selected one, or with SELECT non-nil that of the terminal;
+SELECT may be a window of FRAME, which stays then."
+  (cond
+   ((null select)
+    (qwen-companion-review-windows--ordinary (frame-selected-window frame)))
+   ((and (windowp select) (eq frame (window-frame select)))
+    select)
+   (t (cl-some (lambda (buffer) (get-buffer-window buffer frame))
+               (qwen-companion-review-terminals proposal)))))
 
 (defun qwen-companion-review-windows-new-view (proposal frame select)
   "Return a new view to show PROPOSAL in FRAME.
@@ -342,7 +348,65 @@ a side on which no key answers is never left selected."
       (select-frame-set-input-focus (window-frame window))
       (select-window window))))
 
+;;; Waiting for the next review
+
+(defvar qwen-companion-waiting-mode-map
+  (let ((map (make-sparse-keymap)))
+    (set-keymap-parent map special-mode-map)
+    (define-key map "q" #'qwen-companion-review-stop-waiting)
+    map)
+  "Keymap of a buffer in which the next proposal is awaited.")
+
+(define-derived-mode qwen-companion-waiting-mode special-mode "Review"
+  "Major mode of a buffer in which the next proposal is awaited.
+
+\\{qwen-companion-waiting-mode-map}"
+  :interactive nil
+  (qwen-companion-header-keep-keys)
+  (add-hook 'kill-buffer-hook #'qwen-companion-review-stop-waiting nil t))
+
+(cl-defmethod qwen-companion-review-show ((_style (eql 'waiting)) proposal select)
+  "Show that the next proposal of the CLI of PROPOSAL is awaited.
+Select the window with that; SELECT is its place."
+  (let* ((frame (qwen-companion-review-windows-frame proposal))
+         (view (qwen-companion-review-windows-new-view proposal frame select))
+         (buffer (qwen-companion-proposal-make-buffer proposal "next")))
+    (with-current-buffer buffer
+      (qwen-companion-waiting-mode)
+      (setq qwen-companion-proposal-current proposal)
+      (let ((inhibit-read-only t))
+        (insert (format "Accepted %s.\n\nThe next change by %s comes here.\n"
+                        (qwen-companion-proposal-display-path proposal)
+                        (qwen-companion-untrusted-text
+                         (qwen-companion-proposal-client proposal)))
+                (substitute-command-keys
+                 "\\[qwen-companion-review-stop-waiting] goes back to what was here before.\n")))
+      (goto-char (point-min)))
+    (setf (qwen-companion-proposal-view proposal) view
+          (qwen-companion-review-windows-view-control view) buffer)
+    (with-selected-frame frame
+      (qwen-companion-review-windows-show-buffer
+       (qwen-companion-review-windows-make-room view) buffer))
+    (qwen-companion-review-windows-select proposal t nil nil)))
+
+(cl-defmethod qwen-companion-review-hide ((_style (eql 'waiting)) proposal)
+  "Show no longer that a proposal is awaited after PROPOSAL."
+  (qwen-companion-review-windows-remove proposal))
+
 ;;; On the screen or not
+
+(defun qwen-companion-review-windows-remove (proposal)
+  "Restore the windows, and kill the buffer with the keys of PROPOSAL's review."
+  (qwen-companion-review-windows-restore proposal)
+  (when-let* ((buffer (qwen-companion-review-windows-control proposal)))
+    (kill-buffer buffer))
+  (qwen-companion-review-windows-forget-view proposal))
+
+(cl-defmethod qwen-companion-review-place (_style proposal)
+  "Return the window that stays visible beside the review of PROPOSAL, or t."
+  (or (when-let* ((view (qwen-companion-proposal-view proposal)))
+        (qwen-companion-review-windows-view-neighbor view))
+      t))
 
 (cl-defmethod qwen-companion-review-visible-p (_style proposal)
   "Return non-nil when a part of the review of PROPOSAL is on the screen."

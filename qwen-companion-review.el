@@ -36,6 +36,7 @@
 (require 'qwen-companion-context)
 (require 'qwen-companion-disk)
 (require 'qwen-companion-header)
+(require 'qwen-companion-messages)
 (require 'qwen-companion-options)
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-rescue)
@@ -76,7 +77,14 @@ See `qwen-companion-review-keys-mode'.  It counts when a terminal is opened."
 (cl-defgeneric qwen-companion-review-show (style proposal select)
   "Show PROPOSAL with the front end STYLE, a symbol.
 Its buffers exist already.  SELECT non-nil means to select the review;
-else the selected window stays selected.")
+else the selected window stays selected.  SELECT may be a place from
+`qwen-companion-review-place'.  The STYLE `waiting' shows that the next
+proposal of the CLI of PROPOSAL, which has ended, is awaited.")
+
+(cl-defgeneric qwen-companion-review-place (style proposal)
+  "Return the place of PROPOSAL on the screen, to select another one there.
+It is a value for SELECT of `qwen-companion-review-show'.  STYLE is the
+front end that shows PROPOSAL.")
 
 (cl-defgeneric qwen-companion-review-hide (style proposal)
   "Remove the review of PROPOSAL from the windows and restore these.
@@ -557,6 +565,12 @@ only, and only for a moment."
 (defvar qwen-companion-review--timers nil
   "Timers that wait for a good moment to show a proposal.")
 
+(defvar qwen-companion-review--awaiting nil
+  "The accepted proposal in whose place the next one of its CLI is awaited.")
+
+(defvar qwen-companion-review--styles nil
+  "Front ends that the user has chosen for the rest of a turn: (SESSION . STYLE).")
+
 (defun qwen-companion-review--announce (proposal)
   "Tell the user that PROPOSAL has come, and schedule its review.
 Say nothing of one that the user has asked for."
@@ -570,6 +584,7 @@ Say nothing of one that the user has asked for."
              (qwen-companion-proposal-display-path proposal)
              (qwen-companion-review-warning-hint proposal)
              (cond
+              ((qwen-companion-review--awaited-p proposal) "")
               ((and (qwen-companion-review--ediff-visible-p) (not (qwen-companion-review-shown)))
                "; it waits until the Ediff session is over")
               ((and (memq qwen-companion-diff-arrival '(idle now))
@@ -586,7 +601,8 @@ Call this after each change of the open proposals or their states."
   (mapc #'cancel-timer qwen-companion-review--timers)
   (setq qwen-companion-review--timers nil)
   (when (and (qwen-companion-review--unseen)
-             (memq qwen-companion-diff-arrival '(idle now)))
+             (or (memq qwen-companion-diff-arrival '(idle now))
+                 qwen-companion-review--awaiting))
     (setq qwen-companion-review--timers
           ;; The second timer notices a state that ends without input.
           (list (run-with-idle-timer qwen-companion-review--idle-delay t
@@ -696,7 +712,7 @@ Display that without selecting it, and not if that would disturb the user."
 
 (defun qwen-companion-review--idle-p ()
   "Return non-nil when there was no input for long enough to show a proposal."
-  (or (not (eq qwen-companion-diff-arrival 'idle))
+  (or (eq qwen-companion-diff-arrival 'now)
       (when-let* ((idle (current-idle-time)))
         ;; Less than nothing when the clock was set back since.
         (>= (abs (float-time idle)) qwen-companion-review--idle-delay))))
@@ -708,18 +724,34 @@ To take the selected one would send the next keys elsewhere."
       (qwen-companion-review-fits-p 'unified proposal nil)))
 
 (defun qwen-companion-review--show-next ()
-  "Show the oldest unseen proposal, unless that would disturb the user."
+  "Show the oldest unseen proposal, unless that would disturb the user.
+While one is awaited in the selected window, show only that, there."
   (when (and (qwen-companion-review--idle-p)
              (not (qwen-companion-review--busy-p)))
-    (when-let* ((proposal (cl-find-if (lambda (proposal)
-                                        (and (qwen-companion-review-arrival-frame proposal)
-                                             (qwen-companion-review--room-p proposal)))
+    (if (and qwen-companion-review--awaiting
+             (eq qwen-companion-review--awaiting
+                 (buffer-local-value 'qwen-companion-proposal-current (window-buffer))))
+        (when-let* ((next (cl-find-if #'qwen-companion-review--awaited-p
                                       (qwen-companion-review--unseen))))
-      (qwen-companion-review--display proposal qwen-companion-diff-select))))
+          (qwen-companion-review--show-after
+           qwen-companion-review--awaiting next
+           (qwen-companion-review-place 'waiting qwen-companion-review--awaiting)))
+      (qwen-companion-review-stop-waiting)
+      (when-let* (((memq qwen-companion-diff-arrival '(idle now)))
+                  (proposal (cl-find-if (lambda (proposal)
+                                          (and (qwen-companion-review-arrival-frame proposal)
+                                               (qwen-companion-review--room-p proposal)))
+                                        (qwen-companion-review--unseen))))
+        (qwen-companion-review--display proposal qwen-companion-diff-select)))))
 
 (defun qwen-companion-review--display (proposal select)
-  "Show PROPOSAL; SELECT non-nil means to select its review."
+  "Show PROPOSAL; SELECT is as in `qwen-companion-review-show'."
+  (qwen-companion-review-stop-waiting)
   (setf (qwen-companion-proposal-seen proposal) t)
+  (unless (qwen-companion-proposal-style proposal)
+    (setf (qwen-companion-proposal-style proposal)
+          (alist-get (qwen-companion-proposal-session proposal)
+                     qwen-companion-review--styles nil nil #'equal)))
   (unless (qwen-companion-proposal-style proposal)
     ;; The CLI was offered reviews before the option became nil.
     (let ((style (or qwen-companion-diff-style 'ediff)))
@@ -983,6 +1015,7 @@ names the file of another one.  See `qwen-companion-diff-style'."
           (if (eq (or style qwen-companion-diff-style) 'unified)
               'ediff
             'unified))
+    (qwen-companion-review--keep-style proposal)
     (qwen-companion-diff-open proposal)))
 
 (defun qwen-companion-review-grouped ()
@@ -1022,17 +1055,97 @@ the oldest.  With BACK non-nil, go to the one before."
   (interactive)
   (qwen-companion-review t))
 
+;;; From one proposal of a turn to the next
+
+(defconst qwen-companion-review--wait-seconds 5
+  "Seconds to wait for another proposal of a CLI whose turn has no known end.")
+
+(defun qwen-companion-review--activity (session)
+  "Return what the CLI of SESSION, an id, does; `unknown', or nil when it has gone."
+  (when-let* ((session (qwen-companion-backend-session session)))
+    (or (qwen-companion-cli-state-activity (qwen-companion-session-state session))
+        'unknown)))
+
+(defun qwen-companion-review--awaited-p (proposal)
+  "Return non-nil when PROPOSAL is of the CLI whose next one is awaited."
+  (and qwen-companion-review--awaiting
+       (equal (qwen-companion-proposal-session proposal)
+              (qwen-companion-proposal-session qwen-companion-review--awaiting))))
+
+(defun qwen-companion-review--keep-style (proposal)
+  "Show the proposals of PROPOSAL's CLI in its style until the turn has ended."
+  (let ((session (qwen-companion-proposal-session proposal)))
+    (when (memq (qwen-companion-review--activity session) '(working asking))
+      (setf (alist-get session qwen-companion-review--styles nil nil #'equal)
+            (qwen-companion-proposal-style proposal)))))
+
+(defun qwen-companion-review--show-after (proposal next place)
+  "Show NEXT, selected, in PLACE, after PROPOSAL was accepted there.
+If both are of one CLI, show NEXT in the same style."
+  (when (and (equal (qwen-companion-proposal-session proposal)
+                    (qwen-companion-proposal-session next))
+             (not (qwen-companion-proposal-style next)))
+    (setf (qwen-companion-proposal-style next) (qwen-companion-proposal-style proposal)))
+  (qwen-companion-review-replace next place))
+
+(defun qwen-companion-review--wait (proposal place)
+  "Wait in PLACE for the next proposal of the CLI of PROPOSAL, which has ended.
+Keys go nowhere meanwhile: in the terminal one could answer unseen."
+  (setq qwen-companion-review--awaiting proposal)
+  (qwen-companion-review-show 'waiting proposal place)
+  (when (eq 'unknown (qwen-companion-review--activity
+                      (qwen-companion-proposal-session proposal)))
+    (run-at-time qwen-companion-review--wait-seconds nil
+                 #'qwen-companion-review--waited proposal)))
+
+(defun qwen-companion-review--waited (proposal)
+  "Stop waiting for the proposal after PROPOSAL: it should have come by now."
+  (when (eq proposal qwen-companion-review--awaiting)
+    (qwen-companion-review-stop-waiting)))
+
+(defun qwen-companion-review-stop-waiting ()
+  "Wait no longer for the next proposal of a CLI; restore the windows."
+  (interactive)
+  (when-let* ((proposal qwen-companion-review--awaiting))
+    (setq qwen-companion-review--awaiting nil)
+    (qwen-companion-review-hide 'waiting proposal)
+    (qwen-companion-review-schedule)))
+
+(defun qwen-companion-review-sessions-changed ()
+  "Forget what concerns turns that have ended: a kept style, the wait for more."
+  (let ((over-p (lambda (session)
+                  (memq (qwen-companion-review--activity session)
+                        '(nil idle cancelled)))))
+    (setq qwen-companion-review--styles
+          (cl-delete-if over-p qwen-companion-review--styles :key #'car))
+    (when-let* ((proposal qwen-companion-review--awaiting)
+                ((funcall over-p (qwen-companion-proposal-session proposal))))
+      (message "qwen-companion: %s has proposed all changes of its turn"
+               (qwen-companion-untrusted-text (qwen-companion-proposal-client proposal)))
+      (qwen-companion-review-stop-waiting))))
+
 ;;;###autoload
 (defun qwen-companion-diff-accept-next (&optional file)
-  "Accept a proposal with your edits and go to the next one, if any waits.
+  "Accept a proposal with your edits and go to the next one.
+If none waits, but the CLI is in the middle of a turn, wait for its next
+one in the place of this one.
+
 Act on the proposal of the current buffer, else on the only one; FILE
 names the file of another one."
   (interactive (list (qwen-companion-review--read "Accept")))
   (let* ((proposal (qwen-companion-review--find file "accept"))
-         (next (qwen-companion-review--after proposal)))
+         (next (qwen-companion-review--after proposal))
+         (place (qwen-companion-review-place
+                 (qwen-companion-proposal-style proposal) proposal)))
     (qwen-companion-diff-accept proposal)
-    (unless (eq next proposal)
-      (qwen-companion-diff-open next))))
+    (cond
+     ((not (eq next proposal))
+      (qwen-companion-review--show-after proposal next place))
+     ((and (not (qwen-companion-proposal-answer proposal))
+           (memq (qwen-companion-review--activity
+                  (qwen-companion-proposal-session proposal))
+                 '(working asking unknown)))
+      (qwen-companion-review--wait proposal place)))))
 
 ;;; Repeated keys
 

@@ -220,6 +220,7 @@ each part with properties of its own is one."
     (qwen-companion-backend-on-sessions payload)
     (qwen-companion-attention-sessions-changed
      before (qwen-companion-backend-sessions)))
+  (qwen-companion-review-sessions-changed)
   (qwen-companion-follow-update)
   (when (featurep 'qwen-companion-prompts)
     (qwen-companion-prompts-sessions-changed))
@@ -284,6 +285,7 @@ That stays when the mode is turned off: Emacs may be ending."
   (qwen-companion-tools-forget)
   (qwen-companion-diagnostics-forget)
   (qwen-companion-inspector-forget)
+  (qwen-companion-review-stop-waiting)
   (qwen-companion-proposal-end-all)
   (qwen-companion-review-list-close)
   (qwen-companion-session-list-close)

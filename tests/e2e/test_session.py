@@ -9,6 +9,8 @@ import signal
 
 import pytest
 
+from editor import lisp_string
+from model_types import Answer, Call
 from sandbox import GREETING, NOTES, has_ended
 from stage import Stage
 from terminal import PATIENCE
@@ -101,6 +103,52 @@ def test_a_proposal_is_edited_and_accepted(stage: Stage) -> None:
     assert stage.emacs.visible_buffers() == ["greeting.py", "*qwen: project*"]
     assert stage.emacs.eval('(buffer-modified-p (get-buffer "greeting.py"))') == "nil"
     assert stage.emacs.eval('(verify-visited-file-modtime (get-buffer "greeting.py"))') == "t"
+
+
+# What is in the selected window whenever Emacs draws: that is where the next key goes.
+RECORD_SELECTED = """
+(progn
+  (defvar drawn-selected nil)
+  (setq drawn-selected nil)
+  (defun record-selected (_)
+    (cl-pushnew (buffer-name (window-buffer (selected-window))) drawn-selected :test #'equal))
+  (add-hook 'pre-redisplay-functions #'record-selected))
+"""
+
+
+def test_from_one_change_of_a_turn_to_the_next(stage: Stage) -> None:
+    """Five edits in one answer of the model come one after the other; no key goes to the terminal meanwhile."""
+    stage.start_emacs(stage.sandbox.greeting)
+    stage.start_cli()
+    paths = [stage.sandbox.project / f"part{number}.txt" for number in range(1, 6)]
+    for path in paths:
+        path.write_text("before\n")
+    stage.model.answer(Answer(calls=tuple(Call("read_file", {"file_path": str(path)}) for path in paths)))
+    stage.model.answer(
+        Answer(calls=tuple(Call("write_file", {"file_path": str(path), "content": "after\n"}) for path in paths))
+    )
+    stage.model.say("All five are done.")
+    stage.ask("change them all")
+    stage.wait_for_review()
+    stage.screen.keys("C-c", ",", "r", "Tab")
+    stage.screen.wait_for("1 of 1 hunk kept")
+    stage.emacs.eval(RECORD_SELECTED)
+    places = set[str]()
+    for path in paths:
+        hunks = f"*qwen-companion hunks: {path.name}*"
+        stage.emacs.wait_until(f"(equal {lisp_string(hunks)} (buffer-name (window-buffer)))")
+        stage.screen.wait_for("1 of 1 hunk kept")
+        places.add(stage.emacs.text("(format \"%S\" (window-edges))"))
+        assert "*qwen: project*" not in stage.emacs.eval("drawn-selected")
+        stage.screen.keys("A")
+    assert len(places) == 1
+    stage.screen.wait_for("All five are done.")
+    stage.screen.wait_for("Type your message")
+    # The turn has ended: all is as it was.
+    stage.emacs.wait_until('(equal "*qwen: project*" (buffer-name (window-buffer)))')
+    assert stage.emacs.visible_buffers() == ["greeting.py", "*qwen: project*"]
+    assert [path.read_text() for path in paths] == ["after\n"] * 5
+    stage.emacs.eval("(remove-hook 'pre-redisplay-functions #'record-selected)")
 
 
 def test_a_proposal_is_rejected(stage: Stage) -> None:

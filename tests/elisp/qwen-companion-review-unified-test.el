@@ -342,6 +342,101 @@ A text that is nil removes the line."
                      (mapcar (lambda (payload) (plist-get payload :outcome))
                              (qwen-companion-test-sent 'outcome)))))))
 
+(defun qwen-companion-review-unified-test--sessions (activity)
+  "Let both CLIs be connected, with that of \"s\" doing ACTIVITY, nil if unknown."
+  (with-current-buffer "*terminal*"
+    (setq qwen-companion-terminal-directory default-directory))
+  (setf (qwen-companion-backend--server-sessions qwen-companion-backend--server)
+        (list (list :id "s" :state (list :activity activity))
+              (list :id "other" :state (list :activity 'working))))
+  (qwen-companion-review-sessions-changed))
+
+(ert-deftest qwen-companion-review-unified-test-waits-for-the-next-of-the-turn ()
+  "It comes selected in the same place and style; no key reaches the terminal."
+  (qwen-companion-review-unified-test-with
+      '(("a.txt" "one\n") ("b.txt" "one\n") ("c.txt" "one\n") ("d.txt" "one\n"))
+    (let ((qwen-companion-diff-arrival 'now)
+          (qwen-companion-diff-style 'ediff)
+          place)
+      (cl-flet ((propose (file session)
+                  (qwen-companion-test-propose file "two\n" :session session))
+                (selected () (buffer-name (window-buffer)))
+                (tick () (qwen-companion-review--show-next)))
+        (qwen-companion-review-unified-test--sessions 'asking)
+        (split-window-right)
+        (propose "a.txt" "s")
+        (qwen-companion-review)
+        (qwen-companion-diff-switch)
+        (setq place (window-edges))
+        (qwen-companion-review-unified-test--press "A")
+        (should (equal "*qwen-companion next: a.txt*" (selected)))
+        (should (equal place (window-edges)))
+        (should (get-buffer-window "*terminal*"))
+        (should (string-search "The next change by qwen comes here"
+                               (with-current-buffer (window-buffer) (buffer-string))))
+        ;; That of another CLI waits, and so does the key.
+        (propose "b.txt" "other")
+        (tick)
+        (qwen-companion-review-unified-test--press "A")
+        (should (equal "*qwen-companion next: a.txt*" (selected)))
+        (should (equal "" (qwen-companion-test-messages
+                            (qwen-companion-review-unified-test--sessions 'working))))
+        (propose "c.txt" "s")
+        (tick)
+        (should (equal "*qwen-companion hunks: c.txt*" (selected)))
+        (should (equal place (window-edges)))
+        (should-not (get-buffer "*qwen-companion next: a.txt*"))
+        ;; The style holds also after another key, until the turn has ended.
+        (qwen-companion-diff-bury)
+        (qwen-companion-diff-reject "b.txt")
+        (should (equal "*terminal*" (selected)))
+        (qwen-companion-diff-reject "c.txt")
+        (propose "a.txt" "s")
+        (qwen-companion-review)
+        (should (equal "*qwen-companion hunks: a.txt*" (selected)))
+        (qwen-companion-review-unified-test--press "A")
+        (should (string-search "qwen has proposed all changes of its turn"
+                               (qwen-companion-test-messages
+                                 (qwen-companion-review-unified-test--sessions 'idle))))
+        (should (equal "*terminal*" (selected)))
+        (should (= 2 (length (window-list))))
+        (propose "a.txt" "s")
+        (qwen-companion-review)
+        (should (equal "*Ediff Control Panel*" (selected)))
+        ;; Nothing is awaited of a CLI that does nothing.
+        (qwen-companion-review-unified-test--press "C-c C-n")
+        (should (equal "*terminal*" (selected)))))))
+
+(ert-deftest qwen-companion-review-unified-test-waiting-ends ()
+  "By its key, by going elsewhere, with its buffer, after a while, with the mode."
+  (qwen-companion-review-unified-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
+    (dolist (end (list (lambda () (qwen-companion-review-unified-test--press "q"))
+                       (lambda () (kill-buffer (window-buffer)))
+                       (lambda ()
+                         (qwen-companion-test-set-clock 6)
+                         (qwen-companion-test-wait-for
+                          (equal "*terminal*" (buffer-name (window-buffer)))))
+                       (lambda ()
+                         (let ((qwen-companion-diff-arrival 'now))
+                           (other-window 1)
+                           (qwen-companion-test-propose "b.txt" "two\n" :session "s")
+                           (qwen-companion-review--show-next)
+                           ;; As by itself: what was selected is still.
+                           (should (get-buffer-window "*qwen-companion hunks: b.txt*"))
+                           (should (equal "*terminal*" (buffer-name (window-buffer))))
+                           (qwen-companion-diff-reject "b.txt")))))
+      (qwen-companion-review-unified-test--sessions nil)
+      (qwen-companion-test-propose "a.txt" "two\n" :session "s")
+      (qwen-companion-diff-open)
+      (qwen-companion-review-unified-test--press "A")
+      (should (equal "*qwen-companion next: a.txt*" (buffer-name (window-buffer))))
+      (should (get-buffer-window "*terminal*"))
+      (funcall end)
+      (should-not qwen-companion-review--awaiting)
+      (should-not (get-buffer "*qwen-companion next: a.txt*"))
+      (should (equal "*terminal*" (buffer-name (window-buffer))))
+      (should (= 1 (length (window-list)))))))
+
 (ert-deftest qwen-companion-review-unified-test-accept-what-remains ()
   (qwen-companion-review-unified-test-with-three
     (qwen-companion-review-unified-test--press "k" "C-c C-c")
