@@ -21,39 +21,61 @@
 
 ;; A header line says first what the buffer shows and what to beware of, then
 ;; which keys there are.  Where a window is too narrow, the least important is
-;; left out; a warning never is.  A key can be clicked, and is the one that
+;; left out; a warning never is, nor are the keys that answer, if there is any
+;; room for them.  A key can be clicked, and is the one that
 ;; works in the buffer, whatever other keymaps are active there.
 
 ;;; Code:
 
 (require 'cl-lib)
+(require 'seq)
 (require 'subr-x)
 (require 'qwen-companion-untrusted)
+
+(defconst qwen-companion-header--key-weight 10
+  "Least weight of a key that may be left out before texts are shortened.")
+
+(defconst qwen-companion-header--name-width 8
+  "Columns that the end of a name keeps.")
 
 (defun qwen-companion-header-line (name parts)
   "Return a header line, escaped for the mode line, that fits its window.
 It begins with NAME.  PARTS are (WEIGHT . TEXT) in the order in which
-they are shown; a TEXT that is nil or empty is none.  While there is no
-room, leave out the part with the greatest WEIGHT, of several the last;
-one whose WEIGHT is nil stays.  If even those do not fit, NAME loses its
-beginning.  A buffer that is not in the selected window has all parts."
+they are shown; a TEXT that is nil or empty is none, and one that is
+\(LONG . SHORT) is LONG where there is room.  While there is none, leave
+out the part with the greatest WEIGHT, of several the last.  One of
+WEIGHT 0 stays until NAME has lost its beginning, a negative one
+longest, and one whose WEIGHT is nil always.  A buffer that is not in the
+selected window has all parts."
   (let* ((parts (cl-remove-if (lambda (part) (member (cdr part) '(nil ""))) parts))
          (width (and (eq (window-buffer) (current-buffer))
                      (- (window-width) 2)))
-         (length (lambda (part) (+ 2 (string-width (cdr part)))))
-         (rest (lambda () (cl-reduce #'+ parts :key length))))
+         (short nil)
+         (text (lambda (part)
+                 (pcase (cdr part)
+                   (`(,long . ,brief) (if short brief long))
+                   (text text))))
+         (left (lambda ()
+                 (- width (cl-loop for part in parts
+                                   sum (+ 2 (string-width (funcall text part)))))))
+         (fit (lambda (columns least)
+                (while (when-let* (((> columns (funcall left)))
+                                   (weight (apply #'max (or (delq nil (mapcar #'car parts))
+                                                            '(-2))))
+                                   ((>= weight least)))
+                         (setq parts (delq (cl-find weight parts :key #'car :from-end t)
+                                           parts)))))))
     (when width
-      (while (when-let* (((> (+ (string-width name) (funcall rest)) width))
-                         (weights (delq nil (mapcar #'car parts)))
-                         (least (cl-find (apply #'max weights) parts
-                                         :key #'car :from-end t)))
-               (setq parts (delq least parts))))
-      (let ((room (max 8 (- width (funcall rest)))))
+      (funcall fit (string-width name) qwen-companion-header--key-weight)
+      (setq short (> (string-width name) (funcall left)))
+      (funcall fit (string-width name) 1)
+      (funcall fit (min (string-width name) qwen-companion-header--name-width) -1)
+      (let ((room (max qwen-companion-header--name-width (funcall left))))
         (when (> (string-width name) room)
           (setq name (concat "…" (substring name (- (length name) (1- room))))))))
     (qwen-companion-untrusted-mode-line
      (concat " " name
-             (mapconcat (lambda (part) (concat "  " (cdr part))) parts "")))))
+             (mapconcat (lambda (part) (concat "  " (funcall text part))) parts "")))))
 
 ;;; Keys
 
@@ -86,19 +108,21 @@ STATE is Evil's, on which the active keys depend.")
 
 (defun qwen-companion-header-keys (keys)
   "Return KEYS as parts of `qwen-companion-header-line'.
-KEYS are (COMMAND LABEL [OTHER]), the most important first, see
-`qwen-companion-header-key'; that of `qwen-companion-header-help', which
-tells all others, stays longest."
+KEYS are (COMMAND LABEL [OTHER KEEP]), the most important first, see
+`qwen-companion-header-key'.  One with KEEP non-nil stays longest, then
+that of `qwen-companion-header-help', which tells all others."
   (let ((for (cons keys (bound-and-true-p evil-state))))
     (unless (equal for (car qwen-companion-header--keys))
       (setq qwen-companion-header--keys
             (cons for
                   (cl-loop for key in keys
                            for weight from 11
-                           collect (cons (if (eq (car key) 'qwen-companion-header-help)
-                                             10
-                                           weight)
-                                         (apply #'qwen-companion-header-key key))))))
+                           collect (cons (cond ((nth 3 key) -1)
+                                               ((eq (car key) 'qwen-companion-header-help)
+                                                qwen-companion-header--key-weight)
+                                               (t weight))
+                                         (apply #'qwen-companion-header-key
+                                                (seq-take key 3)))))))
     (cdr qwen-companion-header--keys)))
 
 ;;; Under other keymaps

@@ -122,7 +122,7 @@ all the same.  With 0, `qwen-companion-diff-style' alone decides."
                            ("q" . "put aside")
                            ,(qwen-companion-review-ediff--unsaved-help)
                            ("n/p" . "next/previous change")
-                           ,(unless ediff-3way-job '("a/b" . "keep A's/B's"))
+                           ,(unless ediff-3way-job '("a" . "drop the change"))
                            ("TAB" . "hunk by hunk") ("?" . "all keys"))))
       (let ((part (concat (propertize keys 'face 'help-key-binding) " " label)))
         (cond ((= column 0))

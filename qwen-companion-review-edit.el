@@ -62,8 +62,8 @@ that was between them.")
   (setq header-line-format '((:eval (qwen-companion-review-edit--header)))))
 
 (defconst qwen-companion-review-edit--keys
-  '((qwen-companion-edit-finish "put it into the proposal")
-    (qwen-companion-edit-drop "drop the edit"))
+  '((qwen-companion-edit-finish "put it into the proposal" nil keep)
+    (qwen-companion-edit-drop "drop the edit" nil keep))
   "Keys in the header line, see `qwen-companion-header-keys'.")
 
 (defun qwen-companion-review-edit--header ()
@@ -72,9 +72,9 @@ that was between them.")
    (qwen-companion-review-file (car qwen-companion-review-edit--about))
    (qwen-companion-header-keys qwen-companion-review-edit--keys)))
 
-(defun qwen-companion-review-edit (proposal &optional line count at)
+(defun qwen-companion-review-edit (proposal at &optional line count)
   "Edit COUNT lines of PROPOSAL from LINE in a buffer of their own.
-If LINE is nil, edit all of them, with point in the line AT if non-nil."
+If LINE is nil, edit all of them.  Go to the line AT of those, from 1."
   (let* ((source (qwen-companion-proposal-buffer proposal))
          (bounds (if line
                      (qwen-companion-hunks-bounds source line count)
@@ -88,8 +88,7 @@ If LINE is nil, edit all of them, with point in the line AT if non-nil."
             (with-current-buffer buffer (insert text)))))
       (goto-char (point-min))
       (qwen-companion-untrusted-set-major-mode (qwen-companion-proposal-path proposal))
-      (when at
-        (qwen-companion-hunks-goto at))
+      (qwen-companion-hunks-goto at)
       (setq buffer-undo-list nil
             qwen-companion-review-edit--about
             (with-current-buffer source

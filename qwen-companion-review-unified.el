@@ -202,8 +202,8 @@ Info node `(qwen-companion)Hunk by hunk' is about it.
                :new (qwen-companion-proposal-buffer proposal))))))
 
 (defconst qwen-companion-review-unified--keys
-  '((qwen-companion-unified-accept "accept")
-    (qwen-companion-diff-reject "reject")
+  '((qwen-companion-unified-accept "accept" nil keep)
+    (qwen-companion-diff-reject "reject" nil keep)
     (qwen-companion-unified-drop "drop/restore" qwen-companion-unified-restore)
     (qwen-companion-unified-next "next/previous" qwen-companion-unified-previous)
     (qwen-companion-diff-switch "Ediff")
@@ -217,7 +217,8 @@ Info node `(qwen-companion)Hunk by hunk' is about it.
     (qwen-companion-header-line
      (qwen-companion-review-file proposal)
      `(,@(qwen-companion-review-origin-parts proposal)
-       (0 . ,qwen-companion-review-unified--status)
+       (0 . ,(when-let* ((status qwen-companion-review-unified--status))
+               (cons status (replace-regexp-in-string " hunks?" "" status))))
        ,@(qwen-companion-review-warning-parts proposal)
        ,@(qwen-companion-header-keys qwen-companion-review-unified--keys)))))
 
@@ -897,13 +898,13 @@ proposed text."
          (hunk (and (not whole) (qwen-companion-hunks-view-hunk-at (point)))))
     (cond
      ((null hunk)
-      (qwen-companion-review-edit proposal nil nil
-                           (cdr (qwen-companion-hunks-view-lines-at))))
+      (qwen-companion-review-edit proposal (cdr (qwen-companion-hunks-view-lines-at))))
      ((qwen-companion-hunks-dropped-p hunk)
       (user-error "This hunk is dropped; u brings it back"))
      (t
       (pcase-let ((`(,_ ,_ ,line ,count) (qwen-companion-hunks-view-extent hunk)))
-        (qwen-companion-review-edit proposal line count))))))
+        (qwen-companion-review-edit
+         proposal (1+ (- (cdr (qwen-companion-hunks-view-lines-at)) line)) line count))))))
 
 (provide 'qwen-companion-review-unified)
 ;;; qwen-companion-review-unified.el ends here

@@ -251,25 +251,37 @@ Search only a text that had such characters when the review began."
 (defun qwen-companion-review-warning-parts (proposal)
   "Return the warnings about accepting PROPOSAL.
 They are parts of `qwen-companion-header-line' that are never left out,
-some with the key that does something about it."
-  (mapcar
-   (pcase-lambda (`(,warning . ,command))
-     (cons nil (when warning
-                 (let ((warning (propertize (qwen-companion-untrusted-text warning)
-                                            'face 'warning)))
-                   (if command
-                       (qwen-companion-header-key command warning)
-                     warning)))))
-   `((,(and (qwen-companion-proposal-lossy proposal) "loses text (U+FFFD)"))
-     (,(qwen-companion-proposal-warning proposal))
-     (,(qwen-companion-proposal-note proposal))
-     (,(and (qwen-companion-proposal-edited-p proposal)
-            (qwen-companion-proposal-unwritten-before proposal)
-            (format "%s may fail to write your edits"
-                    (qwen-companion-proposal-client proposal))))
-     (,(qwen-companion-review--bidi-warning proposal))
-     (,(qwen-companion-review--unsaved-words proposal) . qwen-companion-diff-show-unsaved)
-     (,(qwen-companion-proposal-line-end-summary proposal) . qwen-companion-diff-toggle-line-ends))))
+some with the key that does something about it, and in fewer words where
+there is little room."
+  (let ((line-ends (qwen-companion-proposal-line-end-summary proposal)))
+    (append
+     (mapcar
+      (lambda (warning)
+        (cons nil (and warning (qwen-companion-review--warning warning))))
+      (list (and (qwen-companion-proposal-lossy proposal) "loses text (U+FFFD)")
+            (qwen-companion-proposal-warning proposal)
+            (qwen-companion-proposal-note proposal)
+            (and (qwen-companion-proposal-edited-p proposal)
+                 (qwen-companion-proposal-unwritten-before proposal)
+                 (format "%s may fail to write your edits"
+                         (qwen-companion-proposal-client proposal)))
+            (qwen-companion-review--bidi-warning proposal)))
+     (mapcar
+      (pcase-lambda (`(,command ,long ,short))
+        (cons nil (and long
+                       (cons (qwen-companion-review--warning long command)
+                             (qwen-companion-review--warning short command)))))
+      `((qwen-companion-diff-show-unsaved
+         ,(qwen-companion-review--unsaved-words proposal) "unsaved")
+        (qwen-companion-diff-toggle-line-ends
+         ,line-ends ,(and line-ends (car (split-string line-ends ":")))))))))
+
+(defun qwen-companion-review--warning (text &optional command)
+  "Return TEXT as a warning in a header line, with the key of COMMAND, if any."
+  (let ((warning (propertize (qwen-companion-untrusted-text text) 'face 'warning)))
+    (if command
+        (qwen-companion-header-key command warning)
+      warning)))
 
 (defun qwen-companion-review-origin-parts (proposal)
   "Return where PROPOSAL comes from, as parts of `qwen-companion-header-line'.
@@ -386,8 +398,8 @@ If a link leads to another file that matters, return that file's name."
     ""))
 
 (defconst qwen-companion-review--side-keys
-  '((qwen-companion-diff-accept "accept")
-    (qwen-companion-diff-reject "reject"))
+  '((qwen-companion-diff-accept "accept" nil keep)
+    (qwen-companion-diff-reject "reject" nil keep))
   "Keys in the header lines of the sides, see `qwen-companion-header-keys'.")
 
 (defvar-local qwen-companion-review--side nil

@@ -283,10 +283,11 @@ def test_lines_are_edited_in_the_mode_of_the_file(stage: Stage) -> None:
     client = open_review(stage)
     stage.screen.keys("e")
     stage.screen.wait_for("put it into the proposal")
-    stage.screen.type("first", seen="firstline 2")
+    # Point is on the change, not on what is around it.
+    stage.screen.type("first", seen="firstline five")
     stage.screen.keys("C-c", "C-c")
-    stage.screen.wait_for("+firstline 2")
-    accept(stage, client, NEW.replace("line 2\n", "firstline 2\n", 1))
+    stage.screen.wait_for("+firstline five")
+    accept(stage, client, NEW.replace("line five\n", "firstline five\n"))
 
 
 def test_it_is_answered_in_the_terminal(stage: Stage) -> None:

@@ -244,6 +244,8 @@
       (should (equal "*Ediff Control Panel*" (buffer-name)))
       (goto-char (point-min))
       (should (looking-at "C-c C-c accept   C-c C-k reject"))
+      ;; The other direction would write to the disk side.
+      (should (string-search "a drop the change   TAB" (buffer-string)))
       (should (eq 'help-key-binding (get-text-property (point) 'face)))
       (should (equal " Review in Ediff: a.txt, change 1 of 2"
                      (eval (cadr (window-parameter nil 'mode-line-format)) t)))
