@@ -92,19 +92,18 @@ there are none."
   "Return a buffer with OUTPUT of diff(1) about the file PATH."
   (let ((buffer (get-buffer-create
                  (format "*qwen-companion difference: %s*"
-                         (file-name-nondirectory (qwen-companion-untrusted-path path)))))
-        (enable-local-variables nil))
+                         (file-name-nondirectory (qwen-companion-untrusted-path path))))))
     (with-current-buffer buffer
       (let ((inhibit-read-only t))
         (erase-buffer)
         (insert output))
-      (setq-local change-major-mode-hook nil)
-      (delay-mode-hooks (diff-mode))
-      (kill-local-variable 'delayed-mode-hooks)
-      ;; It would run major modes on the text, and look for the file.
-      (setq-local diff-font-lock-syntax nil
-                  diff-font-lock-prettify nil)
-      (font-lock-mode 1)
+      (qwen-companion-untrusted-without-hooks
+       (lambda ()
+         (diff-mode)
+         ;; It would run major modes on the text, and look for the file.
+         (setq-local diff-font-lock-syntax nil
+                     diff-font-lock-prettify nil)
+         (font-lock-mode 1)))
       (qwen-companion-untrusted-show-bidi-controls)
       (goto-char (point-min))
       (set-buffer-modified-p nil)

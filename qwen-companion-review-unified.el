@@ -175,14 +175,11 @@ Info node `(qwen-companion)Hunk by hunk' is about it.
   "Return a new buffer to show PROPOSAL."
   (let ((buffer (qwen-companion-proposal-make-buffer proposal "hunks")))
     (with-current-buffer buffer
-      (let ((enable-local-variables nil)
-            (diff-default-read-only nil)
+      (let ((diff-default-read-only nil)
             ;; It would run after each change and command.
-            (diff-update-on-the-fly nil)
-            (change-major-mode-hook nil))
+            (diff-update-on-the-fly nil))
         ;; As for the sides of a review, keep global modes off the buffer.
-        (delay-mode-hooks (qwen-companion-unified-mode))
-        (kill-local-variable 'delayed-mode-hooks)
+        (qwen-companion-untrusted-without-hooks #'qwen-companion-unified-mode)
         (run-hooks 'qwen-companion-unified-mode-hook))
       (setq qwen-companion-proposal-current proposal
             qwen-companion-review-unified--context qwen-companion-unified-context

@@ -99,33 +99,72 @@ C took 0.8 seconds for so much, and four times that for four times it.")
   "Characters in a line above which a text goes without syntax colours.
 A line is coloured as a whole.")
 
+(defconst qwen-companion-untrusted--hooks
+  '(change-major-mode-hook change-major-mode-after-body-hook
+    after-change-major-mode-hook before-hack-local-variables-hook
+    hack-local-variables-hook c-initialization-hook c-mode-common-hook
+    sh-set-shell-hook)
+  "Hooks that major modes run, beside those named after modes.
+Some run them directly, where `delay-mode-hooks' does not help: that of
+HTML the one of programs, that of diffs the one of local variables.")
+
+(defvar qwen-companion-untrusted--mode-hooks nil
+  "Hooks of modes, (LOADED . HOOKS), as of LOADED, the files loaded then.")
+
+(defun qwen-companion-untrusted--mode-hooks ()
+  "Return all hooks that major modes may run and that have functions."
+  (unless (eq load-history (car qwen-companion-untrusted--mode-hooks))
+    (let ((hooks (copy-sequence qwen-companion-untrusted--hooks)))
+      (mapatoms (lambda (symbol)
+                  (when (string-match-p "-mode\\(?:-on\\)?-hook\\'" (symbol-name symbol))
+                    (push symbol hooks))))
+      (setq qwen-companion-untrusted--mode-hooks (cons load-history hooks))))
+  (cl-remove-if-not (lambda (hook) (and (boundp hook) (symbol-value hook)))
+                    (cdr qwen-companion-untrusted--mode-hooks)))
+
+(defun qwen-companion-untrusted-without-hooks (function)
+  "Call FUNCTION, which starts a mode in the current buffer, and no hook.
+What a file that it loads adds to a hook stays there."
+  (let ((hooks (qwen-companion-untrusted--mode-hooks))
+        (enable-local-variables nil)
+        ;; What a mode says at its start is not about a file of the user's.
+        (inhibit-message t)
+        (message-log-max nil)
+        added)
+    (cl-progv hooks (mapcar #'ignore hooks)
+      (delay-mode-hooks (funcall function))
+      (kill-local-variable 'delayed-mode-hooks)
+      (setq added (mapcar #'default-value hooks)))
+    (cl-loop for hook in hooks
+             for functions in added
+             do (dolist (function (ensure-list functions))
+                  (add-hook hook function)))))
+
+(defvar org-src-fontify-natively)
+
 (defun qwen-companion-untrusted-set-major-mode (path)
   "Give the current buffer the major mode for PATH, and nothing more.
 No mode hook runs, no global minor mode gets at the buffer and no local
 variable is read.  The text is removed meanwhile: a mode that reads it
 at its start may take seconds, and the text could direct it."
   (let ((mode (and (qwen-companion-untrusted--short-p)
-                   (qwen-companion-untrusted-major-mode path)))
-        (enable-local-variables nil))
+                   (qwen-companion-untrusted-major-mode path))))
     (when mode
       (let ((undo buffer-undo-list)
             (point (point))
             (text (progn (buffer-disable-undo)
                          (delete-and-extract-region (point-min) (point-max)))))
-        ;; Through this hook the global minor modes get at new buffers.
-        (setq-local change-major-mode-hook nil)
-        ;; A message of a mode at its start is not about a file of the user's.
-        (let ((inhibit-message t)
-              (message-log-max nil))
-          (delay-mode-hooks
-            (condition-case nil
-                (funcall mode)
-              (error (fundamental-mode)))))
-        (kill-local-variable 'delayed-mode-hooks)
+        (qwen-companion-untrusted-without-hooks
+         (lambda ()
+           (condition-case nil
+               (funcall mode)
+             (error (fundamental-mode)))
+           ;; It would start the modes of languages in the text, with hooks.
+           (setq-local org-src-fontify-natively nil)
+           (font-lock-mode 1)))
         (insert text)
         (goto-char point)
-        (setq buffer-undo-list undo))
-      (font-lock-mode 1))
+        (setq buffer-undo-list undo)))
     (qwen-companion-untrusted-show-bidi-controls)))
 
 (defun qwen-companion-untrusted--short-p ()

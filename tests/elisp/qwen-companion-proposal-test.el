@@ -762,6 +762,32 @@ that of the unified review."
           (should-not buffer-file-name)))
       (should-not qwen-companion-proposal-test--hook-ran))))
 
+(ert-deftest qwen-companion-proposal-test-no-mode-runs-a-hook-of-the-user ()
+  "Not those either that a mode runs by itself, nor those of languages in the text."
+  (require 'mhtml-mode)
+  (let* (ran
+         (note (lambda (name) (list (lambda () (push name ran)))))
+         (hooks '(html-mode-hook prog-mode-hook text-mode-hook js-mode-hook css-mode-hook
+                  sh-set-shell-hook c-initialization-hook org-mode-hook python-mode-hook
+                  font-lock-mode-hook hack-local-variables-hook after-change-major-mode-hook
+                  change-major-mode-after-body-hook change-major-mode-hook)))
+    (pcase-dolist (`(,name ,text ,mode)
+                   '(("a.html" "<script>let x = 1</script>" mhtml-mode) ("a.sh" "x=1" sh-mode)
+                     ("a.c" "int x;" c-mode)
+                     ("a.org" "#+begin_src python\nx = 1\n#+end_src" org-mode)))
+      (qwen-companion-proposal-test-with `((,name ,(concat text "\n")))
+        (let ((proposal (qwen-companion-test-propose name (concat text " \n"))))
+          (cl-progv hooks (mapcar note hooks)
+            (qwen-companion-review--prepare proposal)
+            (dolist (buffer (list (qwen-companion-proposal-buffer proposal)
+                                  (qwen-companion-proposal-disk-buffer proposal)))
+              (with-current-buffer buffer
+                (should (eq mode major-mode))
+                (font-lock-ensure)))
+            ;; They are there again.
+            (should (cl-every #'symbol-value hooks)))
+          (should (equal (list name nil) (list name ran))))))))
+
 (ert-deftest qwen-companion-proposal-test-file-names-do-not-reach-the-mode-line ()
   "None is a format string or changes the looks of the text beside it."
   (qwen-companion-proposal-test-with nil
