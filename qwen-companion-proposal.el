@@ -412,17 +412,25 @@ It has no text yet, and its file has not been looked at."
           (format "%s has %d bytes, and Emacs reviews at most %d (`qwen-companion-diff-size-limit').  Decide in the terminal instead"
                   path size qwen-companion-diff-size-limit))))))
 
+(defun qwen-companion-proposal-examine (proposal)
+  "Examine the risk of writing the file of PROPOSAL, which may have changed.
+Return the warning if it is a new one, else nil."
+  (pcase-let ((`(,real . ,warning)
+               (qwen-companion-risks-examine (qwen-companion-proposal-path proposal)
+                                             (qwen-companion-roots-published)))
+              (before (qwen-companion-proposal-warning proposal)))
+    (setf (qwen-companion-proposal-real proposal) real
+          (qwen-companion-proposal-warning proposal) warning)
+    (unless (equal warning before)
+      warning)))
+
 (defun qwen-companion-proposal--begin (proposal payload)
   "Begin the life of PROPOSAL with the text in PAYLOAD.
 Run `qwen-companion-proposal-begun-functions'."
-  (let* ((path (qwen-companion-proposal-path proposal))
-         (stamp (qwen-companion-disk-stamp path)))
-    (pcase-let ((`(,real . ,warning)
-                 (qwen-companion-risks-examine path (qwen-companion-roots-published))))
-      (setf (qwen-companion-proposal-real proposal) real
-            (qwen-companion-proposal-warning proposal) warning
-            (qwen-companion-proposal-stamp proposal) stamp
-            (qwen-companion-proposal-checked proposal) stamp)))
+  (let ((stamp (qwen-companion-disk-stamp (qwen-companion-proposal-path proposal))))
+    (setf (qwen-companion-proposal-stamp proposal) stamp
+          (qwen-companion-proposal-checked proposal) stamp)
+    (qwen-companion-proposal-examine proposal))
   (qwen-companion-proposal--stop-write-timeout (qwen-companion-proposal-session proposal))
   (qwen-companion-proposal--fill proposal payload)
   (setf (qwen-companion-proposal-seen proposal)

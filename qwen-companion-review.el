@@ -171,11 +171,12 @@ If the buffer is the copy of unsaved text, show the review without it."
   "Insert the text on disk into the current buffer, as PROPOSAL is shown."
   (let ((path (qwen-companion-proposal-path proposal)))
     (pcase-let ((`(,coding . ,line-end)
-                 (qwen-companion-disk-insert-unified
-                  path (qwen-companion-disk-named-coding path))))
+                 (unless (file-directory-p path)
+                   (qwen-companion-disk-insert-unified
+                    path (qwen-companion-disk-named-coding path)))))
       (qwen-companion-proposal-align-line-ends
        proposal line-end
-       (cond ((null coding) (and (file-exists-p path) ""))
+       (cond ((null coding) (and (file-regular-p path) ""))
              ((eq 'utf-8-with-signature (coding-system-base coding)) "\ufeff")
              ((memq (coding-system-type coding) '(utf-8 undecided)) ""))))))
 
@@ -195,6 +196,7 @@ not seen them either."
       (setq buffer-read-only t)
       (qwen-companion-review--set-header
        (if (file-exists-p path) "on disk" "not on disk yet")))
+    (qwen-companion-proposal-examine proposal)
     (qwen-companion-review--note-writes proposal)
     (qwen-companion-review--watch-disk proposal)
     (setf (qwen-companion-proposal-lossy proposal)
@@ -332,7 +334,7 @@ of the CLI's open proposals it is."
   "Update the reviews of the file PATH if it was written.
 Only the disk side changes, never a proposed text."
   (dolist (proposal (qwen-companion-proposals-of-file path))
-    (let ((stamp (qwen-companion-disk-stamp path))
+    (let ((stamp (qwen-companion-disk-stamp (qwen-companion-proposal-path proposal)))
           (disk (qwen-companion-proposal-disk-buffer proposal)))
       (unless (equal stamp (qwen-companion-proposal-stamp proposal))
         (setf (qwen-companion-proposal-stamp proposal) stamp)
@@ -340,45 +342,101 @@ Only the disk side changes, never a proposed text."
           (with-temp-buffer
             (qwen-companion-review--insert-disk proposal)
             (qwen-companion-review--refresh-disk proposal (current-buffer)))
+          (qwen-companion-review--examine proposal)
           (qwen-companion-review-line-ends-changed
            (qwen-companion-proposal-style proposal) proposal))))))
+
+(defun qwen-companion-review--examine (proposal)
+  "Examine the file of PROPOSAL for risks again.
+Refuse the next acceptance if there is a new one."
+  (when (qwen-companion-proposal-examine proposal)
+    (setf (qwen-companion-proposal-checked proposal) 'unseen)
+    (force-mode-line-update t)))
+
+(defconst qwen-companion-review--changes-on-disk
+  '((same "on disk, as proposed" nil)
+    (changed "on disk, changed meanwhile" "changed since"
+             "was written after this was proposed, and accepting may overwrite that")
+    (deleted "not on disk any more" "deleted since"
+             "was deleted or renamed after this was proposed, and accepting may make it anew")
+    (directory "a directory on disk" "a directory since"
+               "has become a directory, which the CLI cannot write"))
+  "What may have become of a file: (KIND SIDE NOTE SENTENCE).
+SIDE describes the side of it, NOTE warns in a header line, SENTENCE says
+it when the proposal is accepted.")
+
+(defun qwen-companion-review--change-on-disk (proposal)
+  "Return what became of the file of PROPOSAL since it came, given that it changed.
+That is an entry of `qwen-companion-review--changes-on-disk'.  The disk
+side has the text that is in the file now."
+  (let ((path (qwen-companion-proposal-path proposal))
+        (disk (qwen-companion-proposal-disk-buffer proposal)))
+    (assq (cond ((file-directory-p path) 'directory)
+                ((not (file-exists-p path)) 'deleted)
+                ((and disk
+                      (null (qwen-companion-proposal-line-end-summary proposal))
+                      (with-current-buffer disk
+                        (qwen-companion-disk-same-text-p
+                         (qwen-companion-proposal-buffer proposal))))
+                 'same)
+                (t 'changed))
+          qwen-companion-review--changes-on-disk)))
 
 (defun qwen-companion-review--refresh-disk (proposal source)
   "Replace the text of PROPOSAL's disk side by that of the buffer SOURCE."
   (with-current-buffer (qwen-companion-proposal-disk-buffer proposal)
-    (if (qwen-companion-disk-same-text-p source)
-        ;; Only its time has changed: nothing would be overwritten.
-        (setf (qwen-companion-proposal-checked proposal)
-              (qwen-companion-proposal-stamp proposal))
-      (let ((inhibit-read-only t))
-        (replace-buffer-contents source 0.1))
-      (qwen-companion-untrusted-show-bidi-controls)
-      (set-buffer-modified-p nil)
-      (qwen-companion-review--set-header "on disk, changed meanwhile")
-      (setf (qwen-companion-proposal-note proposal)
-            "changed since")
-      (force-mode-line-update t)
-      (qwen-companion-review-refresh (qwen-companion-proposal-style proposal)
-                                   proposal))))
+    (let ((same (qwen-companion-disk-same-text-p source)))
+      (unless same
+        (let ((inhibit-read-only t))
+          (replace-buffer-contents source 0.1))
+        (qwen-companion-untrusted-show-bidi-controls)
+        (set-buffer-modified-p nil))
+      (pcase-let ((`(,kind ,side ,note . ,_)
+                   (qwen-companion-review--change-on-disk proposal)))
+        (when (or (eq kind 'same) (and same (eq kind 'changed)))
+          ;; Only its time has changed, or it is as proposed: nothing would be
+          ;; overwritten.
+          (setf (qwen-companion-proposal-checked proposal)
+                (qwen-companion-proposal-stamp proposal)))
+        (unless (and same (eq kind 'changed))
+          (qwen-companion-review--set-header side)
+          (setf (qwen-companion-proposal-note proposal) note)
+          (force-mode-line-update t)
+          (qwen-companion-review-refresh (qwen-companion-proposal-style proposal)
+                                         proposal))))))
 
 (defun qwen-companion-review--note-writes (proposal)
   "Note if the file of PROPOSAL was written before the review is shown."
   (let ((stamp (qwen-companion-disk-stamp (qwen-companion-proposal-path proposal))))
     (unless (equal stamp (qwen-companion-proposal-stamp proposal))
-      (setf (qwen-companion-proposal-stamp proposal) stamp
-            (qwen-companion-proposal-note proposal)
-            "written since"))
+      (pcase-let ((`(,kind ,side ,note . ,_)
+                   (qwen-companion-review--change-on-disk proposal)))
+        (setf (qwen-companion-proposal-stamp proposal) stamp
+              (qwen-companion-proposal-note proposal)
+              (if (eq kind 'changed) "written since" note))
+        (unless (eq kind 'changed)
+          (with-current-buffer (qwen-companion-proposal-disk-buffer proposal)
+            (qwen-companion-review--set-header side)))))
     (setf (qwen-companion-proposal-checked proposal) stamp)))
 
 (defun qwen-companion-review--check-disk (proposal)
   "Signal a `user-error' if the file of PROPOSAL was written unnoticed.
-That happens once for each change: accepting again accepts."
+That happens once for each change, also for one that makes it a risk to
+write the file: accepting again accepts."
   (qwen-companion-review-file-written (qwen-companion-proposal-path proposal))
-  (let ((stamp (qwen-companion-proposal-stamp proposal)))
-    (unless (equal stamp (qwen-companion-proposal-checked proposal))
+  (qwen-companion-review--examine proposal)
+  (let* ((stamp (qwen-companion-proposal-stamp proposal))
+         (checked (qwen-companion-proposal-checked proposal))
+         (warning (and (eq checked 'unseen)
+                       (qwen-companion-proposal-warning proposal))))
+    (unless (equal stamp checked)
       (setf (qwen-companion-proposal-checked proposal) stamp)
-      (user-error "%s was written after this was proposed, and accepting may overwrite that; look at the review, or accept again to do so"
-                  (qwen-companion-proposal-display-path proposal)))))
+      (user-error "%s %s; look at the review, or accept again to do so"
+                  (qwen-companion-proposal-display-path proposal)
+                  (if warning
+                      (concat "has changed: " warning)
+                    (or (nth 3 (qwen-companion-review--change-on-disk proposal))
+                        "has changed"))))))
 
 (defun qwen-companion-review-file (proposal)
   "Return the file name of PROPOSAL relative to its project.

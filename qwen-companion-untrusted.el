@@ -217,6 +217,8 @@ The time does not depend on the size."
   "Show characters that reorder the text as their codes, and reorder nothing.
 Otherwise a text could look like another one.  Call this again when the
 text has changed."
+  ;; For each of many brackets in a line, Emacs would look for its partner.
+  (setq-local bidi-inhibit-bpa t)
   (when (qwen-companion-untrusted-bidi-control)
     (setq bidi-paragraph-direction 'left-to-right)
     (setq-local glyphless-char-display (copy-sequence glyphless-char-display))

@@ -707,6 +707,91 @@ that of the unified review."
         (dolist (shown (qwen-companion-proposal-test--shown file))
           (should-not (string-match-p "a link" shown)))))))
 
+(ert-deftest qwen-companion-proposal-test-becomes-a-link-out-of-the-root ()
+  "The header names it, and the first acceptance after that is refused."
+  (dolist (text '("one\n" "other\n"))
+    (qwen-companion-proposal-test-with `(("root/sub/a.txt" "one\n") ("outside/a.txt" ,text))
+      (let* ((qwen-companion-roots--answer
+              (list :roots (list (expand-file-name "root")) :reachable t))
+             (outside (expand-file-name "outside/a.txt"))
+             (proposal (qwen-companion-test-propose "root/sub/a.txt" "two\n"))
+             (header (lambda ()
+                       (qwen-companion-test-header (qwen-companion-proposal-buffer proposal)))))
+        (setf (qwen-companion-proposal-style proposal) 'unified)
+        (qwen-companion-review--prepare proposal)
+        (should-not (string-search "a link" (funcall header)))
+        ;; Of the directory nothing is told, and the file may have the same stamp.
+        (rename-file "root/sub" "root/old")
+        (make-symbolic-link (expand-file-name "outside") "root/sub")
+        (should (string-search (concat "a link out of the workspace to " outside)
+                               (cadr (should-error (qwen-companion-diff-accept proposal)
+                                                   :type 'user-error))))
+        (should (string-search (concat "a link out of the workspace to " outside)
+                               (funcall header)))
+        (should (string-search (concat " " outside ": proposed") (funcall header)))
+        (qwen-companion-diff-accept proposal)
+        (should (equal '((accepted "two\n")) (qwen-companion-proposal-test--outcomes)))))))
+
+(ert-deftest qwen-companion-proposal-test-a-link-is-noticed-by-itself ()
+  "The review names it at once; the first acceptance is refused all the same."
+  (dolist (text '("one\n" "other\n"))
+    (qwen-companion-proposal-test-with `(("root/a.txt" "one\n") ("outside/.profile" ,text))
+      (let* ((qwen-companion-roots--answer
+              (list :roots (list (expand-file-name "root")) :reachable t))
+             (proposal (qwen-companion-test-propose "root/a.txt" "two\n"))
+             (said "can run code (shell); a link out of the workspace to "))
+        (setf (qwen-companion-proposal-style proposal) 'unified)
+        (qwen-companion-review--prepare proposal)
+        (rename-file "root/a.txt" "root/old.txt")
+        (make-symbolic-link (expand-file-name "outside/.profile") "root/a.txt")
+        (qwen-companion-test-wait-for
+         (string-search said (qwen-companion-test-header
+                              (qwen-companion-proposal-buffer proposal))))
+        (should (string-search said (cadr (should-error (qwen-companion-diff-accept proposal)
+                                                        :type 'user-error))))
+        (qwen-companion-diff-accept proposal)
+        (should (equal '((accepted "two\n")) (qwen-companion-proposal-test--outcomes)))))))
+
+(ert-deftest qwen-companion-proposal-test-what-became-of-the-file ()
+  "Deleted, a directory, or what is proposed already: each in its own words."
+  (pcase-dolist (`(,change ,note ,side ,refusal)
+                 (list (list (lambda () (delete-file "a.txt"))
+                             "deleted since" "not on disk any more"
+                             "a\\.txt was deleted or renamed after this was proposed")
+                       (list (lambda () (rename-file "a.txt" "b.txt"))
+                             "deleted since" "not on disk any more"
+                             "a\\.txt was deleted or renamed after this was proposed")
+                       (list (lambda () (delete-file "a.txt") (make-directory "a.txt"))
+                             "a directory since" "a directory on disk"
+                             "a\\.txt has become a directory")
+                       (list (lambda () (qwen-companion-proposal-test--write "two\n"))
+                             nil "on disk, as proposed" nil)))
+    (dolist (shown '(before after nil))
+      (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
+        (let* ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
+               (header (lambda (buffer) (qwen-companion-test-header buffer))))
+          (setf (qwen-companion-proposal-style proposal) 'unified)
+          (when (eq shown 'before)
+            (qwen-companion-review--prepare proposal))
+          (funcall change)
+          (when (eq shown 'after)
+            (qwen-companion-review--prepare proposal))
+          (when shown
+            (qwen-companion-test-wait-for
+             (string-search side (funcall header (qwen-companion-proposal-disk-buffer proposal))))
+            (should (equal (not note)
+                           (not (string-match-p
+                                 " since" (funcall header (qwen-companion-proposal-buffer proposal))))))
+            (when note
+              (should (string-search note (funcall header (qwen-companion-proposal-buffer proposal))))))
+          ;; What is shown so from the beginning was seen.
+          (when (if (eq shown 'before) refusal (not shown))
+            (should (string-match-p (or refusal "was written after")
+                                    (cadr (should-error (qwen-companion-diff-accept proposal)
+                                                        :type 'user-error)))))
+          (qwen-companion-diff-accept proposal)
+          (should (equal '((accepted "two\n")) (qwen-companion-proposal-test--outcomes))))))))
+
 (ert-deftest qwen-companion-proposal-test-a-link-where-no-root-is-known ()
   (qwen-companion-proposal-test-with '(("elsewhere/a.txt" "one\n"))
     (let ((qwen-companion-roots--answer nil))

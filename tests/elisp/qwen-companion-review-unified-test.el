@@ -935,7 +935,11 @@ Its state for editing has the keys n and x, the motion state has k."
            (qwen-companion-unified-mode-hook (list (lambda () (push 'ours ran)))))
       (qwen-companion-review-unified-test--review "two\n")
       (should (equal '(ours) ran))
-      (should-not (= 3 fill-column)))))
+      (should-not (= 3 fill-column))
+      ;; A line of 100,000 parentheses would take seconds to display.
+      (dolist (name '("hunks" "disk" "proposal"))
+        (should (buffer-local-value 'bidi-inhibit-bpa
+                                    (get-buffer (format "*qwen-companion %s: a.txt*" name))))))))
 
 (ert-deftest qwen-companion-review-unified-test-nothing-runs-for-each-key-and-change ()
   "Nothing of `diff-mode' runs there either, except for its colours."
