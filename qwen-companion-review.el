@@ -276,7 +276,9 @@ there is little room."
       `((qwen-companion-diff-show-unsaved
          ,(qwen-companion-review--unsaved-words proposal) "unsaved")
         (qwen-companion-diff-toggle-line-ends
-         ,line-ends ,(and line-ends (car (split-string line-ends ":")))))))))
+         ,line-ends
+         ,(and line-ends (mapconcat (lambda (change) (car (split-string change ":")))
+                                    (split-string line-ends "; ") ", "))))))))
 
 (defun qwen-companion-review--warning (text &optional command)
   "Return TEXT as a warning in a header line, with the key of COMMAND, if any."
@@ -782,7 +784,10 @@ Display that without selecting it, and not if that would disturb the user."
 
 (defun qwen-companion-review--idle-p ()
   "Return non-nil when there was no input for long enough to show a proposal."
-  (or (eq qwen-companion-diff-arrival 'now)
+  (or (not (or (eq qwen-companion-diff-arrival 'idle)
+               ;; Also where the option is `command': the next key may be its.
+               (and qwen-companion-review--awaiting
+                    (eq qwen-companion-diff-arrival 'command))))
       (when-let* ((idle (current-idle-time)))
         ;; Less than nothing when the clock was set back since.
         (>= (abs (float-time idle)) qwen-companion-review--idle-delay))))
@@ -798,21 +803,22 @@ To take the selected one would send the next keys elsewhere."
 While one is awaited in the selected window, show only that, there."
   (when (and (qwen-companion-review--idle-p)
              (not (qwen-companion-review--busy-p)))
-    (if (and qwen-companion-review--awaiting
-             (eq qwen-companion-review--awaiting
-                 (buffer-local-value 'qwen-companion-proposal-current (window-buffer))))
-        (when-let* ((next (cl-find-if #'qwen-companion-review--awaited-p
-                                      (qwen-companion-review--unseen))))
-          (qwen-companion-review--show-after
-           qwen-companion-review--awaiting next
-           (qwen-companion-review-place 'waiting qwen-companion-review--awaiting)))
-      (qwen-companion-review-stop-waiting)
-      (when-let* (((memq qwen-companion-diff-arrival '(idle now)))
-                  (proposal (cl-find-if (lambda (proposal)
+    (cond
+     ((null qwen-companion-review--awaiting)
+      (when-let* ((proposal (cl-find-if (lambda (proposal)
                                           (and (qwen-companion-review-arrival-frame proposal)
                                                (qwen-companion-review--room-p proposal)))
                                         (qwen-companion-review--unseen))))
-        (qwen-companion-review--display proposal qwen-companion-diff-select)))))
+        (qwen-companion-review--display proposal qwen-companion-diff-select)))
+     ((eq qwen-companion-review--awaiting
+          (buffer-local-value 'qwen-companion-proposal-current (window-buffer)))
+      (when-let* ((next (cl-find-if #'qwen-companion-review--awaited-p
+                                    (qwen-companion-review--unseen))))
+        (qwen-companion-review--show-after
+         qwen-companion-review--awaiting next
+         (qwen-companion-review-place 'waiting qwen-companion-review--awaiting))))
+     ;; The user has gone elsewhere: it comes as any other.
+     (t (qwen-companion-review-stop-waiting)))))
 
 (defun qwen-companion-review--display (proposal select)
   "Show PROPOSAL; SELECT is as in `qwen-companion-review-show'."
