@@ -105,8 +105,8 @@ A line is coloured as a whole.")
     hack-local-variables-hook c-initialization-hook c-mode-common-hook
     sh-set-shell-hook)
   "Hooks that major modes run, beside those named after modes.
-Some run them directly, where `delay-mode-hooks' does not help: that of
-HTML the one of programs, that of diffs the one of local variables.")
+Some run them directly, and delaying does not help: that of HTML the one
+of programs, that of diffs the one of local variables.")
 
 (defvar qwen-companion-untrusted--mode-hooks nil
   "Hooks of modes, (LOADED . HOOKS), as of LOADED, the files loaded then.")
@@ -123,8 +123,8 @@ HTML the one of programs, that of diffs the one of local variables.")
                     (cdr qwen-companion-untrusted--mode-hooks)))
 
 (defun qwen-companion-untrusted-without-hooks (function)
-  "Call FUNCTION, which starts a mode in the current buffer, and no hook.
-What a file that it loads adds to a hook stays there."
+  "Call FUNCTION to start a mode in the current buffer, and run no hook.
+Keep what a file that FUNCTION loads has added to a hook."
   (let ((hooks (qwen-companion-untrusted--mode-hooks))
         (enable-local-variables nil)
         ;; What a mode says at its start is not about a file of the user's.
