@@ -381,6 +381,7 @@ Select the window with that; SELECT is its place."
                          (qwen-companion-proposal-client proposal)))
                 (substitute-command-keys
                  "\\[qwen-companion-review-stop-waiting] goes back to what was here before.\n")))
+      (set-buffer-modified-p nil)
       (goto-char (point-min)))
     (setf (qwen-companion-proposal-view proposal) view
           (qwen-companion-review-windows-view-control view) buffer)
