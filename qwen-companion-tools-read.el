@@ -33,6 +33,7 @@
 (require 'qwen-companion-diagnostics)
 (require 'qwen-companion-privacy)
 (require 'qwen-companion-problems)
+(require 'qwen-companion-servers)
 (require 'qwen-companion-tools)
 (require 'qwen-companion-untrusted)
 (require 'url-util)
@@ -52,7 +53,7 @@ rest search files with a program for each question."
   "How many bytes of a file that is not open are looked at.")
 
 (defconst qwen-companion-tools-read--hover-wait 1.5
-  "Seconds that a language server may take to describe a place.")
+  "Seconds that functions of eldoc may take to describe a place.")
 
 (defvar imenu-create-index-function)
 (defvar tags-table-list)
@@ -139,7 +140,7 @@ that its name chooses, without any hooks."
             (qwen-companion-tools-in-scope-p file))))
    (buffer-list)))
 
-;;; xref
+;;; Who knows
 
 (defun qwen-companion-tools-read--backend ()
   "Return the xref backend of the current buffer if models may ask it, or nil."
@@ -152,54 +153,77 @@ that its name chooses, without any hooks."
                     (bound-and-true-p tags-file-name)))
            backend))))
 
-(defun qwen-companion-tools-read--server-buffer (path)
-  "Return a buffer whose language server can be asked about PATH, or nil.
-It has the same major mode and visits a file that the CLI may see."
-  (let ((mode (and path (qwen-companion-untrusted-major-mode path))))
-    (cl-find-if (lambda (buffer)
-                  (with-current-buffer buffer
-                    (and (or (null mode) (derived-mode-p mode))
-                         (qwen-companion-tools-read--backend))))
-                (qwen-companion-tools-read--files))))
+(defun qwen-companion-tools-read--server ()
+  "Return the language server of the current buffer if models may ask it, or nil."
+  (and (memq (qwen-companion-tools-read--backend) '(eglot xref-lsp))
+       (qwen-companion-servers-current)))
 
-(defun qwen-companion-tools-read--ask-xref (question by-name path line symbol)
-  "Return the answer of xref to QUESTION about SYMBOL at LINE of the file PATH.
-QUESTION is a function of a backend and an identifier, BY-NAME the one
-for a language server that knows no place, nil if it cannot be asked
-then.  PATH and LINE may be nil."
-  (require 'xref)
-  (let* ((visiting (and path (qwen-companion-tools-visiting path)))
-         (buffer (or visiting (qwen-companion-tools-read--server-buffer path))))
-    (unless buffer
-      (user-error "%s, and no language server of Emacs can be asked about it; search the files instead"
-                  (if path (format "%s is not open in Emacs" path) "No file of the project is open in Emacs")))
-    (with-current-buffer buffer
-      (save-excursion
-        (save-restriction
-          (when visiting
-            (qwen-companion-tools-read--go-to path line symbol))
-          (let* ((backend (or (qwen-companion-tools-read--backend)
-                              (user-error "No language server runs for %s; search the files instead"
-                                          (buffer-file-name))))
-                 (identifier (or (and visiting
-                                      (xref-backend-identifier-at-point backend))
-                                 symbol)))
-            (qwen-companion-tools-read--places
-             (funcall (if (or visiting (not (memq backend qwen-companion-tools-servers)))
-                          question
-                        (or by-name
-                            (user-error "A language server is asked about places in open files, and %s is none"
-                                        path)))
-                      backend identifier))))))))
+(defun qwen-companion-tools-read--knowing (path)
+  "Return buffers of files whose backends of xref can be asked about names.
+Of those with the same one, it is the last used; language servers come
+first.  With PATH, these are buffers in the major mode of that file."
+  (let ((mode (and path (qwen-companion-untrusted-major-mode path)))
+        (servers nil)
+        (others nil))
+    (dolist (buffer (qwen-companion-tools-read--files))
+      (with-current-buffer buffer
+        (when (or (null mode) (derived-mode-p mode))
+          (if-let* ((server (qwen-companion-tools-read--server)))
+              (cl-pushnew (cons server buffer) servers :key #'car :test #'equal)
+            (when-let* ((backend (qwen-companion-tools-read--backend)))
+              (cl-pushnew (cons backend buffer) others :key #'car))))))
+    (or (mapcar #'cdr (nconc (nreverse servers) (nreverse others)))
+        (user-error "%s, and no language server of Emacs can be asked about it; search the files instead"
+                    (if path (format "%s is not open in Emacs" path)
+                      "No file of the project is open in Emacs")))))
 
-(defun qwen-companion-tools-read--named (backend symbol)
-  "Return the definitions of SYMBOL by the language server behind BACKEND.
-It takes a part of a name for that."
-  (let ((case-fold-search nil)
-        (exact (format "\\_<%s\\_>" (regexp-quote symbol))))
-    (cl-remove-if-not (lambda (xref)
-                        (string-match-p exact (xref-item-summary xref)))
-                      (xref-backend-apropos backend symbol))))
+;;; Places
+
+(defconst qwen-companion-tools-read--slice 0.003
+  "Seconds that Emacs is kept at a time by reading the files of places.")
+
+(defconst qwen-companion-tools-read--look-size (* 256 1024)
+  "How many bytes of a file that is not open are read for a line in it.")
+
+(defun qwen-companion-tools-read--with-lines (places finish)
+  "Call FINISH, now or later, with PLACES as parts of an answer.
+Each of PLACES is (FILE . LINE); its text is that line."
+  (let ((groups (seq-group-by #'car places))
+        (found nil))
+    (cl-labels ((go-on ()
+                  (let ((end (+ (float-time) qwen-companion-tools-read--slice)))
+                    (while (and groups (< (float-time) end))
+                      (setq found (nconc found (qwen-companion-tools-read--lines-of (pop groups)))))
+                    (if groups
+                        (run-at-time 0 nil #'qwen-companion-clock-call #'go-on)
+                      (funcall finish found)))))
+      (go-on))))
+
+(defun qwen-companion-tools-read--lines-of (group)
+  "Return GROUP as parts of an answer: (FILE . PLACES), as above."
+  (pcase-let ((`(,file . ,places) group))
+    (cl-flet ((text (line)
+                (save-excursion
+                  (goto-char (point-min))
+                  (if (and line (zerop (forward-line (1- line))))
+                      (string-trim (buffer-substring-no-properties
+                                    (point) (line-end-position)))
+                    ""))))
+      (when file
+        (with-current-buffer (or (let ((file-name-handler-alist nil))
+                                   (find-buffer-visiting file))
+                                 (generate-new-buffer " *qwen-companion lines*" t))
+          (unwind-protect
+              (save-restriction
+                (widen)
+                (unless buffer-file-name
+                  (ignore-error file-error
+                    (insert-file-contents file nil 0 qwen-companion-tools-read--look-size)))
+                (mapcar (lambda (place)
+                          (qwen-companion-tools-place file (cdr place) nil (text (cdr place))))
+                        places))
+            (unless buffer-file-name
+              (kill-buffer))))))))
 
 (defun qwen-companion-tools-read--places (xrefs)
   "Return XREFS as parts of an answer."
@@ -226,6 +250,132 @@ It takes a part of a name for that."
           (qwen-companion-tools-place
            file (xref-location-line location) nil summary)))))))
 
+;;; Asking
+
+(defun qwen-companion-tools-read--ask-server (method more take finish)
+  "Ask the server of the current buffer METHOD about point, with MORE parameters.
+TAKE chooses among the objects that it answers.  FINISH is called with a
+function that returns their places as parts of an answer, or signals why
+there is no answer."
+  (qwen-companion-servers-ask
+   method more
+   (lambda (result)
+     (condition-case nil
+         (qwen-companion-tools-read--with-lines
+          (mapcar #'qwen-companion-servers-place
+                  (funcall take (qwen-companion-servers-list (funcall result))))
+          (lambda (places) (funcall finish (lambda () places))))
+       (user-error (funcall finish result))))))
+
+(defun qwen-companion-tools-read--none (backend what)
+  "Return what to say when BACKEND of xref knows no WHAT.
+That is a string, or a function that signals it where the answer is no
+proof that there is none."
+  (pcase backend
+    ((or 'eglot 'xref-lsp) (format "%s knows no %s." (qwen-companion-servers-name) what))
+    ('elisp (lambda ()
+              (user-error "This Emacs has loaded no %s; one may be in a file all the same, so search the files" what)))
+    ('etags (format "The tags table, which may be older than the files, has no %s." what))
+    (_ (format "The backend %s of Emacs knows no %s." backend what))))
+
+(defun qwen-companion-tools-read--ask-at (path line symbol method more question what)
+  "Ask about SYMBOL at LINE of the open file PATH; return an answer.
+A language server gets METHOD with the parameters MORE, another backend
+of xref the function QUESTION, with itself and an identifier.  WHAT says
+what is looked for."
+  (require 'xref)
+  (with-current-buffer (qwen-companion-tools-buffer path)
+    (save-excursion
+      (save-restriction
+        (qwen-companion-tools-read--go-to path line symbol)
+        (let* ((backend (or (qwen-companion-tools-read--backend)
+                            (user-error "No language server runs for %s; search the files instead" path)))
+               (none (qwen-companion-tools-read--none
+                      backend (format "%s of %s in line %d of %s"
+                                      what symbol (line-number-at-pos nil t) path))))
+          (if (qwen-companion-tools-read--server)
+              (qwen-companion-tools-read--later
+               (lambda (answer)
+                 (qwen-companion-tools-read--ask-server
+                  method more #'identity
+                  (lambda (places)
+                    (funcall answer (lambda () (or (funcall places) none)))))))
+            (or (qwen-companion-tools-read--places
+                 (funcall question backend
+                          (or (xref-backend-identifier-at-point backend) symbol)))
+                (if (functionp none) (funcall none) none))))))))
+
+(defun qwen-companion-tools-read--later (function)
+  "Return an answer that calls FUNCTION with point where it is now."
+  (let ((buffer (current-buffer))
+        (position (point)))
+    (lambda (answer)
+      (with-current-buffer buffer
+        (save-excursion
+          (save-restriction
+            (widen)
+            (goto-char position)
+            (funcall function answer)))))))
+
+(defun qwen-companion-tools-read--ask-names (path name take question what)
+  "Ask all that know names in the project about NAME; return an answer.
+With PATH, ask those who know such files.  TAKE chooses among the symbols
+of a language server; another backend of xref gets the function QUESTION,
+with itself and NAME.  WHAT says what is looked for."
+  (require 'xref)
+  (let* ((buffers (qwen-companion-tools-read--knowing path))
+         (waiting (length buffers))
+         (found nil))
+    (lambda (answer)
+      (dolist (buffer buffers)
+        (with-current-buffer buffer
+          (let* ((backend (qwen-companion-tools-read--backend))
+                 (none (qwen-companion-tools-read--none backend what))
+                 (finish (lambda (places)
+                           (push (lambda () (or (funcall places) none)) found)
+                           (when (zerop (cl-decf waiting))
+                             (funcall answer (apply-partially
+                                              #'qwen-companion-tools-read--together
+                                              (nreverse found)))))))
+            (if (qwen-companion-tools-read--server)
+                (qwen-companion-tools-read--ask-server
+                 :workspace/symbol (list :query name) take finish)
+              (let ((places (condition-case err
+                                (qwen-companion-tools-read--places
+                                 (funcall question backend name))
+                              (error (lambda () (user-error "%s" (error-message-string err)))))))
+                (funcall finish (if (functionp places) places (lambda () places)))))))))))
+
+(defun qwen-companion-tools-read--together (answers)
+  "Return what ANSWERS, functions that return or signal one, say together.
+Signal a `user-error' when none of them says anything."
+  (let (places said failed)
+    (dolist (answer answers)
+      (condition-case err
+          (let ((value (funcall answer)))
+            (cond ((functionp value) (funcall value))
+                  ((stringp value) (push value said))
+                  (t (setq places (append places value)))))
+        (user-error (push (concat (error-message-string err) ".") failed))))
+    (let ((text (string-join (append (nreverse said) (reverse failed)) " ")))
+      (cond (places)
+            ((= (length failed) (length answers)) (user-error "%s" text))
+            (t text)))))
+
+(defun qwen-companion-tools-read--last-name (symbol)
+  "Return the last part of the qualified name SYMBOL."
+  (car (last (split-string symbol "\\.\\|::\\|#\\|/" t))))
+
+(defun qwen-companion-tools-read--named (symbol)
+  "Return a function that chooses what has the name SYMBOL in a list of symbols.
+A server also lists longer names, and adds the arguments to some."
+  (let ((name (format "\\(?:\\`\\|[.:#]\\)%s\\(?:\\'\\|[(<]\\)" (regexp-quote symbol)))
+        (case-fold-search nil))
+    (lambda (symbols)
+      (cl-remove-if-not (lambda (each)
+                          (string-match-p name (qwen-companion-servers-get each :name)))
+                        symbols))))
+
 (qwen-companion-define-tool "definition"
     ((symbol string "The name to look up, as the text has it." :required t)
      (path path "The file in which the name is used. Without it, any open file of the project may be asked.")
@@ -233,9 +383,15 @@ It takes a part of a name for that."
     "Where a name is defined, by the language server that runs in the user's Emacs. More exact than a search in files."
   :unasked t
   :paged t
-  (or (qwen-companion-tools-read--ask-xref
-       #'xref-backend-definitions #'qwen-companion-tools-read--named path line symbol)
-      (format "No definition of %s is known." symbol)))
+  (if (and path (qwen-companion-tools-visiting path))
+      (qwen-companion-tools-read--ask-at
+       path line symbol :textDocument/definition nil
+       #'xref-backend-definitions "definition")
+    (let ((name (qwen-companion-tools-read--last-name symbol)))
+      (qwen-companion-tools-read--ask-names
+       path name (qwen-companion-tools-read--named name)
+       (lambda (backend _) (xref-backend-definitions backend symbol))
+       (format "definition of %s" symbol)))))
 
 (qwen-companion-define-tool "references"
     ((symbol string "The name to look up, as the text has it." :required t)
@@ -244,26 +400,61 @@ It takes a part of a name for that."
     "All places that use a name, by the language server that runs in the user's Emacs. Unlike a search in files, it leaves out other things of the same name."
   :unasked t
   :paged t
-  (or (qwen-companion-tools-read--ask-xref
-       (lambda (backend identifier)
-         (unless (memq backend qwen-companion-tools-servers)
-           (user-error "No language server runs for %s, so Emacs knows no more than a search in files; use that" path))
-         (xref-backend-references backend identifier))
-       nil path line symbol)
-      (format "No use of %s is known." symbol)))
+  (qwen-companion-tools-read--ask-at
+   path line symbol :textDocument/references '(:context (:includeDeclaration t))
+   (lambda (backend identifier)
+     (unless (memq backend qwen-companion-tools-servers)
+       (user-error "No language server runs for %s, so Emacs knows no more than a search in files; use that" path))
+     (xref-backend-references backend identifier))
+   "use"))
 
 ;;; Symbols
 
 (defun qwen-companion-tools-read--index (path)
-  "Return the imenu entries of the file PATH as parts of an answer."
+  "Return the symbols of the file PATH as an answer.
+A language server that has the file is asked, else imenu."
   (require 'imenu)
+  (require 'xref)
   (qwen-companion-tools-read--with-text path
-    (let ((index (condition-case nil
-                     (funcall imenu-create-index-function)
-                   (imenu-unavailable
-                    (user-error "Emacs knows no structure of files like %s" path)))))
-      (sort (qwen-companion-tools-read--flatten index path nil)
-            (lambda (a b) (< (or (plist-get a :line) 0) (or (plist-get b :line) 0)))))))
+    (if (and buffer-file-name (qwen-companion-tools-read--server))
+        (qwen-companion-tools-read--later
+         (lambda (answer)
+           (let ((name (qwen-companion-servers-name)))
+             (qwen-companion-servers-ask
+              :textDocument/documentSymbol nil
+              (lambda (result)
+                (funcall answer
+                         (lambda ()
+                           (or (qwen-companion-tools-read--by-line
+                                (qwen-companion-tools-read--symbols
+                                 (funcall result) path nil))
+                               (format "%s knows no symbol in %s." name path)))))))))
+      (let ((index (condition-case nil
+                       (funcall imenu-create-index-function)
+                     (imenu-unavailable
+                      (user-error "Emacs knows no structure of files like %s" path)))))
+        (or (qwen-companion-tools-read--by-line
+             (qwen-companion-tools-read--flatten index path nil))
+            (format "Emacs, by the words in it, finds no definition in %s." path))))))
+
+(defun qwen-companion-tools-read--by-line (places)
+  "Return PLACES, parts of an answer, sorted by their lines."
+  (cl-stable-sort places #'< :key (lambda (place) (or (plist-get place :line) 0))))
+
+(defun qwen-companion-tools-read--symbols (found path parents)
+  "Return the symbols FOUND by a server in the file PATH, below the names PARENTS."
+  (cl-loop for symbol in (qwen-companion-servers-list found)
+           for container = (qwen-companion-servers-get symbol :containerName)
+           for names = (append parents
+                               (and (not parents) container (not (string-empty-p container))
+                                    (list container))
+                               (list (qwen-companion-servers-get symbol :name)))
+           collect (qwen-companion-tools-place
+                    path (cdr (qwen-companion-servers-place symbol)) nil
+                    (format "%s (%s)" (string-join names " > ")
+                            (qwen-companion-servers-kind symbol)))
+           append (qwen-companion-tools-read--symbols
+                   (qwen-companion-servers-get symbol :children) path names)))
 
 (defun qwen-companion-tools-read--flatten (index path parents)
   "Return the entries of the imenu INDEX of PATH, below the names PARENTS."
@@ -293,13 +484,10 @@ It takes a part of a name for that."
   :paged t
   (cond
    (query
-    (or (qwen-companion-tools-read--ask-xref
-         (lambda (backend _) (xref-backend-apropos backend query))
-         #'xref-backend-apropos nil nil query)
-        (format "No symbol with %s in its name is known." query)))
-   (path
-    (or (qwen-companion-tools-read--index path)
-        (format "%s defines nothing that Emacs knows of." path)))
+    (qwen-companion-tools-read--ask-names
+     nil query #'identity #'xref-backend-apropos
+     (format "symbol with %s in its name" query)))
+   (path (qwen-companion-tools-read--index path))
    (t (user-error "Give path for the symbols of a file, or query for those of the project"))))
 
 ;;; Diagnostics
@@ -439,15 +627,16 @@ It takes a part of a name for that."
 
 (defun qwen-companion-tools-read--documentation (finish)
   "Collect the documentation from eldoc at point.
-Call FINISH with a list of strings, once all have answered or it takes
-too long."
+Call FINISH with a list of strings once all have answered, or it takes too
+long; and with non-nil then."
   (let ((waiting 0)
         (found nil)
         (timer nil))
     (cl-labels ((end ()
                   (when finish
                     (when timer (cancel-timer timer))
-                    (funcall (prog1 finish (setq finish nil)) (nreverse found))))
+                    (funcall (prog1 finish (setq finish nil))
+                             (nreverse found) (> waiting 0))))
                 (take (text)
                   (when (and (stringp text) (not (string-blank-p text)))
                     (cl-pushnew (substring-no-properties text) found :test #'equal))))
@@ -474,37 +663,14 @@ too long."
         (setq timer (run-at-time qwen-companion-tools-read--hover-wait nil
                                  #'qwen-companion-clock-call #'end))))))
 
-(declare-function eglot--TextDocumentPositionParams "ext:eglot" ())
-(declare-function eglot-current-server "ext:eglot" ())
-(declare-function eglot-managed-p "ext:eglot" ())
-(declare-function jsonrpc-async-request "jsonrpc"
-                  (connection method params &rest args))
-
-(defun qwen-companion-tools-read--server-hover (finish)
-  "Ask the server of eglot about the place at point, if there is one.
-Call FINISH with a list of strings and return non-nil then.  The function
-of eglot for eldoc drops the answer for a buffer that no window shows."
-  (when-let* ((server (and (fboundp 'eglot-managed-p)
-                           (fboundp 'eglot--TextDocumentPositionParams)
-                           (eglot-managed-p)
-                           (eglot-current-server))))
-    (jsonrpc-async-request
-     server :textDocument/hover (eglot--TextDocumentPositionParams)
-     :success-fn (lambda (hover)
-                   (funcall finish (qwen-companion-tools-read--markup
-                                    (plist-get hover :contents))))
-     :error-fn (lambda (&rest _) (funcall finish nil))
-     :timeout-fn (lambda (&rest _) (funcall finish nil))
-     :timeout qwen-companion-tools-read--hover-wait)
-    t))
-
 (defun qwen-companion-tools-read--markup (contents)
   "Return the texts in CONTENTS, as the protocol of language servers has them."
   (cl-remove-if
    #'string-blank-p
-   (cond ((vectorp contents) (cl-mapcan #'qwen-companion-tools-read--markup contents))
-         ((stringp contents) (list contents))
-         ((stringp (plist-get contents :value)) (list (plist-get contents :value))))))
+   (cl-loop for part in (if (stringp contents) (list contents)
+                          (qwen-companion-servers-list contents))
+            for text = (if (stringp part) part (qwen-companion-servers-get part :value))
+            when (stringp text) collect text)))
 
 (qwen-companion-define-tool "hover"
     ((path path "An open file." :required t)
@@ -513,24 +679,44 @@ of eglot for eldoc drops the answer for a buffer that no window shows."
     "What the user's Emacs knows of a name at a place: its type, signature and documentation, by the language server."
   :unasked t
   (with-current-buffer (qwen-companion-tools-buffer path)
-    (let ((position (save-excursion
-                      (save-restriction
-                        (qwen-companion-tools-read--go-to path line symbol)
-                        (point))))
-          (buffer (current-buffer)))
-      (lambda (answer)
-        (with-current-buffer buffer
-          (save-excursion
-            (save-restriction
-              (widen)
-              (goto-char position)
-              (let ((finish (lambda (texts)
-                              (funcall answer
-                                       (if texts
-                                           (mapcar #'qwen-companion-tools-block texts)
-                                         (format "Emacs knows nothing of that place in %s." path))))))
-                (or (qwen-companion-tools-read--server-hover finish)
-                    (qwen-companion-tools-read--documentation finish))))))))))
+    (save-excursion
+      (save-restriction
+        (qwen-companion-tools-read--go-to path line symbol)
+        (qwen-companion-tools-read--later
+         (if (qwen-companion-servers-current)
+             (apply-partially #'qwen-companion-tools-read--server-hover path line)
+           (apply-partially #'qwen-companion-tools-read--eldoc-hover path line)))))))
+
+(defun qwen-companion-tools-read--server-hover (path line answer)
+  "Call ANSWER with what the server of the current buffer knows of point.
+That is in LINE of PATH.  The function of eglot for eldoc drops the answer
+for a buffer that no window shows."
+  (let ((name (qwen-companion-servers-name)))
+    (qwen-companion-servers-ask
+     :textDocument/hover nil
+     (lambda (result)
+       (funcall answer
+                (lambda ()
+                  (let ((hover (funcall result)))
+                    (or (mapcar #'qwen-companion-tools-block
+                                (and hover
+                                     (qwen-companion-tools-read--markup
+                                      (qwen-companion-servers-get hover :contents))))
+                        (format "%s knows nothing of that place in line %d of %s."
+                                name line path)))))))))
+
+(defun qwen-companion-tools-read--eldoc-hover (path line answer)
+  "Call ANSWER with what the functions of eldoc know of point.
+That is in LINE of PATH."
+  (qwen-companion-tools-read--documentation
+   (lambda (texts late)
+     (funcall answer
+              (lambda ()
+                (cond (texts (mapcar #'qwen-companion-tools-block texts))
+                      (late (user-error "What Emacs asks about %s has not answered within %s seconds"
+                                        path qwen-companion-tools-read--hover-wait))
+                      (t (user-error "No language server runs for %s, and nothing else in Emacs describes line %d of it"
+                                     path line))))))))
 
 ;;; Emacs Lisp
 

@@ -135,8 +135,8 @@ for.  BODY may begin with these keywords:
 The value of BODY is a string; a list of strings, and of what the
 functions `qwen-companion-tools-place' and `qwen-companion-tools-block'
 return; or a function, which is called with a function that takes such a
-value, at once or within a few seconds.  A `user-error' tells the model
-what to do instead."
+value, or a function that returns one, at once or within a few seconds.  A
+`user-error' tells the model what to do instead."
   (declare (indent 2) (doc-string 3))
   (let (options)
     (while (keywordp (car body))
@@ -355,7 +355,9 @@ Return nil."
                  (qwen-companion-backend-call
                   'tool-answer
                   (qwen-companion-tools--protected id
-                    (lambda () (qwen-companion-tools--answer id value)))))))
+                    (lambda ()
+                      (qwen-companion-tools--answer
+                       id (if (functionp value) (funcall value) value))))))))
     nil))
 
 (defun qwen-companion-tools--answer (id value)

@@ -433,6 +433,10 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
                    (xref-make-file-location (expand-file-name "b.py") 3 2))
         (xref-make (concat "use of " identifier)
                    (xref-make-file-location (expand-file-name ".env") 1 0))))
+(cl-defmethod xref-backend-definitions ((_ (eql qwen-companion-tools-test)) identifier)
+  (when (equal identifier "f")
+    (list (xref-make "def f"
+                     (xref-make-file-location (expand-file-name "b.py") 1 0)))))
 (cl-defmethod xref-backend-apropos ((_ (eql qwen-companion-tools-test)) _pattern)
   (list (xref-make "like f"
                    (xref-make-file-location (expand-file-name "b.py") 1 0))))
@@ -446,14 +450,14 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
       (should (equal '((3 "use of f") (1 "use of f"))
                      (qwen-companion-tools-test--call
                       "references" "symbol" "f" "path" (expand-file-name "a.py") "line" 1)))
-      ;; About a file that is not open, a server knows names only.
-      (should (string-search "about places in open files"
+      ;; About a file that is not open, a backend knows names only.
+      (should (string-search "is not open in Emacs"
                              (qwen-companion-tools-test--call
                               "references" "symbol" "f" "path" (expand-file-name "b.py"))))
-      (should (equal '((1 "like f"))
+      (should (equal '((1 "def f"))
                      (qwen-companion-tools-test--call
                       "definition" "symbol" "f" "path" (expand-file-name "b.py"))))
-      (should (equal '("No definition of lik is known.")
+      (should (equal '("The backend qwen-companion-tools-test of Emacs knows no definition of lik.")
                      (qwen-companion-tools-test--call "definition" "symbol" "lik")))
       (should (equal '((1 "like f"))
                      (qwen-companion-tools-test--call "symbols" "query" "g")))
@@ -463,9 +467,11 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
   ;; A part of Emacs since 29; before that, it comes from a package of Debian.
   (skip-unless (qwen-companion-test-load 'eglot))
   (let ((qwen-companion-tools--wait qwen-companion-test-limit)
-        (qwen-companion-tools-read--hover-wait qwen-companion-test-limit))
+        (qwen-companion-servers--wait qwen-companion-test-limit)
+        ;; Else waiting would not read keys, as it does where there is a user.
+        (noninteractive nil))
     (qwen-companion-tools-test--with
-        '(("a.py" "def greet(name):\n    \"\"\"Greet NAME.\"\"\"\n    return name\n\n\nprint(greet(1))\n")
+        '(("a.py" "def greet(name):\n    \"\"\"Greet NAME.\"\"\"\n    return name\n\n\nprint(greet(1))\n\n\ngreet_all = [greet(1)]\n")
           ("b.py" "from a import greet\n\ngreet(2)\n"))
       (with-current-buffer (find-file-noselect "a.py")
         (qwen-companion-test-eglot "pyright-langserver" "--stdio")
@@ -477,6 +483,14 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
                         "references" "symbol" "greet" "path" path "line" 1)))
             (should (member '(6 "print(greet(1))") found))
             (should (member '(3 "greet(2)") found)))
+          ;; Not the line of another definition that has the name in it.
+          (should (equal '((1 "def greet(name):"))
+                         (qwen-companion-tools-test--call "definition" "symbol" "greet")))
+          (should (equal '("The language server for python knows no definition of gree.")
+                         (qwen-companion-tools-test--call "definition" "symbol" "gree")))
+          (let ((found (qwen-companion-tools-test--call "symbols" "path" path)))
+            (should (member '(1 "greet (function)") found))
+            (should (member '(9 "greet_all (variable)") found)))
           (should (string-search "Greet NAME."
                                  (cadar (qwen-companion-tools-test--call
                                          "hover" "path" path "line" 6 "symbol" "greet")))))
@@ -502,9 +516,12 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
       (with-current-buffer (get-file-buffer path)
         (setq-local eldoc-documentation-functions
                     (list (lambda (_) t))))
-      (should (string-search "knows nothing of that place"
-                             (car (qwen-companion-tools-test--call
-                                   "hover" "path" path "line" 1)))))))
+      (should (string-search "has not answered within"
+                             (qwen-companion-tools-test--call "hover" "path" path "line" 1)))
+      (with-current-buffer (get-file-buffer path)
+        (setq-local eldoc-documentation-functions nil))
+      (should (string-search "nothing else in Emacs describes line 1"
+                             (qwen-companion-tools-test--call "hover" "path" path "line" 1))))))
 
 (ert-deftest qwen-companion-tools-test-diagnostics ()
   (qwen-companion-tools-test--with '(("a.txt" "one\ntwo\n") ("b.txt" "x\n"))
