@@ -29,7 +29,6 @@
 ;;; Code:
 
 (require 'cl-lib)
-(require 'eieio)
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-clock)
@@ -37,16 +36,12 @@
 (require 'qwen-companion-messages)
 (require 'qwen-companion-privacy)
 (require 'qwen-companion-problems)
+(require 'qwen-companion-servers)
 (require 'qwen-companion-tools)
 
 (declare-function flymake-diagnostics "flymake" (&optional beg end))
 (declare-function flymake-start "flymake" (&optional deferred force))
-(declare-function eglot--VersionedTextDocumentIdentifier "ext:eglot" ())
-(declare-function eglot--signal-textDocument/didChange "ext:eglot" ())
-(declare-function eglot-current-server "ext:eglot" ())
-(declare-function eglot-managed-p "ext:eglot" ())
 (declare-function flycheck-buffer "ext:flycheck" ())
-(declare-function lsp--flush-delayed-changes "ext:lsp-mode" ())
 
 ;;; What an edit has caused
 
@@ -76,8 +71,8 @@ changed.")
 
 (defvar-local qwen-companion-diagnostics--before nil
   "The problems known when an agent began to edit the file of this buffer.
-That is (TICK KNOWN . PROBLEMS); KNOWN is nil if nothing had been
-checked.")
+That is (TICK KNOWN WAIT . PROBLEMS); KNOWN is nil if nothing had been
+checked, WAIT that for the report of a language server, or nil.")
 
 (defun qwen-companion-diagnostics-on-edit-begins (payload)
   "Handle the `edit-begins' message PAYLOAD: note the problems there are.
@@ -87,9 +82,10 @@ buffer that is checked visits the file."
                        (qwen-companion-edit-begins-path payload))))
     (with-current-buffer buffer
       (setq qwen-companion-diagnostics--before
-            (cons (buffer-chars-modified-tick)
-                  (cons (not (qwen-companion-problems-pending-p))
-                        (qwen-companion-problems)))))
+            (cl-list* (buffer-chars-modified-tick)
+                      (not (qwen-companion-problems-pending-p))
+                      (qwen-companion-servers-wait)
+                      (qwen-companion-problems))))
     t))
 
 (defun qwen-companion-diagnostics--buffer (path)
@@ -103,50 +99,16 @@ buffer that is checked visits the file."
 
 (defun qwen-companion-diagnostics--start ()
   "Have the current buffer checked, displayed or not."
-  ;; Eglot would tell the server half a second later, lsp-mode a second.
-  (when (and (fboundp 'eglot-managed-p) (eglot-managed-p)
-             (fboundp 'eglot--signal-textDocument/didChange))
-    (eglot--signal-textDocument/didChange))
-  (when (and (bound-and-true-p lsp-managed-mode)
-             (fboundp 'lsp--flush-delayed-changes))
-    (lsp--flush-delayed-changes))
+  (qwen-companion-servers-send-text)
+  (qwen-companion-diagnostics--check))
+
+(defun qwen-companion-diagnostics--check ()
+  "Start the checkers of the current buffer.
+Those that have the reports of a language server take them at once."
   (when (bound-and-true-p flymake-mode)
     (flymake-start))
   (when (bound-and-true-p flycheck-mode)
     (flycheck-buffer)))
-
-(defun qwen-companion-diagnostics--late-p ()
-  "Return non-nil when the checker of this buffer reports old problems first.
-A language server is asked nothing when flymake starts: its last report
-is used at once, and its report on the new text comes later."
-  (or (and (fboundp 'eglot-managed-p) (eglot-managed-p))
-      (bound-and-true-p lsp-managed-mode)))
-
-(defun qwen-companion-diagnostics--watch-server (function)
-  "Call FUNCTION when the server of eglot publishes problems of this buffer.
-Its argument is non-nil when they are those of an earlier text, as far as
-the server says so.  Return a function without arguments that ends this,
-nil when eglot asks no server.
-
-Flymake does not tell whether its backends have reported anew, nor eglot
-about which text."
-  (when-let* ((server (and (fboundp 'eglot-managed-p)
-                           (fboundp 'eglot--VersionedTextDocumentIdentifier)
-                           (eglot-managed-p)
-                           (eglot-current-server)))
-              (slot '-notification-dispatcher)
-              ((slot-exists-p server slot)))
-    (let* ((document (eglot--VersionedTextDocumentIdentifier))
-           (watch (lambda (_server method parameters)
-                    (when (and (eq method 'textDocument/publishDiagnostics)
-                               (equal (plist-get parameters :uri)
-                                      (plist-get document :uri)))
-                      (let ((version (plist-get parameters :version)))
-                        (funcall function
-                                 (and (integerp version)
-                                      (< version (plist-get document :version)))))))))
-      (add-function :before (slot-value server slot) watch)
-      (lambda () (remove-function (slot-value server slot) watch)))))
 
 (defun qwen-companion-diagnostics--raw ()
   "Return the diagnostics of flymake in the current buffer."
@@ -157,57 +119,46 @@ about which text."
   "Call FINISH with the problems that an edit has added to BUFFER.
 That is once the text has changed and the checkers have reported on it,
 or after `qwen-companion-diagnostics--wait' seconds."
-  (let ((before (buffer-local-value 'qwen-companion-diagnostics--before buffer))
-        (end (+ (float-time) qwen-companion-diagnostics--wait))
-        (started nil)
-        (first nil)
-        (reported nil)
-        (outdated nil)
-        (unwatch nil))
+  (pcase-let ((`(,tick ,_ ,wait . ,before)
+               (buffer-local-value 'qwen-companion-diagnostics--before buffer))
+              (end (+ (float-time) qwen-companion-diagnostics--wait))
+              (started nil)
+              (first nil))
     (cl-labels
-        ((end-watch ()
-           (when unwatch
-             (funcall unwatch)
-             (setq unwatch nil)))
+        ((finish (problems)
+           (when wait (qwen-companion-servers-end-wait wait))
+           (funcall finish problems))
+         (reported-p ()
+           (or (not wait)
+               (qwen-companion-servers-settled-p wait)
+               ;; A server that is asked for its reports publishes none.
+               (and (not (qwen-companion-servers-heard-p wait))
+                    (not (equal first (qwen-companion-diagnostics--raw))))))
          (look ()
            (if (not (buffer-live-p buffer))
-               (progn (end-watch)
-                      (funcall finish nil))
+               (finish nil)
              (with-current-buffer buffer
-               (let ((tick (buffer-chars-modified-tick)))
-                 (when (and (not (eql tick (or started (car before)))))
-                   (setq started tick)
-                   (qwen-companion-diagnostics--start)
-                   (end-watch)
-                   (setq first (qwen-companion-diagnostics--raw)
-                         reported nil
-                         outdated nil
-                         unwatch (qwen-companion-diagnostics--watch-server
-                                  (lambda (earlier)
-                                    (setq outdated earlier
-                                          reported (not earlier))))))
-                 ;; The time left is longer than at first when the clock was set back.
-                 (if (or (not (< 0 (- end (float-time)) (1+ qwen-companion-diagnostics--wait)))
-                         (and started
-                              (not (qwen-companion-problems-pending-p))
-                              (or reported
-                                  (not (qwen-companion-diagnostics--late-p))
-                                  (and (not outdated)
-                                       (not (equal first (qwen-companion-diagnostics--raw)))))))
-                     (progn
-                       (end-watch)
-                       ;; A check reads the reports that lsp-mode got meanwhile.
-                       (when (and (bound-and-true-p lsp-managed-mode)
-                                  (bound-and-true-p flycheck-mode))
-                         (flycheck-buffer))
-                       (funcall finish
-                                (and started
-                                     (not outdated)
-                                     (qwen-companion-diagnostics--added
-                                      (cddr before)
-                                      (qwen-companion-problems)))))
+               (unless (eql (buffer-chars-modified-tick) (or started tick))
+                 (setq started (buffer-chars-modified-tick))
+                 (when wait (qwen-companion-servers-text-changed wait))
+                 (qwen-companion-diagnostics--start)
+                 (setq first (qwen-companion-diagnostics--raw)))
+               ;; The time left is longer than at first when the clock was set back.
+               (if (not (or (not (< 0 (- end (float-time)) (1+ qwen-companion-diagnostics--wait)))
+                            (and started
+                                 (not (qwen-companion-problems-pending-p))
+                                 (reported-p))))
                    (run-at-time qwen-companion-diagnostics--poll nil
-                                #'qwen-companion-clock-call #'look)))))))
+                                #'qwen-companion-clock-call #'look)
+                 ;; A check may read the reports of a server only when it begins.
+                 (when wait
+                   (qwen-companion-diagnostics--check))
+                 (finish (and started
+                              (not (and wait
+                                        (qwen-companion-servers-heard-p wait)
+                                        (not (qwen-companion-servers-reported-p wait))))
+                              (qwen-companion-diagnostics--added
+                               before (qwen-companion-problems)))))))))
       (look))))
 
 (defun qwen-companion-diagnostics--key (problem)
@@ -295,7 +246,8 @@ or after `qwen-companion-diagnostics--wait' seconds."
       #'qwen-companion-diagnostics--prompt-facts)
 
 (defun qwen-companion-diagnostics-forget ()
-  "Forget the problems known before edits."
+  "Forget the problems known before edits, and note no reports any more."
+  (qwen-companion-servers-forget)
   (dolist (buffer (buffer-list))
     (with-current-buffer buffer
       (kill-local-variable 'qwen-companion-diagnostics--before))))

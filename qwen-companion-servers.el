@@ -212,5 +212,178 @@ machine."
         (aref qwen-companion-servers--kinds (1- kind))
       "symbol")))
 
+;;; Reports of problems
+
+(defconst qwen-companion-servers--quiet '(0.1 . 0.6)
+  "Seconds without another report after which a server has reported all.
+The first is the least; the other is for a server that is not known yet.")
+
+(cl-defstruct (qwen-companion-servers--watch
+               (:constructor qwen-companion-servers--make-watch)
+               (:copier nil))
+  "What is known of a server by its reports.
+VERSIONED is non-nil when it has said which text a report is about.  PAUSE
+is the longest time between two reports on one text, in seconds, nil when
+that was never measured.  WAITS are those that are on, by files."
+  versioned pause (waits (make-hash-table :test #'equal)))
+
+(cl-defstruct (qwen-companion-servers--wait
+               (:constructor qwen-companion-servers--make-wait)
+               (:copier nil))
+  "Waiting for a server's report on the text of BUFFER, which visits FILE.
+WATCH is that of the server.  HEARD is non-nil when it has reported since
+the text has changed, and REPORTED the time of the last report if that was
+on this text.  REVERTED is non-nil when the change was a revert that is
+not known to `qwen-companion-servers-text-changed' yet.  CLEARS is non-nil
+while the report is due by which a server ends those on a closed file."
+  buffer file watch heard reported reverted clears)
+
+(defvar qwen-companion-servers--watches (make-hash-table :test #'eq :weakness 'key)
+  "The watches of servers, which are objects of eglot or lsp-mode.")
+
+(defun qwen-companion-servers--document ()
+  "Return (FILE . VERSION) of the current buffer, as its server has them."
+  (let ((document (if (qwen-companion-servers--eglot-p)
+                      (eglot--VersionedTextDocumentIdentifier)
+                    (lsp--versioned-text-document-identifier))))
+    (cons (qwen-companion-servers--file (plist-get document :uri))
+          (plist-get document :version))))
+
+(defun qwen-companion-servers--watch-reports ()
+  "Note what the server of the current buffer reports; return its watch.
+Return nil when that cannot be done."
+  (let ((server (if (qwen-companion-servers--eglot-p)
+                    (let ((server (eglot-current-server))
+                          (slot '-notification-dispatcher))
+                      (when (slot-exists-p server slot)
+                        (add-function :before (slot-value server slot)
+                                      #'qwen-companion-servers--on-notification)
+                        server))
+                  (add-function :before (gethash "textDocument/publishDiagnostics"
+                                                 lsp--default-notification-handlers)
+                                #'qwen-companion-servers--on-report)
+                  (car (lsp-workspaces)))))
+    (and server
+         (or (gethash server qwen-companion-servers--watches)
+             (puthash server (qwen-companion-servers--make-watch)
+                      qwen-companion-servers--watches)))))
+
+(defun qwen-companion-servers-forget ()
+  "Note no more what servers report."
+  (maphash (lambda (server _)
+             (when (eieio-object-p server)
+               (let ((slot '-notification-dispatcher))
+                 (remove-function (slot-value server slot)
+                                  #'qwen-companion-servers--on-notification))))
+           qwen-companion-servers--watches)
+  (clrhash qwen-companion-servers--watches)
+  (when (boundp 'lsp--default-notification-handlers)
+    (remove-function (gethash "textDocument/publishDiagnostics"
+                              lsp--default-notification-handlers)
+                     #'qwen-companion-servers--on-report)))
+
+(defun qwen-companion-servers--on-notification (server method parameters)
+  "Handle the notification METHOD of SERVER, one of eglot, with PARAMETERS."
+  (when (eq method 'textDocument/publishDiagnostics)
+    (qwen-companion-servers--on-report server parameters)))
+
+(defun qwen-companion-servers--on-report (server report)
+  "Handle REPORT, all problems that SERVER knows in a file."
+  (when-let* ((watch (gethash server qwen-companion-servers--watches))
+              (version (or (qwen-companion-servers-get report :version) 'none))
+              (file (qwen-companion-servers--file (qwen-companion-servers-get report :uri))))
+    (when (integerp version)
+      (setf (qwen-companion-servers--watch-versioned watch) t))
+    (when-let* ((wait (gethash file (qwen-companion-servers--watch-waits watch)))
+                (buffer (qwen-companion-servers--wait-buffer wait)))
+      (when (buffer-live-p buffer)
+        (qwen-companion-servers--take-report
+         wait version
+         (zerop (length (qwen-companion-servers-get report :diagnostics))))))))
+
+(defun qwen-companion-servers--take-report (wait version empty)
+  "Note in WAIT a report on the text VERSION, `none' when it names none.
+EMPTY is non-nil when it lists no problems.  An editor that reverts a
+buffer closes the file and opens it again, from which on versions count
+anew: the server then ends its reports on the closed file by an empty one,
+which names no version, and reports on the new text later."
+  (let* ((watch (qwen-companion-servers--wait-watch wait))
+         (now (float-time))
+         (last (qwen-companion-servers--wait-reported wait))
+         (current (cond ((integerp version)
+                         (>= version (with-current-buffer (qwen-companion-servers--wait-buffer wait)
+                                       (cdr (qwen-companion-servers--document)))))
+                        ((qwen-companion-servers--watch-versioned watch) nil)
+                        (t (not (and empty (qwen-companion-servers--wait-clears wait)))))))
+    (when empty
+      (setf (qwen-companion-servers--wait-clears wait) nil))
+    (when (and current last)
+      (setf (qwen-companion-servers--watch-pause watch)
+            (max (- now last) (or (qwen-companion-servers--watch-pause watch) 0))))
+    (setf (qwen-companion-servers--wait-heard wait) t
+          (qwen-companion-servers--wait-reported wait) (and current now))))
+
+(defun qwen-companion-servers-wait ()
+  "Begin to wait for what the current buffer's server says of its next text.
+Return an object for the functions below; nil when there is no server, or
+none whose reports can be seen."
+  (when-let* (((qwen-companion-servers-current))
+              (watch (qwen-companion-servers--watch-reports))
+              (file (car (qwen-companion-servers--document))))
+    (add-hook 'before-revert-hook #'qwen-companion-servers--reverting nil t)
+    (puthash file
+             (qwen-companion-servers--make-wait :buffer (current-buffer) :file file :watch watch)
+             (qwen-companion-servers--watch-waits watch))))
+
+(defun qwen-companion-servers--reverting ()
+  "Forget what was reported of the current buffer, which is to be reverted."
+  (when-let* (((qwen-companion-servers-current))
+              (watch (qwen-companion-servers--watch-reports))
+              (wait (gethash (car (qwen-companion-servers--document))
+                             (qwen-companion-servers--watch-waits watch))))
+    (setf (qwen-companion-servers--wait-heard wait) nil
+          (qwen-companion-servers--wait-reported wait) nil
+          (qwen-companion-servers--wait-reverted wait) t
+          (qwen-companion-servers--wait-clears wait) (qwen-companion-servers--eglot-p))))
+
+(defun qwen-companion-servers-text-changed (wait)
+  "Forget what was reported for WAIT, unless a revert has done that."
+  (if (qwen-companion-servers--wait-reverted wait)
+      (setf (qwen-companion-servers--wait-reverted wait) nil)
+    (setf (qwen-companion-servers--wait-heard wait) nil
+          (qwen-companion-servers--wait-reported wait) nil)))
+
+(defun qwen-companion-servers-heard-p (wait)
+  "Return non-nil when the server of WAIT has reported since the text changed.
+That may be on an earlier text."
+  (qwen-companion-servers--wait-heard wait))
+
+(defun qwen-companion-servers-reported-p (wait)
+  "Return non-nil when the last report of the server of WAIT is on its text."
+  (qwen-companion-servers--wait-reported wait))
+
+(defun qwen-companion-servers-settled-p (wait)
+  "Return non-nil when the server of WAIT has reported all on its text."
+  (when-let* ((reported (qwen-companion-servers--wait-reported wait))
+              (watch (qwen-companion-servers--wait-watch wait)))
+    (pcase-let* ((`(,least . ,unknown) qwen-companion-servers--quiet)
+                 (pause (qwen-companion-servers--watch-pause watch))
+                 (settled (not (< 0 (- (+ reported (if pause (max least (* 1.5 pause)) unknown))
+                                       (float-time))
+                                  60))))
+      (when (and settled (not pause))
+        (setf (qwen-companion-servers--watch-pause watch) 0))
+      settled)))
+
+(defun qwen-companion-servers-end-wait (wait)
+  "End WAIT."
+  (let ((waits (qwen-companion-servers--watch-waits (qwen-companion-servers--wait-watch wait)))
+        (file (qwen-companion-servers--wait-file wait)))
+    (when (eq wait (gethash file waits))
+      (remhash file waits)
+      (when (buffer-live-p (qwen-companion-servers--wait-buffer wait))
+        (with-current-buffer (qwen-companion-servers--wait-buffer wait)
+          (remove-hook 'before-revert-hook #'qwen-companion-servers--reverting t))))))
+
 (provide 'qwen-companion-servers)
 ;;; qwen-companion-servers.el ends here

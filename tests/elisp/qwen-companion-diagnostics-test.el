@@ -195,6 +195,7 @@ Each is (LINE . TEXT), or TEXT."
 
 (declare-function flycheck-mode "ext:flycheck" (&optional arg))
 (defvar flycheck-checkers)
+(defvar lsp--default-notification-handlers)
 (defvar lsp-managed-mode)
 
 (defun qwen-companion-diagnostics-test--break-and-mend (start)
@@ -239,14 +240,50 @@ of the broken file."
                  (flymake-start)))))
     (should (string-match-p "\\`error: Ruff .+ (eglot)\\'" (cdar told)))))
 
+(defun qwen-companion-diagnostics-test--rewrite (text)
+  "Return a function that writes TEXT as an agent does, and reverts this buffer."
+  (lambda ()
+    (write-region text nil buffer-file-name nil 'silent)
+    (revert-buffer t t t)))
+
+(ert-deftest qwen-companion-diagnostics-test-servers-that-report-in-steps ()
+  "A revert closes the file, which ends what was reported on it, and opens it.
+What the server says of the new text comes after that, perhaps in steps."
+  (skip-unless (qwen-companion-test-load 'eglot))
+  (dolist (options '((:versions t :reports [0.1])
+                     (:reports [0.1])
+                     (:versions t :reports [0.02 0.25])))
+    (let ((qwen-companion-diagnostics--wait qwen-companion-test-limit)
+          (qwen-companion-servers--quiet '(0.05 . 0.6))
+          (good "x = 1\n"))
+      (qwen-companion-test-with-files (list (list "a.py" good))
+        (qwen-companion-test-with-backend
+          (with-current-buffer (find-file-noselect "a.py")
+            (unwind-protect
+                (progn
+                  (apply #'qwen-companion-test-language-server options)
+                  (flymake-start)
+                  (dotimes (_ 2)
+                    (should (string-search
+                             "Bad (eglot)"
+                             (format "%S" (qwen-companion-diagnostics-test--edit
+                                           (qwen-companion-diagnostics-test--rewrite "x = 1\nbad\n")))))
+                    (should-not (qwen-companion-diagnostics-test--edit
+                                 (qwen-companion-diagnostics-test--rewrite good)))))
+              (qwen-companion-tools-forget)
+              (qwen-companion-diagnostics-forget)
+              (kill-buffer))))))))
+
 (ert-deftest qwen-companion-diagnostics-test-lsp-mode ()
   "With a stand-in for lsp-mode and its server.
 When Flymake starts, it reports what it knew; what the server says of the
 new text, which it would get a second later by itself, comes afterwards."
   (qwen-companion-diagnostics-test--with "fine\n"
-    (let ((qwen-companion-diagnostics--wait qwen-companion-test-limit)
-          (known nil)
-          (report nil))
+    (let* ((qwen-companion-diagnostics--wait qwen-companion-test-limit)
+           (lsp--default-notification-handlers (make-hash-table :test #'equal))
+           (buffer (current-buffer))
+           (known nil)
+           (report nil))
       (setq-local lsp-managed-mode t)
       (setq flymake-diagnostic-functions
             (list (lambda (function &rest _)
@@ -254,21 +291,33 @@ new text, which it would get a second later by itself, comes afterwards."
                                    (funcall function known
                                             :region (cons (point-min) (point-max)))))
                     (funcall report))))
-      (cl-letf (((symbol-function 'lsp--flush-delayed-changes)
+      (puthash "textDocument/publishDiagnostics"
+               (lambda (_workspace _report)
+                 (with-current-buffer buffer
+                   (setq known (qwen-companion-diagnostics-test--found))
+                   (funcall report)))
+               lsp--default-notification-handlers)
+      (cl-letf (((symbol-function 'lsp-workspaces) (lambda () '(workspace)))
+                ((symbol-function 'lsp--versioned-text-document-identifier)
+                 (lambda () (list :uri (concat "file://" buffer-file-name) :version 1)))
+                ((symbol-function 'lsp--flush-delayed-changes)
                  (lambda ()
-                   (run-at-time 0.1 nil
-                                (lambda (buffer)
-                                  (with-current-buffer buffer
-                                    (setq known (qwen-companion-diagnostics-test--found))
-                                    (funcall report)))
-                                (current-buffer)))))
+                   (run-at-time
+                    0.1 nil
+                    (lambda ()
+                      (funcall (gethash "textDocument/publishDiagnostics"
+                                        lsp--default-notification-handlers)
+                               'workspace
+                               (list :uri (concat "file://" (buffer-file-name buffer))
+                                     :diagnostics [])))))))
         (flymake-start)
         (should (string-search "error: bad"
                                (cdar (qwen-companion-diagnostics-test--edit
                                       (qwen-companion-diagnostics-test--insert "bad\n")))))
         (should-not (qwen-companion-diagnostics-test--edit
                      (lambda () (delete-region (point-min) 5))))
-        (should-not known)))))
+        (should-not known)
+        (qwen-companion-diagnostics-forget)))))
 
 (provide 'qwen-companion-diagnostics-test)
 ;;; qwen-companion-diagnostics-test.el ends here

@@ -303,5 +303,14 @@ one in the directory of the tests' Python."
   ;; changes of the buffer to look for.
   (setq-local eglot-autoshutdown t))
 
+(defun qwen-companion-test-language-server (&rest options)
+  "Have eglot ask a server with OPTIONS about the current buffer.
+They are those of language_server.py, a property list for JSON."
+  (qwen-companion-test-eglot
+   "python"
+   (expand-file-name "language_server.py"
+                     (file-name-directory (locate-library "qwen-companion-test-helper")))
+   (json-serialize (append options '(:capabilities nil)))))
+
 (provide 'qwen-companion-test-helper)
 ;;; qwen-companion-test-helper.el ends here
