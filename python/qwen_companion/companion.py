@@ -371,10 +371,10 @@ class Companion:
     def _offer_tools(self, message: ToolsOffered) -> None:
         self._diagnostics.after_edits = message.after_edits
         self._diagnostics.with_prompts = message.with_prompts
-        if message.tools != self._tools.definitions:
-            self._tools.definitions = message.tools
-            if self._roots is not None:
-                self._roots_changed.set()
+        changed = message.tools != self._tools.definitions
+        self._tools.offer(message.tools)
+        if changed and self._roots is not None:
+            self._roots_changed.set()
 
     def _tell_call(self, call: Called) -> None:
         size = len(call.text.encode("utf-8"))

@@ -38,6 +38,9 @@ from qwen_companion.tools.arguments import (
 ANSWER_S = 5.0
 """How long Emacs may take for an answer."""
 
+OFFER_S = 3.0
+"""How long a CLI that asks which tools there are waits until Emacs has said so.  It asks once."""
+
 MAX_KEPT = 30
 """How many calls the user can look at afterwards."""
 
@@ -125,6 +128,7 @@ class Tools:
         `report` gets, while the user watches, each call that is over.
         """
         self.definitions: tuple[ToolDefinition, ...] = ()
+        self._offered = anyio.Event()
         self._editor = editor
         self._access = access
         self._report = report
@@ -133,6 +137,17 @@ class Tools:
         self._questions: dict[int, _Question] = {}
         self._kept: deque[Called] = deque(maxlen=MAX_KEPT)
         self._watched = False
+
+    def offer(self, definitions: tuple[ToolDefinition, ...]) -> None:
+        """Offer the tools of `definitions` from now on."""
+        self.definitions = definitions
+        self._offered.set()
+
+    async def offered(self) -> tuple[ToolDefinition, ...]:
+        """Return the tools, once Emacs has said which there are: a new process may be asked before."""
+        with anyio.move_on_after(OFFER_S):
+            await self._offered.wait()
+        return self.definitions
 
     def watch(self, on: bool) -> None:
         """Begin or stop reporting calls; report the last ones first."""

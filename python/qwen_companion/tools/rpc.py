@@ -8,10 +8,11 @@ methods without state need nothing of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 from qwen_companion import __version__
+from qwen_companion.domain import ToolDefinition
 from qwen_companion.errors import CompanionError
 from qwen_companion.ide.peers import Caller
 from qwen_companion.tools.arguments import input_schema
@@ -21,6 +22,7 @@ from qwen_companion.tools.settings import SERVER_NAME
 JsonObject = dict[str, Any]
 
 INITIALIZE = "initialize"
+LIST_TOOLS = "tools/list"
 CALL_TOOL = "tools/call"
 CANCELLED = "notifications/cancelled"
 
@@ -75,11 +77,12 @@ def _params(request: JsonObject) -> JsonObject:
 async def _result(method: str, params: JsonObject, tools: Tools, caller: Caller | None) -> JsonObject:
     if method == CALL_TOOL:
         return await _call(params, tools, caller)
+    if method == LIST_TOOLS:
+        return _list_tools(await tools.offered())
     # What has not to be waited for.
     methods: Mapping[str, Callable[[JsonObject, Tools], JsonObject]] = {
         INITIALIZE: _initialize,
         "ping": lambda _params, _tools: {},
-        "tools/list": _list_tools,
     }
     if method not in methods:
         raise RpcError(_METHOD_NOT_FOUND, "Method not found")
@@ -96,9 +99,9 @@ def _initialize(params: JsonObject, _tools: Tools) -> JsonObject:
     }
 
 
-def _list_tools(_params: JsonObject, tools: Tools) -> JsonObject:
+def _list_tools(definitions: Iterable[ToolDefinition]) -> JsonObject:
     listed: list[JsonObject] = []
-    for tool in tools.definitions:
+    for tool in definitions:
         shown = {"name": tool.name, "description": tool.description, "inputSchema": input_schema(tool)}
         # What the user adds need not only read.
         annotations = {"annotations": {"readOnlyHint": True, "openWorldHint": False}} if tool.unasked else {}

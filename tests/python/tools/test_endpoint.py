@@ -10,13 +10,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import mcp_types as types
 import pytest
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from sexpdata import Symbol, dumps
 
+from qwen_companion.domain import ToolDefinition
 from qwen_companion.doors.layer import FILE_NAME
-from qwen_companion.tools.rpc import PROTOCOLS
+from qwen_companion.tools.calls import Tools
+from qwen_companion.tools.rpc import PROTOCOLS, reply_to
 from support import INITIALIZE, MCP_ACCEPT, TIMEOUT_S, Backend, Home, as_dict
 
 Connect = Callable[[], "Client"]
@@ -319,6 +322,30 @@ def test_tools_are_listed_and_called_before_the_mcp_library_is_there(home: Home,
         finally:
             # Returns when the import has come to wait for it.
             gate.write_text("")
+
+
+class NoEditor:
+    """An Emacs that is not there yet."""
+
+    async def call_tool(self, *_: object) -> None:
+        raise AssertionError
+
+
+def test_a_cli_that_asks_before_emacs_has_said_which_tools_there_are_gets_them_all() -> None:
+    async def ask_and_offer() -> Any:
+        tools = Tools(NoEditor(), lambda _: None, lambda _: None)
+        listed: list[Any] = []
+
+        async def ask() -> None:
+            listed.append(await reply_to({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, tools, None))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask)
+            await anyio.wait_all_tasks_blocked()
+            tools.offer((ToolDefinition("look", "Look.", (), unasked=True, paged=False),))
+        return listed[0]["result"]["tools"]
+
+    assert [tool["name"] for tool in anyio.run(ask_and_offer)] == ["look"]
 
 
 def test_answers_have_the_shape_that_the_protocol_says(backend: Backend, client: Client) -> None:
