@@ -368,7 +368,7 @@ That may be on an earlier text."
               (watch (qwen-companion-servers--wait-watch wait)))
     (pcase-let* ((`(,least . ,unknown) qwen-companion-servers--quiet)
                  (pause (qwen-companion-servers--watch-pause watch))
-                 (settled (not (< 0 (- (+ reported (if pause (max least (* 1.5 pause)) unknown))
+                 (settled (not (< 0 (- (+ reported (if pause (max least (* 2 pause)) unknown))
                                        (float-time))
                                   60))))
       (when (and settled (not pause))

@@ -921,6 +921,15 @@ They are parts of an answer."
         (shr-insert-document dom)
         (string-trim (buffer-string))))))
 
+;; Those of Emacs are missing in Debian's package.
+(defun qwen-companion-tools-read--manuals (installed)
+  "Return the names of manuals to try, some of INSTALLED by devdocs among them."
+  (if-let* ((names (append (cl-remove-if-not #'qwen-companion-tools-read--info-files
+                                             '("elisp" "emacs" "org" "info" "cl" "eglot"))
+                           (seq-take installed 10))))
+      (string-join names ", ")
+    "none that is usual"))
+
 (qwen-companion-define-tool "search_docs"
     ((manual string "The name of an Info manual, such as elisp, emacs or org, or of one that the user has installed with devdocs." :required t)
      (query string "What to look for.")
@@ -939,9 +948,8 @@ They are parts of an answer."
                                         (string-prefix-p (concat manual "~") name)))
                                   installed)))
           (unless found
-            (user-error "Emacs has no manual %s; usual names are %s" manual
-                        (string-join (append '("elisp" "org" "info") (seq-take installed 10))
-                                     ", ")))
+            (user-error "Emacs has no manual %s; it has %s" manual
+                        (qwen-companion-tools-read--manuals installed)))
           (qwen-companion-tools-read--search-devdocs found query node)))
       (format "The manual %s has nothing like that." manual)))
 

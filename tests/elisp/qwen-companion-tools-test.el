@@ -497,6 +497,34 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
         ;; Eglot ends a server also when it is too busy to answer in time.
         (ignore-error jsonrpc-error (kill-buffer))))))
 
+(ert-deftest qwen-companion-tools-test-what-a-server-cannot-say-is-not-called-nothing ()
+  (skip-unless (qwen-companion-test-load 'eglot))
+  (let ((qwen-companion-servers--wait 0.2))
+    (qwen-companion-tools-test--with '(("a.py" "greet(1)\n") ("b.el" "(my-unloaded)\n"))
+      (find-file-noselect "b.el")
+      (with-current-buffer (find-file-noselect "a.py")
+        (qwen-companion-test-language-server
+         :capabilities '(:definitionProvider t :referencesProvider t :hoverProvider t)
+         :answers '(:textDocument/references (:error (:code -1 :message "Odd"))
+                    :textDocument/hover (:result :null)))
+        (cl-flet ((ask (name &rest arguments)
+                    (apply #'qwen-companion-tools-test--call name arguments))
+                  (told (words answer)
+                    (should (stringp answer))
+                    (should (string-search words answer))))
+          (let ((path buffer-file-name))
+            (told "has not answered within" (ask "definition" "symbol" "greet" "path" path "line" 1))
+            (told "refuses to say that (Odd)" (ask "references" "symbol" "greet" "path" path "line" 1))
+            (told "does not answer that (textDocument/documentSymbol)" (ask "symbols" "path" path))
+            (told "does not answer that (workspace/symbol)" (ask "symbols" "query" "greet"))
+            (told "has loaded no definition of nobody" (ask "definition" "symbol" "nobody"))
+            ;; This is what it has said.
+            (should (string-search "knows nothing of that place"
+                                   (car (ask "hover" "path" path "line" 1)))))
+          (told "has loaded no definition of my-unloaded"
+                (ask "definition" "symbol" "my-unloaded" "path" (expand-file-name "b.el"))))
+        (ignore-error jsonrpc-error (kill-buffer))))))
+
 (ert-deftest qwen-companion-tools-test-hover ()
   (qwen-companion-tools-test--with '(("a.txt" "alpha beta\n"))
     (let ((path (expand-file-name "a.txt"))
@@ -621,6 +649,10 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
       (should (equal '("The manual own has nothing like that.")
                      (qwen-companion-tools-test--call
                       "search_docs" "manual" "own" "query" "lion")))
+      ;; Not one that is not there, as that of Emacs Lisp here.
+      (should (equal "Emacs has no manual elisp; it has none that is usual."
+                     (qwen-companion-tools-test--call
+                      "search_docs" "manual" "elisp" "query" "x")))
       (should (string-search "no manual other"
                              (qwen-companion-tools-test--call
                               "search_docs" "manual" "other" "query" "x")))
@@ -640,7 +672,7 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
         ("docs/own~3/animals%2Fzebra.html"
          "<h1>Zebra</h1><p>Stripes.</p><h2 id=\"run\">run</h2><p>Run <b>away</b>.</p>"))
     (let ((Info-directory-list nil))
-      (should (equal "Emacs has no manual own; usual names are elisp, org, info."
+      (should (equal "Emacs has no manual own; it has none that is usual."
                      (qwen-companion-tools-test--call
                       "search_docs" "manual" "own" "query" "zebra"))))
     (let ((devdocs-data-dir (expand-file-name "docs"))
@@ -657,7 +689,7 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
                       "search_docs" "manual" "own" "query" "cat")))
       ;; Nothing outside of the installed manuals is read.
       (dolist (manual '("." ".." "../docs/own~3" "other"))
-        (should (string-search "usual names are elisp, org, info, own~3"
+        (should (string-search "it has own~3"
                                (qwen-companion-tools-test--call
                                 "search_docs" "manual" manual "query" "zebra")))))))
 
