@@ -21,7 +21,7 @@ ALL_ELISP := $(SOURCES) $(wildcard tests/elisp/*.el tests/fuzz/*.el scripts/*.el
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build emacs doctor demo screenshots reports docs test test-busy test-bare test-ert test-python test-e2e test-interop matrix package robust conformance figures fuzz replay bench lint lint-python lint-style lint-elisp format lock clean setup setup-tests
+.PHONY: help build emacs doctor demo screenshots reports docs test test-busy test-bare test-ert test-python test-e2e test-interop matrix package robust conformance servers figures fuzz replay bench lint lint-python lint-style lint-elisp format lock clean setup setup-tests
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,7 +32,7 @@ setup:
 	@scripts/setup
 
 # Newcomers who want a look are not asked for what only these need.
-test test-busy test-ert test-python test-e2e test-interop matrix robust conformance figures fuzz replay bench lint lint-python lint-style lint-elisp screenshots: setup-tests
+test test-busy test-ert test-python test-e2e test-interop matrix robust conformance servers figures fuzz replay bench lint lint-python lint-style lint-elisp screenshots: setup-tests
 setup-tests:
 	@scripts/setup tests
 
@@ -97,6 +97,13 @@ matrix: build ## The tests with each Emacs and Python that can be had; EMACSES='
 
 package: ## The tar file for an archive of packages, in dist/
 	@scripts/package
+
+servers: build ## Compare the tools with what pyright, pylsp and clangd say, by eglot, lsp-mode and etags; installs those it needs into .build
+	@scripts/language-servers
+	@failed=; for emacs in $(EMACS) $(BUILD)/newer-emacs/emacs; do for way in eglot lsp-mode etags; do for server in pyright pylsp clangd; do \
+	  $$emacs -Q --fg-daemon=servers-$$$$ -l scripts/checkout.el -L tests/elisp -L tests/bench -l servers \
+	    --eval "(run-at-time 0.1 nil #'servers-bench \"$$way\" \"$$server\")" 2>&1 | grep '^|' | tee $(BUILD)/servers/row; \
+	  ! grep -q DIFFERS $(BUILD)/servers/row || failed=1; done; done; done; test -z "$$failed"
 
 robust: build ## Attack a backend, with kills, load, strangers, a full disk and a clock that is set, on this machine only; SHARE=0.01 for a short form
 	@$(PYTEST) tests/python/test_robust.py tests/python/test_strangers.py tests/python/test_listening.py --rounds 20 $(ARGS)

@@ -324,7 +324,7 @@ which names no version, and reports on the new text later."
           (qwen-companion-servers--wait-reported wait) (and current now))))
 
 (defun qwen-companion-servers-wait ()
-  "Begin to wait for what the current buffer's server says of its next text.
+  "Begin to wait for the report of the current buffer's server on its next text.
 Return an object for the functions below; nil when there is no server, or
 none whose reports can be seen."
   (when-let* (((qwen-companion-servers-current))

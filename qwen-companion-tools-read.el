@@ -306,7 +306,7 @@ what is looked for."
                 (if (functionp none) (funcall none) none))))))))
 
 (defun qwen-companion-tools-read--later (function)
-  "Return an answer that calls FUNCTION with point where it is now."
+  "Return an answer: a call of FUNCTION with point where it is now."
   (let ((buffer (current-buffer))
         (position (point)))
     (lambda (answer)

@@ -17,9 +17,12 @@
 (require 'qwen-companion-test-helper)
 
 (declare-function eglot-current-server "ext:eglot" ())
-(declare-function jsonrpc-request "jsonrpc" (connection method params &rest args))
+(declare-function jsonrpc-request "jsonrpc" t t)
+(declare-function eglot "ext:eglot" t)
+(declare-function eglot--capabilities "ext:eglot" (server) t)
+(declare-function eglot--guess-contact "ext:eglot" (&optional interactive))
+(declare-function lsp--workspace-server-capabilities "ext:lsp-mode" (workspace) t)
 (declare-function lsp "ext:lsp-mode" (&optional arg))
-(declare-function lsp-deferred "ext:lsp-mode" ())
 (declare-function lsp-register-client "ext:lsp-mode" (client))
 (declare-function lsp-request "ext:lsp-mode" (method params &rest args))
 (declare-function lsp-stdio-connection "ext:lsp-mode" (command &optional test))
@@ -139,8 +142,8 @@ int main(void) {
   "Return non-nil when the server says that it has the capability KEY."
   (let ((value (servers-bench--get
                 (if (bound-and-true-p lsp-managed-mode)
-                    (funcall 'lsp--workspace-server-capabilities (car (lsp-workspaces)))
-                  (slot-value (eglot-current-server) 'capabilities))
+                    (lsp--workspace-server-capabilities (car (lsp-workspaces)))
+                  (eglot--capabilities (eglot-current-server)))
                 key)))
     (and value (not (eq value :json-false)))))
 
@@ -318,7 +321,7 @@ Return (MS . ITEMS), what the model is told."
                 ;; Git would be asked about a project that has no commits.
                 project-find-functions nil)
           (with-current-buffer (find-file-noselect (car names))
-            (apply 'eglot (funcall 'eglot--guess-contact))))
+            (apply #'eglot (eglot--guess-contact))))
       (setq load-path (append (file-expand-wildcards
                                (expand-file-name "servers/usr/share/emacs/site-lisp/elpa-src/*" here))
                               load-path))

@@ -2,8 +2,8 @@
 """A language server that does what a test wants.
 
 Its argument is JSON: `capabilities` beside synchronization; `answers` to methods, none for one that is never answered;
-`reports`, the seconds after which it reports on a text that is opened or changed, the problems only the last time, which
-are its lines with "bad"; `versions`, whether reports name the version of the text.
+`reports`, the seconds after which it reports on a text that is opened or changed, its lines with "bad" only the last
+time; `versions`, whether reports name the version of the text.
 """
 
 from __future__ import annotations
@@ -66,6 +66,8 @@ def handle(message: dict[str, Any]) -> None:
             send({"id": message["id"], "result": None})
         case _ if method in OPTIONS.get("answers", {}):
             send({"id": message["id"], **OPTIONS["answers"][method]})
+        case _:
+            pass
 
 
 while header := sys.stdin.buffer.readline():

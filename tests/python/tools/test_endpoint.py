@@ -327,7 +327,7 @@ def test_tools_are_listed_and_called_before_the_mcp_library_is_there(home: Home,
 class NoEditor:
     """An Emacs that is not there yet."""
 
-    async def call_tool(self, *_: object) -> None:
+    async def call_tool(self, *_args: Any, **_keys: Any) -> None:
         raise AssertionError
 
 
