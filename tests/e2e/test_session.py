@@ -138,7 +138,7 @@ def test_from_one_change_of_a_turn_to_the_next(stage: Stage) -> None:
         hunks = f"*qwen-companion hunks: {path.name}*"
         stage.emacs.wait_until(f"(equal {lisp_string(hunks)} (buffer-name (window-buffer)))")
         stage.screen.wait_for("1 of 1 hunk kept")
-        places.add(stage.emacs.text("(format \"%S\" (window-edges))"))
+        places.add(stage.emacs.text('(format "%S" (window-edges))'))
         assert "*qwen: project*" not in stage.emacs.eval("drawn-selected")
         stage.screen.keys("A")
     assert len(places) == 1

@@ -437,7 +437,7 @@ async def test_the_agent_waits_for_the_first_look_and_for_a_second_at_most(
         (turn,) = await place.until({"a": "modified"})
         scope = ChangeScope(str(project.root), "turn", turn.id, None)
         reply = await place.ask(lambda n: JournalTexts(n, scope, (WantedFile(str(project.root / "a")),)))
-        [texts] = list(reply.texts)
+        [texts] = list(reply.texts or ())
         assert texts.before is not None
         assert texts.before.data == b"a\n"
 
@@ -612,7 +612,7 @@ async def test_requests_about_a_turn(project: Project) -> None:
         assert turn.prompt == ""
         scope = ChangeScope(root, "turn", turn.id, None)
         wanted = (WantedFile(path), WantedFile(f"{root}/b"))
-        texts, missing = list((await place.ask(lambda n: JournalTexts(n, scope, wanted))).texts)
+        texts, missing = list((await place.ask(lambda n: JournalTexts(n, scope, wanted))).texts or ())
         assert missing.error
         assert texts.before is not None
         assert texts.after is not None
@@ -702,7 +702,7 @@ async def test_a_cli_without_hooks_has_turns_by_what_it_writes(
             assert place.turns[turn.id].end is not None
             scope = ChangeScope(str(project.root), "turn", second.id, None)
             reply = await place.ask(lambda n: JournalTexts(n, scope, (WantedFile(str(project.root / "a")),)))
-            [texts] = list(reply.texts)
+            [texts] = list(reply.texts or ())
             assert texts.before is not None
             assert texts.before.data == b"agent\n"
         place.front.set_sessions([], ["mcp"])
