@@ -1188,7 +1188,7 @@ Keys go nowhere meanwhile: in the terminal one could answer unseen."
     (qwen-companion-review-schedule)))
 
 (defun qwen-companion-review-sessions-changed ()
-  "Forget what concerns turns that have ended: a kept style, the wait for more."
+  "Forget the kept style and the wait of each CLI that is in no turn any more."
   (let ((over-p (lambda (session)
                   (memq (qwen-companion-review--activity session)
                         '(nil idle cancelled)))))
