@@ -363,12 +363,12 @@ Refuse the next acceptance if there is a new one."
              "was deleted or renamed after this was proposed, and accepting may make it anew")
     (directory "a directory on disk" "a directory since"
                "has become a directory, which the CLI cannot write"))
-  "What may have become of a file: (KIND SIDE NOTE SENTENCE).
+  "States of a file on disk: a list of (KIND SIDE NOTE SENTENCE).
 SIDE describes the side of it, NOTE warns in a header line, SENTENCE says
 it when the proposal is accepted.")
 
 (defun qwen-companion-review--change-on-disk (proposal)
-  "Return what became of the file of PROPOSAL since it came, given that it changed.
+  "Return the state of PROPOSAL's file, which has changed since it came.
 That is an entry of `qwen-companion-review--changes-on-disk'.  The disk
 side has the text that is in the file now."
   (let ((path (qwen-companion-proposal-path proposal))
@@ -1137,7 +1137,7 @@ the oldest.  With BACK non-nil, go to the one before."
   "Seconds to wait for another proposal of a CLI whose turn has no known end.")
 
 (defun qwen-companion-review--activity (session)
-  "Return what the CLI of SESSION, an id, does; `unknown', or nil when it has gone."
+  "Return the activity of the CLI of SESSION, an id; nil when it has gone."
   (when-let* ((session (qwen-companion-backend-session session)))
     (or (qwen-companion-cli-state-activity (qwen-companion-session-state session))
         'unknown)))

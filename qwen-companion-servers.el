@@ -72,12 +72,12 @@ That is an object to compare with `equal'."
   (and (fboundp 'eglot-managed-p) (eglot-managed-p)))
 
 (defun qwen-companion-servers-name ()
-  "Return what to call the language server of the current buffer."
+  "Return the name of the language server of the current buffer."
   (format "The language server for %s"
           (string-remove-suffix "-mode" (symbol-name major-mode))))
 
 (defun qwen-companion-servers-get (object key)
-  "Return what OBJECT, of a server's JSON, has at KEY, a keyword."
+  "Return the value at KEY, a keyword, of OBJECT, a server's JSON."
   (if (hash-table-p object)
       (gethash (substring (symbol-name key) 1) object)
     (plist-get object key)))
@@ -104,7 +104,7 @@ Eglot would do that half a second after a change, lsp-mode a second."
     (:textDocument/hover . :hoverProvider)
     (:textDocument/documentSymbol . :documentSymbolProvider)
     (:workspace/symbol . :workspaceSymbolProvider))
-  "What a server that can answer a question says of itself.")
+  "Capabilities of servers by the question that they answer.")
 
 (defun qwen-companion-servers--capable-p (method)
   "Return non-nil when the server of the current buffer can answer METHOD."
@@ -206,7 +206,7 @@ machine."
   "Names of the kinds of symbols, from 1.")
 
 (defun qwen-companion-servers-kind (symbol)
-  "Return what kind of thing SYMBOL, of a server's JSON, is, in words."
+  "Return the kind of SYMBOL, a server's JSON, in words."
   (let ((kind (qwen-companion-servers-get symbol :kind)))
     (if (and (integerp kind) (<= 1 kind (length qwen-companion-servers--kinds)))
         (aref qwen-companion-servers--kinds (1- kind))
@@ -221,7 +221,7 @@ The first is the least; the other is for a server that is not known yet.")
 (cl-defstruct (qwen-companion-servers--watch
                (:constructor qwen-companion-servers--make-watch)
                (:copier nil))
-  "What is known of a server by its reports.
+  "The reports of a server so far.
 VERSIONED is non-nil when it has said which text a report is about.  PAUSE
 is the longest time between two reports on one text, in seconds, nil when
 that was never measured.  WAITS are those that are on, by files."

@@ -268,7 +268,7 @@ there is no answer."
        (user-error (funcall finish result))))))
 
 (defun qwen-companion-tools-read--none (backend what)
-  "Return what to say when BACKEND of xref knows no WHAT.
+  "Return the text for the answer that BACKEND of xref knows no WHAT.
 That is a string, or a function that signals it where the answer is no
 proof that there is none."
   (pcase backend
@@ -347,7 +347,7 @@ with itself and NAME.  WHAT says what is looked for."
                 (funcall finish (if (functionp places) places (lambda () places)))))))))))
 
 (defun qwen-companion-tools-read--together (answers)
-  "Return what ANSWERS, functions that return or signal one, say together.
+  "Return one text for ANSWERS, functions that return or signal one each.
 Signal a `user-error' when none of them says anything."
   (let (places said failed)
     (dolist (answer answers)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What CLIs change that only answer one prompt, `qwen -p`, with our hooks and without, alone and beside another."""
+"""Changes by CLIs that answer one prompt, `qwen -p`: with our hooks and without, alone and beside another."""
 
 from __future__ import annotations
 

@@ -431,7 +431,7 @@ A text that is nil removes the line."
   (set-window-point nil (point)))
 
 (ert-deftest qwen-companion-changes-test-news-leave-the-region-on-its-lines ()
-  "What is undone by its key is what was marked, whatever came above or within."
+  "The undo key undoes the marked lines only, whatever came above or within."
   (qwen-companion-changes-test--with-hunks
     (let ((transient-mark-mode t))
       (qwen-companion-changes-test-goto "Prompt of one")
@@ -696,7 +696,7 @@ A text that is nil removes the line."
 ;;; A turn of many files
 
 (defun qwen-companion-changes-test--undo-turn (heading)
-  "Undo the turn whose HEADING has this text by its key, and return the messages."
+  "Undo the turn with HEADING by the undo key, and return the messages."
   (qwen-companion-changes-test-settle)
   (qwen-companion-changes-test-goto heading)
   (cl-letf (((symbol-function 'y-or-n-p) #'always))

@@ -247,7 +247,7 @@ of the broken file."
     (revert-buffer t t t)))
 
 (ert-deftest qwen-companion-diagnostics-test-servers-that-report-in-steps ()
-  "A revert closes the file, which ends what was reported on it, and opens it.
+  "A revert closes the file, which ends the reports on it, and opens it again.
 What the server says of the new text comes after that, perhaps in steps."
   (skip-unless (qwen-companion-test-load 'eglot))
   (dolist (options '((:versions t :reports [0.1])

@@ -752,8 +752,8 @@ that of the unified review."
         (qwen-companion-diff-accept proposal)
         (should (equal '((accepted "two\n")) (qwen-companion-proposal-test--outcomes)))))))
 
-(ert-deftest qwen-companion-proposal-test-what-became-of-the-file ()
-  "Deleted, a directory, or what is proposed already: each in its own words."
+(ert-deftest qwen-companion-proposal-test-states-of-the-file-on-disk ()
+  "Deleted, a directory, or already as proposed: each in its own words."
   (pcase-dolist (`(,change ,note ,side ,refusal)
                  (list (list (lambda () (delete-file "a.txt"))
                              "deleted since" "not on disk any more"

@@ -497,7 +497,7 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
         ;; Eglot ends a server also when it is too busy to answer in time.
         (ignore-error jsonrpc-error (kill-buffer))))))
 
-(ert-deftest qwen-companion-tools-test-what-a-server-cannot-say-is-not-called-nothing ()
+(ert-deftest qwen-companion-tools-test-a-server-without-an-answer-is-not-one-that-found-nothing ()
   (skip-unless (qwen-companion-test-load 'eglot))
   (let ((qwen-companion-servers--wait 0.2))
     (qwen-companion-tools-test--with '(("a.py" "greet(1)\n") ("b.el" "(my-unloaded)\n"))

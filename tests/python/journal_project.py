@@ -139,7 +139,7 @@ class Project:
         return None if side is None else side.data
 
     def notes(self, turn: int) -> tuple[str, ...]:
-        """Return what the user is told with `turn`."""
+        """Return the notes of `turn`."""
         summary = self.record.summary(turn)
         return () if summary is None else summary.turn.notes
 

@@ -36,7 +36,7 @@ CHECKOUT = Path(__file__).parents[2]
 EMACS = os.environ.get("EMACS") or "emacs"
 
 LATE = "took too long"
-"""In the note of a turn of which the journal says itself that something may be missing."""
+"""In the note of a turn that may be incomplete by the journal's own word."""
 
 # --- Trees on the disk ---
 
@@ -194,7 +194,7 @@ def merged(after: Entry, now: Entry, before: Entry) -> Entry | None:
 
 
 def allowed(before: Entry | None, after: Entry | None, now: Entry | None) -> set[Entry | None]:
-    """Return what may be at a path that was `before` and `after` a turn and is `now` there, once the turn is undone."""
+    """Return the states allowed after an undo at a path that was `before` and `after` the turn and is `now` there."""
     if before == after:
         return {now}
     if now in (after, before):
@@ -274,7 +274,7 @@ def lisp(value: str | bool | None) -> str:
 
 
 class Agent:
-    """A CLI of which this process says what it does."""
+    """A CLI that is scripted by this process."""
 
     def __init__(self, root: Path, environ: Mapping[str, str], layer: str, port: int, token: str) -> None:
         self._process = subprocess.Popen(
@@ -323,7 +323,7 @@ class Agent:
 
 
 class Action(NamedTuple):
-    """What a tool does: write `data` to the file `path`, or without one, run `command`."""
+    """A call of a tool: write `data` to the file `path`, or without one, run `command`."""
 
     command: str = ""
     path: str | None = None
@@ -917,7 +917,7 @@ class Undo:
         return {line for data in texts for line in re.findall(rb"user \d+", data)}
 
     def _good(self, name: bytes, scope: set[bytes] | None, lenient: set[bytes]) -> set[Entry | None]:
-        """Return what may be at `name` now."""
+        """Return the states allowed at `name` now."""
         before, after = self.before.files.get(name), self.after.files.get(name)
         now = self.files.get(name)
         if scope is not None and name not in scope:
@@ -939,7 +939,7 @@ class Undo:
         return after._replace(data=bytes(right.put(self.place, left.places[self.place])))
 
     def _moved(self, name: bytes) -> set[Entry | None]:
-        """Return what may be at `name` if the turn moved a file from or to it that was changed since."""
+        """Return the states allowed at `name` if the turn moved a file from or to it that was changed since."""
         gone, new = self.turn.gone_and_new()[:: 1 if self.key == "k" else -1]
         if name in new:
             return {None}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A CLI of which a test says what it does: it connects, calls its hooks, writes files and runs commands.
+"""A CLI scripted by a test: it connects, calls its hooks, writes files and runs commands.
 
     python scripted_agent.py LAYER PORT TOKEN
 

@@ -371,7 +371,7 @@ class Stream:
 
 
 async def nothing_recorded(_directory: str, _paths: Collection[str]) -> bool:
-    """What the doors ask the journal."""
+    """The journal as the doors ask it."""
     return False
 
 

@@ -93,7 +93,9 @@ def install(package: Path, target: Path, before: list[str], program: str = EMACS
     variables = {"PACKAGES": str(target), "TAR": str(package), "CHECKOUT": str(CHECKOUT), "HOME": str(target)}
     said = emacs([*before, "--eval", INSTALL, "--eval", USE], variables, program)
     assert "mode nil\nlock t\n" in said
-    assert not re.search("warning|error", said, re.IGNORECASE), said
+    # A slow Emacs names the files it extracts, errors.py among them.
+    told = [line for line in said.splitlines() if not line.startswith("Extracting...")]
+    assert not [line for line in told if re.search("warning|error", line, re.IGNORECASE)], said
 
 
 def test_without_epc_it_says_what_to_do() -> None:

@@ -22,7 +22,7 @@ _MAX_FILES = 200
 
 
 class UnclearError(Exception):
-    """What a command does cannot be told."""
+    """The effect of a command is unknown."""
 
 
 # --- The parts of a command ---
@@ -42,7 +42,7 @@ _TOKEN = re.compile(
 )
 _PIECE = re.compile(r"""'([^']*)'|"([^"]*)"|([^'"]+)""")
 _EXPANDED = re.compile(r"[$`\\]")
-"""What the shell replaces in a document whose mark is not quoted."""
+"""Matches text that the shell replaces in a document with an unquoted mark."""
 
 
 @frozen

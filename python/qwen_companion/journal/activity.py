@@ -39,14 +39,14 @@ _HAS_PROC = os.path.exists("/proc/self/schedstat")
 
 @frozen
 class Probe:
-    """What to look at: how much process `pid` writes, or with `below` whether processes that it has started run."""
+    """The bytes that process `pid` writes, or with `below`, whether the processes that it has started run."""
 
     pid: int
     below: bool = False
 
 
 class Activity:
-    """What certain processes had done at certain times, looked at every `SAMPLE_S` and when there is news."""
+    """Samples of the work of certain processes, taken every `SAMPLE_S` and when there is news."""
 
     def __init__(self) -> None:
         """Begin with no process."""

@@ -127,7 +127,7 @@ class Baseline:
         Where such a file has the bytes again that the index knows, git takes it for unchanged within the second.
         """
         self._seen: set[bytes] = set()
-        """Files of which it is known, since the last look, what they were or that they were not there."""
+        """Files whose state before is known since the last look, also that they were not there."""
         self._moved: set[int] = set()
         """Inodes, as git has them, of recorded files that are not at their places any more."""
         self._new: set[bytes] = set()

@@ -439,7 +439,7 @@ class Index:
         return self._call([*self._settings, *place, *command], cwd=self.top, data=raw)
 
     def _stored(self, *command: str | bytes, raw: bytes = b"") -> bytes:
-        """Return what git says of the index and of objects; the work tree need not be there."""
+        """Run git on the index or on objects, and return its output; the work tree need not be there."""
         place = [f"--git-dir={self.directory}", f"--work-tree={self.directory}"]
         return self._call([*place, *command], cwd=self.directory, data=raw)
 

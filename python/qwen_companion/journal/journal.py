@@ -474,7 +474,7 @@ class Journal:
         return running
 
     def _suspects_before(self, root: _Root, newcomers: Collection[str]) -> Sequence[_Worker]:
-        """Return who may have changed what has not been looked at yet, before sessions came that may write from now."""
+        """Return the workers that may have made the changes not yet looked at, before new sessions may write."""
         going = [
             (session, running)
             for session, running in root.running.items()
@@ -675,7 +675,7 @@ class Journal:
     # --- What agents do of which no hook tells ---
 
     async def set_silent(self, sessions: Sequence[KnownSession], arriving: Sequence[KnownSession] = ()) -> None:
-        """Take the `sessions` whose CLIs call no hooks, and those of which that is unknown yet.
+        """Take the `sessions` whose CLIs call no hooks, and those that may still call some.
 
         The process of each is known, and where it works.
         """
@@ -885,7 +885,7 @@ class Journal:
         await done.wait()
 
     def _suspects(self, root: _Root, news: _News) -> Sequence[_Worker]:
-        """Return who may have caused `news`, the likeliest first."""
+        """Return the workers that may have caused `news`, the likeliest first."""
         workers = self._workers(root)
         if any(worker.runs_tool for worker in workers):
             workers = self._at_work(root)

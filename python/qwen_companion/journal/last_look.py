@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What was left out of the record at the last look at a root; where it is found later, it is not new.
+"""Files left out of the record at the last look at a root: where one is found later, it is not new.
 
 That a file is found for the first time does not show that somebody has made it since: rules may have hidden it, it may
 have been too large, or it was renamed from such a place.
@@ -58,7 +58,7 @@ class LastLook:
 
 
 def load_last_look(file: str) -> LastLook | None:
-    """Return what is kept in `file`, None where that is nothing."""
+    """Return the last look that is kept in `file`, None for none."""
     with suppress(OSError, ValueError, TypeError, AttributeError):
         with open(file, "rb") as kept:
             top, repositories, hidden = json.load(kept)

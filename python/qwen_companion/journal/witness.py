@@ -26,7 +26,7 @@ class Suspect(Protocol):
 
     @property
     def probe(self) -> Probe | None:
-        """Return what to look at, None for a process that is not known."""
+        """Return the process to look at, None for an unknown one."""
         ...
 
     @property
@@ -101,7 +101,7 @@ class Witness(Generic[S]):
         return found
 
     def take(self, path: bytes) -> Sequence[S]:
-        """Return who may have changed `path`, and forget it; those of its directory, or nobody, where it is unknown."""
+        """Return the agents that may have changed `path`, or else its directory, and forget it; none if both are unknown."""
         found = self._found.pop(path, None)
         while found is None and path != os.path.dirname(path):
             path = os.path.dirname(path)
