@@ -101,7 +101,7 @@ class Witness(Generic[S]):
         return found
 
     def take(self, path: bytes) -> Sequence[S]:
-        """Return the agents that may have changed `path`, or else its directory, and forget it; none if both are unknown."""
+        """Return the agents that may have changed `path`, or else its directory, and forget it."""
         found = self._found.pop(path, None)
         while found is None and path != os.path.dirname(path):
             path = os.path.dirname(path)
