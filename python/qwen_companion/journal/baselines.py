@@ -322,12 +322,14 @@ class Baseline:
     def _take_over(self, scope: str) -> None:
         """Let the repository around `scope`, which is none any more or is ignored, go on with its files."""
         index = self._open(scope)
-        files = {index.prefix + path: version for path, version in index.entries()}
-        new = {name: version for name, version in files.items() if self._store.current(name, _UNKNOWN) is _UNKNOWN}
-        lacking = self._store.lacking(version.digest for version in new.values())
+        files = {
+            (name := index.prefix + path): self._store.current(name, version) for path, version in index.entries()
+        }
+        # Also of files whose mode alone was recorded.
+        lacking = self._store.lacking(version.digest for version in files.values() if version is not None)
         for start in range(0, len(lacking), _CHUNK):
             self._store.put(index.blobs(lacking[start : start + _CHUNK]).items())
-        self._store.set_current(new.items())
+        self._store.set_current(files.items())
         self._moved |= index.moved()
         if self._observed is not None:
             self._observed.update(files)
