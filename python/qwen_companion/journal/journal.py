@@ -194,6 +194,10 @@ class _Root:
         self.failed = False
         """Whether the last look at the files could not be recorded; it is repeated."""
         self.running: dict[str, _Running] = {}
+        self.ending: list[tuple[str, _Running]] = []
+        """Turns that have ended, with their sessions, while not all that they have changed has been looked at."""
+        self.coming: set[str] = set()
+        """Silent CLIs, by their keys, while what was changed before they came has not been looked at."""
         self.calls: dict[str, _Call] = {}
         self.reserved: Counter[bytes] = Counter()
         self.told: dict[int, Summary] = {}
@@ -647,14 +651,18 @@ class Journal:
         root.stirred.set()
         if running is None:
             return
+        # A look that has begun may find changes of it.
+        ending = (session, running)
+        root.ending.append(ending)
 
         def end() -> None:
-            number = running.number
-            if number is None:
-                return
-            if not root.commands_of_others(session):
-                self._scan(root, lambda: [_Worker(session, DISK, running)])
-            self._finish(root, number, time)
+            try:
+                if running.number is not None:
+                    if not root.commands_of_others(session):
+                        self._scan(root, lambda: [_Worker(session, DISK, running)])
+                    self._finish(root, running.number, time)
+            finally:
+                root.ending.remove(ending)
 
         root.do(end)
 
@@ -703,16 +711,20 @@ class Journal:
         if not silent and not arriving:
             return
         newcomers = {_key_of(cli.peer) for cli in (*silent, *arriving)}
+        root.coming |= newcomers
 
         def look() -> None:
             # Without an earlier look nobody knows what a file was before.
             waiting = arriving if root.record.has_baseline else ()
-            self._scan(
-                root,
-                lambda: self._suspects_before(root, newcomers),
-                silent,
-                lambda path: any(changed_since(path, cli.since) for cli in waiting),
-            )
+            try:
+                self._scan(
+                    root,
+                    lambda: self._suspects_before(root, newcomers),
+                    silent,
+                    lambda path: any(changed_since(path, cli.since) for cli in waiting),
+                )
+            finally:
+                root.coming -= newcomers
 
         root.do(look)
         root.stirred.set()
@@ -830,8 +842,9 @@ class Journal:
         found += [
             _Worker(key, DISK, root.running.get(key), Probe(cli.peer.pid), cli=cli)
             for key, cli in self._silent_in(root)
+            if key not in root.coming
             # One without a terminal is the agent of that chat, of which the daemon tells more.
-            if not has_chat or last_input(cli.peer.pid) is not None
+            and (not has_chat or last_input(cli.peer.pid) is not None)
         ]
         for session, running in root.running.items():
             work = self._chats.get(session)
@@ -842,6 +855,7 @@ class Journal:
                 ]
             elif running.row.pid is not None and session not in self._silent:
                 found.append(_Worker(session, DISK, running, Probe(running.row.pid)))
+        found += [_Worker(session, DISK, running) for session, running in [*root.ending]]
         return found
 
     def _at_work(self, root: _Root) -> list[_Worker]:

@@ -56,7 +56,7 @@ from qwen_companion.emacs.messages import (
 )
 from qwen_companion.journal.activity import GRACE_S, Activity, Probe, last_input, may_have_acted
 from qwen_companion.journal.journal import Journal
-from qwen_companion.journal.record import Cause, Record
+from qwen_companion.journal.record import Cause, Chooser, Record
 from qwen_companion.journal.store import StoreError
 from qwen_companion.processes import start_of
 from support import TIMEOUT_S
@@ -968,6 +968,38 @@ async def test_what_was_written_just_before_another_agent_came_is_that_of_the_tu
             else:
                 place.front.take_chat(ChatWork("another", str(project.root), "Qwen Code", None, ""))
             await until_more(calls, "scan", before)
+            (turn,) = await place.until({"a": "modified"})
+            assert turn.prompt == "Fix it"
+
+
+@pytest.mark.parametrize("change", ["end", "cli"])
+async def test_what_a_look_finds_that_began_before_the_agents_changed_is_that_of_the_turn_that_went_on(
+    project: Project, calls: list[str], monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    project.commit(a=b"a\n")
+    looks, may_go_on = threading.Event(), threading.Event()
+    with SilentCli(project.root) as cli:
+        async with site(project) as place:
+            agent = Agent(place.front, project)
+            await agent.prompt("Fix it")
+            await until_more(calls, "begin", 0)
+            await place.until_watched(project)
+            scan = Record.scan
+
+            def wait_and_scan(record: Record, choose: Chooser, skip: Callable[[bytes], bool]) -> bool:
+                looks.set()
+                may_go_on.wait(TIMEOUT_S)
+                return scan(record, choose, skip)
+
+            monkeypatch.setattr(Record, "scan", wait_and_scan)
+            project.write("a", b"agent\n")
+            await to_thread.run_sync(looks.wait, TIMEOUT_S)
+            if change == "end":
+                await agent.report("Stop")
+            else:
+                place.front.set_sessions([cli.state])
+                await anyio.wait_all_tasks_blocked()
+            may_go_on.set()
             (turn,) = await place.until({"a": "modified"})
             assert turn.prompt == "Fix it"
 
