@@ -29,7 +29,7 @@ from qwen_companion.journal.git import GitError, Index, Listing, Repository, fin
 from qwen_companion.journal.last_look import LastLook, clock_ns, inode_of_older, load_last_look
 from qwen_companion.journal.rules import RecordRules
 from qwen_companion.journal.store import Store
-from qwen_companion.journal.versions import LINK, MAX_FILE_BYTES, Loaded, TooLargeError, Version, load, mode_of
+from qwen_companion.journal.versions import LINK, MAX_FILE_BYTES, Loaded, TooLargeError, Version, git_mode, load, mode_of
 
 MAX_FILES = 100_000
 MAX_TOTAL_BYTES = 1024 * 1024 * 1024
@@ -510,7 +510,7 @@ class Baseline:
     def _compare(self, look: Look, found: Found) -> None:
         """Add the changes in `look` to `found`, and take its files into the index."""
         index, paths = look.index, look.paths
-        there: list[bytes] = []
+        there: dict[bytes, Version] = {}
         gone: list[bytes] = []
         for start in range(0, len(paths), _CHUNK):
             loaded: list[Loaded] = []
@@ -527,7 +527,10 @@ class Baseline:
                         found.leave_out(name, error)
                     found.hidden.add(name)
                     continue
-                (gone if item is None else there).append(path)
+                if item is None:
+                    gone.append(path)
+                else:
+                    there[path] = replace(item.version, mode=git_mode(item.version.mode))
                 change = Change(name, before, None if item is None else item.version)
                 if change.before != change.after:
                     change = replace(change, known=self._is_known(name, before))
@@ -541,10 +544,12 @@ class Baseline:
             found.changes += [change for change in changes if change.known]
         start = time.time()
         # Last: files that the index takes for unchanged are not read again.
-        index.update(there)
+        index.update(list(there))
         index.drop(gone)
-        if self._observed:
+        if self._observed is not None:
             self._observed.difference_update(index.prefix + path for path in paths)
+            # Written or deleted since they were read here: the index knows what is not recorded.
+            self._observed.update(index.prefix + path for path in index.differing(there))
         for change in found.changes:
             with suppress(OSError):
                 self._note_if_new(change.path, os.lstat(change.path), start)

@@ -11,7 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -513,6 +513,34 @@ def test_many_files_in_one_command(project: Project) -> None:
     project.scan(turn)
     assert len(project.files(turn)) == 1200
     assert project.before("d1/f8", turn) == b"line\n" * 3 + b"8\n"
+
+
+@pytest.mark.parametrize("what", ["written", "deleted"])
+def test_a_file_that_changes_after_a_look_has_read_it_is_recorded_by_the_next(
+    any_project: Project, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    project = any_project
+    project.write("a", b"one\n")
+    turn = project.begin()
+    update = Index.update
+
+    def change_and_update(index: Index, paths: Sequence[bytes]) -> None:
+        if what == "written":
+            project.write("new", b"three\n")
+        else:
+            (project.root / "new").unlink()
+        update(index, paths)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Index, "update", change_and_update)
+        project.write("new", b"two\n")
+        project.scan(turn)
+    project.scan(turn)
+    assert project.kinds(turn) == ({"new": "added"} if what == "written" else {})
+    if what == "written":
+        after = project.net("new", turn).after
+        assert after is not None
+        assert after.data == b"three\n"
 
 
 def test_a_large_file_is_recorded_and_one_too_large_is_told(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
