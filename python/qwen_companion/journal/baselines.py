@@ -29,7 +29,16 @@ from qwen_companion.journal.git import GitError, Index, Listing, Repository, fin
 from qwen_companion.journal.last_look import LastLook, clock_ns, inode_of_older, load_last_look
 from qwen_companion.journal.rules import RecordRules
 from qwen_companion.journal.store import Store
-from qwen_companion.journal.versions import LINK, MAX_FILE_BYTES, Loaded, TooLargeError, Version, git_mode, load, mode_of
+from qwen_companion.journal.versions import (
+    LINK,
+    MAX_FILE_BYTES,
+    Loaded,
+    TooLargeError,
+    Version,
+    git_mode,
+    load,
+    mode_of,
+)
 
 MAX_FILES = 100_000
 MAX_TOTAL_BYTES = 1024 * 1024 * 1024
@@ -322,9 +331,7 @@ class Baseline:
     def _take_over(self, scope: str) -> None:
         """Let the repository around `scope`, which is none any more or is ignored, go on with its files."""
         index = self._open(scope)
-        files = {
-            (name := index.prefix + path): self._store.current(name, version) for path, version in index.entries()
-        }
+        files = {(name := index.prefix + path): self._store.current(name, version) for path, version in index.entries()}
         # Also of files whose mode alone was recorded.
         lacking = self._store.lacking(version.digest for version in files.values() if version is not None)
         for start in range(0, len(lacking), _CHUNK):
@@ -544,15 +551,20 @@ class Baseline:
             found.changes += [change for change in changes if change.known]
         start = time.time()
         # Last: files that the index takes for unchanged are not read again.
-        index.update(list(there))
-        index.drop(gone)
-        if self._observed is not None:
-            self._observed.difference_update(index.prefix + path for path in paths)
-            # Written or deleted since they were read here: the index knows what is not recorded.
-            self._observed.update(index.prefix + path for path in index.differing(there))
+        self._take_in(look, there, gone)
         for change in found.changes:
             with suppress(OSError):
                 self._note_if_new(change.path, os.lstat(change.path), start)
+
+    def _take_in(self, look: Look, there: Mapping[bytes, Version], gone: Sequence[bytes]) -> None:
+        """Take the files of `look` into its index: those `there`, with git's modes, and those `gone`."""
+        index = look.index
+        index.update(list(there))
+        index.drop(gone)
+        if self._observed is not None:
+            self._observed.difference_update(index.prefix + path for path in look.paths)
+            # Written or deleted since they were read here: the index knows what is not recorded.
+            self._observed.update(index.prefix + path for path in index.differing(there))
 
     def load(self, name: bytes, algorithm: str = "") -> Loaded | None:
         """Return the file `name`, with a digest by `algorithm` or that of the root; None also for one behind a link.
