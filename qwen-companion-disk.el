@@ -353,6 +353,18 @@ PLAIN is TEXT with LF line ends.  A long file need not be read then."
       (insert-file-contents-literally path)
       (buffer-string))))
 
+(defun qwen-companion-disk-last-bytes (path count)
+  "Return the last COUNT bytes of the file PATH, a unibyte string.
+Return nil when it has fewer, or cannot be read."
+  (let ((file-name-handler-alist nil)
+        (size (or (qwen-companion-disk--size path) 0)))
+    (when (>= size count)
+      (with-temp-buffer
+        (set-buffer-multibyte nil)
+        (ignore-error file-error
+          (insert-file-contents-literally path nil (- size count) size)
+          (buffer-string))))))
+
 (defun qwen-companion-disk--encoded-p (text coding line-end bytes)
   "Return non-nil when BYTES are TEXT in CODING.
 LINE-END is how its lines end: `unix' or `dos'."
@@ -420,8 +432,8 @@ BYTES that is not, or that announces it."
   "Most events of a directory that are taken at a time.
 More, as a branch switch makes, cost more than looking at the files.")
 
-(defconst qwen-companion-disk--idle-writer 1.5
-  "Seconds without an event after which an open file counts as written.")
+(defconst qwen-companion-disk-idle-writer 1.5
+  "Seconds without a write after which a file counts as written.")
 
 (defconst qwen-companion-disk--poll-intervals '(0.5 . 5)
   "Seconds between two polls of a directory that is not watched.
@@ -497,16 +509,18 @@ exist.  End the watch with `qwen-companion-disk-unwatch'."
                 (gethash name qwen-companion-disk--directories)))
              (qwen-companion-disk-watch-directories watch)))
 
+(defun qwen-companion-disk-open-p (watch)
+  "Return non-nil when a program has written the file of WATCH and not closed it.
+That is known with inotify only."
+  (gethash (qwen-companion-disk-watch-file watch) qwen-companion-disk--open-files))
+
 (defun qwen-companion-disk-being-written-p (watch)
   "Return non-nil while a program is writing the file of WATCH.
 That is until it closes the file or has not written for a while; it is
 known with inotify only."
-  (let* ((file (qwen-companion-disk-watch-file watch))
-         (time (gethash file qwen-companion-disk--open-files)))
-    (and time
-         ;; The clock may have been set back since.
-         (or (< (abs (- (float-time) time)) qwen-companion-disk--idle-writer)
-             (ignore (remhash file qwen-companion-disk--open-files))))))
+  (when-let* ((time (qwen-companion-disk-open-p watch)))
+    ;; The clock may have been set back since.
+    (< (abs (- (float-time) time)) qwen-companion-disk-idle-writer)))
 
 (defun qwen-companion-disk-new-name (watch)
   "Return the new name of the file of WATCH, nil unless it was renamed."

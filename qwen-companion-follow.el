@@ -79,6 +79,10 @@ program.  With nil, they follow the proposals that you accept only."
 (defconst qwen-companion-follow--writer-patience 10
   "Seconds to wait for a program that keeps a file open for writing.")
 
+(defconst qwen-companion-follow--glance-seconds 1
+  "Seconds between two glances at the stamps of the followed files.
+No event tells of a write to a file that is mapped into memory.")
+
 (defconst qwen-companion-follow--save-wait 0.5
   "Seconds that saving waits for edits.")
 
@@ -99,9 +103,11 @@ that of the file while all writes are followed.  MARK is what the mode
 line says: `deleted', `changed', or the new name of a file that was
 renamed.  REFUSAL is the reason to refuse the save in progress, or nil.
 TIMER looks again at a file that is being written since SINCE, a time in
-seconds.  HELD is non-nil when what is on disk waits until conflicts are
-resolved."
-  base time stamp racy request expected watch mark refusal timer since held)
+seconds; CUT is non-nil when it was seen without most of its text in that
+time.  GLANCED is the stamp at the last glance that found a change.  HELD
+is non-nil when what is on disk waits until conflicts are resolved."
+  base time stamp racy request expected watch mark refusal timer since cut
+  glanced held)
 
 (cl-defstruct (qwen-companion-follow--request (:copier nil))
   "Edits that are being computed.
@@ -161,6 +167,11 @@ A file of the same size and time that has replaced it is read again."
 (defvar qwen-companion-follow--search nil
   "The process that searches for a deleted file under its new name, or nil.")
 
+(defvar qwen-companion-follow--glance-timer nil
+  "Timer of the next glance, nil while writes are not followed.")
+(defvar qwen-companion-follow--unglanced nil
+  "The buffers whose files the next glance is at.")
+
 (defvar qwen-companion-follow--roots '(nil)
   "The published roots, and their true names as directories.")
 
@@ -209,6 +220,8 @@ A file of the same size and time that has replaced it is read again."
              buffer-file-name
              (lambda () (qwen-companion-follow--enqueue (list buffer)))
              (lambda () (qwen-companion-follow--expect-change buffer))))
+      (unless qwen-companion-follow--glance-timer
+        (qwen-companion-follow--glance-later qwen-companion-follow--glance-seconds))
       (qwen-companion-follow--find-base))))
 
 (defun qwen-companion-follow--unwatch ()
@@ -225,7 +238,7 @@ Do nothing if the file has changed since it was visited."
     (when (and (buffer-modified-p)
                (not (qwen-companion-follow--link-base link))
                (verify-visited-file-modtime)
-               (not (qwen-companion-follow--unsupported-p)))
+               (not (qwen-companion-follow--obstacle)))
       (when-let* ((request (qwen-companion-follow--read)))
         (with-current-buffer (qwen-companion-follow--request-source request)
           (setf (qwen-companion-follow--link-base link)
@@ -293,6 +306,45 @@ Otherwise a key would ask whether to edit it before it is synchronised."
    ((qwen-companion-follow--room-p)
     (qwen-companion-follow--go-on))))
 
+(defun qwen-companion-follow--glance-later (seconds)
+  "Glance at the followed files in SECONDS."
+  (setq qwen-companion-follow--glance-timer
+        (run-at-time seconds nil #'qwen-companion-follow--glance)))
+
+(defun qwen-companion-follow--glance ()
+  "Enqueue the buffers whose files have changed without an event."
+  (setq qwen-companion-follow--glance-timer nil)
+  (let ((end (+ (float-time) qwen-companion-follow--slice))
+        (buffers (or qwen-companion-follow--unglanced
+                     (cl-remove-if-not #'buffer-file-name (buffer-list)))))
+    (while (and buffers (< (float-time) end))
+      (let ((buffer (pop buffers)))
+        (when (buffer-live-p buffer)
+          (with-current-buffer buffer
+            (qwen-companion-follow--glance-here)))))
+    (setq qwen-companion-follow--unglanced buffers)
+    (when (qwen-companion-follow--active-p)
+      (qwen-companion-follow--glance-later
+       (if buffers
+           qwen-companion-follow--pause
+         qwen-companion-follow--glance-seconds)))))
+
+(defun qwen-companion-follow--glance-here ()
+  "Enqueue the current buffer if its file has changed since the last glance.
+So is one to be followed of which no hook has told, as of one with bytes."
+  (let* ((link qwen-companion-follow--link)
+         (stamp (and link
+                     (qwen-companion-follow--link-watch link)
+                     (not (qwen-companion-follow--pending-p link))
+                     (qwen-companion-disk-stamp buffer-file-name))))
+    (when (if link
+              (not (member stamp (list nil (qwen-companion-follow--link-stamp link)
+                                       (qwen-companion-follow--link-glanced link))))
+            (qwen-companion-follow--wanted-p))
+      (when link
+        (setf (qwen-companion-follow--link-glanced link) stamp))
+      (qwen-companion-follow--enqueue (list (current-buffer))))))
+
 (defun qwen-companion-follow--room-p ()
   "Return non-nil when another request may be made."
   (< (length qwen-companion-follow--requests)
@@ -347,11 +399,11 @@ Otherwise a key would ask whether to edit it before it is synchronised."
       (qwen-companion-follow--enqueue-other-names)
       (if (qwen-companion-follow--being-written-p)
           (qwen-companion-follow--look-again)
-        (setf (qwen-companion-follow--link-since link) nil)
-        (let ((request (and (not (qwen-companion-follow--unsupported-p))
-                            (qwen-companion-follow--read))))
+        (qwen-companion-follow--forget-writer)
+        (let* ((obstacle (qwen-companion-follow--obstacle))
+               (request (and (not obstacle) (qwen-companion-follow--read))))
           (cond
-           ((not request) (qwen-companion-follow--give-up))
+           ((not request) (qwen-companion-follow--give-up obstacle))
            ((equal stamp (qwen-companion-disk-stamp buffer-file-name))
             (qwen-companion-follow--compare request))
            (t
@@ -369,7 +421,52 @@ Return nil after `qwen-companion-follow--writer-patience' seconds anyway."
         (and (< waited qwen-companion-follow--writer-patience)
              (when-let* ((watch (qwen-companion-follow--link-watch
                                  qwen-companion-follow--link)))
-               (qwen-companion-disk-being-written-p watch))))))
+               (or (qwen-companion-disk-being-written-p watch)
+                   (and (qwen-companion-follow--cut-p)
+                        (or (qwen-companion-disk-open-p watch)
+                            (qwen-companion-follow--just-written-p)))))))))
+
+(defun qwen-companion-follow--cut-p ()
+  "Return non-nil when the file of the current buffer lacks most of its text.
+A program may have emptied it to write it anew, at once or piece by piece:
+so it is, once cut off, until it ends as it did.  A file that has replaced
+it is complete, and what an accepted proposal writes is known."
+  (let* ((link qwen-companion-follow--link)
+         (old (qwen-companion-follow--link-stamp link))
+         (new (qwen-companion-disk-stamp buffer-file-name)))
+    (unless (qwen-companion-follow--link-cut link)
+      (setf (qwen-companion-follow--link-cut link)
+            (and old new
+                 (not (qwen-companion-follow--link-expected link))
+                 (equal (nth 2 old) (nth 2 new))
+                 (< (* 4 (nth 1 new)) (* 3 (nth 1 old))))))
+    (and (qwen-companion-follow--link-cut link)
+         (not (qwen-companion-follow--ends-alike-p)))))
+
+(defun qwen-companion-follow--ends-alike-p ()
+  "Return non-nil when the file of the current buffer ends as its text did."
+  (let* ((base (and (buffer-modified-p)
+                    (qwen-companion-follow--link-base qwen-companion-follow--link)))
+         (text (if base
+                   (substring base (max 0 (- (length base) 80)))
+                 (save-restriction
+                   (widen)
+                   (buffer-substring-no-properties (max 1 (- (point-max) 80))
+                                                   (point-max)))))
+         (end (encode-coding-string text (or buffer-file-coding-system 'utf-8) t)))
+    (equal end (qwen-companion-disk-last-bytes buffer-file-name (length end)))))
+
+(defun qwen-companion-follow--just-written-p ()
+  "Return non-nil when the file of the current buffer was written a moment ago."
+  (when-let* ((stamp (qwen-companion-disk-stamp buffer-file-name)))
+    ;; Programs can set the modification time.
+    (< (abs (float-time (time-since (nth 3 stamp)))) qwen-companion-disk-idle-writer)))
+
+(defun qwen-companion-follow--forget-writer ()
+  "Wait no longer for a program that writes the file of the current buffer."
+  (let ((link qwen-companion-follow--link))
+    (setf (qwen-companion-follow--link-since link) nil
+          (qwen-companion-follow--link-cut link) nil)))
 
 (defun qwen-companion-follow--look-again ()
   "Schedule another look at the file of the current buffer."
@@ -419,22 +516,25 @@ It may turn out to hold the same text."
       (qwen-companion-follow--enqueue
        (delq (current-buffer) (qwen-companion-follow--visiting file))))))
 
-(defun qwen-companion-follow--unsupported-p ()
-  "Return non-nil when the current buffer cannot follow its file.
+(defun qwen-companion-follow--obstacle ()
+  "Return why the current buffer cannot follow its file, nil when it can.
 Its text is not simply that of the file, it has its own way of
 reverting, or the file is very large."
-  (or find-file-literally
-      (not enable-multibyte-characters)
-      buffer-file-format
-      (bound-and-true-p auto-revert-tail-mode)
-      (not (memq revert-buffer-function '(nil revert-buffer--default)))
-      (not (memq revert-buffer-insert-file-contents-function
-                 '(nil revert-buffer-insert-file-contents--default-function)))
-      (find-file-name-handler buffer-file-name 'insert-file-contents)
-      (not (file-regular-p buffer-file-name))
-      (> (file-attribute-size
-          (file-attributes (file-chase-links buffer-file-name)))
-         qwen-companion-diff-size-limit)))
+  (cond
+   ((not (and (memq revert-buffer-function '(nil revert-buffer--default))
+              (memq revert-buffer-insert-file-contents-function
+                    '(nil revert-buffer-insert-file-contents--default-function))))
+    (format "%s reads files in a way of its own" major-mode))
+   ((or find-file-literally (not enable-multibyte-characters))
+    "it shows bytes, not characters")
+   (buffer-file-format "its text is converted when it is read")
+   ((bound-and-true-p auto-revert-tail-mode) "Auto-Revert Tail mode reads it")
+   ((find-file-name-handler buffer-file-name 'insert-file-contents)
+    "its text is not that of the file")
+   ((not (file-regular-p buffer-file-name)) "that is no regular file")
+   ((> (file-attribute-size (file-attributes (file-chase-links buffer-file-name)))
+       qwen-companion-diff-size-limit)
+    "the file is larger than `qwen-companion-diff-size-limit'")))
 
 ;;; Reading
 
@@ -484,6 +584,7 @@ Return a request without base and tick, or nil when it cannot be read."
   "Note that the current buffer is up to date with its file."
   (let ((link qwen-companion-follow--link))
     (qwen-companion-follow--cancel)
+    (qwen-companion-follow--forget-writer)
     (unless (qwen-companion-follow--link-expected link)
       (unless (buffer-modified-p)
         (setf (qwen-companion-follow--link-base link) nil))
@@ -498,7 +599,7 @@ Return non-nil then; return nil for a buffer that is not followed."
                (qwen-companion-follow--link-watch link)
                (not (qwen-companion-follow--link-mark link))
                (file-exists-p buffer-file-name)
-               (not (qwen-companion-follow--unsupported-p)))
+               (not (qwen-companion-follow--obstacle)))
       (qwen-companion-follow--suspend-modtime)
       t)))
 
@@ -564,14 +665,21 @@ Return non-nil then; return nil for a buffer that is not followed."
   ;; The new text on disk is worth a backup at the next save.
   (setq buffer-backed-up nil))
 
-(defun qwen-companion-follow--give-up ()
-  "Mark the current buffer as different from its file, for the user to solve."
+(defun qwen-companion-follow--give-up (&optional obstacle)
+  "Mark the current buffer as different from its file, for the user to solve.
+OBSTACLE says why it cannot follow, nil when that has only failed now."
   (qwen-companion-follow--restore-modtime)
   (unless (eq 'changed (qwen-companion-follow--link-mark qwen-companion-follow--link))
     (qwen-companion-follow--mark 'changed)
-    (when (buffer-modified-p)
+    (cond
+     ((buffer-modified-p)
       (message "qwen-companion: %s changed on disk, and %s has unsaved text; M-x ediff-current-file compares them"
-               (qwen-companion-untrusted-path buffer-file-name) (buffer-name)))))
+               (qwen-companion-untrusted-path buffer-file-name) (buffer-name)))
+     ((and obstacle
+           (not (bound-and-true-p auto-revert-mode))
+           (not (bound-and-true-p auto-revert-tail-mode)))
+      (message "qwen-companion: %s changed on disk, and %s does not follow: %s; M-x revert-buffer reads it"
+               (qwen-companion-untrusted-path buffer-file-name) (buffer-name) obstacle)))))
 
 ;;; Editing
 
@@ -1184,9 +1292,13 @@ The symbol `off' while the mode is off.")
     (delete-process qwen-companion-follow--search))
   (when qwen-companion-follow--work-timer
     (cancel-timer qwen-companion-follow--work-timer))
+  (when qwen-companion-follow--glance-timer
+    (cancel-timer qwen-companion-follow--glance-timer))
   (qwen-companion-follow--forget-vc)
   (setq qwen-companion-follow--state 'off
         qwen-companion-follow--work-timer nil
+        qwen-companion-follow--glance-timer nil
+        qwen-companion-follow--unglanced nil
         qwen-companion-follow--queue nil
         qwen-companion-follow--followed nil
         qwen-companion-follow--roots '(nil)))

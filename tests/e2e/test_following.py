@@ -142,6 +142,40 @@ def test_unsaved_text_is_merged(stage: Stage) -> None:
     assert path.read_text() == stage.emacs.buffer_text(path.name) == text
 
 
+def test_a_file_written_slowly_is_followed_once(stage: Stage) -> None:
+    """Emptied and filled later, and in ten pieces: places stay, and unsaved text gets no conflict."""
+    old = [f"line {number} of the book\n" for number in range(200)]
+    book = stage.sandbox.project / "book.txt"
+    book.write_text("".join(old))
+    stage.start_emacs(book)
+    stage.connect_client()
+    stage.emacs.wait_until(in_buffer(book, "qwen-companion-follow--link"))
+    stage.emacs.eval(
+        in_buffer(
+            book,
+            "(progn (goto-char (point-min)) (forward-line 100)"
+            " (setq-local texts nil) (add-hook 'after-change-functions (lambda (&rest _)"
+            " (push (buffer-size) texts)) nil t))",
+        )
+    )
+    new = ["line 7 of another book\n" if number == 7 else line for number, line in enumerate(old)]
+    (stage.sandbox.tmp / "new").write_text("".join(new))
+    script = ': > "$0"; sleep 0.7; cat "$1" > "$0"'
+    subprocess.run(["sh", "-c", script, book, stage.sandbox.tmp / "new"], check=True)
+    wait_for_text(stage, book, "".join(new))
+    stage.emacs.eval(in_buffer(book, '(save-excursion (goto-char (point-max)) (insert "mine\\n"))'))
+    new[50] = "line 50 is new\n"
+    (stage.sandbox.tmp / "new").write_text("".join(new))
+    script = ': > "$0"; for n in 0 1 2 3 4 5 6 7 8 9; do tail -n +$((20*n + 1)) "$1" | head -20 >> "$0"; sleep .2; done'
+    subprocess.run(["sh", "-c", script, book, stage.sandbox.tmp / "new"], check=True)
+    wait_for_text(stage, book, "".join(new) + "mine\n")
+    assert stage.emacs.eval(in_buffer(book, "(line-number-at-pos)")) == "101"
+    # No step of it emptied the buffer or brought markers into it.
+    least = int(stage.emacs.eval(in_buffer(book, "(apply #'min texts)")))
+    most = int(stage.emacs.eval(in_buffer(book, "(apply #'max texts)")))
+    assert abs(most - least) < 100
+
+
 def test_a_branch_switch_is_followed(stage: Stage) -> None:
     project = stage.sandbox.project
     directory = project / "many"

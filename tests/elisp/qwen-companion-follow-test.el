@@ -110,7 +110,9 @@ A question fails the test."
             (qwen-companion-test-server
              :sessions '((:id "1"))))
            (qwen-companion-follow-writes t)
-           (qwen-companion-follow-test-held nil))
+           (qwen-companion-follow-test-held nil)
+           ;; Most of these texts are so short that any change cuts them off.
+           (qwen-companion-disk-idle-writer 0.2))
        (cl-letf (((symbol-function 'qwen-companion-merge-texts)
                   #'qwen-companion-follow-test--merge)
                  ((symbol-function 'ask-user-about-supersession-threat)
@@ -970,7 +972,7 @@ visits and that has changed."
       (let* ((overlay (make-overlay (line-beginning-position) (line-end-position)))
              (text (buffer-string))
              (process-connection-type nil)
-             (qwen-companion-disk--idle-writer qwen-companion-test-limit)
+             (qwen-companion-disk-idle-writer qwen-companion-test-limit)
              (writer (start-process "writer" nil "sh" "-c"
                                     (concat "exec >a.txt; while read -r line;"
                                             "do printf '%s\\n' \"$line\"; done")))
@@ -1006,6 +1008,101 @@ visits and that has changed."
         (qwen-companion-test-wait-for (equal "one\ntwo\n" (buffer-string)))
         (should (process-live-p writer))
         (delete-process writer)))))
+
+(defun qwen-companion-follow-test--run (script)
+  "Run SCRIPT with sh, and wait until the current buffer has followed.
+Return the texts that it had meanwhile, newest first."
+  (let* ((process-connection-type nil)
+         (writer (start-process "writer" nil "sh" "-c" script))
+         (texts (list (buffer-string))))
+    (set-process-query-on-exit-flag writer nil)
+    (qwen-companion-test-wait-for
+     (progn
+       (unless (equal (buffer-string) (car texts))
+         (push (buffer-string) texts))
+       (and (not (process-live-p writer))
+            (not (qwen-companion-follow-test--behind-p)))))
+    texts))
+
+(defun qwen-companion-follow-test--lines (name)
+  "Return a text of 120 lines, each with NAME and its number."
+  (mapconcat (lambda (number) (format "%s %d\n" name number))
+             (number-sequence 1 120) ""))
+
+(defconst qwen-companion-follow-test--slow-writers
+  '(": > a.txt; sleep 0.7; cat new.txt > a.txt"
+    ": > a.txt; for piece in piece-*; do cat $piece >> a.txt; sleep 0.2; done"
+    "(sleep 2; cat new.txt) > a.txt")
+  "Scripts that bring the text of new.txt, or its pieces, into a.txt by and by.")
+
+(ert-deftest qwen-companion-follow-test-a-file-cut-off-is-waited-for ()
+  "A file that is emptied and filled later is one change, and nothing moves."
+  (skip-unless (featurep 'inotify))
+  (dolist (script qwen-companion-follow-test--slow-writers)
+    (let* ((old (qwen-companion-follow-test--lines "old"))
+           (new (string-replace "old 7\n" "new 7\nanother\n" old)))
+      (qwen-companion-follow-test-with `(("a.txt" ,old) ("new.txt" ,new))
+        (call-process "split" nil nil nil "-n" "10" "new.txt" "piece-")
+        (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+          (goto-char (point-min))
+          (search-forward "old 100")
+          (let ((qwen-companion-disk-idle-writer 1.5))
+            (should (equal (list new old) (qwen-companion-follow-test--run script))))
+          (should (looking-back "^old 100" (line-beginning-position)))
+          (qwen-companion-follow-test--undo)
+          (should (equal old (buffer-string))))))))
+
+(ert-deftest qwen-companion-follow-test-a-file-cut-off-is-merged-once ()
+  "With unsaved text too: a file that is filled later makes no conflict."
+  (skip-unless (featurep 'inotify))
+  (let* ((old (qwen-companion-follow-test--lines "old"))
+         (new (string-replace "old 7\n" "new 7\n" old)))
+    (qwen-companion-follow-test-with `(("a.txt" ,old) ("new.txt" ,new))
+      (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+        (goto-char (point-max))
+        (insert "mine\n")
+        (let ((qwen-companion-disk-idle-writer 1.5))
+          (should (equal (list (concat new "mine\n") (concat old "mine\n"))
+                         (qwen-companion-follow-test--run
+                          (car qwen-companion-follow-test--slow-writers)))))
+        (should-not smerge-mode)))))
+
+(ert-deftest qwen-companion-follow-test-an-emptied-file-is-followed ()
+  "A file that stays cut off is followed after a while."
+  (qwen-companion-follow-test-with `(("a.txt" ,(qwen-companion-follow-test--lines "old")))
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      (qwen-companion-follow-test--run ": > a.txt")
+      (should (equal "" (buffer-string)))
+      (should-not (buffer-modified-p)))))
+
+(ert-deftest qwen-companion-follow-test-a-mapped-file-is-followed ()
+  "No event tells of a write to a file that is mapped into memory."
+  (skip-unless (executable-find "python3"))
+  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      (call-process "python3" nil nil nil "-c"
+                    "import mmap
+with open('a.txt', 'r+b') as file, mmap.mmap(file.fileno(), 0) as memory:
+    memory[:3] = b'TWO'")
+      (qwen-companion-test-wait-for (equal "TWO\n" (buffer-string)))
+      (should-not (buffer-modified-p)))))
+
+(ert-deftest qwen-companion-follow-test-buffers-that-do-not-follow-say-so ()
+  "Unibyte buffers and those of Hexl mode show no change of their files."
+  (pcase-dolist (`(,show . ,reason)
+                 '((ignore . "it shows bytes, not characters")
+                   (hexl-mode . "hexl-mode reads files in a way of its own")))
+    (qwen-companion-follow-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
+      (qwen-companion-follow-test--visit "b.txt")
+      (with-current-buffer (find-file-noselect "a.txt" nil (eq show 'ignore))
+        (qwen-companion-test-wait-for qwen-companion-follow--link)
+        (funcall show)
+        (let* ((text (buffer-string))
+               (messages (qwen-companion-test-messages
+                           (qwen-companion-follow-test--write "a.txt" "two\n")
+                           (qwen-companion-test-wait-for (qwen-companion-follow-lighter)))))
+          (should (string-match-p (concat "a.txt does not follow: " reason) messages))
+          (should (equal text (buffer-string))))))))
 
 (ert-deftest qwen-companion-follow-test-the-same-size-and-time ()
   "After `touch -r' or `rsync -t' the next save still overwrites no other text."
