@@ -51,7 +51,7 @@
 ;;; What is at point
 
 (defconst qwen-companion-ask--output-limit 8000
-  "Characters of a compilation or a section of Magit that are quoted at most.")
+  "Characters of a compilation, a hunk or a section of Magit quoted at most.")
 
 (defun qwen-companion-ask--quotation (root)
   "Return the code, error or region at point as text for a prompt.
@@ -85,10 +85,11 @@ quote."
                   (if name (format ", in %s" name) "")))))))
 
 (defun qwen-companion-ask--quote-hunk ()
-  "Return the hunk at point in `diff-mode' as a code block."
+  "Return the hunk at point in `diff-mode' as a code block, or its beginning."
   (pcase-let ((`(,start ,end) (ignore-errors (diff-bounds-of-hunk))))
     (when start
-      (qwen-companion-quote-code-block "This change" start end))))
+      (qwen-companion-quote-code-block
+       "This change" start (min end (+ start qwen-companion-ask--output-limit))))))
 
 (defun qwen-companion-ask--quote-section (root)
   "Return the section at point in a buffer of Magit.
@@ -138,12 +139,37 @@ NAME says what it is."
 (defvar-local qwen-companion-ask--place nil
   "Index of the shown prompt in the history, nil for none.")
 
-(defvar-local qwen-companion-ask--draft nil
-  "The unsent prompt, while the history is shown.")
+(defvar-local qwen-companion-ask--shown nil
+  "The shown prompt as it is in the history, nil for the unsent one.")
+
+(defvar-local qwen-companion-ask--edits nil
+  "What has been made of prompts since the last was sent: alist (SHOWN . TEXT).
+SHOWN is as in `qwen-companion-ask--shown'.")
+
+(defun qwen-companion-ask--text ()
+  "Return the text of the current prompt buffer."
+  (buffer-substring-no-properties (point-min) (point-max)))
+
+(defun qwen-companion-ask--set-edit (text)
+  "Note TEXT, nil for none, as what has been made of the shown prompt."
+  (setf (alist-get qwen-companion-ask--shown qwen-companion-ask--edits
+                   nil 'remove #'equal)
+        (and (not (equal text qwen-companion-ask--shown)) text)))
+
+(defun qwen-companion-ask--keep-edits ()
+  "Save what has been made of prompts in the history, and forget it."
+  (pcase-dolist (`(,_ . ,text) qwen-companion-ask--edits)
+    (qwen-companion-prompts-remember qwen-companion-ask--root (string-trim text)))
+  (setq qwen-companion-ask--place nil
+        qwen-companion-ask--shown nil
+        qwen-companion-ask--edits nil))
 
 (defun qwen-companion-ask--keep-draft ()
-  "Save the text of the current prompt buffer in the history."
-  (qwen-companion-prompts-remember qwen-companion-ask--root (string-trim (buffer-string))))
+  "Save the text of the current prompt buffer, and other edits, in the history."
+  (qwen-companion-ask--set-edit nil)
+  (qwen-companion-ask--keep-edits)
+  (qwen-companion-prompts-remember qwen-companion-ask--root
+                                   (string-trim (qwen-companion-ask--text))))
 
 (defun qwen-companion-ask--forget-buffer ()
   "Keep the prompt of the current buffer, which is being killed, in the history."
@@ -270,15 +296,21 @@ See `qwen-companion-ask' for what is quoted."
                           'qwen-companion-ask--minibuffer-history)))))
   (when (string-blank-p prompt)
     (user-error "The prompt is empty"))
-  (let* ((root (qwen-companion-ask--current-root))
-         (quotation (qwen-companion-ask--quotation root)))
+  (let ((root (qwen-companion-ask--current-root)))
+    ;; Last, also where it is not sent: what is quoted is there without it.
+    (unwind-protect
+        (qwen-companion-ask--send-quoting root prompt)
+      (qwen-companion-prompts-remember root prompt))))
+
+(defun qwen-companion-ask--send-quoting (root prompt)
+  "Send PROMPT about ROOT to a CLI, with what is at point quoted above."
+  (let ((quotation (qwen-companion-ask--quotation root)))
     (message "%s"
              (qwen-companion-prompts-send
               (qwen-companion-ask--choose root) root
               (if quotation
                   (concat (string-trim-right quotation) "\n" prompt)
-                prompt)))
-    (qwen-companion-prompts-remember root prompt)))
+                prompt)))))
 
 ;;; Sending
 
@@ -328,14 +360,15 @@ One that works in ROOT is preferred to others."
   "Send the prompt of this buffer to a CLI, and close its window."
   (interactive)
   (qwen-companion-ask--require)
-  (let ((prompt (string-trim (buffer-substring-no-properties (point-min) (point-max)))))
+  (let ((prompt (string-trim (qwen-companion-ask--text))))
     (when (string-empty-p prompt)
       (user-error "The prompt is empty"))
     (let ((done (qwen-companion-prompts-send
                  (qwen-companion-ask--choose qwen-companion-ask--root)
                  qwen-companion-ask--root prompt)))
+      (qwen-companion-ask--set-edit nil)
+      (qwen-companion-ask--keep-edits)
       (erase-buffer)
-      (setq qwen-companion-ask--place nil)
       (quit-window)
       (message "%s" done))))
 
@@ -388,11 +421,14 @@ or left.  Where several wait, choose one: they are in their order."
       (user-error "No prompt before this one"))
     (when (< place -1)
       (user-error "No prompt after this one"))
-    (unless qwen-companion-ask--place
-      (setq qwen-companion-ask--draft (buffer-string)))
-    (setq qwen-companion-ask--place (and (>= place 0) place))
+    (qwen-companion-ask--set-edit (qwen-companion-ask--text))
+    (setq qwen-companion-ask--place (and (>= place 0) place)
+          qwen-companion-ask--shown (and (>= place 0) (nth place prompts)))
     (erase-buffer)
-    (insert (if (>= place 0) (nth place prompts) qwen-companion-ask--draft))))
+    (insert (or (alist-get qwen-companion-ask--shown qwen-companion-ask--edits
+                           nil nil #'equal)
+                qwen-companion-ask--shown
+                ""))))
 
 (defun qwen-companion-ask-next (&optional count)
   "Show the COUNTth next prompt of the project, at last the unsent one."

@@ -52,6 +52,9 @@ The newest is first.  With `savehist-mode' on it is kept.")
 
 (defun qwen-companion-prompts-remember (root prompt)
   "Put PROMPT first in the history of ROOT, unless it is blank."
+  ;; With a property that cannot be read again, such as a buffer, `savehist-mode'
+  ;; would lose its whole file.
+  (setq prompt (substring-no-properties prompt))
   (unless (string-blank-p prompt)
     (when (bound-and-true-p savehist-mode)
       (add-to-list 'savehist-additional-variables 'qwen-companion-prompts-history))
@@ -116,7 +119,9 @@ Return nil when it does not wait any more."
   "Send the prompt TEXT about the project ROOT to the CLI SESSION.
 While the CLI works the prompt waits.  If the turn is cancelled meanwhile
 it is not sent, unless ANYWAY is non-nil.  Return the outcome, as
-text for the echo area.  Signal a `user-error' where that cannot be done."
+text for the echo area.  Signal a `user-error' where that cannot be done.
+Either way TEXT is in the history."
+  (qwen-companion-prompts-remember root text)
   (let* ((buffer (or (qwen-companion-terminal-session-buffer session)
                      (user-error "This CLI is in no terminal of this Emacs")))
          (name (buffer-name buffer))
@@ -130,7 +135,6 @@ text for the echo area.  Signal a `user-error' where that cannot be done."
                   name))
      ((or (qwen-companion-cli-state-activity state)
           (qwen-companion-prompts--starting-p session buffer))
-      (qwen-companion-prompts-remember root text)
       (with-current-buffer buffer
         (setq qwen-companion-prompts--waiting
               (append qwen-companion-prompts--waiting
@@ -150,7 +154,6 @@ text for the echo area.  Signal a `user-error' where that cannot be done."
                                   name))))
       (user-error "Not sent: something is typed in %s" name))
      (t
-      (qwen-companion-prompts-remember root text)
       (qwen-companion-terminal-send-prompt buffer text)
       (format "Sent to %s" name)))))
 

@@ -75,9 +75,13 @@ Outside of ROOT, the name is absolute.  No file name handler is used."
             text (if (string-suffix-p "\n" text) "" "\n")
             fence "\n")))
 
-(defun qwen-companion-quote-region (start end root)
-  "Return the text from START to END as a code block with its file and lines.
-The file is named relative to ROOT, the text is that of the buffer."
+(defconst qwen-companion-quote--region-limit 40000
+  "Characters of a region that are quoted unasked.
+The user has chosen them, but a model reads little more at a time.")
+
+(defun qwen-companion-quote--place (start end root)
+  "Return the file and the lines from START to END as text.
+The file is named relative to ROOT."
   (let ((title (qwen-companion-quote-title root))
         (first (line-number-at-pos start t))
         (last (line-number-at-pos
@@ -85,11 +89,21 @@ The file is named relative to ROOT, the text is that of the buffer."
                    (max start (1- end))
                  end)
                t)))
-    (qwen-companion-quote-code-block
-     (if (= first last)
-         (format "%s, line %d" title first)
-       (format "%s, lines %d-%d" title first last))
-     start end)))
+    (if (= first last)
+        (format "%s, line %d" title first)
+      (format "%s, lines %d-%d" title first last))))
+
+(defun qwen-companion-quote-region (start end root)
+  "Return the text from START to END as a code block with its file and lines.
+The file is named relative to ROOT, the text is that of the buffer.  Where
+it is long, ask; without the user's consent return the file and lines only."
+  (let ((place (qwen-companion-quote--place start end root)))
+    (if (or (<= (- end start) qwen-companion-quote--region-limit)
+            (y-or-n-p (format "Quote %d lines, %s?  Otherwise only their place is named "
+                              (count-lines start end)
+                              (file-size-human-readable (- end start)))))
+        (qwen-companion-quote-code-block place start end)
+      place)))
 
 ;;; Diagnostics
 
