@@ -60,7 +60,6 @@
     ("ide" . "the connection to Emacs")
     ("init" . "write a QWEN.md for the project")
     ("language" . "language of the CLI and of answers")
-    ("lsp" . "language servers of the CLI")
     ("mcp" . "MCP servers")
     ("memory" . "what is remembered")
     ("model" . "choose the model")
@@ -71,7 +70,6 @@
     ("remember" . "remember something in later conversations")
     ("rename" . "name the conversation")
     ("resume" . "go on with a recorded conversation")
-    ("rewind" . "go back to an earlier turn")
     ("settings" . "settings of the CLI")
     ("skills" . "skills of the model")
     ("stats" . "what the conversation has used")
@@ -79,10 +77,11 @@
     ("tasks" . "tasks in the background")
     ("theme" . "colours of the CLI")
     ("tools" . "tools of the model")
-    ("trust" . "whether the directory is trusted")
     ("update" . "update the CLI")
     ("vim" . "keys of vi in the CLI"))
-  "Alist of commands of Qwen Code 0.24, without the slash, and descriptions.")
+  "Alist of commands of Qwen Code 0.24, without the slash, and descriptions.
+Left out are those that do nothing in a CLI with an IDE, and those that
+it knows only where a setting turns them on.")
 
 (defun qwen-companion-slash-commands (root)
   "Return the slash commands for a prompt about the project ROOT.
