@@ -464,9 +464,17 @@ INSERT is a text, or a function that inserts one at point."
       (setq qwen-companion-changes--fresh nil)
       (push (list 'group (qwen-companion-changes--group-id (car groups)))
             qwen-companion-changes--unfolded))
-    (or (mapcan #'qwen-companion-changes--group-items groups)
-        (let ((text (concat (qwen-companion-changes--nothing) "\n")))
-          (list (cons '(nothing) (cons text text)))))))
+    (nconc (qwen-companion-changes--problem-items)
+           (or (mapcan #'qwen-companion-changes--group-items groups)
+               (let ((text (concat (qwen-companion-changes--nothing) "\n")))
+                 (list (cons '(nothing) (cons text text))))))))
+
+(defun qwen-companion-changes--problem-items ()
+  "Return an item for each root of which changes are not recorded."
+  (mapcar (lambda (line)
+            (let ((text (propertize (concat line "\n") 'face 'warning)))
+              (cons (list 'problem line) (cons text text))))
+          (qwen-companion-journal-problems)))
 
 (defun qwen-companion-changes--nothing ()
   "Return why there is nothing to show."

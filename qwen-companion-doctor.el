@@ -31,6 +31,7 @@
 (require 'qwen-companion-context)
 (require 'qwen-companion-daemon)
 (require 'qwen-companion-environment)
+(require 'qwen-companion-journal)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-terminal)
@@ -93,6 +94,9 @@
               (mapconcat #'abbreviate-file-name (qwen-companion-roots-published) ", ") ""))
       (qwen-companion-doctor--sessions)
       (qwen-companion-doctor--context)))
+   (mapcar (lambda (problem)
+             (list "warn" "Journal" problem "mend what the reason names"))
+           (qwen-companion-journal-problems))
    (unless (eq 'off (qwen-companion-daemon-state))
      (list (list (if (eq 'connected (qwen-companion-daemon-state)) "pass" "fail")
                  "Daemon"

@@ -43,6 +43,9 @@
 (defvar qwen-companion-journal--watchers nil
   "Symbols of the views that show turns or their contents.")
 
+(defvar qwen-companion-journal--unrecorded nil
+  "The roots of which changes are not recorded: a list of (ROOT REASON).")
+
 (defvar qwen-companion-journal-changed-functions nil
   "Abnormal hook run when turns have changed.
 Each function gets a list of the files that were changed in them, or t
@@ -85,6 +88,20 @@ Each is in the form of `qwen-companion-turn-id'."
       (run-hook-with-args 'qwen-companion-journal-changed-functions
                           (or reset (delete-dups paths)))))
   nil)
+
+(defun qwen-companion-journal-on-unrecorded (payload)
+  "Handle the message PAYLOAD: the roots that are not recorded, with the reason."
+  (setq qwen-companion-journal--unrecorded
+        (qwen-companion-journal-unrecorded-reasons payload))
+  (run-hook-with-args 'qwen-companion-journal-changed-functions nil)
+  nil)
+
+(defun qwen-companion-journal-problems ()
+  "Return a line for each published root of which changes are not recorded."
+  (cl-loop for (root reason) in qwen-companion-journal--unrecorded
+           when (member root (qwen-companion-roots-published))
+           collect (qwen-companion-untrusted-line
+                    (format "Changes in %s are not recorded: %s" root reason))))
 
 (defun qwen-companion-journal--keep (turn)
   "Keep TURN; files of it that are known already stay unless they are gone."
@@ -170,6 +187,7 @@ One that failed has an error text."
 
 (defun qwen-companion-journal-fail-all ()
   "Fail all pending requests: their Python process is gone."
+  (setq qwen-companion-journal--unrecorded nil)
   (dolist (id (mapcar #'car qwen-companion-journal--requests))
     (run-at-time 0 nil #'qwen-companion-journal--fail id)))
 

@@ -87,6 +87,8 @@ its key, nil where there is none."
   id time prompt)
 (qwen-companion-messages-define qwen-companion-journal-turns TurnChanges
   reset turns gone)
+(qwen-companion-messages-define qwen-companion-journal-unrecorded Unrecorded
+  reasons)
 (qwen-companion-messages-define qwen-companion-turn TurnChange
   id root session cli client who source prompt start end undone-of undone-by
   notes files files-gone)

@@ -134,6 +134,8 @@ WINDOW, OBJECT and POSITION are as there: the part of the text."
                   (get-text-property position 'qwen-companion-help object))))
     (concat (or (if (functionp own) (funcall own window object position) own)
                 (qwen-companion--state-words))
+            (mapconcat (lambda (text) (concat "\n" text))
+                       (qwen-companion-journal-problems) "")
             "\nmouse-1: menu, mouse-2: all commands and options")))
 
 (defun qwen-companion--state-words ()
@@ -198,6 +200,7 @@ each part with properties of its own is one."
     (compared . qwen-companion-merge-on-compared)
     (merged . qwen-companion-merge-on-merged)
     (journal-turns . qwen-companion-journal-on-turns)
+    (journal-unrecorded . qwen-companion-journal-on-unrecorded)
     (journal-reply . qwen-companion-journal-on-reply))
   "The methods that the Python process may call: (METHOD . FUNCTION).")
 

@@ -48,6 +48,22 @@ A text that is nil removes the line."
     (qwen-companion-changes-test-press "TAB")
     (should-not (string-search "new.txt" (qwen-companion-changes-test-text)))))
 
+(ert-deftest qwen-companion-changes-test-says-what-is-not-recorded ()
+  "As long as it is so, above the turns and in the help of the mode line."
+  (qwen-companion-changes-test--with-hunks
+    (let ((root (directory-file-name default-directory))
+          (help (lambda () (qwen-companion--lighter-help nil nil nil))))
+      (qwen-companion-journal-on-unrecorded `(:reasons ((,root "a pipe is there"))))
+      (qwen-companion-changes-test-settle)
+      (let ((line (format "Changes in %s are not recorded: a pipe is there\n" root)))
+        (should (string-prefix-p line (qwen-companion-changes-test-text)))
+        (should (string-search "Prompt of one" (qwen-companion-changes-test-text)))
+        (should (string-search line (funcall help))))
+      (qwen-companion-journal-on-unrecorded '(:reasons nil))
+      (qwen-companion-changes-test-settle)
+      (should-not (string-search "not recorded" (qwen-companion-changes-test-text)))
+      (should-not (string-search "not recorded" (funcall help))))))
+
 (ert-deftest qwen-companion-changes-test-undoes-a-hunk-and-brings-it-back ()
   (qwen-companion-changes-test--with-hunks
     (let ((after (qwen-companion-changes-test-bytes "a.txt")))

@@ -44,6 +44,15 @@
     (should (equal (buffer-substring-no-properties (point-min) (point-max))
                    (substring-no-properties (current-kill 0))))))
 
+(ert-deftest qwen-companion-doctor-test-a-root-that-is-not-recorded-is-said ()
+  (cl-letf (((symbol-function 'qwen-companion-roots-published) (lambda () '("/p")))
+            (qwen-companion-journal--unrecorded nil))
+    (qwen-companion-journal-on-unrecorded '(:reasons (("/p" "a pipe\nis there") ("/other" "x"))))
+    (qwen-companion-doctor-test--report
+      (should (string-match-p "^warn Journal: Changes in /p are not recorded: a pipe is there$"
+                              (string-replace "\\n" " " (buffer-string))))
+      (should-not (string-search "/other" (buffer-string))))))
+
 (ert-deftest qwen-companion-doctor-test-other-buffers-revert-as-before ()
   "They are not given the command of the report, without which none follows its file."
   (let ((before (default-value 'revert-buffer-function)))

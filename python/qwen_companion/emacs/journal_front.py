@@ -24,6 +24,7 @@ from qwen_companion.emacs.messages import (
     Notification,
     TurnChange,
     TurnChanges,
+    Unrecorded,
 )
 from qwen_companion.journal.places import is_recorded
 from qwen_companion.journal.subscriptions import SUBSCRIPTIONS
@@ -88,7 +89,12 @@ class JournalFront:
 
     async def _begin(self, tasks: TaskGroup) -> Journal:
         journal_type = await to_thread.run_sync(_import_journal, abandon_on_cancel=True)
-        journal = journal_type(self._environ, self._tell_turns, lambda text: self._tell(Notice("warning", text)))
+        journal = journal_type(
+            self._environ,
+            self._tell_turns,
+            lambda text: self._tell(Notice("warning", text)),
+            lambda reasons: self._tell(Unrecorded(reasons)),
+        )
         journal.set_settings(self._settings)
         if self._snapshot is not None:
             journal.set_snapshot(self._snapshot)

@@ -831,6 +831,14 @@ class TurnChanges(Notification):
         return plist(reset=self.reset, turns=[_turn_plist(turn) for turn in self.turns], gone=list(self.gone))
 
 
+@frozen
+class Unrecorded(Notification):
+    """`journal-unrecorded`: the roots of which changes are not recorded, with the reason; these are all there are."""
+
+    method = "journal-unrecorded"
+    reasons: Mapping[str, str]
+
+
 def _turn_plist(change: TurnChange) -> list[Sexp]:
     turn = change.turn
     return plist(

@@ -26,7 +26,7 @@ import psutil
 from qwen_companion.errors import CompanionError
 from qwen_companion.frozen import frozen
 from qwen_companion.journal.versions import EXECUTABLE, FILE, LINK, Version
-from qwen_companion.privacy.disk import read_start
+from qwen_companion.privacy.disk import is_odd, read_start
 from qwen_companion.privacy.verdicts import printable
 
 TIMEOUT_S = 60.0
@@ -52,6 +52,8 @@ _COPIED = ("core.filemode", "core.ignorecase", "core.precomposeunicode", "core.s
 
 STALL_S = 5.0
 """How long a git that neither computes nor waits for a disk is waited for: it reads a pipe, or waits for another.
+
+It is looked at twice in that time.
 
 A limit of 5 s for all would give up the first list of a large directory on a cold disk.
 """
@@ -203,11 +205,11 @@ class Index:
             names = ("config", "config.worktree", "info/exclude", "info/attributes", "packed-refs")
             files += [os.path.join(self.repository.common, name) for name in names]
             files += [os.path.join(self.repository.directory, "index")]
-        for file in files:
-            with suppress(FileNotFoundError, NotADirectoryError):
-                mode = os.stat(file).st_mode
-                if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode) and os.path.realpath(file) != os.devnull:
-                    raise GitError(f"{printable(file)} is not a regular file")
+        if "core.excludesfile" in self._users:
+            files.append(os.path.join(self.top, self._users["core.excludesfile"]))
+        odd = next(filter(is_odd, files), None)
+        if odd is not None:
+            raise GitError(f"{printable(odd)} is not a regular file")
 
     def _read_settings(self) -> dict[str, str]:
         if self.repository is None or not os.path.isdir(self.repository.directory):
@@ -226,6 +228,7 @@ class Index:
         if found.get("core.excludesfile", "").startswith("~"):
             found["core.excludesfile"] = os.path.expanduser(found["core.excludesfile"])
         self._users = found
+        self._check_rule_files()
         return dict(found)
 
     def _converts(self, repository: Repository) -> bool:
@@ -499,7 +502,7 @@ def _communicate(process: subprocess.Popen[bytes], data: bytes) -> tuple[bytes, 
     given: bytes | None = data
     while True:
         try:
-            return process.communicate(given, timeout=STALL_S)
+            return process.communicate(given, timeout=STALL_S / 2)
         except subprocess.TimeoutExpired:
             before, done = done, _work_of(process.pid)
             if time.monotonic() > deadline or (before is not None and before == done):

@@ -130,6 +130,8 @@ class _Running:
     row: TurnRow
     ready: anyio.Event = field(default_factory=anyio.Event)
     number: int | None = None
+    waited: bool = False
+    """Whether a tool has waited for `ready` as long as one may."""
 
 
 @frozen
@@ -231,11 +233,16 @@ class Journal:
         environ: Mapping[str, str],
         tell: Callable[[Sequence[Update], Sequence[str], bool], None],
         warn: Callable[[str], None],
+        tell_refused: Callable[[Mapping[str, str]], None],
     ) -> None:
-        """`tell` gets turns that have changed, the ids of those that are gone, and whether these are all there are."""
+        """`tell` gets turns that have changed, the ids of those that are gone, and whether these are all there are.
+
+        `tell_refused` gets all roots that cannot be recorded just now, with the reason; each reason is warned of once.
+        """
         self._environ = environ
         self._tell = tell
         self._warn = warn
+        self._tell_refused = tell_refused
         self._settings = Settings()
         self._hidden: tuple[str, ...] = ()
         self._names: tuple[str, ...] = ()
@@ -243,6 +250,7 @@ class Journal:
         """The results of `_name_of` for the roots there are now."""
         self._roots: dict[str, _Root] = {}
         self._refused: dict[str, str] = {}
+        self._warned: set[tuple[str, str]] = set()
         self._pids: dict[str, int] = {}
         self._connected: dict[str, str | None] = {}
         self._silent: dict[str, _SilentCli] = {}
@@ -261,6 +269,9 @@ class Journal:
     def set_settings(self, settings: Settings) -> None:
         """Take the user's `settings`."""
         self._settings = settings
+        if not settings.journal:
+            for name in list(self._refused):
+                self._refuse(name, None)
         self._update_rules()
 
     def set_snapshot(self, snapshot: Snapshot) -> None:
@@ -327,16 +338,19 @@ class Journal:
                 root.changed.update(root.told)
                 self._warn(f"What was recorded of changes in {root.record.root} has been removed; it begins anew")
             job()
-            if root.record.rules.problem is not None:
-                self._refuse(root.record.root, f"every file is excluded, also for CLIs: {root.record.rules.problem}")
         except (*FAILURES, CompanionError) as error:
             root.failed = root.failed or isinstance(error, StoreError)
             self._refuse(root.record.root, (error.strerror or str(error)) if isinstance(error, OSError) else str(error))
 
-    def _refuse(self, name: str, reason: str) -> None:
-        """Tell the user, once, why nothing is recorded of the root `name`."""
-        if self._refused.get(name) != reason:
-            self._refused[name] = reason
+    def _refuse(self, name: str, reason: str | None) -> None:
+        """Tell the user why nothing is recorded of the root `name`, or with None that it is recorded again."""
+        if self._refused.get(name) == reason:
+            return
+        refused = {key: its for key, its in self._refused.items() if key != name}
+        self._refused = refused if reason is None else {**refused, name: reason}
+        self._tell_refused(self._refused)
+        if reason is not None and (name, reason) not in self._warned:
+            self._warned.add((name, reason))
             self._warn(f"Changes in {name} are not recorded: {reason}")
 
     async def _root(self, name: str, only_known: bool = False) -> _Root | None:
@@ -509,9 +523,10 @@ class Journal:
             await self._observe(root, call.path, None)
         if running.ready.is_set():
             return
-        with anyio.move_on_after(HOLD_S):
+        with anyio.move_on_after(0 if running.waited else HOLD_S):
             await running.ready.wait()
             return
+        running.waited = True
         if call.is_command:
             root.do(lambda: self._note(root, (running, call), _LATE))
 
@@ -601,6 +616,8 @@ class Journal:
         root.looked = looked = time.monotonic()
         root.record.scan(choose, lambda path: root.is_reserved(path) or skip(path))
         root.failed = False
+        problem = root.record.rules.problem
+        self._refuse(root.record.root, problem and f"every file is excluded, also for CLIs: {problem}")
         anyio.from_thread.run_sync(root.witness.forget, looked)
 
     def _writers(

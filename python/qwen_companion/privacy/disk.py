@@ -25,6 +25,15 @@ def signature(path: str) -> Signature:
     return (*which, found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
+def is_odd(path: str) -> bool:
+    """Whether `path` leads to a pipe or a device, which a program that reads it may wait for, or read without end."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode) and os.path.realpath(path) != os.devnull
+
+
 def read_start(path: str, size: int) -> bytes:
     """Return at most `size` bytes of the regular file `path`.  OSError when it is none or cannot be read."""
     # A pipe would keep us waiting for ever.

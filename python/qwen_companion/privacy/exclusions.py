@@ -18,7 +18,7 @@ from qwen_companion.errors import UnknownNameError
 from qwen_companion.frozen import frozen
 from qwen_companion.privacy import options as user
 from qwen_companion.privacy.disk import Signature, signature
-from qwen_companion.privacy.git import TIMEOUT_S, Git, repository, work_tree_files
+from qwen_companion.privacy.git import RETRY_S, TIMEOUT_S, Git, repository, work_tree_files
 from qwen_companion.privacy.ignore_files import IGNORE_FILES, ignore_files, load
 from qwen_companion.privacy.names import Names, names, non_local_reason
 from qwen_companion.privacy.options import Options, Settled, UserRules
@@ -27,8 +27,6 @@ from qwen_companion.privacy.verdicts import ALLOWED, Verdict, excluded
 from qwen_companion.privacy.watch import Dependencies
 
 _MAX_REMEMBERED = 1000
-_RETRY_S = 10.0
-"""How long git is left alone after it gave no answer."""
 
 
 @frozen
@@ -92,7 +90,7 @@ class Exclusions:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`environ` says where the home directory and git are.  `clock` gives seconds."""
-        self._git = Git(environ, git_timeout_s)
+        self._git = Git(environ, git_timeout_s, clock)
         self._user = UserRules(options, environ)
         self._clock = clock
         self._lock = threading.Lock()
@@ -208,7 +206,7 @@ class Exclusions:
             verdict = verdict or next((each for each in verdicts if each.rule), ALLOWED)
             record.verdicts = dict.fromkeys(record.verdicts, verdict)
             if not all(each.lasting for each in verdicts):
-                record.retry_at = self._clock() + _RETRY_S
+                record.retry_at = self._clock() + RETRY_S
 
 
 def _by_name(basis: _Basis) -> Verdict | None:

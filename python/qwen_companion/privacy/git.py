@@ -4,17 +4,22 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from qwen_companion.privacy.disk import read_start
+from qwen_companion.privacy.disk import is_odd, read_start
 from qwen_companion.privacy.verdicts import ALLOWED, Verdict, excluded, printable
 
 TIMEOUT_S = 5.0
+
+RETRY_S = 10.0
+"""How long git is left alone after it gave no answer."""
 
 # A repository may come from anybody: none of its programs runs, it reaches no network, and nothing is written to it.
 _OPTIONS = (
@@ -44,8 +49,13 @@ class _GitError(Exception):
 class Git:
     """The git of an environment.  The methods wait for the disk and for git."""
 
-    def __init__(self, environ: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> None:
-        """`timeout_s` is how long one process may take."""
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        timeout_s: float = TIMEOUT_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`timeout_s` is how long one process may take.  `clock` gives seconds."""
         self._path = os.pathsep.join(
             part for part in environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(part)
         )
@@ -56,6 +66,9 @@ class Git:
         settings = {name: value for name, value in environ.items() if name.startswith("GIT_CONFIG_")}
         self._environ = {**kept, **settings, **_ENVIRONMENT}
         self._timeout_s = timeout_s
+        self._clock = clock
+        self._late: dict[str, float] = {}
+        """When git gave no answer last, by the directory in which it was asked."""
 
     def program(self) -> str | None:
         """Return the git that would be asked."""
@@ -88,10 +101,7 @@ class Git:
             os.path.join(self._configuration, "git/config"),
             os.path.join(self._configuration, "git/ignore"),
         ]
-        directory = _git_directory(top)
-        common = _common_directory(directory)
-        files += [os.path.join(directory, name) for name in ("HEAD", "commondir", "config.worktree", "index")]
-        files += [os.path.join(common, name) for name in ("config", "info/exclude")]
+        files += _repository_files(top)
         program = self.program()
         if program is not None:
             with suppress(_GitError):  # Then nothing is known about the paths either.
@@ -99,6 +109,7 @@ class Git:
         return list(dict.fromkeys(files))
 
     def _check_ignore(self, program: str, top: str, paths: Sequence[str]) -> dict[str, Verdict]:
+        _check_regular(file for path in paths for file in work_tree_files(path))
         data = b"".join(os.fsencode(path) + b"\0" for path in paths)
         command = ("check-ignore", "-z", "--stdin", "--verbose", "--non-matching")
         output, message = self._run(program, top, command, data, (0, 1))
@@ -137,6 +148,9 @@ class Git:
         self, program: str, top: str, command: Sequence[str], data: bytes, good: Sequence[int]
     ) -> tuple[bytes, str]:
         """Standard output and error of git.  _GitError unless its status is `good`."""
+        _check_regular(_repository_files(top))
+        if self._clock() < self._late.get(top, -math.inf) + RETRY_S:
+            raise _GitError(self._too_slow())
         try:
             process = subprocess.Popen(  # noqa: S603 - the user's own git
                 [program, *_OPTIONS, *command],
@@ -155,6 +169,7 @@ class Git:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # Whatever git has started holds its pipes open.
             process.communicate()
+            self._late[top] = self._clock()
             raise _GitError(self._too_slow()) from None
         message = errors.decode("utf-8", "replace")
         if process.returncode not in good:
@@ -163,6 +178,21 @@ class Git:
 
     def _too_slow(self) -> str:
         return f"no answer within {self._timeout_s:g} s"
+
+
+def _check_regular(files: Iterable[str]) -> None:
+    """_GitError where git would wait for a pipe, or read a device."""
+    odd = next(filter(is_odd, files), None)
+    if odd is not None:
+        raise _GitError(printable(f"{odd} is not a regular file"))
+
+
+def _repository_files(top: str) -> Iterator[str]:
+    """The files of the repository in `top` that decide what it ignores, there or not."""
+    directory = _git_directory(top)
+    common = _common_directory(directory)
+    yield from (os.path.join(directory, name) for name in ("HEAD", "commondir", "config.worktree", "index"))
+    yield from (os.path.join(common, name) for name in ("config", "info/exclude"))
 
 
 def _plain(message: str) -> str:

@@ -74,6 +74,7 @@ from qwen_companion.emacs.messages import (
     ToolsOffered,
     TurnChange,
     TurnChanges,
+    Unrecorded,
     WantedFile,
     Watch,
     parse_incoming,
@@ -436,6 +437,7 @@ def test_emacs_reads_only_keys_that_are_written(spool: Spool) -> None:
                 ToolCall(1, "n", {}, True, (), 0),
                 ToolCalled("c", "n()", 1, 1, 0, False, "text"),
                 TurnChanges(()),
+                Unrecorded({}),
                 reply,
             )
         },

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +52,7 @@ from qwen_companion.emacs.messages import (
     Notice,
     Notification,
     TurnChanges,
+    Unrecorded,
     WantedFile,
 )
 from qwen_companion.journal.activity import GRACE_S, Activity, Probe, last_input, may_have_acted
@@ -151,6 +152,10 @@ class Site:
                 self._news = anyio.Event()
                 await self._news.wait()
         return found[-1]
+
+    def refused(self) -> Mapping[str, str]:
+        """Return the roots that are not recorded, as they were told last."""
+        return next((message.reasons for message in reversed(self.told) if isinstance(message, Unrecorded)), {})
 
     async def until_ended(self, turn: str) -> None:
         with anyio.fail_after(TIMEOUT_S):
@@ -440,6 +445,72 @@ async def test_the_agent_waits_for_the_first_look_and_for_a_second_at_most(
         [texts] = list(reply.texts or ())
         assert texts.before is not None
         assert texts.before.data == b"a\n"
+
+
+def include(project: Project, path: str) -> None:
+    project.git("config", "include.path", path)
+
+
+def exclude_by(project: Project, path: str) -> None:
+    project.git("config", "core.excludesfile", path)
+
+
+def replace_repository(project: Project, path: str) -> None:
+    shutil.rmtree(project.root / ".git")
+    (project.root / ".git").symlink_to(path)
+
+
+ODD_FILES: dict[str, tuple[Callable[[Project, str], None] | None, str]] = {
+    ".gitignore": (None, "not a regular file"),
+    "deep/.gitignore": (None, "no answer"),
+    ".gitattributes": (None, "not a regular file"),
+    ".git/config": (None, "not a regular file"),
+    ".git/HEAD": (None, ""),
+    "included": (include, "no answer"),
+    "excludes": (exclude_by, "not a regular file"),
+    "/dev/zero": (exclude_by, "not a regular file"),
+    "/dev/./zero": (include, "bad config"),
+    "/dev/../dev/zero": (replace_repository, ""),
+    ".qwenignore": (None, ".qwenignore cannot be read: It is no regular file"),
+}
+"""What may be in place of a file of rules: how git is led there, and what the user reads, "" if it is recorded."""
+
+
+@pytest.mark.parametrize("name", ODD_FILES)
+async def test_an_odd_file_of_rules_stalls_no_tool_and_is_told_until_it_is_mended(
+    project: Project, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("qwen_companion.journal.git.STALL_S", 0.2)
+    monkeypatch.setattr("qwen_companion.journal.git.RETRY_S", 0.2)
+    monkeypatch.setattr("qwen_companion.journal.journal.HOLD_S", 0.2)
+    lead, reason = ODD_FILES[name]
+    project.commit(a=b"a\n", **{"deep/b": b"b\n"})
+    pipe = project.root / name
+    if not name.startswith("/"):
+        pipe.unlink(missing_ok=True)
+        os.mkfifo(pipe)
+    if lead is not None:
+        lead(project, str(pipe))
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        await agent.prompt("Fix it")
+        start = time.monotonic()
+        for number in range(10):
+            await agent.edit("a", b"agent %d\n" % number)
+        assert time.monotonic() - start < 2
+        if not reason:
+            await place.until({"a": "modified"})
+            return
+        with anyio.fail_after(TIMEOUT_S):
+            while reason not in str(place.refused()):
+                await anyio.sleep(0.05)
+        assert len([message for message in place.told if isinstance(message, Notice)]) == 1
+        if lead is None:
+            pipe.unlink()
+            with anyio.fail_after(TIMEOUT_S):
+                while place.refused():
+                    await agent.prompt("Again")
+                    await anyio.sleep(0.05)
 
 
 async def test_a_command_that_could_not_wait_any_longer_is_noted(

@@ -5,11 +5,13 @@ import os
 import shutil
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from limit import stretched
 from qwen_companion.privacy.exclusions import Exclusions
 from qwen_companion.privacy.git import TIMEOUT_S
 from qwen_companion.privacy.options import Options
@@ -307,6 +309,37 @@ def test_a_git_that_does_not_end_is_ended_with_all_it_started(place: Place) -> N
     threading.Thread(target=watch, daemon=True).start()
     assert place.rule(place.root / "a.py") == "git could not be asked: no answer within 0.2 s"
     assert ended.wait(PATIENCE_S)
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        (".gitignore", ""),
+        ("deep/.gitignore", ""),
+        (".git/config", ""),
+        (".git/info/exclude", ""),
+        ("pipe", "core.excludesfile"),
+        ("pipe", "include.path"),
+    ],
+)
+def test_a_pipe_in_place_of_rules_is_waited_for_once_at_most(place: Place, name: str, setting: str) -> None:
+    place.repository()
+    pipe = place.root / name
+    pipe.unlink(missing_ok=True)
+    pipe.parent.mkdir(exist_ok=True)
+    os.mkfifo(pipe)
+    place.configure(git_timeout_s=1)
+    if setting:
+        place.git("config", setting, str(pipe))
+    problem = "no answer within 1 s" if setting else f"{pipe} is not a regular file"
+    start = time.monotonic()
+    for number in range(5):
+        rule = place.rule(place.root / f"deep/{number}")
+        assert rule == f"git could not be asked: {problem}"
+    assert time.monotonic() - start < stretched(3)
+    pipe.unlink()
+    place.time += 60
+    assert not place.check(place.root / "deep/0").excluded
 
 
 def test_what_is_known_can_be_had_while_git_takes_its_time(place: Place) -> None:
