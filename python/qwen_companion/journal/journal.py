@@ -51,7 +51,7 @@ from qwen_companion.journal.record import (
     Summary,
     forget_unused,
 )
-from qwen_companion.journal.store import MAX_BYTES, StoreError, TurnRow
+from qwen_companion.journal.store import MAX_BYTES, DamagedStoreError, StoreError, TurnRow
 from qwen_companion.journal.subscriptions import EDIT_TOOLS, HOLD_S, SHELL_TOOL
 from qwen_companion.journal.tree_watch import TreeWatch
 from qwen_companion.journal.versions import Loaded, TooLargeError, changed_since
@@ -332,15 +332,28 @@ class Journal:
 
     def _attempt(self, root: _Root, job: Callable[[], None]) -> None:
         try:
-            if root.record.restore():
-                for running in root.running.values():
-                    running.number = None
-                root.changed.update(root.told)
-                self._warn(f"What was recorded of changes in {root.record.root} has been removed; it begins anew")
-            job()
+            self._do_on_whole_record(root, job)
         except (*FAILURES, CompanionError) as error:
             root.failed = root.failed or isinstance(error, StoreError)
             self._refuse(root.record.root, (error.strerror or str(error)) if isinstance(error, OSError) else str(error))
+
+    def _do_on_whole_record(self, root: _Root, job: Callable[[], None]) -> None:
+        """Do `job`; begin the record anew where it has been removed or is damaged, and tell the user."""
+        try:
+            if root.record.restore():
+                news = f"What was recorded of changes in {root.record.root} has been removed; it begins anew"
+                self._begun_anew(root, news)
+            job()
+        except DamagedStoreError as error:
+            root.record.replace_damaged(str(error))
+            self._begun_anew(root, root.record.news or "")
+            job()
+
+    def _begun_anew(self, root: _Root, news: str) -> None:
+        for running in root.running.values():
+            running.number = None
+        root.changed.update(root.told)
+        self._warn(news)
 
     def _refuse(self, name: str, reason: str | None) -> None:
         """Tell the user why nothing is recorded of the root `name`, or with None that it is recorded again."""

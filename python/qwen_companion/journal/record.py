@@ -140,18 +140,22 @@ class Record:
         try:
             return Store(path)
         except DamagedStoreError as error:
-            aside = f"{path}.damaged-{time.strftime('%Y-%m-%d-%H%M%S')}"
-            os.rename(path, aside)
-            with suppress(FileNotFoundError):
-                # It belongs to that file, and would be applied to the new one.
-                os.rename(f"{path}-journal", f"{aside}-journal")
-            # So do these.
-            shutil.rmtree(trees, ignore_errors=True)
-            self.news = (
-                f"What was recorded of changes in {self.root} is damaged ({error}): it was put aside as {aside}, and "
-                "the record begins anew"
-            )
-            return Store(path)
+            return self._replace_store(str(error))
+
+    def _replace_store(self, damage: str) -> Store:
+        """Put the store's file aside for its `damage`, and return a new one.  OSError, StoreError."""
+        path = os.path.join(self._directory, "journal.sqlite")
+        aside = _put_aside(path)
+        with suppress(FileNotFoundError):
+            # It belongs to that file, and would be applied to the new one.
+            os.rename(f"{path}-journal", f"{aside}-journal")
+        # So do these.
+        shutil.rmtree(os.path.join(self._directory, "trees"), ignore_errors=True)
+        self.news = (
+            f"What was recorded of changes in {self.root} is damaged ({damage}): it was put aside as {aside}, and "
+            "the record begins anew"
+        )
+        return Store(path)
 
     def _make_baseline(self) -> Baseline:
         trees = os.path.join(self._directory, "trees")
@@ -162,8 +166,10 @@ class Record:
         above = os.path.join(state_directory(self._environ), name)
         state = state_directory(self._environ)
         os.makedirs(os.path.dirname(state), exist_ok=True)
-        for private in (state, above):
-            _make_private(private)
+        _make_private(state)
+        if os.path.lexists(above) and not os.path.isdir(above):
+            self.news = f"A file was in the place of the record of {self.root}: it was put aside as {_put_aside(above)}"
+        _make_private(above)
         for slot in range(_SLOTS):
             directory = os.path.join(above, str(slot))
             try:
@@ -200,10 +206,23 @@ class Record:
             self._baseline = self._make_baseline()
             self._known.clear()
 
-    def restore(self) -> bool:
-        """Begin anew if the record has been removed; return whether it was.  OSError, StoreError, NoRecordError."""
+    def replace_damaged(self, damage: str) -> None:
+        """Begin anew, with the store's file put aside for its `damage`; `news` says so.  OSError, StoreError."""
         with self._lock:
-            if os.path.exists(os.path.join(self._directory, "journal.sqlite")):
+            store, self._store = self._store, self._replace_store(damage)
+            store.close()
+            self._baseline = self._make_baseline()
+            self._known.clear()
+
+    def restore(self) -> bool:
+        """Begin anew if the record has been removed; return whether it was.
+
+        DamagedStoreError if it has been emptied.  OSError, StoreError, NoRecordError.
+        """
+        with self._lock:
+            with suppress(FileNotFoundError):
+                if os.path.getsize(os.path.join(self._directory, "journal.sqlite")) == 0:
+                    raise DamagedStoreError("its file was emptied")
                 return False
             store, descriptor = self._store, self._descriptor
             self._directory, self.key = self._lock_directory()
@@ -696,6 +715,13 @@ def _stamp(path: bytes) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_ino, found.st_mtime_ns
+
+
+def _put_aside(path: str) -> str:
+    """Rename the file `path`; return its new name, with the date.  OSError."""
+    aside = f"{path}.damaged-{time.strftime('%Y-%m-%d-%H%M%S')}"
+    os.rename(path, aside)
+    return aside
 
 
 def _make_private(directory: str) -> None:

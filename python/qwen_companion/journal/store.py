@@ -14,7 +14,7 @@ import threading
 import zlib
 from array import array
 from collections.abc import Collection, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
@@ -124,8 +124,7 @@ class Store:
             raise
         except sqlite3.Error as error:
             self._db.close()
-            # Those of another kind, of a lock or a full disk, are subclasses.
-            raise (DamagedStoreError if type(error) is sqlite3.DatabaseError else StoreError)(str(error)) from None
+            raise _failure(error) from None
 
     def _check(self) -> None:
         """StoreError for a file of a newer version, DamagedStoreError for one that is not whole."""
@@ -158,9 +157,11 @@ class Store:
                     raise
                 self._db.execute("commit")
             except sqlite3.Error as error:
-                if self._db.in_transaction:
-                    self._db.execute("rollback")
-                raise StoreError(str(error)) from None
+                # It may have been closed meanwhile.
+                with suppress(sqlite3.Error):
+                    if self._db.in_transaction:
+                        self._db.execute("rollback")
+                raise _failure(error) from None
 
     # --- Bytes ---
 
@@ -172,14 +173,16 @@ class Store:
             )
 
     def get(self, digest: str) -> bytes | None:
-        """Return the bytes of `digest`, None where they are not kept."""
+        """Return the bytes of `digest`, None where they are not kept, or damaged."""
         with self.transaction() as db:
             row = db.execute("select packed, data from blobs where digest = ?", (digest,)).fetchone()
             if row is None:
                 place = _place(db, digest)
                 query = "select 0, substr(data, ?, ?) from bundles where batch = ? and first = ?"
                 row = place and db.execute(query, place).fetchone()
-        return None if row is None else zlib.decompress(row[1]) if row[0] else bytes(row[1])
+        with suppress(zlib.error):
+            return None if row is None else zlib.decompress(row[1]) if row[0] else bytes(row[1])
+        return None
 
     def begin_with(self, files: Sequence[tuple[bytes, Loaded]]) -> None:
         """Keep the bytes of `files`, a part of a first baseline; note that large ones lie on the disk.
@@ -437,6 +440,11 @@ class Store:
                 "select coalesce(sum(length(data)), 0) from blobs"
                 " where digest not in (select digest from current where digest is not null)"
             ).fetchone()[0]
+
+
+def _failure(error: sqlite3.Error) -> StoreError:
+    # Those of another kind, of a lock or a full disk, are subclasses.
+    return (DamagedStoreError if type(error) is sqlite3.DatabaseError else StoreError)(str(error))
 
 
 _CHECKED_BYTES = 64 * 1024 * 1024

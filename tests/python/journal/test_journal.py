@@ -393,6 +393,33 @@ async def test_a_record_that_was_removed_is_begun_anew(project: Project) -> None
         assert notice.text == f"What was recorded of changes in {project.root} has been removed; it begins anew"
 
 
+@pytest.mark.parametrize("damage", [b"", b"garbage" * 1000])
+async def test_a_record_that_is_damaged_meanwhile_is_put_aside_and_begun_anew(project: Project, damage: bytes) -> None:
+    project.commit(a=b"a\n")
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        await agent.prompt("First")
+        await agent.edit("a", b"agent\n")
+        await place.until({"a": "modified"})
+        (file,) = (project.home / "state").rglob("journal.sqlite")
+        file.write_bytes(damage)
+        await agent.prompt("Second")
+        notice = await place.until_told(Notice)
+        assert isinstance(notice, Notice)
+        assert "begins anew" in notice.text
+        await agent.prompt("Third")
+        await agent.edit("b", b"more\n")
+        with anyio.fail_after(TIMEOUT_S):
+            while place.kinds()[-1:] != [{"b": "added"}]:
+                await anyio.sleep(0.05)
+        assert not place.refused()
+        notices = [message for message in place.told if isinstance(message, Notice)]
+        assert len(notices) == 1
+        if damage:
+            (aside,) = file.parent.glob("journal.sqlite.damaged-*")
+            assert str(aside) in notices[0].text
+
+
 async def test_which_files_are_recorded(project: Project) -> None:
     project.commit(**{"a": b"a\n", ".gitignore": b"ignored\n", ".qwenignore": b"hidden\n"})
     for name in ("ignored", "hidden", ".env", "new"):

@@ -1108,6 +1108,20 @@ def test_a_stray_file_among_the_journals_harms_nothing(project: Project) -> None
     assert (state / "stray").exists()
 
 
+def test_a_stray_file_in_place_of_a_roots_directory_is_put_aside(project: Project) -> None:
+    project.begin()
+    (file,) = (project.home / "state").rglob("journal.sqlite")
+    project.record.close()
+    own = file.parent.parent
+    shutil.rmtree(own)
+    own.write_text("stray")
+    project.reopen_after_close()
+    project.begin()
+    (aside,) = own.parent.glob(f"{own.name}.damaged-*")
+    assert aside.read_text() == "stray"
+    assert str(aside) in (project.record.news or "")
+
+
 def test_what_is_forgotten_leaves_the_file_and_the_disk(project: Project) -> None:
     turn = project.begin()
     # Of no use to zlib.
