@@ -410,6 +410,16 @@ def test_writes_without_a_review_are_followed(stage: Stage) -> None:
         wait_for_text(stage, path, text)
         state = in_buffer(path, "(list (buffer-modified-p) (verify-visited-file-modtime))")
         assert stage.emacs.eval(state) == "(nil t)"
+    # A name that no file can have ends no turn, and not the backend.
+    backend = stage.emacs.eval("(process-id (qwen-companion-backend--process))")
+    for name in ("a\0b", "x" * 300, "../\0"):
+        stage.model.call("write_file", file_path=f"{stage.sandbox.project}/{name}", content="x")
+    stage.model.call("write_file", file_path=str(stage.sandbox.notes), content=new_notes)
+    ask(stage, "write odd names", "They are odd.")
+    wait_for_text(stage, stage.sandbox.notes, new_notes)
+    assert stage.emacs.eval("(list (process-id (qwen-companion-backend--process)) (qwen-companion-state))") == (
+        f"({backend} ready)"
+    )
     stage.model.call("run_shell_command", command="rm notes.txt", is_background=False)
     stage.model.say("It is gone.")
     stage.ask("delete the list", FREE_QWEN)

@@ -24,6 +24,8 @@ OUTSIDE_TEXT = "of nobody's business\n"
 
 EDITS = ("write_file", "notebook_edit")
 
+COMMON = ("UserPromptSubmit", "PreToolUse", "PostToolUse")
+
 
 def hostile_names(home: Home) -> list[str]:
     """Return one text of each kind; the file outside of the project and a pipe in it are there."""
@@ -46,11 +48,12 @@ def hook_calls(home: Home, name: str) -> Iterator[dict[str, Any]]:
         usual = {"hook_event_name": kind.name, "session_id": "s", "cwd": str(home.work), "permission_mode": "auto"}
         usual |= {"prompt": "x", "tool_name": "write_file", "tool_input": {"file_path": "a", "content": "x"}}
         texts = [key for key, field in kind.model_fields.items() if str in (field.annotation, *args_of(field))]
-        # What is no name of a file gets only what no file can be called.
-        yield from ({**usual, key: name} for key in texts if key == "cwd" or "\0" in name)
-        if issubclass(kind, events.ToolEvent):
+        # The listeners look at the directory of each in the same way, and into no other text that is no name.
+        of_all = name.endswith("/a\0b")
+        yield from ({**usual, key: name} for key in texts if of_all or (key == "cwd" and kind.name in COMMON))
+        if issubclass(kind, events.ToolEvent) and (of_all or kind.name in COMMON):
             given = {"file_path": name, "notebook_path": name, "content": "x"}
-            yield from ({**usual, "tool_name": tool, "tool_input": given} for tool in EDITS)
+            yield from ({**usual, "tool_name": tool, "tool_input": given} for tool in EDITS[: 2 if of_all else 1])
 
 
 def is_unicode(text: str) -> bool:
@@ -61,6 +64,9 @@ def args_of(field: Any) -> tuple[Any, ...]:
     return get_args(field.annotation)
 
 
+JOURNAL = ("journal-files", "journal-texts", "journal-spans", "journal-busy")
+
+
 def emacs_calls(home: Home, name: str) -> Iterator[tuple[str, dict[str, object]]]:
     """Yield the calls of Emacs about the file or directory `name`."""
     scope: dict[str, object] = {"root": str(home.work), "scope": Symbol("all")}
@@ -68,7 +74,7 @@ def emacs_calls(home: Home, name: str) -> Iterator[tuple[str, dict[str, object]]
     yield "context", {"files": [{"path": name, "timestamp": 1, "exposure": Symbol("hide")}]}
     yield "journal-files", {"id": 1, **scope, "root": name}
     yield "journal-files", {"id": 1, **scope, "scope": Symbol("turn"), "turn": name}
-    yield "journal-texts", {"id": 1, **scope, "path": name}
+    yield "journal-texts", {"id": 1, **scope, "files": [{"path": name, "previous": name}]}
     yield "journal-spans", {"id": 1, "path": name}
     yield "journal-seen", {"turn": name, "path": name, "hunks": [name], "seen": True}
     yield "journal-wrote", {"paths": [name]}
@@ -77,9 +83,11 @@ def emacs_calls(home: Home, name: str) -> Iterator[tuple[str, dict[str, object]]
     yield "list-recorded", {"id": 1, "directory": name}
     yield "prompt", {"file": name, "text": "x"}
     yield "outcome", {"id": name, "outcome": Symbol("rejected")}
-    yield "settings", {**SETTINGS, "trust": [name], "patterns": [name], "auth-sources": [name]}
-    yield "settings", SETTINGS
-    yield "roots", {"roots": [name, str(home.work)]}
+    # Each of these has the discovery files written.
+    if name.endswith("/a\0b"):
+        yield "settings", {**SETTINGS, "trust": [name], "patterns": [name], "auth-sources": [name]}
+        yield "settings", SETTINGS
+        yield "roots", {"roots": [name, str(home.work)]}
 
 
 SETTINGS: dict[str, object] = {
@@ -121,8 +129,8 @@ class Site:
         response = connection.getresponse()
         return response.status, response.read()
 
-    def check_alive(self) -> None:
-        """The process goes on, and has nothing to say at its end."""
+    def check_end(self) -> None:
+        """The process has gone on until it is told to end, and has nothing to say then."""
         assert self.backend.process.poll() is None, self.backend.error_text()
         self.emacs.send(f"(call 999999999 stop ({dumps(self.emacs.secret)} nil))")
         assert self.backend.exit_code() == 0
@@ -144,24 +152,31 @@ def check_untouched(home: Home) -> None:
     assert OUTSIDE_TEXT.encode() not in recorded
 
 
-def test_no_text_in_a_hook_ends_the_process_or_goes_unanswered(home: Home, site: Site) -> None:
+def test_no_text_at_a_door_ends_the_process_or_goes_unanswered(home: Home, site: Site) -> None:
+    names = hostile_names(home)
+    try_hooks(home, site, names)
+    try_emacs(home, site, names)
+    try_tools(site, names)
+    check_untouched(home)
+    site.check_end()
+
+
+def try_hooks(home: Home, site: Site, names: list[str]) -> None:
     entry = site.layer["hooks"]["PreToolUse"][0]["hooks"][0]
     with closing(http.client.HTTPConnection("127.0.0.1", site.backend.port, timeout=TIMEOUT_S)) as connection:
-        for name in hostile_names(home):
+        for name in names:
             for event in hook_calls(home, name):
                 status, answer = site.post(connection, entry, event)
                 what = (event["hook_event_name"], event.get("tool_name"), name[:40], answer[:200])
                 assert status == 200, what
                 assert isinstance(json.loads(answer), dict), what
-    check_untouched(home)
-    site.check_alive()
 
 
-def test_no_text_for_a_tool_ends_the_process_or_goes_unanswered(home: Home, site: Site) -> None:
+def try_tools(site: Site, names: list[str]) -> None:
     entry = site.layer["mcpServers"]["emacs"]
     cli = site.backend.cli()
     with closing(http.client.HTTPConnection("127.0.0.1", site.backend.port, timeout=TIMEOUT_S)) as connection:
-        for name in hostile_names(home):
+        for name in names:
             for call in ({"name": "look", "arguments": {"path": name}}, {"name": name}):
                 message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
                 status, answer = site.post(connection, entry, message)
@@ -169,25 +184,22 @@ def test_no_text_for_a_tool_ends_the_process_or_goes_unanswered(home: Home, site
                 assert status == (413 if name == LONG else 200 if is_unicode(name) else 400), (name[:40], answer[:200])
             for tool, more in (("openDiff", {"newContent": "x"}), ("closeDiff", {})):
                 assert cli.tool(tool, filePath=name, **more)["content"]
-    check_untouched(home)
-    site.check_alive()
 
 
-def test_no_name_from_emacs_ends_the_process(home: Home, site: Site) -> None:
+def try_emacs(home: Home, site: Site, names: list[str]) -> None:
     site.emacs.call("journal-watch", dumps({"on": True}))
     (home.work / "a").write_text("x")
     entry = site.layer["hooks"]["PreToolUse"][0]["hooks"][0]
     with closing(http.client.HTTPConnection("127.0.0.1", site.backend.port, timeout=TIMEOUT_S)) as connection:
         prompt = {"hook_event_name": "UserPromptSubmit", "session_id": "s", "cwd": str(home.work), "prompt": "x"}
         assert site.post(connection, entry, prompt)[0] == 200
-    for name in hostile_names(home):
-        # Emacs sends UTF-8, and no name of 1 MB.
-        if name != LONG and is_unicode(name):
-            for method, values in emacs_calls(home, name):
-                assert site.emacs.call(method, dumps(values))[0].startswith("return"), (method, name[:40])
-                if method in ("journal-files", "journal-texts", "journal-spans", "journal-busy"):
-                    site.emacs.wait_for("journal-reply")
-                if method == "list-recorded":
-                    site.emacs.wait_for("recorded-sessions")
-    check_untouched(home)
-    site.check_alive()
+    # Emacs sends UTF-8.
+    for name in filter(is_unicode, names):
+        for method, values in emacs_calls(home, name):
+            if name not in (names[0], "") and method not in JOURNAL:
+                continue
+            assert site.emacs.call(method, dumps(values))[0].startswith("return"), (method, name[:40])
+            if method in JOURNAL:
+                site.emacs.wait_for("journal-reply")
+            if method == "list-recorded":
+                site.emacs.wait_for("recorded-sessions")

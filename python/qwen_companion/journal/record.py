@@ -254,7 +254,10 @@ class Record:
 
     def _told_name(self, path: str) -> bytes | None:
         """Return the name of `path` in the record, also where a directory above it has become a link since."""
-        name = os.fsencode(os.path.join(self._true, os.path.relpath(path, self.root)))
+        try:
+            name = os.fsencode(os.path.join(self._true, os.path.relpath(file_name(path), self.root)))
+        except FileNameError:
+            return None
         return name if self._store.is_known(name) else self.name_in(path)
 
     def name_out(self, path: bytes) -> str | None:
