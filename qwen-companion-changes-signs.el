@@ -28,6 +28,7 @@
 
 (require 'cl-lib)
 (require 'subr-x)
+(require 'qwen-companion-backend)
 (require 'qwen-companion-journal)
 (require 'qwen-companion-messages)
 
@@ -93,7 +94,8 @@ Leave out those that are seen."
 (defun qwen-companion-changes-signs-path (buffer)
   "Return the true name of the file that BUFFER visits, or nil."
   (when-let* ((file (buffer-file-name (or (buffer-base-buffer buffer) buffer))))
-    (unless (file-remote-p file)
+    (unless (or (file-remote-p file)
+                (not (qwen-companion-backend-unicode-p file)))
       (expand-file-name (buffer-local-value 'buffer-file-truename
                                             (or (buffer-base-buffer buffer) buffer))))))
 

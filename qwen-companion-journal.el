@@ -311,6 +311,7 @@ a `user-error' when there is no answer."
   (when (and buffer-file-name
              (not qwen-companion-journal-inhibit)
              (not (file-remote-p buffer-file-name))
+             (qwen-companion-backend-unicode-p buffer-file-name)
              (qwen-companion-journal--below-root-p buffer-file-name))
     (qwen-companion-journal-wrote (list (expand-file-name buffer-file-name)))))
 

@@ -1098,5 +1098,22 @@ A text that is nil removes the line."
         (qwen-companion-changes-test-press "RET"))
       (should (string-search "+4000!\n" (qwen-companion-changes-test-text))))))
 
+(ert-deftest qwen-companion-changes-test-a-name-that-is-not-unicode-ends-nothing ()
+  "Of a file in another encoding that the user saves, and whose changes are asked for."
+  (qwen-companion-test-with-process
+    (qwen-companion-mode 1)
+    (qwen-companion-test-wait-for (eq 'ready (qwen-companion-state)))
+    (let ((process (qwen-companion-backend--process)))
+      (cl-letf (((symbol-function 'qwen-companion-roots-published)
+                 (lambda () (list (directory-file-name default-directory)))))
+        (dolist (char (list (unibyte-char-to-multibyte #xe9) #xd800))
+          (with-current-buffer (find-file-noselect (concat default-directory "caf" (string char)))
+            (insert "text\n")
+            (save-buffer)
+            (should-not (qwen-companion-changes-signs-path (current-buffer)))
+            (kill-buffer))))
+      (should (qwen-companion-journal-await 'journal-busy '(:paths ("/a"))))
+      (should (eq process (qwen-companion-backend--process))))))
+
 (provide 'qwen-companion-changes-test)
 ;;; qwen-companion-changes-test.el ends here
