@@ -79,8 +79,13 @@ is used if there is one, else this interpreter itself."
   (executable-find (or qwen-companion-python "python3")))
 
 (defun qwen-companion-environment--stamp (directory)
-  "Return the name of the link in DIRECTORY to the interpreter it was made with."
+  "Return the name of the link in DIRECTORY to the interpreter it was made with.
+It is also the mark of what the companion has made, and may delete."
   (expand-file-name "made-with" directory))
+
+(defun qwen-companion-environment--own-p (directory)
+  "Return non-nil when the companion has made the environment DIRECTORY."
+  (file-symlink-p (qwen-companion-environment--stamp directory)))
 
 (defun qwen-companion-environment--interpreter (directory)
   "Return the interpreter of the environment DIRECTORY, or nil.
@@ -132,9 +137,6 @@ with another one."
 (defvar-local qwen-companion-environment--part nil
   "Directory of the environment that is being made in this buffer.")
 
-(defvar-local qwen-companion-environment--maker nil
-  "Interpreter that makes the environment in this buffer.")
-
 (defvar-local qwen-companion-environment--progress nil
   "Progress reporter of the installation in this buffer.")
 
@@ -160,16 +162,20 @@ with another one."
   "Return the commands that make an environment PART with the interpreter PYTHON."
   (let ((own (expand-file-name "bin/python" part))
         (lock (qwen-companion-environment--lock))
-        (oldest qwen-companion-environment-oldest-python))
+        (oldest qwen-companion-environment-oldest-python)
+        ;; Before the packages, so that what was killed bears it too.
+        (mark (list "ln" "-s" python (qwen-companion-environment--stamp part))))
     (cons
      (list python "-c"
            (format "import sys; sys.exit(None if sys.version_info >= (%s) else 'Python %%s is too old, %s is needed; customize qwen-companion-python' %% sys.version.split()[0])"
                    (string-replace "." "," oldest) oldest))
      (if-let* ((uv (executable-find "uv")))
          `((,uv "venv" "--python" ,python ,part)
+           ,mark
            (,uv "pip" "install" "--python" ,own "--require-hashes"
                 "--compile-bytecode" "-r" ,lock))
        `((,python "-m" "venv" ,part)
+         ,mark
          (,own "-m" "pip" "install" "--disable-pip-version-check"
                "--require-hashes" "-r" ,lock)
          ;; A fifth of the whole, and not needed again; setuptools may not be there.
@@ -215,7 +221,6 @@ the environment that was there before stays."
         (use-local-map (make-composed-keymap qwen-companion-environment--map
                                              (current-local-map)))
         (setq qwen-companion-environment--part part
-              qwen-companion-environment--maker python
               qwen-companion-environment--progress
               (make-progress-reporter "Installing the Python environment..." 0
                                       (qwen-companion-environment--packages)
@@ -251,13 +256,21 @@ Python has the packages."
               (set-window-point window (car cause))))
           (message "qwen-companion: the installation failed: %s; see the buffer %s"
                    (cdr cause) (buffer-name buffer)))
-      (make-symbolic-link (buffer-local-value 'qwen-companion-environment--maker buffer)
-                          (qwen-companion-environment--stamp part))
-      (qwen-companion-environment--switch part)
-      ;; By these the mode may come on.
-      (run-hooks 'qwen-companion-environment-made-hook)
-      (unless (bound-and-true-p qwen-companion-mode)
-        (message "qwen-companion: the Python environment is ready; M-x qwen-companion-mode uses it")))))
+      (let ((left (qwen-companion-environment--switch part)))
+        (qwen-companion-environment--close buffer)
+        ;; By these the mode may come on.
+        (run-hooks 'qwen-companion-environment-made-hook)
+        (unless (bound-and-true-p qwen-companion-mode)
+          (message "qwen-companion: the Python environment is ready; M-x qwen-companion-mode uses it"))
+        (when left
+          (message "qwen-companion: the Python environment is ready; not marked as made by it, so left for you to delete: %s"
+                   (mapconcat #'abbreviate-file-name left ", ")))))))
+
+(defun qwen-companion-environment--close (buffer)
+  "Give back the windows that show BUFFER, but not one that is selected."
+  (dolist (window (get-buffer-window-list buffer nil t))
+    (unless (eq window (selected-window))
+      (quit-restore-window window 'bury))))
 
 (defun qwen-companion-environment--cause (buffer)
   "Return why the installation in BUFFER has failed: (POS . TEXT).
@@ -289,17 +302,22 @@ nothing: then it is the warning before."
                               (point) (line-end-position)))))))))
 
 (defun qwen-companion-environment--switch (part)
-  "Make PART, which is complete, the environment in use; delete the others."
-  (let ((current (qwen-companion-environment--current)))
+  "Make PART, which is complete, the environment in use; delete the others.
+Return those that stay because they bear no mark of the companion."
+  (let* ((current (qwen-companion-environment--current))
+         (old (concat part "-old"))
+         left)
     (when (file-exists-p current)
-      (rename-file current (concat part "-old")))
+      (rename-file current old))
     (rename-file part current)
     ;; A process that runs from one of them has imported all its modules.
-    (dolist (other (append (list (concat part "-old"))
-                           (qwen-companion-environment--all)
-                           (qwen-companion-environment--abandoned)))
-      (unless (equal other current)
-        (delete-directory other t)))))
+    (dolist (other (append (and (file-exists-p old) (list old))
+                           (remove current (qwen-companion-environment--all))
+                           (remove old (qwen-companion-environment--abandoned)))
+                   (nreverse left))
+      (if (qwen-companion-environment--own-p other)
+          (delete-directory other t)
+        (push other left)))))
 
 (defconst qwen-companion-environment--part-age (* 24 60 60)
   "Age in seconds after which nobody makes an incomplete environment any more.")
@@ -326,7 +344,7 @@ Younger ones may be those of another Emacs that is at work."
 ;;;###autoload
 (defun qwen-companion-uninstall ()
   "Delete the Python environment and the journal, after a question.
-Without the journal, `qwen-companion-changes' can undo nothing.  Nothing
+What bears no mark of the companion stays.  Without the journal, `qwen-companion-changes' can undo nothing.  Nothing
 else of the companion is on the disk while the mode is off, but your
 options and the package itself."
   (interactive)
@@ -334,7 +352,9 @@ options and the package itself."
     (user-error "The mode is on; turn `qwen-companion-mode' off first"))
   (let ((directories
          (append (and (file-directory-p qwen-companion-backend-directory)
-                      (directory-files qwen-companion-backend-directory t "\\`venv"))
+                      (cl-remove-if-not #'qwen-companion-environment--own-p
+                                  (directory-files qwen-companion-backend-directory
+                                                   t "\\`venv")))
                  (and (file-directory-p (qwen-companion-environment--records))
                       (list (qwen-companion-environment--records))))))
     (unless directories

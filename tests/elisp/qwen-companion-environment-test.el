@@ -63,11 +63,13 @@ The variable `directory' is that of the environments."
          ;; After the start, which is told in the same way.
          (string-match-p "^Compilation \\(?:finished\\|exited\\)" (buffer-string)))))))
 
-(defun qwen-companion-environment-test--make (name)
-  "Make the environment NAME."
+(defun qwen-companion-environment-test--make (name &optional foreign)
+  "Make the environment NAME, with the mark of the companion unless FOREIGN."
   (let ((bin (expand-file-name (concat name "/bin/") qwen-companion-backend-directory)))
     (make-directory bin t)
-    (copy-file (executable-find "python3") (expand-file-name "python" bin))))
+    (copy-file (executable-find "python3") (expand-file-name "python" bin))
+    (unless foreign
+      (make-symbolic-link (executable-find "python3") (expand-file-name "../made-with" bin)))))
 
 (ert-deftest qwen-companion-environment-test-install ()
   "It is used when it is complete, and those of other versions go."
@@ -88,6 +90,49 @@ The variable `directory' is that of the environments."
       (qwen-companion-environment-test--install)
       (should (equal (list (file-name-nondirectory current))
                      (directory-files directory nil "venv"))))))
+
+(ert-deftest qwen-companion-environment-test-deletes-its-own-only ()
+  "What bears no mark of the companion stays, and is named."
+  (qwen-companion-environment-test--with "exit 0" "exit 0"
+    (let ((foreign '("venv" "venv-0123456789ab" "venv-0123456789ab.part-x")))
+      (dolist (name foreign)
+        (qwen-companion-environment-test--make name t)
+        (set-file-times (expand-file-name name directory)
+                        (time-subtract nil (* 25 60 60))))
+      (qwen-companion-environment-test--make "venv-ba9876543210")
+      (let ((said (qwen-companion-environment-test--install))
+            (current (file-name-nondirectory (qwen-companion-environment--current))))
+        (dolist (name foreign)
+          (should (string-match-p (concat "left for you to delete: .*/" (regexp-quote name))
+                                  said)))
+        (should (equal (sort (cons current (copy-sequence foreign)) #'string<)
+                       (directory-files directory nil "venv")))
+        (cl-letf (((symbol-function 'yes-or-no-p)
+                   (lambda (question) (not (string-match-p "environments/venv," question)))))
+          (qwen-companion-uninstall)
+          (should (equal foreign (directory-files directory nil "venv")))))
+      ;; One that has the name of the new one is moved, not deleted.
+      (let ((current (file-name-nondirectory (qwen-companion-environment--current))))
+        (qwen-companion-environment-test--make current t)
+        (should (string-match-p (concat (regexp-quote current) "\\.part-.*-old")
+                                (qwen-companion-environment-test--install)))
+        (should (directory-files directory nil "-old\\'"))))))
+
+(ert-deftest qwen-companion-environment-test-its-window-goes ()
+  "After success the frame is as before; after a failure, and where it is selected, it stays."
+  (qwen-companion-environment-test--with "exit 0" "[ ! -e broken ]"
+    (delete-other-windows)
+    (qwen-companion-environment-test--install)
+    (should (one-window-p))
+    (qwen-companion-environment-test--install
+     (lambda ()
+       (qwen-companion-install-backend)
+       (select-window (get-buffer-window "*qwen-companion install*"))))
+    (should-not (one-window-p))
+    (delete-window)
+    (make-directory (expand-file-name "broken" directory))
+    (qwen-companion-environment-test--install)
+    (should (get-buffer-window "*qwen-companion install*"))))
 
 (ert-deftest qwen-companion-environment-test-its-buffer-belongs-to-the-project ()
   "A CLI that is started from there runs where the user was."
