@@ -880,16 +880,20 @@ FILE=...\" repeats what it says and reports the first difference."
     (message "Saved the wire log in %s; read it before you send it"
              (abbreviate-file-name file))))
 
-(defun qwen-companion-backend--wire-log ()
-  "Return the name of the record of messages, or signal that there is none."
+(defun qwen-companion-backend-wire-log-file ()
+  "Return the name of the record of messages, or nil."
   (let* ((spool (qwen-companion-backend-spool))
          (record (and spool (expand-file-name "wire-log" spool))))
-    (cond
-     ((and record (file-exists-p record)) record)
-     (qwen-companion-wire-log
-      (user-error "No wire log yet; turn `qwen-companion-mode' off and on, then repeat what went wrong"))
-     (t
-      (user-error "No wire log; set `qwen-companion-wire-log' to t, turn `qwen-companion-mode' off and on, then repeat what went wrong")))))
+    (and record (file-exists-p record) record)))
+
+(defun qwen-companion-backend--wire-log ()
+  "Return the name of the record of messages, or signal that there is none."
+  (cond
+   ((qwen-companion-backend-wire-log-file))
+   (qwen-companion-wire-log
+    (user-error "No wire log yet; turn `qwen-companion-mode' off and on, then repeat what went wrong"))
+   (t
+    (user-error "No wire log; set `qwen-companion-wire-log' to t, turn `qwen-companion-mode' off and on, then repeat what went wrong"))))
 
 ;;; A new environment
 

@@ -74,7 +74,7 @@ is used if there is one, else this interpreter itself."
              (substring (secure-hash 'sha256 (current-buffer)) 0 12)))
    qwen-companion-backend-directory))
 
-(defun qwen-companion-environment--base ()
+(defun qwen-companion-environment-base ()
   "Return the interpreter that environments are made with, or nil."
   (executable-find (or qwen-companion-python "python3")))
 
@@ -95,7 +95,7 @@ with another one."
         (base (file-symlink-p (qwen-companion-environment--stamp directory))))
     (and (file-executable-p python)
          (or (not qwen-companion-python)
-             (and base (equal base (qwen-companion-environment--base))))
+             (and base (equal base (qwen-companion-environment-base))))
          python)))
 
 (defun qwen-companion-environment--all ()
@@ -111,7 +111,7 @@ with another one."
        (qwen-companion-environment--current))
       (cl-some #'qwen-companion-environment--interpreter
                (qwen-companion-environment--all))
-      (qwen-companion-environment--base)))
+      (qwen-companion-environment-base)))
 
 (defun qwen-companion-environment-outdated-p ()
   "Return non-nil when the environment in use is for another version."
@@ -192,7 +192,7 @@ happens in the background in a buffer of its own.  Where it fails,
 the environment that was there before stays."
   (interactive)
   (require 'compile)
-  (let ((python (qwen-companion-environment--base)))
+  (let ((python (qwen-companion-environment-base)))
     (unless python
       (user-error "No Python found as %s; install Python %s or later"
                   (or qwen-companion-python "python3")
@@ -341,6 +341,15 @@ Younger ones may be those of another Emacs that is at work."
                           state
                         "~/.local/state/"))))
 
+(defun qwen-companion-environment-directories ()
+  "Return the directories of the companion's environments and its journal."
+  (append (and (file-directory-p qwen-companion-backend-directory)
+               (cl-remove-if-not #'qwen-companion-environment--own-p
+                                 (directory-files qwen-companion-backend-directory
+                                                  t "\\`venv")))
+          (and (file-directory-p (qwen-companion-environment--records))
+               (list (qwen-companion-environment--records)))))
+
 ;;;###autoload
 (defun qwen-companion-uninstall ()
   "Delete the Python environment and the journal, after a question.
@@ -350,13 +359,7 @@ options and the package itself."
   (interactive)
   (when (bound-and-true-p qwen-companion-mode)
     (user-error "The mode is on; turn `qwen-companion-mode' off first"))
-  (let ((directories
-         (append (and (file-directory-p qwen-companion-backend-directory)
-                      (cl-remove-if-not #'qwen-companion-environment--own-p
-                                  (directory-files qwen-companion-backend-directory
-                                                   t "\\`venv")))
-                 (and (file-directory-p (qwen-companion-environment--records))
-                      (list (qwen-companion-environment--records))))))
+  (let ((directories (qwen-companion-environment-directories)))
     (unless directories
       (user-error "There is nothing of the companion in %s or %s"
                   (abbreviate-file-name qwen-companion-backend-directory)

@@ -196,7 +196,7 @@ menu anyway, and its commands act at point."
     (with-help-window (help-buffer)
       (mapc #'princ lines)
       (princ (substitute-command-keys "\n\\[describe-mode] describes the mode with all keys.
-Info node `(qwen-companion)Top' is the manual.\n")))
+Info node `(qwen-companion)Top', or \\[qwen-companion-manual], is the manual.\n")))
     (with-current-buffer (help-buffer)
       (setq-local truncate-partial-width-windows nil
                   word-wrap t

@@ -33,36 +33,199 @@
 (require 'transient)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-daemon)
+(require 'qwen-companion-environment)
 (require 'qwen-companion-layer)
 (require 'qwen-companion-options)
 (require 'qwen-companion-privacy)
+(require 'qwen-companion-problems)
+(require 'qwen-companion-prompts)
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-rescue)
 (require 'qwen-companion-review)
+(require 'qwen-companion-session-list)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-untrusted)
 
-;;; State
+;;; Reasons
 
-(defun qwen-companion-menu--ready-p ()
-  "Return non-nil when CLIs are served."
-  (eq 'ready (qwen-companion-state)))
+;; Each function returns why a command cannot work now, in a few words, or nil.
+
+(defun qwen-companion-menu--not-ready ()
+  "Return why no CLI is served."
+  (pcase (qwen-companion-state)
+    ('ready nil)
+    ('off "mode off")
+    ('starting "starting")
+    (_ "failed")))
+
+(defun qwen-companion-menu--off ()
+  "Return why there is nothing that only the mode has."
+  (when (eq 'off (qwen-companion-state))
+    "mode off"))
+
+(defun qwen-companion-menu--no-program ()
+  "Return why no CLI can be started."
+  (cond ((eq 'error (qwen-companion-state)) "failed")
+        ((not (and (car qwen-companion-qwen-command)
+                   (executable-find (car qwen-companion-qwen-command))))
+         "no qwen")))
+
+(defun qwen-companion-menu--no-terminal ()
+  "Return why there is no CLI to act on here."
+  (unless (or qwen-companion-terminal-directory
+              (qwen-companion-terminal-recent (qwen-companion-terminal-here)))
+    "no CLI"))
+
+(defun qwen-companion-menu--no-terminal-or-program ()
+  "Return why a CLI can be neither shown here nor started."
+  (and (qwen-companion-menu--no-terminal)
+       (qwen-companion-menu--no-program)))
+
+(defun qwen-companion-menu--no-image ()
+  "Return why no image can be given to a CLI."
+  (or (qwen-companion-menu--not-ready)
+      (qwen-companion-menu--no-terminal)))
+
+(defun qwen-companion-menu--no-process ()
+  "Return why nothing can be sent to a program in this buffer."
+  (unless (and (not qwen-companion-terminal-outside)
+               (process-live-p (get-buffer-process (current-buffer))))
+    "no program"))
+
+(defun qwen-companion-menu--no-cli ()
+  "Return why there is no CLI to send a prompt to."
+  (unless (cl-some #'qwen-companion-terminal-session-buffer
+                   (qwen-companion-backend-sessions))
+    "no CLI"))
+
+(defun qwen-companion-menu--none-waiting ()
+  "Return why there is no CLI or chat that waits for the user."
+  (unless (or (qwen-companion-proposals) (qwen-companion-session-list-waiting))
+    "none"))
+
+(defun qwen-companion-menu--no-prompt ()
+  "Return why there is no prompt to take back."
+  (unless (qwen-companion-prompts-waiting)
+    "none"))
+
+(defun qwen-companion-menu--no-file ()
+  "Return why the current buffer has no file to hide."
+  (unless (buffer-file-name (or (buffer-base-buffer) (current-buffer)))
+    "no file"))
+
+(defun qwen-companion-menu--no-proposal ()
+  "Return why there is nothing to review."
+  (unless (qwen-companion-proposals)
+    "none"))
+
+(defun qwen-companion-menu--no-unsaved-text ()
+  "Return why there is no unsaved text to show beside a proposal."
+  (unless (cl-some #'qwen-companion-proposal-unsaved (qwen-companion-proposals))
+    "none"))
+
+(defun qwen-companion-menu--no-review ()
+  "Return why no line here can be commented on."
+  (unless qwen-companion-proposal-current
+    "no review"))
+
+(defun qwen-companion-menu--no-rescued-text ()
+  "Return why there is no rescued text."
+  (unless (qwen-companion-rescue-buffers)
+    "none"))
+
+(defun qwen-companion-menu--no-connection ()
+  "Return why no daemon can be connected to."
+  (cond ((not qwen-companion-daemon-enabled) "chats off")
+        ((memq (qwen-companion-state) '(off error)) (qwen-companion-menu--not-ready))
+        ((not (memq (qwen-companion-daemon-state) '(off refused))) "in use")))
+
+(defun qwen-companion-menu--no-url ()
+  "Return why there is no daemon to connect to."
+  (or (qwen-companion-menu--no-connection)
+      (unless qwen-companion-daemon-url "no URL")))
+
+(defun qwen-companion-menu--no-daemon-program ()
+  "Return why no daemon can be started."
+  (or (qwen-companion-menu--no-connection)
+      (qwen-companion-menu--no-program)))
+
+(defun qwen-companion-menu--no-chat ()
+  "Return why there can be no chat."
+  (unless (memq (qwen-companion-daemon-state) '(starting connecting connected unreachable))
+    (or (qwen-companion-menu--no-connection)
+        ;; A chat connects to the daemon that it had.
+        (and (qwen-companion-menu--no-target)
+             (qwen-companion-menu--no-url)))))
+
+(defun qwen-companion-menu--not-connected ()
+  "Return why no daemon can be asked for its sessions."
+  (unless (eq 'connected (qwen-companion-daemon-state))
+    (if qwen-companion-daemon-enabled "no daemon" "chats off")))
+
+(defun qwen-companion-menu--no-daemon ()
+  "Return why there is no daemon to leave."
+  (unless (qwen-companion-menu--daemon-p)
+    "none"))
+
+(declare-function qwen-companion-chat-permissions-waiting-chats
+                  "qwen-companion-chat-permissions" ())
+
+(defun qwen-companion-menu--no-question ()
+  "Return why there is no question of a chat to answer."
+  (unless (and (featurep 'qwen-companion-chat-permissions)
+               (qwen-companion-chat-permissions-waiting-chats))
+    "none"))
+
+(defun qwen-companion-menu--not-in-chat ()
+  "Return why there is no conversation here to export."
+  (unless (derived-mode-p 'qwen-companion-chat-mode)
+    "no chat"))
+
+(defun qwen-companion-menu--no-target ()
+  "Return why there is no chat to send to."
+  (unless (cl-some (lambda (buffer)
+                     (with-current-buffer buffer
+                       (derived-mode-p 'qwen-companion-chat-mode)))
+                   (buffer-list))
+    "no chat"))
+
+(defun qwen-companion-menu--no-region ()
+  "Return why no region can be sent to a chat."
+  (or (qwen-companion-menu--no-target)
+      (unless (use-region-p) "none")))
+
+(defun qwen-companion-menu--no-buffer ()
+  "Return why this buffer cannot be sent to a chat."
+  (cond ((qwen-companion-menu--no-target))
+        ((derived-mode-p 'qwen-companion-chat-mode) "a chat")
+        ((zerop (buffer-size)) "empty")))
+
+(defun qwen-companion-menu--no-problem ()
+  "Return why no diagnostics of this buffer can be sent to a chat."
+  (cond ((qwen-companion-menu--no-target))
+        ((not (and (qwen-companion-problems-checked-p) (qwen-companion-problems)))
+         "none")))
+
+(defun qwen-companion-menu--no-record ()
+  "Return why there is no wire log to save."
+  (unless (qwen-companion-backend-wire-log-file)
+    "no record"))
+
+(defun qwen-companion-menu--no-python ()
+  "Return why no Python environment can be made."
+  (unless (qwen-companion-environment-base)
+    "no Python"))
+
+(defun qwen-companion-menu--not-removable ()
+  "Return why the Python part cannot be removed."
+  (cond ((bound-and-true-p qwen-companion-mode) "mode on")
+        ((null (qwen-companion-environment-directories)) "none")))
+
+;;; State
 
 (defun qwen-companion-menu--daemon-p ()
   "Return non-nil when a daemon is in use."
   (not (eq 'off (qwen-companion-daemon-state))))
-
-(defun qwen-companion-menu--chat-p ()
-  "Return non-nil in a chat buffer."
-  (derived-mode-p 'qwen-companion-chat-mode))
-
-(defun qwen-companion-menu--review-p ()
-  "Return non-nil in a buffer of a review."
-  qwen-companion-proposal-current)
-
-(defun qwen-companion-menu--file-p ()
-  "Return non-nil when the current buffer visits a file."
-  (buffer-file-name (or (buffer-base-buffer) (current-buffer))))
 
 (defun qwen-companion-menu--count (number singular plural)
   "Return NUMBER in words with SINGULAR or PLURAL, the noun and its verb."
@@ -113,12 +276,25 @@
           (format "; %s in spite of them"
                   (qwen-companion-menu--count shown "file is shown" "files are shown"))))))
 
+(defun qwen-companion-menu--activities ()
+  "Return what the CLIs do, two lines at most, or nil.
+With more, the menu would not fit into 24 lines."
+  (when-let* ((help (qwen-companion-layer-help))
+              (lines (split-string help "\n")))
+    (string-join
+     (mapcar (lambda (line)
+               (truncate-string-to-width line 79 nil nil t))
+             (if (nthcdr 2 lines)
+                 (list (car lines) (format "and %d more" (1- (length lines))))
+               lines))
+     "\n")))
+
 (defun qwen-companion-menu--state ()
   "Return the state of everything, some lines, for the head of the menu."
   (string-join
    (delq nil
          (list (propertize (qwen-companion-menu--clis) 'face 'transient-heading)
-               (qwen-companion-layer-help)
+               (qwen-companion-menu--activities)
                (qwen-companion-menu--daemon)
                (qwen-companion-menu--exclusions)
                ""))
@@ -174,73 +350,90 @@ They are those of its `:type', a `choice' or a boolean.")
 ;;; Commands
 
 (eval-and-compile
-  (defconst qwen-companion-menu--groups
+  (defconst qwen-companion-menu--columns
     '((("CLI"
-        ("r" "Start, or go to it" qwen-companion-run)
-        ("." "Show or hide its terminal" qwen-companion-toggle)
-        ("=" "Go on with a conversation" qwen-companion-resume
-         qwen-companion-menu--ready-p)
-        ("&" "Go on with the newest" qwen-companion-continue)
-        ("T" "In a worktree" qwen-companion-run-in-worktree)
-        ("X" "Start it again" qwen-companion-restart qwen-companion-terminal-buffers)
+        ("r" "Start or go" qwen-companion-run
+         qwen-companion-menu--no-terminal-or-program)
+        ("." "Show, hide" qwen-companion-toggle
+         qwen-companion-menu--no-terminal-or-program)
         ("s" "List" qwen-companion-sessions)
-        ("n" "Next that waits for you" qwen-companion-next-waiting)
+        ("n" "Next waiting" qwen-companion-next-waiting
+         qwen-companion-menu--none-waiting)
         ("w" "Write a prompt" qwen-companion-ask)
-        ("W" "Ask at once" qwen-companion-ask-send qwen-companion-backend-sessions)
-        ("b" "Take back a prompt that waits" qwen-companion-ask-take-back
-         qwen-companion-backend-sessions)
-        ("j" "Mention the image of the clipboard" qwen-companion-paste-image
-         qwen-companion-terminal-buffers)
-        ("i" "What CLIs are told" qwen-companion-context)
-        ("x" "Send Esc to this terminal" qwen-companion-terminal-escape)
-        ("h" "Hide or show this file" qwen-companion-toggle-exclusion
-         qwen-companion-menu--file-p))
-       ("Reviews"
-        ("v" "Next review" qwen-companion-review qwen-companion-proposals)
-        ("V" "Previous review" qwen-companion-review-previous qwen-companion-proposals)
-        ("l" "List" qwen-companion-diffs qwen-companion-menu--ready-p)
-        ("o" "Open" qwen-companion-diff-open qwen-companion-proposals)
-        ("a" "Accept" qwen-companion-diff-accept qwen-companion-proposals)
-        ("y" "Accept and go to the next" qwen-companion-diff-accept-next
-         qwen-companion-proposals)
-        ("k" "Reject" qwen-companion-diff-reject qwen-companion-proposals)
-        ("N" "Note a comment" qwen-companion-diff-comment
-         qwen-companion-menu--review-p)
-        ("e" "Empty the file" qwen-companion-diff-empty qwen-companion-proposals)
-        ("t" "Ediff or hunks" qwen-companion-diff-switch qwen-companion-proposals)
-        ("u" "Your unsaved text" qwen-companion-diff-show-unsaved
-         qwen-companion-proposals))
-       ("Changes"
-        ("g" "What agents changed" qwen-companion-changes qwen-companion-menu--ready-p))
+        ("W" "Ask at once" qwen-companion-ask-send qwen-companion-menu--no-cli)
+        ("b" "Take back" qwen-companion-ask-take-back qwen-companion-menu--no-prompt)
+        ("=" "Resume" qwen-companion-resume qwen-companion-menu--not-ready)
+        ("i" "Context" qwen-companion-context qwen-companion-menu--off)
+        ("h" "Hide file" qwen-companion-toggle-exclusion
+         qwen-companion-menu--no-file)
+        "--"
+        ("&" "Go on" qwen-companion-continue qwen-companion-menu--no-program)
+        ("T" "In worktree" qwen-companion-run-in-worktree
+         qwen-companion-menu--no-program)
+        ("X" "Restart" qwen-companion-restart qwen-companion-menu--no-terminal)
+        ("j" "Paste image" qwen-companion-paste-image qwen-companion-menu--no-image)
+        ("x" "Send Esc" qwen-companion-terminal-escape
+         qwen-companion-menu--no-process))
        ("Kept texts"
-        ("p" "Apply" qwen-companion-kept-apply qwen-companion-rescue-buffers)
-        ("d" "Compare" qwen-companion-kept-difference qwen-companion-rescue-buffers)))
-      (("Chat"
-        ("c" "Chat" qwen-companion-chat qwen-companion-menu--daemon-p)
-        ("C" "List" qwen-companion-chats qwen-companion-menu--daemon-p)
-        ("S" "Switch" qwen-companion-chat-switch qwen-companion-menu--daemon-p)
-        ("A" "Answer" qwen-companion-chat-answer qwen-companion-menu--daemon-p)
-        ("E" "Export" qwen-companion-chat-export qwen-companion-menu--chat-p))
-       ("Send to the chat"
-        ("R" "Region" qwen-companion-chat-send-region use-region-p)
-        ("B" "Buffer" qwen-companion-chat-send-buffer qwen-companion-menu--daemon-p)
-        ("F" "File" qwen-companion-chat-send-file qwen-companion-menu--daemon-p)
-        ("D" "Diagnostics" qwen-companion-chat-send-diagnostics
-         qwen-companion-menu--daemon-p))
+        "--"
+        ("p" "Apply" qwen-companion-kept-apply qwen-companion-menu--no-rescued-text)
+        ("d" "Compare" qwen-companion-kept-difference
+         qwen-companion-menu--no-rescued-text)))
+      (("Reviews"
+        ("v" "Next" qwen-companion-review qwen-companion-menu--no-proposal)
+        ("l" "List" qwen-companion-diffs qwen-companion-menu--not-ready)
+        ("a" "Accept" qwen-companion-diff-accept qwen-companion-menu--no-proposal)
+        ("y" "Accept, next" qwen-companion-diff-accept-next
+         qwen-companion-menu--no-proposal)
+        ("k" "Reject" qwen-companion-diff-reject qwen-companion-menu--no-proposal)
+        ("t" "Ediff or hunks" qwen-companion-diff-switch
+         qwen-companion-menu--no-proposal)
+        ("N" "Comment" qwen-companion-diff-comment qwen-companion-menu--no-review)
+        ("g" "Changes" qwen-companion-changes qwen-companion-menu--off)
+        "--"
+        ("V" "Previous" qwen-companion-review-previous qwen-companion-menu--no-proposal)
+        ("o" "Open" qwen-companion-diff-open qwen-companion-menu--no-proposal)
+        ("e" "Empty the file" qwen-companion-diff-empty
+         qwen-companion-menu--no-proposal)
+        ("u" "Unsaved text" qwen-companion-diff-show-unsaved
+         qwen-companion-menu--no-unsaved-text))
        ("Daemon"
-        ("+" "Connect" qwen-companion-daemon-connect qwen-companion-menu--ready-p)
-        ("*" "Start" qwen-companion-daemon-start qwen-companion-menu--ready-p)
-        ("_" "Disconnect" qwen-companion-daemon-stop qwen-companion-menu--daemon-p))
+        "--"
+        ("+" "Connect" qwen-companion-daemon-connect qwen-companion-menu--no-url)
+        ("*" "Start" qwen-companion-daemon-start
+         qwen-companion-menu--no-daemon-program)
+        ("_" "Disconnect" qwen-companion-daemon-stop qwen-companion-menu--no-daemon)))
+      (("Chat"
+        ("c" "Chat" qwen-companion-chat qwen-companion-menu--no-chat)
+        ("C" "List" qwen-companion-chats qwen-companion-menu--not-connected)
+        ("S" "Switch" qwen-companion-chat-switch qwen-companion-menu--not-connected)
+        ("A" "Answer" qwen-companion-chat-answer qwen-companion-menu--no-question)
+        "--"
+        ("E" "Export" qwen-companion-chat-export qwen-companion-menu--not-in-chat)
+        ("R" "Send region" qwen-companion-chat-send-region
+         qwen-companion-menu--no-region)
+        ("B" "Send buffer" qwen-companion-chat-send-buffer
+         qwen-companion-menu--no-buffer)
+        ("F" "Send file" qwen-companion-chat-send-file qwen-companion-menu--no-target)
+        ("D" "Send errors" qwen-companion-chat-send-diagnostics
+         qwen-companion-menu--no-problem))
        ("Companion"
         ("m" "Mode on or off" qwen-companion-mode)
-        ("L" "Log" qwen-companion-log)
-        ("J" "Save the wire log" qwen-companion-save-wire-log)
         ("!" "Doctor" qwen-companion-doctor)
-        ("I" "Install the Python part" qwen-companion-install-backend)
-        ("U" "Remove the Python part" qwen-companion-uninstall))))
-    "The commands: rows of groups (TITLE COMMAND...).
-A COMMAND is (KEY LABEL SYMBOL [PREDICATE]); it makes sense now when
-PREDICATE, called without arguments, returns non-nil.")
+        ("H" "Manual" qwen-companion-manual)
+        (":" "More commands" qwen-companion-more)
+        (";" "Options" qwen-companion-menu-options)
+        "--"
+        ("L" "Log" qwen-companion-log)
+        ("J" "Wire log" qwen-companion-save-wire-log qwen-companion-menu--no-record)
+        ("I" "Install" qwen-companion-install-backend qwen-companion-menu--no-python)
+        ("U" "Uninstall" qwen-companion-uninstall
+         qwen-companion-menu--not-removable))))
+    "The commands: columns of groups (TITLE COMMAND... \"--\" COMMAND...).
+Those after the two hyphens are in the second menu, `qwen-companion-more'.
+A COMMAND is (KEY LABEL SYMBOL [REASON]).  REASON is called without
+arguments and returns why the command cannot work now, or nil.  Three
+columns, each with labels and reasons, fit into 80 characters.")
 
   (defconst qwen-companion-menu--options
     '(("-e" "Edits reviewed in auto" qwen-companion-review-edits)
@@ -253,9 +446,30 @@ PREDICATE, called without arguments, returns non-nil.")
 
   (defun qwen-companion-menu--suffix (command)
     "Return COMMAND of the table in the form of transient."
-    (pcase-let ((`(,key ,label ,symbol ,predicate) command))
-      `(,key ,label ,symbol :if (lambda () (fboundp ',symbol))
-             ,@(and predicate `(:inapt-if-not ,predicate)))))
+    (pcase-let ((`(,key ,label ,symbol ,reason) command))
+      `(,key ,symbol :if (lambda () (fboundp ',symbol))
+             :description (lambda () (qwen-companion-menu--label ,label ',reason))
+             ,@(and reason `(:inapt-if ,reason)))))
+
+  (defun qwen-companion-menu--column (groups more)
+    "Return the column of GROUPS in the form of transient.
+With MORE non-nil, it has the commands after the two hyphens."
+    (let (column)
+      (pcase-dolist (`(,title . ,commands) groups)
+        (let ((rest (member "--" commands)))
+          (when-let* ((shown (if more (cdr rest) (butlast commands (length rest)))))
+            (setq column
+                  (append column
+                          (and column '(""))
+                          (list (propertize title 'face 'transient-heading))
+                          (mapcar #'qwen-companion-menu--suffix shown))))))
+      (vconcat column)))
+
+  (defun qwen-companion-menu--all-columns (more)
+    "Return all columns, see `qwen-companion-menu--column' for MORE."
+    (mapcar (lambda (groups)
+              (qwen-companion-menu--column groups more))
+            qwen-companion-menu--columns))
 
   (defun qwen-companion-menu--infix (option)
     "Return the command that changes OPTION of the table."
@@ -263,8 +477,14 @@ PREDICATE, called without arguments, returns non-nil.")
                     (string-remove-prefix "qwen-companion-"
                                           (symbol-name (nth 2 option)))))))
 
+(defun qwen-companion-menu--label (label reason)
+  "Return LABEL, with what the function REASON returns, if it is not nil."
+  (if-let* ((why (and reason (funcall reason))))
+      (format "%s (%s)" label why)
+    label))
+
 (defmacro qwen-companion-menu--define-prefix ()
-  "Define the command `qwen-companion', and one for each option."
+  "Define the menus, and a command for each option."
   `(progn
      ,@(mapcar (pcase-lambda ((and option `(,key ,label ,symbol)))
                  `(transient-define-infix ,(qwen-companion-menu--infix option) ()
@@ -274,29 +494,29 @@ PREDICATE, called without arguments, returns non-nil.")
                     :variable ',symbol))
                qwen-companion-menu--options)
      (transient-define-prefix qwen-companion ()
-       "Show the state of the companion and all its commands, by task."
+       "Show the state of the companion and the commands of every day."
        [:description qwen-companion-menu--state
-        ,@(mapcar (lambda (option)
+        ,@(qwen-companion-menu--all-columns nil)])
+     (transient-define-prefix qwen-companion-more ()
+       "Show the commands that the menu `qwen-companion' has no room for."
+       [,@(qwen-companion-menu--all-columns t)])
+     (transient-define-prefix qwen-companion-menu-options ()
+       "Show the options that are changed most, and change them by a key."
+       [,@(mapcar (lambda (option)
                     (list (qwen-companion-menu--infix option)))
-                  qwen-companion-menu--options)]
-       ,@(mapcar (lambda (groups)
-                   (vconcat
-                    (mapcar (pcase-lambda (`(,title . ,commands))
-                              (vconcat
-                               (list title)
-                               (mapcar #'qwen-companion-menu--suffix commands)))
-                            groups)))
-                 qwen-companion-menu--groups))))
+                  qwen-companion-menu--options)])))
 
 ;;;###autoload (autoload 'qwen-companion "qwen-companion-menu" nil t)
+;;;###autoload (autoload 'qwen-companion-more "qwen-companion-menu" nil t)
+;;;###autoload (autoload 'qwen-companion-menu-options "qwen-companion-menu" nil t)
 (qwen-companion-menu--define-prefix)
 
 ;;;###autoload (autoload 'qwen-companion-command-map "qwen-companion-menu" nil t 'keymap)
 (defvar qwen-companion-command-map
   (let ((map (make-sparse-keymap)))
     (define-key map "?" #'qwen-companion)
-    (pcase-dolist (`(,_ . ,commands) (apply #'append qwen-companion-menu--groups))
-      (pcase-dolist (`(,key ,_ ,symbol) commands)
+    (pcase-dolist (`(,_ . ,commands) (apply #'append qwen-companion-menu--columns))
+      (pcase-dolist (`(,key ,_ ,symbol) (remove "--" commands))
         (define-key map key symbol)))
     map)
   "Keymap of all commands, with the keys of the menu \\[qwen-companion].
@@ -305,15 +525,21 @@ It is bound to nothing; give it a key of your own.")
 
 (declare-function Info-find-file "info" (filename &optional noerror no-pop-to-dir))
 
-(defun qwen-companion-menu--manual ()
+;;;###autoload
+(defun qwen-companion-manual ()
   "Show the manual, in Info if it is installed there, else its source."
   (interactive)
   (require 'info)
   (if (Info-find-file "qwen-companion" t)
       (info "(qwen-companion)")
     ;; A clone has no Info, nor has what package-vc installs without makeinfo.
-    (view-file (expand-file-name "docs/qwen-companion.org"
-                                 (file-name-directory (locate-library "qwen-companion"))))))
+    (let ((directory (file-name-directory (locate-library "qwen-companion"))))
+      (view-file (or (locate-file "qwen-companion"
+                                  (list (expand-file-name "docs" directory) directory)
+                                  '(".org" ".texi"))
+                     (user-error "The manual is not installed; docs/qwen-companion.org of the package's repository has it")))
+      (message "Info does not have the manual; this is its source, %s"
+               (abbreviate-file-name buffer-file-name)))))
 
 ;;;###autoload
 (defun qwen-companion-menu-bar (&rest _)
@@ -323,16 +549,22 @@ It is bound to nothing; give it a key of your own.")
    (append
     (mapcar
      (pcase-lambda (`(,title . ,commands))
-       (cons title
-             (mapcar (pcase-lambda (`(,_ ,label ,symbol ,predicate))
-                       (vector label symbol :visible `(fboundp ',symbol)
-                               :enable (if predicate (list predicate) t)))
-                     commands)))
-     (apply #'append qwen-companion-menu--groups))
+       (cons title (mapcar #'qwen-companion-menu--item
+                           (if (equal "--" (car commands)) (cdr commands) commands))))
+     (apply #'append qwen-companion-menu--columns))
     '("--"
       ["All of this by keys" qwen-companion]
-      ["Manual" qwen-companion-menu--manual]
+      ["Manual" qwen-companion-manual]
       ["Options" (customize-group 'qwen-companion)]))))
+
+(defun qwen-companion-menu--item (command)
+  "Return COMMAND of the table as an item of the menu bar."
+  (pcase command
+    (`(,_ ,label ,symbol . ,reason)
+     (vector label symbol :visible `(fboundp ',symbol)
+             :enable (if reason `(not ,reason) t)
+             :label `(qwen-companion-menu--label ,label ',(car reason))))
+    (separator separator)))
 
 (defun qwen-companion-menu-popup (event)
   "Pop up the menu of the mode at EVENT, a click."

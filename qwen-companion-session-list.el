@@ -315,7 +315,7 @@ The list follows them.  \\<qwen-companion-sessions-mode-map>\\[qwen-companion-se
 (defvar qwen-companion-session-list--last nil
   "Id of the session, or chat, to which `qwen-companion-next-waiting' went.")
 
-(defun qwen-companion-session-list--waiting ()
+(defun qwen-companion-session-list-waiting ()
   "Return the CLIs and chats that wait for the user, an alist.
 Each is (ID . FUNCTION): the id of a session, or the buffer of a chat, and
 a function that goes to its question or its review."
@@ -339,7 +339,7 @@ a function that goes to its question or its review."
   "Go to the next CLI or chat that waits for you: to its question or its review.
 Again, to the one after it."
   (interactive)
-  (let* ((waiting (qwen-companion-session-list--waiting))
+  (let* ((waiting (qwen-companion-session-list-waiting))
          (next (or (cadr (cl-member qwen-companion-session-list--last waiting
                                     :key #'car :test #'equal))
                    (car waiting))))

@@ -13,16 +13,19 @@
 
 (require 'ert)
 (require 'cl-lib)
+(require 'compile)
 (require 'info)
 (require 'qwen-companion)
 (require 'qwen-companion-chat)
 (require 'qwen-companion-menu)
+(require 'qwen-companion-doctor)
+(require 'qwen-companion-chat-test-helper)
 (require 'qwen-companion-test-helper)
 
 (defun qwen-companion-menu-test--commands ()
   "Return all commands of the table, lists of key, label, symbol, predicate."
-  (mapcan (lambda (group) (copy-sequence (cdr group)))
-          (apply #'append qwen-companion-menu--groups)))
+  (remove "--" (mapcan (lambda (group) (copy-sequence (cdr group)))
+                       (apply #'append qwen-companion-menu--columns))))
 
 (defun qwen-companion-menu-test--autoloaded ()
   "Return the commands that the package autoloads."
@@ -88,7 +91,7 @@
       (should-not (string-match-p "you hide" (qwen-companion-menu--state)))
       (with-current-buffer (find-file-noselect "a.txt")
         (qwen-companion-toggle-exclusion)
-        (should (qwen-companion-menu--file-p)))
+        (should-not (qwen-companion-menu--no-file)))
       (should (string-match-p "with 1 pattern of yours, and 1 file you hide"
                               (qwen-companion-menu--state))))))
 
@@ -114,12 +117,148 @@
                                              :test #'equal)))
         (customize-set-variable option before)))))
 
+(defmacro qwen-companion-menu-test--with-session (&rest body)
+  "Run BODY with a CLI that is connected, in a terminal, the current buffer."
+  `(qwen-companion-test-with-files '(("a.txt" "a\n"))
+     (qwen-companion-test-with-backend
+       (let ((session '(:id "session-1" :client "qwen" :version "1"))
+              (qwen-companion-backend--state 'ready)
+              (terminal (generate-new-buffer "terminal")))
+         (cl-letf (((symbol-function 'qwen-companion-backend-sessions)
+                    (lambda () (list session)))
+                   ((symbol-function 'qwen-companion-terminal-session-buffer)
+                    (lambda (_) terminal)))
+           (unwind-protect
+               (with-current-buffer terminal
+                 (setq qwen-companion-terminal-directory
+                       (directory-file-name default-directory))
+                 (set-process-query-on-exit-flag
+                  (make-process :name "cat" :command '("cat") :buffer terminal) nil)
+                 ,@body)
+             (delete-process (get-buffer-process terminal))))))))
+
+(defconst qwen-companion-menu-test--states
+  '((nothing-installed
+     . (lambda (body)
+         (qwen-companion-test-with-files '(("a.txt" "a\n"))
+           (let ((exec-path nil)
+                 (vc-handled-backends nil)
+                 (qwen-companion-python nil)
+                 (qwen-companion-backend-directory (expand-file-name "none/"))
+                 (process-environment
+                  (cons (concat "XDG_STATE_HOME=" (expand-file-name "state"))
+                        process-environment))
+                 (qwen-companion-backend--state 'off))
+             (with-current-buffer (find-file-noselect "a.txt")
+               (funcall body))))))
+    (no-cli
+     . (lambda (body)
+         (qwen-companion-test-with-files '(("a.txt" "a\n"))
+           (qwen-companion-test-with-backend
+             (let ((qwen-companion-backend--state 'ready))
+               (with-current-buffer (find-file-noselect "a.txt")
+                 (funcall body)))))))
+    (one-cli
+     . (lambda (body)
+         (qwen-companion-menu-test--with-session (funcall body))))
+    (review-open
+     . (lambda (body)
+         (qwen-companion-menu-test--with-session
+          (cl-letf ((qwen-companion-diff-style 'unified)
+                    ((symbol-function 'qwen-companion-merge-compare)
+                     (lambda (old new callback)
+                       (funcall callback (qwen-companion-test-compare old new)))))
+            (qwen-companion-test-propose "a.txt" "b\n")
+            (qwen-companion-diff-open)
+            (set-buffer (window-buffer))
+            (funcall body)))))
+    (chat
+     . (lambda (body)
+         (qwen-companion-chat-test-with (funcall body)))))
+  "States in which each command of the menu is called, an alist.
+A state is a function that calls another one, without arguments, in it.")
+
+(defun qwen-companion-menu-test--press (command)
+  "Call COMMAND of the table if it is not inapt.
+Return the reason if it is, t if it did something or asked for something,
+else the error, a list."
+  (pcase-let ((`(,_ ,_ ,symbol ,reason) command)
+              (asks (lambda (&rest _) (throw 'asked t))))
+    (or (and reason (funcall reason))
+        (catch 'asked
+          (condition-case err
+              (cl-letf (((symbol-function 'completing-read) asks)
+                        ((symbol-function 'read-from-minibuffer) asks)
+                        ((symbol-function 'read-string) asks)
+                        ((symbol-function 'read-file-name) asks)
+                        ((symbol-function 'y-or-n-p) asks)
+                        ((symbol-function 'yes-or-no-p) asks)
+                        ;; What starts programs.
+                        ((symbol-function 'qwen-companion-terminal-open) asks)
+                        ((symbol-function 'compilation-start) asks)
+                        ((symbol-function 'qwen-companion-doctor--report) asks)
+                        ((symbol-function 'qwen-companion-mode) (lambda (&rest _) (interactive)))
+                        ((symbol-function 'transient-setup) #'ignore)
+                        ((symbol-function 'gui-get-selection) (lambda (&rest _) "image"))
+                        (qwen-companion-inspector--buffer nil))
+                (save-window-excursion
+                  (call-interactively symbol))
+                t)
+            ;; Read by `interactive' itself.
+            (end-of-file t)
+            (error (list symbol err)))))))
+
+(ert-deftest qwen-companion-menu-test-each-entry-works-or-says-why-not ()
+  "In five states, what looks apt does something; else there is a reason."
+  (let ((vc-handled-backends nil)
+        failed)
+    (pcase-dolist (`(,name . ,state) qwen-companion-menu-test--states)
+      (dolist (command (qwen-companion-menu-test--commands))
+        (funcall state
+                 (lambda ()
+                   (let ((result (qwen-companion-menu-test--press command)))
+                     (when (consp result)
+                       (push (cons name result) failed)))))))
+    (should-not failed)))
+
+(defun qwen-companion-menu-test--size (more)
+  "Return (WIDTH . HEIGHT) of the first menu, or with MORE of the second."
+  (let ((columns
+         (mapcar
+          (lambda (column)
+            (mapcar (lambda (entry)
+                      (if (stringp entry)
+                          (length entry)
+                        (+ 3 (length (funcall (eval (plist-get (cddr entry) :description) t))))))
+                    column))
+          (qwen-companion-menu--all-columns more))))
+    (cons (+ (* 3 (1- (length columns)))
+             (apply #'+ (mapcar (lambda (column) (apply #'max column)) columns)))
+          (apply #'max (mapcar #'length columns)))))
+
+(ert-deftest qwen-companion-menu-test-fits-into-a-terminal ()
+  "At 80x24, where Emacs gives it 18 lines, no row wraps and none is hidden."
+  (pcase-dolist (`(,_ . ,state) qwen-companion-menu-test--states)
+    (funcall state
+             (lambda ()
+               (dolist (more '(nil t))
+                 (pcase-let ((`(,width . ,height) (qwen-companion-menu-test--size more)))
+                   (should (< width 80))
+                   (should (<= (+ height
+                                  (if more 0 (length (split-string (qwen-companion-menu--state) "\n"))))
+                               18))))))))
+
 (ert-deftest qwen-companion-menu-test-in-the-menu-bar ()
   "The mode has a menu with items that are enabled where they apply."
   (should (lookup-key qwen-companion-mode-map [menu-bar qwen-companion]))
   (let ((menu (qwen-companion-menu-bar)))
     (should (eq #'qwen-companion-diff-accept (lookup-key menu [Reviews Accept])))
-    (should (eq #'qwen-companion-chats (lookup-key menu [Chat List])))))
+    (should (eq #'qwen-companion-chats (lookup-key menu [Chat List])))
+    ;; With the reason, where it is not enabled.
+    (let ((item (cdr (assq 'Send\ Esc (lookup-key menu [CLI])))))
+      (with-temp-buffer
+        (should (equal "Send Esc (no program)" (eval (nth 1 item) t)))
+        (should-not (eval (plist-get (nthcdr 3 item) :enable) t))))))
 
 (ert-deftest qwen-companion-menu-test-commands-without-a-package ()
   "A clone, loaded by `require' only, has the commands too.
