@@ -15,7 +15,7 @@ export NODE_COMPILE_CACHE := $(BUILD)/cache/node-compiled
 
 VENV := $(BUILD)/venv/bin
 CHECKOUT := $(EMACS) -Q --batch -l scripts/checkout.el
-SOURCES := $(filter-out %-autoloads.el,$(wildcard *.el))
+SOURCES := qwen-companion.el $(wildcard lisp/*/*.el)
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 ALL_ELISP := $(SOURCES) $(wildcard tests/elisp/*.el tests/fuzz/*.el scripts/*.el scripts/startup/*.el demo/*.el tests/e2e/*.el tests/bench/*.el)
 
@@ -37,7 +37,8 @@ setup-tests:
 	@scripts/setup tests
 
 # All together: a macro of one file may be used in another.
-$(BUILD)/compiled: $(SOURCES) scripts/compile.el scripts/checkout.el | setup
+$(BUILD)/compiled: $(SOURCES) scripts/compile.el scripts/checkout.el scripts/loaddefs.el | setup
+	@$(EMACS) -Q --batch -l scripts/loaddefs.el -f loaddefs-write
 	@$(CHECKOUT) -l scripts/compile.el -f compile-checkout $(SOURCES)
 	@touch $@
 
@@ -164,6 +165,7 @@ $(BUILD)/typed: pyproject.toml scripts/requirements-dev.lock $(shell find $(addp
 
 lint-elisp: build
 	@$(EMACS) -Q --batch -l scripts/structure.el -f structure-check
+	@$(EMACS) -Q --batch -l scripts/loaddefs.el -f loaddefs-check
 	@$(CHECKOUT) -L tests/elisp -l scripts/lint.el -f lint-files $(ALL_ELISP)
 
 format: build ## Format the Python files
@@ -174,5 +176,5 @@ lock: ## Compute the locks of the Python packages and the CLIs anew
 	@scripts/lock
 
 clean: ## Remove all that was generated, downloads too
-	@rm -rf .build *.elc tests/elisp/*.elc qwen-companion-autoloads.el
+	@rm -rf .build *.elc lisp/*.elc lisp/*/*.elc tests/elisp/*.elc qwen-companion-autoloads.el
 	@find python tests demo -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

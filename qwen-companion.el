@@ -40,6 +40,18 @@
 
 ;;; Code:
 
+;; In a checkout the rest is in the folders of lisp/; a package may have it all
+;; beside this file.  package-vc collects the autoloads of this folder alone.
+;;;###autoload
+(eval-and-compile
+  ;; The second is right where a file that is being loaded compiles this one.
+  (dolist (file (list load-file-name (bound-and-true-p byte-compile-current-file) buffer-file-name))
+    (let ((lisp (and file (expand-file-name "lisp/" (file-name-directory file)))))
+      (when (and lisp (file-exists-p (expand-file-name "qwen-companion-loaddefs.el" lisp)))
+        (dolist (folder (directory-files lisp t "\\`[a-z]+\\'"))
+          (add-to-list 'load-path folder))
+        (load (expand-file-name "qwen-companion-loaddefs" lisp) nil t)))))
+
 (require 'qwen-companion-attention)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-changes-signs)

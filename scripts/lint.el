@@ -117,7 +117,7 @@ would take longer than most files."
 
 (defun lint--package (file)
   "Check FILE as a part of the package."
-  (let ((package-lint-main-file (expand-file-name "qwen-companion.el" (file-name-directory file)))
+  (let ((package-lint-main-file (expand-file-name "qwen-companion.el" lint--root))
         ;; No archive is asked: what is installed here can be installed.
         (package-archive-contents package-alist))
     (with-current-buffer (find-file-noselect file)
@@ -133,7 +133,10 @@ would take longer than most files."
   ;; Reading the sources of Emacs is no news.
   (setq jka-compr-verbose nil)
   (let* ((files (mapcar #'expand-file-name command-line-args-left))
-         (package (seq-filter (lambda (file) (equal (file-name-directory file) lint--root)) files))
+         (package (seq-filter (lambda (file)
+                                (or (equal (file-name-directory file) lint--root)
+                                    (string-prefix-p (expand-file-name "lisp/" lint--root) file)))
+                              files))
          (text-quoting-style 'grave))
     (setq command-line-args-left nil)
     (lint--compile-apart package)

@@ -9,6 +9,10 @@
 ;; What a file uses of another one shows in its `require' forms, and no two
 ;; files need each other:
 ;;
+;; - The folders of lisp/ are floors: a file uses its own folder and lower ones.
+;;   Each symbol counts: a function that is called, a command in a keymap, a
+;;   function in a hook.  Of extensions/, a file for one other package may be
+;;   autoloaded from any floor; the menu uses the commands of the top file too.
 ;; - There is no circle of `require', `autoload' and `declare-function'.
 ;; - A private name, one with two hyphens, has the prefix of its own file and
 ;;   is in no other.
@@ -30,13 +34,26 @@
 (defconst structure--private "\\`\\(?:make-\\)?\\(qwen-companion.*?\\)--"
   "Matches a private name; its first group is the feature it belongs to.")
 
+(defconst structure--floors
+  '(("base") ("backend") ("context") ("terminal" "disk" "tools") ("review") ("prompts")
+    ("changes") ("chat") ("menu"))
+  "Folders of lisp/ by floor, from the lowest up.")
+
+(defvar structure--folders nil
+  "Alist of the package's files and their folders: (FEATURE . FOLDER).")
+
 (defun structure--files (directory)
-  "Return an alist of the package's files in DIRECTORY: (FEATURE . FORMS)."
-  (mapcar (lambda (file)
-            (cons (file-name-base file) (structure--read file)))
-          (seq-remove (lambda (file) (string-suffix-p "-autoloads.el" file))
-                      (directory-files
-                       directory t (format "\\`%s.*\\.el\\'" structure--name)))))
+  "Return an alist of the package's files below DIRECTORY: (FEATURE . FORMS)."
+  (let ((files (append (directory-files
+                        directory t (format "\\`%s.*\\.el\\'" structure--name))
+                       (file-expand-wildcards (expand-file-name "lisp/*/*.el" directory)))))
+    (setq structure--folders nil)
+    (mapcar (lambda (file)
+              (push (cons (file-name-base file)
+                          (file-name-nondirectory (directory-file-name (file-name-directory file))))
+                    structure--folders)
+              (cons (file-name-base file) (structure--read file)))
+            (seq-remove (lambda (file) (string-suffix-p "-autoloads.el" file)) files))))
 
 (defun structure--read (file)
   "Return the forms in FILE."
@@ -149,13 +166,63 @@
            form))))
     (nreverse findings)))
 
+;;; Floors
+
+(defun structure--floor (feature)
+  "Return the number of the floor of FEATURE, nil if it is on none."
+  (let ((folder (alist-get feature structure--folders nil nil #'equal)))
+    (seq-position structure--floors folder (lambda (floor folder) (member folder floor)))))
+
+(defun structure--definitions (files)
+  "Return a hash table of all that FILES define: name to feature."
+  (let ((defined (make-hash-table)))
+    (pcase-dolist (`(,feature . ,forms) files)
+      (dolist (form forms)
+        (pcase form
+          ((or `(defvar ,_) `(declare-function . ,_) `(define-key . ,_)))
+          (`(,(and (pred symbolp) (app symbol-name (pred (string-match-p "\\`\\(?:cl-\\)?def"))))
+             ,(or `(,name . ,_) name) . ,_)
+           (when (and (symbolp name) (string-prefix-p structure--name (symbol-name name)))
+             (puthash name feature defined))))))
+    defined))
+
+(defun structure--climbs (files)
+  "Return the findings about uses of a higher floor in FILES."
+  (let ((defined (structure--definitions files))
+        (findings nil))
+    (pcase-dolist (`(,feature . ,forms) files)
+      (let ((floor (structure--floor feature))
+            (folder (alist-get feature structure--folders nil nil #'equal))
+            seen)
+        (when floor
+          (structure--walk
+           (lambda (symbol)
+             (when-let* ((owner (and (symbolp symbol)
+                                     (not (memq symbol seen))
+                                     ;; The group of all options, and whether the mode is on.
+                                     (not (memq symbol '(qwen-companion qwen-companion-mode)))
+                                     ;; The name of a file may be that of a command too.
+                                     (not (assoc (symbol-name symbol) files))
+                                     (gethash symbol defined)))
+                         (other (alist-get owner structure--folders nil nil #'equal)))
+               (push symbol seen)
+               (unless (or (equal folder other)
+                           (equal other "extensions")
+                           (if-let* ((height (structure--floor owner)))
+                               (< height floor)
+                             (equal folder "menu")))
+                 (push (cons feature (format "%s/ is not below %s/: %s of %s" other folder symbol owner))
+                       findings))))
+           forms))))
+    (nreverse findings)))
+
 ;;; All
 
 (defun structure-findings (&optional directory)
   "Return what is found in the package's files in DIRECTORY, the current one.
 The value is a list of (FEATURE . TEXT)."
   (let ((files (structure--files (or directory default-directory))))
-    (append (structure--circles files) (structure--names files))))
+    (append (structure--circles files) (structure--names files) (structure--climbs files))))
 
 (defun structure-check ()
   "Print what is found in the current directory; exit with 1 if there is any."

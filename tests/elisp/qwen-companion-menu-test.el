@@ -29,9 +29,10 @@
 
 (defun qwen-companion-menu-test--autoloaded ()
   "Return the commands that the package autoloads."
-  (let ((sources (directory-files
-                  (file-name-directory (locate-library "qwen-companion.el" t))
-                  t "\\`qwen-companion[^/]*\\.el\\'"))
+  (let ((sources (let ((top (locate-library "qwen-companion.el" t)))
+                   (cons top (directory-files-recursively
+                              (expand-file-name "lisp" (file-name-directory top))
+                              "\\.el\\'"))))
         commands)
     (dolist (source sources commands)
       (with-temp-buffer

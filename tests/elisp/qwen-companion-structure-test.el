@@ -113,7 +113,9 @@
                                            ignored))
                                files)))
     (should (member (expand-file-name "qwen-companion.el" root) compiled))
-    (should-not (seq-remove (lambda (file) (equal root (file-name-directory file)))
+    (should-not (seq-remove (lambda (file)
+                              (or (equal root (file-name-directory file))
+                                  (string-prefix-p (expand-file-name "lisp/" root) file)))
                             compiled))
     (should-not (equal files compiled))))
 

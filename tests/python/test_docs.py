@@ -16,6 +16,7 @@ from charts import Bar, bar, charts
 from figures import summary
 
 CHECKOUT = Path(__file__).parents[2]
+LISP = [CHECKOUT / "qwen-companion.el", *sorted(CHECKOUT.glob("lisp/*/*.el"))]
 DOCS = sorted([*CHECKOUT.glob("*.org"), *(CHECKOUT / "docs").rglob("*.org")])
 
 CLAUSE = r"(?:G-)?[TDCFLA]\d+"
@@ -95,10 +96,7 @@ def test_every_room_is_in_the_list_of_rooms() -> None:
     texts = "".join(
         (CHECKOUT / name).read_text(encoding="utf-8") for name in ("CONTRIBUTING.org", "docs/architecture.org")
     )
-    lisp = {file.stem for file in CHECKOUT.glob("qwen-companion*.el")} - {
-        "qwen-companion-autoloads",
-        "qwen-companion-pkg",
-    }
+    lisp = {file.stem for file in LISP}
     python = {file.name for file in (CHECKOUT / "python/qwen_companion").iterdir() if file.name[0] not in "_."}
     missing = [name for name in lisp if f"={name}.el=" not in texts and f"=-{name[15:]}=" not in texts]
     missing += [name for name in python - {"py.typed"} if not re.search(rf"[=/]{re.escape(name)}=", texts)]
@@ -107,7 +105,7 @@ def test_every_room_is_in_the_list_of_rooms() -> None:
 
 def test_every_option_and_command_is_in_the_manual() -> None:
     manual = (CHECKOUT / "docs/qwen-companion.org").read_text(encoding="utf-8")
-    sources = [path.read_text(encoding="utf-8") for path in CHECKOUT.glob("qwen-companion*.el")]
+    sources = [path.read_text(encoding="utf-8") for path in LISP]
     options = {name for source in sources for name in re.findall(r"^\(defcustom (\S+)", source, re.MULTILINE)}
     commands = {
         name
@@ -152,7 +150,7 @@ def test_the_help_of_each_mode_leads_to_a_node_of_the_manual() -> None:
     node = re.compile(r"Info node `\(qwen-companion\)([^']+)'")
     modes = {
         name: node.search(body)
-        for path in CHECKOUT.glob("qwen-companion*.el")
+        for path in LISP
         for name, body in re.findall(
             r"^\(define-derived-mode (\S+)(.*?)(?=^\()", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
         )

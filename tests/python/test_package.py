@@ -68,7 +68,8 @@ def test_it_holds_what_runs_and_nothing_else(package: Path) -> None:
     with tarfile.open(package) as tar:
         names = [name.split("/", 1)[1] for name in tar.getnames() if "/" in name]
     allowed = re.compile(
-        r"qwen-companion(-[a-z-]+)?\.el|qwen-companion\.info|dir|python(/requirements\.lock)?"
+        r"qwen-companion(-pkg)?\.el|lisp(/[a-z]+)?(/qwen-companion-[a-z-]+\.el)?|qwen-companion\.info|dir"
+        r"|python(/requirements\.lock)?"
         r"|python/qwen_companion(/[a-z_]+)*(\.py|/py\.typed)?"
     )
     assert [name for name in names if not allowed.fullmatch(name)] == []
@@ -85,7 +86,7 @@ def test_a_newer_emacs_compiles_it_without_a_warning(package: Path, tmp_path: Pa
         why = missing.read_text().strip() if missing.exists() else "run scripts/newer-emacs"
         pytest.skip(f"no newer Emacs: {why}")
     install(package, tmp_path, [], str(NEWER_EMACS / "emacs"))
-    assert len(list(tmp_path.glob("qwen-companion-*/*.elc"))) > 60
+    assert len(list(tmp_path.glob("qwen-companion-*/lisp/*/*.elc"))) > 60
 
 
 def install(package: Path, target: Path, before: list[str], program: str = EMACS) -> None:

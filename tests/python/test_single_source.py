@@ -45,22 +45,22 @@ def test_the_oldest_python_is_the_same_everywhere() -> None:
     assert entry.OLDEST_PYTHON == (major, minor)
     named: Mapping[str, str] = {
         "pyproject.toml": r'^pythonVersion = "(.+)"$',
-        "qwen-companion-environment.el": r'-oldest-python "(.+)"$',
+        "lisp/backend/qwen-companion-environment.el": r'-oldest-python "(.+)"$',
         "scripts/lock": r"--python-version (\S+)",
         "README.org": r"Python (3\.\d+) or newer",
         "scripts/setup": r"Python (3\.\d+) or newer",
     }
     assert {name: found(name, pattern) for name, pattern in named.items()} == {name: {oldest} for name in named}
-    assert found("qwen-companion-environment.el", r"Python interpreter \((.+) or later\)") == {oldest}
+    assert found("lisp/backend/qwen-companion-environment.el", r"Python interpreter \((.+) or later\)") == {oldest}
     assert found("scripts/setup", r"sys\.version_info < \((.+)\)\)") == {f"{major}, {minor}"}
 
 
 @pytest.mark.parametrize(
     ("value", "name", "file"),
     [
-        (messages.PROTOCOL, "qwen-companion-backend--protocol", "qwen-companion-backend.el"),
-        (plists.INLINE_TEXT_BYTES, "qwen-companion-spool--inline-limit", "qwen-companion-spool.el"),
-        (context.MAX_SELECTION_UNITS, "qwen-companion-context--selection-limit", "qwen-companion-context.el"),
+        (messages.PROTOCOL, "qwen-companion-backend--protocol", "lisp/backend/qwen-companion-backend.el"),
+        (plists.INLINE_TEXT_BYTES, "qwen-companion-spool--inline-limit", "lisp/backend/qwen-companion-spool.el"),
+        (context.MAX_SELECTION_UNITS, "qwen-companion-context--selection-limit", "lisp/context/qwen-companion-context.el"),
     ],
 )
 def test_emacs_and_the_process_go_by_the_same_number(value: int, name: str, file: str) -> None:
@@ -68,7 +68,7 @@ def test_emacs_and_the_process_go_by_the_same_number(value: int, name: str, file
 
 
 def test_emacs_knows_the_exit_codes_of_the_process() -> None:
-    codes = constant("qwen-companion-backend--exit-codes", "qwen-companion-backend.el")
+    codes = constant("qwen-companion-backend--exit-codes", "lisp/backend/qwen-companion-backend.el")
     known = {name.replace("-", "_").upper(): int(code) for code, name in re.findall(r"\((\d+) \. ([a-z-]+)\)", codes)}
     assert len(known) == codes.count(" . ") > 0
     assert known == {name: getattr(entry, f"EXIT_{name}") for name in known}

@@ -319,7 +319,7 @@ def test_a_long_text_of_a_conversation_goes_by_file(spool: Spool) -> None:
     assert spool.read(shape["text-file"]) == text
 
 
-ACCESSORS: Final = Path(__file__).parents[3] / "qwen-companion-daemon-messages.el"
+ACCESSORS: Final = Path(__file__).parents[3] / "lisp/chat/qwen-companion-daemon-messages.el"
 
 
 def keys_of(cls: type[Any]) -> set[str]:

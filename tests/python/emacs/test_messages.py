@@ -390,7 +390,7 @@ def test_texts_of_the_journal_go_as_bytes(spool: Spool) -> None:
     assert (payload["path"], payload["from"], payload["mixed"]) == ("/r/a", "/r/old", True)
 
 
-ACCESSORS: Final = Path(__file__).parents[3] / "qwen-companion-messages.el"
+ACCESSORS: Final = Path(__file__).parents[3] / "lisp/backend/qwen-companion-messages.el"
 
 
 def test_emacs_reads_only_keys_that_are_written(spool: Spool) -> None:

@@ -39,64 +39,64 @@ its key, nil where there is none."
              (plist-get message ,(intern (format ":%s" key)))))
         keys)))
 
-(qwen-companion-messages-define qwen-companion-published Published
+(qwen-companion-messages-define "qwen-companion-published" Published
   roots reachable port token environment warnings)
-(qwen-companion-messages-define qwen-companion-file-list FileList
+(qwen-companion-messages-define "qwen-companion-file-list" FileList
   files)
-(qwen-companion-messages-define qwen-companion-session-changes SessionChanges
+(qwen-companion-messages-define "qwen-companion-session-changes" SessionChanges
   sessions gone)
-(qwen-companion-messages-define qwen-companion-session SessionState
+(qwen-companion-messages-define "qwen-companion-session" SessionState
   id client version pid directory family ancestors streaming state no-hooks)
-(qwen-companion-messages-define qwen-companion-cli-state CliState
+(qwen-companion-messages-define "qwen-companion-cli-state" CliState
   activity since prompt question mode model tokens context subagents said)
-(qwen-companion-messages-define qwen-companion-file-visited FileVisited
+(qwen-companion-messages-define "qwen-companion-file-visited" FileVisited
   path)
-(qwen-companion-messages-define qwen-companion-context-sent ContextSent
+(qwen-companion-messages-define "qwen-companion-context-sent" ContextSent
   session everywhere roots sent)
-(qwen-companion-messages-define qwen-companion-hook-answers HookAnswers
+(qwen-companion-messages-define "qwen-companion-hook-answers" HookAnswers
   session answers)
-(qwen-companion-messages-define qwen-companion-hook-answer HookAnswer
+(qwen-companion-messages-define "qwen-companion-hook-answer" HookAnswer
   event tool answer count time)
-(qwen-companion-messages-define qwen-companion-exclusion-list ExclusionList
+(qwen-companion-messages-define "qwen-companion-exclusion-list" ExclusionList
   exclusions)
-(qwen-companion-messages-define qwen-companion-exclusion Exclusion
+(qwen-companion-messages-define "qwen-companion-exclusion" Exclusion
   path rule session)
-(qwen-companion-messages-define qwen-companion-proposal-open ProposalOpen
+(qwen-companion-messages-define "qwen-companion-proposal-open" ProposalOpen
   id session client path digest ends-lines held)
-(qwen-companion-messages-define qwen-companion-proposal-close ProposalClose
+(qwen-companion-messages-define "qwen-companion-proposal-close" ProposalClose
   id keeps-edits)
-(qwen-companion-messages-define qwen-companion-proposal-orphan ProposalOrphan
+(qwen-companion-messages-define "qwen-companion-proposal-orphan" ProposalOrphan
   id)
-(qwen-companion-messages-define qwen-companion-delivered Delivered
+(qwen-companion-messages-define "qwen-companion-delivered" Delivered
   id)
-(qwen-companion-messages-define qwen-companion-compared Compared
+(qwen-companion-messages-define "qwen-companion-compared" Compared
   id hunks)
-(qwen-companion-messages-define qwen-companion-merged Merged
+(qwen-companion-messages-define "qwen-companion-merged" Merged
   id edits result conflicts)
-(qwen-companion-messages-define qwen-companion-edit-begins EditBegins
+(qwen-companion-messages-define "qwen-companion-edit-begins" EditBegins
   path)
-(qwen-companion-messages-define qwen-companion-tool-call ToolCall
+(qwen-companion-messages-define "qwen-companion-tool-call" ToolCall
   id name arguments everywhere roots deadline)
-(qwen-companion-messages-define qwen-companion-tool-called ToolCalled
+(qwen-companion-messages-define "qwen-companion-tool-called" ToolCalled
   client request size ms called failed)
-(qwen-companion-messages-define qwen-companion-notice Notice
+(qwen-companion-messages-define "qwen-companion-notice" Notice
   text)
-(qwen-companion-messages-define qwen-companion-recorded-sessions RecordedSessions
+(qwen-companion-messages-define "qwen-companion-recorded-sessions" RecordedSessions
   id sessions)
-(qwen-companion-messages-define qwen-companion-recorded-session RecordedSession
+(qwen-companion-messages-define "qwen-companion-recorded-session" RecordedSession
   id time prompt)
-(qwen-companion-messages-define qwen-companion-journal-turns TurnChanges
+(qwen-companion-messages-define "qwen-companion-journal-turns" TurnChanges
   reset turns gone)
-(qwen-companion-messages-define qwen-companion-journal-unrecorded Unrecorded
+(qwen-companion-messages-define "qwen-companion-journal-unrecorded" Unrecorded
   reasons)
-(qwen-companion-messages-define qwen-companion-turn TurnChange
+(qwen-companion-messages-define "qwen-companion-turn" TurnChange
   id root session cli client who source prompt start end undone-of undone-by
   notes files files-gone)
-(qwen-companion-messages-define qwen-companion-changed-file ChangedFile
+(qwen-companion-messages-define "qwen-companion-changed-file" ChangedFile
   path kind from binary added deleted seen seen-hunks mixed by)
-(qwen-companion-messages-define qwen-companion-journal-reply JournalReply
+(qwen-companion-messages-define "qwen-companion-journal-reply" JournalReply
   id error files spans seen busy texts)
-(qwen-companion-messages-define qwen-companion-texts Texts
+(qwen-companion-messages-define "qwen-companion-texts" Texts
   path error before-file before-mode after-file after-mode from mixed)
 
 (provide 'qwen-companion-messages)

@@ -56,12 +56,16 @@
   "Return the results for Emacs and the libraries."
   (let ((sources (cl-remove-if
                   (lambda (file)
-                    (or (string-match-p "-\\(autoloads\\|pkg\\)\\.el\\'" file)
+                    (or (string-match-p "-\\(?:autoloads\\|loaddefs\\|pkg\\)\\.el\\'" file)
                         (let ((compiled (concat file "c")))
                           (and (file-exists-p compiled)
                                (not (file-newer-than-file-p file compiled))))))
-                  (directory-files (file-name-directory (locate-library "qwen-companion"))
-                                   t "\\`qwen-companion[^/]*\\.el\\'"))))
+                  (directory-files-recursively
+                   (file-name-directory (locate-library "qwen-companion"))
+                   "\\`qwen-companion[^/]*\\.el\\'" nil
+                   (lambda (folder)
+                     ;; Tests and the like of a checkout are compiled elsewhere.
+                     (string-match-p "/lisp\\(?:/[a-z]+\\)?\\'" folder))))))
     (list (if (version< emacs-version "28.1")
               (list "fail" "Emacs" (concat emacs-version " is too old") "use Emacs 28.1 or later")
             (list "pass" "Emacs" (format "%s, %s" emacs-version system-configuration) ""))

@@ -48,11 +48,10 @@ is used if there is one, else this interpreter itself."
   "Oldest version of Python that the process runs with.")
 
 (defconst qwen-companion-environment-source
-  (expand-file-name "python/"
-                    (file-name-directory
-                     (or load-file-name
-                         (bound-and-true-p byte-compile-current-file)
-                         buffer-file-name)))
+  (let ((here (file-name-directory (macroexp-file-name))))
+    ;; In a checkout this file is in a folder of lisp/; some packages have all files in one.
+    (expand-file-name "python/" (or (locate-dominating-file here "python/requirements.lock")
+                                    here)))
   "Directory that holds the Python package.")
 
 (defvar qwen-companion-environment-made-hook nil

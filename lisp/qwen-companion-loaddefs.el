@@ -1,0 +1,336 @@
+;;; qwen-companion-loaddefs.el --- Autoloads of the folders  -*- lexical-binding: t; no-byte-compile: t -*-
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; Written by scripts/loaddefs.el: edit the files it is made of, then run `make build'.
+
+;;; Code:
+
+;; qwen-companion-environment.el
+(autoload 'qwen-companion-install-backend "qwen-companion-environment" "Make the Python environment of the companion, or make it anew.
+It goes to `qwen-companion-backend-directory', holds exactly the
+packages listed in the package's requirements file (checked by hash),
+and is made with uv when that is on the variable `exec-path', else
+with the venv and pip of `qwen-companion-python' or python3.  That
+happens in the background in a buffer of its own.  Where it fails,
+the environment that was there before stays.
+
+(fn)" t)
+(autoload 'qwen-companion-uninstall "qwen-companion-environment" "Delete the Python environment and the journal, after a question.
+Without the journal, `qwen-companion-changes' can undo nothing.  Nothing
+else of the companion is on the disk while the mode is off, but your
+options and the package itself.
+
+(fn)" t)
+
+;; qwen-companion-changes-here.el
+(autoload 'qwen-companion-changes-next-change "qwen-companion-changes-here" "Go to the next unseen change of an agent, in this file or another one.
+With COUNT, go on by so many; a negative one goes back.
+
+(fn &optional COUNT)" t)
+(autoload 'qwen-companion-changes-previous-change "qwen-companion-changes-here" "Go to the previous unseen change of an agent, or back by COUNT of them.
+
+(fn &optional COUNT)" t)
+(autoload 'qwen-companion-changes-undo-here "qwen-companion-changes-here" "Undo the agent's hunk at point, keeping your later edits.
+
+(fn)" t)
+(autoload 'qwen-companion-changes-bring-back-here "qwen-companion-changes-here" "Bring back the agent's hunk at point, which is undone.
+
+(fn)" t)
+(autoload 'qwen-companion-changes-mark-seen-here "qwen-companion-changes-here" "Mark the agent's hunk at point as seen.
+
+(fn)" t)
+(autoload 'qwen-companion-changes-copy-patch-here "qwen-companion-changes-here" "Copy the agent's hunk at point as a patch.
+
+(fn)" t)
+(autoload 'qwen-companion-changes-compare-with-proposal-here "qwen-companion-changes-here" "Show how this file was written other than the CLI had proposed.
+
+(fn)" t)
+(autoload 'qwen-companion-changes-ediff-here "qwen-companion-changes-here" "Compare this file with its text before the turn of the change at point.
+
+(fn)" t)
+(autoload 'qwen-companion-changes-comment-here "qwen-companion-changes-here" "Note a comment on the line at point, to be sent to the CLI.
+The buffer of \\[qwen-companion-changes] sends it.
+
+(fn)" t)
+(autoload 'qwen-companion-changes-command-map "qwen-companion-changes-here" nil nil 'keymap)
+
+;; qwen-companion-changes.el
+(autoload 'qwen-companion-changes "qwen-companion-changes" "Show each change by CLIs, turn by turn, the newest turn first.
+Whatever mode a CLI worked in and whoever approved, edits and shell
+commands alike.  \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-toggle-fold] unfolds a turn or a file, \\[qwen-companion-changes-undo] undoes the
+hunk, file or turn at point, and \\[qwen-companion-changes-bring-back] brings it back.  What you have
+marked as seen (\\[qwen-companion-changes-mark-seen]) is not shown the next time.
+
+(fn)" t)
+
+;; qwen-companion-chat-export.el
+(autoload 'qwen-companion-chat-export "qwen-companion-chat-export" "Write the conversation of this chat to FILE, as Markdown or as Org.
+Use Org when the name ends in \".org\".  Texts that are cut in the
+conversation are cut there too.  Ask before overwriting a file.
+
+(fn FILE)" t)
+
+;; qwen-companion-chat-permissions.el
+(autoload 'qwen-companion-chat-answer "qwen-companion-chat-permissions" "Answer the question at point, else the oldest in this chat.
+Choose the answer by its name.  Outside of a chat, go to the question
+that has waited for longest.
+
+(fn)" t)
+
+;; qwen-companion-chat-send.el
+(autoload 'qwen-companion-chat-send-region "qwen-companion-chat-send" "Insert the region, from START to END, into the prompt of a chat.
+Quote it with its file and lines, as it is in the buffer, saved or not.
+The chat is the one used last; with a prefix argument, choose.
+
+(fn START END)" t)
+(autoload 'qwen-companion-chat-send-buffer "qwen-companion-chat-send" "Insert the text of the current buffer into the prompt of a chat.
+Quote it as it is in the buffer, saved or not.  The chat is the one used
+last; with a prefix argument, choose.
+
+(fn)" t)
+(autoload 'qwen-companion-chat-send-file "qwen-companion-chat-send" "Insert a reference to FILE, that of this buffer, into the prompt of a chat.
+The daemon reads the file, from its own disk, when the prompt is sent.
+In a buffer without a file, ask for one.  The chat is the one used last;
+with a prefix argument, choose.
+
+(fn FILE)" t)
+(autoload 'qwen-companion-chat-send-marked "qwen-companion-chat-send" "Insert references to the files marked in Dired into the prompt of a chat.
+The daemon reads them, from its own disk, when the prompt is sent.  The
+chat is the one used last; a prefix argument is Dired's.
+
+(fn)" t)
+(autoload 'qwen-companion-chat-send-diagnostics "qwen-companion-chat-send" "Insert diagnostics of Flymake and Flycheck into the prompt of a chat.
+Use the region, from START to END, when it is active, else the whole
+buffer.  The chat is the one used last; with a prefix argument, choose.
+
+(fn START END)" t)
+
+;; qwen-companion-chat-sessions.el
+(autoload 'qwen-companion-chats "qwen-companion-chat-sessions" "List the sessions of the daemon: title, time, clients and state.
+\\<qwen-companion-chats-mode-map>
+\\[qwen-companion-chat-sessions-open] opens the chat of a session, also of one that others have open,
+that has ended or that is dead; the latter are loaded again.
+\\[qwen-companion-chat-sessions-new] begins a new one, \\[qwen-companion-chat-sessions-leave] leaves one,
+\\[qwen-companion-chat-sessions-finish] ends one, \\[revert-buffer] asks the daemon anew.
+
+(fn)" t)
+(autoload 'qwen-companion-chat-switch "qwen-companion-chat-sessions" "Go to the chat of a session of the daemon, chosen by its title.
+Load the session if it is not open here.  The default is the most recent
+other chat.
+
+(fn)" t)
+
+;; qwen-companion-chat.el
+(autoload 'qwen-companion-chat "qwen-companion-chat" "Show the most recent chat with `qwen serve', or begin one.
+With the prefix argument NEW, begin another.  Without a daemon, connect
+as `qwen-companion-daemon-connect' does; if the chat had a daemon, get
+that one again.
+
+(fn &optional NEW)" t)
+
+;; qwen-companion-daemon.el
+(defvar qwen-companion-daemon-enabled nil "Whether `qwen serve' may be used.
+With nil, nothing for it is loaded, started or connected to.")
+(custom-autoload 'qwen-companion-daemon-enabled "qwen-companion-daemon" t)
+(defvar qwen-companion-daemon-url nil "URL of the daemon that `qwen-companion-daemon-connect' connects to.
+With nil, the environment variable QWEN_IDE_DAEMON_URL names it.  Plain
+HTTP is for this machine only, like \"http://127.0.0.1:4170\"; a daemon
+elsewhere needs https, or a tunnel to this machine.
+
+Its token does not belong here.  It is taken from `auth-sources': host
+and port of the URL, and the user \"qwen\"; else from the environment
+variable QWEN_SERVER_TOKEN, or from the file that QWEN_SERVER_TOKEN_FILE
+names, which nobody but you may be able to read.")
+(custom-autoload 'qwen-companion-daemon-url "qwen-companion-daemon" t)
+(autoload 'qwen-companion-daemon-connect "qwen-companion-daemon" "Connect to the `qwen serve' at `qwen-companion-daemon-url'.
+ROOT is the workspace that the daemon must have: the root of the current
+project, or the current directory where there is no project.  With a
+prefix argument, ask for it; it is a directory on the daemon's host,
+where also its tools, MCP servers, skills and credentials are.
+
+Off unless `qwen-companion-daemon-enabled' is non-nil.
+
+(fn ROOT)" t)
+(autoload 'qwen-companion-daemon-start "qwen-companion-daemon" "Start `qwen serve' on this machine and connect to it.
+Its workspace is ROOT: the root of the current project, or the current
+directory where there is no project; with a prefix argument, ask for it.
+It listens on a free port of 127.0.0.1, requires a token made for it,
+and ends with Emacs at the latest.  The program is the one in
+`qwen-companion-qwen-command'.
+
+Off unless `qwen-companion-daemon-enabled' is non-nil.
+
+(fn ROOT)" t)
+(autoload 'qwen-companion-daemon-stop "qwen-companion-daemon" "Disconnect from the daemon.
+A daemon that `qwen-companion-daemon-start' has started ends.
+
+(fn)" t)
+
+;; qwen-companion-privacy.el
+(autoload 'qwen-companion-toggle-exclusion "qwen-companion-privacy" "Keep the file of this buffer from all CLIs, or follow the rules again.
+With a prefix argument SHOW, tell the CLIs of it although a rule forbids
+it, or follow the rules again.
+
+(fn &optional SHOW)" t)
+
+;; qwen-companion-doctor.el
+(autoload 'qwen-companion-doctor "qwen-companion-doctor" "Check everything between this Emacs and a CLI, and suggest remedies.
+\\<qwen-companion-doctor-mode-map>\\[qwen-companion-doctor-copy] copies the report for a bug report.
+
+(fn)" t)
+
+;; qwen-companion-inspector.el
+(autoload 'qwen-companion-context "qwen-companion-inspector" "Show the latest context of each connected CLI: files, cursor, selection.
+Below is of which open files they are not told, and by which rule.  The
+buffer follows all changes while a window shows it.
+
+(fn)" t)
+
+;; qwen-companion-menu.el
+(autoload 'qwen-companion "qwen-companion-menu" nil t)
+(autoload 'qwen-companion-command-map "qwen-companion-menu" nil t 'keymap)
+(autoload 'qwen-companion-menu-bar "qwen-companion-menu" "Return the menu of the mode for the menu bar, a keymap.
+
+(fn &rest _)" nil)
+
+;; qwen-companion-session-list.el
+(autoload 'qwen-companion-sessions "qwen-companion-session-list" "List the connected CLIs with their activities.
+The list follows them.  \\<qwen-companion-sessions-mode-map>\\[qwen-companion-session-list-visit] goes to the terminal of the CLI at point,
+\\[qwen-companion-session-list-review] to its review, \\[qwen-companion-session-list-end] ends it.
+
+(fn)" t)
+(autoload 'qwen-companion-next-waiting "qwen-companion-session-list" "Go to the next CLI or chat that waits for you: to its question or its review.
+Again, to the one after it.
+
+(fn)" t)
+
+;; qwen-companion-ask.el
+(autoload 'qwen-companion-ask "qwen-companion-ask" "Write a prompt for a CLI about the code, error or region at point.
+Quote the region if it is active, else the marked files, the hunk, the
+section of Magit, the message of a compilation or the diagnostics at
+point, else name the line.  In a compilation but on no message, and in the
+results of ERT, quote all of it, or the end.
+With a prefix argument BARE, quote nothing.  A prompt that was begun
+before goes on.  \\<qwen-companion-ask-mode-map>\\[qwen-companion-ask-submit] sends it, \\[qwen-companion-ask-put-aside] puts it aside.
+
+(fn &optional BARE)" t)
+(autoload 'qwen-companion-ask-send "qwen-companion-ask" "Send PROMPT to a CLI, with the code, error or region at point quoted above.
+See `qwen-companion-ask' for what is quoted.
+
+(fn PROMPT)" t)
+(autoload 'qwen-companion-ask-take-back "qwen-companion-ask" "Take back a prompt that waits until a CLI has ended its turn.
+It comes into the prompt buffer of its project, to be changed, sent again
+or left.  Where several wait, choose one: they are in their order.
+
+(fn)" t)
+
+;; qwen-companion-resume.el
+(autoload 'qwen-companion-resume "qwen-companion-resume" "Choose a recorded conversation of the project, and start a CLI to continue it.
+With a prefix argument, ask for the DIRECTORY.
+
+(fn DIRECTORY)" t)
+(autoload 'qwen-companion-resume-on-recorded "qwen-companion-resume" "Handle the `recorded-sessions' message PAYLOAD: offer the conversations.
+
+(fn PAYLOAD)" nil)
+
+;; qwen-companion-review-comments.el
+(autoload 'qwen-companion-diff-comment "qwen-companion-review-comments" "Note a comment on the line at point of a review; with an empty one, remove it.
+When you accept or reject the proposal, all its comments go to the CLI as
+one prompt, once its turn is over.
+
+(fn)" t)
+
+;; qwen-companion-rescue.el
+(autoload 'qwen-companion-kept-apply "qwen-companion-rescue" "Put a rescued text into the buffer that visits its file.
+That is one change to undo, and saving it is up to you.  If the file
+has changes besides the proposed ones, Ediff shows both texts instead.
+
+Act on the text of the current buffer, else on the only one for the file
+visited here, else on the only one; BUFFER names another one.
+
+(fn &optional BUFFER)" t)
+(autoload 'qwen-companion-kept-difference "qwen-companion-rescue" "Show how the file on disk differs from a rescued text.
+BUFFER is as in `qwen-companion-kept-apply'.
+
+(fn &optional BUFFER)" t)
+
+;; qwen-companion-review-list.el
+(autoload 'qwen-companion-diffs "qwen-companion-review-list" "List the open proposals.
+The list updates itself while it is visible.
+\\<qwen-companion-diffs-mode-map>\\[qwen-companion-reviews-open] goes to a review, \\[qwen-companion-reviews-show] shows it beside the list.
+\\[qwen-companion-reviews-mark] marks, \\[qwen-companion-reviews-accept-marked] accepts and \\[qwen-companion-reviews-reject-marked] rejects what is marked.
+
+(fn)" t)
+
+;; qwen-companion-review.el
+(autoload 'qwen-companion-diff-accept "qwen-companion-review" "Accept a proposal with your edits; the CLI writes it.
+Act on the proposal of the current buffer, else on the only one; FILE
+names the file of another one.
+
+(fn &optional FILE)" t)
+(autoload 'qwen-companion-diff-reject "qwen-companion-review" "Reject a proposal; nothing is written.
+Act on the proposal of the current buffer, else on the only one; FILE
+names the file of another one.
+
+(fn &optional FILE)" t)
+(autoload 'qwen-companion-diff-empty "qwen-companion-review" "Reject a proposal and empty the buffer that visits its file.
+Use it to accept that a file becomes empty, which a CLI cannot be told.
+Emptying is one change to undo, and saving is up to you.
+
+Act on the proposal of the current buffer, else on the only one; FILE
+names the file of another one.
+
+(fn &optional FILE)" t)
+(autoload 'qwen-companion-diff-open "qwen-companion-review" "Show the review of an open proposal and select it.
+Act on the only proposal; FILE names the file of another one.
+
+(fn &optional FILE)" t)
+(autoload 'qwen-companion-diff-show-unsaved "qwen-companion-review" "Show your unsaved text as a third side of a review, or hide it again.
+It is a copy of the text in the buffer that visits the file, as it is
+now; neither that buffer nor the proposal changes.
+
+Act on the proposal of the current buffer, else on the only one; FILE
+names the file of another one.
+
+(fn &optional FILE)" t)
+(autoload 'qwen-companion-diff-switch "qwen-companion-review" "Show the review of a proposal in the other front end and select it.
+Act on the proposal of the current buffer, else on the only one; FILE
+names the file of another one.  See `qwen-companion-diff-style'.
+
+(fn &optional FILE)" t)
+(autoload 'qwen-companion-review "qwen-companion-review" "Go to the next open proposal.
+From a review, go to the next one of its CLI, then to those of other
+CLIs, and from the last to the first.  From a terminal, go to the oldest
+proposal of its CLI; from elsewhere to the one on the screen, else to
+the oldest.  With BACK non-nil, go to the one before.
+
+(fn &optional BACK)" t)
+(autoload 'qwen-companion-review-previous "qwen-companion-review" "Go to the open proposal before this one, see `qwen-companion-review'.
+
+(fn)" t)
+(autoload 'qwen-companion-diff-accept-next "qwen-companion-review" "Accept a proposal with your edits and go to the next one, if any waits.
+Act on the proposal of the current buffer, else on the only one; FILE
+names the file of another one.
+
+(fn &optional FILE)" t)
+
+;; qwen-companion-terminal-files.el
+(autoload 'qwen-companion-paste-image "qwen-companion-terminal-files" "Put the image of the clipboard into a file and mention that in the CLI's prompt.
+The CLI is that of this terminal, or else of the project.
+
+(fn)" t)
+
+;; qwen-companion-terminal.el
+(autoload 'qwen-companion-terminal-escape "qwen-companion-terminal" "Send Esc to the program in this terminal, as to stop what a CLI does.
+In `emacs -nw' the key Esc is the prefix for Meta, and does not get there.
+
+(fn)" t)
+
+(provide 'qwen-companion-loaddefs)
+
+;; Local Variables:
+;; version-control: never
+;; no-update-autoloads: t
+;; End:
+;;; qwen-companion-loaddefs.el ends here
