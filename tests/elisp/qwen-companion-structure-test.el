@@ -27,6 +27,7 @@
     (unwind-protect
         (progn
           (pcase-dolist (`(,name . ,forms) files)
+            (make-directory (file-name-directory (expand-file-name name directory)) t)
             (with-temp-file (expand-file-name (concat name ".el") directory)
               (mapc (lambda (form) (prin1 form (current-buffer))) forms)))
           (mapcar #'cdr (structure-findings directory)))
@@ -93,6 +94,40 @@
                   '(("qwen-companion-a" (cl-labels ((look ())) (run-at-time 1 nil #'look)))))))
   (should-not (qwen-companion-structure-test--findings
                '(("qwen-companion-a" (setq x (run-at-time 1 nil #'qwen-companion-a)))))))
+
+;;; Floors
+
+(ert-deftest qwen-companion-structure-test-uses-of-a-higher-folder-are-found ()
+  "A file must not use a higher folder, nor one beside its own."
+  (dolist (use '((qwen-companion-b)
+                 (add-hook 'some-hook #'qwen-companion-b)
+                 (define-key map "b" 'qwen-companion-b)
+                 (declare-function qwen-companion-b "qwen-companion-b" ())
+                 (setq x '((key . qwen-companion-b)))))
+    (pcase-dolist (`(,lower ,higher) '(("base" "backend") ("disk" "tools") ("review" "menu")))
+      (should (equal (list (format "%s/ is not below %s/: qwen-companion-b of qwen-companion-two"
+                                   higher lower))
+                     (qwen-companion-structure-test--findings
+                      `((,(format "lisp/%s/qwen-companion-one" lower) ,use)
+                        (,(format "lisp/%s/qwen-companion-two" higher)
+                         (defun qwen-companion-b ()))))))
+      (should-not (qwen-companion-structure-test--findings
+                   `((,(format "lisp/%s/qwen-companion-one" lower)
+                      (defun qwen-companion-b ()))
+                     (,(format "lisp/%s/qwen-companion-two" (if (equal higher "tools") "review" higher))
+                      ,use)))))))
+
+(ert-deftest qwen-companion-structure-test-the-top-file-is-above-all-but-the-menu ()
+  (pcase-dolist (`(,folder ,finding)
+                 '(("review" "top/ is not below review/: qwen-companion-b of qwen-companion-two")
+                   ("menu" nil)))
+    (should (equal (ensure-list finding)
+                   (mapcar (lambda (text)
+                             (replace-regexp-in-string "\\`structure-[^/]*/" "top/" text))
+                           (qwen-companion-structure-test--findings
+                            `((,(format "lisp/%s/qwen-companion-one" folder)
+                               (define-key map "b" #'qwen-companion-b))
+                              ("qwen-companion-two" (defun qwen-companion-b ())))))))))
 
 ;;; What package-vc compiles
 
