@@ -309,7 +309,10 @@ the oldest.  With BACK non-nil, go to the one before.
 (autoload 'qwen-companion-review-previous "qwen-companion-review" "Go to the open proposal before this one, see `qwen-companion-review'.
 
 (fn)" t)
-(autoload 'qwen-companion-diff-accept-next "qwen-companion-review" "Accept a proposal with your edits and go to the next one, if any waits.
+(autoload 'qwen-companion-diff-accept-next "qwen-companion-review" "Accept a proposal with your edits and go to the next one.
+If none waits, but the CLI is in the middle of a turn, wait for its next
+one in the place of this one.
+
 Act on the proposal of the current buffer, else on the only one; FILE
 names the file of another one.
 

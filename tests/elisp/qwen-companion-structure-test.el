@@ -102,7 +102,6 @@
   (dolist (use '((qwen-companion-b)
                  (add-hook 'some-hook #'qwen-companion-b)
                  (define-key map "b" 'qwen-companion-b)
-                 (declare-function qwen-companion-b "qwen-companion-b" ())
                  (setq x '((key . qwen-companion-b)))))
     (pcase-dolist (`(,lower ,higher) '(("base" "backend") ("disk" "tools") ("review" "menu")))
       (should (equal (list (format "%s/ is not below %s/: qwen-companion-b of qwen-companion-two"
