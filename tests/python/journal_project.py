@@ -127,7 +127,9 @@ class Project:
         """Return the file `name` before and after `turn`, as Emacs asks for it."""
         scope = Scope(kind, turn, "s")
         path = str(self.root / name)
-        previous = next((file.previous for file in self.record.files(scope) if file.path == path), None)
+        # Those of a turn are known already, as Emacs has them.
+        files = self.files(turn).values() if kind == "turn" else self.record.files(scope)
+        previous = next((file.previous for file in files if file.path == path), None)
         (found,) = self.record.texts([(path, previous)], scope)
         if isinstance(found, RecordError):
             raise found
