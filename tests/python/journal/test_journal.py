@@ -155,7 +155,8 @@ class Site:
 
     def refused(self) -> Mapping[str, str]:
         """Return the roots that are not recorded, as they were told last."""
-        return next((message.reasons for message in reversed(self.told) if isinstance(message, Unrecorded)), {})
+        none: dict[str, str] = {}
+        return next((message.reasons for message in reversed(self.told) if isinstance(message, Unrecorded)), none)
 
     async def until_ended(self, turn: str) -> None:
         with anyio.fail_after(TIMEOUT_S):
