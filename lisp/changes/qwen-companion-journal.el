@@ -209,14 +209,14 @@ seconds at the latest.  For commands only: it waits."
 (defun qwen-companion-journal-take-bytes (file)
   "Return the bytes of FILE, one of the spool, and delete it; nil for nil."
   (when file
-    (unless (qwen-companion-untrusted-in-directory-p file (qwen-companion-backend-spool))
-      (error "A file outside the private directory"))
-    (prog1 (with-temp-buffer
-             (set-buffer-multibyte nil)
-             (let ((file-name-handler-alist nil))
-               (insert-file-contents-literally file))
-             (buffer-string))
-      (delete-file file))))
+    (let ((file-name-handler-alist nil))
+      (unless (qwen-companion-untrusted-in-directory-p file (qwen-companion-backend-spool))
+        (error "A file outside the private directory"))
+      (prog1 (with-temp-buffer
+               (set-buffer-multibyte nil)
+               (insert-file-contents-literally file)
+               (buffer-string))
+        (delete-file file)))))
 
 (defun qwen-companion-journal-drop-texts (list)
   "Delete the files of LIST, the texts of a reply, unread."
