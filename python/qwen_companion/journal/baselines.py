@@ -170,7 +170,7 @@ class Baseline:
         self._observed |= self._find_new_modes()
         found = Found()
         looks = self._list_all(found)
-        self._moved |= _moved_in(looks)
+        self._moved |= self._moved_in(looks)
         self._seen = {name for look in looks for name in self._leave_skipped(look, found)}
         for look in looks:
             (self._begin if look.first else self._compare)(look, found)
@@ -332,16 +332,39 @@ class Baseline:
         """Let the repository around `scope`, which is none any more or is ignored, go on with its files."""
         index = self._open(scope)
         files = {(name := index.prefix + path): self._store.current(name, version) for path, version in index.entries()}
+        for name in self._excluded(files):
+            del files[name]
         # Also of files whose mode alone was recorded.
         lacking = self._store.lacking(version.digest for version in files.values() if version is not None)
         for start in range(0, len(lacking), _CHUNK):
             self._store.put(index.blobs(lacking[start : start + _CHUNK]).items())
         self._store.set_current(files.items())
-        self._moved |= index.moved()
+        self._moved |= self._moved_from(index)
         if self._observed is not None:
             self._observed.update(files)
         del self._indexes[scope], self._repositories[scope]
         shutil.rmtree(index.directory, ignore_errors=True)
+
+    def _moved_in(self, looks: Sequence[Look]) -> set[int]:
+        """Return the inodes of the files that may have other names now, if `looks` found any new names."""
+        if not any(look.listing.unknown for look in looks):
+            return set()
+        found: set[int] = set()
+        for look in looks:
+            if not look.first and any(not os.path.lexists(look.index.prefix + path) for path in look.listing.changed):
+                found |= self._moved_from(look.index)
+        return found
+
+    def _moved_from(self, index: Index) -> set[int]:
+        """Return the inodes of the recorded files in `index` that have gone, or have another name by now."""
+        found = {index.prefix + path: inode for path, inode in index.moved().items()}
+        # The user's index, which it may be a copy of, has excluded files as well.
+        excluded = self._excluded(found)
+        return {inode for name, inode in found.items() if name not in excluded}
+
+    def _excluded(self, names: Iterable[bytes]) -> set[bytes]:
+        """Return those of `names` that must not be recorded."""
+        return set(map(os.fsencode, self.rules.excluded([os.fsdecode(name) for name in names])))
 
     def _open_all(self) -> None:
         for scope in (self._root, *self._repositories):
@@ -460,8 +483,8 @@ class Baseline:
                     is_new = self._note_if_new(name, status, start)
                     if is_new or mode_of(status) != version.mode:
                         noted.append((name, replace(version, mode=mode_of(status))))
-        excluded = self.rules.excluded([os.fsdecode(name) for name, _ in noted])
-        self._store.set_current(item for item in noted if os.fsdecode(item[0]) not in excluded)
+        excluded = self._excluded(name for name, _ in noted)
+        self._store.set_current(item for item in noted if item[0] not in excluded)
 
     def _note_if_new(self, name: bytes, status: os.stat_result, start: float) -> bool:
         """Note the file `name` if it was changed in the second of `start` or later; return whether it was.
@@ -615,17 +638,6 @@ _UNKNOWN = Version("", 0)
 
 def _below(path: bytes, index: Index) -> bytes:
     return os.path.relpath(path, os.fsencode(index.top))
-
-
-def _moved_in(looks: Sequence[Look]) -> set[int]:
-    """Return the inodes of the files that may have other names now, if `looks` found any new names."""
-    if not any(look.listing.unknown for look in looks):
-        return set()
-    found: set[int] = set()
-    for look in looks:
-        if not look.first and any(not os.path.lexists(look.index.prefix + path) for path in look.listing.changed):
-            found |= look.index.moved()
-    return found
 
 
 def _is_behind_link(name: bytes) -> bool:

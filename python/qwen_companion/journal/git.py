@@ -373,10 +373,10 @@ class Index:
             if b"%o %b 0\t%b" % (version.mode, version.digest.encode(), path) not in entries
         ]
 
-    def moved(self) -> set[int]:
-        """Return the inodes of files in the index that have gone, or have another name by now."""
+    def moved(self) -> dict[bytes, int]:
+        """Return the files in the index that have gone, or have another name by now, with their inodes."""
         entries = _STAMPS.findall(self._stored("ls-files", "-z", "--debug", "--", *self._pathspec))
-        return {int(inode) for path, inode in entries if not os.path.lexists(self.prefix + path)}
+        return {path: int(inode) for path, inode in entries if not os.path.lexists(self.prefix + path)}
 
     def _entries(self, *paths: bytes) -> Iterator[tuple[bytes, Version]]:
         for line in _items(self._stored("ls-files", "-z", "-s", "--", *paths)):

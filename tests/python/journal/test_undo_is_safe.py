@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from journal_project import Project
+from qwen_companion.journal.git import Index, Listing
 from qwen_companion.journal.last_look import clock_ns
 from qwen_companion.privacy.options import Options
 
@@ -181,6 +182,44 @@ def test_a_file_that_was_renamed_from_where_nothing_is_recorded_is_not_deleted(p
     project.undo(turn)
     tree = project.tree()
     assert tree == {".gitignore": tree[".gitignore"], "known": b"known\n", "dir/a": b"a\n", "notes.txt": b"precious\n"}
+
+
+@pytest.mark.parametrize("how", ["during a look", "with its repository"])
+def test_an_excluded_file_that_is_committed_and_renamed_is_not_deleted(
+    project: Project, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    project.commit(_env=b"SECRET=1\n", a=b"a\n")
+    nest = project.root / "nest"
+    project.git("worktree", "add", "--quiet", "nest")
+    repository(project, "nest2", b=b"b\n")
+    older(nest / ".env")
+    before = project.tree()
+    turn = project.begin()
+
+    def rename() -> None:
+        (nest / ".env").rename(project.root / "nest2/notes.txt")
+
+    changes = Index.changes
+
+    def rename_after_the_list_of_nest(index: Index) -> Listing:
+        listing = changes(index)
+        if index.top == str(nest):
+            rename()
+        return listing
+
+    if how == "with its repository":
+        rename()
+        shutil.rmtree(nest)
+        project.scan(turn)
+    else:
+        (nest / "a").unlink()
+        with monkeypatch.context() as patch:
+            patch.setattr(Index, "changes", rename_after_the_list_of_nest)
+            project.scan(turn)
+    assert project.kinds(turn) == {"nest/a": "deleted"}
+    project.undo(turn)
+    before["nest2/notes.txt"] = before.pop("nest/.env")
+    assert project.tree() == before
 
 
 def test_a_repository_that_is_made_around_the_root_makes_nothing_new(project: Project) -> None:
