@@ -786,11 +786,14 @@ With the prefix argument NEW, begin another.  Without a daemon, connect
 as `qwen-companion-daemon-connect' does; if the chat had a daemon, get
 that one again."
   (interactive "P")
-  (let ((chat (and (not new) (car (qwen-companion-chat-buffers)))))
+  (let ((chat (and (not new) (car (qwen-companion-chat-buffers))))
+        (connected (not (memq (qwen-companion-daemon-state) '(off refused)))))
     (qwen-companion-chat-connect-daemon chat)
     (let ((buffer (or chat (qwen-companion-chat-make-buffer nil))))
       (with-current-buffer buffer
-        (when (eq 'off (qwen-companion-daemon-session-state qwen-companion-chat-session))
+        (when (or (eq 'off (qwen-companion-daemon-session-state qwen-companion-chat-session))
+                  ;; It may have ended because the daemon refused its token.
+                  (and (not connected) (qwen-companion-chat-session-ended-p)))
           (qwen-companion-chat-open-session qwen-companion-chat-session-id)))
       (pop-to-buffer buffer)
       (goto-char (point-max)))))

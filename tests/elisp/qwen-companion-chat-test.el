@@ -738,6 +738,16 @@
     (should (= 1 (length (qwen-companion-test-sent 'daemon-load))))
     (should (equal "precious" (qwen-companion-chat-send--text)))))
 
+(ert-deftest qwen-companion-chat-test-after-a-new-token ()
+  "A session that ended because its token was refused is loaded by the next connection."
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'dead :text "no")
+    (qwen-companion-chat-test-tell 'daemon-state :state 'refused :text "no")
+    (call-interactively #'qwen-companion-chat)
+    (should-not (string-match-p "Left\\|Ended" qwen-companion-chat--header))
+    (qwen-companion-chat-test-tell 'daemon-state :state 'connected)
+    (should (= 1 (length (qwen-companion-test-sent 'daemon-load))))))
+
 (ert-deftest qwen-companion-chat-test-the-daemon-is-had-again-as-before ()
   "It reconnects in the same way and directory, whatever buffer is current."
   (qwen-companion-chat-test-with

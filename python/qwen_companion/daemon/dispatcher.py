@@ -73,6 +73,9 @@ LARGEST_IMAGE_BYTES = 7 * 1024 * 1024
 LEAVE_S = 2.0
 """How long leaving the sessions may take, in seconds."""
 
+SILENT_S = 5.0
+"""How long a daemon may say nothing to the first request before the user is told, in seconds."""
+
 _PROBLEMS: Mapping[type[Exception], str] = {
     BusyError: "busy",
     GoneError: "gone",
@@ -258,7 +261,8 @@ class CallDispatcher:
         return self._connection
 
     async def _connect(self, call: messages.Connect) -> None:
-        await self._leave()
+        # What is left of an earlier connection was lost or refused; the user has left nothing.
+        await self._leave(lost=True)
         try:
             address = find_address(call.url, call.token, self._environment, call.sources)
         except DaemonError as error:
@@ -299,6 +303,7 @@ class CallDispatcher:
             DaemonState("connecting", host=urlsplit(client.url).netloc, local=self._local is not None, workspace=root)
         )
         used = False
+        silence = self._tasks.start(self._tell_silence, client)
         try:
             await self._greet(client, root)
             used = True
@@ -311,9 +316,19 @@ class CallDispatcher:
             self._say(replace(self._state, state="refused", text=str(error)))
             raise
         finally:
+            silence.cancel()
             if not used:
                 with anyio.CancelScope(shield=True):
                     await client.aclose()
+
+    async def _tell_silence(self, client: DaemonClient) -> None:
+        """Say that the daemon has not answered, when it is waited for too long."""
+        await anyio.sleep(SILENT_S)
+        text = (
+            f"The daemon at {client.url} has said nothing for {SILENT_S:g} s and is waited for; "
+            "M-x qwen-companion-daemon-stop gives it up."
+        )
+        self._say(replace(self._state, state="unreachable", text=text))
 
     async def _try_again(self, client: DaemonClient, root: str) -> None:
         backoff = Backoff()

@@ -139,6 +139,10 @@ async def test_a_rotated_token_is_refused_and_read_again(emacs: Emacs, daemon: F
     assert "does not accept the token" in str(emacs.last(DaemonState).text)
     write("rotated")
     await connect()
+    # Nobody has left the session.
+    state = emacs.chats[session].state
+    assert state is not None
+    assert (state.state, state.text) != ("closed", "The session has been left.")
     await emacs.call("daemon-load", session=session)
     await emacs.state(session, "idle")
     assert emacs.last(DaemonState).state == "connected"
@@ -213,6 +217,25 @@ async def test_a_connect_under_way_ends_with_disconnect(emacs: Emacs, daemon: Fa
         assert emacs.last(DaemonState).state == "off"
         over.set()
     await emacs.connect(daemon)
+
+
+async def test_a_daemon_that_says_nothing_is_named(emacs: Emacs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SILENT_S", 0.01)
+    over = asyncio.Event()
+
+    async def say_nothing(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await over.wait()
+        writer.close()
+
+    async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        emacs.ask("daemon-connect", url=url, token=TOKEN, root=ROOT)
+        await emacs.until(lambda: emacs.all(DaemonState, state="unreachable"))
+        said = str(emacs.last(DaemonState).text)
+        assert "has said nothing for" in said
+        assert "M-x qwen-companion-daemon-stop" in said
+        await emacs.call("daemon-disconnect")
+        over.set()
 
 
 async def test_a_slow_agent_is_said_until_it_is_there(emacs: Emacs, daemon: FakeDaemon) -> None:
