@@ -339,9 +339,10 @@ Younger ones may be those of another Emacs that is at work."
 ;;;###autoload
 (defun qwen-companion-uninstall ()
   "Delete the Python environment and the journal, after a question.
-What bears no mark of the companion stays.  Without the journal, `qwen-companion-changes' can undo nothing.  Nothing
-else of the companion is on the disk while the mode is off, but your
-options and the package itself."
+What bears no mark of the companion stays.  Without the journal,
+`qwen-companion-changes' can undo nothing.  Nothing else of the
+companion is on the disk while the mode is off, but your options and
+the package itself."
   (interactive)
   (when (bound-and-true-p qwen-companion-mode)
     (user-error "The mode is on; turn `qwen-companion-mode' off first"))

@@ -465,7 +465,7 @@ With MORE non-nil, it has the commands after the two hyphens."
                                           (symbol-name (nth 2 option)))))))
 
 (defun qwen-companion-menu--label (label reason)
-  "Return LABEL, with what the function REASON returns, if it is not nil."
+  "Return LABEL, followed by the value of the function REASON unless that is nil."
   (if-let* ((why (and reason (funcall reason))))
       (format "%s (%s)" label why)
     label))
