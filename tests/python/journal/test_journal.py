@@ -155,8 +155,8 @@ class Site:
 
     def refused(self) -> Mapping[str, str]:
         """Return the roots that are not recorded, as they were told last."""
-        none: dict[str, str] = {}
-        return next((message.reasons for message in reversed(self.told) if isinstance(message, Unrecorded)), none)
+        told = [message.reasons for message in self.told if isinstance(message, Unrecorded)]
+        return told[-1] if told else {}
 
     async def until_ended(self, turn: str) -> None:
         with anyio.fail_after(TIMEOUT_S):
