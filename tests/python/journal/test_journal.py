@@ -501,7 +501,7 @@ ODD_FILES: dict[str, tuple[Callable[[Project, str], None] | None, str]] = {
     "/dev/../dev/zero": (replace_repository, ""),
     ".qwenignore": (None, ".qwenignore cannot be read: It is no regular file"),
 }
-"""What may be in place of a file of rules: how git is led there, and what the user reads, "" if it is recorded."""
+"""Odd files in place of rules: the function that leads git there, and the reason in the notice, "" if recorded."""
 
 
 @pytest.mark.parametrize("name", ODD_FILES)

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from limit import stretched
 from qwen_companion.privacy.exclusions import Exclusions
 from qwen_companion.privacy.git import TIMEOUT_S
 from qwen_companion.privacy.options import Options
@@ -336,7 +335,8 @@ def test_a_pipe_in_place_of_rules_is_waited_for_once_at_most(place: Place, name:
     for number in range(5):
         rule = place.rule(place.root / f"deep/{number}")
         assert rule == f"git could not be asked: {problem}"
-    assert time.monotonic() - start < stretched(3)
+    # Each git alone would take as long as one may, and five files ask it ten times.
+    assert time.monotonic() - start < 5
     pipe.unlink()
     place.time += 60
     assert not place.check(place.root / "deep/0").excluded
