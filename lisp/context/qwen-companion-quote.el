@@ -86,7 +86,7 @@ The file is named relative to ROOT, the text is that of the buffer.  Where
 it is long, ask; without the user's consent return the file and lines only."
   (let ((place (qwen-companion-quote--place start end root)))
     (if (or (<= (- end start) qwen-companion-quote--region-limit)
-            (y-or-n-p (format "Quote %d lines, %s?  Otherwise only their place is named "
+            (y-or-n-p (format "Quote %d lines, %s, and not only name them? "
                               (count-lines start end)
                               (file-size-human-readable (- end start)))))
         (qwen-companion-quote-code-block place start end)

@@ -130,7 +130,7 @@ NAME says what it is."
   "The shown prompt as it is in the history, nil for the unsent one.")
 
 (defvar-local qwen-companion-ask--edits nil
-  "What has been made of prompts since the last was sent: alist (SHOWN . TEXT).
+  "Alist of the prompts edited since the last was sent: (SHOWN . TEXT).
 SHOWN is as in `qwen-companion-ask--shown'.")
 
 (defun qwen-companion-ask--text ()
@@ -138,13 +138,13 @@ SHOWN is as in `qwen-companion-ask--shown'.")
   (buffer-substring-no-properties (point-min) (point-max)))
 
 (defun qwen-companion-ask--set-edit (text)
-  "Note TEXT, nil for none, as what has been made of the shown prompt."
+  "Note TEXT as the edited form of the shown prompt; nil forgets it."
   (setf (alist-get qwen-companion-ask--shown qwen-companion-ask--edits
                    nil 'remove #'equal)
         (and (not (equal text qwen-companion-ask--shown)) text)))
 
 (defun qwen-companion-ask--keep-edits ()
-  "Save what has been made of prompts in the history, and forget it."
+  "Save each edited prompt in the history, and forget it here."
   (pcase-dolist (`(,_ . ,text) qwen-companion-ask--edits)
     (qwen-companion-prompts-remember qwen-companion-ask--root (string-trim text)))
   (setq qwen-companion-ask--place nil
