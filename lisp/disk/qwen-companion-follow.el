@@ -308,7 +308,9 @@ Otherwise a key would ask whether to edit it before it is synchronised."
       (let ((buffer (pop buffers)))
         (when (buffer-live-p buffer)
           (with-current-buffer buffer
-            (qwen-companion-follow--glance-here)))))
+            ;; Links in a circle, for one, must not end the glances.
+            (ignore-errors
+              (qwen-companion-follow--glance-here))))))
     (setq qwen-companion-follow--unglanced buffers)
     (when (qwen-companion-follow--active-p)
       (qwen-companion-follow--glance-later
