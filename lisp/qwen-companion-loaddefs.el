@@ -17,9 +17,10 @@ the environment that was there before stays.
 
 (fn)" t)
 (autoload 'qwen-companion-uninstall "qwen-companion-environment" "Delete the Python environment and the journal, after a question.
-Without the journal, `qwen-companion-changes' can undo nothing.  Nothing
-else of the companion is on the disk while the mode is off, but your
-options and the package itself.
+What bears no mark of the companion stays.  Without the journal,
+`qwen-companion-changes' can undo nothing.  Nothing else of the
+companion is on the disk while the mode is off, but your options and
+the package itself.
 
 (fn)" t)
 
@@ -189,7 +190,12 @@ buffer follows all changes while a window shows it.
 
 ;; qwen-companion-menu.el
 (autoload 'qwen-companion "qwen-companion-menu" nil t)
+(autoload 'qwen-companion-more "qwen-companion-menu" nil t)
+(autoload 'qwen-companion-menu-options "qwen-companion-menu" nil t)
 (autoload 'qwen-companion-command-map "qwen-companion-menu" nil t 'keymap)
+(autoload 'qwen-companion-manual "qwen-companion-menu" "Show the manual, in Info if it is installed there, else its source.
+
+(fn)" t)
 (autoload 'qwen-companion-menu-bar "qwen-companion-menu" "Return the menu of the mode for the menu bar, a keymap.
 
 (fn &rest _)" nil)

@@ -457,7 +457,7 @@ INSERT is a text, or a function that inserts one at point."
                  (list (cons '(nothing) (cons text text))))))))
 
 (defun qwen-companion-changes--problem-items ()
-  "Return an item for each root of which changes are not recorded."
+  "Return an item for each root that is not recorded."
   (mapcar (lambda (line)
             (let ((text (propertize (concat line "\n") 'face 'warning)))
               (cons (list 'problem line) (cons text text))))

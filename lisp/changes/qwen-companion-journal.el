@@ -84,7 +84,7 @@ Each is in the form of `qwen-companion-turn-id'."
   nil)
 
 (defun qwen-companion-journal-problems ()
-  "Return a line for each published root of which changes are not recorded."
+  "Return a line for each published root that is not recorded."
   (cl-loop for (root reason) in qwen-companion-journal--unrecorded
            when (member root (qwen-companion-roots-published))
            collect (qwen-companion-untrusted-line

@@ -264,7 +264,7 @@
                   (qwen-companion-menu--count shown "file is shown" "files are shown"))))))
 
 (defun qwen-companion-menu--activities ()
-  "Return what the CLIs do, two lines at most, or nil.
+  "Return the activities of the CLIs, two lines at most, or nil.
 With more, the menu would not fit into 24 lines."
   (when-let* ((help (qwen-companion-layer-help))
               (lines (split-string help "\n")))

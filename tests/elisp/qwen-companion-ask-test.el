@@ -305,7 +305,7 @@ The function `typed' returns what a terminal has got."
       (should (equal "" (qwen-companion-ask-test--prompt))))))
 
 (ert-deftest qwen-companion-ask-test-what-was-not-sent-is-in-the-history ()
-  "Also a prompt of the minibuffer, without text properties that nobody can read."
+  "A prompt of the minibuffer is kept too, without its text properties."
   (qwen-companion-ask-test--with
     (qwen-companion-ask-test--with-terminals '("one")
       (cl-letf (((symbol-function 'qwen-companion-terminal-send-prompt)

@@ -1099,7 +1099,7 @@ A text that is nil removes the line."
       (should (string-search "+4000!\n" (qwen-companion-changes-test-text))))))
 
 (ert-deftest qwen-companion-changes-test-a-name-that-is-not-unicode-ends-nothing ()
-  "Of a file in another encoding that the user saves, and whose changes are asked for."
+  "A file in another encoding is saved by the user, and its changes are asked for."
   (qwen-companion-test-with-process
     (qwen-companion-mode 1)
     (qwen-companion-test-wait-for (eq 'ready (qwen-companion-state)))

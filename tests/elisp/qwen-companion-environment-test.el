@@ -92,7 +92,7 @@ The variable `directory' is that of the environments."
                      (directory-files directory nil "venv"))))))
 
 (ert-deftest qwen-companion-environment-test-deletes-its-own-only ()
-  "What bears no mark of the companion stays, and is named."
+  "A directory without the companion's mark stays, and is named."
   (qwen-companion-environment-test--with "exit 0" "exit 0"
     (let ((foreign '("venv" "venv-0123456789ab" "venv-0123456789ab.part-x")))
       (dolist (name foreign)

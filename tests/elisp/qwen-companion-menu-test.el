@@ -210,7 +210,7 @@ else the error, a list."
             (error (list symbol err)))))))
 
 (ert-deftest qwen-companion-menu-test-each-entry-works-or-says-why-not ()
-  "In five states, what looks apt does something; else there is a reason."
+  "In five states, each entry that looks apt works; others give a reason."
   (let ((vc-handled-backends nil)
         failed)
     (pcase-dolist (`(,name . ,state) qwen-companion-menu-test--states)

@@ -52,7 +52,17 @@ RIDDLES = (
 
 @pytest.mark.parametrize(
     "pattern",
-    ["*.el", "lisp/*/*.el", "*.org", "docs/**/*.org", "demo/*", "scripts/*", "python/**/*.py", "tests/**/*.py", "tests/**/*.el"],
+    [
+        "*.el",
+        "lisp/*/*.el",
+        "*.org",
+        "docs/**/*.org",
+        "demo/*",
+        "scripts/*",
+        "python/**/*.py",
+        "tests/**/*.py",
+        "tests/**/*.el",
+    ],
 )
 def test_no_riddles(pattern: str) -> None:
     # The style in CONTRIBUTING.org shows what not to write.

@@ -60,7 +60,11 @@ def test_the_oldest_python_is_the_same_everywhere() -> None:
     [
         (messages.PROTOCOL, "qwen-companion-backend--protocol", "lisp/backend/qwen-companion-backend.el"),
         (plists.INLINE_TEXT_BYTES, "qwen-companion-spool--inline-limit", "lisp/backend/qwen-companion-spool.el"),
-        (context.MAX_SELECTION_UNITS, "qwen-companion-context--selection-limit", "lisp/context/qwen-companion-context.el"),
+        (
+            context.MAX_SELECTION_UNITS,
+            "qwen-companion-context--selection-limit",
+            "lisp/context/qwen-companion-context.el",
+        ),
     ],
 )
 def test_emacs_and_the_process_go_by_the_same_number(value: int, name: str, file: str) -> None:

@@ -833,7 +833,7 @@ class TurnChanges(Notification):
 
 @frozen
 class Unrecorded(Notification):
-    """`journal-unrecorded`: the roots of which changes are not recorded, with the reason; these are all there are."""
+    """`journal-unrecorded`: all roots that are not recorded, each with the reason."""
 
     method = "journal-unrecorded"
     reasons: Mapping[str, str]

@@ -864,7 +864,7 @@ async def test_of_a_cli_that_never_calls_hooks_nobody_waits_for_one(project: Pro
 
 
 async def test_a_cli_that_goes_before_it_is_sure_that_it_calls_no_hooks_has_its_turn(project: Project) -> None:
-    """Also of what was changed before it was first looked at, if there was an earlier look."""
+    """Changes before the first look at it count too, if there was an earlier look."""
     project.commit(a=b"a\n", b=b"b\n", c=b"c\n")
     async with site(project, silence_s=math.inf) as place:
         earlier = Agent(place.front, project)
