@@ -872,9 +872,8 @@ class Journal:
         found += [
             _Worker(key, DISK, root.running.get(key), Probe(cli.peer.pid), cli=cli)
             for key, cli in self._silent_in(root)
-            if key not in root.coming
             # One without a terminal is the agent of that chat, of which the daemon tells more.
-            and (not has_chat or last_input(cli.peer.pid) is not None)
+            if not has_chat or last_input(cli.peer.pid) is not None
         ]
         for session, running in root.running.items():
             work = self._chats.get(session)
@@ -933,6 +932,7 @@ class Journal:
         workers = self._workers(root)
         if any(worker.runs_tool for worker in workers):
             workers = self._at_work(root)
+        workers = [worker for worker in workers if worker.session not in root.coming]
         now = self._activity.look(worker.probe for worker in workers)
         # One may have done its last work between the change and the news of it; one that goes on is likelier.
         active = (
