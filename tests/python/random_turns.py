@@ -968,6 +968,9 @@ class Undo:
         return found
 
     def _ideal(self, name: bytes) -> set[Entry | None]:
+        scope = self._scope()
+        if scope is not None and name not in scope:
+            return {self.files.get(name)}
         return allowed(self.before.files.get(name), self.after.files.get(name), self.files.get(name))
 
     def _problem(self, name: bytes, good: set[Entry | None]) -> str:
