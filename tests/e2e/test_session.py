@@ -239,7 +239,7 @@ def test_unsaved_text_is_shown_beside_the_proposal(stage: Stage) -> None:
     stage.ask("change the greeting")
     stage.wait_for_review()
     # In the header lines of both sides, and in the control panel.
-    stage.screen.wait_until(lambda: stage.screen.capture().count("your unsaved text") == 3, "all three")
+    stage.screen.wait_until(lambda: len(re.findall("C-u unsaved|your unsaved", stage.screen.capture())) == 3, "all")
     # To the proposal.
     stage.screen.keys("C-x", "o", "C-x", "o", "C-c", "C-u")
     stage.screen.wait_for("yours: greeting.py")

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -204,7 +205,8 @@ class SilentCli:
     def __init__(self, directory: Path) -> None:
         self._terminal, inner = os.openpty()
         self._name = os.ttyname(inner)
-        self.process = subprocess.Popen(["sh"], stdin=inner, stdout=inner, stderr=inner, cwd=directory)
+        terminal: Mapping[str, Any] = {"stdin": inner, "stdout": inner, "stderr": inner}
+        self.process = subprocess.Popen(["sh"], **terminal, cwd=directory, start_new_session=True)
         os.close(inner)
         self._read_prompt()
         peer = Peer(self.process.pid, start_of(self.process.pid) or "", str(directory), "gemini", ())
@@ -240,7 +242,9 @@ class SilentCli:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.process.kill()
+        # Its commands too: one may go on for good.
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(TIMEOUT_S)
         os.close(self._terminal)
 
