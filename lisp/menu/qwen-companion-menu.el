@@ -150,7 +150,7 @@
     (if qwen-companion-daemon-enabled "no daemon" "chats off")))
 
 (defun qwen-companion-menu--no-daemon ()
-  "Return why there is no daemon to leave."
+  "Return why no daemon can be left, or nil."
   (unless (qwen-companion-menu--daemon-p)
     "none"))
 

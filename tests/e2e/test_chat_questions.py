@@ -46,21 +46,21 @@ def test_a_file_that_is_written(stage: Stage) -> None:
     stage.screen.wait_for("1 of 1 hunk kept")
     stage.screen.keys("e")
     stage.screen.wait_for("put it into the proposal")
+    # Point is at the change.
     stage.screen.type("# Mine.")
-    stage.screen.keys("C-c", "C-c")
+    stage.screen.keys("Enter", "C-c", "C-c")
     stage.screen.wait_for("+# Mine.")
     assert stage.sandbox.greeting.read_text() == GREETING
     wait_until_askable(stage)
     stage.screen.keys("C-c", "C-c")
     stage.screen.wait_for("It is changed.")
-    first, _, *rest = new.split("\n")
-    wanted = "\n".join([first, "# Mine.", *rest])
+    wanted = new.replace("    return \"good day", "# Mine.\n    return \"good day")
     stage.screen.wait_until(lambda: stage.sandbox.greeting.read_text() == wanted, "the reviewed text on disk")
     assert stage.emacs.visible_buffers() == [CHAT]
     assert stage.emacs.eval('(buffer-modified-p (get-buffer "greeting.py"))') == "nil"
     while "I changed your edit" not in (prompt := stage.model.next_request().prompt):
         pass
-    assert "\n-\n+# Mine.\n" in prompt
+    assert "\n+# Mine.\n" in prompt
     assert f"Sent during the turn: I changed your edit of {stage.sandbox.greeting} " in stage.emacs.buffer_text(CHAT)
 
     # Rejected in the review.

@@ -92,7 +92,7 @@ def test_a_link_out_of_the_project_to_a_file_that_shells_run(stage: Stage) -> No
     assert warning + "~/.profile" in stage.emacs.buffer_text("*Messages*")
     stage.screen.wait_for("can run code (shell)")
     stage.emacs.command("qwen-companion-diff-switch")
-    stage.screen.wait_for("of 1 hunk kept  can run code (shell)")
+    stage.screen.wait_for("1 of 1 kept  can run code (shell)")
     stage.screen.wait_for(f"+++ b/{profile}")
     accept(stage, client, link)
     assert profile.read_text() == NEW_NOTES

@@ -304,7 +304,7 @@ The function `typed' returns what a terminal has got."
       (qwen-companion-ask t)
       (should (equal "" (qwen-companion-ask-test--prompt))))))
 
-(ert-deftest qwen-companion-ask-test-what-was-not-sent-is-in-the-history ()
+(ert-deftest qwen-companion-ask-test-a-prompt-that-is-not-sent-is-in-the-history ()
   "A prompt of the minibuffer is kept too, without its text properties."
   (qwen-companion-ask-test--with
     (qwen-companion-ask-test--with-terminals '("one")
