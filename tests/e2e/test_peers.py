@@ -78,7 +78,8 @@ def test_a_cli_in_a_terminal_of_emacs(stage: Stage) -> None:
         '(with-current-buffer "*qwen-companion proposal: greeting.py*"'
         " (format-mode-line header-line-format nil (get-buffer-window) (current-buffer)))"
     )
-    assert header.startswith(" greeting.py: proposed  by Qwen Code  ")
+    # The name of the CLI gives way to the keys that answer.
+    assert header == " greeting.py: proposed  C-c C-c accept  C-c C-k reject"
     stage.model.say("All done.")
     stage.emacs.command("qwen-companion-diff-accept")
     stage.screen.wait_for("All done.")
