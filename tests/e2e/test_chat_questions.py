@@ -54,7 +54,7 @@ def test_a_file_that_is_written(stage: Stage) -> None:
     wait_until_askable(stage)
     stage.screen.keys("C-c", "C-c")
     stage.screen.wait_for("It is changed.")
-    wanted = new.replace("    return \"good day", "# Mine.\n    return \"good day")
+    wanted = new.replace('    return "good day', '# Mine.\n    return "good day')
     stage.screen.wait_until(lambda: stage.sandbox.greeting.read_text() == wanted, "the reviewed text on disk")
     assert stage.emacs.visible_buffers() == [CHAT]
     assert stage.emacs.eval('(buffer-modified-p (get-buffer "greeting.py"))') == "nil"
