@@ -59,14 +59,14 @@ def test_what_a_cli_without_hooks_writes_at_once_is_recorded(stage: Stage) -> No
     stage.start_emacs(stage.sandbox.greeting, forms=(FREE,))
     stage.end_cli()
     stage.wait_until_published()
-    # Only the second time is it sure that the files were looked at before it wrote.
+    # The second time, there are files that have been looked at before it came.
     for name in ("first.txt", "second.txt"):
         run(stage, f"echo made > {name}")
         stage.model.say("All done.")
         with answering(stage, "make it", stage.environment):
             pass
-    stage.screen.wait_until(lambda: "second.txt" in recorded(stage), "second.txt recorded")
-    assert recorded(stage)["second.txt"] == ("", "disk", "[]")
+        stage.screen.wait_until(lambda name=name: name in recorded(stage), f"{name} recorded")
+        assert recorded(stage)[name] == ("", "disk", "[]")
 
 
 def test_two_agents_commands_at_once_are_told_apart(stage: Stage) -> None:
