@@ -40,14 +40,19 @@ def start_of(pid: int) -> str | None:
         return None
 
 
-def age_of(pid: int) -> float | None:
-    """Return for how many seconds at least the process `pid` has been there; None when it cannot be looked at."""
+def age_of(started: str) -> float | None:
+    """Return how many seconds ago the process began for which `start_of` returned `started`; it may be gone.
+
+    Return None for one of another boot, or where `started` is "".
+    """
+    boot, _, moment = started.rpartition(":")
     try:
         if sys.platform == "linux":
             # The tick in which it has begun counts from its end.
-            return time.clock_gettime(time.CLOCK_BOOTTIME) - (int(_fields(pid)[_START]) + 1) / os.sysconf("SC_CLK_TCK")
-        return time.time() - psutil.Process(pid).create_time()
-    except (psutil.Error, ValueError, OSError):
+            ticks = (int(moment) + 1) / os.sysconf("SC_CLK_TCK")
+            return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks if boot == _boot() else None
+        return time.time() - float(moment)
+    except (ValueError, OSError):
         return None
 
 

@@ -560,7 +560,7 @@ class Journal:
         self._look_for(root, _Worker(session, call.tool, running, None, call.agent))
 
     def _look_for(self, root: _Root, worker: _Worker) -> None:
-        """Look at all files after the end of the tool of `worker`: what has changed is its, as far as is known."""
+        """Look at all files after the end of `worker`, or its tool: what has changed is its, as far as is known."""
 
         def suspects() -> Sequence[_Worker]:
             others = self._suspects(root, self._news_since_look(root))
@@ -568,7 +568,7 @@ class Journal:
             return [worker, *at_once]
 
         def scan() -> None:
-            if worker.number is not None:
+            if worker.cli is not None or worker.number is not None:
                 self._scan(root, suspects)
 
         root.do(scan)
@@ -667,7 +667,8 @@ class Journal:
         at_work = self._at_work(root)
         if len({worker.session for worker in at_work}) > 1:
             self._activity.look(worker.probe for worker in at_work)
-        root.watch.read()
+        if not root.watch.read():
+            root.witness.hear((), self._at_work(root))
         root.witness.conclude(self._at_work(root))
 
     def _end(self, root: _Root, session: str, time: int) -> None:
@@ -717,13 +718,17 @@ class Journal:
 
         The process of each is known, and where it works.
         """
-        known, were_silent = {**self._silent, **self._arriving}, self._silent.keys()
+        known, were_silent = {**self._silent, **self._arriving}, self._silent
         self._silent = {_key_of(cli.peer): cli for cli in _clis(sessions, known)}
         self._arriving = {_key_of(cli.peer): cli for cli in _clis(arriving, known)}
         for key in known.keys() - self._silent.keys() - self._arriving.keys():
             self._connected.pop(key, None)
             for root in self._roots.values():
                 self._end(root, key, _now())
+            cli = known[key]
+            if cli.root is not None and key in were_silent:
+                # It may have written just now.
+                self._look_for(cli.root, _Worker(key, DISK, None, cli=cli))
         new = [cli for key, cli in self._silent.items() if key not in were_silent]
         new_arriving = [cli for key, cli in self._arriving.items() if key not in known]
         for cli in (*self._silent.values(), *self._arriving.values()):
@@ -1171,7 +1176,7 @@ def _clis(sessions: Sequence[KnownSession], known: Mapping[str, _SilentCli]) -> 
 
 def _since(peer: Peer) -> float:
     """Return the time since which changes may be those of a CLI that is seen for the first time."""
-    age = age_of(peer.pid)
+    age = age_of(peer.started)
     return time.time() - (age if age is not None and age <= ARRIVAL_S else 0)
 
 

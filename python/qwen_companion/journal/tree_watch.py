@@ -63,21 +63,24 @@ class TreeWatch(InotifyWatch):
             self._names = numbers
             return Coverage(complete, grown)
 
-    def read(self) -> None:
-        """Take the news that there are."""
-        if self._inotify is not None and not self._closed:
-            self._read(self._inotify)
+    def read(self) -> bool:
+        """Take the news that there are; return whether there were any."""
+        return self._inotify is not None and not self._closed and self._read(self._inotify)
 
-    def _read(self, inotify: Inotify) -> None:
+    def _read(self, inotify: Inotify) -> bool:
         paths: set[bytes] = set()
         known = True
+        any_news = False
         with suppress(BlockingIOError):
             while True:
                 data = os.read(inotify.descriptor, system.READ_BYTES)
+                any_news = True
                 for number, mask, name in system.events(data):
                     known = known and not mask & system.Q_OVERFLOW
                     if name and (directory := self._names.get(number)) is not None:
                         paths.add(os.path.join(directory, os.fsencode(name)))
                 if len(data) <= system.READ_BYTES // 2:
                     break
-        self._changed(paths if known else None)
+        if any_news:
+            self._changed(paths if known else None)
+        return any_news

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -60,6 +60,7 @@ from qwen_companion.journal.activity import GRACE_S, Activity, Probe, last_input
 from qwen_companion.journal.journal import Journal
 from qwen_companion.journal.record import Cause, Chooser, Record
 from qwen_companion.journal.store import StoreError
+from qwen_companion.journal.tree_watch import TreeWatch
 from qwen_companion.processes import start_of
 from support import TIMEOUT_S
 
@@ -934,6 +935,35 @@ def test_what_a_process_has_done_long_before_news_is_not_counted(tmp_path: Path)
         assert may_have_acted(probe, activity.before(at_work), activity.look([probe]))
 
 
+async def test_what_a_cli_without_hooks_writes_just_before_it_ends_is_recorded(
+    project: Project, calls: list[str]
+) -> None:
+    project.commit(a=b"a\n")
+    with SilentCli(project.root) as cli:
+        async with site(project) as place:
+            place.front.set_sessions([cli.state])
+            await place.until_watched(project)
+            await until_more(calls, "scan", 0)
+            project.write("a", b"last\n")
+            place.front.set_sessions([], [cli.state.session.id])
+            (turn,) = await place.until({"a": "modified"})
+            await place.until_ended(turn.id)
+
+
+async def test_a_watch_without_news_tells_nothing(tmp_path: Path) -> None:
+    told: list[Collection[bytes] | None] = []
+    watch = TreeWatch(told.append)
+    try:
+        await watch.cover([os.fsencode(tmp_path)])
+        assert not watch.read()
+        assert told == []
+        (tmp_path / "a").touch()
+        assert watch.read()
+        assert told == [{os.fsencode(tmp_path / "a")}]
+    finally:
+        watch.close()
+
+
 async def test_the_hooks_of_one_cli_and_the_writes_of_another_are_told_apart(
     project: Project, calls: list[str]
 ) -> None:
@@ -955,7 +985,8 @@ async def test_the_hooks_of_one_cli_and_the_writes_of_another_are_told_apart(
             await place.until({"a": "modified"}, {"b": "modified"})
             await cli.until_idle()
             # A process that it has left in the background writes, and goes on working until that has been seen.
-            hooked.type_quietly("echo background > c; while :; do echo .; sleep 0.1; done")
+            # Without a pause: on a busy machine it might not run again before the files are looked at.
+            hooked.type_quietly("echo background > c; while :; do echo .; done > /dev/null")
             one, two = await place.until({"a": "modified", "c": "modified"}, {"b": "modified"})
             assert (one.prompt, one.end, two.source) == ("Fix it", None, "disk")
             assert one.notes == two.notes == ()
