@@ -76,19 +76,24 @@ def clock_ns() -> int:
 def inode_of_older(path: bytes, moment: int) -> int | None:
     """Return the inode of the file `path`, as git has it, if the file was made before `moment`, under whatever name.
 
-    None where that is not known, as on a network, where others' clocks count; and of a file with several names.
+    None where that is not known, as on a network, where others' clocks count.  One with several names is then taken for
+    older: it may be another name of a file that nobody has recorded.
     """
     try:
         status = os.lstat(path)
-        if status.st_nlink > 1 or (sys.platform == "linux" and not is_local(os.fsdecode(os.path.dirname(path)))):
-            return None
+        is_ours = sys.platform != "linux" or is_local(os.fsdecode(os.path.dirname(path)))
     except OSError:
         return None
-    return status.st_ino & 0xFFFFFFFF if _birth_ns(path, status) < moment else None
+    birth = _birth_ns(path, status) if is_ours else None
+    if birth is None and status.st_nlink == 1 and is_ours:
+        # No later than the last change.
+        birth = status.st_ctime_ns
+    is_older = status.st_nlink > 1 if birth is None else birth < moment
+    return status.st_ino & 0xFFFFFFFF if is_older else None
 
 
-def _birth_ns(path: bytes, status: os.stat_result) -> int:
-    """Return when the file with that `status` was made, or else when it was changed last, which is later."""
+def _birth_ns(path: bytes, status: os.stat_result) -> int | None:
+    """Return when the file with that `status` was made, None where the system does not tell."""
     known = getattr(status, "st_birthtime", None)
     if known is not None:
         return int(known * 1_000_000_000)
@@ -100,7 +105,7 @@ def _birth_ns(path: bytes, status: os.stat_result) -> int:
             if not failed and mask & _STATX_BTIME:
                 seconds = ctypes.c_int64.from_buffer(found, _BTIME).value
                 return seconds * 1_000_000_000 + ctypes.c_uint32.from_buffer(found, _BTIME + 8).value
-    return status.st_ctime_ns
+    return None
 
 
 _CLOCK_REALTIME_COARSE = 5

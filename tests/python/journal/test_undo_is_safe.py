@@ -184,6 +184,29 @@ def test_a_file_that_was_renamed_from_where_nothing_is_recorded_is_not_deleted(p
     assert tree == {".gitignore": tree[".gitignore"], "known": b"known\n", "dir/a": b"a\n", "notes.txt": b"precious\n"}
 
 
+@pytest.mark.parametrize("birth", ["known", "unknown"])
+def test_another_name_of_a_file_that_was_there_is_not_deleted(
+    project: Project, monkeypatch: pytest.MonkeyPatch, birth: str
+) -> None:
+    def is_local(_directory: str) -> bool:
+        return birth == "known"
+
+    monkeypatch.setattr("qwen_companion.journal.last_look.is_local", is_local)
+    project.commit(_gitignore=b"data/\n", known=b"known\n")
+    older(project.write(PRECIOUS, b"precious\n"))
+    turn = project.begin()
+    os.link(project.root / PRECIOUS, project.root / "copy.csv")
+    project.write("new", b"new\n")
+    (project.root / "known").rename(project.root / "renamed")
+    project.scan(turn)
+    (project.root / PRECIOUS).unlink()
+    project.scan(turn)
+    assert project.kinds(turn) == {"new": "added", "renamed": "renamed"}
+    assert any("copy.csv: it may have been there before" in note for note in project.notes(turn))
+    project.undo(turn)
+    assert project.tree() == {".gitignore": b"data/\n", "known": b"known\n", "copy.csv": b"precious\n"}
+
+
 @pytest.mark.parametrize("how", ["during a look", "with its repository"])
 def test_an_excluded_file_that_is_committed_and_renamed_is_not_deleted(
     project: Project, monkeypatch: pytest.MonkeyPatch, how: str
