@@ -129,8 +129,9 @@ the step.  Tell the journal so; LABEL says what is done.  Quitting ends
 it between two files.
 Return an alist of the files that were reached and the outcome for each:
 `written', `unsaved' (it is in a buffer that had unsaved text),
-`conflict' (marked in a buffer), `same' (there was nothing to do), or a
-string, the reason why the file was left as it is."
+`conflict' (marked in a buffer, which visits the file of the alist),
+`same' (there was nothing to do), or a string, the reason why the file
+was left as it is."
   (let* ((qwen-companion-journal-inhibit t)
          ;; A file is finished before a key ends this.
          (inhibit-quit t)
@@ -143,7 +144,9 @@ string, the reason why the file was left as it is."
           (pcase-let* ((`(,path . ,step) (pop steps))
                        (`(,result . ,paths) (qwen-companion-undo--try step)))
             (setq written (nconc paths written))
-            (push (cons path result) results)
+            ;; The buffer with the conflict has the name that the file has now.
+            (push (cons (if (eq result 'conflict) (or (car paths) path) path) result)
+                  results)
             (funcall progress (length results))))
       (when written
         (qwen-companion-journal-wrote (nreverse written) turn label bring-back)))
@@ -369,7 +372,10 @@ was not there before."
            (not (qwen-companion-undo--directory-p path)))
       (user-error "%s is in the way" (qwen-companion-untrusted-path path)))
      ((and other (buffer-modified-p other))
-      (user-error "%s has unsaved text" (buffer-name other))))
+      (user-error "%s has unsaved text" (buffer-name other)))
+     ;; Else it would be left without a file.
+     ((and other buffer (buffer-modified-p buffer))
+      (user-error "%s has unsaved text" (buffer-name buffer))))
     (if (or (string-prefix-p (file-name-as-directory path) from)
             (string-prefix-p (file-name-as-directory from) path))
         (qwen-companion-undo--rename-within from path)

@@ -209,6 +209,37 @@ A text that is nil removes the line."
                  (cadr (should-error (basic-save-buffer) :type 'user-error))))
         (set-buffer-modified-p nil)))))
 
+(ert-deftest qwen-companion-changes-test-renames-back-with-unsaved-text ()
+  "Conflicts are shown under the old name; unsaved text needs it free."
+  (qwen-companion-changes-test-with '(("a.txt" "one\ntwo\n"))
+    (qwen-companion-changes-test-turn "one" '(("b.txt" "ONE\ntwo\n" :from "a.txt")))
+    (qwen-companion-changes-test-write "b.txt" "mine\ntwo\n")
+    (qwen-companion-changes-test-open)
+    (qwen-companion-changes-test-goto "b.txt")
+    (should (string-match-p "1 conflict.* before you resolve it: a\\.txt$"
+                            (qwen-companion-test-messages
+                              (qwen-companion-changes-test-press "k"))))
+    (let ((buffer (find-buffer-visiting "a.txt")))
+      (should (get-buffer-window buffer))
+      (with-current-buffer buffer
+        (should (string-search "<<<<<<< yours\nmine\n" (buffer-string)))
+        (set-buffer-modified-p nil)
+        (kill-buffer)))
+    (rename-file "a.txt" "b.txt")
+    (qwen-companion-changes-test-write "a.txt" "old\n")
+    (let ((old (find-file-noselect "a.txt"))
+          (new (find-file-noselect "b.txt")))
+      (delete-file "a.txt")
+      (with-current-buffer new
+        (insert "unsaved\n"))
+      (should (string-match-p "b.txt has unsaved text"
+                              (cadr (should-error (qwen-companion-changes-test-press "k")
+                                                  :type 'user-error))))
+      (with-current-buffer new
+        (should (file-exists-p buffer-file-name))
+        (set-buffer-modified-p nil))
+      (mapc #'kill-buffer (list old new)))))
+
 (ert-deftest qwen-companion-changes-test-undoes-the-lines-of-the-region ()
   (qwen-companion-changes-test-with '(("a.txt" "a\nb\nc\nd\n"))
     (qwen-companion-changes-test-turn "one" '(("a.txt" "a\nB\nX\nY\nC\nd\n")))

@@ -175,12 +175,7 @@ def merged(after: Entry, now: Entry, before: Entry) -> Entry | None:
         return Entry(now.kind, mode, now.data)
     texts = [text(each.data) for each in (after, now, before)]
     left, mine, right = texts
-    if (
-        left is None
-        or mine is None
-        or right is None
-        or len({(each.end, each.is_ended) for each in (left, mine, right)}) > 1
-    ):
+    if left is None or mine is None or right is None or len({each.end for each in (left, mine, right)}) > 1:
         return None
     places: list[tuple[bytes, ...]] = []
     for a, n, b in zip(left.places, mine.places, right.places, strict=True):
@@ -190,7 +185,8 @@ def merged(after: Entry, now: Entry, before: Entry) -> Entry | None:
             places.append(n)
         else:
             return None
-    return Entry(now.kind, mode, bytes(mine._replace(places=tuple(places))))
+    is_ended = right.is_ended if mine.is_ended == left.is_ended else mine.is_ended
+    return Entry(now.kind, mode, bytes(mine._replace(places=tuple(places), is_ended=is_ended)))
 
 
 def allowed(before: Entry | None, after: Entry | None, now: Entry | None) -> set[Entry | None]:
@@ -202,7 +198,10 @@ def allowed(before: Entry | None, after: Entry | None, now: Entry | None) -> set
     if before is None or after is None or now is None or {each.kind for each in (before, after, now)} != {"-"}:
         return {now}
     result = merged(after, now, before)
-    return {now} if result is None else {result}
+    texts = [text(each.data) for each in (before, after, now)]
+    # The end of the last line is a change of that line, which may contradict one beside it.
+    may_contradict = len({each.is_ended for each in texts if each is not None}) > 1
+    return {now} if result is None else {result, now} if may_contradict else {result}
 
 
 # --- Emacs and the agent ---
@@ -575,6 +574,7 @@ class Tree:
         told = [(path, kind, old or None) for path, kind, old in files]
         self.script.append(f"  told: {told} {notes}")
         self.turns.append(Turn(identifier, before, self.copy(), list(notes), told))
+        self._check_told(self.turns[-1])
 
     def _check_told(self, turn: Turn) -> None:
         """Compare the files that are told of `turn` with those that it has changed.  Difference."""
@@ -834,10 +834,13 @@ class Undo:
         self.files = tree.effective(self.now)
         tree.script.append(f"{self.key} on turn {tree.turns.index(self.turn)} {self.path or ''} {self.place or ''}")
         said = tree.emacs.call("turns-press", self.key, self.turn.id, self.path, self._line())
+        while "try again" in said:
+            tree.script.append(f"  said: {said}")
+            said = tree.emacs.call("turns-press", self.key, self.turn.id, self.path, self._line())
         tree.script.append(f"  said: {said}")
         self.then = tree.copy()
         self.then_unsaved = tree.unsaved()
-        self.results = tree.effective(self.then)
+        self.results = {**tree.effective(self.then), **self._marked()}
         self._check_all()
         for name, (_, conflict) in self.then_unsaved.items():
             if conflict:
@@ -862,6 +865,26 @@ class Undo:
 
     def _name(self, path: str) -> bytes:
         return os.path.relpath(os.fsencode(path), bytes(self.tree.root))
+
+    def _marked(self) -> dict[bytes, Entry]:
+        """Return the files whose text is in a buffer with conflicts, and on the disk as it was: all is there still."""
+        marked = {name for name, (_, conflict) in self.then_unsaved.items() if conflict}
+        found = {name: self.files[name] for name in marked & self.files.keys() if self._is_unwritten(name, name)}
+        for old, new in self._renamed():
+            # Renamed, with the contradiction in the buffer.
+            if new in marked and self._is_unwritten(old, new):
+                found[new] = self.before.files[new]
+        return found
+
+    def _is_unwritten(self, old: bytes, new: bytes) -> bool:
+        """Return whether the file `old` has its bytes, perhaps by the name `new`."""
+        now, then = self.now.files.get(old), self.then.files.get(new)
+        return now is not None and then is not None and now.data == then.data
+
+    def _renamed(self) -> list[tuple[bytes, bytes]]:
+        """Return the names of files that are to be renamed, each with the name that it is to have."""
+        pairs = [(self._name(path), self._name(old)) for path, _, old in self.turn.files if old is not None]
+        return pairs if self.key == "k" else [(old, new) for new, old in pairs]
 
     def _scope(self) -> set[bytes] | None:
         """Return the names that may change, None for all of the turn."""
@@ -900,6 +923,7 @@ class Undo:
         lost = self._users_lines(self.files, self.unsaved) - self._users_lines(self.results, self.then_unsaved)
         # What the user wrote may have been moved or copied by the agent, and deleted in what is brought back.
         lost -= self._users_lines(self.after.files, {}) - self._users_lines(self.before.files, {})
+        lost -= self._users_lines({name: self.files[name] for name in self._deleted_again()}, {})
         bad += [f"lost: {line!r}" for line in sorted(lost)]
         bad += [f"lost, was {name!r}: {self.before.files[name]}" for name in sorted(self._lost_files())]
         if bad:
@@ -909,7 +933,13 @@ class Undo:
         """Return the files that the turn moved and whose bytes are nowhere any more."""
         now, then = ({each.data for each in files.values()} for files in (self.files, self.results))
         moved = {name for name, each in self.before.files.items() if self.after.files.get(name) != each}
-        return {name for name in moved if self.before.files[name].data in now - then}
+        again = {self.files[name].data for name in self._deleted_again()}
+        return {name for name in moved if self.before.files[name].data in now - then - again}
+
+    def _deleted_again(self) -> set[bytes]:
+        """Return the files that are there and that the agent deleted, which is brought back."""
+        deleted = {self._name(path) for path, kind, _ in self.turn.files if kind == "deleted"}
+        return deleted & self.files.keys() if self.key == "u" else set()
 
     @staticmethod
     def _users_lines(files: Mapping[bytes, Entry], unsaved: Mapping[bytes, tuple[bytes, bool]]) -> set[bytes]:
@@ -954,6 +984,8 @@ class Undo:
     def _lenient(self, names: set[bytes]) -> set[bytes]:
         """Return the names that may be left as they are although the turn changed them."""
         found = self.turn.lenient(names)
+        # The text of a file that has gone is in its buffer.
+        found |= {name for name in self.unsaved if name not in self.now.files}
         moved = set[bytes]().union(*self.turn.gone_and_new())
         if any(self.files.get(name) != self.after.files.get(name) for name in moved):
             found |= moved
