@@ -125,6 +125,7 @@ Text with conflicts is not kept."
 
 (defun turns-save ()
   "Save all buffers with unsaved text; forget that of a directory that is gone."
+  (turns-follow)
   (dolist (buffer (buffer-list))
     (with-current-buffer buffer
       (when (and buffer-file-name (buffer-modified-p))
