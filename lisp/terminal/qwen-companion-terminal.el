@@ -19,6 +19,7 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-roots)
+(require 'qwen-companion-terminal-kinds)
 (require 'qwen-companion-terminal-updates)
 
 (defcustom qwen-companion-qwen-command '("qwen")
@@ -53,13 +54,6 @@ is installed, else term.  For another one, see
                  (const :tag "Outside of Emacs" external)
                  (symbol :tag "Another"))
   :safe (lambda (value) (memq value '(nil vterm eat ghostel term))))
-
-(defcustom qwen-companion-terminal-side nil
-  "Side of the frame at which terminals of CLIs are shown, in a side window.
-With nil they are shown where `display-buffer' puts them."
-  :group 'qwen-companion
-  :type '(choice (const :tag "In any window" nil)
-                 (const left) (const right) (const top) (const bottom)))
 
 (defcustom qwen-companion-terminal-editor t
   "Non-nil means that the editor of CLIs in terminals is this Emacs.
@@ -128,10 +122,6 @@ Restore those that were set before and are not among VARIABLES."
 
 ;;; Terminals of the connected CLIs
 
-(defvar-local qwen-companion-terminal-outside nil
-  "Non-nil in a buffer that stands for a terminal outside of Emacs.
-The process of the buffer is that of the terminal; it shows no text of it.")
-
 (defun qwen-companion-terminal-session-buffer (session)
   "Return the live buffer of the terminal of SESSION, or nil.
 SESSION is one of `qwen-companion-backend-sessions'.  The buffer is that
@@ -168,7 +158,7 @@ Control characters in it, which could end the paste, are left out."
   (when (and (buffer-live-p buffer)
              (process-live-p (get-buffer-process buffer)))
     (with-current-buffer buffer
-      (qwen-companion-terminal-return (qwen-companion-terminal--kind-of-buffer)))))
+      (qwen-companion-terminal-kinds-return))))
 
 (defun qwen-companion-terminal-paste-text (buffer text)
   "Paste TEXT into the terminal BUFFER."
@@ -176,16 +166,7 @@ Control characters in it, which could end the paste, are left out."
     (when qwen-companion-terminal-outside
       (user-error "The terminal of %s is outside of Emacs; nothing can be pasted there"
                   (buffer-name)))
-    (qwen-companion-terminal-paste (qwen-companion-terminal--kind-of-buffer) text)))
-
-(defun qwen-companion-terminal--kind-of-buffer ()
-  "Return which terminal the current buffer is, be it ours or not."
-  (let ((kind (cond ((derived-mode-p 'vterm-mode) 'vterm)
-                    ((derived-mode-p 'eat-mode) 'eat)
-                    ((derived-mode-p 'ghostel-mode) 'ghostel)
-                    (t 'term))))
-    (qwen-companion-terminal--load kind)
-    kind))
+    (qwen-companion-terminal-kinds-paste text)))
 
 ;;;###autoload
 (defun qwen-companion-terminal-escape ()
@@ -214,57 +195,6 @@ Each is (DIRECTORY . ARGUMENTS).")
 (defun qwen-companion-terminal-forget ()
   "Cancel the CLIs that wait to start."
   (setq qwen-companion-terminal--waiting nil))
-
-;;; Kinds of terminals
-
-(cl-defgeneric qwen-companion-terminal-start (kind buffer command)
-  "Run COMMAND, a list of strings, in BUFFER, in a terminal of KIND.
-Show it first by `qwen-companion-terminal-show'.  KIND is a symbol; the
-methods for it are in the library qwen-companion-terminal-KIND, which is
-loaded if there is one.")
-
-(cl-defgeneric qwen-companion-terminal-paste (_kind text)
-  "Paste TEXT into the terminal in the current buffer, which is of KIND."
-  (process-send-string (get-buffer-process (current-buffer))
-                       (concat "\e[200~" text "\e[201~")))
-
-(cl-defgeneric qwen-companion-terminal-return (_kind)
-  "Press return in the terminal in the current buffer, which is of KIND."
-  (process-send-string (get-buffer-process (current-buffer)) "\r"))
-
-(defun qwen-companion-terminal--load (kind)
-  "Load the methods for terminals of KIND."
-  (require (intern (format "qwen-companion-terminal-%s" kind)) nil t))
-
-(defconst qwen-companion-terminal--least-lines 16
-  "Lines in which Qwen Code 0.24 shows a question with all of its answers.")
-
-(defconst qwen-companion-terminal--least-lines-above 8
-  "Lines that a terminal leaves to the window that it was split from.")
-
-(defun qwen-companion-terminal--grow (window)
-  "Make WINDOW, a new one, high enough for questions of a CLI.
-Leave it alone where the window that it was split from has too few lines
-for that."
-  (let ((missing (- qwen-companion-terminal--least-lines (window-body-height window)))
-        (above (window-prev-sibling window)))
-    (when (and above
-               (> missing 0)
-               (>= (- (window-height above) missing)
-                   qwen-companion-terminal--least-lines-above))
-      (adjust-window-trailing-edge above (- missing)))))
-
-(defun qwen-companion-terminal-show (buffer)
-  "Select a window with the terminal BUFFER, see `qwen-companion-terminal-side'."
-  (pop-to-buffer
-   buffer
-   (if qwen-companion-terminal-side
-       `((display-buffer-reuse-window display-buffer-in-side-window)
-         (side . ,qwen-companion-terminal-side)
-         ,(if (memq qwen-companion-terminal-side '(left right))
-              '(window-width . 0.45)
-            '(window-height . 0.4)))
-     '(nil (window-height . qwen-companion-terminal--grow)))))
 
 ;;; Running the CLI
 
@@ -379,7 +309,7 @@ Kill the terminals there whose CLI has ended."
          (buffer (generate-new-buffer (qwen-companion-terminal--name directory)))
          (process-environment (append (qwen-companion-terminal--editor-variables)
                                       process-environment)))
-    (qwen-companion-terminal--load kind)
+    (qwen-companion-terminal-kinds-load kind)
     (with-current-buffer buffer
       (setq default-directory (file-name-as-directory directory))
       (qwen-companion-terminal-start

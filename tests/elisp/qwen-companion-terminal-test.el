@@ -14,7 +14,6 @@
 (require 'qwen-companion-test-helper)
 
 (defvar project-current-directory-override)
-(defvar qwen-companion-terminal-external-command)
 (defvar server-name)
 (defvar server-process)
 (defvar server-socket-dir)
@@ -420,7 +419,6 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
 ROOT is the directory."
   (declare (indent 1) (debug t))
   `(qwen-companion-test-with-files nil
-     (require 'qwen-companion-terminal-external)
      (let ((qwen-companion-terminal 'external)
            (qwen-companion-approval-mode nil)
            (qwen-companion-qwen-command ,command)

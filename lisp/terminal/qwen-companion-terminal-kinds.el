@@ -1,0 +1,230 @@
+;;; qwen-companion-terminal-kinds.el --- The kinds of terminals for CLIs  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; A table has a row for each terminal emulator of Emacs: term, and the
+;; packages vterm, Eat and Ghostel, which are required when a CLI is started
+;; in them.
+;;
+;; A terminal program of the desktop has a template of its command.  A buffer
+;; stands for it in Emacs as long as the program runs.  Reviews work there as
+;; in a terminal of Emacs, and prompts go to the file that the CLI reads them
+;; from.  Commands that type into the terminal do not work there.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'subr-x)
+
+(declare-function eat-exec "ext:eat" (buffer name command startfile switches))
+(declare-function eat-mode "ext:eat" ())
+(declare-function eat-term-send-string "ext:eat" (terminal string))
+(declare-function eat-term-send-string-as-yank "ext:eat" (terminal args))
+(declare-function ghostel-exec "ext:ghostel" (buffer program &optional args identity))
+(declare-function ghostel-mode "ext:ghostel" ())
+(declare-function ghostel-paste-string "ext:ghostel" (string))
+(declare-function ghostel-send-string "ext:ghostel" (string))
+(declare-function term-char-mode "term" ())
+(declare-function term-exec "term" (buffer name command startfile switches))
+(declare-function term-mode "term" ())
+(declare-function vterm-mode "ext:vterm" ())
+(declare-function vterm-send-return "ext:vterm" ())
+(declare-function vterm-send-string "ext:vterm" (string &optional paste-p))
+(defvar eat-terminal)
+(defvar ghostel-buffer-name-function)
+(defvar ghostel-use-native-pty)
+(defvar vterm-kill-buffer-on-exit)
+(defvar vterm-shell)
+
+(defcustom qwen-companion-terminal-side nil
+  "Side of the frame at which terminals of CLIs are shown, in a side window.
+With nil they are shown where `display-buffer' puts them."
+  :group 'qwen-companion
+  :type '(choice (const :tag "In any window" nil)
+                 (const left) (const right) (const top) (const bottom)))
+
+(defcustom qwen-companion-terminal-external-command '("xterm" "-e" "%c")
+  "The program and arguments that open a terminal of the desktop.
+The element \"%c\" stands for the program and arguments of the CLI, and
+%d in any element for the directory, in which it is also started.  Prompts
+can be sent to the CLI if the program runs as long as its terminal."
+  :group 'qwen-companion
+  :type '(repeat :tag "Program and arguments" string))
+
+(defconst qwen-companion-terminal-kinds--emulators
+  `((vterm vterm-mode
+           ,#'qwen-companion-terminal-kinds--run-in-vterm
+           ,(lambda (text) (vterm-send-string text t))
+           ,(lambda () (vterm-send-return)))
+    (eat eat-mode
+         ,(lambda (buffer command)
+            (eat-mode)
+            (eat-exec buffer (buffer-name buffer) (car command) nil (cdr command)))
+         ,(lambda (text) (eat-term-send-string-as-yank eat-terminal (list text)))
+         ,(lambda () (eat-term-send-string eat-terminal "\r")))
+    (ghostel ghostel-mode
+             ,#'qwen-companion-terminal-kinds--run-in-ghostel
+             ,(lambda (text) (ghostel-paste-string text))
+             ,(lambda () (ghostel-send-string "\r")))
+    (term term-mode
+          ,(lambda (buffer command)
+             (term-mode)
+             (term-exec buffer (buffer-name buffer) (car command) nil (cdr command))
+             (term-char-mode))))
+  "Terminal emulators of Emacs: (KIND MODE START PASTE RETURN).
+KIND is the symbol of the library too.  START is called with the buffer
+and the command, in that buffer; PASTE with a text, and RETURN without
+arguments, in a buffer in MODE.  Without the last two, bytes are sent to
+the process.")
+
+;;; Showing
+
+(defconst qwen-companion-terminal-kinds--least-lines 16
+  "Lines in which Qwen Code 0.24 shows a question with all of its answers.")
+
+(defconst qwen-companion-terminal-kinds--least-lines-above 8
+  "Lines that a terminal leaves to the window that it was split from.")
+
+(defun qwen-companion-terminal-kinds--grow (window)
+  "Make WINDOW, a new one, high enough for questions of a CLI.
+Leave it alone where the window that it was split from has too few lines
+for that."
+  (let ((missing (- qwen-companion-terminal-kinds--least-lines (window-body-height window)))
+        (above (window-prev-sibling window)))
+    (when (and above
+               (> missing 0)
+               (>= (- (window-height above) missing)
+                   qwen-companion-terminal-kinds--least-lines-above))
+      (adjust-window-trailing-edge above (- missing)))))
+
+(defun qwen-companion-terminal-show (buffer)
+  "Select a window with the terminal BUFFER, see `qwen-companion-terminal-side'."
+  (pop-to-buffer
+   buffer
+   (if qwen-companion-terminal-side
+       `((display-buffer-reuse-window display-buffer-in-side-window)
+         (side . ,qwen-companion-terminal-side)
+         ,(if (memq qwen-companion-terminal-side '(left right))
+              '(window-width . 0.45)
+            '(window-height . 0.4)))
+     '(nil (window-height . qwen-companion-terminal-kinds--grow)))))
+
+;;; Starting
+
+(cl-defgeneric qwen-companion-terminal-start (kind buffer command)
+  "Run COMMAND, a list of strings, in BUFFER, in a terminal of KIND.
+A method for another KIND, a symbol, shows BUFFER first by
+`qwen-companion-terminal-show'.  The library qwen-companion-terminal-KIND
+is loaded for it if there is one."
+  (require kind)
+  (qwen-companion-terminal-show buffer)
+  (funcall (nth 1 (alist-get kind qwen-companion-terminal-kinds--emulators)) buffer command))
+
+(defun qwen-companion-terminal-kinds-load (kind)
+  "Load the library of others for terminals of KIND, if there is one."
+  (unless (or (eq kind 'external)
+              (assq kind qwen-companion-terminal-kinds--emulators))
+    (require (intern (format "qwen-companion-terminal-%s" kind)) nil t)))
+
+(defun qwen-companion-terminal-kinds--run-in-vterm (buffer command)
+  "Run COMMAND in vterm in BUFFER, the current one."
+  (let ((vterm-shell (mapconcat #'shell-quote-argument command " ")))
+    (pcase-let ((`(,left . ,right) (window-margins)))
+      (unless (display-graphic-p)
+        ;; vterm starts its program one column wider than what a text
+        ;; terminal shows: it forgets the column of the continuation sign.
+        (set-window-margins nil left (1+ (or right 0))))
+      (vterm-mode)
+      (set-window-margins nil left right))
+    (add-function :around (process-sentinel (get-buffer-process buffer))
+                  #'qwen-companion-terminal-kinds--vterm-ended)))
+
+(defun qwen-companion-terminal-kinds--vterm-ended (sentinel process event)
+  "Run vterm's SENTINEL with PROCESS and EVENT.
+Keep the buffer of a CLI that has failed, so that its output is readable."
+  (let ((vterm-kill-buffer-on-exit
+         (and vterm-kill-buffer-on-exit
+              (eql 0 (process-exit-status process)))))
+    (funcall sentinel process event)))
+
+(defun qwen-companion-terminal-kinds--run-in-ghostel (buffer command)
+  "Run COMMAND in Ghostel in BUFFER, the current one."
+  (ghostel-mode)
+  ;; The buffer keeps its name.
+  (setq-local ghostel-buffer-name-function nil)
+  ;; A process of Emacs: of another, Emacs does not tell its CLI's id, by which
+  ;; a session finds its terminal.
+  (let ((ghostel-use-native-pty nil))
+    (ghostel-exec buffer (car command) (cdr command))))
+
+;;; Typing
+
+(defun qwen-companion-terminal-kinds-paste (text)
+  "Paste TEXT into the terminal in the current buffer, be it ours or not."
+  (if-let* ((paste (nth 2 (qwen-companion-terminal-kinds--of-buffer))))
+      (funcall paste text)
+    (process-send-string (get-buffer-process (current-buffer))
+                         (concat "\e[200~" text "\e[201~"))))
+
+(defun qwen-companion-terminal-kinds-return ()
+  "Press return in the terminal in the current buffer, be it ours or not."
+  (if-let* ((return (nth 3 (qwen-companion-terminal-kinds--of-buffer))))
+      (funcall return)
+    (process-send-string (get-buffer-process (current-buffer)) "\r")))
+
+(defun qwen-companion-terminal-kinds--of-buffer ()
+  "Return the (MODE START PASTE RETURN) of the terminal in the current buffer."
+  (cdr (cl-find-if #'derived-mode-p qwen-companion-terminal-kinds--emulators :key #'cadr)))
+
+;;; Outside of Emacs
+
+(defvar-local qwen-companion-terminal-outside nil
+  "Non-nil in a buffer that stands for a terminal outside of Emacs.
+The process of the buffer is that of the terminal; it shows no text of it.")
+
+(cl-defmethod qwen-companion-terminal-start ((_kind (eql external)) buffer command)
+  "Run COMMAND in a terminal of the desktop; BUFFER stands for it."
+  (let* ((directory (directory-file-name default-directory))
+         (words (cl-loop for word in qwen-companion-terminal-external-command
+                         if (equal word "%c") append command
+                         else collect (string-replace "%d" directory word))))
+    (unless (executable-find (car words))
+      (kill-buffer buffer)
+      (user-error "No program `%s' found; customize `qwen-companion-terminal-external-command'"
+                  (car words)))
+    (with-current-buffer buffer
+      (special-mode)
+      (setq qwen-companion-terminal-outside t)
+      (let ((inhibit-read-only t))
+        (insert (format "The CLI in %s runs in %s, outside of Emacs.\n\n"
+                        (abbreviate-file-name directory) (car words))
+                (substitute-command-keys
+                 "\\[qwen-companion-ask] sends a prompt to it.  It goes on when this buffer is killed.\n\n")))
+      (add-hook 'kill-buffer-hook #'qwen-companion-terminal-kinds--detach nil t))
+    (make-process :name (format "qwen terminal: %s" (file-name-nondirectory directory))
+                  :buffer buffer :command words :connection-type 'pipe :noquery t
+                  :sentinel #'qwen-companion-terminal-kinds--outside-ended)
+    (message "The CLI starts in %s" (car words))))
+
+(defun qwen-companion-terminal-kinds--detach ()
+  "Let the terminal of the current buffer, which is being killed, go on.
+Emacs would send it SIGHUP, which ends some."
+  (when-let* ((process (get-buffer-process (current-buffer))))
+    (set-process-buffer process nil)))
+
+(defun qwen-companion-terminal-kinds--outside-ended (process event)
+  "Kill the buffer of the terminal PROCESS which has ended with EVENT.
+Keep it when the program has failed, so that its output is readable."
+  (when-let* (((not (process-live-p process)))
+              (buffer (process-buffer process))
+              ((buffer-live-p buffer)))
+    (if (eql 0 (process-exit-status process))
+        (kill-buffer buffer)
+      (message "The terminal of %s: %s" (buffer-name buffer) (string-trim event)))))
+
+(provide 'qwen-companion-terminal-kinds)
+;;; qwen-companion-terminal-kinds.el ends here
