@@ -42,7 +42,7 @@
 (require 'qwen-companion-attention)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-changes-signs)
-(require 'qwen-companion-clock)
+(require 'qwen-companion-comments)
 (require 'qwen-companion-context)
 (require 'qwen-companion-diagnostics)
 (require 'qwen-companion-disk)
@@ -55,13 +55,13 @@
 (require 'qwen-companion-messages)
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-review)
-(require 'qwen-companion-review-comments)
 (require 'qwen-companion-review-ediff)
 (require 'qwen-companion-review-list)
 (require 'qwen-companion-review-unified)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-session-list)
 (require 'qwen-companion-terminal)
+(require 'qwen-companion-timers)
 (require 'qwen-companion-tools)
 (require 'qwen-companion-tools-read)
 
@@ -300,7 +300,7 @@ That stays when the mode is turned off: Emacs may be ending."
   (qwen-companion-terminal-forget)
   (qwen-companion-terminal-restore-environment)
   (qwen-companion-backend-stop)
-  (qwen-companion-clock-forget)
+  (qwen-companion-timers-forget)
   (setq qwen-companion-backend-methods nil
         qwen-companion-backend-environment-function #'ignore
         qwen-companion-backend-proposals-function #'ignore))

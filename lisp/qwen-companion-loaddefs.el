@@ -231,6 +231,13 @@ or left.  Where several wait, choose one: they are in their order.
 
 (fn)" t)
 
+;; qwen-companion-comments.el
+(autoload 'qwen-companion-diff-comment "qwen-companion-comments" "Note a comment on the line at point of a review; with an empty one, remove it.
+When you accept or reject the proposal, all its comments go to the CLI as
+one prompt, once its turn is over.
+
+(fn)" t)
+
 ;; qwen-companion-resume.el
 (autoload 'qwen-companion-resume "qwen-companion-resume" "Choose a recorded conversation of the project, and start a CLI to continue it.
 With a prefix argument, ask for the DIRECTORY.
@@ -239,13 +246,6 @@ With a prefix argument, ask for the DIRECTORY.
 (autoload 'qwen-companion-resume-on-recorded "qwen-companion-resume" "Handle the `recorded-sessions' message PAYLOAD: offer the conversations.
 
 (fn PAYLOAD)" nil)
-
-;; qwen-companion-review-comments.el
-(autoload 'qwen-companion-diff-comment "qwen-companion-review-comments" "Note a comment on the line at point of a review; with an empty one, remove it.
-When you accept or reject the proposal, all its comments go to the CLI as
-one prompt, once its turn is over.
-
-(fn)" t)
 
 ;; qwen-companion-rescue.el
 (autoload 'qwen-companion-kept-apply "qwen-companion-rescue" "Put a rescued text into the buffer that visits its file.

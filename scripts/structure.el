@@ -18,7 +18,7 @@
 ;;   is in no other.
 ;; - A variable of another file is not declared: that file is required.
 ;; - `if-let', `when-let' and `and-let' have a star: Emacs 31 warns of others.
-;; - A timer runs a function with a name, see qwen-companion-clock.el.
+;; - A timer runs a function with a name, see qwen-companion-timers.el.
 ;;
 ;; Every finding is printed as FILE: TEXT, and any finding fails.  A test of
 ;; the package checks the same.

@@ -22,9 +22,9 @@
 (require 'cl-lib)
 (require 'epc nil t)
 (require 'subr-x)
-(require 'qwen-companion-clock)
 (require 'qwen-companion-environment)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-timers)
 
 ;; In a clone, or where package-vc has found no archive that has it.
 (unless (featurep 'epc)
@@ -425,7 +425,7 @@ debugger: its backtrace would show the secret."
     (lambda (secret payload)
       (when (and (eq manager (qwen-companion-backend--manager))
                  (equal secret qwen-companion-backend--secret))
-        (qwen-companion-clock-check)
+        (qwen-companion-timers-check)
         (condition-case err
             (funcall function payload)
           (error
@@ -454,7 +454,7 @@ Return its value.  For commands only; it can be quit."
   "Call METHOD of the Python process with PAYLOAD, a property list.
 Return non-nil when the call was sent; answers come as calls of their own."
   (when-let* ((manager (qwen-companion-backend--manager)))
-    (qwen-companion-clock-check)
+    (qwen-companion-timers-check)
     (condition-case err
         (progn
           (deferred:error
@@ -502,7 +502,7 @@ the call could not be sent."
 
 (defun qwen-companion-backend--ping ()
   "Ask the process whether it is running; replace it when it hangs."
-  (qwen-companion-clock-check)
+  (qwen-companion-timers-check)
   (let* ((connection qwen-companion-backend--connection)
          (manager (qwen-companion-backend--manager))
          (turns (qwen-companion-backend--connection-unanswered connection)))
@@ -553,7 +553,7 @@ happens on its own, also when Emacs is about to exit."
             nil)
       ;; A process that does not react must not stay.
       (process-put process 'killer
-                   (run-at-time 5 nil #'qwen-companion-clock-call
+                   (run-at-time 5 nil #'qwen-companion-timers-call
                                 #'delete-process process))
       ;; Emacs tells a process that was stopped nothing.
       (continue-process process)

@@ -33,6 +33,7 @@
 (require 'qwen-companion-header)
 (require 'qwen-companion-hunks)
 (require 'qwen-companion-hunks-view)
+(require 'qwen-companion-items)
 (require 'qwen-companion-journal)
 (require 'qwen-companion-layer)
 (require 'qwen-companion-messages)
@@ -40,7 +41,6 @@
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-undo)
 (require 'qwen-companion-untrusted)
-(require 'qwen-companion-visible)
 
 (defface qwen-companion-changes-turn
   '((t :inherit bold))
@@ -651,7 +651,7 @@ Of very many files, some come in a moment."
       (qwen-companion-changes--update-soon qwen-companion-changes--pause))
     (unless (qwen-companion-changes--drawn-p wanted)
       (let ((marked (qwen-companion-changes--marked-text)))
-        (qwen-companion-visible-redraw
+        (qwen-companion-items-redraw
          #'qwen-companion-changes--bounds
          (lambda ()
            (let ((inhibit-read-only t))

@@ -27,8 +27,8 @@
 (require 'qwen-companion-completion)
 (require 'qwen-companion-daemon)
 (require 'qwen-companion-daemon-messages)
-(require 'qwen-companion-mention)
 (require 'qwen-companion-problems)
+(require 'qwen-companion-prompt-completion)
 (require 'qwen-companion-quote)
 (require 'qwen-companion-spool)
 (require 'qwen-companion-untrusted)
@@ -39,7 +39,7 @@
 ;;; Files in a prompt
 
 (defconst qwen-companion-chat-send--link
-  (concat "\\(?:^\\|[ \t\n(]\\)\\(@\\(" qwen-companion-mention-character "+\\)\\)")
+  (concat "\\(?:^\\|[ \t\n(]\\)\\(@\\(" qwen-companion-prompt-completion-character "+\\)\\)")
   "Matches a file reference in a prompt; group 2 is the name, quoted.")
 
 (defun qwen-companion-chat-send--workspace ()
@@ -156,7 +156,7 @@ For `completion-at-point-functions'."
   (when (>= (point) qwen-companion-chat-blocks-prompt-start)
     (or (qwen-companion-chat-send--complete-command)
         (when-let* ((workspace (qwen-companion-chat-send--workspace)))
-          (qwen-companion-mention-complete
+          (qwen-companion-prompt-completion-file
            workspace qwen-companion-chat-blocks-prompt-start)))))
 
 (defun qwen-companion-chat-send--complete-command ()

@@ -23,9 +23,9 @@
 
 (require 'cl-lib)
 (require 'qwen-companion-backend)
-(require 'qwen-companion-clock)
 (require 'qwen-companion-privacy)
 (require 'qwen-companion-roots)
+(require 'qwen-companion-timers)
 
 (autoload 'qwen-companion-evil-region "qwen-companion-evil")
 
@@ -382,7 +382,7 @@ START, END and EACH-LINE are as in `qwen-companion-context-region'."
 (defun qwen-companion-context--update ()
   "Send a snapshot if something has changed since the last one."
   (setq qwen-companion-context--one-shot nil)
-  (qwen-companion-clock-check)
+  (qwen-companion-timers-check)
   (qwen-companion-privacy-update)
   (when (qwen-companion-context-frame-p)
     (qwen-companion-context--note-focus))

@@ -26,14 +26,15 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-context)
 (require 'qwen-companion-header)
+(require 'qwen-companion-items)
 (require 'qwen-companion-layer)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-privacy)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-spool)
 (require 'qwen-companion-terminal)
+(require 'qwen-companion-timers)
 (require 'qwen-companion-untrusted)
-(require 'qwen-companion-visible)
 
 (defface qwen-companion-inspector-heading
   '((t :inherit (bold font-lock-keyword-face)))
@@ -668,7 +669,7 @@ It is the LAST one of its session or not."
 
 (defun qwen-companion-inspector--redraw-soon ()
   "Redraw the inspector, the current buffer, soon if it is in a window."
-  (when (and (qwen-companion-visible-window)
+  (when (and (qwen-companion-timers-visible-window)
              (not qwen-companion-inspector--redraw))
     (setq qwen-companion-inspector--redraw
           (run-at-time qwen-companion-inspector--delay nil
@@ -686,7 +687,7 @@ Point, the mark and the windows stay at the items they are at."
   (let* ((items (qwen-companion-inspector--items))
          (text (mapconcat #'cdr items "")))
     (unless (equal-including-properties text qwen-companion-inspector--drawn)
-      (qwen-companion-visible-redraw
+      (qwen-companion-items-redraw
        (lambda () qwen-companion-inspector--places)
        (lambda ()
          (let ((inhibit-read-only t))
@@ -891,8 +892,8 @@ Info node `(qwen-companion)What the CLI gets to see' is about it.
   (setq-local bidi-paragraph-direction 'left-to-right
               revert-buffer-function #'qwen-companion-inspector--revert
               header-line-format (qwen-companion-inspector--keys))
-  (qwen-companion-visible-keep-updated #'qwen-companion-inspector--draw
-                                       qwen-companion-inspector--tick-seconds)
+  (qwen-companion-timers-keep-updated #'qwen-companion-inspector--draw
+                                      qwen-companion-inspector--tick-seconds)
   (add-hook 'kill-buffer-hook #'qwen-companion-inspector--close nil t)
   (add-hook 'change-major-mode-hook #'qwen-companion-inspector--close nil t))
 
@@ -961,7 +962,7 @@ buffer follows all changes while a window shows it."
   (when (eq (qwen-companion-state) 'off)
     (user-error "The companion is off and no CLI is told anything; turn it on with M-x qwen-companion-mode"))
   (pop-to-buffer (qwen-companion-inspector--open))
-  (qwen-companion-visible-update))
+  (qwen-companion-timers-update-visible))
 
 (provide 'qwen-companion-inspector)
 ;;; qwen-companion-inspector.el ends here

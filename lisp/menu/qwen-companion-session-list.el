@@ -26,8 +26,8 @@
 (require 'qwen-companion-review)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-terminal)
+(require 'qwen-companion-timers)
 (require 'qwen-companion-untrusted)
-(require 'qwen-companion-visible)
 
 (defconst qwen-companion-session-list--buffer-name "*qwen-companion sessions*")
 
@@ -139,7 +139,7 @@ Where nothing is known, return the reason."
   "Update the list if it is visible; point stays on its CLI."
   (when-let* ((buffer (get-buffer qwen-companion-session-list--buffer-name)))
     (with-current-buffer buffer
-      (qwen-companion-visible-update))))
+      (qwen-companion-timers-update-visible))))
 
 (defun qwen-companion-session-list--revert ()
   "Compute the entries of the list."
@@ -266,8 +266,8 @@ Info node `(qwen-companion)Terminals' is about it.
   (add-hook 'qwen-companion-proposal-changed-hook #'qwen-companion-session-list-refresh)
   (add-hook 'qwen-companion-journal-changed-functions #'qwen-companion-session-list-refresh)
   (qwen-companion-journal-watch 'sessions t)
-  (qwen-companion-visible-keep-updated #'qwen-companion-visible-revert
-                                       qwen-companion-session-list--period)
+  (qwen-companion-timers-keep-updated #'qwen-companion-timers-revert-visible
+                                      qwen-companion-session-list--period)
   (add-hook 'kill-buffer-hook #'qwen-companion-session-list--clean-up nil t))
 
 (easy-menu-define qwen-companion-session-list-menu qwen-companion-sessions-mode-map
@@ -289,7 +289,7 @@ The list follows them.  \\<qwen-companion-sessions-mode-map>\\[qwen-companion-se
       (unless (derived-mode-p 'qwen-companion-sessions-mode)
         (qwen-companion-sessions-mode)))
     (pop-to-buffer buffer)
-    (qwen-companion-visible-update)))
+    (qwen-companion-timers-update-visible)))
 
 ;;; Going to one
 

@@ -19,12 +19,11 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-completion)
 (require 'qwen-companion-layer)
-(require 'qwen-companion-mention)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-prompt-completion)
 (require 'qwen-companion-prompts)
 (require 'qwen-companion-quote)
 (require 'qwen-companion-roots)
-(require 'qwen-companion-slash-commands)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-untrusted)
 
@@ -432,7 +431,7 @@ or left.  Where several wait, choose one: they are in their order."
 
 (defun qwen-companion-ask--complete ()
   "Complete the file after `@' before point, for `completion-at-point-functions'."
-  (qwen-companion-mention-complete qwen-companion-ask--root (point-min)))
+  (qwen-companion-prompt-completion-file qwen-companion-ask--root (point-min)))
 
 (defun qwen-companion-ask--complete-command ()
   "Complete the slash command that the prompt begins with.
@@ -462,7 +461,7 @@ For `completion-at-point-functions'."
                (< (- (float-time) (car qwen-companion-ask--commands))
                   qwen-companion-ask--commands-age))
     (setq qwen-companion-ask--commands
-          (cons (float-time) (qwen-companion-slash-commands qwen-companion-ask--root))))
+          (cons (float-time) (qwen-companion-prompt-completion-commands qwen-companion-ask--root))))
   (cdr qwen-companion-ask--commands))
 
 (provide 'qwen-companion-ask)

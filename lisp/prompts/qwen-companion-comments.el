@@ -1,4 +1,4 @@
-;;; qwen-companion-comments.el --- Comments for a CLI, with their places  -*- lexical-binding: t; -*-
+;;; qwen-companion-comments.el --- Comments for a CLI on lines of a review  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -6,11 +6,25 @@
 
 ;;; Commentary:
 
-;; The format of comments on the changes of a CLI, in a buffer and in the
-;; prompt by which they are sent.
+;; How comments on the changes of a CLI look in a buffer, and in the prompt by
+;; which they are sent.
+;;
+;; In a review, comments can be noted on lines.  They go to the CLI as one
+;; prompt when the user accepts or rejects the proposal.
 
 ;;; Code:
 
+(require 'cl-lib)
+(require 'seq)
+(require 'subr-x)
+(require 'qwen-companion-backend)
+(require 'qwen-companion-hunks-view)
+(require 'qwen-companion-messages)
+(require 'qwen-companion-prompts)
+(require 'qwen-companion-proposal)
+(require 'qwen-companion-review)
+(require 'qwen-companion-review-unified)
+(require 'qwen-companion-roots)
 (require 'qwen-companion-untrusted)
 
 (defface qwen-companion-comment
@@ -41,6 +55,122 @@ PROPERTY is set on that to t."
     (overlay-put overlay 'after-string
                  (propertize (concat "    " comment "\n") 'face 'qwen-companion-comment))
     overlay))
+
+;;; Of a review
+
+(defvar qwen-companion-comments--noted (make-hash-table :test #'eq :weakness 'key)
+  "The comments on each proposal, newest first: (LINE TEXT COMMENT PLACE).
+PLACE is as `qwen-companion-comments--place' returns it.")
+
+(defun qwen-companion-comments--line ()
+  "Return the number of the line at point in its text."
+  (if (derived-mode-p 'qwen-companion-unified-mode)
+      (cdr (or (and (qwen-companion-hunks-view-hunk-at (point))
+                    (qwen-companion-hunks-view-lines-at))
+               (user-error "Comments belong to lines; go to a line of a hunk")))
+    (line-number-at-pos nil t)))
+
+(defun qwen-companion-comments--place ()
+  "Return a number for the line at point, to find it among equal ones.
+It stays when hunks are dropped and restored, unlike the line's number in
+the proposed text."
+  (if (derived-mode-p 'qwen-companion-unified-mode)
+      (pcase (qwen-companion-hunks-view-source-at (point))
+        (`(,(or 'added 'dropped) ,_ . ,index)
+         (+ (car (qwen-companion-hunks-view-lines-at)) index))
+        (_ (car (qwen-companion-hunks-view-lines-at))))
+    (line-number-at-pos nil t)))
+
+(defun qwen-companion-comments--draw ()
+  "Show the comments on the lines of a review hunk by hunk, just drawn."
+  (when-let* (((derived-mode-p 'qwen-companion-unified-mode))
+              (noted (gethash qwen-companion-proposal-current
+                              qwen-companion-comments--noted)))
+    (remove-overlays (point-min) (point-max) 'qwen-companion-review-comment t)
+    (let ((case-fold-search nil))
+      (save-excursion
+        (pcase-dolist (`(,_ ,text ,comment ,place) noted)
+          (goto-char (point-min))
+          (when (cl-loop while (search-forward (concat "\n" text "\n") nil t)
+                         do (backward-char)
+                         thereis (and (qwen-companion-hunks-view-hunk-at (point))
+                                      (= place (qwen-companion-comments--place))))
+            (qwen-companion-comments-show comment 'qwen-companion-review-comment)))))))
+
+;;;###autoload
+(defun qwen-companion-diff-comment ()
+  "Note a comment on the line at point of a review; with an empty one, remove it.
+When you accept or reject the proposal, all its comments go to the CLI as
+one prompt, once its turn is over."
+  (interactive)
+  (let* ((proposal (or qwen-companion-proposal-current
+                       (user-error "Not in a buffer of a review")))
+         (line (qwen-companion-comments--line))
+         (place (qwen-companion-comments--place))
+         (text (buffer-substring-no-properties (line-beginning-position)
+                                               (line-end-position)))
+         (noted (gethash proposal qwen-companion-comments--noted))
+         (known (seq-find (lambda (comment)
+                            (and (eql place (nth 3 comment)) (equal text (cadr comment))))
+                          noted))
+         (comment (string-trim (read-string (format "Comment on line %d: " line)
+                                            (nth 2 known))))
+         (left (append (and (not (string-empty-p comment))
+                            (list (list line text comment place)))
+                       (remq known noted))))
+    (puthash proposal left qwen-companion-comments--noted)
+    (dolist (overlay (overlays-at (line-beginning-position)))
+      (when (overlay-get overlay 'qwen-companion-review-comment)
+        (delete-overlay overlay)))
+    (unless (string-empty-p comment)
+      (qwen-companion-comments-show comment 'qwen-companion-review-comment))
+    (message "%s" (pcase (length left)
+                    (0 "No comments are left")
+                    (1 "1 comment goes to the CLI when you accept or reject")
+                    (count (format "%d comments go to the CLI when you accept or reject"
+                                   count))))))
+
+(defun qwen-companion-comments--ended (proposal _before by-cli)
+  "Send the comments on PROPOSAL, which has ended, perhaps BY-CLI."
+  (when-let* ((noted (gethash proposal qwen-companion-comments--noted)))
+    (remhash proposal qwen-companion-comments--noted)
+    (let* ((path (qwen-companion-proposal-path proposal))
+           (session (qwen-companion-backend-session (qwen-companion-proposal-session proposal)))
+           (root (directory-file-name
+                  (or (and session (qwen-companion-session-directory session))
+                      (qwen-companion-roots-of (file-name-directory path))
+                      (file-name-directory path))))
+           (file (file-relative-name path root))
+           (prompt (qwen-companion-comments-prompt
+                    (pcase (qwen-companion-proposal-state proposal)
+                      ('accepted "I have accepted your change, with these comments:")
+                      ('rejected "I have rejected your change, for these reasons:")
+                      (_ "Comments on your change:"))
+                    (mapcar (pcase-lambda (`(,line ,text ,comment ,_))
+                              (list file line text comment))
+                            (sort (copy-sequence noted) #'car-less-than-car)))))
+      (if (or by-cli (not session))
+          (qwen-companion-comments--copy prompt root)
+        (condition-case nil
+            (message "Comments: %s" (qwen-companion-prompts-send session root prompt t))
+          (user-error (qwen-companion-comments--copy prompt root)))))))
+
+(defun qwen-companion-comments--copy (prompt root)
+  "Copy PROMPT, about the project ROOT, for the user to paste."
+  (qwen-companion-prompts-remember root prompt)
+  (kill-new prompt)
+  (message "qwen-companion: the comments on the review are not sent; they are copied, and in the history of M-x qwen-companion-ask"))
+
+(define-key qwen-companion-review-buffer-mode-map (kbd "C-c C-r")
+            #'qwen-companion-diff-comment)
+(define-key qwen-companion-unified-mode-map (kbd "c") #'qwen-companion-diff-comment)
+(define-key qwen-companion-unified-mode-map (kbd "C-c C-r") #'qwen-companion-diff-comment)
+
+(add-hook 'qwen-companion-hunks-view-drawn-hook #'qwen-companion-comments--draw)
+
+;; After the reviews have closed: their messages matter less than the one here.
+(add-hook 'qwen-companion-proposal-ended-functions
+          #'qwen-companion-comments--ended 90)
 
 (provide 'qwen-companion-comments)
 ;;; qwen-companion-comments.el ends here

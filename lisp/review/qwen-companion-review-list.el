@@ -23,8 +23,8 @@
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-review)
 (require 'qwen-companion-roots)
+(require 'qwen-companion-timers)
 (require 'qwen-companion-untrusted)
-(require 'qwen-companion-visible)
 
 ;;; Size of a change
 
@@ -172,7 +172,7 @@ One that was not counted is larger than any other."
   "Update the list if it is in a window."
   (when-let* ((buffer (qwen-companion-review-list--buffer)))
     (with-current-buffer buffer
-      (qwen-companion-visible-update))))
+      (qwen-companion-timers-update-visible))))
 
 (defun qwen-companion-review-list--revert ()
   "Compute the entries of the list."
@@ -399,8 +399,8 @@ Info node `(qwen-companion)Reviewing a proposal' is about it.
   (tabulated-list-init-header)
   (add-hook 'tabulated-list-revert-hook #'qwen-companion-review-list--revert nil t)
   (add-hook 'qwen-companion-proposal-changed-hook #'qwen-companion-review-list--refresh)
-  (qwen-companion-visible-keep-updated #'qwen-companion-visible-revert
-                                       qwen-companion-review-list--period)
+  (qwen-companion-timers-keep-updated #'qwen-companion-timers-revert-visible
+                                      qwen-companion-review-list--period)
   (add-hook 'kill-buffer-hook #'qwen-companion-review-list--clean-up nil t))
 
 ;;;###autoload
@@ -415,7 +415,7 @@ The list updates itself while it is visible.
       (unless (derived-mode-p 'qwen-companion-diffs-mode)
         (qwen-companion-diffs-mode)))
     (pop-to-buffer buffer)
-    (qwen-companion-visible-update)
+    (qwen-companion-timers-update-visible)
     (unless (tabulated-list-get-id)
       (goto-char (point-min))
       (forward-line 1))))

@@ -18,12 +18,12 @@
 (require 'cl-lib)
 (require 'subr-x)
 (require 'qwen-companion-backend)
-(require 'qwen-companion-clock)
 (require 'qwen-companion-context)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-privacy)
 (require 'qwen-companion-problems)
 (require 'qwen-companion-servers)
+(require 'qwen-companion-timers)
 (require 'qwen-companion-tools)
 
 (declare-function flymake-diagnostics "flymake" (&optional beg end))
@@ -136,7 +136,7 @@ or after `qwen-companion-diagnostics--wait' seconds."
                                  (not (qwen-companion-problems-pending-p))
                                  (reported-p))))
                    (run-at-time qwen-companion-diagnostics--poll nil
-                                #'qwen-companion-clock-call #'look)
+                                #'qwen-companion-timers-call #'look)
                  ;; A check may read the reports of a server only when it begins.
                  (when wait
                    (qwen-companion-diagnostics--check))

@@ -20,7 +20,7 @@
 (require 'eieio)
 (require 'subr-x)
 (require 'url-util)
-(require 'qwen-companion-clock)
+(require 'qwen-companion-timers)
 
 (declare-function eglot--TextDocumentIdentifier "ext:eglot" ())
 (declare-function eglot--TextDocumentPositionParams "ext:eglot" ())
@@ -152,7 +152,7 @@ LATE."
                      (setq pending nil)
                      (apply function arguments))))
            (timer (run-at-time qwen-companion-servers--wait nil
-                               #'qwen-companion-clock-call once late)))
+                               #'qwen-companion-timers-call once late)))
       (lsp-request-async
        (substring (symbol-name method) 1) parameters
        (lambda (result)

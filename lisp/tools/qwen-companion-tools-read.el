@@ -15,12 +15,12 @@
 (eval-when-compile (require 'compile))
 (require 'cl-lib)
 (require 'subr-x)
-(require 'qwen-companion-clock)
 (require 'qwen-companion-context)
 (require 'qwen-companion-diagnostics)
 (require 'qwen-companion-privacy)
 (require 'qwen-companion-problems)
 (require 'qwen-companion-servers)
+(require 'qwen-companion-timers)
 (require 'qwen-companion-tools)
 (require 'qwen-companion-untrusted)
 (require 'url-util)
@@ -182,7 +182,7 @@ Each of PLACES is (FILE . LINE); its text is that line."
                     (while (and groups (< (float-time) end))
                       (setq found (nconc found (qwen-companion-tools-read--lines-of (pop groups)))))
                     (if groups
-                        (run-at-time 0 nil #'qwen-companion-clock-call #'go-on)
+                        (run-at-time 0 nil #'qwen-companion-timers-call #'go-on)
                       (funcall finish found)))))
       (go-on))))
 
@@ -648,7 +648,7 @@ long; and with non-nil then."
       (if (<= waiting 0)
           (end)
         (setq timer (run-at-time qwen-companion-tools-read--hover-wait nil
-                                 #'qwen-companion-clock-call #'end))))))
+                                 #'qwen-companion-timers-call #'end))))))
 
 (defun qwen-companion-tools-read--markup (contents)
   "Return the texts in CONTENTS, as the protocol of language servers has them."

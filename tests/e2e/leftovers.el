@@ -43,7 +43,7 @@
        (when (and (boundp symbol)
                   (string-prefix-p "qwen-companion-" (symbol-name symbol))
                   ;; The time itself goes on.
-                  (not (eq symbol 'qwen-companion-clock--seen))
+                  (not (eq symbol 'qwen-companion-timers--seen))
                   ;; What keys and syntax are made of is no state.
                   (not (keymapp (symbol-value symbol)))
                   (not (char-table-p (symbol-value symbol)))

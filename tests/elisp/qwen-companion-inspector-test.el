@@ -92,7 +92,7 @@ MORE are keys and values that come first."
 (defun qwen-companion-inspector-test--timers ()
   "Return how many timers of the inspector there are."
   (cl-count-if (lambda (timer)
-                 (string-match-p "\\`qwen-companion-\\(?:inspector\\|visible\\)-"
+                 (string-match-p "\\`qwen-companion-\\(?:inspector\\|timers\\)-"
                                  (format "%s" (timer--function timer))))
                timer-list))
 

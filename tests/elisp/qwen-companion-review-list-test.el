@@ -292,12 +292,12 @@
   (qwen-companion-review-list-test-with nil
     (qwen-companion-diffs)
     (cl-flet ((timers ()
-                (cl-count #'qwen-companion-visible--tick timer-list
+                (cl-count #'qwen-companion-timers--tick timer-list
                           :key #'timer--function)))
       (should (= 1 (timers)))
       (switch-to-buffer "*here*")
       (delete-other-windows)
-      (qwen-companion-visible--tick
+      (qwen-companion-timers--tick
        (get-buffer qwen-companion-review-list--buffer-name))
       (should (= 0 (timers)))
       (qwen-companion-diffs)

@@ -171,7 +171,7 @@
     (should-error (call-interactively #'qwen-companion-session-list-visit) :type 'user-error)
     (bury-buffer)
     (qwen-companion-session-list-refresh)
-    (should-not (cl-find #'qwen-companion-visible--tick timer-list
+    (should-not (cl-find #'qwen-companion-timers--tick timer-list
                          :key #'timer--function))))
 
 (ert-deftest qwen-companion-session-list-test-reviews ()

@@ -137,7 +137,7 @@ of tests/limit.py, which only ends a hang."
 (defun qwen-companion-test-set-clock (seconds)
   "Let it look to all timers as if the clock had been set by SECONDS.
 Forward, it is as after the machine has slept."
-  (setq qwen-companion-clock--seen (- (float-time) seconds))
+  (setq qwen-companion-timers--seen (- (float-time) seconds))
   (dolist (timer (copy-sequence timer-list))
     (cancel-timer timer)
     (timer-set-time timer (time-subtract (timer--time timer) seconds)

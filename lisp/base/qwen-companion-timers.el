@@ -1,0 +1,119 @@
+;;; qwen-companion-timers.el --- Timers of a clock that is set back, and of visible buffers  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; Timers of Emacs go by the clock of the machine.  When that is set back by
+;; an hour, each pending timer is due an hour late, and all that waits
+;; for it stands still: nothing is told to a CLI, no review opens, a process
+;; that hangs is not noticed.
+;;
+;; Emacs does not say that the clock was set.  `qwen-companion-timers-check'
+;; finds out; it is called on the ways that need no timer: when the Python
+;; process calls, and when the user types.
+;;
+;; The timers of the package are known by the names of their functions, so
+;; each runs a function of the package; for another one there is
+;; `qwen-companion-timers-call'.
+;;
+;; A list of running things has ages in it, which change by themselves.  It is
+;; updated by a timer that runs only while the list is in a window.
+
+;;; Code:
+
+(require 'timer)
+
+;;; The clock
+
+(defvar qwen-companion-timers--seen 0
+  "The latest time that was seen, in seconds since the epoch.")
+
+(defun qwen-companion-timers-check ()
+  "Move the timers of the package back if the clock was set back.
+They are late by no more than the time since the last call then."
+  (let* ((now (float-time))
+         (back (- qwen-companion-timers--seen now)))
+    (setq qwen-companion-timers--seen now)
+    (when (> back 0)
+      (dolist (timer (copy-sequence timer-list))
+        (when (qwen-companion-timers--ours-p timer)
+          (cancel-timer timer)
+          (timer-set-time timer (time-subtract (timer--time timer) back)
+                          (timer--repeat-delay timer))
+          (timer-activate timer))))))
+
+(defun qwen-companion-timers-forget ()
+  "Forget the time that was seen."
+  (setq qwen-companion-timers--seen 0))
+
+(defun qwen-companion-timers-call (function &rest arguments)
+  "Call FUNCTION, a closure or one of Emacs, with ARGUMENTS; for timers."
+  (apply function arguments))
+
+(defun qwen-companion-timers--ours-p (timer)
+  "Return non-nil when TIMER is one of the package."
+  (let ((function (timer--function timer)))
+    (and (symbolp function)
+         (string-prefix-p "qwen-companion-" (symbol-name function)))))
+
+;;; Visible buffers
+
+(defvar-local qwen-companion-timers--function nil
+  "Function that updates the current buffer.")
+(defvar-local qwen-companion-timers--seconds nil
+  "Seconds between two updates of the current buffer.")
+(defvar-local qwen-companion-timers--timer nil
+  "Timer that updates the current buffer, nil while it is not visible.")
+
+(defun qwen-companion-timers-keep-updated (function seconds)
+  "Call FUNCTION in the current buffer while it is in a window.
+It is called without arguments when a window begins to show the buffer,
+and every SECONDS from then on.  To be called by a major mode."
+  (setq qwen-companion-timers--function function
+        qwen-companion-timers--seconds seconds)
+  (add-hook 'window-buffer-change-functions #'qwen-companion-timers--shown nil t)
+  (add-hook 'change-major-mode-hook #'qwen-companion-timers--stop nil t)
+  (add-hook 'kill-buffer-hook #'qwen-companion-timers--stop nil t))
+
+(defun qwen-companion-timers-visible-window ()
+  "Return a window of the current buffer, or nil.
+That of an iconified frame counts: nothing is run when it comes back."
+  (get-buffer-window (current-buffer) 0))
+
+(defun qwen-companion-timers-update-visible ()
+  "Update the current buffer now if it is in a window, else stop doing so."
+  (if (not (qwen-companion-timers-visible-window))
+      (qwen-companion-timers--stop)
+    (unless qwen-companion-timers--timer
+      (setq qwen-companion-timers--timer
+            (run-at-time qwen-companion-timers--seconds
+                         qwen-companion-timers--seconds
+                         #'qwen-companion-timers--tick (current-buffer))))
+    (funcall qwen-companion-timers--function)))
+
+(defun qwen-companion-timers-revert-visible ()
+  "Revert the current buffer in its window, where point stays on its line."
+  (with-selected-window (qwen-companion-timers-visible-window)
+    (revert-buffer)))
+
+(defun qwen-companion-timers--shown (window)
+  "Update the buffer of WINDOW, which has begun to show it."
+  (qwen-companion-timers--tick (window-buffer window)))
+
+(defun qwen-companion-timers--tick (buffer)
+  "Update BUFFER if it is alive."
+  (when (buffer-live-p buffer)
+    (with-current-buffer buffer
+      (qwen-companion-timers-update-visible))))
+
+(defun qwen-companion-timers--stop ()
+  "Stop the timer of the current buffer."
+  (when qwen-companion-timers--timer
+    (cancel-timer qwen-companion-timers--timer)
+    (setq qwen-companion-timers--timer nil)))
+
+(provide 'qwen-companion-timers)
+;;; qwen-companion-timers.el ends here

@@ -1,0 +1,224 @@
+;;; qwen-companion-prompt-completion.el --- Completion of @file and /command in prompts  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; `@' and any part of a file's name complete to a file of the project, in
+;; prompts for a CLI and in chats.  The category of the completion is that of
+;; `project-find-file', so it has the style that the user has chosen there.
+;; Where there is no project, or after `/', `./' and `../', a name is completed
+;; directory by directory.
+;;
+;; The slash commands that a prompt for Qwen Code can begin with are those built
+;; into it, and those that the user and the project have as files.  Of the
+;; files only the names are read.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'seq)
+(require 'subr-x)
+(require 'qwen-companion-privacy)
+(require 'qwen-companion-quote)
+(require 'qwen-companion-untrusted)
+
+;;; Files
+
+(declare-function project-files "project" (project &optional dirs))
+
+(defconst qwen-companion-prompt-completion-character "\\(?:\\\\.\\|[^ \t\n\\]\\)"
+  "Matches a character of a file name after `@', quoted or not.")
+
+(defconst qwen-companion-prompt-completion--files-age 30
+  "Seconds for which the list of a project's files is used again.")
+
+(defvar-local qwen-companion-prompt-completion--files nil
+  "The files of a project when they were last read: (TIME ROOT . NAMES).")
+
+(defun qwen-companion-prompt-completion--files (root)
+  "Return the files of the project that ROOT, a local directory, is in.
+Return only those below ROOT, relative to it and escaped; nil where there
+is no project.  None has a line end, which would end the word."
+  (pcase qwen-companion-prompt-completion--files
+    (`(,(and time (guard (< (- (float-time) time) qwen-companion-prompt-completion--files-age)))
+       ,(pred (equal root)) . ,names)
+     names)
+    (_
+     (require 'project)
+     (let* ((project (project-current nil root))
+            ;; It signals an error where git does, as in a broken repository.
+            (files (and project (ignore-errors (project-files project))))
+            (names (cl-loop for file in files
+                            for name = (qwen-companion-quote-relative-name file root)
+                            unless (or (file-name-absolute-p name)
+                                       (string-search "\n" name))
+                            collect (qwen-companion-quote-escape name))))
+       (setq qwen-companion-prompt-completion--files (cons (float-time) (cons root names)))
+       names))))
+
+(defun qwen-companion-prompt-completion-file (root limit)
+  "Complete the file of ROOT, a directory, after `@' before point.
+Search for the `@' no further back than LIMIT.  Return what a function in
+`completion-at-point-functions' does, nil where there is no `@'."
+  (when-let* ((start (and (not (file-remote-p root))
+                          (qwen-companion-prompt-completion--start limit))))
+    (let* ((root (file-name-as-directory root))
+           (files (and (not (string-match-p "\\`\\(?:/\\|~\\|\\.\\.?/\\)"
+                                            (buffer-substring-no-properties start (point))))
+                       (qwen-companion-prompt-completion--files root))))
+      (list start (point)
+            (if files
+                (lambda (string predicate action)
+                  (if (eq action 'metadata)
+                      '(metadata (category . project-file))
+                    (complete-with-action action files string predicate)))
+              (qwen-companion-prompt-completion--directory-table root))))))
+
+(defun qwen-companion-prompt-completion--start (limit)
+  "Return the beginning of the file name after `@' that ends at point, or nil.
+The `@' is not before LIMIT."
+  (save-excursion
+    (let ((end (point))
+          start)
+      (goto-char (max limit (line-beginning-position)))
+      (while (and (not start)
+                  (re-search-forward
+                   (concat "\\(?:^\\|[ \t(]\\)@\\(" qwen-companion-prompt-completion-character "*\\)")
+                   end t))
+        (when (= end (point))
+          (setq start (match-beginning 1))))
+      start)))
+
+(defun qwen-companion-prompt-completion--directory-table (root)
+  "Return a completion table of file names, relative to ROOT or absolute.
+Only one directory of this machine is read at a time."
+  (completion-table-with-quoting
+   (lambda (string predicate action)
+     (let ((default-directory root)
+           (file-name-handler-alist nil))
+       (completion-file-name-table
+        string
+        (lambda (name)
+          (not (or (member name '("./" "../" ".git/"))
+                   ;; It would end the word, even quoted.
+                   (string-search "\n" name)
+                   (and predicate (not (funcall predicate name))))))
+        action)))
+   #'qwen-companion-quote-unescape
+   #'qwen-companion-prompt-completion--requote))
+
+(defun qwen-companion-prompt-completion--requote (position name)
+  "Return the quoted position of POSITION in the file name written as NAME.
+See `completion-table-with-quoting'."
+  (let ((written 0))
+    (dotimes (_ position)
+      (cl-incf written (if (eq ?\\ (aref name written)) 2 1)))
+    (cons written #'qwen-companion-quote-escape)))
+
+;;; Slash commands
+
+(defconst qwen-companion-prompt-completion--built-in
+  '(("about" . "version and environment")
+    ("agents" . "subagents")
+    ("approval-mode" . "which tools it may use unasked")
+    ("auth" . "connect to a provider of models")
+    ("branch" . "go on in a copy of the conversation")
+    ("btw" . "ask something beside the conversation")
+    ("bug" . "report a bug of the CLI")
+    ("cd" . "work in another directory")
+    ("clear" . "begin a new conversation")
+    ("compress" . "replace the conversation by a summary")
+    ("config" . "read or set a setting by its key")
+    ("context" . "what fills the context")
+    ("copy" . "copy the last answer")
+    ("delete" . "delete a recorded conversation")
+    ("diff" . "what has changed since HEAD")
+    ("directory" . "directories of the workspace")
+    ("docs" . "the manual of the CLI in a browser")
+    ("doctor" . "check the installation")
+    ("editor" . "the editor it opens")
+    ("effort" . "how hard the model thinks")
+    ("export" . "write the conversation to a file")
+    ("extensions" . "extensions of the CLI")
+    ("forget" . "remove something remembered")
+    ("fork" . "an agent in the background that knows the conversation")
+    ("goal" . "set a goal for the conversation")
+    ("help" . "what the CLI can do")
+    ("hooks" . "hooks of the CLI")
+    ("ide" . "the connection to Emacs")
+    ("init" . "write a QWEN.md for the project")
+    ("language" . "language of the CLI and of answers")
+    ("mcp" . "MCP servers")
+    ("memory" . "what is remembered")
+    ("model" . "choose the model")
+    ("permissions" . "rules about tools")
+    ("plan" . "plan before doing")
+    ("quit" . "end the CLI")
+    ("recap" . "the conversation in one line")
+    ("remember" . "remember something in later conversations")
+    ("rename" . "name the conversation")
+    ("resume" . "go on with a recorded conversation")
+    ("settings" . "settings of the CLI")
+    ("skills" . "skills of the model")
+    ("stats" . "what the conversation has used")
+    ("summary" . "write a summary of the project to a file")
+    ("tasks" . "tasks in the background")
+    ("theme" . "colours of the CLI")
+    ("tools" . "tools of the model")
+    ("update" . "update the CLI")
+    ("vim" . "keys of vi in the CLI"))
+  "Alist of commands of Qwen Code 0.24, without the slash, and descriptions.
+Left out are those that do nothing in a CLI with an IDE, and those that
+it knows only where a setting turns them on.")
+
+(defun qwen-companion-prompt-completion-commands (root)
+  "Return the slash commands for a prompt about the project ROOT.
+Each is (NAME . ABOUT), both text, NAME without the slash.  A command of
+the project hides one of the user, and that a built-in one."
+  (let ((home (or (getenv "QWEN_HOME") "~/.qwen")))
+    (seq-uniq
+     (append
+      (qwen-companion-prompt-completion--command-files (expand-file-name ".qwen/commands" root)
+                                            "of the project")
+      (qwen-companion-prompt-completion--command-files (expand-file-name "commands" home)
+                                            "your own")
+      qwen-companion-prompt-completion--built-in)
+     (lambda (one other) (equal (car one) (car other))))))
+
+(defun qwen-companion-prompt-completion--command-files (directory about)
+  "Return the commands that are files below DIRECTORY, each with ABOUT."
+  ;; No name of a file in the project may reach another machine.
+  (let ((file-name-handler-alist nil))
+    (when (file-accessible-directory-p directory)
+      (mapcar (lambda (name) (cons name about))
+              (seq-filter
+               #'qwen-companion-prompt-completion--callable-p
+               (mapcar (lambda (file)
+                         (qwen-companion-prompt-completion--name
+                          (file-relative-name file directory)))
+                       (seq-remove #'qwen-companion-prompt-completion--hidden-p
+                                   (directory-files-recursively
+                                    directory "\\.\\(?:md\\|toml\\)\\'"
+                                    nil #'file-readable-p))))))))
+
+(defun qwen-companion-prompt-completion--hidden-p (file)
+  "Return non-nil when CLIs are not told of FILE by the choice of its buffer."
+  (when-let* ((buffer (get-file-buffer file)))
+    (qwen-companion-privacy-secret-p buffer)))
+
+(defun qwen-companion-prompt-completion--name (file)
+  "Return the name of the command in FILE, relative to the directory of commands."
+  (mapconcat (lambda (part) (string-replace ":" "_" part))
+             (split-string (file-name-sans-extension file) "/")
+             ":"))
+
+(defun qwen-companion-prompt-completion--callable-p (name)
+  "Return non-nil when a person can read NAME and a prompt can have it."
+  (not (or (string-match-p "[[:space:]]" name)
+           (not (equal name (qwen-companion-untrusted-text name))))))
+
+(provide 'qwen-companion-prompt-completion)
+;;; qwen-companion-prompt-completion.el ends here
