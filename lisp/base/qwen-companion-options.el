@@ -59,12 +59,11 @@ that, for two weeks at most; none of excluded or ignored files."
   :group 'qwen-companion
   :type 'boolean)
 
-(defcustom qwen-companion-tell-undone t
-  "Whether an agent is told which of its changes you have undone.
-It hears of that with your next prompt, so that it does not go on from
-text that is not there any more.  With nil it finds out by itself."
-  :group 'qwen-companion
-  :type 'boolean)
+;; Options of earlier versions whose values would else be lost without a word.
+(dolist (option '(qwen-companion-chat-rename-buffer qwen-companion-chat-time-format
+                  qwen-companion-ediff-least-lines qwen-companion-imitate-vscode
+                  qwen-companion-tell-undone))
+  (make-obsolete-variable option "it has no effect." "0.1.0"))
 
 (provide 'qwen-companion-options)
 ;;; qwen-companion-options.el ends here

@@ -35,20 +35,6 @@
 (require 'qwen-companion-spool)
 (require 'qwen-companion-untrusted)
 
-(defcustom qwen-companion-chat-time-format nil
-  "Format of the time beside each message, for `format-time-string'.
-With nil, show no times."
-  :group 'qwen-companion
-  :type '(choice (const :tag "No times" nil)
-                 (string :tag "Format" "%H:%M")))
-
-(defcustom qwen-companion-chat-rename-buffer t
-  "Whether to name the buffer of a chat after its session.
-The name is the title of the session, once it has one, and the project;
-it follows the title.  A buffer that you have renamed keeps its name."
-  :group 'qwen-companion
-  :type 'boolean)
-
 (defface qwen-companion-chat-heading
   '((((class color) (min-colors 88) (background light))
      :inherit bold :background "grey82" :extend t)
@@ -105,8 +91,7 @@ They differ where another buffer had the name.")
 (defun qwen-companion-chat--rename ()
   "Name the current buffer after its session, unless the user has named it."
   (let ((name (qwen-companion-chat--name)))
-    (when (and qwen-companion-chat-rename-buffer
-               (equal (buffer-name) (cdr qwen-companion-chat--names))
+    (when (and (equal (buffer-name) (cdr qwen-companion-chat--names))
                (not (equal name (car qwen-companion-chat--names))))
       (setq qwen-companion-chat--names (cons name (rename-buffer name t))))))
 
@@ -404,24 +389,15 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
 
 ;;; Messages
 
-(defun qwen-companion-chat--time (change)
-  "Return the time of CHANGE in the user's format, or \"\"."
-  (if-let* ((format qwen-companion-chat-time-format)
-            (time (qwen-companion-daemon-change-time change)))
-      (concat "  " (format-time-string format (/ time 1000)))
-    ""))
-
 (defun qwen-companion-chat--heading (change)
   "Return the heading of the user's message in CHANGE."
   (concat
    ;; This character is removed from untrusted text, so no text can look like a
    ;; heading.  An empty display string would move point after a command.
    (propertize "\f" 'display '(space :width 0))
-   (propertize (concat (pcase (qwen-companion-daemon-text-by change)
-                         ('other "Somebody else")
-                         (_ "You"))
-                       (qwen-companion-chat--time change)
-                       "\n")
+   (propertize (pcase (qwen-companion-daemon-text-by change)
+                 ('other "Somebody else\n")
+                 (_ "You\n"))
                'face 'qwen-companion-chat-heading
                'qwen-companion-chat-turn (or (qwen-companion-daemon-change-turn change) t))))
 
@@ -442,12 +418,8 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
     ('user (concat "\n" (if (qwen-companion-daemon-text-parent change)
                             (propertize "To the agent:\n" 'face 'shadow)
                           (qwen-companion-chat--heading change))))
-    ('thought (propertize (concat "Thought" (qwen-companion-chat--time change) "\n")
-                          'face 'qwen-companion-chat-thought))
-    (_ (let ((time (string-trim-left (qwen-companion-chat--time change))))
-         (if (string-empty-p time)
-             "\n"
-           (propertize (concat "\n" time "\n") 'face 'shadow))))))
+    ('thought (propertize "Thought\n" 'face 'qwen-companion-chat-thought))
+    (_ "\n")))
 
 (defun qwen-companion-chat--show-text (change)
   "Show the text of CHANGE, at the end of the block before it if possible."

@@ -64,7 +64,6 @@ Return non-nil then.  Quick enough to be called often."
                       qwen-companion-settings-layer
                       qwen-companion-review-edits
                       qwen-companion-journal
-                      qwen-companion-tell-undone
                       (default-value 'qwen-companion-diff-size-limit))))
     (unless (equal (list values) qwen-companion-privacy--sent)
       (when (qwen-companion-backend-call
@@ -84,7 +83,6 @@ Return non-nil then.  Quick enough to be called often."
         :settings-layer (and qwen-companion-settings-layer t)
         :review-edits qwen-companion-review-edits
         :journal (and qwen-companion-journal t)
-        :tell-undone (and qwen-companion-tell-undone t)
         :size-limit (default-value 'qwen-companion-diff-size-limit)))
 
 (defun qwen-companion-privacy--auth-files ()

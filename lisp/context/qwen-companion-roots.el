@@ -27,14 +27,6 @@ project is one; with nil, only projects are."
   :group 'qwen-companion
   :type 'boolean)
 
-(defcustom qwen-companion-imitate-vscode nil
-  "Whether terminals claim to be those of VS Code.
-Gemini CLI 0.6 connects to nothing else.  Sets the variable
-TERM_PROGRAM, by which other programs know VS Code too: some then draw
-or open files in ways that only it understands."
-  :group 'qwen-companion
-  :type 'boolean)
-
 (defconst qwen-companion-roots--terminal-modes
   '(comint-mode term-mode vterm-mode eshell-mode eat-mode)
   "Modes of buffers in which a CLI may run.")
@@ -160,8 +152,7 @@ the project is closed."
   "Send ROOTS and those still in use if they have changed."
   (let ((payload (list :roots (sort (delete-dups
                                      (append roots (qwen-companion-roots--in-use roots) nil))
-                                    #'string<)
-                       :imitate-vscode qwen-companion-imitate-vscode)))
+                                    #'string<))))
     (setq qwen-companion-roots--sent
           (qwen-companion-backend-call-if-changed
            'roots payload qwen-companion-roots--sent))))

@@ -47,12 +47,10 @@ frame of its own with the parameters of `ediff-control-frame-parameters'."
   :type '(choice (const :tag "In a window below the sides" window)
                  (const :tag "In a frame of its own" frame)))
 
-(defcustom qwen-companion-ediff-least-lines 8
+(defconst qwen-companion-review-ediff--least-lines 8
   "Lines that each side of a review must have for it to begin in Ediff.
 In a frame with room for fewer, it begins hunk by hunk; TAB shows Ediff
-all the same.  With 0, `qwen-companion-diff-style' alone decides."
-  :group 'qwen-companion
-  :type 'natnum)
+all the same.")
 
 (defconst qwen-companion-review-ediff--side-width 60
   "Columns that a side needs to be beside another one.")
@@ -409,7 +407,7 @@ SELECT is as in `qwen-companion-review-show'."
                       2
                     1)))
     ;; Each side has a mode line and a header line.
-    (>= (- (/ (- height panel) stacked) 2) qwen-companion-ediff-least-lines)))
+    (>= (- (/ (- height panel) stacked) 2) qwen-companion-review-ediff--least-lines)))
 
 (defun qwen-companion-review-ediff--compared-p (control)
   "Return non-nil when Ediff has compared the texts of CONTROL.

@@ -210,8 +210,6 @@ When the tab is selected again, it looks as before the review."
     (when-let* ((point (assq 'wc-point tab)))
       (setcdr point (qwen-companion-review-windows-view-point view)))))
 
-(autoload 'qwen-companion-eyebrowse-restore "qwen-companion-eyebrowse")
-
 (defun qwen-companion-review-windows-restore (proposal)
   "Remove the review of PROPOSAL from the windows that show it.
 If the user has put other things on the screen meanwhile, they stay."
@@ -229,11 +227,7 @@ If the user has put other things on the screen meanwhile, they stay."
              (lambda ()
                (qwen-companion-review-windows--restore-layout view beside terminals))))))
        (t
-        (qwen-companion-review-windows--restore-tab proposal view)
-        (when (frame-parameter frame 'eyebrowse-window-configs)
-          (qwen-companion-eyebrowse-restore
-           frame (qwen-companion-review-windows--buffers proposal)
-           (qwen-companion-review-windows-view-before view))))))))
+        (qwen-companion-review-windows--restore-tab proposal view))))))
 
 (defun qwen-companion-review-windows--after-minibuffer (function)
   "Call FUNCTION once the active minibuffer has been left.

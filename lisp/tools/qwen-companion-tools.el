@@ -61,10 +61,6 @@ They are told of errors in the file in focus too, unless
   :set #'qwen-companion-tools--set
   :type 'boolean)
 
-(defconst qwen-companion-tools--kinds '(string integer boolean path line)
-  "Types of an argument, beside a choice of several strings.
-The Python process knows the same, see `tools/arguments.py'.")
-
 (defconst qwen-companion-tools--wait 2
   "Seconds that a tool may wait for another process.")
 

@@ -509,7 +509,7 @@ class Companion:
             )
 
     def _write_files(self, roots: Roots) -> tuple[Publication, Installed, tuple[str, ...]]:
-        done = self._discovery.publish(roots.roots, roots.imitate_vscode)
+        done = self._discovery.publish(roots.roots)
         return done, self._doors.install(), self._discovery.paths()
 
     async def _look_after_layer(self) -> None:

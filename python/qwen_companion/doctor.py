@@ -95,7 +95,7 @@ def discovery_files(editor_pid: int, port: int | None, environ: Mapping[str, str
 
     checks: list[Check] = []
     token: str | None = None
-    for file in in_effect(DIALECTS, opt_in=False)[0]:
+    for file in in_effect(DIALECTS)[0]:
         directory = directory_of(file, environ)
         pattern = re.escape(file.name).replace(r"\{pid\}", r"\d+").replace(r"\{port\}", r"\d+")
         try:
@@ -323,8 +323,6 @@ def _served(program: str, name: str, version: str, path: str) -> Check:
         return Check("warn", program, f"{version} at {path} is older than those that are served", _CLIS[program][1])
     dialect = max(fitting, key=lambda row: row[:2])[2]
     text = f"{version} at {path}, served like {dialect.generation}"
-    if dialect.opt_in:
-        return Check("warn", program, text, "customize qwen-companion-imitate-vscode")
     return Check("pass", program, text)
 
 
@@ -358,7 +356,7 @@ def _ports(pid: int) -> set[str] | None:
         environ = psutil.Process(pid).environ()
     except (psutil.Error, OSError):
         return None
-    names = [name for name, value in in_effect(DIALECTS, opt_in=False)[1] if value is Value.PORT_STRING]
+    names = [name for name, value in in_effect(DIALECTS)[1] if value is Value.PORT_STRING]
     return {environ[name] for name in names if name in environ}
 
 

@@ -183,7 +183,6 @@ class Settings:
     - `review_edits`: which edits are reviewed of a CLI with that layer in its mode `auto`: "all", "open" for those of
       files that buffers visit, or None.
     - `journal`: whether the changes of agents are recorded, so that they can be undone.
-    - `tell_undone`: whether an agent is told with its next prompt which of its changes the user has undone.
     """
 
     all_roots: bool = False
@@ -195,7 +194,6 @@ class Settings:
     layer: bool = False
     review_edits: str | None = None
     journal: bool = False
-    tell_undone: bool = False
 
 
 @frozen

@@ -230,7 +230,7 @@ def _spooled(file: Path) -> str:
 
 PORT = 4711
 FILES_AT_ONCE = 20
-FILES = tuple({dialect.file: None for dialect in DIALECTS if not dialect.opt_in})
+FILES = tuple({dialect.file: None for dialect in DIALECTS})
 
 
 def _discovery(chance: random.Random) -> bool:

@@ -54,7 +54,7 @@ SETUP = """
   (setq gc-cons-threshold 800000
         qwen-companion-diff-arrival 'now
         qwen-companion-diff-style 'ediff
-        qwen-companion-ediff-least-lines 0
+        qwen-companion-review-ediff--least-lines 0
         bench-moves nil bench-began nil bench-ready nil bench-control nil bench-elapsed nil)
   (add-hook 'post-command-hook (lambda () (push (cons (line-number-at-pos) (float-time)) bench-moves)))
   ;; Once Emacs waits again.

@@ -16,14 +16,17 @@ from stage import Stage
 from terminal import PATIENCE
 
 CHAT: Final = "*qwen chat*"
-FORMS: Final = (
+NAMED: Final = (
     "(setq qwen-companion-daemon-enabled t)",
     "(require 'qwen-companion-chat)",
-    # So that the buffer is found by its name whatever was said.
-    "(setq qwen-companion-chat-rename-buffer nil)",
     # To suggest a shorter name, M-x tries all; that takes seconds, in which nothing that is reported is read.
     "(setq suggest-key-bindings nil)",
 )
+"""With buffers that are named after their sessions."""
+
+FORMS: Final = (*NAMED, "(advice-add 'qwen-companion-chat--rename :override #'ignore)")
+"""With a buffer that is found by its name whatever was said."""
+
 # A command that was typed may have its buffer later than this is asked for.
 MODE_LINE: Final = (
     f'(if (get-buffer "{CHAT}") (buffer-local-value \'qwen-companion-chat--mode-line (get-buffer "{CHAT}")) "")'

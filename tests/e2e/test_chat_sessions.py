@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from chat import FORMS, connect_daemon, daemons, option_key, send, start_daemon, takes_answers
+from chat import NAMED, connect_daemon, daemons, option_key, send, start_daemon, takes_answers
 from editor import lisp_string
 from model_types import Answer
 from sandbox import CHECKOUT
@@ -17,9 +17,6 @@ from serve import Serve
 from stage import READY, Stage
 
 pytestmark = pytest.mark.reuses_stage("daemon")
-
-NAMED: Final = (*FORMS, "(setq qwen-companion-chat-rename-buffer t)")
-"""With buffers that are named after their sessions."""
 
 NEW: Final = "*qwen chat*"
 """The buffer of a chat in which nothing was said."""

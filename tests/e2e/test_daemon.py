@@ -72,7 +72,7 @@ def test_a_review_opens_in_the_frame_of_its_terminal(stage: Stage) -> None:
     daemon = start_daemon(stage)
     daemon.open_frame(stage.sandbox.greeting)
     # Ediff, though a frame of the usual size has little room for it beside the terminal.
-    daemon.eval("(setq qwen-companion-ediff-least-lines 0)")
+    daemon.eval("(setq qwen-companion-review-ediff--least-lines 0)")
     stage.script_change(stage.sandbox.greeting, EDITED)
     cli = '(with-current-buffer "*qwen: project*" (string-match-p "{}" (buffer-string)))'
     with display() as screen:

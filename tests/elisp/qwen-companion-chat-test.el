@@ -599,15 +599,6 @@
       (should (eq (qwen-companion-chat-buffer "copy") (window-buffer)))
       (should (qwen-companion-chat-buffer "another")))))
 
-(ert-deftest qwen-companion-chat-test-times-by-option ()
-  (qwen-companion-chat-test-with
-    (let ((qwen-companion-chat-time-format "%S seconds"))
-      (qwen-companion-chat-test-turn
-       (qwen-companion-chat-test-text 'user "Hi" :time 5000)
-       (qwen-companion-chat-test-text 'answer "Ho" :time 6000)))
-    (should (equal "\n\fYou  05 seconds\nHi\n\n06 seconds\nHo\n"
-                   (qwen-companion-chat-test-conversation)))))
-
 ;;; Moving
 
 (ert-deftest qwen-companion-chat-test-turn-by-turn ()
@@ -813,12 +804,6 @@
       ;; The user's word is the last one.
       (rename-buffer "mine")
       (should (equal "mine" (titled "Another"))))))
-
-(ert-deftest qwen-companion-chat-test-named-as-it-was-by-option ()
-  (let ((qwen-companion-chat-rename-buffer nil))
-    (qwen-companion-chat-test-with
-      (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'idle :title "Title")
-      (should (equal "*qwen chat*" (buffer-name))))))
 
 (ert-deftest qwen-companion-chat-test-exit-with-an-unsent-prompt-asks ()
   "The hook has a function of ours only while there is a chat."

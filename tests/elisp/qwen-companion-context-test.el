@@ -570,7 +570,6 @@
                              :settings-layer t
                              :review-edits 'all
                              :journal t
-                             :tell-undone t
                              :size-limit qwen-companion-diff-size-limit)
                        (car (last (qwen-companion-test-sent 'settings))))))
       (let ((qwen-companion-diff-style nil))

@@ -16,7 +16,7 @@
      (qwen-companion-test-with-backend
        (let ((qwen-companion-diff-arrival 'command)
              ;; In the frames of all sizes, but where a test says otherwise.
-             (qwen-companion-ediff-least-lines 0)
+             (qwen-companion-review-ediff--least-lines 0)
              (inhibit-message t))
          (set-frame-size (selected-frame) 120 40)
          (save-window-excursion
@@ -200,7 +200,7 @@
     (pcase-dolist (`(,columns ,lines ,least ,ediff)
                    '((120 40 8 t) (120 24 8 t) (80 44 8 t) (80 30 8 nil) (80 24 8 nil)
                      (80 24 0 t)))
-      (let ((qwen-companion-ediff-least-lines least)
+      (let ((qwen-companion-review-ediff--least-lines least)
             (terminal (selected-window)))
         (set-frame-size (selected-frame) columns lines)
         (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
@@ -794,40 +794,6 @@
           (tab-bar-select-tab 2)
           (should (equal '("*other*") (qwen-companion-review-ediff-test--buffers)))
           (should-not ediff-session-registry))))))
-
-(declare-function eyebrowse-mode "ext:eyebrowse" (&optional arg))
-(declare-function eyebrowse-switch-to-window-config "ext:eyebrowse" (slot))
-(defvar eyebrowse-new-workspace)
-
-(ert-deftest qwen-companion-review-ediff-test-restores-layouts-of-eyebrowse ()
-  "Each layout of Eyebrowse is restored, whether the review ends in it or in another."
-  (skip-unless (qwen-companion-test-load 'eyebrowse))
-  (dolist (back '(nil t))
-    (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
-      (split-window-right)
-      (set-window-buffer (next-window) (get-buffer-create "*beside*"))
-      (let ((eyebrowse-new-workspace (lambda () (switch-to-buffer "*other*")))
-            (proposal (qwen-companion-test-propose "a.txt" "two\n")))
-        (eyebrowse-mode 1)
-        (unwind-protect
-            (progn
-              (qwen-companion-review-ediff-test--show proposal)
-              (eyebrowse-switch-to-window-config 2)
-              (should (equal '("*other*") (qwen-companion-review-ediff-test--buffers)))
-              (when back
-                (eyebrowse-switch-to-window-config 1)
-                (should (get-buffer-window "*qwen-companion proposal: a.txt*")))
-              (qwen-companion-diff-reject proposal)
-              (unless back
-                (should (equal '("*other*") (qwen-companion-review-ediff-test--buffers)))
-                (eyebrowse-switch-to-window-config 1))
-              (should (equal '("*terminal*" "*beside*")
-                             (qwen-companion-review-ediff-test--buffers)))
-              (eyebrowse-switch-to-window-config 2)
-              (should (equal '("*other*") (qwen-companion-review-ediff-test--buffers))))
-          (eyebrowse-mode -1)
-          (modify-frame-parameters nil '((eyebrowse-window-configs) (eyebrowse-current-slot)
-                                         (eyebrowse-last-slot))))))))
 
 (ert-deftest qwen-companion-review-ediff-test-reviews-end-out-of-order ()
   "One put aside for the next; each end leaves the windows as they were."

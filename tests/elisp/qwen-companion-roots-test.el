@@ -242,14 +242,5 @@ Only what BODY opens counts as open."
                    '(("ones/b.txt" "one") ("one" "one/deep") ("gone/a.txt" "gone")))
       (should-not (qwen-companion-untrusted-in-directory-p file directory)))))
 
-(ert-deftest qwen-companion-roots-test-imitating-vscode-is-told ()
-  (qwen-companion-roots-test--with-files nil
-    (qwen-companion-roots-test--update)
-    (let ((qwen-companion-imitate-vscode t))
-      (qwen-companion-roots-test--update))
-    (should (equal '(nil t)
-                   (mapcar (lambda (payload) (plist-get payload :imitate-vscode))
-                           (qwen-companion-test-sent 'roots))))))
-
 (provide 'qwen-companion-roots-test)
 ;;; qwen-companion-roots-test.el ends here

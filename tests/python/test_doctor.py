@@ -160,12 +160,6 @@ def test_a_node_too_old_for_the_cli(
         assert check.remedy == "install Node.js 22 or later"
 
 
-def test_a_cli_that_is_served_on_demand_only(environ: dict[str, str]) -> None:
-    program(environ, "gemini", "echo 0.6.1")
-    (check,) = doctor.clis(environ)
-    assert (check.status, check.remedy) == ("warn", "customize qwen-companion-imitate-vscode")
-
-
 def test_terminals_and_their_environment(tmp_path: Path) -> None:
     def said_of(told: Mapping[str, str], port: int | None, roots: list[str], connected: bool = False) -> str:
         # It is asked when it runs: the kernel has its environment only some time after the start.

@@ -94,7 +94,6 @@ SETTINGS: dict[str, object] = {
     "settings-layer": True,
     "review-edits": Symbol("all"),
     "journal": True,
-    "tell-undone": True,
 }
 LOOK = [
     *(Symbol(":name"), "look", Symbol(":description"), "Look.", Symbol(":unasked"), True, Symbol(":arguments")),

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from enum import Enum
 
 from qwen_companion.frozen import frozen
@@ -29,7 +29,6 @@ class Value(Enum):
     EDITOR_PID = "process id of Emacs"
     EDITOR_INFO = "name and display name of the editor"
     EDITOR_NAME = "display name of the editor"
-    VSCODE = "the name by which VS Code's terminal is known"
 
 
 class Pids(Enum):
@@ -61,15 +60,11 @@ Variables = tuple[tuple[str, Value], ...]
 
 @frozen
 class Dialect:
-    """One generation of a CLI: the `file` it reads, and the `variables` it wants in its terminal.
-
-    `opt_in` marks those whose variables would mislead other programs: they are served when the user says so.
-    """
+    """One generation of a CLI: the `file` it reads, and the `variables` it wants in its terminal."""
 
     generation: str
     file: File
     variables: Variables
-    opt_in: bool = False
 
 
 _SPECIFIED_CONTENT = (
@@ -160,14 +155,12 @@ DIALECTS = (
     Dialect("Gemini CLI 0.8 to 0.30", GEMINI_FILE, _GEMINI_VARIABLES),
     # 0.34.0, 0.61.0: the variable decides between several files that have the working directory.
     Dialect("Gemini CLI 0.34 and later", GEMINI_FILE, _GEMINI_VARIABLES),
-    # 0.6.1: believes in an editor only where it sees VS Code's mark.  (0.2.2 sends no token and cannot be served.)
-    Dialect("Gemini CLI 0.6", GEMINI_FILE, (*_GEMINI_VARIABLES, ("TERM_PROGRAM", Value.VSCODE)), opt_in=True),
+    # (0.6.1 believes in an editor only where TERM_PROGRAM is vscode; 0.2.2 sends no token and cannot be served.)
 )
 
 
-def in_effect(dialects: Iterable[Dialect], opt_in: bool) -> tuple[tuple[File, ...], Variables]:
-    """Return the files and variables for `dialects`, each once; with `opt_in` also those for CLIs that need it."""
-    rows = [dialect for dialect in dialects if opt_in or not dialect.opt_in]
-    files = dict.fromkeys(row.file for row in rows)
-    variables = dict.fromkeys(variable for row in rows for variable in row.variables)
+def in_effect(dialects: Sequence[Dialect]) -> tuple[tuple[File, ...], Variables]:
+    """Return the files and variables for `dialects`, each once."""
+    files = dict.fromkeys(row.file for row in dialects)
+    variables = dict.fromkeys(variable for row in dialects for variable in row.variables)
     return tuple(files), tuple(variables)

@@ -87,11 +87,8 @@ class Discovery:
         self._failed: set[File] = set()
         self._cleared: set[File] = set()
 
-    def publish(self, roots: Sequence[str], opt_in: bool = False) -> Publication:
-        """Put the files on disk, or rewrite them, for `roots`: absolute paths without trailing slash.
-
-        With `opt_in` also the files of the generations that are served on demand only.
-        """
+    def publish(self, roots: Sequence[str]) -> Publication:
+        """Put the files on disk, or rewrite them, for `roots`: absolute paths without trailing slash."""
         with self._lock:
             warnings: list[str] = []
             usable: list[str] = []
@@ -102,7 +99,7 @@ class Discovery:
                 else:
                     usable.append(root)
             values = self._values(usable)
-            files, variables = in_effect(self._dialects, opt_in)
+            files, variables = in_effect(self._dialects)
             self._pids = editor_pids(self._pid)
             self._wanted = {file: self._content(file, values) for file in files}
             self._failed.clear()
@@ -157,7 +154,6 @@ class Discovery:
             Value.EDITOR_PID: self._pid,
             Value.EDITOR_INFO: EDITOR_INFO,
             Value.EDITOR_NAME: EDITOR_INFO["displayName"],
-            Value.VSCODE: "vscode",
         }
 
     def _content(self, file: File, values: Mapping[Value, Any]) -> bytes:

@@ -144,13 +144,9 @@ class Hello:
 
 @frozen
 class Roots:
-    """`roots`: the open workspace roots, absolute, without trailing slash.
-
-    With `imitate_vscode`, terminals may be told that they are VS Code's, for CLIs that accept nothing else.
-    """
+    """`roots`: the open workspace roots, absolute, without trailing slash."""
 
     roots: tuple[str, ...]
-    imitate_vscode: bool
 
     def __post_init__(self) -> None:
         """Raise MessageError for a text that names no directory."""
@@ -415,7 +411,6 @@ def _parse_settings(values: Plist, _spool: Spool) -> Settings:
         layer=values.boolean(":settings-layer"),
         review_edits=values.optional_symbol(":review-edits"),
         journal=values.boolean(":journal"),
-        tell_undone=values.boolean(":tell-undone"),
     )
 
 

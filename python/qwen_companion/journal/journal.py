@@ -478,8 +478,6 @@ class Journal:
         if root is None:
             return None
         self._begin_reported(root, report, prompt)
-        if not self._settings.tell_undone:
-            return None
         with suppress(StoreError):
             files = await to_thread.run_sync(root.record.take_undone, session, abandon_on_cancel=True)
             return _undone_text(files) if files else None

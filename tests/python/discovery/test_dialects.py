@@ -7,13 +7,13 @@ from qwen_companion.discovery.dialects import DIALECTS, GEMINI_FILE, LOCK_FILE, 
 
 
 def test_no_two_files_have_the_same_place() -> None:
-    files, _ = in_effect(DIALECTS, opt_in=True)
+    files, _ = in_effect(DIALECTS)
     places = [(file.base, file.directories, file.name) for file in files]
     assert len(set(places)) == len(places)
 
 
 def test_a_name_holds_a_process_where_the_reader_looks_for_one() -> None:
-    files, _ = in_effect(DIALECTS, opt_in=True)
+    files, _ = in_effect(DIALECTS)
     assert all(("{pid}" in file.name) == (file.pids is not Pids.NONE) for file in files)
     assert all("{port}" in file.name for file in files)
 
@@ -26,20 +26,14 @@ def test_every_row_has_what_every_cli_needs(dialect: Dialect) -> None:
     assert {value for _, value in dialect.variables} >= {Value.WORKSPACE, Value.PORT_STRING}
 
 
-@pytest.mark.parametrize("opt_in", [False, True])
-def test_the_environment_never_holds_the_token(opt_in: bool) -> None:
-    _, variables = in_effect(DIALECTS, opt_in)
+def test_the_environment_never_holds_the_token() -> None:
+    _, variables = in_effect(DIALECTS)
     assert Value.TOKEN not in {value for _, value in variables}
 
 
 def test_generations_that_share_a_file_share_one() -> None:
-    files, variables = in_effect(DIALECTS, opt_in=False)
+    files, variables = in_effect(DIALECTS)
     assert files.count(LOCK_FILE) == 1
     assert files.count(GEMINI_FILE) == 1
     names = [name for name, _ in variables]
     assert len(set(names)) == len(names)
-
-
-def test_what_misleads_other_programs_is_served_on_demand_only() -> None:
-    assert "TERM_PROGRAM" not in dict(in_effect(DIALECTS, opt_in=False)[1])
-    assert dict(in_effect(DIALECTS, opt_in=True)[1])["TERM_PROGRAM"] is Value.VSCODE

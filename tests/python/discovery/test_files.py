@@ -130,13 +130,6 @@ def test_the_files_say_what_their_readers_need(home: Home, environ: dict[str, st
     assert home.files() == everything(home)
 
 
-def test_the_mark_of_vs_code_is_for_those_who_ask_for_it(environ: dict[str, str]) -> None:
-    discovery = make(environ)
-    assert "TERM_PROGRAM" not in discovery.publish(["/a"]).environment
-    assert discovery.publish(["/a"], opt_in=True).environment["TERM_PROGRAM"] == "vscode"
-    assert "TERM_PROGRAM" not in discovery.publish(["/a"]).environment
-
-
 @pytest.mark.usefixtures("usual_umask")
 def test_files_and_new_directories_are_private(home: Home, environ: dict[str, str]) -> None:
     make(environ).publish([])

@@ -56,7 +56,7 @@ class Site:
     async def connect(self) -> EpcPeer:
         peer = await self.peer()
         assert (await call(peer, "roots", "(:roots nil)"))[0] == "return"
-        assert await soon(self.received.get()) == Roots((), imitate_vscode=False)
+        assert await soon(self.received.get()) == Roots(())
         return peer
 
 

@@ -161,7 +161,7 @@ def test_what_is_no_expression_is_a_message_error(text: str) -> None:
 
 
 def test_incoming_messages(spool: Spool) -> None:
-    assert incoming("roots", '(:roots ("/a" "/b"))', spool) == Roots(("/a", "/b"), imitate_vscode=False)
+    assert incoming("roots", '(:roots ("/a" "/b"))', spool) == Roots(("/a", "/b"))
     assert incoming("settings", "nil", spool) == Settings()
     assert incoming(
         "settings", '(:all-roots t :trusted-directories ("/a") :patterns ("*.x") :auth-sources ("~/.authinfo"))', spool
@@ -176,8 +176,7 @@ def test_incoming_messages(spool: Spool) -> None:
     assert incoming("context", '(:files ((:path "/a" :timestamp 5 :exposure hide)))', spool) == Snapshot(
         (VisitedFile("/a", 5, HIDE),), None, None, None, None
     )
-    assert incoming("roots", "(:roots nil)", spool) == Roots((), imitate_vscode=False)
-    assert incoming("roots", "(:roots nil :imitate-vscode t)", spool) == Roots((), imitate_vscode=True)
+    assert incoming("roots", "(:roots nil)", spool) == Roots(())
     assert incoming("stop", "nil", spool) == Stop()
     assert incoming("outcome", '(:id "p" :outcome rejected)', spool) == ReviewOutcome("p", None)
     assert incoming("outcome", '(:id "p" :outcome accepted :text "")', spool) == ReviewOutcome("p", "")

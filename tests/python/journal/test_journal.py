@@ -66,7 +66,7 @@ from support import TIMEOUT_S
 
 pytestmark = pytest.mark.anyio
 
-ON = Settings(journal=True, tell_undone=True)
+ON = Settings(journal=True)
 
 
 class Agent:
@@ -690,13 +690,6 @@ async def test_what_was_undone_is_told_with_the_next_prompt(project: Project) ->
         text = await agent.prompt("Go on")
         assert text is not None
         assert f"- {project.root / 'a'}" in text.splitlines()
-        assert await agent.prompt("Go on") is None
-        # Not if the user does not want that.
-        await agent.begin("edit", file_path=str(project.root / "b"))
-        project.write("a", b"agent\n")
-        place.say(JournalWrote((str(project.root / "a"),), turn.id, "Bring back"))
-        await place.until({"a": "modified"}, {"a": "modified"}, {"a": "modified"})
-        place.front.set_settings(Settings(journal=True))
         assert await agent.prompt("Go on") is None
 
 
