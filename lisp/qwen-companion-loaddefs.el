@@ -131,19 +131,6 @@ that one again.
 (fn &optional NEW)" t)
 
 ;; qwen-companion-daemon.el
-(defvar qwen-companion-daemon-enabled nil "Whether `qwen serve' may be used.
-With nil, nothing for it is loaded, started or connected to.")
-(custom-autoload 'qwen-companion-daemon-enabled "qwen-companion-daemon" t)
-(defvar qwen-companion-daemon-url nil "URL of the daemon that `qwen-companion-daemon-connect' connects to.
-With nil, the environment variable QWEN_IDE_DAEMON_URL names it.  Plain
-HTTP is for this machine only, like \"http://127.0.0.1:4170\"; a daemon
-elsewhere needs https, or a tunnel to this machine.
-
-Its token does not belong here.  It is taken from `auth-sources': host
-and port of the URL, and the user \"qwen\"; else from the environment
-variable QWEN_SERVER_TOKEN, or from the file that QWEN_SERVER_TOKEN_FILE
-names, which nobody but you may be able to read.")
-(custom-autoload 'qwen-companion-daemon-url "qwen-companion-daemon" t)
 (autoload 'qwen-companion-daemon-connect "qwen-companion-daemon" "Connect to the `qwen serve' at `qwen-companion-daemon-url'.
 ROOT is the workspace that the daemon must have: the root of the current
 project, or the current directory where there is no project.  With a

@@ -59,6 +59,28 @@ that, for two weeks at most; none of excluded or ignored files."
   :group 'qwen-companion
   :type 'boolean)
 
+(defcustom qwen-companion-daemon-enabled nil
+  "Whether `qwen serve' may be used.
+With nil, nothing for it is loaded, started or connected to."
+  :group 'qwen-companion
+  :risky t
+  :type 'boolean)
+
+(defcustom qwen-companion-daemon-url nil
+  "URL of the daemon that `qwen-companion-daemon-connect' connects to.
+With nil, the environment variable QWEN_IDE_DAEMON_URL names it.  Plain
+HTTP is for this machine only, like \"http://127.0.0.1:4170\"; a daemon
+elsewhere needs https, or a tunnel to this machine.
+
+Its token does not belong here.  It is taken from `auth-sources': host
+and port of the URL, and the user \"qwen\"; else from the environment
+variable QWEN_SERVER_TOKEN, or from the file that QWEN_SERVER_TOKEN_FILE
+names, which nobody but you may be able to read."
+  :group 'qwen-companion
+  :risky t
+  :type '(choice (const :tag "From the environment" nil)
+                 (string :tag "URL")))
+
 ;; Options of earlier versions whose values would else be lost without a word.
 (dolist (option '(qwen-companion-chat-rename-buffer qwen-companion-chat-time-format
                   qwen-companion-ediff-least-lines qwen-companion-imitate-vscode

@@ -16,7 +16,6 @@
 (require 'cl-lib)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-context)
-(require 'qwen-companion-daemon)
 (require 'qwen-companion-environment)
 (require 'qwen-companion-journal)
 (require 'qwen-companion-messages)
@@ -25,6 +24,8 @@
 (require 'qwen-companion-untrusted)
 
 (declare-function json-encode "json" (object))
+(declare-function qwen-companion-daemon-description "qwen-companion-daemon" ())
+(declare-function qwen-companion-daemon-state "qwen-companion-daemon" ())
 
 (defconst qwen-companion-doctor--buffer-name "*qwen-companion doctor*")
 
@@ -88,7 +89,8 @@
    (mapcar (lambda (problem)
              (list "warn" "Journal" problem "mend what the reason names"))
            (qwen-companion-journal-problems))
-   (unless (eq 'off (qwen-companion-daemon-state))
+   (when (and (featurep 'qwen-companion-daemon)
+              (not (eq 'off (qwen-companion-daemon-state))))
      (list (list (if (eq 'connected (qwen-companion-daemon-state)) "pass" "fail")
                  "Daemon"
                  (format "%s: %s" (qwen-companion-daemon-state)

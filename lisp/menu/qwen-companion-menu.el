@@ -16,10 +16,10 @@
 
 ;;; Code:
 
+(require 'cl-lib)
 (require 'easymenu)
 (require 'transient)
 (require 'qwen-companion-backend)
-(require 'qwen-companion-daemon)
 (require 'qwen-companion-environment)
 (require 'qwen-companion-layer)
 (require 'qwen-companion-options)
@@ -32,6 +32,25 @@
 (require 'qwen-companion-session-list)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-untrusted)
+
+;;; The daemon
+
+;; Nothing of it is loaded before it is asked for.
+
+(declare-function qwen-companion-chat-permissions-waiting-chats
+                  "qwen-companion-chat-permissions" ())
+(declare-function qwen-companion-daemon-description "qwen-companion-daemon" ())
+(declare-function qwen-companion-daemon-state "qwen-companion-daemon" ())
+
+(defun qwen-companion-menu--daemon-state ()
+  "Return the state of the daemon, as `qwen-companion-daemon-state' does."
+  (if (featurep 'qwen-companion-daemon)
+      (qwen-companion-daemon-state)
+    'off))
+
+(defun qwen-companion-menu--daemon-p ()
+  "Return non-nil when a daemon is in use."
+  (not (eq 'off (qwen-companion-menu--daemon-state))))
 
 ;;; Reasons
 
@@ -122,9 +141,8 @@
 
 (defun qwen-companion-menu--no-connection ()
   "Return why no daemon can be connected to."
-  (cond ((not qwen-companion-daemon-enabled) "chats off")
-        ((memq (qwen-companion-state) '(off error)) (qwen-companion-menu--not-ready))
-        ((not (memq (qwen-companion-daemon-state) '(off refused))) "in use")))
+  (cond ((memq (qwen-companion-state) '(off error)) (qwen-companion-menu--not-ready))
+        ((not (memq (qwen-companion-menu--daemon-state) '(off refused))) "in use")))
 
 (defun qwen-companion-menu--no-url ()
   "Return why there is no daemon to connect to."
@@ -138,7 +156,7 @@
 
 (defun qwen-companion-menu--no-chat ()
   "Return why there can be no chat."
-  (unless (memq (qwen-companion-daemon-state) '(starting connecting connected unreachable))
+  (unless (memq (qwen-companion-menu--daemon-state) '(starting connecting connected unreachable))
     (or (qwen-companion-menu--no-connection)
         ;; A chat connects to the daemon that it had.
         (and (qwen-companion-menu--no-target)
@@ -146,16 +164,13 @@
 
 (defun qwen-companion-menu--not-connected ()
   "Return why no daemon can be asked for its sessions."
-  (unless (eq 'connected (qwen-companion-daemon-state))
-    (if qwen-companion-daemon-enabled "no daemon" "chats off")))
+  (unless (eq 'connected (qwen-companion-menu--daemon-state))
+    "no daemon"))
 
 (defun qwen-companion-menu--no-daemon ()
   "Return why no daemon can be left, or nil."
   (unless (qwen-companion-menu--daemon-p)
     "none"))
-
-(declare-function qwen-companion-chat-permissions-waiting-chats
-                  "qwen-companion-chat-permissions" ())
 
 (defun qwen-companion-menu--no-question ()
   "Return why there is no question of a chat to answer."
@@ -210,10 +225,6 @@
 
 ;;; State
 
-(defun qwen-companion-menu--daemon-p ()
-  "Return non-nil when a daemon is in use."
-  (not (eq 'off (qwen-companion-daemon-state))))
-
 (defun qwen-companion-menu--count (number singular plural)
   "Return NUMBER in words with SINGULAR or PLURAL, the noun and its verb."
   (format "%d %s" number (if (= number 1) singular plural)))
@@ -238,10 +249,10 @@
 
 (defun qwen-companion-menu--daemon ()
   "Return a line on the daemon."
-  (cond ((not qwen-companion-daemon-enabled) "Chats: off, see `qwen-companion-daemon-enabled'")
+  (cond ((not qwen-companion-daemon-enabled) "Chats: off, see the options")
         ((not (qwen-companion-menu--daemon-p)) "Chats: not connected to a daemon")
         (t (format "Chats: %s" (or (qwen-companion-daemon-description)
-                                   (qwen-companion-daemon-state))))))
+                                   (qwen-companion-menu--daemon-state))))))
 
 (defun qwen-companion-menu--exclusions ()
   "Return a line about the files that are hidden from CLIs."
@@ -428,7 +439,8 @@ columns, each with labels and reasons, fit into 80 characters.")
       ("-o" "Reviews open" qwen-companion-diff-arrival)
       ("-w" "A review is selected" qwen-companion-diff-select)
       ("-m" "Approval mode of new CLIs" qwen-companion-approval-mode)
-      ("-l" "Settings layer in terminals" qwen-companion-settings-layer))
+      ("-l" "Settings layer in terminals" qwen-companion-settings-layer)
+      ("-c" "Chats with a daemon" qwen-companion-daemon-enabled))
     "The options that can be set in the menu: (KEY LABEL SYMBOL).")
 
   (defun qwen-companion-menu--suffix (command)
@@ -452,11 +464,28 @@ With MORE non-nil, it has the commands after the two hyphens."
                           (mapcar #'qwen-companion-menu--suffix shown))))))
       (vconcat column)))
 
-  (defun qwen-companion-menu--all-columns (more)
-    "Return all columns, see `qwen-companion-menu--column' for MORE."
-    (mapcar (lambda (groups)
-              (qwen-companion-menu--column groups more))
+  (defun qwen-companion-menu--groups (column chats)
+    "Return the groups of COLUMN; those of the chat only where CHATS is non-nil."
+    (cl-remove-if (lambda (group)
+                    (and (not chats) (member (car group) '("Chat" "Daemon"))))
+                  column))
+
+  (defun qwen-companion-menu--all-columns (more chats)
+    "Return all columns, see `qwen-companion-menu--column' for MORE.
+They have the groups of the chat where CHATS is non-nil."
+    (mapcar (lambda (column)
+              (qwen-companion-menu--column
+               (qwen-companion-menu--groups column chats) more))
             qwen-companion-menu--columns))
+
+  (defun qwen-companion-menu--rows (more)
+    "Return the rows of a menu, see `qwen-companion-menu--column' for MORE.
+One is shown with chats, and another one without."
+    (mapcar (lambda (chats)
+              `[,@(unless more '(:description qwen-companion-menu--state))
+                ,(if chats :if-non-nil :if-nil) qwen-companion-daemon-enabled
+                ,@(qwen-companion-menu--all-columns more chats)])
+            '(t nil)))
 
   (defun qwen-companion-menu--infix (option)
     "Return the command that changes OPTION of the table."
@@ -482,11 +511,10 @@ With MORE non-nil, it has the commands after the two hyphens."
                qwen-companion-menu--options)
      (transient-define-prefix qwen-companion ()
        "Show the state of the companion and the commands of every day."
-       [:description qwen-companion-menu--state
-        ,@(qwen-companion-menu--all-columns nil)])
+       ,@(qwen-companion-menu--rows nil))
      (transient-define-prefix qwen-companion-more ()
        "Show the commands that the menu `qwen-companion' has no room for."
-       [,@(qwen-companion-menu--all-columns t)])
+       ,@(qwen-companion-menu--rows t))
      (transient-define-prefix qwen-companion-menu-options ()
        "Show the options that are changed most, and change them by a key."
        [,@(mapcar (lambda (option)
@@ -538,8 +566,11 @@ It is bound to nothing; give it a key of your own.")
      (pcase-lambda (`(,title . ,commands))
        (cons title (mapcar #'qwen-companion-menu--item
                            (if (equal "--" (car commands)) (cdr commands) commands))))
-     (apply #'append qwen-companion-menu--columns))
+     (qwen-companion-menu--groups (apply #'append qwen-companion-menu--columns)
+                                  qwen-companion-daemon-enabled))
     '("--"
+      ["Turn chats on" (customize-option 'qwen-companion-daemon-enabled)
+       :visible (not qwen-companion-daemon-enabled)]
       ["All of this by keys" qwen-companion]
       ["Manual" qwen-companion-manual]
       ["Options" (customize-group 'qwen-companion)]))))

@@ -22,10 +22,13 @@
 (require 'qwen-companion-chat-test-helper)
 (require 'qwen-companion-test-helper)
 
-(defun qwen-companion-menu-test--commands ()
-  "Return all commands of the table, lists of key, label, symbol, predicate."
+(defun qwen-companion-menu-test--commands (&optional shown)
+  "Return all commands of the table, lists of key, label, symbol, predicate.
+With SHOWN non-nil, leave out those of chats where these are off."
   (remove "--" (mapcan (lambda (group) (copy-sequence (cdr group)))
-                       (apply #'append qwen-companion-menu--columns))))
+                       (qwen-companion-menu--groups
+                        (apply #'append qwen-companion-menu--columns)
+                        (or (not shown) qwen-companion-daemon-enabled)))))
 
 (defun qwen-companion-menu-test--autoloaded ()
   "Return the commands that the package autoloads."
@@ -214,7 +217,10 @@ else the error, a list."
   (let ((vc-handled-backends nil)
         failed)
     (pcase-dolist (`(,name . ,state) qwen-companion-menu-test--states)
-      (dolist (command (qwen-companion-menu-test--commands))
+      (dolist (command (let (shown)
+                         (funcall state (lambda ()
+                                          (setq shown (qwen-companion-menu-test--commands t))))
+                         shown))
         (funcall state
                  (lambda ()
                    (let ((result (qwen-companion-menu-test--press command)))
@@ -232,7 +238,7 @@ else the error, a list."
                           (length entry)
                         (+ 3 (length (funcall (eval (plist-get (cddr entry) :description) t))))))
                     column))
-          (qwen-companion-menu--all-columns more))))
+          (qwen-companion-menu--all-columns more qwen-companion-daemon-enabled))))
     (cons (+ (* 3 (1- (length columns)))
              (apply #'+ (mapcar (lambda (column) (apply #'max column)) columns)))
           (apply #'max (mapcar #'length columns)))))
@@ -252,9 +258,14 @@ else the error, a list."
 (ert-deftest qwen-companion-menu-test-in-the-menu-bar ()
   "The mode has a menu with items that are enabled where they apply."
   (should (lookup-key qwen-companion-mode-map [menu-bar qwen-companion]))
+  (let ((qwen-companion-daemon-enabled t))
+    (should (eq #'qwen-companion-chats
+                (lookup-key (qwen-companion-menu-bar) [Chat List]))))
   (let ((menu (qwen-companion-menu-bar)))
     (should (eq #'qwen-companion-diff-accept (lookup-key menu [Reviews Accept])))
-    (should (eq #'qwen-companion-chats (lookup-key menu [Chat List])))
+    (should-not (lookup-key menu [Chat]))
+    (should-not (lookup-key menu [Daemon]))
+    (should (lookup-key menu (vector (intern "Turn chats on"))))
     ;; With the reason, where it is not enabled.
     (let ((item (cdr (assq 'Send\ Esc (lookup-key menu [CLI])))))
       (with-temp-buffer
@@ -263,23 +274,26 @@ else the error, a list."
 
 (ert-deftest qwen-companion-menu-test-commands-without-a-package ()
   "A clone, loaded by `require' only, has the commands too.
-A chat has to be required."
-  (let ((commands (cl-remove-if
-                   (lambda (command)
-                     (string-match-p "-\\(chats?\\|daemon\\)\\(-\\|\\'\\)" (symbol-name command)))
-                   (mapcar (lambda (command) (nth 2 command))
-                           (qwen-companion-menu-test--commands)))))
-    (should (memq 'qwen-companion-ask commands))
+No file of the chat is loaded for its menus."
+  (let* ((commands (mapcar (lambda (command) (nth 2 command))
+                           (qwen-companion-menu-test--commands)))
+         (form `(progn
+                  (require 'qwen-companion-doctor)
+                  (qwen-companion-menu-bar)
+                  (princ (list (seq-remove #'commandp ',commands)
+                               (seq-filter (lambda (feature)
+                                             (string-match-p "companion-\\(?:chat\\|daemon\\)"
+                                                             (symbol-name feature)))
+                                           features))))))
+    (should (memq 'qwen-companion-chat commands))
     (with-temp-buffer
       (apply #'call-process
              (expand-file-name invocation-name invocation-directory) nil t nil
              "-Q" "--batch"
              (append
               (mapcan (lambda (directory) (list "-L" directory)) (delq nil load-path))
-              (list "-l" "qwen-companion" "--eval"
-                    (format "(princ (format \"missing: %%S\" (delq nil (mapcar (lambda (command) (unless (commandp command) command)) '%S))))"
-                            commands))))
-      (should (string-match-p "missing: nil" (buffer-string))))))
+              (list "-l" "qwen-companion" "--eval" (format "%S" form))))
+      (should (string-suffix-p "(nil nil)" (buffer-string))))))
 
 (ert-deftest qwen-companion-menu-test-leads-to-the-manual ()
   (let (shown)
