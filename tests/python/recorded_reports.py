@@ -16,11 +16,12 @@ from typing import Final
 from sexpdata import Symbol, dumps
 
 from fake_daemon import Json, reply, turn
+from qwen_companion.daemon.interrupted_turns import Output
 from qwen_companion.daemon.messages import NEW, OLD, Change, Permission, ToolChange, ToolText
 from qwen_companion.daemon.models import LoadReply, StatusReply, parse, parse_frame
 from qwen_companion.daemon.outbox import Outbox
 from qwen_companion.daemon.permissions import OPEN
-from qwen_companion.daemon.session import DaemonSession, Output
+from qwen_companion.daemon.session import DaemonSession
 from qwen_companion.daemon.stream import Connected, Frame, ReplayDone, StreamItem
 from qwen_companion.emacs.messages import Notification
 from qwen_companion.emacs.spool import Spool

@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from copy import copy
 from dataclasses import replace
 
 import anyio
@@ -25,6 +24,7 @@ from qwen_companion.daemon.errors import (
     UnreachableError,
     UnsupportedError,
 )
+from qwen_companion.daemon.events import slash_commands
 from qwen_companion.daemon.ids import local_id
 from qwen_companion.daemon.interrupted_turns import InterruptedTurns, Output
 from qwen_companion.daemon.messages import (
@@ -42,7 +42,7 @@ from qwen_companion.daemon.outbox import Outbox
 from qwen_companion.daemon.permissions import OTHER
 from qwen_companion.daemon.review_note import NOT_APPLIED, review_note
 from qwen_companion.daemon.sanitize import clean, line
-from qwen_companion.daemon.session import MODEL_WRITES, DaemonSession, slash_commands
+from qwen_companion.daemon.session import DaemonSession
 from qwen_companion.daemon.stream import (
     FRAME_TOO_LARGE,
     Backoff,
@@ -65,6 +65,9 @@ COUNT_S = 30.0
 
 _PROMPT_WORDS = 800
 """How much of a prompt is kept for the journal, in characters."""
+
+_MODEL_WRITES = "user"
+"""The settings that a change of the model writes there: the user's."""
 
 _LOST_EVENTS = "Some events were missed."
 _RESTARTED = "The daemon has been restarted."
@@ -119,7 +122,7 @@ class Conversation:
 
     def named(self, title: str | None) -> None:
         """Use `title`, the daemon's name for the session."""
-        self.session.named(title)
+        self.session.facts.rename(title)
         self._tell_state()
 
     # --- Following
@@ -218,7 +221,7 @@ class Conversation:
         await self._sleep(wait)
 
     async def _rebuild(self, reply: models.LoadReply, why: str | None) -> None:
-        before = copy(self.session)
+        before = self.session.snapshot()
         # Sanitising 10 MB would block the event loop.
         session, said = await in_thread(before.replayed, reply)
         await checkpoint_if_cancelled()
@@ -258,7 +261,7 @@ class Conversation:
         except DaemonError as error:
             _log.info("the models of a session are unavailable: %s", error)
             return
-        self.session.choices(state)
+        self.session.facts.choose(state)
         self._put([_choices(self.id, state)])
 
     async def _count(self) -> None:
@@ -272,7 +275,7 @@ class Conversation:
             self._moved = anyio.Event()
             # A failure is noticed, and told, where the stream is followed.
             with suppress(DaemonError):
-                self.session.counted((await self._client.status(self.session.session_id)).client_count)
+                self.session.facts.clients = (await self._client.status(self.session.session_id)).client_count
                 self._tell_state()
 
     def _put(self, outputs: Iterable[Output | SessionChoices]) -> None:
@@ -341,12 +344,12 @@ class Conversation:
         """End the running turn, if one runs."""
         if not self.session.busy:
             return
-        self.session.cancelling()
+        self.session.cancelling(True)
         self._tell_state()
         try:
             await self._client.cancel(self.session.session_id)
         except DaemonError:
-            self.session.not_cancelling()
+            self.session.cancelling(False)
             self._tell_state()
             raise
 
@@ -405,7 +408,7 @@ class Conversation:
 
     async def set_model(self, model: str) -> None:
         """Use the model that Emacs calls `model`."""
-        model_id = self.session.model_id(model)
+        model_id = self.session.facts.model_id(model)
         if model_id is None:
             raise GoneError("The daemon does not offer that model.")
         await self._client.set_model(self.session.session_id, model_id)
@@ -462,7 +465,7 @@ def _choices(session: str, state: models.ContextState) -> SessionChoices:
             for item in state.models.available_models
         ),
         tuple(_choice(item.id, item.name or item.id, item.description) for item in state.modes.available_modes),
-        MODEL_WRITES,
+        _MODEL_WRITES,
     )
 
 

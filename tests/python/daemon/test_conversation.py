@@ -17,7 +17,7 @@ from fake_daemon import ROOT, FakeDaemon, FakeSession, chunk, event
 from qwen_companion.daemon import client as client_module
 from qwen_companion.daemon import conversation
 from qwen_companion.daemon import dispatcher as module
-from qwen_companion.daemon import session as session_module
+from qwen_companion.daemon import transcript as transcript_module
 from qwen_companion.daemon.ids import local_id
 from qwen_companion.daemon.messages import (
     ContextUsageReport,
@@ -602,7 +602,7 @@ async def test_a_chat_streams_on_while_megabytes_of_another_are_sanitised(
     text = "word " * 300_000
     long.emit(chunk(text), event("turn_complete"))
     loaded = local_id("session", long.id)
-    monkeypatch.setattr(session_module, "TextStream", Slow)
+    monkeypatch.setattr(transcript_module, "TextStream", Slow)
     request = emacs.ask("daemon-load", session=loaded)
     assert await asyncio.to_thread(sanitising.wait, TIMEOUT_S)
     streaming.emit(chunk("It goes on."))
@@ -631,7 +631,7 @@ class SlowLoads:
                     assert may_go_on.wait(TIMEOUT_S)
                 return super().feed(piece)
 
-        monkeypatch.setattr(session_module, "TextStream", Slow)
+        monkeypatch.setattr(transcript_module, "TextStream", Slow)
 
     async def until_reached(self) -> None:
         assert await asyncio.to_thread(self.reached.wait, TIMEOUT_S)

@@ -38,6 +38,7 @@ from daemon_wire import (
 )
 from qwen_companion.daemon import models
 from qwen_companion.daemon.errors import UnauthorizedError
+from qwen_companion.daemon.events import EVENTS, Treatment
 from qwen_companion.daemon.ids import local_id
 from qwen_companion.daemon.interrupted_turns import InterruptedTurns, Output
 from qwen_companion.daemon.messages import (
@@ -53,7 +54,7 @@ from qwen_companion.daemon.messages import (
     UsageChange,
 )
 from qwen_companion.daemon.models import LoadReply
-from qwen_companion.daemon.session import EVENTS, DaemonSession, Treatment
+from qwen_companion.daemon.session import DaemonSession
 from qwen_companion.daemon.stream import Connected, Disconnected, Ended, ReplayDone, Resync, StreamItem
 
 CUT = Disconnected("cut", 0.5)
@@ -199,7 +200,7 @@ def test_a_prompt_taken_while_another_turn_runs_unseen_waits_for_it() -> None:
 
 def test_cancel_keeps_queue() -> None:
     seen = Seen().go(echo(P1), queued(P2))
-    seen.session.cancelling()
+    seen.session.cancelling(True)
     assert seen.state == "cancelling"
     seen.take(event("prompt_cancelled", P1), complete(P1, "cancelled"))
     assert [item.turn for item in seen.info.queue] == [turn(P2)]
@@ -221,8 +222,8 @@ def test_idle_cancel_ignored() -> None:
 
 def test_a_cancel_that_could_not_be_asked_for_shows_no_more() -> None:
     seen = Seen().go(echo(P1))
-    seen.session.cancelling()
-    seen.session.not_cancelling()
+    seen.session.cancelling(True)
+    seen.session.cancelling(False)
     assert seen.state == "busy"
 
 
@@ -558,7 +559,7 @@ def test_an_answer_that_came_too_late_closes_it() -> None:
 
 def test_cancel_with_pending_permission() -> None:
     seen = Seen().go(echo(P1), tool_call(), permission())
-    seen.session.cancelling()
+    seen.session.cancelling(True)
     seen.take(event("prompt_cancelled", P1), resolved(option=None, voter=None))
     assert (seen.permissions[-1].state, seen.permissions[-1].by) == ("closed", "nobody")
     assert seen.state == "cancelling"
@@ -924,7 +925,7 @@ def test_model_mode_title_and_usage_follow_the_daemon() -> None:
         "models": {"currentModelId": "a(openai)", "availableModels": [{"modelId": "b(openai)", "name": "Bee"}]},
         "modes": {"currentModeId": "default", "availableModes": []},
     }
-    seen.session.choices(models.ContextState.model_validate(state))
+    seen.session.facts.choose(models.ContextState.model_validate(state))
     seen.go(event("session_snapshot", None, None, currentModelId="a(openai)", currentApprovalMode="auto"))
     assert (seen.info.model, seen.info.mode) == ("a(openai)", "auto")
     seen.take(
@@ -940,8 +941,8 @@ def test_model_mode_title_and_usage_follow_the_daemon() -> None:
         event("session_metadata_updated", None, None, displayName="Another"),
     )
     assert (seen.info.mode, seen.info.title) == ("default", "Another")
-    assert seen.session.model_id(local_id("model", "b(openai)")) == "b(openai)"
-    assert seen.session.model_id("nonsense") is None
+    assert seen.session.facts.model_id(local_id("model", "b(openai)")) == "b(openai)"
+    assert seen.session.facts.model_id("nonsense") is None
 
 
 def test_without_a_title_it_is_called_by_what_was_asked_first() -> None:

@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The events of a session, and their effects on its turns, transcript, permissions and connection."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import Enum
+from typing import Any
+
+from qwen_companion.daemon import models
+from qwen_companion.daemon.ids import local_id
+from qwen_companion.daemon.interrupted_turns import DONE, Output
+from qwen_companion.daemon.messages import SlashCommand, SlashCommands
+from qwen_companion.daemon.permissions import ME, NOBODY, OTHER, Permissions
+from qwen_companion.daemon.sanitize import clean, line
+from qwen_companion.daemon.session_state import Connection, SessionFacts
+from qwen_companion.daemon.tools import without_texts
+from qwen_companion.daemon.transcript import Transcript, time_of
+from qwen_companion.daemon.turns import Turns
+
+_log = logging.getLogger(__name__)
+
+_QUESTION = "user_question"
+_OUTCOMES = {"end_turn": DONE, "cancelled": "cancelled"}
+_SHUTDOWN = "daemon_shutdown"
+_KIND = re.compile(r"[\w./-]{1,80}")
+_SHORT_TEXT = 2000
+
+
+class Treatment(Enum):
+    """The treatment of an event without a handler."""
+
+    QUIET = "it says nothing to a chat"
+    UNSUPPORTED = "it ought to be shown and cannot be: the user is told its name"
+
+
+class SessionEvents:
+    """The state that the events of one session build, from one load to the next."""
+
+    def __init__(
+        self,
+        session: str,
+        turns: Turns,
+        facts: SessionFacts,
+        connection: Connection,
+        is_me: Callable[[str], bool],
+    ) -> None:
+        """Begin with no event.
+
+        :param session: the session, as Emacs calls it
+        :param is_me: whether the client with an id is this one
+        """
+        self._session = session
+        self._turns = turns
+        self._facts = facts
+        self._connection = connection
+        self._is_me = is_me
+        self.transcript = Transcript(turns, self._author)
+        self.permissions = Permissions(session)
+        self._logged: set[str] = set()
+
+    def take(self, envelope: models.Envelope) -> Iterator[Output]:
+        """Take the event in `envelope`; return what Emacs is told."""
+        payload = envelope.payload
+        if isinstance(payload, models.Unknown):
+            yield from self._unknown(payload.kind, envelope)
+            return
+        treatment = EVENTS[payload.KIND]
+        if not isinstance(treatment, Treatment):
+            yield from treatment(self, envelope, payload)
+        elif treatment is Treatment.UNSUPPORTED:
+            yield from self.transcript.unsupported(payload.KIND, envelope)
+
+    def _unknown(self, kind: str, envelope: models.Envelope) -> Iterator[Output]:
+        """Return the message to Emacs about an unrecognised or malformed event."""
+        name = kind.rpartition("/")[2]
+        treatment = EVENTS.get(name)
+        if treatment is None:
+            if kind not in self._logged:
+                self._logged.add(kind)
+                _log.info("unknown event: %s", kind if _KIND.fullmatch(kind) else "(with an odd name)")
+        elif treatment is not Treatment.QUIET:
+            # Of an event that is usually shown, something is missing now.
+            yield from self.transcript.unsupported(name, envelope)
+
+    def _author(self, client_id: str | None) -> str | None:
+        if client_id is None:
+            return None
+        return ME if self._is_me(client_id) else OTHER
+
+    def _transcribe(self, envelope: models.Envelope, payload: models.Payload) -> Iterator[Output]:
+        yield from self.transcript.take(envelope, payload)
+
+    def _fact(self, _envelope: models.Envelope, payload: models.Payload) -> Iterator[Output]:
+        self._facts.take(payload)
+        return iter(())
+
+    def _commands(self, _envelope: models.Envelope, payload: models.AvailableCommandsUpdate) -> Iterator[Output]:
+        yield slash_commands(self._session, payload.available_commands)
+
+    def _injected(self, envelope: models.Envelope, payload: models.MidTurnMessageInjected) -> Iterator[Output]:
+        for message_id in payload.message_ids:
+            # It waited like a prompt, and becomes none.
+            self._turns.dequeue(message_id)
+        yield from self.transcript.take(envelope, payload)
+
+    # --- Turns
+
+    def _queue(self, envelope: models.Envelope, payload: models.Payload) -> Iterator[Output]:
+        match payload:
+            case models.PendingPromptAdded():
+                self._turns.enqueue(payload.prompt_id, payload.text, self._author(envelope.originator_client_id))
+            case models.PendingPromptStarted():
+                self._turns.begin(payload.prompt_id)
+            case models.PendingPromptCompleted():
+                self._turns.dequeue(payload.prompt_id, removed=payload.state == "removed")
+            case models.PromptCancelled():
+                self._turns.cancelled(envelope.prompt_id, payload.reason)
+            case _:
+                pass
+        return iter(())
+
+    def _completed(self, envelope: models.Envelope, payload: models.TurnComplete) -> Iterator[Output]:
+        reason = payload.stop_reason or "end_turn"
+        outcome = _OUTCOMES.get(reason, "other")
+        yield from self._turn_over(envelope, payload.prompt_id, outcome, line(reason) if outcome == "other" else None)
+
+    def _failed(self, envelope: models.Envelope, payload: models.TurnError) -> Iterator[Output]:
+        text = clean(payload.message)[:_SHORT_TEXT] or "The turn has failed."
+        yield from self._turn_over(envelope, payload.prompt_id, "failed", text)
+
+    def _turn_over(
+        self, envelope: models.Envelope, prompt_id: str | None, outcome: str, text: str | None
+    ) -> Iterator[Output]:
+        prompt_id = prompt_id or envelope.prompt_id
+        if prompt_id is None:
+            return
+        if self._turns.ends_running(prompt_id):
+            yield from self.transcript.flush()
+        if outcome == "failed":
+            yield from self.transcript.give_up(local_id("turn", prompt_id))
+        yield self._turns.end(prompt_id, time_of(envelope), outcome, text)
+
+    def _closed(self, _envelope: models.Envelope, _payload: models.SessionClosed) -> Iterator[Output]:
+        yield from self.finish("closed", "The session has been closed.")
+
+    def _died(self, _envelope: models.Envelope, payload: models.SessionDied) -> Iterator[Output]:
+        if payload.reason == _SHUTDOWN:
+            # The stream goes on as soon as a daemon is there, and the session is loaded then.
+            text = "The daemon has shut down."
+            self._connection.lose(text)
+            yield from self._break_off(text)
+        else:
+            yield from self.finish("dead", "The agent of the session has ended.")
+
+    def finish(self, state: str, text: str) -> list[Output]:
+        """End the session in `state`, because of `text`; return what Emacs is told."""
+        outputs = self._break_off(text)
+        self._connection.finish(state, text)
+        return outputs
+
+    def _break_off(self, text: str) -> list[Output]:
+        """End the running turn as unfinished; nobody waits for an answer any more."""
+        outputs: list[Output] = list(self.transcript.flush())
+        for request_id in self.permissions.unanswered:
+            outputs += self.permissions.close(request_id)
+        return [*outputs, *self._turns.break_off(text)]
+
+    # --- Permissions
+
+    def _permission(self, envelope: models.Envelope, payload: models.PermissionRequest) -> Iterator[Output]:
+        if self.permissions.knows(payload.request_id):
+            return
+        fields, said = without_texts(payload.tool_call)
+        yield from self.transcript.unsupported_content(envelope, fields)
+        tool = self.transcript.tools.describe(fields, self._turns.of(envelope), time_of(envelope))
+        change = tool.change()
+        yield change
+        meta = fields.meta
+        questions = meta.qwen_questions if meta is not None and meta.qwen_interaction_kind == _QUESTION else ()
+        self.permissions.ask(payload.request_id, payload.options, questions, change, tool.news(said))
+        # Whether it is still open is not known before the replay is over.
+        if not self._turns.replaying:
+            yield from self.permissions.show()
+
+    def interaction(self, item: models.PendingInteraction) -> Iterator[Output]:
+        """Take a permission as the status tells it, which does not say which tool call it is about."""
+        action = item.action or models.PendingAction()
+        fields = models.ToolFields(
+            tool_call_id=item.request_id,
+            title=item.title or action.title,
+            kind=action.type,
+            raw_input=action.input,
+            content=action.content,
+            locations=action.locations,
+            _meta=None,
+        )
+        fields, said = without_texts(fields)
+        tool = self.transcript.tools.describe(fields, self._turns.current, None)
+        change = tool.change()
+        yield change
+        self.permissions.ask(item.request_id, item.options, item.questions, change, tool.news(said))
+
+    def _resolved(self, envelope: models.Envelope, payload: models.PermissionResolved) -> Iterator[Output]:
+        by = self._author(payload.voter_client_id)
+        if by is None and payload.outcome.outcome == "cancelled":
+            by = NOBODY
+        yield from self._answered(envelope, payload.request_id, by, payload.outcome.option_id)
+
+    def _already_resolved(
+        self, envelope: models.Envelope, payload: models.PermissionAlreadyResolved
+    ) -> Iterator[Output]:
+        yield from self._answered(envelope, payload.request_id, OTHER, payload.outcome.option_id)
+
+    def _answered(
+        self, envelope: models.Envelope, request_id: str, by: str | None, option_id: str | None
+    ) -> Iterator[Output]:
+        name = self.permissions.allowed(request_id, option_id)
+        tool = None if name is None else self.transcript.tools.get(name)
+        if tool is not None and tool.allowed(time_of(envelope)):
+            yield tool.change()
+        yield from self.permissions.close(request_id, by, option_id)
+
+
+_ABOUT_THE_WORKSPACE = (
+    "agent_changed",
+    "artifact_changed",
+    "auth_device_flow_authorized",
+    "auth_device_flow_cancelled",
+    "auth_device_flow_failed",
+    "auth_device_flow_started",
+    "auth_device_flow_throttled",
+    "channel_delivery_result",
+    "extensions_changed",
+    "git_branch_changed",
+    "git_status_changed",
+    "github_setup_completed",
+    "language_changed",
+    "mcp_budget_warning",
+    "mcp_child_refused_batch",
+    "mcp_server_added",
+    "mcp_server_changed",
+    "mcp_server_removed",
+    "mcp_server_restart_refused",
+    "mcp_server_restarted",
+    "memory_changed",
+    "settings_reloaded",
+    "source_changed",
+    "tool_toggled",
+    "trust_change_requested",
+    "workspace_initialized",
+)
+"""Events that every session gets of what is around it, as 0.24.4 lists them; none has been said in a conversation."""
+
+_Handler = Callable[[SessionEvents, models.Envelope, Any], Iterator[Output]]
+
+# The private methods are the table's alone.
+# pyright: reportPrivateUsage=false
+EVENTS: Mapping[str, _Handler | Treatment] = {
+    "user_message_chunk": SessionEvents._transcribe,
+    "agent_message_chunk": SessionEvents._transcribe,
+    "agent_thought_chunk": SessionEvents._transcribe,
+    "tool_call": SessionEvents._transcribe,
+    "tool_call_update": SessionEvents._transcribe,
+    "plan": SessionEvents._transcribe,
+    "model_switch_failed": SessionEvents._transcribe,
+    "settings_changed": SessionEvents._transcribe,
+    "followup_suggestion": SessionEvents._transcribe,
+    "history_truncated": SessionEvents._transcribe,
+    "session_rewound": SessionEvents._transcribe,
+    "mid_turn_message_injected": SessionEvents._injected,
+    "usage_update": SessionEvents._fact,
+    "current_mode_update": SessionEvents._fact,
+    "session_info_update": SessionEvents._fact,
+    "model_switched": SessionEvents._fact,
+    "approval_mode_changed": SessionEvents._fact,
+    "session_metadata_updated": SessionEvents._fact,
+    "session_snapshot": SessionEvents._fact,
+    "available_commands_update": SessionEvents._commands,
+    "permission_request": SessionEvents._permission,
+    "permission_resolved": SessionEvents._resolved,
+    "permission_already_resolved": SessionEvents._already_resolved,
+    "turn_complete": SessionEvents._completed,
+    "turn_error": SessionEvents._failed,
+    "prompt_cancelled": SessionEvents._queue,
+    "pending_prompt_added": SessionEvents._queue,
+    "pending_prompt_started": SessionEvents._queue,
+    "pending_prompt_completed": SessionEvents._queue,
+    "session_closed": SessionEvents._closed,
+    "session_died": SessionEvents._died,
+    # Its words came as chunks before it.
+    "background_notification_turn_complete": Treatment.QUIET,
+    # About the stream, which deals with them.
+    "replay_complete": Treatment.QUIET,
+    "state_resync_required": Treatment.QUIET,
+    "slow_client_warning": Treatment.QUIET,
+    "client_evicted": Treatment.QUIET,
+    "stream_error": Treatment.QUIET,
+    # A command that another client ran in the session, with its output, for the model to read.
+    "user_shell_command": Treatment.UNSUPPORTED,
+    # That was named with the command.
+    "shell_output": Treatment.QUIET,
+    "user_shell_result": Treatment.QUIET,
+    "session_cwd_changed": Treatment.UNSUPPORTED,
+    # Never seen on the wire, only in the daemon's code.
+    "session_branched": Treatment.UNSUPPORTED,
+    "session_recording_degraded": Treatment.UNSUPPORTED,
+    "permission_forbidden": Treatment.UNSUPPORTED,
+    "permission_partial_vote": Treatment.UNSUPPORTED,
+    **dict.fromkeys(_ABOUT_THE_WORKSPACE, Treatment.QUIET),
+}
+"""The handler of each kind of event (spec A4, A5); a kind that is not here is logged by its name, and that is all.
+
+An event with a handler that comes in a shape the handler cannot read is unsupported, too.
+"""
+
+
+def slash_commands(session: str, commands: Iterable[models.Command]) -> SlashCommands:
+    """Return those of `commands` that work here as they are told."""
+    return SlashCommands(
+        session,
+        tuple(
+            SlashCommand(line(item.name), line(item.description), line(item.input.hint) if item.input else "")
+            for item in commands
+            if item.works_here
+        ),
+    )

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Facts about a session and the state of its connection, kept over all loads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from qwen_companion.daemon import models
+from qwen_companion.daemon.ids import local_id
+from qwen_companion.daemon.sanitize import line
+
+_ANSWERED = ("title", "clients", "model", "model_names", "mode")
+"""Facts that answers to our questions tell, beside events."""
+
+
+@dataclass
+class SessionFacts:
+    """The name, model, mode and clients of a session.
+
+    `model` is the daemon's id; `window` are the tokens used of the context window, and its size.
+    """
+
+    title: str | None = None
+    clients: int | None = None
+    model: str | None = None
+    model_names: Mapping[str, str] = field(default_factory=dict[str, str])
+    mode: str | None = None
+    window: tuple[int, int] | None = None
+
+    @property
+    def model_name(self) -> str | None:
+        """The name of the model in use, as the user is shown it."""
+        return None if self.model is None else self.model_names.get(self.model, line(self.model))
+
+    def model_id(self, identifier: str) -> str | None:
+        """Return the daemon's id of the model that Emacs calls `identifier`."""
+        return next((name for name in self.model_names if local_id("model", name) == identifier), None)
+
+    def rename(self, title: str | None) -> None:
+        """Use `title`, the daemon's name for the session, if it has one."""
+        self.title = line(title) if title else self.title
+
+    def choose(self, state: models.ContextState) -> None:
+        """Take the available models and modes, and which are in use."""
+        self.model_names = {item.model_id: line(item.name or item.model_id) for item in state.models.available_models}
+        self.model = state.models.current_model_id or self.model
+        self.mode = state.modes.current_mode_id or self.mode
+
+    def take(self, payload: models.Payload) -> None:
+        """Take the facts in the `payload` of an event."""
+        match payload:
+            case models.UsageUpdate():
+                self.window = payload.used, payload.size
+            case models.CurrentModeUpdate():
+                self.mode = line(payload.current_mode_id)
+            case models.ApprovalModeChanged():
+                self.mode = line(payload.next)
+            case models.SessionInfoUpdate():
+                self.rename(payload.title)
+            case models.SessionMetadataUpdated():
+                self.rename(payload.display_name)
+            case models.ModelSwitched():
+                self.model = payload.model_id
+            case models.SessionSnapshot():
+                self.model = payload.current_model_id or self.model
+                self.mode = line(payload.current_approval_mode) if payload.current_approval_mode else self.mode
+            case _:
+                pass
+
+    def catch_up(self, before: SessionFacts, now: SessionFacts) -> None:
+        """Take the answers by which `now` differs from `before`."""
+        for name in _ANSWERED:
+            if getattr(now, name) != getattr(before, name):
+                setattr(self, name, getattr(now, name))
+
+
+@dataclass
+class Connection:
+    """Whether a session's events arrive.
+
+    `end` are the state and text of a session that gets no more events before it is loaded again; `why` is the reason
+    of a lost connection.
+    """
+
+    connected: bool = False
+    loading: bool = True
+    why: str | None = None
+    end: tuple[str, str] | None = None
+
+    @property
+    def trouble(self) -> tuple[str, str | None] | None:
+        """The state that Emacs is told, and its text, where events do not arrive; else None."""
+        if self.end is not None:
+            return self.end
+        if self.loading:
+            return "loading", None
+        return None if self.connected else ("disconnected", self.why)
+
+    def lose(self, why: str) -> None:
+        """Note that the connection is lost, because of `why`."""
+        self.connected, self.why = False, why
+
+    def reload(self) -> None:
+        """Note that a load has been asked for."""
+        self.connected, self.loading, self.end = False, True, None
+
+    def loaded(self) -> None:
+        """Note that the session lives, even if its history has an end in it."""
+        self.loading, self.end, self.why = False, None, None
+
+    def finish(self, state: str, text: str) -> None:
+        """Note that no more events come, and that Emacs is told `state` with `text`."""
+        self.connected = self.loading = False
+        self.end = state, text

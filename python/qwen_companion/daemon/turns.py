@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The turns of a session: which one runs, which wait in the queue, which are over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from qwen_companion.daemon import models
+from qwen_companion.daemon.ids import local_id
+from qwen_companion.daemon.messages import EndChange, Queued
+from qwen_companion.daemon.sanitize import clean, line
+
+UNKNOWN_PROMPT = ""
+"""The running prompt where the daemon only says that one runs."""
+
+_FORWARD_FAILED = "forward_failed"
+_SHORT_TEXT = 2000
+
+
+class Turns:
+    """The turns since the session was loaded; built anew by each load."""
+
+    def __init__(self, session_id: str, ended: Iterable[str] = ()) -> None:
+        """`session_id` and the prompts of the turns that have `ended` are the daemon's."""
+        self._session_id = session_id
+        self.replaying = True
+        """Whether the events are those of a history."""
+        self.running: str | None = None
+        """The daemon's id of the prompt of the running turn, `UNKNOWN_PROMPT`, or None."""
+        self._cancelling: str | None = None
+        self._queue: dict[str, Queued] = {}
+        self._removed: dict[str, str] = {}
+        self._ended = set(ended)
+        self._past_turns = 0
+        self._past_turn: str | None = None
+
+    @property
+    def current(self) -> str | None:
+        """The running turn, as Emacs calls it."""
+        return local_id("turn", self.running) if self.running else None
+
+    @property
+    def cancelling(self) -> bool:
+        """Whether the running turn is being cancelled."""
+        return self.running is not None and self._cancelling == self.running
+
+    @cancelling.setter
+    def cancelling(self, value: bool) -> None:
+        self._cancelling = self.running if value else None
+
+    @property
+    def queue(self) -> tuple[Queued, ...]:
+        """The prompts that wait for the running turn to end."""
+        return tuple(self._queue.values())
+
+    def queued_prompt(self, turn: str) -> str | None:
+        """Return the daemon's id of the queued prompt that Emacs calls `turn`."""
+        return next((prompt for prompt, item in self._queue.items() if item.turn == turn), None)
+
+    def of(self, envelope: models.Envelope) -> str | None:
+        """Return the turn of the event in `envelope`, as Emacs calls it."""
+        return self._past_turn if envelope.prompt_id is None else local_id("turn", envelope.prompt_id)
+
+    def accept(self, prompt_id: str) -> str:
+        """Note that the daemon has taken our prompt, and return its turn.  Its echo may have come before."""
+        known = prompt_id in self._ended or prompt_id in self._queue
+        if not known and self.running is None:
+            self.running = prompt_id
+        return local_id("turn", prompt_id)
+
+    def begin(self, prompt_id: str) -> None:
+        """Note that the turn of `prompt_id` has begun, unless it is over already."""
+        self._queue.pop(prompt_id, None)
+        self._past_turn = None
+        if prompt_id not in self._ended:
+            self.running = prompt_id
+
+    def begin_past(self, known: str | None) -> None:
+        """Note that a turn of a history from the disk begins; its prompt is `known` to have that id, or None."""
+        self._past_turns += 1
+        self._past_turn = local_id("turn", known or f"{self._session_id} {self._past_turns}")
+
+    def enqueue(self, prompt_id: str, text: str, by: str | None) -> None:
+        """Note that the prompt `text` waits in the queue."""
+        self._queue[prompt_id] = Queued(local_id("turn", prompt_id), clean(text)[:_SHORT_TEXT], by)
+        # The answer to our POST may have come first, when nothing else was known to run.
+        if self.running == prompt_id:
+            self.running = UNKNOWN_PROMPT
+
+    def dequeue(self, prompt_id: str, *, removed: bool = False) -> None:
+        """Note that a prompt waits no longer; `removed` by a user, the end of its turn is still to come."""
+        queued = self._queue.pop(prompt_id, None)
+        if removed:
+            self._removed[prompt_id] = "" if queued is None else queued.text
+
+    def cancelled(self, prompt_id: str | None, reason: str | None) -> None:
+        """Note that somebody has asked to cancel the turn of `prompt_id`."""
+        # Without a prompt it is about nothing: somebody cancelled while nothing ran.
+        if prompt_id is not None and prompt_id == self.running and reason != _FORWARD_FAILED:
+            self.cancelling = True
+
+    def ends_running(self, prompt_id: str) -> bool:
+        """Return whether the end of the turn of `prompt_id` is that of the running turn."""
+        # A prompt that never left the queue ends in the middle of the turn of another.
+        queued = prompt_id in self._queue or prompt_id in self._removed
+        return not queued and self.running in (prompt_id, UNKNOWN_PROMPT)
+
+    def end(self, prompt_id: str, time: int | None, outcome: str, text: str | None) -> EndChange:
+        """Return the end of the turn of `prompt_id`, with `outcome`."""
+        if self.ends_running(prompt_id):
+            self.running = self._cancelling = None
+        waited = self._queue.pop(prompt_id, None)
+        if outcome == "cancelled" and (waited is not None or prompt_id in self._removed):
+            outcome, text = "removed", line(self._removed.get(prompt_id, "") if waited is None else waited.text) or None
+        self._ended.add(prompt_id)
+        return EndChange(local_id("turn", prompt_id), time, outcome=outcome, text=text)
+
+    def break_off(self, text: str) -> list[EndChange]:
+        """Return the end of the running turn, if one runs, as failed because of `text`; no prompt waits any more."""
+        self._queue.clear()
+        ends: list[EndChange] = []
+        if self.running:
+            ends.append(self.end(self.running, None, "failed", text))
+        self.running = self._cancelling = None
+        return ends
