@@ -5,39 +5,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from anyio import to_thread
 
-from qwen_companion.discovery.editor_pids import ancestors
-from qwen_companion.discovery.files import Discovery, Publication
-from qwen_companion.domain import SessionState, Settings, Snapshot
+from qwen_companion.daemon_front import DaemonFront
+from qwen_companion.discovery.files import Discovery
+from qwen_companion.domain import KnownProposal, SessionState, Settings, Snapshot
 from qwen_companion.doors.doors import Doors
 from qwen_companion.doors.hook_settings import PATH as HOOK_PATH
 from qwen_companion.doors.hook_settings import door_secret
-from qwen_companion.doors.layer import Installed
-from qwen_companion.doors.prompt_files import append_prompt
-from qwen_companion.doors.recorded_sessions import recorded_sessions
 from qwen_companion.emacs.bridge import Bridge
 from qwen_companion.emacs.journal_front import JournalFront
 from qwen_companion.emacs.liveness import process_end, watch_input
 from qwen_companion.emacs.messages import (
     Compare,
-    Compared,
     ContextSent,
     DaemonCall,
     Delivered,
     EditBegins,
     ExclusionList,
-    FileList,
     FileVisited,
     Hello,
     HookAnswers,
@@ -45,18 +39,14 @@ from qwen_companion.emacs.messages import (
     JournalCall,
     ListRecorded,
     Merge,
-    Merged,
     Notice,
     Prompt,
     ProposalClose,
     ProposalOpen,
     ProposalOrphan,
-    Published,
-    RecordedSessions,
     ReviewOutcome,
     Roots,
     Serving,
-    SessionChanges,
     Stop,
     ToolAnswer,
     ToolCall,
@@ -64,14 +54,15 @@ from qwen_companion.emacs.messages import (
     ToolsOffered,
     Watch,
 )
+from qwen_companion.emacs.request_queue import RequestQueue
+from qwen_companion.emacs.session_reports import SessionReports
 from qwen_companion.emacs.spool import Spool
-from qwen_companion.errors import EmacsRefusedError, EmacsUnavailableError, MessageError, PromptError
 from qwen_companion.ide.context_distributor import ContextDistributor
 from qwen_companion.ide.peers import ends_lines, find_caller, keeps_edits
 from qwen_companion.ide.proposals import HOOK_PREFIX, Decision, Proposal, Proposals
 from qwen_companion.ide.sessions import Sessions
 from qwen_companion.ide.tools import DiffTools
-from qwen_companion.processes import ended, start_of
+from qwen_companion.publisher import Publisher
 from qwen_companion.tools.calls import Called, EmacsAnswer, Tools
 from qwen_companion.tools.diagnostics import EDIT_S, Diagnostics
 from qwen_companion.tools.server import ToolServer
@@ -79,24 +70,10 @@ from qwen_companion.tools.settings import PATH as TOOL_PATH
 from qwen_companion.tools.settings import tool_secret, tool_settings
 
 if TYPE_CHECKING:
-    from qwen_companion.daemon.dispatcher import CallDispatcher
     from qwen_companion.ide.server import Door, McpServer
     from qwen_companion.wire_log import WireLog
 
 _log = logging.getLogger(__name__)
-
-RENEW_S = 300.0
-"""How often the discovery files and the settings layer are looked after, in seconds."""
-
-ANCESTORS_S = 5.0
-"""Shortest time between two checks of the processes above Emacs, in seconds."""
-
-WATCHED_ANCESTORS_S = 60.0
-"""Longest time between two checks, in seconds: the system does not report that one of them executes a program."""
-
-FEW_SESSIONS = 10
-SESSIONS_S = 0.05
-"""Of more than a few sessions, changes are gathered for so many seconds; the first is told at once."""
 
 STOP_S = 0.8
 """How long the servers may take to stop, in seconds."""
@@ -172,85 +149,98 @@ class Companion:
         self._spool = Spool(hello.spool)
         self._wire_log = _wire_log(hello, token, self._spool.directory)
         self._bridge = Bridge(epc_listener, hello.secret, self._spool, self._wire_log)
-        self._discovery = Discovery(hello.emacs_pid, self._port, token, os.environ)
-        self._distributor = ContextDistributor(
-            os.environ,
-            deliver=self._deliver_context,
-            report_context=lambda session, roots, sent, text: self._bridge.tell(
-                ContextSent(session, roots, sent, text)
-            ),
-            report_exclusions=lambda exclusions: self._bridge.tell(ExclusionList(exclusions)),
-            warn=lambda text: self._bridge.tell(Notice("warning", text)),
-        )
+        self._find_caller = partial(find_caller, emacs_pid=hello.emacs_pid)
+        self._distributor = self._make_distributor()
         self._sessions = Sessions(
             [item.session for item in hello.sessions],
             changed=self._session_changed,
             gone=self._session_gone,
             went_out=self._went_out,
             told=self._distributor.sent,
-            find_caller=lambda connection: find_caller(connection, hello.emacs_pid),
+            find_caller=self._find_caller,
         )
         editor = _Editor(self._bridge, self._sessions)
-        proposals = [item for item in hello.proposals if not item.id.startswith(HOOK_PREFIX)]
         self._diff_tools = DiffTools(
-            Proposals(proposals),
+            Proposals(_without_hooks(hello.proposals)),
             editor,
             self._sessions,
             roots_of=self._distributor.review_roots,
         )
-        for state in self._sessions.states():
-            self._distributor.set_session(state)
-        # A proposal of a session nobody remembers can end in no other way.
-        for session in {item.session for item in proposals} - {item.session.id for item in hello.sessions}:
-            self._diff_tools.session_gone(session)
-        # The request of a hook has ended with the process that held it.
-        for item in hello.proposals:
-            if item not in proposals:
-                self._bridge.tell(ProposalOrphan(item.id))
+        self._take_over()
         self._tools = Tools(editor, self._distributor.access, self._tell_call)
         self._diagnostics = Diagnostics(self._tools, lambda path: self._bridge.call(EditBegins(path), EDIT_S))
-        self._tool_server = ToolServer(
-            self._tools, find_caller=lambda connection: find_caller(connection, hello.emacs_pid)
-        )
+        self._tool_server = ToolServer(self._tools, self._find_caller)
         self._journal = JournalFront(os.environ, self._bridge.tell)
-        self._doors = Doors(
+        self._doors = self._make_doors(editor)
+        self._publisher = Publisher(
+            hello.emacs_pid,
             self._port,
             token,
-            self._spool.directory,
-            os.environ,
-            editor,
-            find_caller=lambda connection: find_caller(connection, hello.emacs_pid),
-            known=hello.sessions,
-            sessions=self._sessions.states,
-            changed=self._hooks_reported,
-            report_answers=lambda session, answers: self._bridge.tell(HookAnswers(session, answers)),
-            warn=lambda text: self._bridge.tell(Notice("warning", text)),
-            records=self._journal.records,
-            listeners=[self._diagnostics, self._journal],
-            additions=[self._tool_settings],
+            Discovery(hello.emacs_pid, self._port, token, os.environ),
+            self._doors,
+            self._bridge.tell,
         )
-        self._told_sessions: dict[str, SessionState | None] = {item.session.id: None for item in hello.sessions}
-        self._untold_sessions = dict.fromkeys(self._told_sessions)
-        self._gathering: asyncio.TimerHandle | None = None
-        self._roots: Roots | None = None
-        self._roots_changed = anyio.Event()
-        self._files: tuple[str, ...] = ()
-        self._files_lock = anyio.Lock()
-        """Held from a change of the discovery files until Emacs is told, so that the newest are told last."""
-        # The first look always follows: one may have ended since the files were written.
-        self._ancestors: tuple[int, ...] | None = None
-        self._requests, self._requests_left = anyio.create_memory_object_stream[Compare | Merge](math.inf)
-        self._terminal_calls, self._terminal_calls_left = anyio.create_memory_object_stream[Prompt | ListRecorded](
-            math.inf
+        self._reports = SessionReports(
+            [item.session.id for item in hello.sessions],
+            self._reported_state,
+            self._journal.set_sessions,
+            self._bridge.tell,
+        )
+        self._requests = RequestQueue(self._bridge, self._spool.directory)
+        self._daemon = DaemonFront(
+            self._bridge, self._spool, self._journal.take_chat, self._doors.install_for_daemon, STOP_S
         )
         self._server: McpServer | None = None
         self._text_limit: int | None = None
         self._services = anyio.create_task_group()
-        self._daemon: anyio.CancelScope | None = None
-        self._daemon_calls, self._daemon_calls_left = anyio.create_memory_object_stream[DaemonCall](math.inf)
         self._ended = anyio.Event()
         self._emacs_is_gone = False
         self._for_good = False
+
+    def _make_distributor(self) -> ContextDistributor:
+        return ContextDistributor(
+            os.environ,
+            deliver=self._deliver_context,
+            report_context=lambda session, roots, sent, text: self._bridge.tell(
+                ContextSent(session, roots, sent, text)
+            ),
+            report_exclusions=lambda exclusions: self._bridge.tell(ExclusionList(exclusions)),
+            warn=self._warn,
+        )
+
+    def _make_doors(self, editor: _Editor) -> Doors:
+        return Doors(
+            self._port,
+            self._token,
+            self._spool.directory,
+            os.environ,
+            editor,
+            find_caller=self._find_caller,
+            known=self._hello.sessions,
+            sessions=self._sessions.states,
+            changed=self._hooks_reported,
+            report_answers=lambda session, answers: self._bridge.tell(HookAnswers(session, answers)),
+            warn=self._warn,
+            records=self._journal.records,
+            listeners=[self._diagnostics, self._journal],
+            additions=[self._tool_settings],
+        )
+
+    def _take_over(self) -> None:
+        """Take over the sessions and proposals of an earlier process."""
+        for state in self._sessions.states():
+            self._distributor.set_session(state)
+        known = {item.session.id for item in self._hello.sessions}
+        # A proposal of a session nobody remembers can end in no other way.
+        for session in {item.session for item in _without_hooks(self._hello.proposals)} - known:
+            self._diff_tools.session_gone(session)
+        # The request of a hook has ended with the process that held it.
+        for item in self._hello.proposals:
+            if item.id.startswith(HOOK_PREFIX):
+                self._bridge.tell(ProposalOrphan(item.id))
+
+    def _warn(self, text: str) -> None:
+        self._bridge.tell(Notice("warning", text))
 
     async def run(self, input_descriptor: int) -> None:
         """Serve until told to stop or until `input_descriptor` ends, which means that Emacs is gone.
@@ -262,15 +252,10 @@ class Companion:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self._ended.set)
         watch_input(input_descriptor, self._emacs_gone)
-        streams = (
-            *(self._requests, self._requests_left),
-            *(self._terminal_calls, self._terminal_calls_left),
-            *(self._daemon_calls, self._daemon_calls_left),
-        )
         try:
             with ExitStack() as stack:
-                for stream in streams:
-                    stack.enter_context(stream)
+                stack.callback(self._daemon.close)
+                stack.callback(self._requests.close)
                 await self._run_services()
         except BaseException as error:  # noqa: BLE001 - raised again
             # Emacs shows the last line that was printed, and a group's says nothing.
@@ -288,13 +273,9 @@ class Companion:
             try:
                 async with anyio.create_task_group() as jobs:
                     self._bridge.start(self._take, self._ended.set)
-                    jobs.start_soon(self._publish)
-                    jobs.start_soon(self._look_after_files, partial(anyio.sleep, RENEW_S), self._discovery.renew)
-                    jobs.start_soon(self._look_after_files, self._wait_for_ancestors, self._discovery.follow_ancestors)
-                    jobs.start_soon(self._look_after_layer)
+                    jobs.start_soon(self._publisher.run)
                     jobs.start_soon(self._distributor.run)
-                    jobs.start_soon(self._answer_requests)
-                    jobs.start_soon(self._serve_terminals)
+                    jobs.start_soon(self._requests.run)
                     jobs.start_soon(self._journal.run)
                     jobs.start_soon(self._watch_emacs)
                     jobs.start_soon(self._doors.run)
@@ -308,10 +289,8 @@ class Companion:
     async def _stop_services(self) -> None:
         """Remove the discovery files and let the services end by themselves for up to `STOP_S`."""
         with anyio.move_on_after(REMOVE_S):
-            await to_thread.run_sync(self._doors.remove, abandon_on_cancel=True)
-            await to_thread.run_sync(self._discovery.remove, abandon_on_cancel=True)
-        if self._daemon is not None:
-            self._daemon.cancel()
+            await self._publisher.remove()
+        self._daemon.stop()
         if self._server is None:
             self._services.cancel_scope.cancel()
         else:
@@ -330,8 +309,7 @@ class Companion:
     def _take(self, message: Incoming) -> None:
         """Handle a call by Emacs; called in their order."""
         if isinstance(message, Roots):
-            self._roots = message
-            self._roots_changed.set()
+            self._publisher.set_roots(message)
             self._distributor.set_roots(message.roots)
             self._journal.set_roots(message.roots)
         elif isinstance(message, Settings):
@@ -352,18 +330,16 @@ class Companion:
 
     def _take_request(self, message: Incoming) -> None:
         """A call by Emacs that one part of the backend answers, or that is the answer to one."""
-        if isinstance(message, Compare | Merge):
-            self._requests.send_nowait(message)
+        if isinstance(message, Compare | Merge | Prompt | ListRecorded):
+            self._requests.take(message)
         elif isinstance(message, JournalCall):
             self._journal.take(message)
-        elif isinstance(message, Prompt | ListRecorded):
-            self._terminal_calls.send_nowait(message)
         elif isinstance(message, ToolsOffered):
             self._offer_tools(message)
         elif isinstance(message, ToolAnswer):
             self._tools.take(message.id, EmacsAnswer(message.items, message.more, message.hidden, message.error))
         elif isinstance(message, DaemonCall):
-            self._take_daemon_call(message)
+            self._daemon.take(message, self._services)
 
     def _tool_settings(self, _settings: Settings, port: int, _secret: str) -> dict[str, Any]:
         return tool_settings(port, tool_secret(self._token), self._tools.definitions)
@@ -373,8 +349,8 @@ class Companion:
         self._diagnostics.with_prompts = message.with_prompts
         changed = message.tools != self._tools.definitions
         self._tools.offer(message.tools)
-        if changed and self._roots is not None:
-            self._roots_changed.set()
+        if changed:
+            self._publisher.publish_again()
 
     def _tell_call(self, call: Called) -> None:
         size = len(call.text.encode("utf-8"))
@@ -382,8 +358,8 @@ class Companion:
         self._bridge.tell(message)
 
     def _take_settings(self, settings: Settings) -> None:
-        if self._doors.set_settings(settings) and self._roots is not None:
-            self._roots_changed.set()
+        if self._doors.set_settings(settings):
+            self._publisher.publish_again()
         self._sessions.offer_reviews(settings.reviews)
         self._text_limit = settings.size_limit
         if self._server is not None:
@@ -395,85 +371,17 @@ class Companion:
         holder = self._doors if outcome.id.startswith(HOOK_PREFIX) else self._diff_tools
         holder.decide(outcome.id, Decision(outcome.content))
 
-    def _take_daemon_call(self, call: DaemonCall) -> None:
-        if self._daemon is None:
-            self._daemon = anyio.CancelScope()
-            self._services.start_soon(self._serve_daemon, self._daemon)
-        self._daemon_calls.send_nowait(call)
-
-    async def _serve_daemon(self, scope: anyio.CancelScope) -> None:
-        """Carry out the calls about the daemon, until `scope` is cancelled.
-
-        Import its client now: most users never need it.
-        """
-        with scope:
-            try:
-                dispatcher_type = await to_thread.run_sync(_import_dispatcher, abandon_on_cancel=True)
-            except ImportError as error:
-                await self._refuse_daemon_calls(
-                    f"The client of qwen serve cannot be loaded ({error.name}): M-x qwen-companion-install-backend, "
-                    "and then turn qwen-companion-mode off and on."
-                )
-                return
-            dispatcher = dispatcher_type(
-                self._bridge.call,
-                self._spool,
-                os.environ,
-                self._journal.take_chat,
-                prepare=self._doors.install_for_daemon,
-            )
-            async with anyio.create_task_group() as group:
-                group.start_soon(dispatcher.run, STOP_S)
-                async for call in self._daemon_calls_left:
-                    dispatcher.take(call)
-
-    async def _refuse_daemon_calls(self, text: str) -> None:
-        """Answer each call about the daemon with `text`, until cancelled."""
-        # These need nothing that could be missing.
-        from qwen_companion.daemon.messages import DaemonState, Reply, request_of
-
-        async for call in self._daemon_calls_left:
-            # Emacs forgets the state when it asks for another daemon.
-            self._bridge.tell(DaemonState("refused", text=text))
-            with suppress(MessageError):
-                if (request := request_of(call)) is not None:
-                    self._bridge.tell(Reply(request, text, "refused"))
-
     def _session_changed(self, state: SessionState) -> None:
         self._distributor.set_session(state)
         self._doors.look_after(state.session)
-        self._tell_state(state.session.id)
+        self._reports.report([state.session.id])
 
     def _hooks_reported(self) -> None:
-        self._untold_sessions.update(dict.fromkeys(state.session.id for state in self._sessions.states()))
-        self._tell_sessions_soon()
+        self._reports.report(state.session.id for state in self._sessions.states())
 
-    def _tell_state(self, session: str) -> None:
-        self._untold_sessions[session] = None
-        self._tell_sessions_soon()
-
-    def _tell_sessions_soon(self) -> None:
-        # A CLI that connects changes four times in a moment.
-        if self._gathering is None or len(self._told_sessions) <= FEW_SESSIONS:
-            self._tell_sessions()
-
-    def _tell_sessions(self) -> None:
-        """Tell Emacs of those sessions that are not as they were told last."""
-        if self._gathering is not None:
-            self._gathering.cancel()
-            self._gathering = None
-        untold = {identifier: self._sessions.reported(identifier) for identifier in self._untold_sessions}
-        self._untold_sessions.clear()
-        states = {state.session.id: self._doors.annotated(state) for state in untold.values() if state is not None}
-        changed = {key: state for key, state in states.items() if self._told_sessions.get(key) != state}
-        gone = tuple(key for key, state in untold.items() if state is None and key in self._told_sessions)
-        self._told_sessions.update(changed)
-        for key in gone:
-            del self._told_sessions[key]
-        self._journal.set_sessions(changed.values(), gone)
-        if changed or gone:
-            self._bridge.tell(SessionChanges(tuple(changed.values()), gone))
-            self._gathering = asyncio.get_running_loop().call_later(SESSIONS_S, self._tell_sessions)
+    def _reported_state(self, session: str) -> SessionState | None:
+        state = self._sessions.reported(session)
+        return None if state is None else self._doors.annotated(state)
 
     # The sessions and those they work with know each other, so some have to be told of the others afterwards.
 
@@ -482,101 +390,11 @@ class Companion:
 
     def _session_gone(self, session: str) -> None:
         self._distributor.drop_session(session)
-        self._tell_state(session)
+        self._reports.report([session])
         self._diff_tools.session_gone(session)
 
     def _went_out(self, key: str) -> None:
         self._diff_tools.went_out(key)
-
-    async def _publish(self) -> None:
-        while True:
-            await self._roots_changed.wait()
-            self._roots_changed = anyio.Event()
-            # Set before the event: of several in a moment only the newest counts.
-            roots = cast("Roots", self._roots)
-            async with self._files_lock:
-                done, layer, files = await to_thread.run_sync(self._write_files, roots, abandon_on_cancel=True)
-                self._tell_files(files)
-            self._bridge.tell(
-                Published(
-                    roots=roots.roots,
-                    reachable=done.reachable,
-                    port=self._port,
-                    token=self._token,
-                    environment={**done.environment, **layer.environment},
-                    warnings=(*done.warnings, *layer.warnings),
-                )
-            )
-
-    def _write_files(self, roots: Roots) -> tuple[Publication, Installed, tuple[str, ...]]:
-        done = self._discovery.publish(roots.roots)
-        return done, self._doors.install(), self._discovery.paths()
-
-    async def _look_after_layer(self) -> None:
-        while True:
-            await anyio.sleep(RENEW_S)
-            current = await to_thread.run_sync(self._doors.is_current, abandon_on_cancel=True)
-            if not current and self._roots is not None:
-                self._roots_changed.set()
-
-    async def _wait_for_ancestors(self) -> None:
-        """Return when a process above Emacs has ended, or when it is time to look."""
-        # One may count as ended that is still above it.
-        await anyio.sleep(ANCESTORS_S)
-        above = await to_thread.run_sync(ancestors, self._hello.emacs_pid, abandon_on_cancel=True)
-        if above != self._ancestors:
-            # One has ended that was not waited for yet.
-            self._ancestors = above
-            return
-        with anyio.move_on_after(WATCHED_ANCESTORS_S):
-            async with anyio.create_task_group() as waits:
-
-                async def wait(pid: int) -> None:
-                    await ended(pid, start_of(pid) or "", ANCESTORS_S)
-                    waits.cancel_scope.cancel()
-
-                for pid in above:
-                    waits.start_soon(wait, pid)
-                await anyio.sleep_forever()
-
-    async def _look_after_files(self, wait: Callable[[], Awaitable[None]], task: Callable[[], tuple[str, ...]]) -> None:
-        while True:
-            await wait()
-            async with self._files_lock:
-                warnings = await to_thread.run_sync(task, abandon_on_cancel=True)
-                self._tell_files(await to_thread.run_sync(self._discovery.paths, abandon_on_cancel=True))
-            for warning in warnings:
-                self._bridge.tell(Notice("warning", warning))
-
-    def _tell_files(self, files: tuple[str, ...]) -> None:
-        if files != self._files:
-            self._files = files
-            self._bridge.tell(FileList(files))
-
-    async def _answer_requests(self) -> None:
-        """Compare and merge texts, one request after the other."""
-        async for request in self._requests_left:
-            try:
-                await self._bridge.call(await to_thread.run_sync(_answer, request, abandon_on_cancel=True))
-            except EmacsRefusedError:
-                # Perhaps there is no room for a long answer on the disk.
-                self._bridge.tell(request.failed())
-            except EmacsUnavailableError:
-                pass
-
-    async def _serve_terminals(self) -> None:
-        """Hand prompts over and list recorded conversations, one after the other."""
-        async for call in self._terminal_calls_left:
-            if isinstance(call, Prompt):
-                try:
-                    await to_thread.run_sync(
-                        append_prompt, self._spool.directory, call.file, call.text, abandon_on_cancel=True
-                    )
-                except PromptError as error:
-                    self._bridge.tell(Notice("warning", f"{error}; the prompt is in the history"))
-            else:
-                found = await to_thread.run_sync(recorded_sessions, os.environ, call.directory, abandon_on_cancel=True)
-                self._bridge.tell(RecordedSessions(call.id, found))
 
     async def _watch_emacs(self) -> None:
         await process_end(self._hello.emacs_pid)
@@ -611,6 +429,10 @@ def _wire_log(hello: Hello, token: str, directory: str) -> WireLog | None:
     return log
 
 
+def _without_hooks(proposals: Iterable[KnownProposal]) -> list[KnownProposal]:
+    return [item for item in proposals if not item.id.startswith(HOOK_PREFIX)]
+
+
 def _first_error(error: BaseException) -> BaseException:
     """Return `error`, or if it is a group, the first error in it that is not a group."""
     # Python 3.10 has no name for a group.
@@ -619,23 +441,7 @@ def _first_error(error: BaseException) -> BaseException:
     return error
 
 
-def _answer(request: Compare | Merge) -> Compared | Merged:
-    # What it takes is imported by the first request: many an Emacs never makes one.
-    try:
-        from qwen_companion.emacs.text_requests import answer
-    except ImportError:
-        _log.exception("texts can be neither compared nor merged")
-        return request.failed()
-    return answer(request)
-
-
 def _import_server() -> tuple[type[McpServer], type[Door]]:
     from qwen_companion.ide.server import Door, McpServer
 
     return McpServer, Door
-
-
-def _import_dispatcher() -> type[CallDispatcher]:
-    from qwen_companion.daemon.dispatcher import CallDispatcher
-
-    return CallDispatcher

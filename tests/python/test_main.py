@@ -155,7 +155,7 @@ def test_the_library_is_there_before_the_first_cli(home: Home) -> None:
 @pytest.mark.parametrize("seconds", [0.01, 1.0])
 def test_the_files_follow_the_processes_above_emacs(home: Home, seconds: float) -> None:
     """A terminal was closed under an Emacs: a CLI in it takes another process for its editor now."""
-    settings = f"import qwen_companion.companion as c; c.ANCESTORS_S = {seconds}; c.WATCHED_ANCESTORS_S = 3600"
+    settings = f"import qwen_companion.publisher as c; c.ANCESTORS_S = {seconds}; c.WATCHED_ANCESTORS_S = 3600"
     script = "sleep 1000 & echo $!; wait"
     with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE) as shell:
         assert shell.stdout is not None
@@ -176,7 +176,7 @@ def test_the_files_follow_the_processes_above_emacs(home: Home, seconds: float) 
 # The first to ask for the names, before there are files, goes on only when the second has been given them.
 TWO_LOOKS = """
 import sys, threading
-import qwen_companion.companion as c
+import qwen_companion.publisher as c
 from qwen_companion.discovery.files import Discovery
 c.ANCESTORS_S = 0.01
 c.WATCHED_ANCESTORS_S = 3600

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The interface of the daemon's client to Emacs: its modules are imported by the first call about the daemon."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import anyio
+from anyio import to_thread
+from anyio.abc import TaskGroup
+
+from qwen_companion.domain import ChatWork
+from qwen_companion.emacs.bridge import Bridge
+from qwen_companion.emacs.messages import DaemonCall
+from qwen_companion.emacs.spool import Spool
+from qwen_companion.errors import MessageError
+
+if TYPE_CHECKING:
+    from qwen_companion.daemon.dispatcher import CallDispatcher
+
+
+class DaemonFront:
+    """Carries out the calls about the daemon."""
+
+    def __init__(
+        self,
+        bridge: Bridge,
+        spool: Spool,
+        worked: Callable[[ChatWork], None],
+        prepare: Callable[[], Mapping[str, str]],
+        stop_s: float,
+    ) -> None:
+        """`worked` and `prepare` are those of `CallDispatcher`, which may take `stop_s` seconds to stop."""
+        self._bridge = bridge
+        self._spool = spool
+        self._worked = worked
+        self._prepare = prepare
+        self._stop_s = stop_s
+        self._scope: anyio.CancelScope | None = None
+        self._calls, self._calls_left = anyio.create_memory_object_stream[DaemonCall](math.inf)
+
+    def take(self, call: DaemonCall, services: TaskGroup) -> None:
+        """Carry out `call`; the first one begins to serve in `services`."""
+        if self._scope is None:
+            self._scope = anyio.CancelScope()
+            services.start_soon(self._serve, self._scope)
+        self._calls.send_nowait(call)
+
+    def stop(self) -> None:
+        """Leave the daemon; sessions go on."""
+        if self._scope is not None:
+            self._scope.cancel()
+
+    def close(self) -> None:
+        """Give up the calls that are left."""
+        self._calls.close()
+        self._calls_left.close()
+
+    async def _serve(self, scope: anyio.CancelScope) -> None:
+        """Carry out the calls about the daemon, until `scope` is cancelled.
+
+        Import its client now: most users never need it.
+        """
+        with scope:
+            try:
+                dispatcher_type = await to_thread.run_sync(_import_dispatcher, abandon_on_cancel=True)
+            except ImportError as error:
+                await self._refuse(
+                    f"The client of qwen serve cannot be loaded ({error.name}): M-x qwen-companion-install-backend, "
+                    "and then turn qwen-companion-mode off and on."
+                )
+                return
+            dispatcher = dispatcher_type(
+                self._bridge.call, self._spool, os.environ, self._worked, prepare=self._prepare
+            )
+            async with anyio.create_task_group() as group:
+                group.start_soon(dispatcher.run, self._stop_s)
+                async for call in self._calls_left:
+                    dispatcher.take(call)
+
+    async def _refuse(self, text: str) -> None:
+        """Answer each call about the daemon with `text`, until cancelled."""
+        # These need nothing that could be missing.
+        from qwen_companion.daemon.messages import DaemonState, Reply, request_of
+
+        async for call in self._calls_left:
+            # Emacs forgets the state when it asks for another daemon.
+            self._bridge.tell(DaemonState("refused", text=text))
+            with suppress(MessageError):
+                if (request := request_of(call)) is not None:
+                    self._bridge.tell(Reply(request, text, "refused"))
+
+
+def _import_dispatcher() -> type[CallDispatcher]:
+    from qwen_companion.daemon.dispatcher import CallDispatcher
+
+    return CallDispatcher

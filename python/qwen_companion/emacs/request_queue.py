@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Requests of Emacs that are answered in threads, one after the other: texts, prompts and recorded conversations."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+
+import anyio
+from anyio import to_thread
+
+from qwen_companion.doors.prompt_files import append_prompt
+from qwen_companion.doors.recorded_sessions import recorded_sessions
+from qwen_companion.emacs.bridge import Bridge
+from qwen_companion.emacs.messages import (
+    Compare,
+    Compared,
+    ListRecorded,
+    Merge,
+    Merged,
+    Notice,
+    Prompt,
+    RecordedSessions,
+)
+from qwen_companion.errors import EmacsRefusedError, EmacsUnavailableError, PromptError
+
+_log = logging.getLogger(__name__)
+
+
+class RequestQueue:
+    """Two queues: texts that are long take seconds, and a prompt waits for none."""
+
+    def __init__(self, bridge: Bridge, directory: str) -> None:
+        """`directory` is the spool, where prompts are handed over."""
+        self._bridge = bridge
+        self._directory = directory
+        self._texts, self._texts_left = anyio.create_memory_object_stream[Compare | Merge](math.inf)
+        self._terminals, self._terminals_left = anyio.create_memory_object_stream[Prompt | ListRecorded](math.inf)
+
+    def take(self, request: Compare | Merge | Prompt | ListRecorded) -> None:
+        """Answer `request` soon."""
+        if isinstance(request, Compare | Merge):
+            self._texts.send_nowait(request)
+        else:
+            self._terminals.send_nowait(request)
+
+    def close(self) -> None:
+        """Give up the requests that are left."""
+        for stream in (self._texts, self._texts_left, self._terminals, self._terminals_left):
+            stream.close()
+
+    async def run(self) -> None:
+        """Answer requests until cancelled."""
+        async with anyio.create_task_group() as jobs:
+            jobs.start_soon(self._answer_texts)
+            jobs.start_soon(self._serve_terminals)
+
+    async def _answer_texts(self) -> None:
+        """Compare and merge texts."""
+        async for request in self._texts_left:
+            try:
+                await self._bridge.call(await to_thread.run_sync(_answer, request, abandon_on_cancel=True))
+            except EmacsRefusedError:
+                # Perhaps there is no room for a long answer on the disk.
+                self._bridge.tell(request.failed())
+            except EmacsUnavailableError:
+                pass
+
+    async def _serve_terminals(self) -> None:
+        """Hand prompts over and list recorded conversations."""
+        async for call in self._terminals_left:
+            if isinstance(call, Prompt):
+                try:
+                    await to_thread.run_sync(
+                        append_prompt, self._directory, call.file, call.text, abandon_on_cancel=True
+                    )
+                except PromptError as error:
+                    self._bridge.tell(Notice("warning", f"{error}; the prompt is in the history"))
+            else:
+                found = await to_thread.run_sync(recorded_sessions, os.environ, call.directory, abandon_on_cancel=True)
+                self._bridge.tell(RecordedSessions(call.id, found))
+
+
+def _answer(request: Compare | Merge) -> Compared | Merged:
+    # What it takes is imported by the first request: many an Emacs never makes one.
+    try:
+        from qwen_companion.emacs.text_requests import answer
+    except ImportError:
+        _log.exception("texts can be neither compared nor merged")
+        return request.failed()
+    return answer(request)

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Reports of connected CLIs to Emacs and the journal, gathered where many change at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from qwen_companion.domain import SessionState
+from qwen_companion.emacs.messages import Notification, SessionChanges
+
+FEW_SESSIONS = 10
+SESSIONS_S = 0.05
+"""Of more than a few sessions, changes are gathered for so many seconds; the first is told at once."""
+
+
+class SessionReports:
+    """Tells which sessions have changed since they were last told."""
+
+    def __init__(
+        self,
+        known: Iterable[str],
+        state_of: Callable[[str], SessionState | None],
+        record: Callable[[Iterable[SessionState], tuple[str, ...]], None],
+        tell: Callable[[Notification], None],
+    ) -> None:
+        """Begin with the `known` sessions, which Emacs remembers.
+
+        :param state_of: return the state of a session, None when it is gone
+        :param record: take the changed states and the sessions that are gone, as Emacs is told them
+        :param tell: send a message to Emacs
+        """
+        self._state_of = state_of
+        self._record = record
+        self._tell = tell
+        self._told: dict[str, SessionState | None] = dict.fromkeys(known)
+        self._untold = dict.fromkeys(self._told)
+        self._gathering: asyncio.TimerHandle | None = None
+
+    def report(self, sessions: Iterable[str]) -> None:
+        """Tell soon how `sessions` are now."""
+        self._untold.update(dict.fromkeys(sessions))
+        # A CLI that connects changes four times in a moment.
+        if self._gathering is None or len(self._told) <= FEW_SESSIONS:
+            self._tell_changes()
+
+    def _tell_changes(self) -> None:
+        """Tell Emacs of those sessions that are not as they were told last."""
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+        states = {session: self._state_of(session) for session in self._untold}
+        self._untold.clear()
+        changed = {
+            session: state
+            for session, state in states.items()
+            if state is not None and self._told.get(session) != state
+        }
+        gone = tuple(session for session, state in states.items() if state is None and session in self._told)
+        self._told.update(changed)
+        for session in gone:
+            del self._told[session]
+        self._record(changed.values(), gone)
+        if changed or gone:
+            self._tell(SessionChanges(tuple(changed.values()), gone))
+            self._gathering = asyncio.get_running_loop().call_later(SESSIONS_S, self._tell_changes)

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The discovery files and the settings layer: written for the roots of Emacs, and kept current."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import anyio
+from anyio import to_thread
+
+from qwen_companion.discovery.editor_pids import ancestors
+from qwen_companion.discovery.files import Discovery, Publication
+from qwen_companion.doors.doors import Doors
+from qwen_companion.doors.layer import Installed
+from qwen_companion.emacs.messages import FileList, Notice, Notification, Published, Roots
+from qwen_companion.processes import ended, start_of
+
+RENEW_S = 300.0
+"""How often the discovery files and the settings layer are checked, in seconds."""
+
+ANCESTORS_S = 5.0
+"""Shortest time between two checks of the processes above Emacs, in seconds."""
+
+WATCHED_ANCESTORS_S = 60.0
+"""Longest time between two checks, in seconds: the system does not report that one of them executes a program."""
+
+
+class Publisher:
+    """Writes the files by which CLIs find this backend, and tells Emacs which there are."""
+
+    def __init__(
+        self,
+        emacs_pid: int,
+        port: int,
+        token: str,
+        discovery: Discovery,
+        doors: Doors,
+        tell: Callable[[Notification], None],
+    ) -> None:
+        """`port` and `token` are those of the MCP server; `tell` sends a message to Emacs."""
+        self._emacs_pid = emacs_pid
+        self._port = port
+        self._token = token
+        self._discovery = discovery
+        self._doors = doors
+        self._tell = tell
+        self._roots: Roots | None = None
+        self._changed = anyio.Event()
+        self._files: tuple[str, ...] = ()
+        self._files_lock = anyio.Lock()
+        """Held from a change of the discovery files until Emacs is told, so that the newest are told last."""
+        # The first look always follows: one may have ended since the files were written.
+        self._ancestors: tuple[int, ...] | None = None
+
+    def set_roots(self, roots: Roots) -> None:
+        """Publish for `roots` soon."""
+        self._roots = roots
+        self._changed.set()
+
+    def publish_again(self) -> None:
+        """Publish soon, if there are roots: the content of the layer has changed."""
+        if self._roots is not None:
+            self._changed.set()
+
+    async def run(self) -> None:
+        """Publish after each change, and keep the files current, until cancelled."""
+        async with anyio.create_task_group() as jobs:
+            jobs.start_soon(self._publish)
+            jobs.start_soon(self._keep_files, partial(anyio.sleep, RENEW_S), self._discovery.renew)
+            jobs.start_soon(self._keep_files, self._wait_for_ancestors, self._discovery.follow_ancestors)
+            jobs.start_soon(self._keep_layer)
+
+    async def remove(self) -> None:
+        """Remove the layer and the discovery files."""
+        await to_thread.run_sync(self._doors.remove, abandon_on_cancel=True)
+        await to_thread.run_sync(self._discovery.remove, abandon_on_cancel=True)
+
+    async def _publish(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed = anyio.Event()
+            # Set before the event: of several in a moment only the newest counts.
+            roots = self._roots
+            if roots is None:
+                continue
+            async with self._files_lock:
+                done, layer, files = await to_thread.run_sync(self._write, roots, abandon_on_cancel=True)
+                self._tell_files(files)
+            self._tell(
+                Published(
+                    roots=roots.roots,
+                    reachable=done.reachable,
+                    port=self._port,
+                    token=self._token,
+                    environment={**done.environment, **layer.environment},
+                    warnings=(*done.warnings, *layer.warnings),
+                )
+            )
+
+    def _write(self, roots: Roots) -> tuple[Publication, Installed, tuple[str, ...]]:
+        done = self._discovery.publish(roots.roots)
+        return done, self._doors.install(), self._discovery.paths()
+
+    async def _keep_layer(self) -> None:
+        while True:
+            await anyio.sleep(RENEW_S)
+            if not await to_thread.run_sync(self._doors.is_current, abandon_on_cancel=True):
+                self.publish_again()
+
+    async def _keep_files(self, wait: Callable[[], Awaitable[None]], task: Callable[[], tuple[str, ...]]) -> None:
+        while True:
+            await wait()
+            async with self._files_lock:
+                warnings = await to_thread.run_sync(task, abandon_on_cancel=True)
+                self._tell_files(await to_thread.run_sync(self._discovery.paths, abandon_on_cancel=True))
+            for warning in warnings:
+                self._tell(Notice("warning", warning))
+
+    async def _wait_for_ancestors(self) -> None:
+        """Return when a process above Emacs has ended, or when it is time to look."""
+        # One may count as ended that is still above it.
+        await anyio.sleep(ANCESTORS_S)
+        above = await to_thread.run_sync(ancestors, self._emacs_pid, abandon_on_cancel=True)
+        if above != self._ancestors:
+            # One has ended that was not waited for yet.
+            self._ancestors = above
+            return
+        with anyio.move_on_after(WATCHED_ANCESTORS_S):
+            async with anyio.create_task_group() as waits:
+
+                async def wait(pid: int) -> None:
+                    await ended(pid, start_of(pid) or "", ANCESTORS_S)
+                    waits.cancel_scope.cancel()
+
+                for pid in above:
+                    waits.start_soon(wait, pid)
+                await anyio.sleep_forever()
+
+    def _tell_files(self, files: tuple[str, ...]) -> None:
+        if files != self._files:
+            self._files = files
+            self._tell(FileList(files))
