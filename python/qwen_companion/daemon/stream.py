@@ -11,7 +11,7 @@ from contextlib import aclosing
 
 import anyio
 
-from qwen_companion.daemon.client import DaemonClient, EventSource
+from qwen_companion.daemon.client import DaemonClient
 from qwen_companion.daemon.errors import (
     BusyError,
     DaemonError,
@@ -21,6 +21,7 @@ from qwen_companion.daemon.errors import (
     UnreachableError,
 )
 from qwen_companion.daemon.models import Cursor, Envelope, ReplayComplete, StateResyncRequired, parse_frame
+from qwen_companion.daemon.requests import EventSource
 from qwen_companion.frozen import frozen
 from qwen_companion.tasks import Tasks
 

@@ -15,6 +15,7 @@ import pytest
 
 from fake_daemon import ROOT, TOKEN, FakeDaemon, FakeSession, event
 from qwen_companion.daemon import client as client_module
+from qwen_companion.daemon import requests as requests_module
 from qwen_companion.daemon.client import DaemonClient
 from qwen_companion.daemon.errors import (
     BusyError,
@@ -152,7 +153,7 @@ async def test_an_answer_that_never_ends_is_given_up(head: bytes, monkeypatch: p
                 await asyncio.sleep(0)
 
     monkeypatch.setattr(client_module, "LOAD_S", 0.3)
-    monkeypatch.setattr(client_module, "REQUEST_S", 0.3)
+    monkeypatch.setattr(requests_module, "REQUEST_S", 0.3)
     async with await asyncio.start_server(drip, "127.0.0.1", 0) as server:
         port: int = server.sockets[0].getsockname()[1]
         async with DaemonClient(f"http://127.0.0.1:{port}", TOKEN) as client:

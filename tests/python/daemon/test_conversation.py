@@ -14,9 +14,9 @@ from sexpdata import Symbol
 import fake_daemon
 from daemon_emacs import Chatting, Emacs, connected_emacs, lisp, part, text_part
 from fake_daemon import ROOT, FakeDaemon, FakeSession, chunk, event
-from qwen_companion.daemon import client as client_module
 from qwen_companion.daemon import conversation
 from qwen_companion.daemon import dispatcher as module
+from qwen_companion.daemon import requests as requests_module
 from qwen_companion.daemon import transcript as transcript_module
 from qwen_companion.daemon.ids import local_id
 from qwen_companion.daemon.messages import (
@@ -447,7 +447,7 @@ async def test_a_line_without_end_is_waited_out_in_little_memory(
             for _ in range(3):
                 stream = await daemon.next_stream()
                 stream.send(b"data: ")
-                for _ in range(client_module.MAX_EVENT_BYTES // 1_000_000 + 2):
+                for _ in range(requests_module.MAX_EVENT_BYTES // 1_000_000 + 2):
                     stream.send(_A_MEGABYTE)
             await daemon.next_stream()
             _, peak = tracemalloc.get_traced_memory()

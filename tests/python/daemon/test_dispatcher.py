@@ -9,8 +9,8 @@ import pytest
 
 from daemon_emacs import Chatting, Emacs, connected_emacs, lisp, text_part
 from fake_daemon import ROOT, TOKEN, FakeDaemon, chunk
-from qwen_companion.daemon import client as client_module
 from qwen_companion.daemon import dispatcher as module
+from qwen_companion.daemon import requests as requests_module
 from qwen_companion.daemon.client import DaemonClient
 from qwen_companion.daemon.ids import local_id
 from qwen_companion.daemon.messages import (
@@ -211,7 +211,7 @@ async def test_a_connect_under_way_ends_with_disconnect(emacs: Emacs, daemon: Fa
         waiting = emacs.ask("daemon-list")
         started = anyio.current_time()
         await emacs.call("daemon-disconnect")
-        assert anyio.current_time() - started < client_module.REQUEST_S / 3
+        assert anyio.current_time() - started < requests_module.REQUEST_S / 3
         assert (await emacs.reply(connecting)).problem == "unsure"
         assert (await emacs.reply(waiting)).problem in ("unsure", "unreachable")
         assert emacs.last(DaemonState).state == "off"

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from fake_daemon import TOKEN, FakeDaemon, FakeSession, FakeStream, Json, chunk, event, frame, turn
-from qwen_companion.daemon import client as client_module
+from qwen_companion.daemon import requests as requests_module
 from qwen_companion.daemon.client import DaemonClient
 from qwen_companion.daemon.errors import (
     HostRefusedError,
@@ -246,7 +246,7 @@ async def test_a_frame_of_ten_megabytes_is_read(client: DaemonClient, session: F
 async def test_a_frame_that_is_too_large_leads_to_a_load(
     client: DaemonClient, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "MAX_EVENT_BYTES", 100_000)
+    monkeypatch.setattr(requests_module, "MAX_EVENT_BYTES", 100_000)
     async with listen(client, session) as listener:
         session.emit(chunk("x" * 200_000))
         assert (await listener.until(Resync))[-1] == Resync("frame_too_large")

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Requests to one daemon over HTTP: every refusal is an error of `errors`, every answer a type of `models`.
+
+Nothing is ever asked twice by itself: a prompt that was sent may run even if its answer was lost.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from http import HTTPStatus
+from typing import Any, cast
+from urllib.parse import quote
+
+import anyio
+import httpx2
+
+from qwen_companion.daemon.address import clean_token, clean_url
+from qwen_companion.daemon.errors import (
+    BusyError,
+    DaemonError,
+    FrameTooLargeError,
+    HostRefusedError,
+    InvalidRequestError,
+    NotFoundError,
+    ProtocolViolationError,
+    ServerFailedError,
+    UnauthorizedError,
+    UnreachableError,
+    UnsafeUrlError,
+    UnsupportedError,
+    WrongWorkspaceError,
+)
+from qwen_companion.daemon.models import Cursor, W, parse
+from qwen_companion.frozen import frozen
+
+REQUEST_S = 30.0
+"""How long an answer may take, in seconds."""
+
+_KEEPALIVE_S = 4.0
+"""How long an idle connection is kept: less than the 5 s after which the daemon closes it."""
+
+MAX_EVENT_BYTES = 24 * 1024 * 1024
+"""Largest event that is read.  One of 9.9 MB was seen on 0.24.4; the limit of httpx2 would be 1 MB."""
+
+_CLIENT_HEADER = "X-Qwen-Client-Id"
+_EPOCH_HEADER = "X-Qwen-Event-Epoch"
+_CODE = re.compile(r"[a-z_]{1,64}")
+_SECONDS = re.compile(r"[0-9]{1,9}")
+
+
+@frozen
+class EventSource:
+    """An open event stream: the `epoch` of its ids, and the `data` of its events, one JSON text each."""
+
+    epoch: str
+    data: AsyncIterator[str]
+
+
+class Requests:
+    """Requests to the daemon at a URL.  Must be closed."""
+
+    def __init__(self, url: str, token: str | None, client_id: Callable[[str], str | None]) -> None:
+        """Prepare to ask the daemon at `url`; `client_id` returns our id in a session.
+
+        :raises SettingsError: for a token that no header can carry
+        :raises UnsafeUrlError: for a URL that cannot be asked
+        """
+        self.url = clean_url(url)
+        """Holds nothing secret."""
+        token = clean_token(token)
+        self._has_token = token is not None
+        self._client_id = client_id
+        try:
+            self._http = httpx2.AsyncClient(
+                base_url=self.url,
+                headers={"Authorization": f"Bearer {token}"} if token else None,
+                limits=httpx2.Limits(keepalive_expiry=_KEEPALIVE_S),
+                # The token goes to no proxy and to no other place than the one that was named.
+                trust_env=False,
+                follow_redirects=False,
+            )
+        except httpx2.InvalidURL:
+            raise UnsafeUrlError("The URL of the daemon has no host that could be asked.") from None
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
+    async def ask(
+        self,
+        model: type[W],
+        method: str,
+        path: str,
+        session_id: str | None = None,
+        *,
+        body: object = None,
+        parameters: Mapping[str, str | int] | None = None,
+        limit_s: float = REQUEST_S,
+    ) -> W:
+        """As `call`, with the answer as a `model`.  ProtocolViolationError."""
+        response = await self.call(method, path, session_id, body=body, parameters=parameters, limit_s=limit_s)
+        try:
+            value: object = json.loads(response.content)
+        except (ValueError, RecursionError):
+            raise ProtocolViolationError(f"What answers at {self.url} is no daemon: it sends no JSON.") from None
+        return parse(model, value, "An answer")
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        session_id: str | None = None,
+        *,
+        body: object = None,
+        parameters: Mapping[str, str | int] | None = None,
+        limit_s: float = REQUEST_S,
+    ) -> httpx2.Response:
+        """Return the answer to one request at `path`, below that of the session if there is one."""
+        headers = self._identity(session_id)
+        # Not `json=`: that fails on lone surrogates, which a buffer of Emacs may well have.
+        content = None if body is None else json.dumps(body).encode("ascii")
+        if content is not None:
+            headers["Content-Type"] = "application/json"
+        try:
+            # The limit of httpx2 is for each read: an answer that drips would never end.
+            with anyio.fail_after(limit_s):
+                response = await self._http.request(
+                    method,
+                    _path(path, session_id),
+                    headers=headers,
+                    content=content,
+                    params=parameters,
+                    timeout=limit_s,
+                )
+        except httpx2.HTTPError as error:
+            raise self._no_answer(error, limit_s) from None
+        except TimeoutError:
+            raise self._too_slow(limit_s) from None
+        if not response.is_success:
+            raise self._refusal(response)
+        return response
+
+    def _identity(self, session_id: str | None) -> dict[str, str]:
+        client_id = None if session_id is None else self._client_id(session_id)
+        return {} if client_id is None else {_CLIENT_HEADER: client_id}
+
+    def _no_answer(self, error: httpx2.HTTPError, limit_s: float) -> UnreachableError:
+        # Texts of httpx2 may quote headers.
+        if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout):
+            return UnreachableError(f"Nobody answers at {self.url}.", maybe_done=False)
+        if isinstance(error, httpx2.TimeoutException):
+            return UnreachableError(f"The daemon at {self.url} said nothing for {limit_s:g} s.", maybe_done=True)
+        return UnreachableError(f"The connection to the daemon at {self.url} broke.", maybe_done=True)
+
+    def _too_slow(self, limit_s: float) -> UnreachableError:
+        return UnreachableError(f"The daemon at {self.url} took longer than {limit_s:g} s.", maybe_done=True)
+
+    def _refusal(self, response: httpx2.Response) -> DaemonError:
+        """Return the error that `response` stands for (all statuses but 3xx seen on 0.24.4)."""
+        status = response.status_code
+        body = _json_object(response)
+        code = _word(body.get("code"))
+        if status == HTTPStatus.UNAUTHORIZED:
+            what = "does not accept the token" if self._has_token else "wants a token"
+            return UnauthorizedError(f"The daemon at {self.url} {what}.", status, code)
+        if status == HTTPStatus.FORBIDDEN:
+            return HostRefusedError(f"The daemon does not answer to the name in {self.url}.", status, code)
+        if status == HTTPStatus.NOT_FOUND and _is_of_type(response, "application/json"):
+            return NotFoundError("The daemon no longer has that session or question.", status, code)
+        if status == HTTPStatus.NOT_FOUND:
+            return UnsupportedError(f"What answers at {self.url} does not know this request: another version?")
+        if status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
+            wait = _retry_after_s(response, body)
+            return BusyError(_BUSY.get(code or "", "The daemon has too much to do."), status, code, wait)
+        if code == "workspace_mismatch":
+            return WrongWorkspaceError(f"The daemon at {self.url} works in another directory.", status, code)
+        if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+            return InvalidRequestError("That is more than the daemon takes at once.", status, code)
+        if response.is_server_error:
+            return ServerFailedError(f"The daemon failed (HTTP {status}).", status, code)
+        if response.is_client_error:
+            reason = f"HTTP {status}, {code}" if code else f"HTTP {status}"
+            return InvalidRequestError(f"The daemon does not take this request ({reason}).", status, code)
+        return ProtocolViolationError(f"What answers at {self.url} is no daemon (HTTP {status}).")
+
+    @asynccontextmanager
+    async def events(
+        self, session_id: str, parameters: Mapping[str, str | int], cursor: Cursor | None, silence_s: float
+    ) -> AsyncGenerator[EventSource]:
+        """The event stream of a session, from `cursor` on, or only what happens from now on.
+
+        It breaks with UnreachableError when `silence_s` seconds long not even a heartbeat comes.  FrameTooLargeError.
+        """
+        headers = {**self._identity(session_id), "Accept": "text/event-stream"}
+        if cursor is not None:
+            # Without its epoch, a daemon that was restarted replays from the wrong place and does not say so.
+            headers |= {"Last-Event-ID": str(cursor.event_id), _EPOCH_HEADER: cursor.epoch}
+        timeout = httpx2.Timeout(REQUEST_S, read=silence_s)
+        path = _path("/events", session_id)
+        try:
+            async with AsyncExitStack() as stack:
+                with anyio.fail_after(REQUEST_S):
+                    source = await stack.enter_async_context(
+                        self._http.sse(
+                            path,
+                            params=parameters,
+                            headers=headers,
+                            timeout=timeout,
+                            max_event_size=MAX_EVENT_BYTES,
+                        )
+                    )
+                    response = source.response
+                    if response.status_code != HTTPStatus.OK:
+                        await response.aread()
+                        raise self._refusal(response)
+                if not _is_of_type(response, "text/event-stream"):
+                    raise ProtocolViolationError(f"What answers at {self.url} is no event stream.")
+                yield EventSource(response.headers.get(_EPOCH_HEADER, ""), self._data(source))
+        except httpx2.HTTPError as error:
+            raise self._no_answer(error, silence_s) from None
+        except TimeoutError:
+            raise self._too_slow(REQUEST_S) from None
+
+    async def _data(self, source: httpx2.EventSource) -> AsyncGenerator[str]:
+        # Heartbeats are comments, which httpx2 keeps to itself; its `retry:` and an id alone are events without data.
+        # It splits lines at CR and LF only, as it must: the daemon sends U+2028, U+2029 and U+0085 as they are.  The id
+        # it gives is the last one seen and not that of the event, so the one in the JSON counts.
+        try:
+            async for event in source:
+                if event.data:
+                    yield event.data
+        except httpx2.SSEError:
+            raise FrameTooLargeError("An event of the daemon is larger than can be read.") from None
+
+
+_BUSY = {
+    "prompt_queue_full": "The queue of the session is full.",
+    "rate_limit_exceeded": "The daemon wants fewer requests.",
+    "session_limit_exceeded": "The daemon has as many sessions as it allows.",
+    "subscriber_limit_exceeded": "The session has as many listeners as the daemon allows.",
+}
+
+
+def _path(path: str, session_id: str | None) -> str:
+    return path if session_id is None else f"/session/{quote(session_id, safe='')}{path}"
+
+
+def _is_of_type(response: httpx2.Response, name: str) -> bool:
+    return response.headers.get("content-type", "").partition(";")[0].strip().lower() == name
+
+
+def _json_object(response: httpx2.Response) -> Mapping[str, Any]:
+    try:
+        value: object = json.loads(response.content)
+    except (ValueError, RecursionError):
+        return {}
+    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _word(code: object) -> str | None:
+    """`code` if it is a plain word, which may be shown."""
+    return code if isinstance(code, str) and _CODE.fullmatch(code) else None
+
+
+def _retry_after_s(response: httpx2.Response, body: Mapping[str, Any]) -> float:
+    header = response.headers.get("retry-after", "")
+    if _SECONDS.fullmatch(header):
+        return float(header)
+    milliseconds = body.get("retryAfterMs")
+    return milliseconds / 1000 if isinstance(milliseconds, int) and milliseconds > 0 else 0.0
