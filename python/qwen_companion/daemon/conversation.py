@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
@@ -34,13 +33,11 @@ from qwen_companion.daemon.messages import (
     ContextUsageReport,
     EndChange,
     SessionChoices,
-    TextChange,
-    ToolChange,
     ToolText,
 )
 from qwen_companion.daemon.outbox import Outbox
 from qwen_companion.daemon.permissions import OTHER
-from qwen_companion.daemon.review_note import NOT_APPLIED, review_note
+from qwen_companion.daemon.review_note import ReviewNotes, review_note
 from qwen_companion.daemon.sanitize import clean, line
 from qwen_companion.daemon.session import DaemonSession
 from qwen_companion.daemon.stream import (
@@ -54,6 +51,7 @@ from qwen_companion.daemon.stream import (
     Resync,
     StreamItem,
 )
+from qwen_companion.daemon.work_reports import WorkReports
 from qwen_companion.domain import ChatWork
 from qwen_companion.tasks import Task, Tasks
 from qwen_companion.threads import in_thread
@@ -62,9 +60,6 @@ _log = logging.getLogger(__name__)
 
 COUNT_S = 30.0
 """How old the number of clients may become, in seconds."""
-
-_PROMPT_WORDS = 800
-"""How much of a prompt is kept for the journal, in characters."""
 
 _MODEL_WRITES = "user"
 """The settings that a change of the model writes there: the user's."""
@@ -104,11 +99,8 @@ class Conversation:
         self._backoff = Backoff()
         self.session = DaemonSession(session_id, client.client_id(session_id), client.is_mine, interrupted)
         self._told = None
-        self._worked = worked
-        self._work = ChatWork(session_id, directory, "Qwen Code", None, "")
-        self._prompts: dict[str | None, str] = {}
-        self._notes: list[str] = []
-        self._running_tools: dict[str, str] = {}
+        self._work = WorkReports(session_id, directory, worked)
+        self._notes = ReviewNotes(client, session_id)
         self._opening = anyio.CancelScope()
         self._following: Task | None = None
         self._checking: Task | None = None
@@ -228,9 +220,7 @@ class Conversation:
         outputs = session.loaded(reply, said, why)
         session.catch_up(before, self.session)
         self.session = session
-        self._running_tools.clear()
-        for item in outputs:
-            self._note_work(item)
+        self._work.begin_anew(outputs)
         self._outbox.reset(self.id, [item for item in outputs if isinstance(item, Change)], why)
         self._put(item for item in outputs if not isinstance(item, Change))
 
@@ -282,35 +272,16 @@ class Conversation:
         for output in outputs:
             if isinstance(output, EndChange) or getattr(output, "by", None) == OTHER:
                 self._moved.set()
-            self._note_work(output)
+            self._work.note(output)
             if isinstance(output, Change):
                 self._outbox.change(self.id, output)
             else:
                 self._outbox.tell(output)
         self._tell_state()
 
-    def _note_work(self, change: Output | SessionChoices) -> None:
-        """Remember the beginning of the prompt and the running tools that `change` tells of."""
-        if isinstance(change, TextChange) and change.voice == "user":
-            self._prompts[change.turn] = (self._prompts.get(change.turn, "") + change.text)[:_PROMPT_WORDS]
-        elif isinstance(change, ToolChange) and change.status == "running":
-            self._running_tools[change.id] = change.name or "tool"
-        elif isinstance(change, ToolChange):
-            self._running_tools.pop(change.id, None)
-        elif isinstance(change, EndChange):
-            self._prompts.pop(change.turn, None)
-
-    def _tell_work(self, turn: str | None) -> None:
-        tools = tuple(self._running_tools.items()) if turn is not None else ()
-        prompt = self._prompts.get(turn, "")
-        work = replace(self._work, turn=turn, prompt=prompt, tools=tools)
-        if work != self._work:
-            self._work = work
-            self._worked(work)
-
     def _tell_state(self) -> None:
         info = self.session.info
-        self._tell_work(None if self.session.dead else info.turn)
+        self._work.tell(None if self.session.dead else info.turn)
         if info != self._told:
             self._told = info
             self._outbox.tell(info)
@@ -324,13 +295,12 @@ class Conversation:
         """
         if any(isinstance(part, models.ImageBlock) for part in parts):
             await self._check_images()
-        notes = tuple(self._notes)
+        notes = self._notes.held
         before = [models.TextBlock(f"{note}\n\n") for note in notes]
         reply = await self._client.prompt(self.session.session_id, [*before, *parts])
-        del self._notes[: len(notes)]
+        self._notes.drop(len(notes))
         turn = self.session.accepted(reply.prompt_id)
-        text = next((part.text for part in parts if isinstance(part, models.TextBlock)), "")
-        self._prompts.setdefault(turn, text[:_PROMPT_WORDS])
+        self._work.note_prompt(turn, next((part.text for part in parts if isinstance(part, models.TextBlock)), ""))
         self._tell_state()
         return turn
 
@@ -372,12 +342,12 @@ class Conversation:
             raise GoneError("The action has changed since it was shown.")
         note = None if text is None or vote.allowed is None else await in_thread(self._note, vote.allowed, text)
         # First, since the tool goes on at once: the model then reads it with the result of the tool.
-        message = None if note is None else await self._tell_model(note)
+        message = None if note is None else await self._notes.tell(note)
         try:
             await self._client.answer_permission(self.session.session_id, vote.request_id, vote.option_id, vote.answers)
         except DaemonError as error:
             if note is not None:
-                await self._take_back(note, message)
+                await self._notes.take_back(note, message)
             if isinstance(error, NotFoundError):
                 self._put(self.session.answered_elsewhere(vote.request_id))
             raise
@@ -386,25 +356,6 @@ class Conversation:
         """Return the note for the model on `text`, applied in place of that of `tool`; None when they are the same."""
         path, proposed = self.session.tool_path(tool), self.session.tool_text(tool, NEW, 0)
         return None if path is None or proposed is None else review_note(path, proposed, text)
-
-    async def _tell_model(self, note: str) -> str | None:
-        """Tell the model `note` during its turn, and return the id of the message; else keep it for the next prompt."""
-        message = None
-        with suppress(DaemonError):
-            message = await self._client.send_mid_turn(self.session.session_id, note)
-        if message is None:
-            self._notes.append(note)
-        return message
-
-    async def _take_back(self, note: str, message: str | None) -> None:
-        """Tell the model nothing of `note`, which went out as `message`, or say that it does not hold."""
-        if message is None:
-            self._notes.remove(note)
-            return
-        with suppress(DaemonError):
-            if await self._client.take_back_mid_turn(self.session.session_id, message):
-                return
-        await self._tell_model(NOT_APPLIED)
 
     async def set_model(self, model: str) -> None:
         """Use the model that Emacs calls `model`."""

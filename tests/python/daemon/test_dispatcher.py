@@ -9,6 +9,7 @@ import pytest
 
 from daemon_emacs import Chatting, Emacs, connected_emacs, lisp, text_part
 from fake_daemon import ROOT, TOKEN, FakeDaemon, chunk
+from qwen_companion.daemon import connection, open_sessions
 from qwen_companion.daemon import dispatcher as module
 from qwen_companion.daemon import requests as requests_module
 from qwen_companion.daemon.client import DaemonClient
@@ -192,7 +193,7 @@ async def test_a_daemon_that_does_not_answer_does_not_keep_us(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(DaemonClient, "detach", deaf)
-    monkeypatch.setattr(module, "LEAVE_S", 0.01)
+    monkeypatch.setattr(open_sessions, "LEAVE_S", 0.01)
     await emacs.call("daemon-disconnect")
 
 
@@ -220,7 +221,7 @@ async def test_a_connect_under_way_ends_with_disconnect(emacs: Emacs, daemon: Fa
 
 
 async def test_a_daemon_that_says_nothing_is_named(emacs: Emacs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SILENT_S", 0.01)
+    monkeypatch.setattr(connection, "SILENT_S", 0.01)
     over = asyncio.Event()
 
     async def say_nothing(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The sessions of a daemon: listing, opening, forking and leaving them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import datetime
+
+import anyio
+
+from qwen_companion.daemon import messages
+from qwen_companion.daemon.connection import DaemonConnection, UsedDaemon
+from qwen_companion.daemon.conversation import Conversation
+from qwen_companion.daemon.errors import DaemonError, GoneError
+from qwen_companion.daemon.ids import local_id
+from qwen_companion.daemon.interrupted_turns import InterruptedTurns
+from qwen_companion.daemon.messages import DaemonSessions, ListedSession
+from qwen_companion.daemon.outbox import Outbox
+from qwen_companion.daemon.sanitize import line
+from qwen_companion.domain import ChatWork
+from qwen_companion.tasks import Tasks
+
+LEAVE_S = 2.0
+"""How long leaving the sessions may take, in seconds."""
+
+
+class OpenSessions:
+    """The sessions that are open in Emacs, and the ids of those that are known to it."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        tasks: Tasks,
+        worked: Callable[[ChatWork], None],
+        reached: Callable[[DaemonError | str | None], None],
+        sleep: Callable[[float], Awaitable[None]],
+    ) -> None:
+        """See `Conversation`."""
+        self._outbox = outbox
+        self._tasks = tasks
+        self._worked = worked
+        self._reached = reached
+        self._sleep = sleep
+        self._conversations: dict[str, Conversation] = {}
+        self._interrupted: dict[str, InterruptedTurns] = {}
+        self._session_ids: dict[str, str] = {}
+
+    async def leave(self, lost: bool) -> None:
+        """Leave all sessions; do not say so to Emacs if the daemon was `lost`."""
+        conversations, self._conversations = list(self._conversations.values()), {}
+        self._session_ids.clear()
+        # The daemon need not hear of it: whether it does must not hold up anything.
+        with anyio.move_on_after(LEAVE_S):
+            async with anyio.create_task_group() as leaving:
+                for conversation in conversations:
+                    leaving.start_soon(_leave_session, conversation, lost)
+
+    async def list(self, daemon: UsedDaemon) -> None:
+        """Tell Emacs the sessions of the workspace."""
+        found = await daemon.client.list_sessions(daemon.workspace)
+        for item in found:
+            name = local_id("session", item.session_id)
+            self._session_ids[name] = item.session_id
+            if name in self._conversations:
+                self._conversations[name].named(item.display_name)
+        self._outbox.tell(
+            DaemonSessions(
+                tuple(
+                    ListedSession(
+                        id=local_id("session", item.session_id),
+                        title=line(item.display_name or ""),
+                        updated=_milliseconds(item.updated_at or item.created_at),
+                        clients=item.client_count,
+                        open=local_id("session", item.session_id) in self._conversations,
+                        busy=item.has_active_prompt,
+                    )
+                    for item in found
+                    if not item.is_archived
+                )
+            )
+        )
+
+    async def open_new(self, daemon: UsedDaemon, root: str | None, *, shared: bool) -> str:
+        """Open a new session that works in `root`, or the `shared` one; return its id in Emacs."""
+        scope = "single" if shared else "thread"
+        reply = await daemon.client.create_or_attach(root or daemon.workspace, scope)
+        return await self._open(daemon, reply.session_id, root)
+
+    async def load(self, daemon: UsedDaemon, call: messages.Load) -> str:
+        """Open the session that `call` names; return its id in Emacs.
+
+        :raises GoneError: when the daemon does not have it
+        """
+        session_id = self._session_ids.get(call.session)
+        if session_id is None:
+            # Known to an Emacs whose backend was another process then.
+            await self.list(daemon)
+            session_id = self._session_ids.get(call.session)
+        if session_id is None:
+            raise GoneError("The daemon no longer has that session.")
+        self._interrupted.setdefault(call.session, InterruptedTurns(call.shown))
+        return await self._open(daemon, session_id)
+
+    async def fork(self, daemon: UsedDaemon, session: str) -> str:
+        """Fork `session`; return the id of the new session in Emacs."""
+        reply = await daemon.client.branch(self.conversation(session).session.session_id)
+        name = local_id("session", reply.session_id)
+        self._session_ids[name] = reply.session_id
+        return name
+
+    async def _open(self, daemon: UsedDaemon, session_id: str, root: str | None = None) -> str:
+        name = local_id("session", session_id)
+        self._session_ids[name] = session_id
+        conversation = self._conversations.get(name)
+        if conversation is None:
+            conversation = Conversation(
+                daemon.client,
+                session_id,
+                self._outbox,
+                self._tasks,
+                root or daemon.root,
+                worked=self._worked,
+                interrupted=self._interrupted.setdefault(name, InterruptedTurns()),
+                reached=self._reached,
+                sleep=self._sleep,
+            )
+            self._conversations[name] = conversation
+        await conversation.open()
+        return name
+
+    async def close(self, daemon: DaemonConnection, session: str, *, end: bool) -> None:
+        """Leave `session`; `end` ends it for all."""
+        if end and session not in self._conversations and session in self._session_ids:
+            await daemon.used.client.close(self._session_ids[session])
+            return
+        conversation = self.conversation(session)
+        del self._conversations[session]
+        self._interrupted.pop(session, None)
+        await conversation.close(end=end)
+
+    def conversation(self, session: str) -> Conversation:
+        """Return the conversation of an open session.
+
+        :raises GoneError: for one that is not open
+        """
+        conversation = self._conversations.get(session)
+        if conversation is None:
+            raise GoneError("That session is not open.")
+        return conversation
+
+
+async def _leave_session(conversation: Conversation, lost: bool) -> None:
+    """Leave the session of `conversation`; do not say so to Emacs if the daemon was `lost`."""
+    with suppress(DaemonError):
+        await (conversation.detach() if lost else conversation.close(end=False))
+
+
+def _milliseconds(time: str | None) -> int | None:
+    """`time`, in ISO 8601, in ms since the epoch; None when it is nothing of the kind."""
+    with suppress(ValueError):
+        # Python 3.10 does not know Z.
+        return round(datetime.fromisoformat((time or "").replace("Z", "+00:00")).timestamp() * 1000)
+    return None

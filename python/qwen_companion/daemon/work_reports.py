@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The activity of a session's agent, for the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from qwen_companion.daemon.interrupted_turns import Output
+from qwen_companion.daemon.messages import EndChange, SessionChoices, TextChange, ToolChange
+from qwen_companion.domain import ChatWork
+
+_PROMPT_WORDS = 800
+"""How much of a prompt is kept for the journal, in characters."""
+
+
+class WorkReports:
+    """Reports the running turn of a session, its prompt and its running tools."""
+
+    def __init__(self, session_id: str, directory: str, worked: Callable[[ChatWork], None]) -> None:
+        """The agent works in `directory`; `worked` is told its activity after each change."""
+        self._worked = worked
+        self._told = ChatWork(session_id, directory, "Qwen Code", None, "")
+        self._prompts: dict[str | None, str] = {}
+        self._tools: dict[str, str] = {}
+
+    def begin_anew(self, outputs: Iterable[Output]) -> None:
+        """Note all of a conversation that was loaded."""
+        self._tools.clear()
+        for output in outputs:
+            self.note(output)
+
+    def note(self, output: Output | SessionChoices) -> None:
+        """Note the beginning of the prompt and the running tools that `output` tells of."""
+        if isinstance(output, TextChange) and output.voice == "user":
+            self._prompts[output.turn] = (self._prompts.get(output.turn, "") + output.text)[:_PROMPT_WORDS]
+        elif isinstance(output, ToolChange) and output.status == "running":
+            self._tools[output.id] = output.name or "tool"
+        elif isinstance(output, ToolChange):
+            self._tools.pop(output.id, None)
+        elif isinstance(output, EndChange):
+            self._prompts.pop(output.turn, None)
+
+    def note_prompt(self, turn: str, text: str) -> None:
+        """Note the prompt `text` of `turn`, unless the daemon has told it."""
+        self._prompts.setdefault(turn, text[:_PROMPT_WORDS])
+
+    def tell(self, turn: str | None) -> None:
+        """Report what is done in `turn`, None when no turn runs, if that has changed."""
+        tools = tuple(self._tools.items()) if turn is not None else ()
+        work = replace(self._told, turn=turn, prompt=self._prompts.get(turn, ""), tools=tools)
+        if work != self._told:
+            self._told = work
+            self._worked(work)
