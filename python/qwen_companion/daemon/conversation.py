@@ -21,25 +21,19 @@ from qwen_companion.daemon.errors import (
     ServerFailedError,
     UnauthorizedError,
     UnreachableError,
-    UnsupportedError,
 )
-from qwen_companion.daemon.events import slash_commands
-from qwen_companion.daemon.ids import local_id
 from qwen_companion.daemon.interrupted_turns import InterruptedTurns, Output
 from qwen_companion.daemon.messages import (
     NEW,
     Change,
-    Choice,
-    ContextUsageReport,
     EndChange,
     SessionChoices,
-    ToolText,
 )
 from qwen_companion.daemon.outbox import Outbox
 from qwen_companion.daemon.permissions import OTHER
 from qwen_companion.daemon.review_note import ReviewNotes, review_note
-from qwen_companion.daemon.sanitize import clean, line
 from qwen_companion.daemon.session import DaemonSession
+from qwen_companion.daemon.session_queries import SessionQueries
 from qwen_companion.daemon.stream import (
     FRAME_TOO_LARGE,
     Backoff,
@@ -60,9 +54,6 @@ _log = logging.getLogger(__name__)
 
 COUNT_S = 30.0
 """How old the number of clients may become, in seconds."""
-
-_MODEL_WRITES = "user"
-"""The settings that a change of the model writes there: the user's."""
 
 _LOST_EVENTS = "Some events were missed."
 _RESTARTED = "The daemon has been restarted."
@@ -101,6 +92,7 @@ class Conversation:
         self._told = None
         self._work = WorkReports(session_id, directory, worked)
         self._notes = ReviewNotes(client, session_id)
+        self.queries = SessionQueries(client, outbox, lambda: self.session)
         self._opening = anyio.CancelScope()
         self._following: Task | None = None
         self._checking: Task | None = None
@@ -247,12 +239,11 @@ class Conversation:
             status = None
         self._put(self.session.status(status, asked_about))
         try:
-            state = (await self._client.context(self.session.session_id)).state
+            choices = await self.queries.choices()
         except DaemonError as error:
             _log.info("the models of a session are unavailable: %s", error)
             return
-        self.session.facts.choose(state)
-        self._put([_choices(self.id, state)])
+        self._put([choices])
 
     async def _count(self) -> None:
         """Know how many clients there are.
@@ -294,7 +285,7 @@ class Conversation:
         :raises UnsupportedError: for an image, when the model is known to take none
         """
         if any(isinstance(part, models.ImageBlock) for part in parts):
-            await self._check_images()
+            await self.queries.check_images()
         notes = self._notes.held
         before = [models.TextBlock(f"{note}\n\n") for note in notes]
         reply = await self._client.prompt(self.session.session_id, [*before, *parts])
@@ -303,12 +294,6 @@ class Conversation:
         self._work.note_prompt(turn, next((part.text for part in parts if isinstance(part, models.TextBlock)), ""))
         self._tell_state()
         return turn
-
-    async def _check_images(self) -> None:
-        # Else the daemon puts "[image: image/png]" in the place of the image, and tells nobody (0.24.4).
-        model = await self._client.model_in_use(self.session.session_id)
-        if model is not None and model.modalities is not None and not model.modalities.image:
-            raise UnsupportedError(f"The model {line(model.name or model.model_id)} takes no images.")
 
     async def cancel(self) -> None:
         """End the running turn, if one runs."""
@@ -374,31 +359,6 @@ class Conversation:
         if prompt_id is None or not await self._client.remove_pending_prompt(self.session.session_id, prompt_id):
             raise GoneError("That prompt is no longer queued.")
 
-    async def fetch(self, tool: str, part: str, index: int) -> None:
-        """Tell a whole text of `tool`."""
-        while True:
-            revision = self.session.tool_revision(tool)
-            # Sanitising 10 MB would block the event loop.
-            text = await in_thread(self.session.tool_text, tool, part, index)
-            # Emacs must not take it for a text of a later revision, which may be on its way by now.
-            if revision == self.session.tool_revision(tool):
-                break
-        if text is None:
-            raise GoneError("That text is no longer available; load the session again.")
-        self._outbox.tell(ToolText(self.id, tool, part, index, text))
-
-    async def commands(self) -> None:
-        """Tell the slash commands."""
-        reply = await self._client.supported_commands(self.session.session_id)
-        self._outbox.tell(slash_commands(self.id, reply.available_commands))
-
-    async def usage(self) -> None:
-        """Tell what fills the context window."""
-        reply = await self._client.context_usage(self.session.session_id)
-        if not reply.formatted_text:
-            raise UnsupportedError("The daemon does not say what fills the context window.")
-        self._outbox.tell(ContextUsageReport(self.id, clean(reply.formatted_text)))
-
 
 def _reload_reason(item: StreamItem) -> str | None:
     """Return why the session has to be loaded again after `item`; None where it need not be."""
@@ -406,19 +366,3 @@ def _reload_reason(item: StreamItem) -> str | None:
         return _RESTARTED if item.reason == "epoch_reset" else _LOST_EVENTS
     # A daemon that was restarted has the session on its disk only.
     return _RESTARTED if isinstance(item, Ended) and isinstance(item.error, NotFoundError) else None
-
-
-def _choices(session: str, state: models.ContextState) -> SessionChoices:
-    return SessionChoices(
-        session,
-        tuple(
-            _choice(local_id("model", item.model_id), item.name or item.model_id, item.description)
-            for item in state.models.available_models
-        ),
-        tuple(_choice(item.id, item.name or item.id, item.description) for item in state.modes.available_modes),
-        _MODEL_WRITES,
-    )
-
-
-def _choice(identifier: str, name: str, description: str | None) -> Choice:
-    return Choice(identifier, line(name), None if description is None else line(description))

@@ -38,6 +38,7 @@ from qwen_companion.daemon.memberships import Memberships
 from qwen_companion.daemon.messages import Reply
 from qwen_companion.daemon.open_sessions import OpenSessions
 from qwen_companion.daemon.outbox import Outbox
+from qwen_companion.daemon.session_queries import SessionQueries
 from qwen_companion.domain import ChatWork
 from qwen_companion.emacs.messages import DaemonCall, Notification
 from qwen_companion.emacs.spool import Spool
@@ -237,18 +238,18 @@ async def _do_in_session(conversation: Conversation, call: messages.SessionCall)
         case messages.RemovePrompt():
             await conversation.remove(call.turn)
         case _:
-            await _ask(conversation, call)
+            await _ask(conversation.queries, call)
     return _CallResult(conversation.id)
 
 
-async def _ask(conversation: Conversation, call: messages.SessionCall) -> None:
+async def _ask(queries: SessionQueries, call: messages.SessionCall) -> None:
     match call:
         case messages.Fetch():
-            await conversation.fetch(call.tool, call.part, call.index)
+            await queries.fetch(call.tool, call.part, call.index)
         case messages.AskCommands():
-            await conversation.commands()
+            await queries.commands()
         case messages.AskUsage():
-            await conversation.usage()
+            await queries.usage()
         case _:
             raise TypeError(f"{type(call).__name__} is not done inside of a session")
 

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Questions about a session that the daemon or its history answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qwen_companion.daemon import models
+from qwen_companion.daemon.client import DaemonClient
+from qwen_companion.daemon.errors import GoneError, UnsupportedError
+from qwen_companion.daemon.events import slash_commands
+from qwen_companion.daemon.ids import local_id
+from qwen_companion.daemon.messages import Choice, ContextUsageReport, SessionChoices, ToolText
+from qwen_companion.daemon.outbox import Outbox
+from qwen_companion.daemon.sanitize import clean, line
+from qwen_companion.daemon.session import DaemonSession
+from qwen_companion.threads import in_thread
+
+_MODEL_WRITES = "user"
+"""The settings that a change of the model writes there: the user's."""
+
+
+class SessionQueries:
+    """Questions about one session.  All errors are `DaemonError`s."""
+
+    def __init__(self, client: DaemonClient, outbox: Outbox, session: Callable[[], DaemonSession]) -> None:
+        """`session` returns the session as it was built by its last load."""
+        self._client = client
+        self._outbox = outbox
+        self._session = session
+
+    async def choices(self) -> SessionChoices:
+        """Return the models and modes to choose from, and note those in use."""
+        session = self._session()
+        state = (await self._client.context(session.session_id)).state
+        self._session().facts.choose(state)
+        return _choices(session.id, state)
+
+    async def check_images(self) -> None:
+        """Check that the model takes images, as far as is known.
+
+        :raises UnsupportedError: when it takes none
+        """
+        # Else the daemon puts "[image: image/png]" in the place of the image, and tells nobody (0.24.4).
+        model = await self._client.model_in_use(self._session().session_id)
+        if model is not None and model.modalities is not None and not model.modalities.image:
+            raise UnsupportedError(f"The model {line(model.name or model.model_id)} takes no images.")
+
+    async def fetch(self, tool: str, part: str, index: int) -> None:
+        """Tell a whole text of `tool`."""
+        while True:
+            revision = self._session().tool_revision(tool)
+            # Sanitising 10 MB would block the event loop.
+            text = await in_thread(self._session().tool_text, tool, part, index)
+            # Emacs must not take it for a text of a later revision, which may be on its way by now.
+            if revision == self._session().tool_revision(tool):
+                break
+        if text is None:
+            raise GoneError("That text is no longer available; load the session again.")
+        self._outbox.tell(ToolText(self._session().id, tool, part, index, text))
+
+    async def commands(self) -> None:
+        """Tell the slash commands."""
+        reply = await self._client.supported_commands(self._session().session_id)
+        self._outbox.tell(slash_commands(self._session().id, reply.available_commands))
+
+    async def usage(self) -> None:
+        """Tell what fills the context window."""
+        reply = await self._client.context_usage(self._session().session_id)
+        if not reply.formatted_text:
+            raise UnsupportedError("The daemon does not say what fills the context window.")
+        self._outbox.tell(ContextUsageReport(self._session().id, clean(reply.formatted_text)))
+
+
+def _choices(session: str, state: models.ContextState) -> SessionChoices:
+    return SessionChoices(
+        session,
+        tuple(
+            _choice(local_id("model", item.model_id), item.name or item.model_id, item.description)
+            for item in state.models.available_models
+        ),
+        tuple(_choice(item.id, item.name or item.id, item.description) for item in state.modes.available_modes),
+        _MODEL_WRITES,
+    )
+
+
+def _choice(identifier: str, name: str, description: str | None) -> Choice:
+    return Choice(identifier, line(name), None if description is None else line(description))
