@@ -82,9 +82,9 @@ its key, nil where there is none."
 (qwen-companion-messages-define "qwen-companion-changed-file" ChangedFile
   path kind from binary added deleted seen seen-hunks mixed by)
 (qwen-companion-messages-define "qwen-companion-journal-reply" JournalReply
-  id error files spans seen busy texts)
+  id error files spans seen busy texts texts-file)
 (qwen-companion-messages-define "qwen-companion-texts" Texts
-  path error before-file before-mode after-file after-mode from mixed)
+  path error before before-mode after after-mode from mixed)
 
 (provide 'qwen-companion-messages)
 ;;; qwen-companion-messages.el ends here

@@ -78,27 +78,20 @@ Earlier texts stay until then."
      'journal-texts (qwen-companion-changes-file-request file)
      (lambda (reply)
        (if (/= request (qwen-companion-changes-file-asked file))
-           (qwen-companion-journal-drop-texts
-            (qwen-companion-journal-reply-texts reply))
+           (qwen-companion-journal-drop-texts reply)
          (qwen-companion-changes-file--loaded file reply callback))))))
 
 (defun qwen-companion-changes-file--loaded (file reply callback)
   "Read the texts of FILE in REPLY and have them compared.
 CALLBACK is as in `qwen-companion-changes-file-load'."
-  (if-let* ((reason (or (qwen-companion-journal-reply-error reply)
-                        (qwen-companion-texts-error
-                         (car (qwen-companion-journal-reply-texts reply))))))
-      (qwen-companion-changes-file--end
-       file 'failed callback (qwen-companion-journal-sentence reason))
-    (let* ((texts (car (qwen-companion-journal-reply-texts reply)))
-           (before (qwen-companion-journal-take-bytes
-                    (qwen-companion-texts-before-file texts)))
-           (after (qwen-companion-journal-take-bytes
-                   (qwen-companion-texts-after-file texts)))
-           (same nil))
-      (setq same (and (qwen-companion-changes-file-difference file)
-                      (equal before (qwen-companion-changes-file-before file))
-                      (equal after (qwen-companion-changes-file-after file))))
+  (pcase-let* ((`((,texts ,before ,after)) (qwen-companion-journal-take-texts reply))
+               (same (and (qwen-companion-changes-file-difference file)
+                          (equal before (qwen-companion-changes-file-before file))
+                          (equal after (qwen-companion-changes-file-after file)))))
+    (if-let* ((reason (or (qwen-companion-journal-reply-error reply)
+                          (qwen-companion-texts-error texts))))
+        (qwen-companion-changes-file--end
+         file 'failed callback (qwen-companion-journal-sentence reason))
       (setf (qwen-companion-changes-file-before-mode file)
             (qwen-companion-texts-before-mode texts)
             (qwen-companion-changes-file-after-mode file)

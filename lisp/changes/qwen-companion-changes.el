@@ -1256,7 +1256,7 @@ file, only see whether there is one."
   "Return the step to undo PATH of GROUP."
   (qwen-companion-undo-step-from-texts
    (qwen-companion-changes--group-root group)
-   (car (qwen-companion-journal-reply-texts
+   (car (qwen-companion-journal-take-texts
          (qwen-companion-journal-await
           'journal-texts
           (append (qwen-companion-changes--request group)

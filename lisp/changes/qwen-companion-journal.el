@@ -168,8 +168,7 @@ One that failed has an error text."
           (assq-delete-all id qwen-companion-journal--requests))
     (if callback
         (funcall callback payload)
-      (qwen-companion-journal-drop-texts
-       (qwen-companion-journal-reply-texts payload))))
+      (qwen-companion-journal-drop-texts payload)))
   nil)
 
 (defun qwen-companion-journal-fail-all ()
@@ -206,26 +205,38 @@ seconds at the latest.  For commands only: it waits."
 
 ;;; Bytes
 
-(defun qwen-companion-journal-take-bytes (file)
-  "Return the bytes of FILE, one of the spool, and delete it; nil for nil."
-  (when file
-    (let ((file-name-handler-alist nil))
-      (unless (qwen-companion-untrusted-in-directory-p file (qwen-companion-backend-spool))
-        (error "A file outside the private directory"))
-      (prog1 (with-temp-buffer
-               (set-buffer-multibyte nil)
-               (insert-file-contents-literally file)
-               (buffer-string))
-        (delete-file file)))))
+(defun qwen-companion-journal-take-texts (reply)
+  "Return each of the texts in REPLY with its bytes; delete their file.
+Each is (TEXTS BEFORE AFTER), with the bytes before and after the change,
+unibyte strings, or nil where there was no file."
+  (when-let* ((file (qwen-companion-journal--texts-file reply)))
+    (let ((bytes (prog1 (with-temp-buffer
+                          (set-buffer-multibyte nil)
+                          (let ((file-name-handler-alist nil))
+                            (insert-file-contents-literally file))
+                          (buffer-string))
+                   (qwen-companion-journal-drop-texts reply))))
+      (mapcar (lambda (texts)
+                (cl-flet ((part (place) (and place (apply #'substring bytes place))))
+                  (list texts
+                        (part (qwen-companion-texts-before texts))
+                        (part (qwen-companion-texts-after texts)))))
+              (qwen-companion-journal-reply-texts reply)))))
 
-(defun qwen-companion-journal-drop-texts (list)
-  "Delete the files of LIST, the texts of a reply, unread."
-  (dolist (texts list)
-    (dolist (file (list (qwen-companion-texts-before-file texts)
-                        (qwen-companion-texts-after-file texts)))
-      (when (and file (qwen-companion-backend-spool)
-                 (qwen-companion-untrusted-in-directory-p file (qwen-companion-backend-spool)))
-        (delete-file file)))))
+(defun qwen-companion-journal-drop-texts (reply)
+  "Delete the file with the bytes of the texts in REPLY, if it has one."
+  (when-let* ((file (qwen-companion-journal--texts-file reply)))
+    (let ((file-name-handler-alist nil))
+      (delete-file file))))
+
+(defun qwen-companion-journal--texts-file (reply)
+  "Return the file with the bytes of the texts in REPLY, or nil.
+It is in the private directory; signal an error if it is not."
+  (when-let* ((file (qwen-companion-journal-reply-texts-file reply))
+              (spool (qwen-companion-backend-spool)))
+    (unless (qwen-companion-untrusted-in-directory-p file spool)
+      (error "A file outside the private directory"))
+    file))
 
 ;;; Texts of many files
 
@@ -233,17 +244,19 @@ seconds at the latest.  For commands only: it waits."
   "Texts of many files, a part of which is asked for at a time.
 PART is the part of the journal, as in a request.  FILES are those that
 have not come yet, as in the request `journal-texts', and READY the texts
-that have.  PENDING is non-nil while some are on their way.  ERROR is the
+that have, with their bytes.  PENDING is non-nil while some are on their way.  ERROR is the
 text of the last answer if that was one."
   part files ready pending error)
 
-(defconst qwen-companion-journal--texts-at-once 100
-  "Files whose texts are asked for at once.")
+(defconst qwen-companion-journal--texts-at-once 300
+  "Files whose texts are asked for at once.
+The answer takes as long as an undo of half of them.")
 
 (defun qwen-companion-journal-next-texts (texts)
-  "Return the texts of the next file of TEXTS.
-Those of the files after it are asked for before they are needed.  Signal
-a `user-error' when there is no answer."
+  "Return the texts of the next file of TEXTS, with their bytes.
+They are as in `qwen-companion-journal-take-texts'.  Those of the files
+after it are asked for before they are needed.  Signal a `user-error' when
+there is no answer."
   (qwen-companion-journal--ask-for-texts texts)
   (unless (qwen-companion-backend-wait
            (lambda () (or (qwen-companion-journal-texts-ready texts)
@@ -267,13 +280,13 @@ a `user-error' when there is no answer."
      (append (qwen-companion-journal-texts-part texts)
              (list :files (seq-take (qwen-companion-journal-texts-files texts)
                                     qwen-companion-journal--texts-at-once)))
-     (lambda (reply) (qwen-companion-journal--take-texts texts reply)))))
+     (lambda (reply) (qwen-companion-journal--add-texts texts reply)))))
 
-(defun qwen-companion-journal--take-texts (texts reply)
+(defun qwen-companion-journal--add-texts (texts reply)
   "Add what REPLY has to TEXTS, or delete it if nobody wants it any more."
-  (let ((new (qwen-companion-journal-reply-texts reply)))
-    (if (not (qwen-companion-journal-texts-pending texts))
-        (qwen-companion-journal-drop-texts new)
+  (if (not (qwen-companion-journal-texts-pending texts))
+      (qwen-companion-journal-drop-texts reply)
+    (let ((new (qwen-companion-journal-take-texts reply)))
       (setf (qwen-companion-journal-texts-pending texts) nil
             (qwen-companion-journal-texts-error texts)
             (qwen-companion-journal-error reply)
@@ -283,8 +296,7 @@ a `user-error' when there is no answer."
             (append (qwen-companion-journal-texts-ready texts) new)))))
 
 (defun qwen-companion-journal-end-texts (texts)
-  "Ask for no more of TEXTS, and delete what has come."
-  (qwen-companion-journal-drop-texts (qwen-companion-journal-texts-ready texts))
+  "Ask for no more of TEXTS, and drop what has come."
   (setf (qwen-companion-journal-texts-pending texts) nil
         (qwen-companion-journal-texts-ready texts) nil))
 

@@ -28,6 +28,7 @@
 ;;; Code:
 
 (require 'cl-lib)
+(require 'seq)
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-conflicts)
@@ -35,6 +36,7 @@
 (require 'qwen-companion-journal)
 (require 'qwen-companion-merge)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-spool)
 (require 'qwen-companion-untrusted)
 
 (cl-defstruct (qwen-companion-undo-step (:copier nil))
@@ -49,6 +51,9 @@ BINARY is non-nil when the bytes are not those of a text."
 
 (defconst qwen-companion-undo--limit 20
   "Seconds that a command waits for a merge; it can be quit.")
+
+(defconst qwen-companion-undo--stretch 0.01
+  "Seconds of work after which timers and processes get their turn.")
 
 ;;; Asking
 
@@ -89,21 +94,19 @@ the same question.  Quit if the user says no."
 
 ;;; Steps
 
-(defun qwen-companion-undo-step-from-texts (root texts bring-back)
-  "Return the step to undo the change of a file below ROOT that TEXTS tell.
-TEXTS are those of a file in the journal's answer, whose files are read
-and deleted.  With BRING-BACK non-nil, do the change again instead.
-Signal a `user-error' when TEXTS are an error."
-  (when-let* ((reason (qwen-companion-texts-error texts)))
-    (user-error "%s" (qwen-companion-journal-sentence reason)))
-  (let ((path (qwen-companion-texts-path texts))
-        (before (qwen-companion-journal-take-bytes
-                 (qwen-companion-texts-before-file texts)))
-        (after (qwen-companion-journal-take-bytes
-                (qwen-companion-texts-after-file texts)))
-        (before-mode (qwen-companion-texts-before-mode texts))
-        (after-mode (qwen-companion-texts-after-mode texts))
-        (old (qwen-companion-texts-from texts)))
+(defun qwen-companion-undo-step-from-texts (root taken bring-back)
+  "Return the step to undo TAKEN, the change of a file below ROOT.
+It is one of those of `qwen-companion-journal-take-texts'.  With
+BRING-BACK non-nil, do the change again instead.  Signal a `user-error'
+when the texts are an error."
+  (pcase-let* ((`(,texts ,before ,after) taken)
+               (reason (qwen-companion-texts-error texts))
+               (before-mode (qwen-companion-texts-before-mode texts))
+               (after-mode (qwen-companion-texts-after-mode texts))
+               (path (qwen-companion-texts-path texts))
+               (old (qwen-companion-texts-from texts)))
+    (when reason
+      (user-error "%s" (qwen-companion-journal-sentence reason)))
     (make-qwen-companion-undo-step
      :root root
      :path (if bring-back path (or old path))
@@ -140,14 +143,15 @@ was left as it is."
          (written nil)
          (results nil))
     (unwind-protect
-        (while (and steps (not quit-flag))
-          (pcase-let* ((`(,path . ,step) (pop steps))
-                       (`(,result . ,paths) (qwen-companion-undo--try step)))
-            (setq written (nconc paths written))
-            ;; The buffer with the conflict has the name that the file has now.
-            (push (cons (if (eq result 'conflict) (or (car paths) path) path) result)
-                  results)
-            (funcall progress (length results))))
+        (qwen-companion-spool-without-collecting
+          (while (and steps (not quit-flag))
+            (pcase-let* ((`(,path . ,step) (pop steps))
+                         (`(,result . ,paths) (qwen-companion-undo--try step)))
+              (setq written (nconc paths written))
+              ;; The buffer with the conflict has the name that the file has now.
+              (push (cons (if (eq result 'conflict) (or (car paths) path) path) result)
+                    results)
+              (funcall progress (length results)))))
       (when written
         (qwen-companion-journal-wrote (nreverse written) turn label bring-back)))
     (setq quit-flag nil)
@@ -176,6 +180,7 @@ It shows nothing in the first second.  BRING-BACK is as in
   (let ((start (float-time))
         (reporter nil))
     (lambda (done)
+      (qwen-companion-undo--let-others-run)
       (when (and (not reporter) (> (- (float-time) start) 1))
         (setq reporter (make-progress-reporter
                         (format "%s %d files (C-g stops)..."
@@ -183,6 +188,15 @@ It shows nothing in the first second.  BRING-BACK is as in
                         0 count done 1 0.2)))
       (when reporter
         (progress-reporter-update reporter done)))))
+
+(defvar qwen-companion-undo--others-ran 0
+  "When timers and processes had their turn last, in seconds.")
+
+(defun qwen-companion-undo--let-others-run ()
+  "Run timers and take the output of processes, if they have waited long."
+  (when (> (- (float-time) qwen-companion-undo--others-ran) qwen-companion-undo--stretch)
+    (accept-process-output nil 0)
+    (setq qwen-companion-undo--others-ran (float-time))))
 
 ;;; Many files
 
@@ -234,17 +248,32 @@ BRING-BACK, they are to be brought back."
 (defun qwen-companion-undo--delete-made-directories (root start files)
   "Delete the empty directories in which FILES were, if the agent made them.
 That is so if they were born after START, the milliseconds of the turn's
-start, or nil.  ROOT stays, and so does what is above it."
+start, or nil.  ROOT stays, and so does what is above it.  Quitting ends
+this and leaves the rest."
   (let ((root (file-name-as-directory (file-truename root)))
-        (file-name-handler-alist nil))
-    (dolist (directory (and start
-                            (delete-dups (mapcar #'file-name-directory files))))
-      (while (and (string-prefix-p root (file-truename directory))
-                  (not (equal root (file-name-as-directory (file-truename directory))))
-                  (qwen-companion-undo--empty-directory-p directory)
-                  (qwen-companion-undo--born-after-p directory start))
-        (delete-directory directory)
-        (setq directory (file-name-directory (directory-file-name directory)))))))
+        (file-name-handler-alist nil)
+        (inhibit-quit t)
+        (directories (and start (delete-dups (mapcar #'file-name-directory files)))))
+    (while (and directories (not quit-flag))
+      (setq directories
+            (qwen-companion-undo--born-after
+             (cl-remove-if-not
+              (lambda (directory)
+                (qwen-companion-undo--let-others-run)
+                (let ((true (file-truename directory)))
+                  (and (string-prefix-p root true)
+                       (not (equal root true))
+                       (qwen-companion-undo--empty-directory-p directory))))
+              directories)
+             start))
+      (dolist (directory directories)
+        (qwen-companion-undo--let-others-run)
+        (ignore-errors (delete-directory directory)))
+      (setq directories
+            (delete-dups (mapcar (lambda (directory)
+                                   (file-name-directory (directory-file-name directory)))
+                                 directories))))
+    (setq quit-flag nil)))
 
 (defun qwen-companion-undo--empty-directory-p (directory)
   "Return non-nil when DIRECTORY is one, no link to one, and empty."
@@ -254,14 +283,19 @@ start, or nil.  ROOT stays, and so does what is above it."
                (directory-files directory nil directory-files-no-dot-files-regexp t 1)))
        (file-accessible-directory-p directory)))
 
-(defun qwen-companion-undo--born-after-p (directory start)
-  "Return non-nil when DIRECTORY is known to be made after START, milliseconds."
-  (with-temp-buffer
-    (and (eql 0 (ignore-errors
-                  (call-process "stat" nil t nil "-c" "%W"
-                                (expand-file-name directory))))
-         ;; 0 stands for a time that is not known, and so does a hyphen.
-         (> (* 1000.0 (string-to-number (buffer-string))) (- start 1000.0)))))
+(defun qwen-companion-undo--born-after (directories start)
+  "Return those of DIRECTORIES known to be made after START, milliseconds."
+  (cl-loop
+   ;; The arguments of a program have a limit.
+   for some in (seq-partition directories 500)
+   nconc (with-temp-buffer
+           (when (eql 0 (ignore-errors (apply #'call-process "stat" nil t nil "-c" "%W"
+                                              (mapcar #'expand-file-name some))))
+             (cl-loop for directory in some
+                      for born in (split-string (buffer-string) "\n")
+                      ;; 0 stands for a time that is not known, and so does a hyphen.
+                      when (> (* 1000.0 (string-to-number born)) (- start 1000.0))
+                      collect directory)))))
 
 (defun qwen-companion-undo--make-room (path)
   "Delete the empty directories at PATH, where a file was, and make its own.
@@ -433,7 +467,11 @@ was not there before."
      ((and buffer (buffer-modified-p buffer))
       (user-error "%s has unsaved text" (buffer-name buffer)))
      ((equal bytes (qwen-companion-undo-step-base step))
-      (qwen-companion-undo--write path target (qwen-companion-undo-step-target-mode step))
+      ;; The journal has all that is in it, so a crash of the machine loses
+      ;; nothing.  To wait for the disk takes 2 to 6 ms for each file.
+      (let ((write-region-inhibit-fsync t))
+        (qwen-companion-undo--write path target
+                                    (qwen-companion-undo-step-target-mode step)))
       (when buffer
         (qwen-companion-undo--reread buffer path))
       'written)
@@ -485,6 +523,7 @@ are made, empty ones in its place are removed."
          (coding-system-for-write 'no-conversion)
          (write-region-annotate-functions nil)
          (write-region-post-annotation-function nil)
+         (create-lockfiles nil)
          (attributes (and (file-regular-p path) (file-attributes path)))
          (temporary nil))
     (qwen-companion-undo--make-room path)

@@ -112,12 +112,19 @@ The journal is that of the tests, without turns."
     (let ((coding-system-for-write 'no-conversion))
       (write-region bytes nil path nil 'silent))))
 
-(defun qwen-companion-changes-test--spool (bytes)
-  "Return a new file of the spool with BYTES; nil for nil."
-  (when bytes
-    (let ((file (make-temp-file (expand-file-name "bytes-" (qwen-companion-backend-spool)))))
-      (qwen-companion-changes-test-write file bytes)
-      file)))
+(defun qwen-companion-changes-test--spool (list)
+  "Return the keys of an answer with LIST of texts; put their bytes into a file."
+  (let ((file (make-temp-file (expand-file-name "bytes-" (qwen-companion-backend-spool))))
+        (all ""))
+    (list :texts (mapcar (lambda (texts)
+                           (dolist (key '(:before :after) texts)
+                             (when-let* ((bytes (plist-get texts key)))
+                               (let ((start (length all)))
+                                 (setq all (concat all bytes)
+                                       texts (plist-put texts key
+                                                        (list start (length all))))))))
+                         list)
+          :texts-file (progn (qwen-companion-changes-test-write file all) file))))
 
 (defun qwen-companion-changes-test-turn (id changes &rest more)
   "Add a turn ID in which an agent writes CHANGES: (NAME TEXT) or (NAME nil).
@@ -195,13 +202,14 @@ turn.  The files are written and Emacs is told."
           (list :reset t :turns qwen-companion-changes-test-turns))))
       ('journal-texts
        (qwen-companion-journal-on-reply
-        (list :id id
-              :texts (mapcar (lambda (file)
-                               (let ((path (plist-get file :path)))
-                                 (append (list :path path)
-                                         (qwen-companion-changes-test--texts
-                                          path turn (plist-get payload :scope)))))
-                             (plist-get payload :files)))))
+        (append (list :id id)
+                (qwen-companion-changes-test--spool
+                 (mapcar (lambda (file)
+                           (let ((path (plist-get file :path)))
+                             (append (list :path path)
+                                     (qwen-companion-changes-test--texts
+                                      path turn (plist-get payload :scope)))))
+                         (plist-get payload :files))))))
       ('journal-files
        (qwen-companion-journal-on-reply
         (list :id id
@@ -250,8 +258,8 @@ turn.  The files are written and Emacs is told."
                                               :test #'equal)))))
     (if (null newest)
         (list :error "that is not in the journal any more")
-      (list :before-file (qwen-companion-changes-test--spool (car oldest))
-            :after-file (qwen-companion-changes-test--spool (cdr newest))
+      (list :before (car oldest)
+            :after (cdr newest)
             :before-mode (and (car oldest) #o644)
             :after-mode (and (cdr newest) #o644)
             :from (plist-get file :from)))))

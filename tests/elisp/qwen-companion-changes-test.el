@@ -701,8 +701,7 @@ A text that is nil removes the line."
     (let ((texts (lambda (path before after before-mode after-mode)
                    (cl-letf (((symbol-function 'qwen-companion-changes-test--texts)
                               (lambda (&rest _)
-                                (list :before-file (qwen-companion-changes-test--spool before)
-                                      :after-file (qwen-companion-changes-test--spool after)
+                                (list :before before :after after
                                       :before-mode before-mode :after-mode after-mode))))
                      (qwen-companion-changes-test-goto path)
                      (cl-letf (((symbol-function 'y-or-n-p) #'always))
@@ -798,6 +797,24 @@ A text that is nil removes the line."
     (qwen-companion-changes-test--undo-turn "partly undone")
     (should (equal '("1\n" "1\n" "1\n")
                    (mapcar #'qwen-companion-changes-test-bytes '("a" "b" "c"))))))
+
+(ert-deftest qwen-companion-changes-test-lets-timers-run-between-two-files ()
+  "Those of an undo that takes a while."
+  (qwen-companion-changes-test-with '(("a" "1\n") ("b" "1\n"))
+    (qwen-companion-changes-test-turn "one" '(("a" "2\n") ("b" "2\n")))
+    (qwen-companion-changes-test-open)
+    (let ((write (symbol-function 'qwen-companion-undo--write))
+          (ran nil)
+          (seen nil))
+      (cl-letf (((symbol-function 'qwen-companion-undo--write)
+                 (lambda (&rest arguments)
+                   (push ran seen)
+                   (apply write arguments)
+                   (run-at-time 0 nil (lambda () (setq ran t)))
+                   (let ((end (+ 0.1 (float-time))))
+                     (while (< (float-time) end))))))
+        (qwen-companion-changes-test--undo-turn "Prompt of one"))
+      (should (equal '(t nil) seen)))))
 
 (ert-deftest qwen-companion-changes-test-journal-without-an-answer ()
   (qwen-companion-changes-test--with-hunks

@@ -921,9 +921,9 @@ class JournalReply(Notification):
         """`(:id ID :error S-or-nil)`, and the keys that belong to the request.
 
         `:files (FILE...)`; or `:spans ((LINE COUNT TURN SEEN)...) :seen (S...)`; or `:busy ((PATH TURN TOOL)...)`; or
-        `:texts (TEXTS...)`.  Each of TEXTS is `(:path S :error S-or-nil :before-file S :before-mode N-or-link
-        :after-file S :after-mode N-or-link :from S :mixed B)`, each of the two files nil where there was none, and for
-        Emacs to remove; modes are the permission bits.
+        `:texts (TEXTS...) :texts-file S`.  Each of TEXTS is `(:path S :error S-or-nil :before (FROM TO) :before-mode
+        N-or-link :after (FROM TO) :after-mode N-or-link :from S :mixed B)`: where the bytes are in the file, which is
+        for Emacs to remove, both nil where there was none; modes are the permission bits.
         """
         result = plist(id=self.id, error=self.error)
         if self.files is not None:
@@ -934,16 +934,21 @@ class JournalReply(Notification):
         if self.busy is not None:
             result += plist(busy=[list(item) for item in self.busy])
         if self.texts is not None:
-            result += plist(texts=[_texts_plist(texts, spool) for texts in self.texts])
+            data = bytearray()
+            texts = [_texts_plist(texts, data) for texts in self.texts]
+            result += plist(texts=texts, texts_file=spool.write_bytes(data))
         return result
 
 
-def _texts_plist(texts: Texts, spool: Spool) -> list[Sexp]:
+def _texts_plist(texts: Texts, data: bytearray) -> list[Sexp]:
+    """Return `texts` as Emacs gets them; add the bytes to `data`."""
     result = plist(path=texts.path, error=texts.error, **{"from": texts.previous}, mixed=texts.mixed)
     for name, version in (("before", texts.before), ("after", texts.after)):
-        file, mode = None, None
+        place, mode = None, None
         if version is not None:
-            file = spool.write_bytes(version.data)
+            start = len(data)
+            data += version.data
+            place = [start, len(data)]
             mode = Symbol("link") if version.permissions is None else version.permissions
-        result += plist(**{f"{name}_file": file, f"{name}_mode": mode})
+        result += plist(**{name: place, f"{name}_mode": mode})
     return result

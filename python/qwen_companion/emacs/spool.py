@@ -37,7 +37,7 @@ class Spool:
         kind = "ascii" if text.isascii() else "utf-8"
         return self.write_bytes(text.encode("utf-8"), f"{kind}-crlf" if _ends_lines_in_crlf(text) else kind)
 
-    def write_bytes(self, data: bytes, kind: str = "bytes") -> str:
+    def write_bytes(self, data: bytes | bytearray, kind: str = "bytes") -> str:
         """Put `data` into a new file and return its path.
 
         The name begins with `kind`: Emacs reads a text sooner when the name says that it is only ASCII, and converts

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from sexpdata import dumps, loads
+from sexpdata import Symbol, dumps, loads
 
 from qwen_companion.domain import (
     HIDE,
@@ -378,14 +378,16 @@ def test_messages_about_tools(spool: Spool) -> None:
 
 def test_texts_of_the_journal_go_as_bytes(spool: Spool) -> None:
     texts = Texts("/r/a", FileVersion(b"\xff\r\n", 0o755), None, "/r/old", mixed=True)
-    reply = as_dict(loads(dumps(JournalReply(3, texts=[texts]).payload(spool))))
-    (payload,) = map(as_dict, reply["texts"])
-    file = Path(str(payload["before-file"]))
-    assert file.read_bytes() == b"\xff\r\n"
+    others = Texts("/r/b", FileVersion(b"", 0o644), FileVersion(b"link", None))
+    reply = as_dict(loads(dumps(JournalReply(3, texts=[texts, others]).payload(spool))))
+    payload, other = map(as_dict, reply["texts"])
+    file = Path(str(reply["texts-file"]))
+    assert file.read_bytes() == b"\xff\r\nlink"
     assert file.parent == Path(spool.directory)
     assert file.stat().st_mode & 0o777 == 0o600
-    assert payload["before-mode"] == 0o755
-    assert (payload["after-file"], payload["after-mode"]) == ([], [])
+    assert (payload["before"], payload["before-mode"]) == ([0, 3], 0o755)
+    assert (payload["after"], payload["after-mode"]) == ([], [])
+    assert (other["before"], other["after"], other["after-mode"]) == ([3, 3], [3, 7], Symbol("link"))
     assert (payload["path"], payload["from"], payload["mixed"]) == ("/r/a", "/r/old", True)
 
 
