@@ -50,7 +50,9 @@
     (setq structure--folders nil)
     (mapcar (lambda (file)
               (push (cons (file-name-base file)
-                          (file-name-nondirectory (directory-file-name (file-name-directory file))))
+                          (file-name-nondirectory
+                           (directory-file-name
+                            (file-relative-name (file-name-directory file) directory))))
                     structure--folders)
               (cons (file-name-base file) (structure--read file)))
             (seq-remove (lambda (file) (string-suffix-p "-autoloads.el" file)) files))))
