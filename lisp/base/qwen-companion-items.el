@@ -6,22 +6,130 @@
 
 ;;; Commentary:
 
-;; A buffer made of items, each with a key that outlives a redraw, can be
-;; redrawn in such a way that point, the mark and the windows stay at their
-;; items.
+;; A buffer is made of items, each with a key that outlives a redraw.  An
+;; update replaces only those that have changed, so that point, the mark, the
+;; windows and what is looked at stay where they are.  Folded text is not in
+;; the buffer.
 
 ;;; Code:
 
 (require 'cl-lib)
 (require 'subr-x)
 
-(defun qwen-companion-items-redraw (items function)
-  "Call FUNCTION, which redraws the current buffer, and keep all places.
-ITEMS is a function that returns the items in the buffer in order, each
-\(KEY START . END).  It is called before and after FUNCTION.  Point, the
-mark and the windows stay at the lines and columns of their items, or
-near to where an item was that has gone."
-  (let* ((before (funcall items))
+(defvar-local qwen-companion-items-toggled nil
+  "Keys of the items that the user has folded or unfolded.")
+(defvar-local qwen-companion-items--shown nil
+  "The items in the buffer in order: (KEY SIGNATURE . MARKER).")
+
+;;; Finding
+
+(defun qwen-companion-items-bounds ()
+  "Return the items in the buffer in order, each (KEY START . END)."
+  (cl-loop for ((key _ . marker) next) on qwen-companion-items--shown
+           collect (cons key (cons (marker-position marker)
+                                   (if next (marker-position (cddr next)) (point-max))))))
+
+(defun qwen-companion-items-key-at (position)
+  "Return the key of the item at POSITION, or nil."
+  (let (found)
+    (cl-loop for (key _ . marker) in qwen-companion-items--shown
+             while (<= marker position)
+             do (setq found key))
+    found))
+
+(defun qwen-companion-items-start (key)
+  "Return the position at which the item KEY begins, nil if it is not shown."
+  (when-let* ((item (assoc key qwen-companion-items--shown)))
+    (marker-position (cddr item))))
+
+(defun qwen-companion-items-signature (key)
+  "Return the signature with which the item KEY is shown, or nil."
+  (cadr (assoc key qwen-companion-items--shown)))
+
+(defun qwen-companion-items-toggle (key)
+  "Fold or unfold the item KEY, and go to its start.
+To be followed by an update: the text around point may be folded then."
+  (goto-char (qwen-companion-items-start key))
+  (setq qwen-companion-items-toggled
+        (if (member key qwen-companion-items-toggled)
+            (remove key qwen-companion-items-toggled)
+          (cons key qwen-companion-items-toggled))))
+
+;;; Updating
+
+(defun qwen-companion-items-update (wanted &optional after)
+  "Make the items WANTED the text of the current buffer.
+Each is (KEY SIGNATURE . INSERT), where INSERT is a text, or a function
+that inserts one at point.  An item whose SIGNATURE is that of the shown
+item KEY is not touched.  Call AFTER, without arguments, once all are
+there.  Point, the mark and the windows stay at the lines and columns of
+their items, or near to where an item was that has gone.
+
+Return non-nil when something was changed."
+  (unless (qwen-companion-items--current-p wanted)
+    (qwen-companion-items--redraw
+     (lambda ()
+       (let ((inhibit-read-only t))
+         (with-silent-modifications
+           (qwen-companion-items--replace wanted)
+           (when after
+             (funcall after))))))
+    t))
+
+(defun qwen-companion-items--same-p (item old)
+  "Return non-nil when ITEM is drawn as it should be, as OLD."
+  (and (equal (car item) (car old))
+       (equal-including-properties (cadr item) (cadr old))))
+
+(defun qwen-companion-items--current-p (wanted)
+  "Return non-nil when the items WANTED are those of the current buffer."
+  (let ((old qwen-companion-items--shown))
+    (while (and wanted old (qwen-companion-items--same-p (car wanted) (car old)))
+      (pop wanted)
+      (pop old))
+    (not (or wanted old))))
+
+(defun qwen-companion-items--replace (wanted)
+  "Make the items WANTED those of the current buffer.
+Items that stay are not touched."
+  (let ((old qwen-companion-items--shown)
+        (keys (make-hash-table :test #'equal))
+        (new nil))
+    (while (and wanted old (qwen-companion-items--same-p (car wanted) (car old)))
+      (pop wanted)
+      (push (pop old) new))
+    (dolist (item wanted)
+      (puthash (car item) t keys))
+    (cl-flet ((remove-first ()
+                (let ((end (if (cdr old) (cddr (cadr old)) (point-max))))
+                  (delete-region (cddr (car old)) end)
+                  (set-marker (cddr (pop old)) nil))))
+      (pcase-dolist ((and item `(,key ,signature . ,insert)) wanted)
+        (remhash key keys)
+        ;; What is gone, or comes later.
+        (while (and old (not (equal key (car (car old))))
+                    (or (not (gethash (car (car old)) keys))
+                        (assoc key (cdr old))))
+          (remove-first))
+        (if (and old (qwen-companion-items--same-p item (car old)))
+            (push (pop old) new)
+          (when (and old (equal key (car (car old))))
+            (remove-first))
+          (goto-char (if old (cddr (car old)) (point-max)))
+          (let ((start (point)))
+            (if (stringp insert) (insert insert) (funcall insert))
+            (when old
+              (set-marker (cddr (car old)) (point)))
+            (push (cons key (cons signature (copy-marker start))) new))))
+      (while old
+        (remove-first)))
+    (setq qwen-companion-items--shown (nreverse new))))
+
+;;; Places
+
+(defun qwen-companion-items--redraw (function)
+  "Call FUNCTION, which redraws the current buffer, and keep all places."
+  (let* ((before (qwen-companion-items-bounds))
          (place (lambda (position)
                   (qwen-companion-items--place position before)))
          (point (funcall place (point)))
@@ -34,7 +142,7 @@ near to where an item was that has gone."
                                        (funcall place (window-start window)))))
                           (get-buffer-window-list nil nil t))))
     (funcall function)
-    (let* ((after (funcall items))
+    (let* ((after (qwen-companion-items-bounds))
            (position (lambda (place)
                        (qwen-companion-items--position place before after))))
       (goto-char (funcall position point))

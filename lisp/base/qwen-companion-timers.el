@@ -66,12 +66,14 @@ They are late by no more than the time since the last call then."
 (defvar-local qwen-companion-timers--seconds nil
   "Seconds between two updates of the current buffer.")
 (defvar-local qwen-companion-timers--timer nil
-  "Timer that updates the current buffer, nil while it is not visible.")
+  "Timer that updates the current buffer again and again while it is visible.")
+(defvar-local qwen-companion-timers--soon nil
+  "Timer that updates the current buffer once, or nil.")
 
-(defun qwen-companion-timers-keep-updated (function seconds)
+(defun qwen-companion-timers-keep-updated (function &optional seconds)
   "Call FUNCTION in the current buffer while it is in a window.
 It is called without arguments when a window begins to show the buffer,
-and every SECONDS from then on.  To be called by a major mode."
+and with SECONDS that often from then on.  To be called by a major mode."
   (setq qwen-companion-timers--function function
         qwen-companion-timers--seconds seconds)
   (add-hook 'window-buffer-change-functions #'qwen-companion-timers--shown nil t)
@@ -87,12 +89,27 @@ That of an iconified frame counts: nothing is run when it comes back."
   "Update the current buffer now if it is in a window, else stop doing so."
   (if (not (qwen-companion-timers-visible-window))
       (qwen-companion-timers--stop)
-    (unless qwen-companion-timers--timer
+    (unless (or qwen-companion-timers--timer (not qwen-companion-timers--seconds))
       (setq qwen-companion-timers--timer
             (run-at-time qwen-companion-timers--seconds
                          qwen-companion-timers--seconds
                          #'qwen-companion-timers--tick (current-buffer))))
     (funcall qwen-companion-timers--function)))
+
+(defun qwen-companion-timers-update-soon (delay)
+  "Update the current buffer once in DELAY seconds if it is in a window.
+What else happens until then is shown by the same update."
+  (when (and (not qwen-companion-timers--soon)
+             (qwen-companion-timers-visible-window))
+    (setq qwen-companion-timers--soon
+          (run-at-time delay nil #'qwen-companion-timers--update-once (current-buffer)))))
+
+(defun qwen-companion-timers--update-once (buffer)
+  "Update BUFFER if it is alive, for the timer of an update soon."
+  (when (buffer-live-p buffer)
+    (with-current-buffer buffer
+      (setq qwen-companion-timers--soon nil)
+      (funcall qwen-companion-timers--function))))
 
 (defun qwen-companion-timers-revert-visible ()
   "Revert the current buffer in its window, where point stays on its line."
@@ -110,10 +127,12 @@ That of an iconified frame counts: nothing is run when it comes back."
       (qwen-companion-timers-update-visible))))
 
 (defun qwen-companion-timers--stop ()
-  "Stop the timer of the current buffer."
-  (when qwen-companion-timers--timer
-    (cancel-timer qwen-companion-timers--timer)
-    (setq qwen-companion-timers--timer nil)))
+  "Stop the timers of the current buffer."
+  (dolist (timer (list qwen-companion-timers--timer qwen-companion-timers--soon))
+    (when timer
+      (cancel-timer timer)))
+  (setq qwen-companion-timers--timer nil
+        qwen-companion-timers--soon nil))
 
 (provide 'qwen-companion-timers)
 ;;; qwen-companion-timers.el ends here

@@ -11,11 +11,8 @@
 ;; looked at, marked as seen, commented on, undone and brought back: a region
 ;; of lines, a hunk, a file or a turn.
 ;;
-;; The buffer is made of items: the heading of a turn, that of a file, and
-;; its hunks.  Each has a key and a signature; an update replaces only those
-;; whose signature has changed, so that point, the windows and what is looked
-;; at stay where they are while a CLI is at work.  Folded items are not in
-;; the buffer.
+;; The buffer is made of items (qwen-companion-items.el): the heading of a
+;; turn, that of a file, and its hunks.
 
 ;;; Code:
 
@@ -39,6 +36,7 @@
 (require 'qwen-companion-messages)
 (require 'qwen-companion-prompts)
 (require 'qwen-companion-terminal)
+(require 'qwen-companion-timers)
 (require 'qwen-companion-undo)
 (require 'qwen-companion-untrusted)
 
@@ -95,8 +93,6 @@ SOURCE is the kind of line with its numbers in both texts, (KIND OLD
   "Non-nil to include changes that were already seen when the buffer was opened.")
 (defvar-local qwen-companion-changes--seen nil
   "Hash table of changes seen then: (TURN . PATH) to t or a list of keys.")
-(defvar-local qwen-companion-changes--unfolded nil
-  "Keys of the headings that are unfolded.")
 (defvar-local qwen-companion-changes--fresh nil
   "Non-nil until turns have been shown: the newest one is unfolded then.")
 (defvar-local qwen-companion-changes--views nil
@@ -119,14 +115,10 @@ The cdr is a list of files, or a string, the reason why there is none.")
   "Keys of the files all of whose hunks are shown.")
 (defvar-local qwen-companion-changes--comments nil
   "The comments that have not been sent.")
-(defvar-local qwen-companion-changes--items nil
-  "The items in the buffer in order: (KEY SIGNATURE . MARKER).")
 (defvar-local qwen-companion-changes--unmarked nil
   "Where point was when an update had changed the marked lines, or nil.")
 (defvar-local qwen-companion-changes--arrows nil
   "Non-nil when the signs of headings can be displayed.")
-(defvar-local qwen-companion-changes--timer nil
-  "Timer that updates the buffer soon, or nil.")
 
 ;;; What is to be shown
 
@@ -240,7 +232,7 @@ With NOW non-nil, return those seen by now."
 
 (defun qwen-companion-changes--arrow (key)
   "Return the sign of the heading KEY: is it unfolded?"
-  (let ((open (member key qwen-companion-changes--unfolded)))
+  (let ((open (member key qwen-companion-items-toggled)))
     (if qwen-companion-changes--arrows
         (if open "▾ " "▸ ")
       (if open "v " "> "))))
@@ -352,7 +344,7 @@ may be an old one, or nil."
          (undone (and view (qwen-companion-changes-file-undone view)))
          (known (gethash place qwen-companion-changes--headings))
          (key (if known (nth 3 known) (qwen-companion-changes--file-key group path)))
-         (open (and (member key qwen-companion-changes--unfolded) t)))
+         (open (and (member key qwen-companion-items-toggled) t)))
     (pcase known
       (`(,(pred (eq file)) ,(pred (eq open)) ,(pred (eq undone)) . ,item)
        item)
@@ -419,7 +411,7 @@ may be an old one, or nil."
 
 (defun qwen-companion-changes--drawing ()
   "Return the value of `qwen-companion-changes--drawn' for the file at point."
-  (pcase (qwen-companion-changes--key-at (point))
+  (pcase (qwen-companion-items-key-at (point))
     (`(,(or 'file 'body) ,group ,path)
      (cons (gethash (cons group path) qwen-companion-changes--views)
            (qwen-companion-changes--seen-keys
@@ -450,7 +442,7 @@ INSERT is a text, or a function that inserts one at point."
     (when (and qwen-companion-changes--fresh groups)
       (setq qwen-companion-changes--fresh nil)
       (push (list 'group (qwen-companion-changes--group-id (car groups)))
-            qwen-companion-changes--unfolded))
+            qwen-companion-items-toggled))
     (nconc (qwen-companion-changes--problem-items)
            (or (mapcan #'qwen-companion-changes--group-items groups)
                (let ((text (concat (qwen-companion-changes--nothing) "\n")))
@@ -484,7 +476,7 @@ They are as in `qwen-companion-changes--wanted-items'."
          (turn (and (stringp id) (qwen-companion-journal-turn id))))
     (cons
      (cons key (cons heading heading))
-     (when (member key qwen-companion-changes--unfolded)
+     (when (member key qwen-companion-items-toggled)
        (append
         (cl-loop for note in (qwen-companion-turn-notes turn)
                  for text = (qwen-companion-changes--label
@@ -504,15 +496,15 @@ They are as in `qwen-companion-changes--wanted-items'."
               (path (qwen-companion-changed-file-path file)))
     (cons
      heading
-     (when (member key qwen-companion-changes--unfolded)
+     (when (member key qwen-companion-items-toggled)
        (let* ((view (qwen-companion-changes--view group path))
               (body (list 'body (qwen-companion-changes--group-id group) path))
-              (drawn (assoc body qwen-companion-changes--items)))
+              (drawn (qwen-companion-items-signature body)))
          (list
           (cons body
                 (cons (if (and drawn (eq 'loading (qwen-companion-changes-file-state view)))
                           ;; The shown hunks stay until the new ones have come.
-                          (cadr drawn)
+                          drawn
                         (list (qwen-companion-changes-file-signature view)
                               qwen-companion-changes--lines
                               qwen-companion-changes--all
@@ -625,21 +617,9 @@ They are as in `qwen-companion-changes--wanted-items'."
 
 ;;; Updating
 
-(defun qwen-companion-changes--update-soon (&optional delay)
-  "Update the current buffer in a moment if it is in a window.
-DELAY is how long that is, in seconds."
-  (when (and (not qwen-companion-changes--timer)
-             (get-buffer-window (current-buffer) 0))
-    (setq qwen-companion-changes--timer
-          (run-at-time (or delay qwen-companion-changes--delay) nil
-                       #'qwen-companion-changes--update-in (current-buffer)))))
-
-(defun qwen-companion-changes--update-in (buffer)
-  "Update BUFFER if it is alive, for its timer."
-  (when (buffer-live-p buffer)
-    (with-current-buffer buffer
-      (setq qwen-companion-changes--timer nil)
-      (qwen-companion-changes--update))))
+(defun qwen-companion-changes--update-soon ()
+  "Update the current buffer in a moment if it is in a window."
+  (qwen-companion-timers-update-soon qwen-companion-changes--delay))
 
 (defun qwen-companion-changes--update ()
   "Bring the current buffer up to date.
@@ -648,18 +628,14 @@ Of very many files, some come in a moment."
   (setq qwen-companion-changes--room qwen-companion-changes--chunk)
   (let ((wanted (qwen-companion-changes--wanted-items)))
     (when (< qwen-companion-changes--room 0)
-      (qwen-companion-changes--update-soon qwen-companion-changes--pause))
-    (unless (qwen-companion-changes--drawn-p wanted)
-      (let ((marked (qwen-companion-changes--marked-text)))
-        (qwen-companion-items-redraw
-         #'qwen-companion-changes--bounds
-         (lambda ()
-           (let ((inhibit-read-only t))
-             (with-silent-modifications
-               (qwen-companion-changes--replace-items wanted)
-               (qwen-companion-changes--show-all-comments))
-             (qwen-companion-untrusted-show-bidi-controls)
-             (set-buffer-modified-p nil))))
+      (qwen-companion-timers-update-soon qwen-companion-changes--pause))
+    (let ((marked (qwen-companion-changes--marked-text)))
+      (when (qwen-companion-items-update
+             wanted
+             (lambda ()
+               (qwen-companion-changes--show-all-comments)
+               (qwen-companion-untrusted-show-bidi-controls)))
+        (set-buffer-modified-p nil)
         (unless (equal marked (qwen-companion-changes--marked-text))
           (deactivate-mark)
           (setq qwen-companion-changes--unmarked (point)))))))
@@ -668,75 +644,6 @@ Of very many files, some come in a moment."
   "Return the text of the active region, or nil."
   (and (use-region-p)
        (buffer-substring-no-properties (region-beginning) (region-end))))
-
-(defun qwen-companion-changes--bounds ()
-  "Return the items in the buffer as (KEY START . END)."
-  (cl-loop for (item next) on qwen-companion-changes--items
-           collect (cons (car item)
-                         (cons (marker-position (cddr item))
-                               (if next (marker-position (cddr next)) (point-max))))))
-
-(defun qwen-companion-changes--same-p (item old)
-  "Return non-nil when ITEM is drawn as it should be, as OLD."
-  (and (equal (car item) (car old))
-       (equal (cadr item) (cadr old))))
-
-(defun qwen-companion-changes--drawn-p (wanted)
-  "Return non-nil when the items WANTED are those of the current buffer."
-  (let ((old qwen-companion-changes--items))
-    (while (and wanted old (qwen-companion-changes--same-p (car wanted) (car old)))
-      (pop wanted)
-      (pop old))
-    (not (or wanted old))))
-
-(defun qwen-companion-changes--replace-items (wanted)
-  "Make the items WANTED those of the current buffer.
-Items that stay are not touched."
-  (let ((old qwen-companion-changes--items)
-        (keys (make-hash-table :test #'equal))
-        (new nil))
-    (while (and wanted old (qwen-companion-changes--same-p (car wanted) (car old)))
-      (pop wanted)
-      (push (pop old) new))
-    (dolist (item wanted)
-      (puthash (car item) t keys))
-    (cl-flet ((remove-first ()
-                (let ((end (if (cdr old) (cddr (cadr old)) (point-max))))
-                  (delete-region (cddr (car old)) end)
-                  (set-marker (cddr (pop old)) nil))))
-      (pcase-dolist (`(,key ,signature . ,insert) wanted)
-        (remhash key keys)
-        ;; What is gone, or comes later.
-        (while (and old (not (equal key (car (car old))))
-                    (or (not (gethash (car (car old)) keys))
-                        (assoc key (cdr old))))
-          (remove-first))
-        (if (and old (equal key (car (car old)))
-                 (equal signature (cadr (car old))))
-            (push (pop old) new)
-          (when (and old (equal key (car (car old))))
-            (remove-first))
-          (goto-char (if old (cddr (car old)) (point-max)))
-          (let ((start (point)))
-            (if (stringp insert) (insert insert) (funcall insert))
-            (when old
-              (set-marker (cddr (car old)) (point)))
-            (push (cons key (cons signature (copy-marker start))) new))))
-      (while old
-        (remove-first)))
-    (setq qwen-companion-changes--items (nreverse new))))
-
-(defun qwen-companion-changes--item-at (position)
-  "Return the item at POSITION: (KEY SIGNATURE . MARKER), or nil."
-  (let (found)
-    (cl-loop for item in qwen-companion-changes--items
-             while (<= (cddr item) position)
-             do (setq found item))
-    found))
-
-(defun qwen-companion-changes--key-at (position)
-  "Return the key of the item at POSITION, or nil."
-  (car (qwen-companion-changes--item-at position)))
 
 (defun qwen-companion-changes--changed (paths)
   "Update the visible part of PATHS, a list of files, or of all files if t."
@@ -753,7 +660,7 @@ Items that stay are not touched."
   (maphash
    (lambda (place view)
      (when (or (eq paths t) (member (cdr place) paths))
-       (if (member (list 'file (car place) (cdr place)) qwen-companion-changes--unfolded)
+       (if (member (list 'file (car place) (cdr place)) qwen-companion-items-toggled)
            (qwen-companion-changes--load view)
          (qwen-companion-changes-file-forget view)
          (remhash place qwen-companion-changes--views))))
@@ -767,29 +674,23 @@ Items that stay are not touched."
       (with-current-buffer buffer
         (qwen-companion-changes--update-soon)))))
 
-(defun qwen-companion-changes--window-changed (&rest _)
-  "Update the buffer: it may have come into a window."
-  (when-let* ((buffer (qwen-companion-changes--buffer)))
-    (with-current-buffer buffer
-      (qwen-companion-changes--update-soon))))
-
 ;;; What is at point
 
 (defun qwen-companion-changes--group-at-point ()
   "Return the group at point, or signal a `user-error'."
-  (or (when-let* ((key (qwen-companion-changes--key-at (point))))
+  (or (when-let* ((key (qwen-companion-items-key-at (point))))
         (qwen-companion-changes--group-of (cadr key)))
       (user-error "There is no turn here")))
 
 (defun qwen-companion-changes--path-at-point ()
   "Return the file at point, or nil on the heading of a turn."
-  (pcase (qwen-companion-changes--key-at (point))
+  (pcase (qwen-companion-items-key-at (point))
     (`(,(or 'file 'body) ,_ ,path) path)))
 
 (defun qwen-companion-changes--view-at-point (&optional any)
   "Return the view at point, or nil on the heading of a turn or a folded file.
 If it is being loaded, wait for that, unless ANY is non-nil."
-  (pcase (qwen-companion-changes--key-at (point))
+  (pcase (qwen-companion-items-key-at (point))
     (`(,(or 'file 'body) ,group ,path)
      (when-let* ((view (gethash (cons group path) qwen-companion-changes--views)))
        (unless any
@@ -822,7 +723,7 @@ The error is a `user-error'; the buffer is updated before it."
 
 (defun qwen-companion-changes--targets ()
   "Return the hunk or heading at point, and its file, for Embark."
-  (when-let* ((item (qwen-companion-changes--item-at (point))))
+  (when (qwen-companion-items-key-at (point))
     (let* ((hunk (qwen-companion-hunks-view-hunk-at (point)))
            (bounds (if hunk
                        (qwen-companion-hunks-view-bounds hunk)
@@ -840,9 +741,9 @@ The error is a `user-error'; the buffer is updated before it."
 (defun qwen-companion-changes--starts ()
   "Return the positions of the headings and hunks, from the top."
   (let (starts)
-    (dolist (item qwen-companion-changes--items)
-      (pcase (car item)
-        (`(,(or 'group 'file) . ,_) (push (marker-position (cddr item)) starts))))
+    (pcase-dolist (`(,key ,start . ,_) (qwen-companion-items-bounds))
+      (when (memq (car key) '(group file))
+        (push start starts)))
     (save-excursion
       (goto-char (point-min))
       (when (qwen-companion-hunks-view-hunk-at (point))
@@ -873,17 +774,12 @@ The error is a `user-error'; the buffer is updated before it."
 (defun qwen-companion-changes-toggle-fold ()
   "Fold or unfold the turn or file at point."
   (interactive nil qwen-companion-changes-mode)
-  (let ((key (pcase (qwen-companion-changes--key-at (point))
+  (let ((key (pcase (qwen-companion-items-key-at (point))
                ((and `(,(or 'group 'file) . ,_) key) key)
                (`(body ,group ,path) (list 'file group path))
                (`(note ,group ,_) (list 'group group))
                (_ (user-error "There is nothing to fold here")))))
-    ;; The text around point may be about to be folded.
-    (goto-char (cddr (assoc key qwen-companion-changes--items)))
-    (setq qwen-companion-changes--unfolded
-          (if (member key qwen-companion-changes--unfolded)
-              (remove key qwen-companion-changes--unfolded)
-            (cons key qwen-companion-changes--unfolded)))
+    (qwen-companion-items-toggle key)
     (qwen-companion-changes--update)))
 
 (defun qwen-companion-changes-visit ()
@@ -926,7 +822,7 @@ On the heading of a turn, fold or unfold it; on a button, push it."
   "Fold, unfold or visit the item clicked with EVENT."
   (interactive "e" qwen-companion-changes-mode)
   (mouse-set-point event)
-  (if (memq (car-safe (qwen-companion-changes--key-at (point))) '(file note))
+  (if (memq (car-safe (qwen-companion-items-key-at (point))) '(file note))
       (qwen-companion-changes-toggle-fold)
     (qwen-companion-changes-visit)))
 
@@ -969,7 +865,7 @@ On the heading of a turn, fold or unfold it; on a button, push it."
 
 (defun qwen-companion-changes--turn-at-point ()
   "Return the turn at point, else the newest one of an agent."
-  (or (let ((id (cadr (qwen-companion-changes--key-at (point)))))
+  (or (let ((id (cadr (qwen-companion-items-key-at (point)))))
         (and (stringp id) (qwen-companion-journal-turn id)))
       (cl-find 'agent (qwen-companion-changes--shown-turns)
                :key #'qwen-companion-turn-who)
@@ -1074,7 +970,7 @@ to happen.  \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-bring-b
      (qwen-companion-hunks-hunk-changes (qwen-companion-hunks-view-hunk-at (point)))
      undo))
    (t
-    (let ((view (and (eq 'body (car (qwen-companion-changes--key-at (point))))
+    (let ((view (and (eq 'body (car (qwen-companion-items-key-at (point))))
                      (qwen-companion-changes--view-at-point))))
       (when (and view
                  (eq 'ready (qwen-companion-changes-file-state view))
@@ -1419,13 +1315,12 @@ UNSEEN, mark it as not seen."
     (let* ((key (if path
                     (qwen-companion-changes--file-key group path)
                   (list 'group (qwen-companion-changes--group-id group))))
-           (rest (cdr (member (assoc key qwen-companion-changes--items)
-                              qwen-companion-changes--items)))
            (next (cl-find-if (lambda (item)
                                (memq (car (car item)) (if path '(group file) '(group))))
-                             rest)))
+                             (cdr (cl-member key (qwen-companion-items-bounds)
+                                             :key #'car :test #'equal)))))
       (when next
-        (goto-char (cddr next)))))))
+        (goto-char (cadr next)))))))
 
 (defun qwen-companion-changes--turns-of (group path)
   "Return the id of each turn of GROUP in which PATH was changed.
@@ -1647,27 +1542,23 @@ What is undone is left out."
 (defun qwen-companion-changes--show-comments (id path)
   "Show the comments on lines of PATH in the group ID.
 Those whose line is not there are shown below the heading of the file."
-  (let* ((item (assoc (list 'body id path) qwen-companion-changes--items))
-         (start (and item (marker-position (cddr item)))))
+  (pcase-let ((`(,_ ,start . ,end) (assoc (list 'body id path) (qwen-companion-items-bounds))))
     (when start
-      (let ((end (cl-loop for (this next) on qwen-companion-changes--items
-                          when (eq this item)
-                          return (if next (marker-position (cddr next)) (point-max)))))
-        (remove-overlays start end 'qwen-companion-changes-comment t)
-        (dolist (comment qwen-companion-changes--comments)
-          (when (and (equal id (qwen-companion-changes--comment-group comment))
-                     (equal path (qwen-companion-changes--comment-path comment)))
-            (save-excursion
-              (goto-char start)
-              (while (and (< (point) end)
-                          (not (and (qwen-companion-hunks-view-hunk-at (point))
-                                    (equal (qwen-companion-changes--comment-source comment)
-                                           (qwen-companion-changes--source-at-point)))))
-                (forward-line 1))
-              (when (>= (point) end)
-                (goto-char start))
-              (qwen-companion-comments-show (qwen-companion-changes--comment-text comment)
-                                            'qwen-companion-changes-comment))))))))
+      (remove-overlays start end 'qwen-companion-changes-comment t)
+      (dolist (comment qwen-companion-changes--comments)
+        (when (and (equal id (qwen-companion-changes--comment-group comment))
+                   (equal path (qwen-companion-changes--comment-path comment)))
+          (save-excursion
+            (goto-char start)
+            (while (and (< (point) end)
+                        (not (and (qwen-companion-hunks-view-hunk-at (point))
+                                  (equal (qwen-companion-changes--comment-source comment)
+                                         (qwen-companion-changes--source-at-point)))))
+              (forward-line 1))
+            (when (>= (point) end)
+              (goto-char start))
+            (qwen-companion-comments-show (qwen-companion-changes--comment-text comment)
+                                          'qwen-companion-changes-comment)))))))
 
 (defun qwen-companion-changes-send-comments ()
   "Send all comments to the CLI as one prompt, with places and quoted lines.
@@ -1824,8 +1715,7 @@ Info node `(qwen-companion)After the fact' is about it.
         qwen-companion-changes--arrows (char-displayable-p ?▸))
   (qwen-companion-changes--note-seen)
   (jit-lock-register #'qwen-companion-hunks-view-fontify)
-  (add-hook 'window-buffer-change-functions
-            #'qwen-companion-changes--window-changed nil t)
+  (qwen-companion-timers-keep-updated #'qwen-companion-changes--update)
   (add-hook 'kill-buffer-hook #'qwen-companion-changes--clean-up nil t)
   (qwen-companion-changes--update-header))
 
@@ -1860,19 +1750,16 @@ Info node `(qwen-companion)After the fact' is about it.
 
 (defun qwen-companion-changes--index ()
   "Return each turn and file for Imenu."
-  (cl-loop for (key _ . marker) in qwen-companion-changes--items
+  (cl-loop for (key start . _) in (qwen-companion-items-bounds)
            when (memq (car key) '(group file))
-           collect (cons (save-excursion
-                           (goto-char marker)
-                           (string-trim (buffer-substring-no-properties
-                                         (point) (line-end-position))))
-                         marker)))
+           collect (save-excursion
+                     (goto-char start)
+                     (cons (string-trim (buffer-substring-no-properties
+                                         (point) (line-end-position)))
+                           (point-marker)))))
 
 (defun qwen-companion-changes--clean-up ()
   "Stop updating: the buffer is being killed."
-  (when qwen-companion-changes--timer
-    (cancel-timer qwen-companion-changes--timer)
-    (setq qwen-companion-changes--timer nil))
   (when (eq (current-buffer) (qwen-companion-changes--buffer))
     (remove-hook 'qwen-companion-journal-changed-functions
                  #'qwen-companion-changes--changed)
@@ -1900,7 +1787,7 @@ shown, and gone after that."
           (qwen-companion-changes-mode)
           (setq qwen-companion-changes--all t
                 qwen-companion-changes--fresh nil
-                qwen-companion-changes--unfolded
+                qwen-companion-items-toggled
                 (list (list 'group turn) (list 'file turn path)))
           (let* ((view (qwen-companion-changes--await-view
                         (or (qwen-companion-changes--group-of turn)

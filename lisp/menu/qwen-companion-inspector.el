@@ -10,9 +10,7 @@
 ;; connected CLI, and the open files hidden from CLIs, each with the rule.
 ;;
 ;; The Python process reports only while that buffer exists, and nothing is
-;; drawn while no window shows it.  The buffer is made of items of a line or
-;; more.  Each has a key that outlives a redraw, by which point, the mark and
-;; the windows find their item again.  Folded text is not in the buffer.
+;; drawn while no window shows it.
 ;;
 ;; Names, rules and selections are shown as plain text, whatever they hold.
 
@@ -83,15 +81,6 @@
   "The calls of tools by models, newest first.")
 (defvar-local qwen-companion-inspector--exclusions nil
   "The files hidden from CLIs: property lists (:path :rule :session).")
-(defvar-local qwen-companion-inspector--toggled nil
-  "Keys of the items that the user has folded or unfolded.")
-(defvar-local qwen-companion-inspector--places nil
-  "The items in the buffer, from the top: (KEY START . END).")
-(defvar-local qwen-companion-inspector--drawn nil
-  "The text that was drawn last.")
-(defvar-local qwen-companion-inspector--redraw nil
-  "Timer that redraws the buffer soon, nil when none is waiting.")
-
 ;;; What the Python process reports
 
 (defmacro qwen-companion-inspector--with-buffer (&rest body)
@@ -317,7 +306,7 @@ the only place in Lisp that knows names of the protocol."
 
 (defun qwen-companion-inspector--folded-p (key by-default)
   "Return non-nil when the item KEY is folded, as it is BY-DEFAULT or not."
-  (xor by-default (member key qwen-companion-inspector--toggled)))
+  (xor by-default (member key qwen-companion-items-toggled)))
 
 (defun qwen-companion-inspector--annotate (text)
   "Return TEXT in the face of labels."
@@ -669,56 +658,26 @@ It is the LAST one of its session or not."
 
 (defun qwen-companion-inspector--redraw-soon ()
   "Redraw the inspector, the current buffer, soon if it is in a window."
-  (when (and (qwen-companion-timers-visible-window)
-             (not qwen-companion-inspector--redraw))
-    (setq qwen-companion-inspector--redraw
-          (run-at-time qwen-companion-inspector--delay nil
-                       #'qwen-companion-inspector--draw-now))))
-
-(defun qwen-companion-inspector--draw-now ()
-  "Redraw the inspector, for a timer."
-  (qwen-companion-inspector--with-buffer
-    (setq qwen-companion-inspector--redraw nil)
-    (qwen-companion-inspector--draw)))
+  (qwen-companion-timers-update-soon qwen-companion-inspector--delay))
 
 (defun qwen-companion-inspector--draw ()
-  "Redraw the current buffer if its text has changed.
-Point, the mark and the windows stay at the items they are at."
-  (let* ((items (qwen-companion-inspector--items))
-         (text (mapconcat #'cdr items "")))
-    (unless (equal-including-properties text qwen-companion-inspector--drawn)
-      (qwen-companion-items-redraw
-       (lambda () qwen-companion-inspector--places)
-       (lambda ()
-         (let ((inhibit-read-only t))
-           (erase-buffer)
-           (insert text))
-         (restore-buffer-modified-p nil)
-         (setq qwen-companion-inspector--drawn text
-               qwen-companion-inspector--places
-               (let ((start (point-min)))
-                 (cl-loop for (key . text) in items
-                          for end = (+ start (length text))
-                          collect (cons key (cons start end))
-                          do (setq start end)))))))))
-
-(defun qwen-companion-inspector--at (position)
-  "Return the item at POSITION as (KEY START . END), or nil."
-  (or (cl-find-if (lambda (place) (< position (cddr place)))
-                  qwen-companion-inspector--places)
-      (car (last qwen-companion-inspector--places))))
+  "Redraw what has changed in the current buffer."
+  (qwen-companion-items-update
+   (mapcar (pcase-lambda (`(,key . ,text))
+             (cons key (cons text text)))
+           (qwen-companion-inspector--items))))
 
 ;;; Commands
 
 (defun qwen-companion-inspector--key ()
   "Return the key of the item at point, or nil."
-  (car (qwen-companion-inspector--at (point))))
+  (qwen-companion-items-key-at (point)))
 
 (defun qwen-companion-inspector-next (&optional count)
   "Go to the next item, or COUNT items on."
   (interactive "p" qwen-companion-inspector-mode)
-  (let* ((starts (mapcar #'cadr qwen-companion-inspector--places))
-         (here (cl-position (cadr (qwen-companion-inspector--at (point)))
+  (let* ((starts (mapcar #'cadr (qwen-companion-items-bounds)))
+         (here (cl-position (qwen-companion-items-start (qwen-companion-inspector--key))
                             starts))
          (there (and here (+ here (or count 1)))))
     (unless (and there (<= 0 there) (< there (length starts)))
@@ -800,12 +759,7 @@ That is the selection of a file, the JSON, or else the whole section."
                (`(excluded ,id ,_) (list 'exclusions id))
                ((and `(,(or 'session 'answers 'json 'exclusions 'call) ,_) key) key)
                (_ (user-error "There is nothing to fold here")))))
-    (setq qwen-companion-inspector--toggled
-          (if (member key qwen-companion-inspector--toggled)
-              (remove key qwen-companion-inspector--toggled)
-            (cons key qwen-companion-inspector--toggled)))
-    ;; The text around point may be about to be folded.
-    (goto-char (cadr (assoc key qwen-companion-inspector--places)))
+    (qwen-companion-items-toggle key)
     (skip-chars-forward " ")
     (qwen-companion-inspector--draw)))
 
@@ -926,9 +880,6 @@ One that has just come up knows nothing of it."
 
 (defun qwen-companion-inspector--close ()
   "Stop updating the inspector, the current buffer, which is being closed."
-  (when qwen-companion-inspector--redraw
-    (cancel-timer qwen-companion-inspector--redraw)
-    (setq qwen-companion-inspector--redraw nil))
   (remove-hook 'qwen-companion-state-functions #'qwen-companion-inspector-changed)
   (when (eq qwen-companion-inspector--buffer (current-buffer))
     (setq qwen-companion-inspector--buffer nil)

@@ -371,9 +371,7 @@ BASE, MINE, THEIRS, LABELS and CALLBACK are as there."
        (cl-notany (lambda (view)
                     (eq 'loading (qwen-companion-changes-file-state view)))
                   (hash-table-values qwen-companion-changes--views))))
-    (when qwen-companion-changes--timer
-      (cancel-timer qwen-companion-changes--timer)
-      (setq qwen-companion-changes--timer nil))
+    (qwen-companion-timers--stop)
     (qwen-companion-changes--update)))
 
 (defun qwen-companion-changes-test-goto (text)

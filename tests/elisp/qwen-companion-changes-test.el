@@ -464,7 +464,7 @@ A text that is nil removes the line."
       (qwen-companion-changes-test-settle)
       (should (string-search "+w\n+x\n" (qwen-companion-changes-test-text)))
       (should (equal (list 'body "two" (expand-file-name "b.txt"))
-                     (qwen-companion-changes--key-at (point))))
+                     (qwen-companion-items-key-at (point))))
       ;; Nothing at all happens where nothing has changed.
       (setq tick (buffer-chars-modified-tick))
       (qwen-companion-changes-test-settle)

@@ -73,7 +73,7 @@ MORE are keys and values that come first."
 (defun qwen-companion-inspector-test--text ()
   "Return the text of the inspector once it has been redrawn."
   (qwen-companion-test-wait-for
-   (null (buffer-local-value 'qwen-companion-inspector--redraw
+   (null (buffer-local-value 'qwen-companion-timers--soon
                              qwen-companion-inspector--buffer)))
   (with-current-buffer qwen-companion-inspector--buffer
     (substring-no-properties (buffer-string))))

@@ -166,16 +166,14 @@ LINE is as it is shown, with its sign.  Return what is said."
   (qwen-companion-changes-test-open)
   (setq qwen-companion-changes--all t
         qwen-companion-changes--lines 0
-        qwen-companion-changes--unfolded
+        qwen-companion-items-toggled
         (append (list (list 'group turn)) (and line (list (list 'file turn path)))))
   (qwen-companion-changes--reload t)
   (qwen-companion-changes-test-settle)
-  (let ((item (assoc (if path (list 'file turn path) (list 'group turn))
-                     qwen-companion-changes--items))
-        (said nil))
-    (unless item
-      (error "Not shown: %S" (or path turn)))
-    (goto-char (cddr item))
+  (let ((said nil))
+    (goto-char (or (qwen-companion-items-start
+                    (if path (list 'file turn path) (list 'group turn)))
+                   (error "Not shown: %S" (or path turn))))
     (when line
       (search-forward (concat "\n" line "\n"))
       (forward-line -1))
