@@ -133,9 +133,9 @@
       (should (string-search "-9\n+X\n" (current-kill 0)))
       (cl-letf (((symbol-function 'read-string) (lambda (&rest _) "Why?")))
         (press "c"))
-      (with-current-buffer qwen-companion-changes--buffer-name
+      (with-current-buffer qwen-companion-changes-items-buffer-name
         (should (equal "Comments on your changes:\n\na.txt:10\n>  X\nWhy?\n"
-                       (qwen-companion-changes--prompt qwen-companion-changes--comments))))
+                       (qwen-companion-changes-comments--prompt qwen-companion-changes-items-comments))))
       (press "s")
       (should (plist-get (car (last (qwen-companion-test-sent 'journal-seen))) :hunks))
       (should-not (cl-some (lambda (buffer)

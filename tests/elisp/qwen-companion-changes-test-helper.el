@@ -364,15 +364,15 @@ BASE, MINE, THEIRS, LABELS and CALLBACK are as there."
 
 (defun qwen-companion-changes-test-settle ()
   "Let the buffer of changes show the latest answers."
-  (with-current-buffer qwen-companion-changes--buffer-name
+  (with-current-buffer qwen-companion-changes-items-buffer-name
     (unless qwen-companion-changes-test-hold
-      (qwen-companion-changes--update)
+      (qwen-companion-changes-items-update)
       (qwen-companion-test-wait-for
        (cl-notany (lambda (view)
                     (eq 'loading (qwen-companion-changes-file-state view)))
-                  (hash-table-values qwen-companion-changes--views))))
+                  (hash-table-values qwen-companion-changes-items-views))))
     (qwen-companion-timers--stop)
-    (qwen-companion-changes--update)))
+    (qwen-companion-changes-items-update)))
 
 (defun qwen-companion-changes-test-goto (text)
   "Go to the beginning of the line with TEXT in the selected window."
@@ -393,7 +393,7 @@ BASE, MINE, THEIRS, LABELS and CALLBACK are as there."
 
 (defun qwen-companion-changes-test-text ()
   "Return the text of the buffer of changes."
-  (with-current-buffer qwen-companion-changes--buffer-name
+  (with-current-buffer qwen-companion-changes-items-buffer-name
     (buffer-substring-no-properties (point-min) (point-max))))
 
 (provide 'qwen-companion-changes-test-helper)

@@ -94,8 +94,8 @@ A text that is nil removes the line."
     (qwen-companion-changes-test-press "TAB" "n" "k")
     (should (equal "one\r\ntwo\r\n" (qwen-companion-changes-test-bytes "a.txt")))
     ;; After it has looked at the file again.
-    (with-current-buffer qwen-companion-changes--buffer-name
-      (dolist (view (hash-table-values qwen-companion-changes--views))
+    (with-current-buffer qwen-companion-changes-items-buffer-name
+      (dolist (view (hash-table-values qwen-companion-changes-items-views))
         (qwen-companion-changes-file-load view #'ignore)))
     (qwen-companion-changes-test-settle)
     (should (looking-at "@@ .* undone, u brings it back\n"))
@@ -482,8 +482,8 @@ A text that is nil removes the line."
   (qwen-companion-changes-test--with-hunks
     (let ((transient-mark-mode t))
       (qwen-companion-changes-test-goto "Prompt of one")
-      (let ((view (qwen-companion-changes--await-view
-                   (qwen-companion-changes--group-of "one") (expand-file-name "a.txt"))))
+      (let ((view (qwen-companion-changes-items-await-view
+                   (qwen-companion-changes-items-group-of "one") (expand-file-name "a.txt"))))
         (qwen-companion-changes-test--mark "@@ -17," "@@ -32,")
         (let ((marked (buffer-substring-no-properties (region-beginning) (region-end))))
           ;; A turn above, and a note at the first hunk, which is drawn anew.
@@ -548,7 +548,7 @@ A text that is nil removes the line."
   (qwen-companion-changes-test-with ()
     (qwen-companion-changes-test-open)
     (qwen-companion-changes-test--add-files 1)
-    (qwen-companion-changes--update)
+    (qwen-companion-changes-items-update)
     (should (< 10 (qwen-companion-changes-test--count "file-") 50))
     (should (string-search "500 files" (qwen-companion-changes-test-text)))
     (qwen-companion-changes-test-goto "file-007.txt")
@@ -560,7 +560,7 @@ A text that is nil removes the line."
     (qwen-companion-changes-test-goto "file-450.txt")
     (set-window-point nil (point))
     (qwen-companion-changes-test--add-files 9)
-    (qwen-companion-changes--update)
+    (qwen-companion-changes-items-update)
     (should (= 500 (qwen-companion-changes-test--count "file-")))
     (should (< 10 (qwen-companion-changes-test--count "+9 ") 50))
     (qwen-companion-test-wait-for
@@ -838,7 +838,7 @@ A text that is nil removes the line."
 
 (ert-deftest qwen-companion-changes-test-still-comparing ()
   (qwen-companion-changes-test-with '(("a.txt" "a\n"))
-    (let ((qwen-companion-changes--patience 0.1))
+    (let ((qwen-companion-changes-items--patience 0.1))
       (qwen-companion-changes-test-turn "one" '(("a.txt" "b\n")))
       (qwen-companion-changes-test-open)
       (setq qwen-companion-changes-test-hold t)
@@ -859,7 +859,7 @@ A text that is nil removes the line."
           (setq qwen-companion-changes-test-hold t)
           (qwen-companion-changes-test-press "g")
           (qwen-companion-changes-test-release)
-          (qwen-companion-changes--update)
+          (qwen-companion-changes-items-update)
           (should (looking-at "\\+b$"))
           (should (= tick (buffer-chars-modified-tick)))
           (should-error (qwen-companion-changes-test-press "k") :type 'user-error)
@@ -870,7 +870,7 @@ A text that is nil removes the line."
     (let ((hidden (qwen-companion-test-buffers-with "twenty")))
       (should (cl-some (lambda (name) (string-prefix-p " *qwen-companion after" name)) hidden))
       (run-hook-with-args 'qwen-companion-state-functions 'off)
-      (should-not (get-buffer qwen-companion-changes--buffer-name))
+      (should-not (get-buffer qwen-companion-changes-items-buffer-name))
       (should-not (cl-some #'get-buffer hidden)))
     (should-not (memq #'qwen-companion-changes--changed
                       qwen-companion-journal-changed-functions))
@@ -936,8 +936,8 @@ A text that is nil removes the line."
             (let ((other (list :id "other" :client "qwen" :directory directory)))
               (cl-letf (((symbol-function 'qwen-companion-backend-sessions)
                          (lambda () (list other session))))
-                (with-current-buffer qwen-companion-changes--buffer-name
-                  (should (equal "s" (plist-get (qwen-companion-changes--comments-session)
+                (with-current-buffer qwen-companion-changes-items-buffer-name
+                  (should (equal "s" (plist-get (qwen-companion-changes-comments--session)
                                                 :id)))
                   ;; The user chooses where it has gone and others are there.
                   (cl-letf (((symbol-function 'qwen-companion-backend-sessions)
@@ -959,7 +959,7 @@ A text that is nil removes the line."
                                                    "qwen 3"))))
                                "qwen 3")))
                     (should (equal "third"
-                                   (plist-get (qwen-companion-changes--comments-session)
+                                   (plist-get (qwen-companion-changes-comments--session)
                                               :id)))))))
             ;; Not while it is asking something.
             (setq session (plist-put session :state '(:activity asking)))

@@ -96,7 +96,7 @@
   (qwen-companion-changes-test-with '(("a.txt" "one\ntwo\n"))
     (qwen-companion-changes-test-turn "1" '(("a.txt" "one\nTWO\n")))
     (qwen-companion-changes)
-    (qwen-companion-changes--update)
+    (qwen-companion-changes-items-update)
     (goto-char (point-min))
     (let ((file (cons 'file (expand-file-name "a.txt"))))
       (search-forward "Prompt of 1")

@@ -164,11 +164,11 @@ Text with conflicts is not kept."
   "Press KEY on TURN, its file PATH, or the hunk with LINE in it.
 LINE is as it is shown, with its sign.  Return what is said."
   (qwen-companion-changes-test-open)
-  (setq qwen-companion-changes--all t
-        qwen-companion-changes--lines 0
+  (setq qwen-companion-changes-items-all t
+        qwen-companion-changes-items-lines 0
         qwen-companion-items-toggled
         (append (list (list 'group turn)) (and line (list (list 'file turn path)))))
-  (qwen-companion-changes--reload t)
+  (qwen-companion-changes-items-reload t)
   (qwen-companion-changes-test-settle)
   (let ((said nil))
     (goto-char (or (qwen-companion-items-start

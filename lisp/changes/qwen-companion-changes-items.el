@@ -1,0 +1,811 @@
+;;; qwen-companion-changes-items.el --- What the buffer of changes shows, as items  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; The buffer is made of items (qwen-companion-items.el): the heading of a
+;; turn, that of a file, and its hunks.  Here is what is shown of the journal,
+;; how it is worded and drawn, and what is at point.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'diff-mode)
+(require 'subr-x)
+(require 'qwen-companion-backend)
+(require 'qwen-companion-changes-file)
+(require 'qwen-companion-hunks)
+(require 'qwen-companion-hunks-view)
+(require 'qwen-companion-items)
+(require 'qwen-companion-journal)
+(require 'qwen-companion-messages)
+(require 'qwen-companion-timers)
+(require 'qwen-companion-untrusted)
+
+(defface qwen-companion-changes-turn
+  '((t :inherit bold))
+  "Face of the prompt that began a turn."
+  :group 'qwen-companion)
+
+(defface qwen-companion-changes-label
+  '((t :inherit shadow))
+  "Face of notes about a turn or a file."
+  :group 'qwen-companion)
+
+(defconst qwen-companion-changes-items-buffer-name "*qwen-companion changes*")
+
+(defconst qwen-companion-changes-items--chunk 30
+  "Most headings of files that are made at once: about 2 ms of work.")
+
+(defconst qwen-companion-changes-items--pause 0.01
+  "Seconds until more of them are made, in which keys are handled.")
+
+(defconst qwen-companion-changes-items--delay 0.1
+  "Seconds during which news are collected before the buffer is updated.")
+
+(defconst qwen-companion-changes-items--page-lines 1000
+  "Lines of a file after which no more hunks are shown until RET asks for them.")
+
+(defconst qwen-companion-changes-items--context 3
+  "Lines of context around hunks at first.")
+
+(cl-defstruct (qwen-companion-changes-items-group
+               (:constructor qwen-companion-changes-items--make-group)
+               (:copier nil))
+  "Files that are shown below one heading.
+ID is a turn's id, or a list (SCOPE ROOT).  SCOPE, TURN and SESSION are
+the part of the journal; ROOT is the workspace root, and FILES is a
+list in the form of `qwen-companion-changed-file-path'."
+  id scope turn session root files)
+
+(defvar-local qwen-companion-changes-items-scope 'turns
+  "The visible scope: `turns', `look', `commit', (since TURN) or (session ID).")
+(defvar-local qwen-companion-changes-items-client nil
+  "The client whose turns are shown, a string, or nil for all.")
+(defvar-local qwen-companion-changes-items-all nil
+  "Non-nil to include changes that were already seen when the buffer was opened.")
+(defvar-local qwen-companion-changes-items-seen nil
+  "Hash table of changes seen then: (TURN . PATH) to t or a list of keys.")
+(defvar-local qwen-companion-changes-items-fresh nil
+  "Non-nil until turns have been shown: the newest one is unfolded then.")
+(defvar-local qwen-companion-changes-items-views nil
+  "Hash table of the `qwen-companion-changes-file's by (GROUP . PATH).")
+(defvar-local qwen-companion-changes-items-headings nil
+  "Hash table of the headings of files, by (GROUP . PATH).
+Each is (FILE OPEN UNDONE . ITEM).  Updating a thousand files would spend
+its time on making them anew.")
+(defvar-local qwen-companion-changes-items--room nil
+  "How many headings of files may still be made in the update that goes on.
+Below 0, some are missing, or not as they should be.")
+(defvar-local qwen-companion-changes-items-nets nil
+  "Alist of roots and the files that the journal has told for the scope.
+The cdr is a list of files, or a string, the reason why there is none.")
+(defvar-local qwen-companion-changes-items--net-request nil
+  "Number of the last request for the files of the scope.")
+(defvar-local qwen-companion-changes-items-lines qwen-companion-changes-items--context
+  "Lines of context around hunks.")
+(defvar-local qwen-companion-changes-items-whole nil
+  "Keys of the files all of whose hunks are shown.")
+(defvar-local qwen-companion-changes-items-comments nil
+  "The comments that have not been sent.")
+(defvar-local qwen-companion-changes-items-unmarked nil
+  "Where point was when an update had changed the marked lines, or nil.")
+(defvar-local qwen-companion-changes-items-arrows nil
+  "Non-nil when the signs of headings can be displayed.")
+
+(defvar qwen-companion-changes-items-drawn-hook nil
+  "Hook run when items have been drawn, in the buffer of changes.")
+
+;;; What is to be shown
+
+(defun qwen-companion-changes-items-buffer ()
+  "Return the buffer of this mode, or nil."
+  (get-buffer qwen-companion-changes-items-buffer-name))
+
+(defun qwen-companion-changes-items-shown-turns ()
+  "Return each turn of the client that is shown, newest first."
+  (cl-remove-if-not
+   (lambda (turn)
+     (and (or (null qwen-companion-changes-items-client)
+              (equal qwen-companion-changes-items-client (qwen-companion-turn-client turn))
+              (eq 'user (qwen-companion-turn-who turn)))
+          (or (qwen-companion-turn-files turn)
+              (qwen-companion-turn-notes turn)
+              (null (qwen-companion-turn-end turn)))))
+   (qwen-companion-journal-turns)))
+
+(defun qwen-companion-changes-items--groups ()
+  "Return the groups to show in order."
+  (if (eq qwen-companion-changes-items-scope 'turns)
+      (delq nil (mapcar #'qwen-companion-changes-items--turn-group
+                        (qwen-companion-changes-items-shown-turns)))
+    (mapcar
+     (pcase-lambda (`(,root . ,files))
+       (qwen-companion-changes-items--make-group
+        :id (list qwen-companion-changes-items-scope root)
+        :scope (car (ensure-list qwen-companion-changes-items-scope))
+        :turn (and (eq 'since (car-safe qwen-companion-changes-items-scope))
+                   (cadr qwen-companion-changes-items-scope))
+        :session (and (eq 'session (car-safe qwen-companion-changes-items-scope))
+                      (cadr qwen-companion-changes-items-scope))
+        :root root
+        :files files))
+     qwen-companion-changes-items-nets)))
+
+(defun qwen-companion-changes-items--turn-group (turn)
+  "Return the unseen part of the group of TURN, or nil if all is seen."
+  (let* ((id (qwen-companion-turn-id turn))
+         (files (qwen-companion-turn-files turn))
+         (shown (cl-remove-if
+                 (lambda (file)
+                   (and (not qwen-companion-changes-items-all)
+                        (eq t (gethash (cons id (qwen-companion-changed-file-path file))
+                                       qwen-companion-changes-items-seen))))
+                 files)))
+    (when (or shown (null files))
+      (qwen-companion-changes-items--make-group
+       :id id :scope 'turn :turn id :session (qwen-companion-turn-session turn)
+       :root (qwen-companion-turn-root turn) :files shown))))
+
+(defun qwen-companion-changes-items-note-seen ()
+  "Hide each change that is marked as seen by now."
+  (setq qwen-companion-changes-items-seen (make-hash-table :test #'equal))
+  (dolist (turn (qwen-companion-journal-turns))
+    (dolist (file (qwen-companion-turn-files turn))
+      (puthash (cons (qwen-companion-turn-id turn)
+                     (qwen-companion-changed-file-path file))
+               (or (and (qwen-companion-changed-file-seen file) t)
+                   (qwen-companion-changed-file-seen-hunks file))
+               qwen-companion-changes-items-seen))))
+
+(defun qwen-companion-changes-items--seen-keys (group path &optional now)
+  "Return the keys of the hunks seen in PATH of GROUP when the buffer opened.
+With NOW non-nil, return those seen by now."
+  (let ((turn (qwen-companion-changes-items-group-turn group)))
+    (if (and turn (eq 'turn (qwen-companion-changes-items-group-scope group)) (not now))
+        (let ((seen (gethash (cons turn path) qwen-companion-changes-items-seen)))
+          (and (listp seen) seen))
+      (cl-loop for turn in (qwen-companion-journal-turns)
+               for file = (qwen-companion-changes-items-file-of turn path)
+               append (qwen-companion-changed-file-seen-hunks file)))))
+
+(defun qwen-companion-changes-items-file-of (turn path)
+  "Return the file PATH of TURN, or nil."
+  (cl-find path (qwen-companion-turn-files turn)
+           :key #'qwen-companion-changed-file-path :test #'equal))
+
+(defun qwen-companion-changes-items--roots ()
+  "Return the root of each turn, each root once."
+  (delete-dups (mapcar #'qwen-companion-turn-root (qwen-companion-journal-turns))))
+
+(defun qwen-companion-changes-items-request-nets ()
+  "Ask for the files of the scope, unless each turn is shown by itself."
+  (let ((scope qwen-companion-changes-items-scope)
+        (buffer (current-buffer))
+        (number (setq qwen-companion-changes-items--net-request
+                      (1+ (or qwen-companion-changes-items--net-request 0)))))
+    (unless (eq scope 'turns)
+      (dolist (root (if-let* ((turn (and (eq 'since (car-safe scope))
+                                         (qwen-companion-journal-turn (cadr scope)))))
+                        (list (qwen-companion-turn-root turn))
+                      (qwen-companion-changes-items--roots)))
+        (qwen-companion-journal-ask
+         'journal-files
+         (list :root root
+               :scope (car (ensure-list scope))
+               :turn (and (eq 'since (car-safe scope)) (cadr scope))
+               :session (and (eq 'session (car-safe scope)) (cadr scope)))
+         (lambda (reply)
+           (when (buffer-live-p buffer)
+             (with-current-buffer buffer
+               (when (= number qwen-companion-changes-items--net-request)
+                 (setf (alist-get root qwen-companion-changes-items-nets nil nil #'equal)
+                       (or (qwen-companion-journal-error reply)
+                           (qwen-companion-journal-reply-files reply)))
+                 (qwen-companion-changes-items-update))))))))))
+
+;;; In words
+
+(defun qwen-companion-changes-items--arrow (key)
+  "Return the sign of the heading KEY: is it unfolded?"
+  (let ((open (member key qwen-companion-items-toggled)))
+    (if qwen-companion-changes-items-arrows
+        (if open "▾ " "▸ ")
+      (if open "v " "> "))))
+
+(defun qwen-companion-changes-items--label (text)
+  "Return TEXT in the face of labels."
+  (propertize text 'face 'qwen-companion-changes-label))
+
+(defun qwen-companion-changes-items--counts (files)
+  "Return how many lines were added and deleted in FILES, as text."
+  (concat
+   (propertize (format "+%d" (apply #'+ (mapcar #'qwen-companion-changed-file-added files)))
+               'face 'diff-indicator-added)
+   " "
+   (propertize (format "-%d" (apply #'+ (mapcar #'qwen-companion-changed-file-deleted files)))
+               'face 'diff-indicator-removed)))
+
+(defun qwen-companion-changes-items--pad (text width)
+  "Return TEXT filled up with blanks to WIDTH columns."
+  (concat text (make-string (max 0 (- width (string-width text))) ?\s)))
+
+(defun qwen-companion-changes-items-time (milliseconds)
+  "Return the time MILLISECONDS as text, with the day if it is not today's."
+  (let ((time (seconds-to-time (/ milliseconds 1000.0))))
+    (if (equal (format-time-string "%F" time) (format-time-string "%F"))
+        (format-time-string "%H:%M" time)
+      (format-time-string "%m-%d %H:%M" time))))
+
+(defun qwen-companion-changes-items--heading (group)
+  "Return the heading of GROUP."
+  (let* ((id (qwen-companion-changes-items-group-id group))
+         (files (qwen-companion-changes-items-group-files group))
+         (files (and (listp files) files))
+         (turn (and (stringp id) (qwen-companion-journal-turn id))))
+    (concat
+     (propertize
+      (concat
+       (qwen-companion-changes-items--arrow (list 'group id))
+       (when turn
+         (concat (qwen-companion-changes-items-time (qwen-companion-turn-start turn)) "  "))
+       (qwen-companion-changes-items--pad (qwen-companion-changes-items--counts files) 9)
+       (qwen-companion-changes-items--label
+        (format "  %d file%s  " (length files) (if (= 1 (length files)) " " "s")))
+       (if turn
+           (qwen-companion-changes-items--turn-words turn files)
+         (propertize (qwen-companion-changes-items-scope-words)
+                     'face 'qwen-companion-changes-turn))
+       (when (cdr (qwen-companion-changes-items--roots))
+         (qwen-companion-changes-items--label
+          (concat "  " (file-name-nondirectory
+                        (directory-file-name
+                         (qwen-companion-untrusted-path
+                          (qwen-companion-changes-items-group-root group))))))))
+      'mouse-face 'highlight 'follow-link t)
+     "\n")))
+
+(defun qwen-companion-changes-items--turn-words (turn files)
+  "Return the heading of TURN without the numbers; FILES are shown."
+  (let ((client (qwen-companion-turn-client turn))
+        (prompt (qwen-companion-untrusted-line (or (qwen-companion-turn-prompt turn) ""))))
+    (concat
+     (qwen-companion-changes-items--label
+      (concat (cond ((eq 'user (qwen-companion-turn-who turn)) "you")
+                    ((string-empty-p (or client "")) "a CLI")
+                    (t (car (split-string (qwen-companion-untrusted-line client)
+                                          " [0-9]"))))
+              "  "))
+     (cond ((null (qwen-companion-turn-end turn))
+            (propertize "working  " 'face 'warning))
+           (t (pcase (qwen-companion-changes-items--undone turn)
+                ('partly (propertize "partly undone  " 'face 'warning))
+                ('t (propertize "undone  " 'face 'warning)))))
+     (propertize (if (string-empty-p prompt) "(no prompt)" prompt)
+                 'face (if (and files (cl-every #'qwen-companion-changed-file-seen files))
+                           'qwen-companion-changes-label
+                         'qwen-companion-changes-turn))
+     (when (and files (cl-every #'qwen-companion-changed-file-seen files))
+       (qwen-companion-changes-items--label "  seen")))))
+
+(defun qwen-companion-changes-items-scope-words ()
+  "Return the name of the visible scope."
+  (pcase qwen-companion-changes-items-scope
+    ('turns "Turns")
+    ('look "Not seen yet")
+    ('commit "Since the last commit")
+    (`(session ,_) "This session")
+    (`(since ,id)
+     (let ((prompt (qwen-companion-untrusted-line
+                    (or (qwen-companion-turn-prompt (qwen-companion-journal-turn id))
+                        ""))))
+       (concat "Since: " (truncate-string-to-width prompt 40 nil nil t))))))
+
+(defun qwen-companion-changes-items--name (path root)
+  "Return PATH below ROOT for a reader."
+  (let ((root (file-name-as-directory root)))
+    (qwen-companion-untrusted-text
+     (if (string-prefix-p root path)
+         (substring path (length root))
+       (abbreviate-file-name path)))))
+
+(defun qwen-companion-changes-items--file-heading (group file)
+  "Return the item of the heading of FILE in GROUP.
+Make it only if something of it is new.  If too many have been made, it
+may be an old one, or nil."
+  (let* ((path (qwen-companion-changed-file-path file))
+         (place (cons (qwen-companion-changes-items-group-id group) path))
+         (view (and (> (hash-table-count qwen-companion-changes-items-views) 0)
+                    (gethash place qwen-companion-changes-items-views)))
+         (undone (and view (qwen-companion-changes-file-undone view)))
+         (known (gethash place qwen-companion-changes-items-headings))
+         (key (if known (nth 3 known) (qwen-companion-changes-items-file-key group path)))
+         (open (and (member key qwen-companion-items-toggled) t)))
+    (pcase known
+      (`(,(pred (eq file)) ,(pred (eq open)) ,(pred (eq undone)) . ,item)
+       item)
+      ((guard (or open (> (cl-decf qwen-companion-changes-items--room) -1)))
+       (let* ((text (qwen-companion-changes-items--make-file-heading group file undone))
+              (item (cons key (cons text text))))
+         (puthash place (cons file (cons open (cons undone item)))
+                  qwen-companion-changes-items-headings)
+         item))
+      (_ (cdddr known)))))
+
+(defun qwen-companion-changes-items--make-file-heading (group file undone)
+  "Return a new heading of FILE in GROUP; UNDONE is non-nil if all of it is."
+  (let* ((path (qwen-companion-changed-file-path file))
+         (root (qwen-companion-changes-items-group-root group))
+         (key (qwen-companion-changes-items-file-key group path))
+         (tools (delete-dups (mapcar #'car (qwen-companion-changed-file-by file)))))
+    (concat
+     (propertize
+      (concat
+       "  " (qwen-companion-changes-items--arrow key)
+       (propertize (qwen-companion-changes-items--name path root)
+                   'face (if (qwen-companion-changed-file-seen file)
+                             'qwen-companion-changes-label
+                           'diff-file-header))
+       "  "
+       (pcase (qwen-companion-changed-file-kind file)
+         ('added (propertize "new  " 'face 'diff-indicator-added))
+         ('deleted (propertize "deleted  " 'face 'diff-indicator-removed))
+         ('renamed
+          (concat "was " (qwen-companion-changes-items--name
+                          (or (qwen-companion-changed-file-from file) "?") root)
+                  "  "))
+         ('mode "mode  "))
+       (if (qwen-companion-changed-file-binary file)
+           "not a text"
+         (qwen-companion-changes-items--counts (list file)))
+       (qwen-companion-changes-items--label
+        (concat
+         (when tools
+           (concat "  " (qwen-companion-untrusted-line (string-join tools ", "))))
+         (when (cl-some #'cadr (qwen-companion-changed-file-by file)) " (subagent)")
+         (when (qwen-companion-changed-file-mixed file) "  with edits of yours")
+         (when (qwen-companion-changed-file-seen file) "  seen")))
+       (when undone
+         (propertize "  undone" 'face 'warning)))
+      'mouse-face 'highlight 'follow-link t)
+     "\n")))
+
+(defvar qwen-companion-changes-items--drawn nil
+  "The file being drawn, (VIEW . KEYS); KEYS identify its seen hunks.")
+
+(defun qwen-companion-changes-items-hunk-note (difference hunk)
+  "Return a note for the header of HUNK of DIFFERENCE, or nil."
+  (pcase-let ((`(,view . ,keys) (or qwen-companion-changes-items--drawn
+                                    (qwen-companion-changes-items--drawing))))
+    (concat
+     (when (qwen-companion-hunks-dropped-p hunk)
+       (propertize " undone, u brings it back" 'face 'warning))
+     (when (and view
+                (eq difference (qwen-companion-changes-file-difference view))
+                (qwen-companion-changes-items--hunk-seen-p view hunk keys))
+       (qwen-companion-changes-items--label " seen")))))
+
+(defun qwen-companion-changes-items--drawing ()
+  "Return the value of `qwen-companion-changes-items--drawn' for the file at point."
+  (pcase (qwen-companion-items-key-at (point))
+    (`(,(or 'file 'body) ,group ,path)
+     (cons (gethash (cons group path) qwen-companion-changes-items-views)
+           (qwen-companion-changes-items--seen-keys
+            (qwen-companion-changes-items-group-of group) path t)))))
+
+(defun qwen-companion-changes-items--hunk-seen-p (view hunk keys)
+  "Return non-nil when KEYS has that of each change in HUNK of VIEW."
+  (and keys
+       (cl-every (lambda (change)
+                   (member (qwen-companion-changes-file-key view change) keys))
+                 (qwen-companion-hunks-hunk-changes hunk))))
+
+;;; Items
+
+(defun qwen-companion-changes-items-file-key (group path)
+  "Return the key of the heading of PATH in GROUP."
+  (list 'file (qwen-companion-changes-items-group-id group) path))
+
+(defun qwen-companion-changes-items-group-of (id)
+  "Return the group ID that is shown, or nil."
+  (cl-find id (qwen-companion-changes-items--groups)
+           :key #'qwen-companion-changes-items-group-id :test #'equal))
+
+(defun qwen-companion-changes-items--wanted-items ()
+  "Return the items to show: a list of (KEY SIGNATURE . INSERT).
+INSERT is a text, or a function that inserts one at point."
+  (let ((groups (qwen-companion-changes-items--groups)))
+    (when (and qwen-companion-changes-items-fresh groups)
+      (setq qwen-companion-changes-items-fresh nil)
+      (push (list 'group (qwen-companion-changes-items-group-id (car groups)))
+            qwen-companion-items-toggled))
+    (nconc (qwen-companion-changes-items--problem-items)
+           (or (mapcan #'qwen-companion-changes-items--group-items groups)
+               (let ((text (concat (qwen-companion-changes-items--nothing) "\n")))
+                 (list (cons '(nothing) (cons text text))))))))
+
+(defun qwen-companion-changes-items--problem-items ()
+  "Return an item for each root that is not recorded."
+  (mapcar (lambda (line)
+            (let ((text (propertize (concat line "\n") 'face 'warning)))
+              (cons (list 'problem line) (cons text text))))
+          (qwen-companion-journal-problems)))
+
+(defun qwen-companion-changes-items--nothing ()
+  "Return why there is nothing to show."
+  (cond
+   ((not (eq 'ready (qwen-companion-state)))
+    (format "The companion is not ready (%s)." (qwen-companion-state)))
+   ((not (eq qwen-companion-changes-items-scope 'turns))
+    (if qwen-companion-changes-items-nets "Nothing was changed." "Asking..."))
+   ((hash-table-empty-p qwen-companion-changes-items-seen)
+    "No CLI has changed a file yet.")
+   (t "All changes have been seen; v a shows them.")))
+
+(defun qwen-companion-changes-items--group-items (group)
+  "Return the items of GROUP.
+They are as in `qwen-companion-changes-items--wanted-items'."
+  (let* ((id (qwen-companion-changes-items-group-id group))
+         (key (list 'group id))
+         (heading (qwen-companion-changes-items--heading group))
+         (files (qwen-companion-changes-items-group-files group))
+         (turn (and (stringp id) (qwen-companion-journal-turn id))))
+    (cons
+     (cons key (cons heading heading))
+     (when (member key qwen-companion-items-toggled)
+       (append
+        (cl-loop for note in (qwen-companion-turn-notes turn)
+                 for text = (qwen-companion-changes-items--label
+                             (concat "    " (qwen-companion-untrusted-line note) "\n"))
+                 collect (cons (list 'note id note) (cons text text)))
+        (if (stringp files)
+            (let ((text (concat "    " files "\n")))
+              (list (cons (list 'note id files) (cons text text))))
+          (mapcan (lambda (file)
+                    (qwen-companion-changes-items--file-items group file))
+                  files)))))))
+
+(defun qwen-companion-changes-items--file-items (group file)
+  "Return the items of FILE in GROUP."
+  (when-let* ((heading (qwen-companion-changes-items--file-heading group file))
+              (key (car heading))
+              (path (qwen-companion-changed-file-path file)))
+    (cons
+     heading
+     (when (member key qwen-companion-items-toggled)
+       (let* ((view (qwen-companion-changes-items--view group path))
+              (body (list 'body (qwen-companion-changes-items-group-id group) path))
+              (drawn (qwen-companion-items-signature body)))
+         (list
+          (cons body
+                (cons (if (and drawn (eq 'loading (qwen-companion-changes-file-state view)))
+                          ;; The shown hunks stay until the new ones have come.
+                          drawn
+                        (list (qwen-companion-changes-file-signature view)
+                              qwen-companion-changes-items-lines
+                              qwen-companion-changes-items-all
+                              (and (member key qwen-companion-changes-items-whole) t)
+                              (qwen-companion-changes-items--seen-keys group path)
+                              (qwen-companion-changes-items--seen-keys group path t)))
+                      (lambda ()
+                        (qwen-companion-changes-items--insert-body group view))))))))))
+
+(defun qwen-companion-changes-items--view (group path)
+  "Return the texts of PATH in GROUP; they are asked for if they are not there."
+  (let ((place (cons (qwen-companion-changes-items-group-id group) path)))
+    (or (gethash place qwen-companion-changes-items-views)
+        (let ((view (make-qwen-companion-changes-file
+                     :root (qwen-companion-changes-items-group-root group)
+                     :path path
+                     :from (qwen-companion-changed-file-from
+                            (qwen-companion-changes-items-shown-file group path))
+                     :scope (qwen-companion-changes-items-group-scope group)
+                     :turn (qwen-companion-changes-items-group-turn group)
+                     :session (qwen-companion-changes-items-group-session group))))
+          (puthash place view qwen-companion-changes-items-views)
+          (qwen-companion-changes-items--load view)
+          view))))
+
+(defun qwen-companion-changes-items--load (view)
+  "Load VIEW, which is shown in the current buffer, and update it then."
+  (let ((buffer (current-buffer)))
+    (qwen-companion-changes-file-load
+     view
+     (lambda ()
+       (when (buffer-live-p buffer)
+         (with-current-buffer buffer
+           (qwen-companion-changes-items-update-soon)))))))
+
+(defun qwen-companion-changes-items--insert-body (group view)
+  "Insert the hunks of VIEW in GROUP, or why there are none."
+  (pcase (qwen-companion-changes-file-state view)
+    ('ready (qwen-companion-changes-items--insert-hunks group view))
+    ('failed
+     (insert (propertize (format "    %s; g tries again\n"
+                                 (qwen-companion-changes-file-reason view))
+                         'face 'warning)))
+    ('binary
+     (insert (qwen-companion-changes-items--label
+              (format "    Not a text: %s, was %s.  k undoes all of it.\n"
+                      (qwen-companion-changes-items--size
+                       (qwen-companion-changes-file-after view))
+                      (qwen-companion-changes-items--size
+                       (qwen-companion-changes-file-before view))))))
+    (_ (insert (qwen-companion-changes-items--label "    Comparing...\n")))))
+
+(defun qwen-companion-changes-items--size (bytes)
+  "Return how long BYTES are, in words; nil means that there was no file."
+  (if bytes (format "%d bytes" (length bytes)) "not there"))
+
+(defun qwen-companion-changes-items--hunks (group view)
+  "Return (SHOWN . COUNT): the hunks of VIEW in GROUP, and how many were seen."
+  (let* ((difference (qwen-companion-changes-file-difference view))
+         (all (qwen-companion-hunks-group
+               (qwen-companion-hunks-changes difference)
+               qwen-companion-changes-items-lines
+               (qwen-companion-hunks-line-count
+                (qwen-companion-hunks-old difference))))
+         (keys (and (not qwen-companion-changes-items-all)
+                    (qwen-companion-changes-items--seen-keys
+                     group (qwen-companion-changes-file-path view))))
+         (shown (cl-remove-if (lambda (hunk)
+                                (qwen-companion-changes-items--hunk-seen-p view hunk keys))
+                              all)))
+    (cons shown (- (length all) (length shown)))))
+
+(defun qwen-companion-changes-items--insert-hunks (group view)
+  "Insert the hunks of VIEW in GROUP."
+  (pcase-let* ((difference (qwen-companion-changes-file-difference view))
+               (path (qwen-companion-changes-file-path view))
+               (key (qwen-companion-changes-items-file-key group path))
+               (`(,hunks . ,seen) (qwen-companion-changes-items--hunks group view))
+               (qwen-companion-changes-items--drawn
+                (cons view (qwen-companion-changes-items--seen-keys group path t)))
+               (limit (if (member key qwen-companion-changes-items-whole)
+                          most-positive-fixnum
+                        qwen-companion-changes-items--page-lines))
+               (lines 0))
+    (when (and (null hunks) (= seen 0))
+      (insert (qwen-companion-changes-items--label
+               (format "    %s\n"
+                       (if (eq (qwen-companion-changes-file-before-mode view)
+                               (qwen-companion-changes-file-after-mode view))
+                           "The texts do not differ."
+                         (format "It is %s now, and was %s."
+                                 (or (qwen-companion-changes-file-after-mode view) "gone")
+                                 (or (qwen-companion-changes-file-before-mode view)
+                                     "not there")))))))
+    (while (and hunks (< lines limit))
+      (let ((start (point)))
+        (qwen-companion-hunks-view-draw difference (pop hunks))
+        (cl-incf lines (count-lines start (point)))))
+    (when hunks
+      (qwen-companion-hunks-view-draw-button
+       (format "%d more hunk%s: RET here shows them"
+               (length hunks) (if (cdr hunks) "s" ""))
+       (lambda ()
+         (push key qwen-companion-changes-items-whole)
+         (qwen-companion-changes-items-update))))
+    (when (> seen 0)
+      (insert (qwen-companion-changes-items--label
+               (format "    %d hunk%s seen: v a shows %s\n" seen
+                       (if (= seen 1) "" "s") (if (= seen 1) "it" "them")))))))
+
+;;; Updating
+
+(defun qwen-companion-changes-items-update-soon ()
+  "Update the current buffer in a moment if it is in a window."
+  (qwen-companion-timers-update-soon qwen-companion-changes-items--delay))
+
+(defun qwen-companion-changes-items-update ()
+  "Bring the current buffer up to date.
+Only what has changed is replaced; point, the mark and the windows stay.
+Of very many files, some come in a moment."
+  (setq qwen-companion-changes-items--room qwen-companion-changes-items--chunk)
+  (let ((wanted (qwen-companion-changes-items--wanted-items)))
+    (when (< qwen-companion-changes-items--room 0)
+      (qwen-companion-timers-update-soon qwen-companion-changes-items--pause))
+    (let ((marked (qwen-companion-changes-items--marked-text)))
+      (when (qwen-companion-items-update
+             wanted
+             (lambda ()
+               (run-hooks 'qwen-companion-changes-items-drawn-hook)
+               (qwen-companion-untrusted-show-bidi-controls)))
+        (set-buffer-modified-p nil)
+        (unless (equal marked (qwen-companion-changes-items--marked-text))
+          (deactivate-mark)
+          (setq qwen-companion-changes-items-unmarked (point)))))))
+
+(defun qwen-companion-changes-items--marked-text ()
+  "Return the text of the active region, or nil."
+  (and (use-region-p)
+       (buffer-substring-no-properties (region-beginning) (region-end))))
+
+(defun qwen-companion-changes-items-reload (paths)
+  "Reload the visible part of PATHS, or of all if t; forget the hidden part."
+  (maphash
+   (lambda (place view)
+     (when (or (eq paths t) (member (cdr place) paths))
+       (if (member (list 'file (car place) (cdr place)) qwen-companion-items-toggled)
+           (qwen-companion-changes-items--load view)
+         (qwen-companion-changes-file-forget view)
+         (remhash place qwen-companion-changes-items-views))))
+   qwen-companion-changes-items-views))
+
+;;; What is at point
+
+(defun qwen-companion-changes-items-group-at-point ()
+  "Return the group at point, or signal a `user-error'."
+  (or (when-let* ((key (qwen-companion-items-key-at (point))))
+        (qwen-companion-changes-items-group-of (cadr key)))
+      (user-error "There is no turn here")))
+
+(defun qwen-companion-changes-items-path-at-point ()
+  "Return the file at point, or nil on the heading of a turn."
+  (pcase (qwen-companion-items-key-at (point))
+    (`(,(or 'file 'body) ,_ ,path) path)))
+
+(defun qwen-companion-changes-items-view-at-point (&optional any)
+  "Return the view at point, or nil on the heading of a turn or a folded file.
+If it is being loaded, wait for that, unless ANY is non-nil."
+  (pcase (qwen-companion-items-key-at (point))
+    (`(,(or 'file 'body) ,group ,path)
+     (when-let* ((view (gethash (cons group path) qwen-companion-changes-items-views)))
+       (unless any
+         (qwen-companion-changes-items-await-ready view))
+       view))))
+
+(defconst qwen-companion-changes-items--patience 2
+  "Seconds that a key waits for a file that is being looked at again.")
+
+(defun qwen-companion-changes-items-await-ready (view)
+  "Wait a moment while VIEW is being loaded; signal a `user-error' if it still is."
+  (qwen-companion-changes-items--wait-for view qwen-companion-changes-items--patience)
+  (when (eq 'loading (qwen-companion-changes-file-state view))
+    (user-error "Still comparing; try again in a moment")))
+
+(defun qwen-companion-changes-items--wait-for (view seconds)
+  "Wait while VIEW is being loaded, SECONDS at most."
+  (qwen-companion-backend-wait
+   (lambda () (not (eq 'loading (qwen-companion-changes-file-state view))))
+   seconds))
+
+(defun qwen-companion-changes-items-current-view (view)
+  "Return VIEW if its text at point is current; otherwise signal an error.
+The error is a `user-error'; the buffer is updated before it."
+  (unless (eq (qwen-companion-hunks-view-difference-at (point))
+              (qwen-companion-changes-file-difference view))
+    (qwen-companion-changes-items-update)
+    (user-error "This has just changed; look at what is shown now"))
+  view)
+
+(defun qwen-companion-changes-items-targets ()
+  "Return the hunk or heading at point, and its file, for Embark."
+  (when (qwen-companion-items-key-at (point))
+    (let* ((hunk (qwen-companion-hunks-view-hunk-at (point)))
+           (bounds (if hunk
+                       (qwen-companion-hunks-view-bounds hunk)
+                     (cons (line-beginning-position) (line-end-position))))
+           (path (qwen-companion-changes-items-path-at-point)))
+      `((qwen-companion-change
+         ,(save-excursion
+            (goto-char (car bounds))
+            (string-trim (buffer-substring-no-properties (point) (line-end-position))))
+         . ,bounds)
+        ,@(and path `((file ,path . ,bounds)))))))
+
+;;; What is shown
+
+(defun qwen-companion-changes-items-forget-views ()
+  "Forget all texts."
+  (maphash (lambda (_place view) (qwen-companion-changes-file-forget view))
+           qwen-companion-changes-items-views)
+  (clrhash qwen-companion-changes-items-views)
+  (clrhash qwen-companion-changes-items-headings))
+
+;;; Undoing
+
+(defun qwen-companion-changes-items-all-files (group)
+  "Return all files of GROUP, those that were seen too."
+  (let ((turn (qwen-companion-journal-turn (qwen-companion-changes-items-group-turn group))))
+    (if (and turn (eq 'turn (qwen-companion-changes-items-group-scope group)))
+        (qwen-companion-turn-files turn)
+      (let ((files (qwen-companion-changes-items-group-files group)))
+        (and (listp files) files)))))
+
+(defun qwen-companion-changes-items--undoings (id)
+  "Return each turn by which a part of the turn ID is undone, newest first.
+Leave out those that are undone themselves."
+  (cl-loop for turn in (qwen-companion-journal-turns)
+           when (and (equal id (qwen-companion-turn-undone-of turn))
+                     (not (eq t (qwen-companion-changes-items--undone turn))))
+           collect turn))
+
+(defun qwen-companion-changes-items--undone (turn)
+  "Return t when TURN is undone, `partly' when a part of it is, else nil."
+  (when-let* ((undoings (qwen-companion-changes-items--undoings (qwen-companion-turn-id turn)))
+              (files (qwen-companion-turn-files turn)))
+    (let ((back (make-hash-table :test #'equal)))
+      (dolist (undoing undoings)
+        (dolist (file (qwen-companion-turn-files undoing))
+          (pcase-let ((`(,added . ,deleted)
+                       (gethash (qwen-companion-changed-file-path file) back '(0 . 0))))
+            (puthash (qwen-companion-changed-file-path file)
+                     (cons (+ added (qwen-companion-changed-file-added file))
+                           (+ deleted (qwen-companion-changed-file-deleted file)))
+                     back))))
+      (if (cl-every (lambda (file)
+                      (qwen-companion-changes-items--file-undone-p
+                       file (gethash (qwen-companion-changed-file-path file) back)))
+                    files)
+          t
+        'partly))))
+
+(defun qwen-companion-changes-items--file-undone-p (file back)
+  "Return non-nil when BACK has as many lines back as FILE took.
+BACK is (ADDED . DELETED), or nil if no undoing touches FILE.  Of a renamed
+file, only see whether there is one."
+  (and back
+       (or (eq 'renamed (qwen-companion-changed-file-kind file))
+           (and (= (qwen-companion-changed-file-added file) (cdr back))
+                (= (qwen-companion-changed-file-deleted file) (car back))))))
+
+(defun qwen-companion-changes-items-shown-file (group path)
+  "Return the file PATH of GROUP."
+  (cl-find path (qwen-companion-changes-items-all-files group)
+           :key #'qwen-companion-changed-file-path :test #'equal))
+
+;;; Comparing and copying
+
+(defun qwen-companion-changes-items-file-at-point ()
+  "Return the group and the file at point, (GROUP . PATH), or signal an error."
+  (cons (qwen-companion-changes-items-group-at-point)
+        (or (qwen-companion-changes-items-path-at-point)
+            (user-error "There is no file here; TAB unfolds a turn"))))
+
+(defun qwen-companion-changes-items-await-view (group path)
+  "Return the view of PATH in GROUP when it is loaded."
+  (let ((view (qwen-companion-changes-items--view group path)))
+    (qwen-companion-changes-items--wait-for view 10)
+    (unless (memq (qwen-companion-changes-file-state view) '(ready binary))
+      (user-error "%s: %s" (qwen-companion-untrusted-path path)
+                  (or (qwen-companion-changes-file-reason view)
+                      "still comparing; try again in a moment")))
+    view))
+
+;;; The mode
+
+(defun qwen-companion-changes-items-update-header ()
+  "Show the scope, the number of comments and the keys in the header line."
+  (setq header-line-format
+        (qwen-companion-untrusted-mode-line
+         (concat
+          " " (qwen-companion-changes-items-scope-words)
+          (when qwen-companion-changes-items-client
+            (concat ", " (qwen-companion-untrusted-line qwen-companion-changes-items-client)))
+          (when qwen-companion-changes-items-all ", seen too")
+          (when qwen-companion-changes-items-comments
+            (substitute-command-keys
+             (format "  %d comment%s: \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-send-comments] sends"
+                     (length qwen-companion-changes-items-comments)
+                     (if (cdr qwen-companion-changes-items-comments) "s" ""))))
+          "   "
+          (mapconcat
+           (pcase-lambda (`(,command . ,label))
+             (substitute-command-keys
+              (format "\\<qwen-companion-changes-mode-map>\\[%s] %s" command label)))
+           '((qwen-companion-changes-toggle-fold . "fold")
+             (qwen-companion-changes-undo . "undo")
+             (qwen-companion-changes-bring-back . "bring back")
+             (qwen-companion-changes-mark-seen . "seen")
+             (qwen-companion-changes-comment . "comment")
+             (qwen-companion-changes-visit . "file")
+             (describe-mode . "all keys"))
+           "  "))))
+  (force-mode-line-update))
+
+(provide 'qwen-companion-changes-items)
+;;; qwen-companion-changes-items.el ends here

@@ -1,0 +1,322 @@
+;;; qwen-companion-changes-undo.el --- Undo what is at point in the buffer of changes  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; A region of lines, a hunk, a file or a turn is undone or brought back.
+;; qwen-companion-undo.el does it to files; here is what is meant by point and
+;; region, what is asked before, and what is said after it.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'subr-x)
+(require 'qwen-companion-changes-file)
+(require 'qwen-companion-changes-items)
+(require 'qwen-companion-conflicts)
+(require 'qwen-companion-hunks)
+(require 'qwen-companion-hunks-view)
+(require 'qwen-companion-items)
+(require 'qwen-companion-journal)
+(require 'qwen-companion-messages)
+(require 'qwen-companion-undo)
+(require 'qwen-companion-untrusted)
+
+(defun qwen-companion-changes-undo ()
+  "Undo the hunk at point, the region's lines, the file or the turn.
+What you have changed since stays.  With a turn, say first what is going
+to happen.  \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-bring-back] brings it back."
+  (interactive nil qwen-companion-changes-mode)
+  (qwen-companion-changes-undo--act t))
+
+(defun qwen-companion-changes-bring-back ()
+  "Bring back the hunk at point, the region's lines, the file or the turn."
+  (interactive nil qwen-companion-changes-mode)
+  (qwen-companion-changes-undo--act nil))
+
+(defun qwen-companion-changes-undo--act (undo)
+  "Undo each change at point or in the region; restore it if UNDO is nil."
+  (when (eq 'commit qwen-companion-changes-items-scope)
+    (user-error "The journal has no turn for this; v t shows the turns"))
+  (when (eql (point) (cl-shiftf qwen-companion-changes-items-unmarked nil))
+    (user-error "The marked lines have just changed; look at what is shown now"))
+  (cond
+   ((use-region-p)
+    (let ((start (region-beginning)) (end (region-end)))
+      (goto-char start)
+      (deactivate-mark)
+      (qwen-companion-changes-undo--act-on-lines start end undo)))
+   ((qwen-companion-hunks-view-hunk-at (point))
+    (qwen-companion-changes-undo--act-on-changes
+     (qwen-companion-changes-items-current-view (qwen-companion-changes-items-view-at-point))
+     (qwen-companion-hunks-hunk-changes (qwen-companion-hunks-view-hunk-at (point)))
+     undo))
+   (t
+    (let ((view (and (eq 'body (car (qwen-companion-items-key-at (point))))
+                     (qwen-companion-changes-items-view-at-point))))
+      (when (and view
+                 (eq 'ready (qwen-companion-changes-file-state view))
+                 (qwen-companion-changes-file-changes view))
+        (user-error "There is no hunk here; the heading stands for the whole file")))
+    (qwen-companion-changes-undo--act-on-files
+     (qwen-companion-changes-items-group-at-point)
+     (qwen-companion-changes-items-path-at-point)
+     undo))))
+
+(defun qwen-companion-changes-undo--act-on-changes (view list undo)
+  "Undo each of LIST, of VIEW, or bring it back if UNDO is nil."
+  (let* ((path (qwen-companion-changes-file-path view))
+         (name (file-name-nondirectory (qwen-companion-untrusted-path path)))
+         (changes (cl-remove-if
+                   (lambda (change)
+                     (eq undo (and (qwen-companion-hunks-change-text change) t)))
+                   list))
+         (deletes (and undo
+                       (null (qwen-companion-changes-file-before view))
+                       (null (cl-set-difference
+                              (qwen-companion-changes-file-changes view) changes)))))
+    (unless changes
+      (user-error (if undo "This is undone already; u brings it back"
+                    "This is not undone; k undoes it")))
+    (let ((difference (qwen-companion-changes-file-difference view)))
+      (qwen-companion-undo-confirm
+       (list path) (if undo "undo" "bring back")
+       (and deletes (format "Delete %s, which the agent made" name)))
+      ;; That took a while, in which there may have been news.
+      (qwen-companion-changes-items-await-ready view)
+      (unless (and (eq difference (qwen-companion-changes-file-difference view))
+                   (cl-every (lambda (change)
+                               (eq undo (null (qwen-companion-hunks-change-text change))))
+                             changes))
+        (qwen-companion-changes-items-update)
+        (user-error "%s has just changed; look at what is shown now" name)))
+    (let ((result (qwen-companion-changes-file-swap
+                   view changes
+                   (qwen-companion-changes-undo--turn-of
+                    (qwen-companion-changes-items-group-at-point) (list path))
+                   (format "%s %d change%s of %s"
+                           (if undo "Undo" "Bring back") (length changes)
+                           (if (cdr changes) "s" "") name))))
+      (qwen-companion-changes-items-update)
+      (qwen-companion-changes-undo--report (list (cons path result)) undo 1))))
+
+(defun qwen-companion-changes-undo--act-on-files (group path undo)
+  "Undo each change of PATH in GROUP, or restore it if UNDO is nil.
+PATH nil means all files of GROUP."
+  (let* ((files (if path
+                    (list (qwen-companion-changes-items-shown-file group path))
+                  (qwen-companion-changes-items-all-files group)))
+         (paths (mapcar #'qwen-companion-changed-file-path files))
+         (kinds (mapcar #'qwen-companion-changed-file-kind files)))
+    (unless files
+      (user-error "No file was changed here"))
+    (qwen-companion-undo-confirm
+     paths (if undo "undo" "bring back")
+     (and (or (null path) (memq (if undo 'added 'deleted) kinds))
+          (qwen-companion-changes-undo--plan group files undo)))
+    (let ((results (qwen-companion-undo-files
+                    (qwen-companion-changes-undo--request group) files
+                    (qwen-companion-changes-undo--turn-of group paths)
+                    (format "%s %s" (if undo "Undo" "Bring back")
+                            (if path
+                                (file-name-nondirectory
+                                 (qwen-companion-untrusted-path path))
+                              (qwen-companion-changes-undo--title group)))
+                    (not undo))))
+      (qwen-companion-changes-items-reload paths)
+      (qwen-companion-changes-items-update)
+      (qwen-companion-changes-undo--report results undo (length files)))))
+
+(defun qwen-companion-changes-undo--turn-of (group paths)
+  "Return the id of the turn that PATHS of GROUP belong to, or nil."
+  (if (eq 'turn (qwen-companion-changes-items-group-scope group))
+      (qwen-companion-changes-items-group-turn group)
+    (cl-loop for turn in (qwen-companion-journal-turns)
+             when (and (eq 'agent (qwen-companion-turn-who turn))
+                       (cl-some (lambda (path)
+                                  (qwen-companion-changes-items-file-of turn path))
+                                paths))
+             return (qwen-companion-turn-id turn))))
+
+(defun qwen-companion-changes-undo--title (group)
+  "Return the prompt of the turn of GROUP, or the name of the scope."
+  (let* ((id (qwen-companion-changes-items-group-id group))
+         (turn (and (stringp id) (qwen-companion-journal-turn id)))
+         (prompt (qwen-companion-untrusted-line (or (qwen-companion-turn-prompt turn) ""))))
+    (cond ((not turn) (qwen-companion-changes-items-scope-words))
+          ((string-empty-p prompt)
+           (format "the turn of %s"
+                   (qwen-companion-changes-items-time (qwen-companion-turn-start turn))))
+          (t (format "\"%s\"" (truncate-string-to-width prompt 40 nil nil t))))))
+
+(defun qwen-companion-changes-undo--plan (group files undo)
+  "Return a description of undoing FILES of GROUP, or of restoring them."
+  (let ((parts nil))
+    (pcase-dolist (`(,verb . ,kinds)
+                   (if undo
+                       '(("change back" modified mode) ("delete" added)
+                         ("make again" deleted) ("rename back" renamed))
+                     '(("change again" modified mode) ("make again" added)
+                       ("delete" deleted) ("rename again" renamed))))
+      (when-let* ((these (cl-remove-if-not
+                          (lambda (file)
+                            (memq (qwen-companion-changed-file-kind file) kinds))
+                          files)))
+        (push (format "%s %s" verb
+                      (if (cdr these)
+                          (format "%d files" (length these))
+                        (file-name-nondirectory
+                         (qwen-companion-untrusted-path
+                          (qwen-companion-changed-file-path (car these))))))
+              parts)))
+    (format "%s %s: %s" (if undo "Undo" "Bring back")
+            (qwen-companion-changes-undo--title group)
+            (string-join (nreverse parts) ", "))))
+
+(defun qwen-companion-changes-undo--request (group)
+  "Return the part of the journal of GROUP, as in a request."
+  (list :root (qwen-companion-changes-items-group-root group)
+        :scope (qwen-companion-changes-items-group-scope group)
+        :turn (qwen-companion-changes-items-group-turn group)
+        :session (qwen-companion-changes-items-group-session group)))
+
+(defun qwen-companion-changes-undo-step (group path)
+  "Return the step to undo PATH of GROUP."
+  (qwen-companion-undo-step-from-texts
+   (qwen-companion-changes-items-group-root group)
+   (car (qwen-companion-journal-take-texts
+         (qwen-companion-journal-await
+          'journal-texts
+          (append (qwen-companion-changes-undo--request group)
+                  (list :files (list (qwen-companion-undo-wanted-file
+                                      (qwen-companion-changes-items-shown-file
+                                       group path))))))))
+   nil))
+
+(defun qwen-companion-changes-undo--report (results undo count)
+  "Display a message about RESULTS of `qwen-companion-undo-run', of COUNT files.
+UNDO is non-nil if they were to be undone.  Show a buffer with conflicts."
+  (let* ((done (cl-count 'written results :key #'cdr))
+         (unsaved (rassq 'unsaved results))
+         (conflicts (cl-remove 'conflict results :key #'cdr :test-not #'eq))
+         (kept (cl-remove-if-not (lambda (result) (stringp (cdr result))) results))
+         (left (- count (length results)))
+         (parts
+          (delq nil
+                (list
+                 (when (> done 0)
+                   (format "%s%s" (if undo "Undone" "Brought back")
+                           (if (> count 1) (format " in %d files" done) "")))
+                 (when unsaved
+                   (format "%s in %s, which is not saved"
+                           (if undo "undone" "brought back")
+                           (file-name-nondirectory
+                            (qwen-companion-untrusted-path (car unsaved)))))
+                 (when conflicts
+                   (format "%d conflict%s with your edits, nothing written there before you resolve %s: %s"
+                           (length conflicts) (if (cdr conflicts) "s" "")
+                           (if (cdr conflicts) "them" "it")
+                           (qwen-companion-changes-undo--names conflicts)))
+                 (when kept
+                   (qwen-companion-changes-undo--left-alone kept))
+                 (when (> left 0)
+                   (format "stopped, %d file%s left as %s: the same key goes on"
+                           left (if (= left 1) "" "s") (if (= left 1) "it is" "they are"))))))
+         (text (string-join parts "; ")))
+    (when (and (= left 0)
+               (cl-every (lambda (result) (eq 'same (cdr result))) results))
+      (user-error (if undo "This is undone already; u brings it back"
+                    "This is not undone; k undoes it")))
+    (when-let* ((buffer (and conflicts (find-buffer-visiting (caar conflicts)))))
+      (display-buffer buffer)
+      (qwen-companion-conflicts-show buffer))
+    (if (and kept (not (or unsaved conflicts (> done 0))))
+        (user-error "%s" (concat (upcase (substring text 0 1)) (substring text 1)))
+      (message "%s" (concat (upcase (substring text 0 1)) (substring text 1))))))
+
+(defun qwen-companion-changes-undo--left-alone (kept)
+  "Return in words which files were left alone; KEPT has the reason for each.
+Of many, all are in the log of messages."
+  (let ((lines (mapcar (lambda (result)
+                         (format "%s (%s)"
+                                 (file-name-nondirectory
+                                  (qwen-companion-untrusted-path (car result)))
+                                 (qwen-companion-untrusted-line (cdr result))))
+                       kept))
+        (most 3))
+    (concat "left alone: " (string-join (seq-take lines most) ", ")
+            (when (length> lines most)
+              (let ((inhibit-message t))
+                (dolist (line lines)
+                  (message "Left alone: %s" line)))
+              (format " and %d more, see *Messages*" (- (length lines) most))))))
+
+(defun qwen-companion-changes-undo--names (results)
+  "Return the names of the files in RESULTS, a few of them."
+  (mapconcat (lambda (result)
+               (file-name-nondirectory (qwen-companion-untrusted-path (car result))))
+             (seq-take results 3) ", "))
+
+(defun qwen-companion-changes-undo--act-on-lines (start end undo)
+  "Undo the changed lines from START to END, or bring them back if UNDO is nil.
+They are of one file."
+  (let* ((view (progn
+                 (qwen-companion-changes-undo--first-hunk start end)
+                 (qwen-companion-changes-items-current-view
+                  (qwen-companion-changes-items-view-at-point))))
+         (changes (qwen-companion-changes-undo--select-lines view start end)))
+    (unless changes
+      (user-error "No line in the region was changed"))
+    (qwen-companion-changes-undo--act-on-changes view changes undo)))
+
+(defun qwen-companion-changes-undo--first-hunk (start end)
+  "Go to the first hunk between START and END, or signal a `user-error'."
+  (goto-char start)
+  (unless (or (qwen-companion-hunks-view-hunk-at (point))
+              (and (qwen-companion-hunks-view-goto-hunk (point) nil)
+                   (< (point) end)))
+    (user-error "There is no hunk in the region")))
+
+(defun qwen-companion-changes-undo--select-lines (view start end)
+  "Return each change of VIEW on the lines from START to END.
+A change that is there in part is split, so that the rest stays."
+  (let ((difference (qwen-companion-changes-file-difference view))
+        (selected nil))
+    (save-excursion
+      (goto-char start)
+      (forward-line 0)
+      (while (< (point) end)
+        (when (eq difference (qwen-companion-hunks-view-difference-at (point)))
+          (pcase (qwen-companion-hunks-view-source-at (point))
+            (`(,(and kind (or 'removed 'added 'dropped)) ,change . ,index)
+             (let ((place (if (eq kind 'removed)
+                              (cons index 0)
+                            (cons (qwen-companion-hunks-change-old-count change) index)))
+                   (after (if (eq kind 'removed)
+                              (cons (1+ index) 0)
+                            (cons (qwen-companion-hunks-change-old-count change)
+                                  (1+ index)))))
+               (if-let* ((cell (assq change selected)))
+                   (setcdr (cdr cell) after)
+                 (push (cons change (cons place after)) selected))))))
+        (forward-line 1)))
+    (mapcar (pcase-lambda (`(,change . (,from . ,to)))
+              (qwen-companion-changes-undo--part difference change from to))
+            (nreverse selected))))
+
+(defun qwen-companion-changes-undo--part (difference change from to)
+  "Split from CHANGE of DIFFERENCE the lines FROM to TO, and return these.
+Both are (REMOVED . ADDED), the numbers of lines before them."
+  (let ((all (cons (qwen-companion-hunks-change-old-count change)
+                   (qwen-companion-hunks-proposed-count change))))
+    (unless (equal to all)
+      (qwen-companion-hunks-split difference change (car to) (cdr to)))
+    (if (equal from '(0 . 0))
+        change
+      (qwen-companion-hunks-split difference change (car from) (cdr from)))))
+
+(provide 'qwen-companion-changes-undo)
+;;; qwen-companion-changes-undo.el ends here
