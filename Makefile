@@ -65,7 +65,7 @@ PYTEST = $(VENV)/python -m pytest --durations=20 --durations-min=1
 # share a worker; the slow ones come first, see tests/conftest.py.
 PARALLEL = -n auto --dist loadfile --no-loadscope-reorder
 
-docs: build ## Write anew the lists of messages in docs/protocol.org, and the manual as Texinfo
+docs: build ## Write anew the lists of messages, their accessors in Lisp, and the manual as Texinfo
 	@PYTHONPATH=python $(VENV)/python scripts/document_messages.py
 	@$(EMACS) -Q --batch docs/qwen-companion.org -l ox-texinfo -f org-texinfo-export-to-texinfo
 
@@ -155,6 +155,7 @@ lint: lint-python lint-elisp ## Check style, types, warnings and doc strings; ch
 lint-python: build lint-style $(BUILD)/typed
 
 lint-style: build
+	@PYTHONPATH=python $(VENV)/python scripts/document_messages.py --check
 	@$(VENV)/ruff check --quiet
 	@$(VENV)/ruff format --check --quiet || { echo "lint: not formatted (make format):"; $(VENV)/ruff format --diff; exit 1; }
 

@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Write the lists of EPC messages in docs/protocol.org anew from the docstrings and fields of their classes."""
+"""Write the lists of EPC messages in docs/protocol.org, and their accessors in Emacs Lisp, from their classes."""
 
 from __future__ import annotations
 
 import inspect
 import re
 import sys
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
-from typing import Any, get_origin
+from typing import Any, cast, get_origin
 
 from qwen_companion import domain
 from qwen_companion.daemon import messages as daemon_messages
 from qwen_companion.emacs import messages as emacs_messages
 from qwen_companion.emacs.messages import Outgoing
 from qwen_companion.emacs.plists import INLINE, NESTED, FieldType, field_types, key_of
+from qwen_companion.emacs.spool import Spool
 
 READ_BY_HAND = (
     domain.Settings,
@@ -24,7 +28,12 @@ READ_BY_HAND = (
 )
 """Messages whose keys are not their fields."""
 
-DOCUMENT = Path(__file__).parents[1] / "docs/protocol.org"
+ROOT = Path(__file__).parents[1]
+DOCUMENT = ROOT / "docs/protocol.org"
+ACCESSORS = {
+    ROOT / "lisp/backend/qwen-companion-messages.el": emacs_messages,
+    ROOT / "lisp/chat/qwen-companion-daemon-messages.el": daemon_messages,
+}
 
 
 def described(docstring: str) -> tuple[str, str] | None:
@@ -107,14 +116,80 @@ def updated(document: str) -> str:
     return document
 
 
+def written_by_hand(spool: Spool) -> dict[str, list[str]]:
+    """Return the keys of the property lists that are not written by the fields of their class, by its name."""
+    peer = domain.Peer(pid=1, started="", directory="", family="", ancestors=())
+    known = domain.KnownSession("", "", "", "", peer)
+    state = domain.SessionState(known, streaming=True, state=domain.CliState(), no_hooks="")
+    file = domain.ChangedFile("", "added")
+    turn = emacs_messages.TurnChange(domain.Turn("", "", "", "", "hooks", "", 0), (file,))
+    texts = emacs_messages.Texts("")
+    reply = emacs_messages.JournalReply(1, files=(file,), spans=(), busy=(), texts=(texts,)).payload(spool)
+    sessions = emacs_messages.SessionChanges((state,)).payload(spool)
+    turns = emacs_messages.TurnChanges((turn,)).payload(spool)
+    return {
+        "SessionChanges": keys(sessions),
+        "SessionState": keys(inner(sessions, ":sessions")),
+        "ContextSent": keys(emacs_messages.ContextSent("", None, 0, "").payload(spool)),
+        "TurnChanges": keys(turns),
+        "TurnChange": keys(inner(turns, ":turns")),
+        "JournalReply": keys(reply),
+        "ChangedFile": keys(inner(reply, ":files")),
+        "Texts": keys(inner(reply, ":texts")),
+    }
+
+
+def keys(plist: object) -> list[str]:
+    """Return the keys of a property list, without their colons."""
+    return [str(key)[1:] for key in cast("list[object]", plist)[::2]]
+
+
+def inner(plist: object, key: str) -> object:
+    """Return the first element of the list that `key` has in a property list."""
+    items = cast("list[Any]", plist)
+    return items[[str(item) for item in items].index(key) + 1][0]
+
+
+def written_by_fields(cls: type[Any]) -> Iterator[str]:
+    """Yield the keys of the fields of `cls` that its base does not have."""
+    if any("kind" in vars(sub) for sub in cls.__subclasses__()):
+        yield "kind"
+    inherited = field_types(cls.__base__) if hasattr(cls.__base__, "__dataclass_fields__") else {}
+    for name, type_ in field_types(cls).items():
+        if name in inherited:
+            continue
+        if domain.LONG in type_.marks:
+            yield "text"
+        elif INLINE in type_.marks:
+            yield from (key for inline in type_.classes for key in written_by_fields(inline))
+        else:
+            yield from (key_of(key)[1:] for key in (name, *(f"{name}_{part}" for part in type_.parts[1:])))
+
+
+def accessors(text: str, module: ModuleType, by_hand: dict[str, list[str]]) -> str:
+    """Return the Emacs Lisp `text` with the keys of each class of `module` that it names."""
+
+    def filled(match: re.Match[str]) -> str:
+        cls = getattr(module, match[2], None) or getattr(domain, match[2])
+        names = by_hand.get(match[2]) or list(written_by_fields(cls))
+        lines = textwrap.fill(" ".join(names), 79, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+        return f"{match[1]}\n{lines})"
+
+    return re.sub(r"^(\(qwen-companion-[a-z-]+define \S+ (\w+))[^()]*\)", filled, text, flags=re.MULTILINE)
+
+
 def main() -> None:
-    """Write the document, or with --check exit with 1 and a hint if it is not current."""
-    text = DOCUMENT.read_text(encoding="utf-8")
-    new = updated(text)
-    if sys.argv[1:] != ["--check"]:
-        DOCUMENT.write_text(new, encoding="utf-8")
-    elif new != text:
-        raise SystemExit("docs/protocol.org is not current: make docs")
+    """Write the files, or with --check exit with 1 and a hint if one is not current."""
+    with TemporaryDirectory() as directory:
+        by_hand = written_by_hand(Spool(directory))
+    files = {DOCUMENT: updated(DOCUMENT.read_text(encoding="utf-8"))}
+    for path, module in ACCESSORS.items():
+        files[path] = accessors(path.read_text(encoding="utf-8"), module, by_hand)
+    for path, text in files.items():
+        if sys.argv[1:] != ["--check"]:
+            path.write_text(text, encoding="utf-8")
+        elif path.read_text(encoding="utf-8") != text:
+            raise SystemExit(f"{path.relative_to(ROOT)} is not current: make docs")
 
 
 if __name__ == "__main__":

@@ -6,10 +6,10 @@
 
 ;;; Commentary:
 
-;; Accessors for the property lists that the Python process sends: each key
-;; is written here and nowhere else.  `qwen_companion/emacs/messages.py' says
-;; what each of them means; a test compares the keys below with those that its
-;; classes write.  A text in a message is read by `qwen-companion-spool'.
+;; Accessors for the property lists that the Python process sends.  The keys
+;; below are written by `make docs' from the classes that are named; what each
+;; of them means is in `qwen_companion/emacs/messages.py'.  A text in a message
+;; may be in a file: it is read by `qwen-companion-spool'.
 
 ;;; Code:
 
@@ -33,13 +33,14 @@ its key, nil where there is none."
 (qwen-companion-messages-define "qwen-companion-session-changes" SessionChanges
   sessions gone)
 (qwen-companion-messages-define "qwen-companion-session" SessionState
-  id client version pid directory family ancestors streaming state no-hooks)
+  id protocol client version pid started directory family ancestors streaming
+  state no-hooks)
 (qwen-companion-messages-define "qwen-companion-cli-state" CliState
   activity since prompt question mode model tokens context subagents said)
 (qwen-companion-messages-define "qwen-companion-file-visited" FileVisited
   path)
 (qwen-companion-messages-define "qwen-companion-context-sent" ContextSent
-  session everywhere roots sent)
+  session everywhere roots sent text)
 (qwen-companion-messages-define "qwen-companion-hook-answers" HookAnswers
   session answers)
 (qwen-companion-messages-define "qwen-companion-hook-answer" HookAnswer
@@ -49,7 +50,7 @@ its key, nil where there is none."
 (qwen-companion-messages-define "qwen-companion-exclusion" Exclusion
   path rule session)
 (qwen-companion-messages-define "qwen-companion-proposal-open" ProposalOpen
-  id session client path digest ends-lines held)
+  id session client path digest text ends-lines held)
 (qwen-companion-messages-define "qwen-companion-proposal-close" ProposalClose
   id keeps-edits)
 (qwen-companion-messages-define "qwen-companion-proposal-orphan" ProposalOrphan
@@ -65,9 +66,9 @@ its key, nil where there is none."
 (qwen-companion-messages-define "qwen-companion-tool-call" ToolCall
   id name arguments everywhere roots deadline)
 (qwen-companion-messages-define "qwen-companion-tool-called" ToolCalled
-  client request size ms called failed)
+  client request size ms called failed text)
 (qwen-companion-messages-define "qwen-companion-notice" Notice
-  text)
+  level text)
 (qwen-companion-messages-define "qwen-companion-recorded-sessions" RecordedSessions
   id sessions)
 (qwen-companion-messages-define "qwen-companion-recorded-session" RecordedSession
@@ -84,7 +85,7 @@ its key, nil where there is none."
 (qwen-companion-messages-define "qwen-companion-journal-reply" JournalReply
   id error files spans seen busy texts texts-file)
 (qwen-companion-messages-define "qwen-companion-texts" Texts
-  path error before before-mode after after-mode from mixed)
+  path error from mixed before before-mode after after-mode)
 
 (provide 'qwen-companion-messages)
 ;;; qwen-companion-messages.el ends here

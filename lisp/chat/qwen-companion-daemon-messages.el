@@ -7,8 +7,8 @@
 ;;; Commentary:
 
 ;; Accessors for the property lists that the Python process sends about the
-;; daemon.  `qwen_companion/daemon/messages.py' says what each of them means;
-;; a test compares the keys below with its classes.
+;; daemon.  The keys below are written by `make docs' from the classes that are
+;; named, of `qwen_companion/daemon/messages.py'.
 
 ;;; Code:
 
@@ -24,37 +24,37 @@ key; each returns the value of its key, nil where there is none."
      ,@keys))
 
 (qwen-companion-daemon-messages--define connection DaemonState
-  state text host local workspace)
+  state text host local workspace version missing)
 (qwen-companion-daemon-messages--define sessions DaemonSessions
   sessions)
 (qwen-companion-daemon-messages--define listed ListedSession
-  id title updated clients busy)
+  id title updated clients open busy)
 (qwen-companion-daemon-messages--define session SessionInfo
-  state text title model mode used size clients queue)
+  session state text turn title model mode used size clients queue)
 (qwen-companion-daemon-messages--define queued Queued
   turn text by)
 (qwen-companion-daemon-messages--define choices SessionChoices
-  models modes model-writes)
+  session models modes model-writes)
 (qwen-companion-daemon-messages--define choice Choice
   id name description)
 (qwen-companion-daemon-messages--define report Turns
   session changes)
 (qwen-companion-daemon-messages--define reset Reset
-  batches text)
+  session batches text)
 (qwen-companion-daemon-messages--define change Change
   kind turn time)
 (qwen-companion-daemon-messages--define text TextChange
-  voice by parent background text)
+  voice text by parent background)
 (qwen-companion-daemon-messages--define end EndChange
   outcome text)
 (qwen-companion-daemon-messages--define note NoteChange
   note text)
 (qwen-companion-daemon-messages--define usage UsageChange
-  input output)
+  input output thought cached duration retries)
 (qwen-companion-daemon-messages--define plan PlanChange
   steps)
 (qwen-companion-daemon-messages--define step PlanStep
-  text status)
+  text status priority)
 (qwen-companion-daemon-messages--define tool ToolChange
   id status name title type parent command command-more input input-more output
   output-more revision diffs diffs-more places places-more started ended)
@@ -63,7 +63,7 @@ key; each returns the value of its key, nil where there is none."
 (qwen-companion-daemon-messages--define place FilePosition
   path line)
 (qwen-companion-daemon-messages--define permission Permission
-  permission state turn tool title options message questions by label)
+  session permission state turn tool title options message questions by label)
 (qwen-companion-daemon-messages--define option Option
   id label allows lasting writes)
 (qwen-companion-daemon-messages--define question AskedQuestion
@@ -71,13 +71,13 @@ key; each returns the value of its key, nil where there is none."
 (qwen-companion-daemon-messages--define answer QuestionChoice
   label description)
 (qwen-companion-daemon-messages--define tool-text ToolText
-  session tool part index)
+  session tool part index text)
 (qwen-companion-daemon-messages--define commands SlashCommands
-  commands)
+  session commands)
 (qwen-companion-daemon-messages--define command SlashCommand
   name description hint)
 (qwen-companion-daemon-messages--define reply Reply
-  request error problem session)
+  request error problem session turn)
 
 (provide 'qwen-companion-daemon-messages)
 ;;; qwen-companion-daemon-messages.el ends here

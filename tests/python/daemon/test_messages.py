@@ -1,15 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
-import dataclasses
-import re
-from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import pytest
 
 from daemon_emacs import lisp
-from qwen_companion.daemon import messages
 from qwen_companion.daemon.messages import (
     Answer,
     AskCommands,
@@ -317,25 +313,3 @@ def test_a_long_text_of_a_conversation_goes_by_file(spool: Spool) -> None:
     shape = plain(to_plist(TextChange("t", 5, voice="answer", text=text), spool))
     assert "text" not in shape
     assert spool.read(shape["text-file"]) == text
-
-
-ACCESSORS: Final = Path(__file__).parents[3] / "lisp/chat/qwen-companion-daemon-messages.el"
-
-
-def keys_of(cls: type[Any]) -> set[str]:
-    """Return the keys of the property list that an instance of `cls` becomes."""
-    keys = {"kind"} if issubclass(cls, Change) else set[str]()
-    for field in dataclasses.fields(cls):
-        keys.add(field.name.replace("_", "-"))
-        if "Capped" in str(field.type):
-            keys.add(f"{field.name}-more")
-    return keys
-
-
-def test_emacs_reads_only_keys_that_are_written() -> None:
-    defined = re.findall(
-        r"^\(qwen-companion-daemon-messages--define (\S+) (\S+)\s([^()]+)\)", ACCESSORS.read_text(), re.MULTILINE
-    )
-    read = {name: (getattr(messages, cls), set(keys.split())) for name, cls, keys in defined}
-    assert len(read) > 20
-    assert {name: keys - keys_of(cls) for name, (cls, keys) in read.items() if not keys <= keys_of(cls)} == {}

@@ -1,20 +1,17 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 from sexpdata import Symbol, dumps, loads
 
 from qwen_companion.domain import (
     HIDE,
-    ChangedFile,
     CliState,
     Exclusion,
-    HookAnswer,
     KnownProposal,
     KnownSession,
     Peer,
@@ -25,7 +22,6 @@ from qwen_companion.domain import (
     ToolArgument,
     ToolDefinition,
     ToolItem,
-    Turn,
     VisitedFile,
 )
 from qwen_companion.emacs.messages import (
@@ -37,11 +33,9 @@ from qwen_companion.emacs.messages import (
     Delivered,
     EditBegins,
     ExclusionList,
-    FileList,
     FileVersion,
     FileVisited,
     Hello,
-    HookAnswers,
     JournalBusy,
     JournalFiles,
     JournalForget,
@@ -70,11 +64,7 @@ from qwen_companion.emacs.messages import (
     Texts,
     ToolAnswer,
     ToolCall,
-    ToolCalled,
     ToolsOffered,
-    TurnChange,
-    TurnChanges,
-    Unrecorded,
     WantedFile,
     Watch,
     parse_incoming,
@@ -389,66 +379,6 @@ def test_texts_of_the_journal_go_as_bytes(spool: Spool) -> None:
     assert (payload["after"], payload["after-mode"]) == ([], [])
     assert (other["before"], other["after"], other["after-mode"]) == ([3, 3], [3, 7], Symbol("link"))
     assert (payload["path"], payload["from"], payload["mixed"]) == ("/r/a", "/r/old", True)
-
-
-ACCESSORS: Final = Path(__file__).parents[3] / "lisp/backend/qwen-companion-messages.el"
-
-
-def test_emacs_reads_only_keys_that_are_written(spool: Spool) -> None:
-    peer = Peer(pid=1, started="1", directory="/d", family="qwen", ancestors=(1,))
-    known = KnownSession("i", "p", "c", "1", peer)
-    state = SessionState(known, True, state=CliState(), no_hooks="why")
-    sessions = as_dict(loads(dumps(SessionChanges((state,)).payload(spool))))
-    excluded = as_dict(loads(dumps(ExclusionList((Exclusion("/a", "rule", "i"),)).payload(spool))))
-    recorded = RecordedSessions(1, (RecordedSession("a", 4, "first"),))
-    conversation = as_dict(as_dict(loads(dumps(recorded.payload(spool))))["sessions"][0])
-    answered = as_dict(loads(dumps(HookAnswers("i", (HookAnswer("Stop", "", "none", 1, 0),)).payload(spool))))
-    turn = TurnChange(Turn("1", "/r", "s", "c", "hooks", "p", 0), (ChangedFile("/r/a", "added"),))
-    turns = as_dict(loads(dumps(TurnChanges((turn,)).payload(spool))))
-    reply = JournalReply(1, files=(), texts=[Texts("/r/a", after=FileVersion(b"x", None))], spans=(), busy=())
-    texts = as_dict(as_dict(loads(dumps(reply.payload(spool))))["texts"][0])
-    written: dict[str, set[str]] = {
-        "TurnChange": set(as_dict(turns["turns"][0])),
-        "ChangedFile": set(as_dict(as_dict(turns["turns"][0])["files"][0])),
-        "SessionState": set(as_dict(sessions["sessions"][0])),
-        "Texts": set(texts),
-        "CliState": set(as_dict(as_dict(sessions["sessions"][0])["state"])),
-        "RecordedSession": set(conversation),
-        "HookAnswer": set(as_dict(answered["answers"][0])),
-        "Exclusion": set(as_dict(excluded["exclusions"][0])),
-        **{
-            type(message).__name__: set(as_dict(loads(dumps(message.payload(spool)))))
-            for message in (
-                Published((), True, 1, "t", {}, ()),
-                FileList(()),
-                SessionChanges(()),
-                ContextSent("i", None, 0, "text"),
-                HookAnswers("i", ()),
-                ExclusionList(()),
-                ProposalOpen("p", "i", "c", "/a", "d", "text"),
-                ProposalClose("p", True),
-                FileVisited("/a"),
-                recorded,
-                ProposalOrphan("p"),
-                Delivered("p"),
-                Compared(1, None),
-                Merged(1, None),
-                Notice("warning", "text"),
-                EditBegins("/a"),
-                ToolCall(1, "n", {}, True, (), 0),
-                ToolCalled("c", "n()", 1, 1, 0, False, "text"),
-                TurnChanges(()),
-                Unrecorded({}),
-                reply,
-            )
-        },
-    }
-    defined = re.findall(
-        r"^\(qwen-companion-messages-define \S+ (\S+)\s([^()]+)\)", ACCESSORS.read_text(), re.MULTILINE
-    )
-    read = {cls: set(keys.split()) for cls, keys in defined}
-    assert len(read) == len(defined) > 10
-    assert {cls: keys - written[cls] for cls, keys in read.items() if not keys <= written[cls]} == {}
 
 
 def test_prompts_and_recorded_conversations(spool: Spool) -> None:
