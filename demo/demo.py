@@ -34,7 +34,7 @@ def own_terminal() -> dict[str, str]:
 
 
 def users_environment() -> dict[str, str]:
-    """The user's own environment, without the programs of this checkout that make has put first."""
+    """Return the user's own environment, without the programs of this checkout that make has put first."""
     path = [directory for directory in os.environ.get("PATH", "").split(":") if directory != str(BUILD / "bin")]
     return {**os.environ, "PATH": ":".join(path)}
 

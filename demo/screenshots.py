@@ -52,12 +52,12 @@ def wait_for(emacs: Emacs, form: str) -> None:
 
 
 def start_demo(sandbox: Sandbox) -> str:
-    """The form with which Emacs begins the demo, without its guide."""
+    """Return the form with which Emacs begins the demo, without its guide."""
     return f"(demo-start {lisp_string(str(sandbox.greeting))})"
 
 
 def start_chat(sandbox: Sandbox) -> str:
-    """The form with which Emacs shows a file and has room for a chat."""
+    """Return the form with which Emacs shows a file and has room for a chat."""
     return f"(demo-start-chat {lisp_string(str(sandbox.greeting))})"
 
 

@@ -329,7 +329,7 @@ class Companion:
             self._take_request(message)
 
     def _take_request(self, message: Incoming) -> None:
-        """A call by Emacs that one part of the backend answers, or that is the answer to one."""
+        """Handle a call by Emacs that one part of the backend answers, or that is the answer to one."""
         if isinstance(message, Compare | Merge | Prompt | ListRecorded):
             self._requests.take(message)
         elif isinstance(message, JournalCall):

@@ -16,10 +16,12 @@ class FileNameError(CompanionError):
 
 
 def file_name(text: object, directory: str = "") -> str:
-    """Return the absolute name of the file that `text` means in `directory`.  FileNameError.
+    """Return the absolute name of the file that `text` means in `directory`.
 
     Every text that came over a wire passes here before the system is asked about it.  Looks at no disk, and removes
     neither `..` nor a slash at the end.
+
+    :raises FileNameError: for a text that can name no file
     """
     if not isinstance(text, str) or not text:
         raise FileNameError("it is empty" if text == "" else "it is not a string")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The system's news of changes below directories: on Linux, inotify."""
+"""Events of the system about changes below directories: on Linux, inotify."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Q_OVERFLOW = 0x4000
 ONLYDIR = 0x1000000
 
 READ_BYTES = 64 * 1024
-"""How much of the news is read at a time."""
+"""Most bytes of events that are read at a time."""
 
 _EVENT = struct.Struct("iIII")
 
@@ -113,7 +113,7 @@ def open_inotify() -> Inotify | None:
 
 
 def events(data: bytes) -> Iterator[tuple[int, int, str]]:
-    """The number of the watch, the mask and the name, which may be empty, of each event in `data`."""
+    """Yield the number of the watch, the mask and the name, which may be empty, of each event in `data`."""
     position = 0
     while position < len(data):
         number, mask, _, size = _EVENT.unpack_from(data, position)

@@ -31,7 +31,10 @@ RESERVE_TIMEOUT_S = 2.0
 
 
 def listen(port: int = 0, *, shared: bool = False) -> socket.socket:
-    """Return a socket that listens on `port`, 0 for any; `shared` with the reserved socket.  OSError."""
+    """Return a socket that listens on `port`, 0 for any; `shared` with the reserved socket.
+
+    :raises OSError: when the port is taken
+    """
     listener = _bound(port, shared=shared, reuse=True)
     listener.listen(BACKLOG)
     return listener
@@ -41,7 +44,9 @@ def listen_reserved(port: int, reserve: str | None) -> socket.socket:
     """Return a socket that listens on `port`, which stays with the user when this process ends.
 
     With `port` 0 reserve a port at the Unix socket `reserve`.  Where that cannot be done, or with None, any port is
-    taken and not kept.  OSError when `port` is another program's.
+    taken and not kept.
+
+    :raises OSError: when `port` is another program's
     """
     if sys.platform != "linux" or reserve is None:
         return listen(port)
@@ -72,7 +77,10 @@ def _bound(port: int, *, shared: bool, reuse: bool) -> socket.socket:
 
 
 def _deposit(reserved: socket.socket, path: str) -> None:
-    """Leave a descriptor of `reserved` in the queue of the Unix socket at `path`.  OSError."""
+    """Leave a descriptor of `reserved` in the queue of the Unix socket at `path`.
+
+    :raises OSError: when nobody listens there
+    """
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(RESERVE_TIMEOUT_S)
         connection.connect(path)

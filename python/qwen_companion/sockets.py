@@ -70,7 +70,10 @@ def is_of_another_user(connection: Connection) -> bool:
 
 
 def connection_of(accepted: socket.socket) -> Connection:
-    """Return both ends of `accepted`, a connection that was accepted.  OSError when it has ended."""
+    """Return both ends of `accepted`, a connection that was accepted.
+
+    :raises OSError: when it has ended
+    """
     return Connection(accepted.getpeername()[:2], accepted.getsockname()[:2])
 
 
@@ -90,7 +93,7 @@ def _ask_netlink(connection: Connection) -> ClientSocket | None:
 
 @functools.cache
 def _netlink_answers() -> bool:
-    """Whether netlink can be asked, found out with a connection of our own."""
+    """Return whether netlink can be asked, found out with a connection of our own."""
     try:
         with (
             socket.create_server(("127.0.0.1", 0)) as listener,
@@ -114,7 +117,7 @@ def _search_tables(connection: Connection) -> ClientSocket | None:
 
 
 def _hexadecimal(prefix: bytes, address: SocketAddress) -> str:
-    """`address` as in /proc/net: words in the byte order of the machine, the port in that of the network."""
+    """Return `address` as in /proc/net: words in the byte order of the machine, the port in that of the network."""
     data = prefix + _packed(address[0])
     words = struct.unpack(f"={len(data) // 4}I", data)
     return "".join(f"{word:08X}" for word in words) + f":{address[1]:04X}"

@@ -55,7 +55,7 @@ WORD_KEYS = frozenset(
 )
 """Keys, as `key_of` returns them, whose strings are words of a protocol or identifiers."""
 OPAQUE_KEYS = frozenset(("arguments", "tool_input", "tool_response"))
-"""Keys of what a model has written: no key in it means anything."""
+"""Keys whose values come from a model; keys inside are data."""
 
 SECRET = "‹secret›"  # noqa: S105 - what stands in its place
 TEXT = re.compile(r"‹text (\d+) (\d+) #(\d+)›")
@@ -260,7 +260,7 @@ class WireLog:
             self._left_out += 1
 
     def _write(self) -> None:
-        """Body of the thread: write entries until the end, the limit or an error."""
+        """Run the thread: write entries until the end, the limit or an error."""
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
             descriptor = os.open(self._path, flags, 0o600)

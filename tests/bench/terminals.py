@@ -73,14 +73,14 @@ class SlowAnswer(Answer):
     """An answer whose lines come one by one."""
 
     def streamed(self) -> Iterator[str]:
-        """The lines of the text, each after 40 ms."""
+        """Yield the lines of the text, each after 40 ms."""
         for line in self.text.splitlines(keepends=True):
             time.sleep(0.04)
             yield line
 
 
 def answer() -> str:
-    """A long answer in Markdown."""
+    """Return a long answer in Markdown."""
     block = ["Some words of a paragraph that is wider than most and goes on.\n", "\n", "- one\n", "- another\n", "\n"]
     code = ["```python\n", "def f(x):\n", "    return x + 1\n", "```\n", "\n"]
     return "".join((block + code) * (LINES // 10))

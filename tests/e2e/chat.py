@@ -34,7 +34,7 @@ MODE_LINE: Final = (
 
 
 def takes_answers(chat: str) -> str:
-    """The form that is true while the oldest question of the buffer `chat` takes all keys and clicks.
+    """Return the form that is true while the oldest question of the buffer `chat` takes all keys and clicks.
 
     It has been there long enough to be read, and what would be changed has been compared and is shown.
     """

@@ -83,7 +83,7 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(scope="session")
 def kept_stages() -> Iterator[dict[str, Stage]]:
-    """The stages that tests have left for the next ones, by kind."""
+    """Yield the stages that tests have left for the next ones, by kind."""
     stages: dict[str, Stage] = {}
     yield stages
     for stage in stages.values():
@@ -124,7 +124,7 @@ def _reset(stage: Stage) -> bool:
 
 @pytest.fixture
 def serve(stage: Stage) -> Serve:
-    """A daemon that was started by somebody else, perhaps in an earlier test of this stage."""
+    """Return a daemon that was started by somebody else, perhaps in an earlier test of this stage."""
     if not stage.serve.running:
         stage.serve.start()
     return stage.serve
@@ -152,7 +152,7 @@ def keep_records(stage: Stage, folder: Path) -> None:
 
 
 def shown_records(folder: Path) -> Iterator[tuple[str, str]]:
-    """The records in `folder` that a report shows, each with its name, and only their ends where they are long."""
+    """Yield the records in `folder` that a report shows, each with its name; only the ends of long ones."""
     yield "records", str(folder)
     for name in ("typed", "screen", "Messages", "Warnings", "Backtrace", "emacs-error", "qwen-companion-log"):
         path = folder / f"{name}.txt"

@@ -46,7 +46,7 @@ _DIRECTORY: Final = re.compile(r"working in the directory: (/.*)")
 
 
 def respond(request: ModelRequest) -> Answer:
-    """The answer to `request`."""
+    """Return the answer to `request`."""
     question = _REMINDER.sub("", request.prompt).lower()
     if "explain" in question:
         return _explain(request)
@@ -79,7 +79,7 @@ def _explain(request: ModelRequest) -> Answer:
 
 
 def _path(request: ModelRequest, name: str) -> Path:
-    """The file `name` in the directory the CLI says it works in."""
+    """Return the file `name` in the directory the CLI says it works in."""
     for message in request.messages:
         found = _DIRECTORY.search(message.text)
         if found:

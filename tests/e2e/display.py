@@ -39,7 +39,7 @@ class Display:
 
 @contextmanager
 def display(width: int = 1400, height: int = 900) -> Generator[Display]:
-    """A display with one screen of `width` x `height` pixels, as long as the context lasts."""
+    """Yield a display with one screen of `width` x `height` pixels, as long as the context lasts."""
     reader, writer = os.pipe()
     command = ["Xvfb", "-displayfd", str(writer), "-screen", "0", f"{width}x{height}x24", "-nolisten", "tcp"]
     # Else it begins anew when its last client goes, and refuses whoever comes just then.

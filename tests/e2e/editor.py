@@ -103,7 +103,7 @@ class Emacs:
         self._process = psutil.Process(int(self.eval("(emacs-pid)")))
 
     def server_form(self) -> str:
-        """The form with which it becomes one that can be asked."""
+        """Return the form with which it becomes one that can be asked."""
         return (
             f"(progn (setq server-socket-dir {lisp_string(str(self._server.parent))}"
             f" server-name {lisp_string(self._server.name)}) (server-start))"
@@ -171,7 +171,7 @@ class Emacs:
         return path.read_text(encoding="utf-8")
 
     def buffer_text(self, name: str) -> str:
-        """The whole text of the buffer `name`; empty when there is none."""
+        """Return the whole text of the buffer `name`; empty when there is none."""
         buffer = lisp_string(name)
         return self.text(
             f"(if (get-buffer {buffer})"
@@ -180,7 +180,7 @@ class Emacs:
         )
 
     def visible_buffers(self) -> list[str]:
-        """The names of the buffers in the windows of the selected frame, from the top left on."""
+        """Return the names of the buffers in the windows of the selected frame, from the top left on."""
         return self.text(
             "(mapconcat (lambda (window) (buffer-name (window-buffer window)))"
             ' (window-list nil \'no-minibuffer (frame-first-window)) "\\n")'

@@ -21,13 +21,13 @@ _numbers = itertools.count(1)
 
 
 def method(path: str) -> str | None:
-    """The method of the API that a request's `path` names: streamGenerateContent, generateContent or countTokens."""
+    """Return the method that a request's `path` names: streamGenerateContent, generateContent or countTokens."""
     found = _METHOD.fullmatch(path)
     return found[1] if found else None
 
 
 def _messages(content: Mapping[str, Any]) -> Iterator[Message]:
-    """The messages in one content, in which results of tools and the user's own words may stand together."""
+    """Yield the messages in one content, in which results of tools and the user's own words may stand together."""
     parts = cast("Sequence[Mapping[str, Any]]", content.get("parts") or [])
     for part in parts:
         if "functionResponse" in part:
@@ -62,7 +62,7 @@ def _response(parts: Sequence[Mapping[str, Any]], finish_reason: str | None) -> 
 
 
 def _parts(answer: Answer) -> list[dict[str, Any]]:
-    """The text in two parts, and each call in one of its own."""
+    """Return the text in two parts, and each call in one of its own."""
     middle = len(answer.text) // 2
     texts = [{"text": piece} for piece in (answer.text[:middle], answer.text[middle:]) if piece]
     calls = [
@@ -73,12 +73,12 @@ def _parts(answer: Answer) -> list[dict[str, Any]]:
 
 
 def response(answer: Answer) -> dict[str, Any]:
-    """The whole answer as one object."""
+    """Return the whole answer as one object."""
     return _response(_parts(answer), "STOP")
 
 
 def stream(answer: Answer) -> Iterator[bytes]:
-    """The answer as server-sent events: one for each part, then the end."""
+    """Yield the answer as server-sent events: one for each part, then the end."""
     for part in _parts(answer):
         yield _event(_response([part], None))
     yield _event(_response([], "STOP"))

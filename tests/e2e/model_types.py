@@ -107,7 +107,7 @@ class Answer:
     """A status of HTTP that the CLI gets in place of an answer."""
 
     def streamed(self) -> Iterator[str]:
-        """The pieces of the text, each when its time has come."""
+        """Yield the pieces of the text, each when its time has come."""
         size = max(1, math.ceil(len(self.text) / self.pieces))
         starts = range(0, len(self.text), size)
         for number, start in enumerate(starts):

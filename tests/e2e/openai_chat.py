@@ -26,7 +26,7 @@ _numbers = itertools.count(1)
 
 
 def _text(content: object) -> str:
-    """The text of a message's content: a string, a list of parts, or nothing."""
+    """Return the text of a message's content: a string, a list of parts, or nothing."""
     if isinstance(content, str):
         return content
     parts = cast("list[Mapping[str, Any]]", content) if isinstance(content, list) else []
@@ -67,7 +67,7 @@ def _envelope(kind: str) -> dict[str, Any]:
 
 
 def completion(answer: Answer) -> dict[str, Any]:
-    """The whole answer as one object."""
+    """Return the whole answer as one object."""
     message: dict[str, Any] = {"role": "assistant", "content": answer.text}
     if answer.calls:
         message["tool_calls"] = _tool_calls(answer)
@@ -76,7 +76,7 @@ def completion(answer: Answer) -> dict[str, Any]:
 
 
 def stream(answer: Answer) -> Iterator[bytes]:
-    """The answer as server-sent events: the thought, the text in pieces, each call's arguments in two, the end."""
+    """Yield the answer as server-sent events: the thought, pieces of text, each call's arguments in two, the end."""
     envelope = _envelope("chat.completion.chunk")
 
     def event(delta: Mapping[str, Any], finish_reason: str | None = None) -> bytes:
@@ -105,5 +105,5 @@ def _event(data: Mapping[str, Any]) -> bytes:
 
 
 def models() -> dict[str, Any]:
-    """The list of models."""
+    """Return the list of models."""
     return {"object": "list", "data": [{"id": MODEL_NAME, "object": "model", "created": 0, "owned_by": "tests"}]}

@@ -112,7 +112,7 @@ class Sandbox:
         return self.home / name
 
     def make_project(self, name: str) -> Path:
-        """A second project, with nothing in it."""
+        """Return a second project, with nothing in it."""
         directory = self.root / name
         directory.mkdir(mode=0o700)
         self._make_repository(directory)
@@ -128,7 +128,7 @@ class Sandbox:
             subprocess.run(["git", *arguments], cwd=directory, env=self.environment(), check=True)
 
     def environment(self) -> dict[str, str]:
-        """The whole environment for programs of this run."""
+        """Return the whole environment for programs of this run."""
         return {
             MARKER: self._mark,
             "PATH": f"{BUILD / 'bin'}:/usr/local/bin:/usr/bin:/bin",
@@ -201,18 +201,18 @@ class Sandbox:
         return found
 
     def backends(self) -> list[psutil.Process]:
-        """The companion's Python processes."""
+        """Return the companion's Python processes."""
         found = [process for process in self.processes() if self._arguments(process) == ["-m", "qwen_companion"]]
         # A child looks the same until it runs a program of its own.
         return [process for process in found if self._parent(process) not in {other.pid for other in found}]
 
     def backend(self) -> psutil.Process:
-        """The companion's Python process; there must be exactly one."""
+        """Return the companion's Python process; there must be exactly one."""
         (found,) = self.backends()
         return found
 
     def clis(self) -> list[psutil.Process]:
-        """The processes of all CLIs; one CLI has several."""
+        """Return the processes of all CLIs; one CLI has several."""
         return [process for process in self.processes() if self._runs_cli(process)]
 
     def _runs_cli(self, process: psutil.Process) -> bool:

@@ -63,7 +63,7 @@ class ModelServer:
         return self._server.server_port
 
     def environment(self) -> dict[str, str]:
-        """The variables by which a CLI finds this model."""
+        """Return the variables by which a CLI finds this model."""
         return {
             "OPENAI_API_KEY": "no-key-needed",
             "OPENAI_BASE_URL": f"http://127.0.0.1:{self.port}/v1",

@@ -130,7 +130,7 @@ class Stage:
         return True
 
     def _sessions_form(self) -> str:
-        """The form for the number of sessions but those of the agents of a daemon: these stay."""
+        """Return the form for the number of sessions but those of the agents of a daemon: these stay."""
         daemon = self.serve.pid if self.serve.running else -1
         return (
             f"(cl-count-if-not (lambda (session) (seq-intersection (qwen-companion-session-ancestors session)"
@@ -197,7 +197,7 @@ class Stage:
 
     @contextmanager
     def beside(self) -> Generator[Stage]:
-        """The same with another terminal, for a second Emacs."""
+        """Yield the same with another terminal, for a second Emacs."""
         other = copy.copy(self)
         place = self.sandbox.run / "beside"
         place.mkdir(mode=0o700)

@@ -121,7 +121,7 @@ class Screen:
     # --- Looking
 
     def capture(self, colours: bool = False) -> str:
-        """The screen as text, with escape sequences for `colours` if wanted."""
+        """Return the screen as text, with escape sequences for `colours` if wanted."""
         return self._tmux("capture-pane", "-p", "-t", "test", *(["-e"] if colours else []))
 
     def wait_for(self, wanted: str | re.Pattern[str], timeout: float = PATIENCE) -> str:

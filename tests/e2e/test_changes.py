@@ -45,7 +45,7 @@ BINARY = "image.png"
 
 
 def files_of(directory: Path) -> dict[str, bytes]:
-    """The bytes of all files below `directory` but those of git."""
+    """Return the bytes of all files below `directory` but those of git."""
     paths = [path for path in directory.rglob("*") if path.is_file() and ".git" not in path.parts]
     return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
 
@@ -70,7 +70,7 @@ def ask(stage: Stage, prompt: str, answer: str, cli: Cli = FREE_QWEN) -> None:
 
 
 def running_turns(directory: Path) -> list[int]:
-    """The turns without an end in the journals below `directory`, which other processes have open."""
+    """Return the turns without an end in the journals below `directory`, which other processes have open."""
     running: list[int] = []
     for path in directory.glob("*/journal.sqlite"):
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=PATIENCE)) as journal:
@@ -85,7 +85,7 @@ def test_three_turns_in_yolo_are_recorded_as_they_were(stage: Stage, tmp_path: P
 
 
 def repository_of(directory: Path) -> dict[str, bytes]:
-    """The bytes of all files of the git repository in `directory`."""
+    """Return the bytes of all files of the git repository in `directory`."""
     return {
         str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob(".git/**/*") if path.is_file()
     }

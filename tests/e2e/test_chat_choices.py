@@ -33,7 +33,7 @@ def open_chat_with_models(stage: Stage) -> None:
 
 
 def settings(stage: Stage) -> str:
-    """The user's settings of the CLI, and so of the daemon."""
+    """Return the user's settings of the CLI, and so of the daemon."""
     return (stage.sandbox.home / QWEN_SETTINGS_FILE).read_text()
 
 

@@ -28,12 +28,12 @@ LIST: Final = "*qwen-companion chats*"
 
 
 def named(title: str) -> str:
-    """The buffer of the chat of the session `title`."""
+    """Return the buffer of the chat of the session `title`."""
     return f"*qwen chat: {title} (project)*"
 
 
 def numbered(word: str) -> str:
-    """A text in which nothing can be missing, or be there twice, unseen."""
+    """Return a text in which nothing can be missing, or be there twice, unseen."""
     return "".join(f"{word}{number:02}.\n" for number in range(20))
 
 

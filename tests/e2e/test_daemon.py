@@ -16,7 +16,7 @@ EDITED_AGAIN = EDITED.replace('"world"', '"everybody"')
 
 
 def start_daemon(stage: Stage) -> Daemon:
-    """A daemon with the mode on and no frame, and a shell on the screen."""
+    """Return a daemon with the mode on and no frame, and a shell on the screen."""
     daemon = stage.emacs = Daemon(stage.sandbox, stage.screen, stage.environment)
     stage.screen.start(["sh"], stage.sandbox.project)
     daemon.start_daemon(forms=(MODE_ON,))

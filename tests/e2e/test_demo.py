@@ -27,7 +27,7 @@ def make(stage: Stage, *arguments: str) -> None:
 
 @contextmanager
 def demo(stage: Stage, columns: int, rows: int) -> Generator[Screen]:
-    """The demo in a terminal of `columns` x `rows`, ended as its guide says; it must leave nothing."""
+    """Yield the demo in a terminal of `columns` x `rows`, ended as its guide says; it must leave nothing."""
     screen = stage.screen = Screen(stage.sandbox.run, stage.environment, columns, rows)
     make(stage, "demo")
     yield screen

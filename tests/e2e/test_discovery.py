@@ -24,7 +24,7 @@ each_cli = pytest.mark.parametrize("cli", [pytest.param(cli, id=cli.name) for cl
 
 @contextmanager
 def another_emacs(stage: Stage, file: Path) -> Generator[Daemon]:
-    """A second Emacs, newer than the first if there is one, with `file` open and the mode on, and no frame."""
+    """Yield a second Emacs, newer than the first if there is one, with `file` open and the mode on, and no frame."""
     daemon = Daemon(stage.sandbox, stage.screen, stage.environment)
     daemon.start_daemon(file, forms=(MODE_ON,))
     try:

@@ -40,7 +40,7 @@ def git(stage: Stage, *arguments: str) -> None:
 
 
 def windows(screen: str) -> list[str]:
-    """The lines of `screen` without menu bar, mode lines and echo area."""
+    """Return the lines of `screen` without menu bar, mode lines and echo area."""
     return [line for line in screen.splitlines()[1:-1] if not re.match(r"-UU", line)]
 
 

@@ -17,7 +17,7 @@ LONG = "".join(f"line {number}, {'naïve ' * 100}\n" for number in range(200))
 
 @pytest.fixture
 def small_disk(stage: Stage) -> Iterator[Path]:
-    """A file system of 1 MB for the temporary files of `stage`."""
+    """Yield a file system of 1 MB for the temporary files of `stage`."""
     directory = stage.sandbox.tmp
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=1m,mode=0700", "tmpfs", directory], capture_output=True, text=True

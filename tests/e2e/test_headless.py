@@ -22,7 +22,7 @@ ANSWER = [*("qwen", "--approval-mode", "yolo"), "-p"]
 
 
 def with_layer(stage: Stage) -> dict[str, str]:
-    """The environment of terminals in Emacs, in which a CLI calls our hooks."""
+    """Return the environment of terminals in Emacs, in which a CLI calls our hooks."""
     shown = stage.emacs.text('(mapconcat #\'identity process-environment "\\n")')
     pairs = (line.partition("=") for line in shown.splitlines())
     return {**stage.environment, **{name: value for name, _, value in pairs if "QWEN" in name}}
@@ -41,7 +41,7 @@ def answering(stage: Stage, prompt: str, environment: Mapping[str, str]) -> Gene
 
 
 def recorded(stage: Stage) -> dict[str, tuple[str, str, str]]:
-    """The prompt, the source and the notes of the turn in which each file was changed last."""
+    """Return the prompt, the source and the notes of the turn in which each file was changed last."""
     found: dict[str, tuple[str, str, str]] = {}
     directory = Path(state_directory(stage.sandbox.environment())) / key_of(str(stage.sandbox.project))
     for path in directory.glob("*/journal.sqlite"):

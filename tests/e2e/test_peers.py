@@ -50,7 +50,7 @@ def session(stage: Stage) -> dict[str, Any]:
 
 
 def cli(stage: Stage) -> psutil.Process:
-    """The process of the only CLI that does its work: the others only wait for it."""
+    """Return the process of the only CLI that does its work: the others only wait for it."""
     (found,) = (process for process in stage.sandbox.clis() if not process.children())
     return found
 

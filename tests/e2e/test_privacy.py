@@ -33,7 +33,7 @@ def visit(stage: Stage, path: Path) -> None:
 
 
 def make(path: Path) -> Path:
-    """A file at `path` with a first line that must not be told."""
+    """Return a file at `path` with a first line that must not be told."""
     path.write_text("PASSWORD=secret\nmore\n")
     return path
 

@@ -27,7 +27,7 @@ CRASHING_PYTHON = "echo 'ImportError: libfoo.so not found' >&2; exit 1"
 
 
 def make_python(sandbox: Sandbox, script: str) -> Path:
-    """A program that stands in for a Python interpreter."""
+    """Return a program that stands in for a Python interpreter."""
     python = sandbox.run / "python"
     python.write_text(f"#!/bin/sh\n{script}\n")
     python.chmod(0o755)

@@ -95,7 +95,7 @@ def assert_review_gone(stage: Stage) -> None:
 
 
 def assert_text_is_in_the_buffer(stage: Stage) -> None:
-    """The kept text is in the file's buffer, shown and not saved, and nowhere else."""
+    """Check that the kept text is in the file's buffer, shown and not saved, and nowhere else."""
     stage.screen.wait_until(lambda: stage.emacs.buffer_text("greeting.py") == EDITED + EDIT, "the text in the buffer")
     assert stage.emacs.eval('(buffer-modified-p (get-buffer "greeting.py"))') == "t"
     assert "greeting.py" in stage.emacs.visible_buffers()

@@ -33,27 +33,27 @@ NAMES = ("list", "two", "three", "four", "five", "six", "seven", "eight")
 
 
 def selected(name: str) -> str:
-    """The form that is true while the buffer `name` is selected."""
+    """Return the form that is true while the buffer `name` is selected."""
     return f"(equal {lisp_string(name)} (buffer-name (window-buffer)))"
 
 
 def hunks(name: str) -> str:
-    """The name of the buffer in which the file `name` is reviewed hunk by hunk."""
+    """Return the name of the buffer in which the file `name` is reviewed hunk by hunk."""
     return f"*qwen-companion hunks: {name}.txt*"
 
 
 def visible(name: str) -> str:
-    """The form that is true while the buffer `name` is in a window."""
+    """Return the form that is true while the buffer `name` is in a window."""
     return f"(get-buffer-window {lisp_string(name)})"
 
 
 def at(text: str) -> str:
-    """The form that is true while `text`, a regexp, is at point."""
+    """Return the form that is true while `text`, a regexp, is at point."""
     return f"(with-selected-window (selected-window) (looking-at-p {lisp_string(text)}))"
 
 
 def status(text: str) -> str:
-    """The form that is true while the header of the review counts hunks as `text`."""
+    """Return the form that is true while the header of the review counts hunks as `text`."""
     return (
         f"(string-search {lisp_string(text)}"
         ' (or (buffer-local-value \'qwen-companion-review-unified--status (window-buffer)) ""))'
@@ -61,18 +61,18 @@ def status(text: str) -> str:
 
 
 def said(text: str) -> str:
-    """The form that is true while `text` is among the last messages."""
+    """Return the form that is true while `text` is among the last messages."""
     messages = '(with-current-buffer "*Messages*" (buffer-substring (max 1 (- (point-max) 300)) (point-max)))'
     return f"(string-search {lisp_string(text)} {messages})"
 
 
 def left(count: int) -> str:
-    """The form that is true while `count` proposals are open."""
+    """Return the form that is true while `count` proposals are open."""
     return f"(= {count} (length (qwen-companion-proposals)))"
 
 
 def marked(count: int) -> str:
-    """The form that is true while `count` proposals are marked in the list."""
+    """Return the form that is true while `count` proposals are marked in the list."""
     return f'(= {count} (length (buffer-local-value \'qwen-companion-review-list--marked (get-buffer "{LIST}"))))'
 
 
@@ -226,7 +226,7 @@ def open_review(stage: Stage) -> Client:
 
 
 def x_key(key: str) -> str:
-    """The name of `key`, as Emacs writes it, for `Display.keys`."""
+    """Return the name of `key`, as Emacs writes it, for `Display.keys`."""
     names = {"/": "slash", "+": "plus", "-": "minus", ".": "period", "?": "question", "]": "bracketright"}
     names |= {"[": "bracketleft", "RET": "Return", "TAB": "Tab", "SPC": "space", "<": "less"}
     modifiers = {"C-": "ctrl+", "M-": "alt+"}

@@ -59,7 +59,7 @@ def set_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 @pytest.fixture
 def backend(home: Home) -> Iterator[Backend]:
-    """A process of its own that has published its files and is serving."""
+    """Yield a process of its own that has published its files and is serving."""
     with Backend(home) as process:
         process.greet()
         process.emacs.wait_for("serving")

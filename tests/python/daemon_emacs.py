@@ -138,7 +138,7 @@ class Emacs:
         await self.call("daemon-connect", url=daemon.url, token=TOKEN, root=ROOT)
 
     async def open(self) -> str:
-        """A new session that is ready."""
+        """Return a new session that is ready."""
         reply = await self.call("daemon-open")
         assert reply.session is not None
         await self.state(reply.session, "idle")
@@ -171,7 +171,7 @@ class Emacs:
 
 
 def lisp(text: str) -> Any:
-    """The value that `text` prints."""
+    """Return the value that `text` prints."""
     return cast("Any", loads(text))
 
 
@@ -180,7 +180,7 @@ def text_part(text: str) -> list[Any]:
 
 
 def part(kind: str, **values: str) -> list[Any]:
-    """A part of a prompt."""
+    """Return a part of a prompt."""
     return [*lisp(f"(:kind {kind})"), *lisp(dumps({key.replace("_", "-"): value for key, value in values.items()}))]
 
 

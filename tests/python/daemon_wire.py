@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 
 def event(kind: str, prompt: str | None = None, client: str | None = US, /, **data: Any) -> Json:
-    """An event of `kind` that belongs to `prompt`, caused by `client`."""
+    """Return an event of `kind` that belongs to `prompt`, caused by `client`."""
     value: Json = {"id": next(_ids), "v": 1, "type": kind, "data": {"sessionId": SESSION, **data}}
     value["_meta"] = {"serverTimestamp": 1795240443126}
     if prompt is not None:
@@ -32,7 +32,7 @@ def event(kind: str, prompt: str | None = None, client: str | None = US, /, **da
 
 
 def update(kind: str, prompt: str | None = None, client: str | None = US, /, **fields: Any) -> Json:
-    """A session update of `kind`."""
+    """Return a session update of `kind`."""
     return event("session_update", prompt, client, update={"sessionUpdate": kind, **fields})
 
 
@@ -167,7 +167,7 @@ def frame(value: Json, *, replayed: bool = False) -> Frame:
 
 
 def live(*values: Json) -> list[StreamItem]:
-    """A stream that has been taken up, and `values`."""
+    """Return a stream that has been taken up, and `values`."""
     return [Connected(EPOCH), ReplayDone(), *map(frame, values)]
 
 
@@ -187,7 +187,7 @@ def load_reply(*replay: Json, journal: tuple[Json, ...] = (), **fields: Any) -> 
 
 
 def pending(request: str = "r1") -> Json:
-    """A permission as the status tells it."""
+    """Return a permission as the status tells it."""
     return {
         "requestId": request,
         "kind": "permission",

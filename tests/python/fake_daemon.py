@@ -50,17 +50,17 @@ _ABOUT_THE_STREAM = ("replay_complete", "session_snapshot", "state_resync_requir
 
 
 def reply(name: str) -> Json:
-    """A recorded answer, to be changed at will."""
+    """Return a recorded answer, to be changed at will."""
     return copy.deepcopy(RECORDED["replies"][name])
 
 
 def turn(name: str) -> list[Json]:
-    """Recorded events, to be changed at will."""
+    """Return recorded events, to be changed at will."""
     return copy.deepcopy(RECORDED["turns"][name])
 
 
 def event(kind: str) -> Json:
-    """The first recorded event of `kind`, a type of event or of session update."""
+    """Return the first recorded event of `kind`, a type of event or of session update."""
     for recorded in itertools.chain.from_iterable(RECORDED["turns"].values()):
         if kind in (recorded["type"], recorded["data"].get("update", {}).get("sessionUpdate")):
             return copy.deepcopy(recorded)
@@ -68,14 +68,14 @@ def event(kind: str) -> Json:
 
 
 def chunk(text: str) -> Json:
-    """A piece of the model's answer."""
+    """Return a piece of the model's answer."""
     found = event("agent_message_chunk")
     found["data"]["update"]["content"]["text"] = text
     return found
 
 
 def frame(found: Json) -> bytes:
-    """An event as it goes over the wire; as the real daemon's, its text is not escaped more than JSON wants it."""
+    """Return an event as it goes over the wire; as with the real daemon, only JSON's own escapes are in it."""
     head = f"id: {found['id']}\n" if "id" in found else ""
     text = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
     # JavaScript escapes lone surrogates, Python does not.
@@ -280,7 +280,7 @@ class FakeSession:
         }
 
     def loaded(self, request: Request) -> Json:
-        """The answer to a load."""
+        """Return the answer to a load."""
         ends = [
             index for index, found in enumerate(self.history) if found.get("type") in ("turn_complete", "turn_error")
         ]
@@ -297,7 +297,7 @@ class FakeSession:
         }
 
     def status(self) -> Json:
-        """The answer to a question for the status."""
+        """Return the answer to a question for the status."""
         pending: list[Json] = []
         if self.permission is not None:
             data = self.permission["data"]
@@ -358,7 +358,7 @@ _Answerer = Callable[[FakeSession, Request, Any], Response]
 
 
 def _of_prompt(found: Json, identifier: str, client: str, blocks: Sequence[Json]) -> Json:
-    """The recorded event `found` as one of this prompt."""
+    """Return the recorded event `found` as one of this prompt."""
     if "promptId" in found:
         found["promptId"] = identifier
     if "promptId" in found["data"]:
@@ -481,7 +481,7 @@ class FakeDaemon:
         self._refusals.append((path, {}))
 
     async def next_stream(self) -> FakeStream:
-        """The next stream that a client opens."""
+        """Return the next stream that a client opens."""
         return await asyncio.wait_for(self._opened.get(), TIMEOUT_S)
 
     def asked_for(self, path: str) -> list[Asked]:
@@ -678,7 +678,7 @@ async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def _once(data: bytes) -> Receive:
-    """A receiver of a body that was read already."""
+    """Return a receiver of a body that was read already."""
 
     async def receive() -> Message:
         return {"type": "http.request", "body": data, "more_body": False}

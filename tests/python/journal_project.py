@@ -19,7 +19,7 @@ SHELL = "run_shell_command"
 
 
 def turn_row(session: str = "s", prompt: str = "do it", start: int = 1000, source: str = "hooks") -> TurnRow:
-    """A turn that begins."""
+    """Return a turn that begins."""
     return TurnRow(0, session, "Qwen Code", source, prompt, start, None, None, (), os.getpid(), "")
 
 

@@ -472,7 +472,7 @@ class Tree:
         self.git("commit", "-q", "-m", "trunk")
 
     def _make_nest(self) -> None:
-        """A repository with uncommitted work, and one in it."""
+        """Return a repository with uncommitted work, and one in it."""
         for name in ("nest", "nest/inner"):
             (self.root / name).mkdir()
             self.git("init", "-q", cwd=self.root / name)

@@ -108,7 +108,7 @@ class Telling:
 
 
 def _session_of(names: Iterable[str]) -> Telling:
-    """The session of the turns `names`, in which nothing has been said yet, as its first client sees it."""
+    """Return the session of the turns `names`, in which nothing has been said yet, as its first client sees it."""
     events = [event for name in names for event in turn(name)]
     session = next(event["data"]["sessionId"] for event in events if "sessionId" in event["data"])
     client = next((event["originatorClientId"] for event in events if "originatorClientId" in event), None)

@@ -84,7 +84,7 @@ def _merged(first: dict[str, Any], rest: dict[str, Any]) -> dict[str, Any]:
 
 @st.composite
 def _damaged(draw: st.DrawFn, messages: Json) -> Any:
-    """A message, or one in which parts are left out or are something else."""
+    """Return a message, or one in which parts are left out or are something else."""
     message = draw(messages)
     for _ in range(draw(st.sampled_from((0, 0, 1, 2)))):
         place: Any = message

@@ -67,7 +67,7 @@ MCP_ACCEPT = "application/json, text/event-stream"
 
 
 def as_dict(plist: object) -> dict[str, Any]:
-    """A property list as a dictionary, `:key` without the colon."""
+    """Return a property list as a dictionary, `:key` without the colon."""
     assert isinstance(plist, list)
     items = cast("list[Any]", plist)
     return {str(key)[1:]: value for key, value in zip(items[::2], items[1::2], strict=True)}
@@ -94,11 +94,11 @@ class EpcPeer:
             return self._calls.setdefault(method, queue.Queue())
 
     def wait_for(self, method: str) -> dict[str, Any]:
-        """The payload of the next call of `method`."""
+        """Return the payload of the next call of `method`."""
         return self.calls(method).get(timeout=TIMEOUT_S)
 
     def wait_until(self, method: str, good: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """The payload of the next call of `method` that is `good`."""
+        """Return the payload of the next call of `method` that is `good`."""
         while not good(payload := self.wait_for(method)):
             pass
         return payload
@@ -110,7 +110,7 @@ class EpcPeer:
         return self.next_reply()
 
     def next_reply(self) -> list[Any]:
-        """The next reply to anything, `[kind, uid, value]`."""
+        """Return the next reply to anything, `[kind, uid, value]`."""
         return self._replies.get(timeout=TIMEOUT_S)
 
     def send(self, text: str) -> None:
@@ -260,7 +260,7 @@ class Backend:
         return self.process.stderr.read().decode("utf-8")
 
     def cli(self) -> Cli:
-        """A CLI that has said hello."""
+        """Return a CLI that has said hello."""
         cli = Cli(self.port, self.token)
         cli.initialize()
         return cli
@@ -346,7 +346,7 @@ class Stream:
         self._socket.close()
 
     def block(self, *, keep_alives: bool = False) -> list[str]:
-        """The lines up to the next empty one; an empty list at the end of the stream."""
+        """Return the lines up to the next empty one; an empty list at the end of the stream."""
         lines: list[str] = []
         while line := self._file.readline().decode("utf-8"):
             if line != "\n":
@@ -358,7 +358,7 @@ class Stream:
         return lines
 
     def event(self) -> dict[str, Any]:
-        """The next notification."""
+        """Return the next notification."""
         while block := self.block():
             data = [line.removeprefix("data: ") for line in block if line.startswith("data: ")]
             if data:
@@ -371,7 +371,7 @@ class Stream:
 
 
 async def nothing_recorded(_directory: str, _paths: Collection[str]) -> bool:
-    """The journal as the doors ask it."""
+    """Return the journal as the doors ask it."""
     return False
 
 

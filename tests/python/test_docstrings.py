@@ -45,6 +45,7 @@ RIDDLES = (
     *("cannot be had", "had again", "made fit", "to be had any more"),
     *("use the news about", "an event that is not known", "there is no daemon to leave", "the daemon was left"),
     *("taken from him", "has not said its name", "this is no chat", "no dired buffer", "said to the cli"),
+    *("no key in it means anything", "precede the news", "nobody is known to have answered"),
     *("put-time-aside", "--odd-p", "--come-p", "watch--noisy", "hunks--turn", "chat--way"),
 )
 """Phrases and names that readers stumbled over, in lower case."""
@@ -116,17 +117,3 @@ def test_docstrings_in_lisp_name_their_value() -> None:
     assert len(lines) > 1000
     riddle = re.compile(r"(?:Return )?(?:what|who)\b", re.IGNORECASE)
     assert [pair for pair in lines if riddle.match(pair[1])] == []
-
-
-@pytest.mark.parametrize(("directory", "least"), [("python", 1000), ("tests", 600), ("scripts", 5), ("demo", 20)])
-def test_docstrings_in_python_name_their_value(directory: str, least: int) -> None:
-    lines = [
-        (str(file.relative_to(CHECKOUT)), line)
-        for file in sorted((CHECKOUT / directory).rglob("*.py"))
-        for line in re.findall(r'"""([\w`].*)', file.read_text(encoding="utf-8"))
-    ]
-    assert len(lines) > least
-    riddle = re.compile(
-        r"(?:(?:Return |Yield )?(?:what|who|whose|whom)\b|.*\b(?:of which|that which)\b)", re.IGNORECASE
-    )
-    assert [pair for pair in lines if riddle.match(pair[1]) or FRAGMENT.match(pair[1])] == []

@@ -23,7 +23,7 @@ PORT = 4321
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
-    """An environment whose home, temporary directory and path are empty directories."""
+    """Return an environment whose home, temporary directory and path are empty directories."""
     for name in ("home", "tmp", "bin"):
         (tmp_path / name).mkdir(mode=0o700)
     return {"HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path / "tmp"), "PATH": str(tmp_path / "bin")}

@@ -129,7 +129,7 @@ class Site:
         return response.status, response.read()
 
     def check_end(self) -> None:
-        """The process has gone on until it is told to end, and has nothing to say then."""
+        """Check that the process has gone on until it is told to end, and has nothing to say then."""
         assert self.backend.process.poll() is None, self.backend.error_text()
         self.emacs.send(f"(call 999999999 stop ({dumps(self.emacs.secret)} nil))")
         assert self.backend.exit_code() == 0

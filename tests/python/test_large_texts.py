@@ -50,7 +50,7 @@ def propose(cli: Cli, path: str, size: int, *, chunked: bool) -> dict[str, objec
 
 
 def resident(backend: Backend, peak: bool = False) -> int:
-    """The memory of `backend` in bytes, or with `peak`, where the system tells it, the most it ever was."""
+    """Return the memory of `backend` in bytes, or with `peak`, where the system tells it, the most it ever was."""
     if peak and sys.platform == "linux":
         with open(f"/proc/{backend.process.pid}/status", encoding="utf-8") as file:
             return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM:"))

@@ -44,7 +44,7 @@ print("taken:", taken)
 
 @contextmanager
 def reserve_at(path: Path) -> Generator[None, None, None]:
-    """A Unix socket, as Emacs keeps one, on which nothing accepts."""
+    """Yield a Unix socket, as Emacs keeps one, on which nothing accepts."""
     with socket.socket(socket.AF_UNIX) as reserve:
         reserve.bind(str(path))
         reserve.listen()

@@ -400,7 +400,7 @@ class TestRestart:
         return Backend(old.home, port=old.port, token=old.token, sessions=sessions, proposals=proposals or [])
 
     def last_sessions(self, old: Backend, *keys: str) -> list[object]:
-        """The sessions told last, once one is streaming and has `keys`."""
+        """Return the sessions told last, once one is streaming and has `keys`."""
         payload = old.emacs.wait_until(
             "sessions",
             lambda values: any(

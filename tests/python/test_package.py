@@ -55,7 +55,7 @@ def emacs(arguments: Sequence[str], variables: dict[str, str], program: str = EM
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tar file of the package."""
+    """Return the tar file of the package."""
     if not (CHECKOUT / ".git").exists():
         pytest.skip("this is no clone: the package is built from what is committed")
     target = tmp_path_factory.mktemp("package")

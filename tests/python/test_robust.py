@@ -53,7 +53,7 @@ def noise(chance: random.Random, length: int) -> bytes:
 
 
 def damaged(chance: random.Random, data: bytes) -> bytes:
-    """`data` with a part cut out, doubled, or replaced by noise."""
+    """Return `data` with a part cut out, doubled, or replaced by noise."""
     start = chance.randrange(len(data))
     end = min(len(data), start + chance.randrange(1, 40))
     middle = chance.choice((b"", data[start:end] * 2, noise(chance, end - start)))

@@ -83,7 +83,7 @@ def ask_as_other(port: int, request: bytes) -> bytes:
 
 @pytest.fixture(scope="module")
 def besieged(tmp_path_factory: pytest.TempPathFactory) -> Generator[Backend, None, None]:
-    """A backend that survives all the tests that have it.
+    """Yield a backend that survives all the tests that have it.
 
     It may open no more files than programs of a desktop on macOS may.
     """
@@ -103,7 +103,7 @@ def besieged(tmp_path_factory: pytest.TempPathFactory) -> Generator[Backend, Non
 
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Generator[Backend, None, None]:
-    """A backend that gives strangers less time than usual, so that a test has not to wait for so long."""
+    """Yield a backend that gives strangers less time than usual, so that a test has not to wait for so long."""
     settings = f"{NO_LIBRARY}; server.STRANGER_S = 1.0"
     with Backend(Home(tmp_path_factory.mktemp("impatient")), settings=settings, sessions=[KNOWN]) as backend:
         backend.greet()

@@ -153,7 +153,7 @@ async def chat(address: DaemonAddress, root: str, shared: bool, prompt: str) -> 
 
 
 async def _take_interrupts(client: DaemonClient, session: str, tasks: Tasks, turn: anyio.CancelScope) -> None:
-    """At the first Ctrl-C cancel the turn of the daemon, at the second leave it: cancel the scope `turn`."""
+    """Cancel the turn of the daemon at the first Ctrl-C, and the scope `turn` at the second."""
     with anyio.open_signal_receiver(signal.SIGINT) as interrupts:
         await anext(interrupts)
         tasks.start(_cancel, client, session)

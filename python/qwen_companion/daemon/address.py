@@ -15,8 +15,9 @@ _LOOKS_LIKE = "it should look like http://127.0.0.1:4170"
 def clean_url(url: str) -> str:
     """Return `url` without parts that may be secret and without a slash at the end, to be shown.
 
-    User, password, query and fragment are dropped: the link to the Web Shell has the token in it.  UnsafeUrlError for
-    plain HTTP to anything but loopback, and for what is no URL.
+    User, password, query and fragment are dropped: the link to the Web Shell has the token in it.
+
+    :raises UnsafeUrlError: for plain HTTP to anything but loopback, and for what is no URL
     """
     try:
         parts = urlsplit(url.strip())
@@ -45,7 +46,10 @@ def _is_loopback(host: str) -> bool:
 
 
 def clean_token(token: str | None) -> str | None:
-    """`token` if a header can carry it, None for none.  SettingsError, which does not quote it."""
+    """Return `token`, None for none.
+
+    :raises SettingsError: when no header can carry it; its text does not quote it
+    """
     if not token:
         return None
     if len(token) > _LONGEST_TOKEN or not all("!" <= character <= "~" for character in token):

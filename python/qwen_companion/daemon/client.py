@@ -77,7 +77,7 @@ class DaemonClient:
         `progress` is called with the thing waited for, when that takes long, and with None after that.
 
         :raises SettingsError: for a token that no header can carry
-        :raises UnsafeUrlError:
+        :raises UnsafeUrlError: for a URL that cannot be asked
         """
         self._memberships = memberships or Memberships()
         self._http = Requests(url, token, self._memberships.client_id)
@@ -106,8 +106,8 @@ class DaemonClient:
     async def capabilities(self, root: str | None = None) -> Capabilities:
         """Return the daemon's capabilities.  This is the first request (spec A3).
 
-        UnsupportedError when it speaks another protocol or lacks a feature of `REQUIRED_FEATURES`, WrongWorkspaceError
-        when `root`, a directory, is none of those it works in.
+        :raises UnsupportedError: when it speaks another protocol or lacks a feature of `REQUIRED_FEATURES`
+        :raises WrongWorkspaceError: when `root`, a directory, is none of those it works in
         """
         found = await self._http.ask(Capabilities, "GET", "/capabilities")
         if found.v != ENVELOPE_VERSION or PROTOCOL not in found.protocol_versions.supported:
@@ -144,9 +144,12 @@ class DaemonClient:
         return self._memberships.is_mine(client_id)
 
     async def create_or_attach(self, root: str, scope: Scope) -> SessionReply:
-        """Take part in a session of the workspace `root`, new or shared.  WrongWorkspaceError, BusyError.
+        """Take part in a session of the workspace `root`, new or shared.
 
         No cursor comes with it: `load` gives one.
+
+        :raises WrongWorkspaceError: when the daemon does not work in `root`
+        :raises BusyError: when the daemon has as many sessions as it allows
         """
         body = {"cwd": root, "sessionScope": scope}
         return self._joined(await self._ask_agent(SessionReply, "/session", None, body))
@@ -163,7 +166,8 @@ class DaemonClient:
     async def branch(self, session_id: str) -> SessionReply:
         """Fork a session at its last turn, and take part in the new one.
 
-        UnsupportedError when the daemon cannot do this, InvalidRequestError when nothing was said in the session.
+        :raises UnsupportedError: when the daemon cannot do this
+        :raises InvalidRequestError: when nothing was said in the session
         """
         if not self._forks:
             raise UnsupportedError("The daemon cannot fork a conversation.")
@@ -198,7 +202,7 @@ class DaemonClient:
         return reply
 
     async def detach(self, session_id: str) -> None:
-        """Take no part any more.  A session that nobody takes part in closes after its turn, and stays on disk."""
+        """Leave a session.  One that nobody takes part in closes after its turn, and stays on disk."""
         # The daemon counts: it wants to hear it once for each create and load under one identity (0.24.4).
         while self._memberships.count(session_id) > 0:
             await self._http.call("POST", "/detach", session_id)
@@ -215,7 +219,8 @@ class DaemonClient:
     async def prompt(self, session_id: str, parts: Sequence[PromptBlock]) -> PromptReply:
         """Send a prompt; it runs, or waits behind the one that runs.  How it ends comes as an event.
 
-        BusyError when the queue is full.  After UnreachableError with `maybe_done` only its echo tells whether it runs.
+        :raises BusyError: when the queue is full
+        :raises UnreachableError: with `maybe_done` only its echo tells whether it runs
         """
         return await self._http.ask(
             PromptReply, "POST", "/prompt", session_id, body={"prompt": [part.to_wire() for part in parts]}
@@ -230,7 +235,8 @@ class DaemonClient:
     ) -> None:
         """Answer a permission by one of its options, or cancel it with None; `answers` fill in the form of a question.
 
-        NotFoundError when it is settled already, InvalidRequestError with the code `invalid_option_id`.
+        :raises NotFoundError: when it is settled already
+        :raises InvalidRequestError: with the code `invalid_option_id`
         """
         outcome = {"outcome": "cancelled"} if option_id is None else {"outcome": "selected", "optionId": option_id}
         body = {"outcome": outcome} if answers is None else {"outcome": outcome, "answers": dict(answers)}
@@ -261,7 +267,7 @@ class DaemonClient:
     async def set_model(self, session_id: str, model_id: str) -> None:
         """Switch the model, for all clients.  The daemon writes it into the user's settings too (0.24.4).
 
-        InvalidRequestError with the code `model_switch_failed`; the reason comes as an event.
+        :raises InvalidRequestError: with the code `model_switch_failed`; the reason comes as an event
         """
         try:
             # The answer holds the base URL and a masked key, and is not read.
@@ -271,7 +277,10 @@ class DaemonClient:
             raise InvalidRequestError(text, error.status, "model_switch_failed") from None
 
     async def set_approval_mode(self, session_id: str, mode: str) -> ApprovalModeReply:
-        """Set the approval mode, for all clients.  InvalidRequestError."""
+        """Set the approval mode, for all clients.
+
+        :raises InvalidRequestError: for a mode that the daemon does not know
+        """
         return await self._http.ask(ApprovalModeReply, "POST", "/approval-mode", session_id, body={"mode": mode})
 
     # --- How a session is
@@ -281,7 +290,7 @@ class DaemonClient:
         return await self._http.ask(StatusReply, "GET", "/status", session_id)
 
     async def context(self, session_id: str) -> ContextReply:
-        """Models and approval modes."""
+        """Return the models and approval modes."""
         return await self._http.ask(ContextReply, "GET", "/context", session_id)
 
     async def model_in_use(self, session_id: str) -> ProviderModel | None:

@@ -199,7 +199,7 @@ class Conversation:
                 return None
 
     async def _wait(self, reason: str, ordered_s: float = 0.0) -> None:
-        """Be disconnected because of `reason` until it is time to try again; no less than `ordered_s`."""
+        """Report the connection as lost because of `reason`, and wait to try again, at least `ordered_s` seconds."""
         wait = self._backoff.next(ordered_s)
         self._take(Disconnected(reason, wait))
         await self._sleep(wait)
@@ -246,7 +246,7 @@ class Conversation:
         self._put([choices])
 
     async def _count(self) -> None:
-        """Know how many clients there are.
+        """Keep the number of clients current.
 
         No event tells who comes and goes: what others do and the end of a turn are reasons to ask, and time is.
         """
@@ -318,7 +318,8 @@ class Conversation:
     ) -> None:
         """Answer a permission; with `text`, tell the model that the user prefers it to what its tool will write.
 
-        GoneError, NotFoundError: somebody was faster, or the tool differs from the one shown.
+        :raises GoneError: when it is no longer open, or the tool differs from the one shown
+        :raises NotFoundError: when somebody was faster
         """
         vote = self.session.permissions.vote(permission, option, answers)
         if vote is None:

@@ -255,7 +255,10 @@ async def _ask(queries: SessionQueries, call: messages.SessionCall) -> None:
 
 
 def _part(part: messages.Part) -> models.PromptBlock:
-    """`part` as it is sent.  Reads the file of an image: not for the event loop."""
+    """Return `part` as it is sent.  Reads the file of an image: not for the event loop.
+
+    :raises MessageError: for a file that cannot be sent
+    """
     if isinstance(part, messages.TextPart):
         return models.TextBlock(part.text)
     name = os.path.basename(part.path)

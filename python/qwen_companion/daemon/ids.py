@@ -13,6 +13,6 @@ _DIGITS = 16
 
 
 def local_id(kind: str, *parts: str | int) -> str:
-    """Return the name of the `kind` of thing that the daemon, or a place among its like, identifies by `parts`."""
+    """Return Emacs's id of the thing of a `kind` that the daemon identifies by `parts`."""
     whole = "\0".join(map(str, (kind, *parts)))
     return hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Turns that did not come to their end, kept as they were told.
+"""Interrupted turns, kept as Emacs was told of them.
 
 The daemon writes an answer down when it is whole (0.24.4): of a turn that broke off with its agent or with the daemon,
 what had streamed in is nowhere else, and a load would take it out of the conversation.
@@ -137,7 +137,7 @@ def _places(outputs: Sequence[Output], turn: str | None) -> list[int]:
 
 
 def _with(outputs: Sequence[Output], turn: str, interrupted: _Interrupted, known: Container[str]) -> list[Output]:
-    """Return `outputs` with an `interrupted` turn in place of all that they have of it, else after the one before.
+    """Return `outputs` with an `interrupted` turn in place of their part of it, else after the turn before it.
 
     `known` are the names of all interrupted turns.
     """

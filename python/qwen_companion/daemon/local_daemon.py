@@ -144,7 +144,7 @@ def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
 
 
 def _read_output(supervisor: subprocess.Popen[bytes], token: str, listens: Callable[[str], None]) -> str:
-    """Read what is printed until `supervisor` has ended; return the last lines, if they can be a reason for the end.
+    """Read what is printed until `supervisor` has ended; return the last lines if they explain the exit.
 
     Calls `listens` once, with the URL.
     """

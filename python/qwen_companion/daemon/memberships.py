@@ -50,7 +50,7 @@ class Memberships:
         return client_id in self._kept.ever
 
     def joined(self, session_id: str, client_id: str) -> None:
-        """The daemon has said that this client is `client_id` in the session, once more or anew."""
+        """Note that this client is `client_id` in the session, once more or anew."""
         membership = self._kept.current.get(session_id)
         if membership is None or membership.client_id != client_id:
             membership = self._kept.current[session_id] = Membership(client_id)
@@ -64,13 +64,13 @@ class Memberships:
         return membership.count if membership else 0
 
     def left_once(self, session_id: str) -> None:
-        """The daemon has heard once that this client leaves the session."""
+        """Note that the daemon has heard once that this client leaves the session."""
         if membership := self._kept.current.get(session_id):
             membership.count -= 1
             self._write()
 
     def forget(self, session_id: str) -> None:
-        """This client takes no part in the session any more."""
+        """Note that this client no longer takes part in the session."""
         if self._kept.current.pop(session_id, None) is not None:
             self._write()
 

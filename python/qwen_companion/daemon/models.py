@@ -655,7 +655,10 @@ def _places(error: ValidationError) -> str:
 
 
 def parse_frame(text: str) -> Envelope:
-    """Return the event in the data `text` of one frame.  ProtocolViolationError, which never quotes `text`."""
+    """Return the event in the data `text` of one frame.
+
+    :raises ProtocolViolationError: when there is none; its text never quotes `text`
+    """
     # Not pydantic's own parser: it refuses lone surrogates, and the daemon sends them.
     try:
         value = json.loads(text)
@@ -665,7 +668,10 @@ def parse_frame(text: str) -> Envelope:
 
 
 def parse(model: type[W], value: object, what: str) -> W:
-    """`value`, parsed JSON, as a `model`.  ProtocolViolationError names `what` and where, never a value."""
+    """Return `value`, parsed JSON, as a `model`.
+
+    :raises ProtocolViolationError: naming `what` and where, never a value
+    """
     try:
         return model.model_validate(value)
     except ValidationError as error:

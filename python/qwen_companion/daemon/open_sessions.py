@@ -157,7 +157,7 @@ async def _leave_session(conversation: Conversation, lost: bool) -> None:
 
 
 def _milliseconds(time: str | None) -> int | None:
-    """`time`, in ISO 8601, in ms since the epoch; None when it is nothing of the kind."""
+    """Return `time`, in ISO 8601, in ms since the epoch; None for any other text."""
     with suppress(ValueError):
         # Python 3.10 does not know Z.
         return round(datetime.fromisoformat((time or "").replace("Z", "+00:00")).timestamp() * 1000)

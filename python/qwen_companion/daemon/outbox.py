@@ -106,7 +106,7 @@ class Outbox:
 
 
 def _joined(changes: Iterable[Change]) -> list[Change]:
-    """`changes` with texts that go on as one, and of each tool only how it is at last, where it was first."""
+    """Return `changes` with adjacent texts joined, and of each tool only its last state, at its first place."""
     result: list[Change] = []
     pieces: list[str] = []
     tools: dict[str, int] = {}
@@ -135,7 +135,7 @@ def _joined(changes: Iterable[Change]) -> list[Change]:
 
 
 def _batches(session: str, changes: Sequence[Change]) -> Iterable[Turns]:
-    """`changes` in messages that a frame can hold, and that Emacs shows in a moment."""
+    """Return `changes` in batches that a frame can hold, and that Emacs shows in a moment."""
     batch: list[Change] = []
     weight = 0
     for change in changes:

@@ -13,7 +13,7 @@ from qwen_companion.daemon.sanitize import clean, line, reveal
 from qwen_companion.frozen import frozen
 
 ME, OTHER, NOBODY = "me", "other", "nobody"
-"""The author of an answer: a client is either this one or another; nobody did where the turn was over before."""
+"""The author of an answer: this client, another one, or nobody, where the turn ended first."""
 
 OPEN, HELD, CLOSED = "open", "held", "closed"
 
@@ -50,7 +50,7 @@ class Vote:
 
 @dataclass
 class _Pending:
-    """One that nobody is known to have answered.  `told` is how it was told last, unless it is not `shown` yet."""
+    """A pending permission.  `told` is its last report to Emacs, unless it is not `shown` yet."""
 
     told: Permission
     option_ids: Mapping[str, str]
@@ -59,7 +59,7 @@ class _Pending:
 
 
 class Permissions:
-    """Those of one session."""
+    """The permissions of one session."""
 
     def __init__(self, session: str) -> None:
         """`session` is the name Emacs has for it."""
@@ -69,7 +69,7 @@ class Permissions:
 
     @property
     def unanswered(self) -> frozenset[str]:
-        """The daemon's ids of those that nobody is known to have answered."""
+        """The daemon's ids of the pending permissions."""
         return frozenset(self._pending)
 
     @property
@@ -89,7 +89,7 @@ class Permissions:
         tool: ToolChange,
         message: str = "",
     ) -> None:
-        """The daemon waits for the user because of `tool`, and says `message` to that; `show` tells it."""
+        """Add a permission that the daemon waits for because of `tool`, with its `message`; `show` tells Emacs."""
         offered = {local_id("option", request_id, option.option_id): option for option in options}
         self._pending[request_id] = _Pending(
             Permission(
@@ -108,7 +108,7 @@ class Permissions:
         )
 
     def show(self) -> Iterator[Permission]:
-        """All that are open and were not told as such."""
+        """Yield the open permissions that Emacs was not told of."""
         for pending in self._pending.values():
             if not pending.shown or pending.told.state != OPEN:
                 pending.shown = True
@@ -123,7 +123,10 @@ class Permissions:
                 yield pending.told
 
     def close(self, request_id: str, by: str | None = None, option_id: str | None = None) -> Iterator[Permission]:
-        """It was answered `by` somebody with `option_id`, or is void; one that was never told ends in silence."""
+        """Close a permission that was answered `by` somebody with `option_id`, or is void.
+
+        Yield it, unless Emacs was never told of it.
+        """
         self._closed.add(request_id)
         pending = self._pending.pop(request_id, None)
         if pending is None or not pending.shown:

@@ -100,7 +100,10 @@ class Requests:
         parameters: Mapping[str, str | int] | None = None,
         limit_s: float = REQUEST_S,
     ) -> W:
-        """As `call`, with the answer as a `model`.  ProtocolViolationError."""
+        """Return the answer to one request, see `call`, as a `model`.
+
+        :raises ProtocolViolationError: for an answer of another shape
+        """
         response = await self.call(method, path, session_id, body=body, parameters=parameters, limit_s=limit_s)
         try:
             value: object = json.loads(response.content)
@@ -190,9 +193,10 @@ class Requests:
     async def events(
         self, session_id: str, parameters: Mapping[str, str | int], cursor: Cursor | None, silence_s: float
     ) -> AsyncGenerator[EventSource]:
-        """The event stream of a session, from `cursor` on, or only what happens from now on.
+        """Yield the event stream of a session, from `cursor` on, or only what happens from now on.
 
-        It breaks with UnreachableError when `silence_s` seconds long not even a heartbeat comes.  FrameTooLargeError.
+        :raises UnreachableError: when `silence_s` seconds long not even a heartbeat comes
+        :raises FrameTooLargeError: for an event that is too large
         """
         headers = {**self._identity(session_id), "Accept": "text/event-stream"}
         if cursor is not None:
@@ -261,7 +265,7 @@ def _json_object(response: httpx2.Response) -> Mapping[str, Any]:
 
 
 def _word(code: object) -> str | None:
-    """`code` if it is a plain word, which may be shown."""
+    """Return `code` if it is a plain word, which may be shown."""
     return code if isinstance(code, str) and _CODE.fullmatch(code) else None
 
 

@@ -68,7 +68,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def clean(text: str) -> str:
-    """`text` without escape sequences and control characters, with line ends as newlines.
+    """Return `text` without escape sequences and control characters, with line ends as newlines.
 
     Characters that make text read as something else become visible, as `[U+202E]`.
     """
@@ -86,19 +86,19 @@ def _clean_piece(text: str) -> str:
 
 
 def line(text: str, limit: int = 300) -> str:
-    """`text` cleaned, on one line, of at most `limit` characters."""
+    """Return `text` cleaned, on one line, of at most `limit` characters."""
     # Cleaned after a first cut: nobody waits for ten megabytes of which one line is shown.
     text = " ".join(clean(text[: 4 * limit]).split())
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def reveal(text: str) -> str:
-    """`text` with every character that cannot be seen named in its place, as `[U+001B]`; newlines and tabs stay."""
+    """Return `text` with every invisible character named in its place, as `[U+001B]`; newlines and tabs stay."""
     return "".join(_UNSEEN.sub(_name, exact(piece).replace("\r\n", "\n")) for piece in _pieces(text))
 
 
 def cap(text: str, limit: int, degree: Callable[[str], str]) -> Capped:
-    """`text` or its first `limit` characters, sanitised by `degree`: `clean` or `reveal`."""
+    """Return `text` or its first `limit` characters, sanitised by `degree`: `clean` or `reveal`."""
     return Capped(degree(text[:limit]), max(0, len(text) - limit))
 
 

@@ -41,7 +41,7 @@ def find_address(
     Its token is read from the files `sources`, see `authinfo`, else it is `token`.
 
     :raises SettingsError: when no daemon is named, or its token is unusable
-    :raises UnsafeUrlError:
+    :raises UnsafeUrlError: for plain HTTP to anything but loopback, and for what is no URL
     """
     wanted = url or environment.get(URL_VARIABLE)
     if not wanted:
@@ -58,7 +58,10 @@ def _token_of(environment: Mapping[str, str]) -> str | None:
 
 
 def _read_token_file(path: str) -> str:
-    """Return the token in the file `path`.  SettingsError when others can read it too, or it cannot be read."""
+    """Return the token in the file `path`.
+
+    :raises SettingsError: when others can read it too, or it cannot be read
+    """
     try:
         descriptor = os.open(os.path.expanduser(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, encoding="utf-8") as file:

@@ -80,7 +80,7 @@ class Resync:
 
 @frozen
 class Ended:
-    """Trying again is of no use, because of `error`; the last item.
+    """The last item: the stream ended for good, because of `error`.
 
     After a NotFoundError the session can be loaded again; the others need the user.
     """
@@ -100,11 +100,11 @@ class Backoff:
         self._tries = 0
 
     def reset(self) -> None:
-        """The last try went well."""
+        """Begin with short waits again: the last try went well."""
         self._tries = 0
 
     def next(self, ordered_s: float = 0.0) -> float:
-        """Seconds to wait now; no less than `ordered_s`, which the daemon asked for."""
+        """Return the seconds to wait now; no less than `ordered_s`, which the daemon asked for."""
         self._tries += 1
         most = min(_LONGEST_WAIT_S, _SHORTEST_WAIT_S * 2.0 ** min(self._tries, 10))
         return max(self._draw(_SHORTEST_WAIT_S, most), min(ordered_s, _LONGEST_ORDERED_WAIT_S))
@@ -161,7 +161,7 @@ class EventStream:
             await self._tasks.__aexit__()
 
     def __aiter__(self) -> AsyncIterator[StreamItem]:
-        """The items, once."""
+        """Yield the items, once."""
         return self._items
 
     async def _connections(self) -> AsyncGenerator[StreamItem]:
@@ -200,7 +200,7 @@ class EventStream:
         return Ended(error)
 
     async def _connection(self, source: EventSource) -> AsyncGenerator[StreamItem]:
-        """The items of one connection."""
+        """Yield the items of one connection."""
         if self._cursor is not None and source.epoch and source.epoch != self._cursor.epoch:
             # The daemon says so too; an older one might not.
             yield Resync("epoch_reset")

@@ -20,7 +20,7 @@ HELD_CHARACTERS = 64 * 1024 * 1024
 """How much text of the tools of one session is held; beyond that the oldest tools lose theirs."""
 
 SHOWN_ITEMS = 100
-"""How many diffs and how many places of one tool are told; of the others, how many they are."""
+"""Most diffs and most places of one tool that are told; of the rest, only the number."""
 
 _STATUS = {"pending": "pending", "in_progress": "running", "completed": "done", "failed": "failed"}
 _FINAL = ("done", "failed")
@@ -181,7 +181,7 @@ class HeldTool:
         return exact(diff.new if part == NEW else diff.old or "")
 
     def news(self, texts: Iterable[str]) -> str:
-        """`texts`, said about it, without those that it is given and that are shown as such."""
+        """Return `texts`, said about the tool, without those that its input shows already."""
         given = reveal(self._input)
         return "\n".join(text.strip() for text in texts if reveal(text).strip() not in given)
 
@@ -200,9 +200,9 @@ class Tools:
         self._uses: dict[str, int] = {}
 
     def merge(self, fields: ToolFields, turn: str | None, time: int | None, *, begins: bool) -> HeldTool:
-        """Return the tool that `fields` is about, after it was told them.
+        """Merge `fields` into the tool they are about, and return it.
 
-        A server may use an id again: one that `begins` after the end of its like is another one.
+        A server may use an id again: a call that `begins` after one with the same id has ended is a new call.
         """
         tool = self.find(fields.tool_call_id)
         if tool is None or (begins and tool.ended):
@@ -221,7 +221,7 @@ class Tools:
         return tool
 
     def give_up(self, turn: str) -> list[HeldTool]:
-        """Return those that fail with `turn`."""
+        """Return the tools that fail with `turn`."""
         return [tool for tool in self._by_id.values() if tool.give_up(turn)]
 
     def find(self, call: str) -> HeldTool | None:
@@ -264,7 +264,7 @@ def unknown_content(content: tuple[ToolContent, ...] | None) -> list[str]:
 
 
 def without_texts(fields: ToolFields) -> tuple[ToolFields, list[str]]:
-    """`fields`, of a question about a tool, without texts, and those: they are said to the user, not by the tool."""
+    """Return `fields`, of a question about a tool, without texts, and these texts, which are for the user."""
     content = fields.content or ()
     rest = tuple(item for item in content if _text(item) is None)
     return fields.model_copy(update={"content": rest}), [text for text in map(_text, content) if text]

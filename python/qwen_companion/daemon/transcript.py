@@ -23,7 +23,7 @@ class Transcript:
     """The transcript of one session since it was loaded; built anew by each load."""
 
     def __init__(self, turns: Turns, author: Callable[[str | None], str | None]) -> None:
-        """`author` returns who the client with an id is, see `permissions.ME`."""
+        """Begin with nothing said; `author` returns who the client with an id is, see `permissions.ME`."""
         self.tools = Tools()
         self.first_words: str | None = None
         """The beginning of the first prompt."""
@@ -196,5 +196,5 @@ def time_of(envelope: models.Envelope) -> int | None:
 
 
 def _in_background(meta: models.Meta | None) -> bool:
-    """Return whether `meta` is that of a message by itself, beside all turns."""
+    """Return whether `meta` belongs to a message outside of all turns."""
     return meta is not None and (meta.qwen_discrete_message or (meta.source or "").startswith(_BACKGROUND))

@@ -18,7 +18,7 @@ class WorkReports:
     """Reports the running turn of a session, its prompt and its running tools."""
 
     def __init__(self, session_id: str, directory: str, worked: Callable[[ChatWork], None]) -> None:
-        """The agent works in `directory`; `worked` is told its activity after each change."""
+        """Report by `worked`, after each change, the activity of the agent that works in `directory`."""
         self._worked = worked
         self._told = ChatWork(session_id, directory, "Qwen Code", None, "")
         self._prompts: dict[str | None, str] = {}

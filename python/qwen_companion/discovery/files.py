@@ -249,7 +249,11 @@ class Discovery:
 
     @contextlib.contextmanager
     def _directory(self, file: File, create: bool = False) -> Generator[tuple[int, str], None, None]:
-        """The open directory of `file` and its path.  _UnsafeError or OSError when there is none to be used."""
+        """Yield the open directory of `file` and its path.
+
+        :raises _UnsafeError: when it is not safe to use
+        :raises OSError: when it cannot be opened
+        """
         path, parts, ours = _place(file, self._environ)
         if ours and create:
             with contextlib.suppress(FileExistsError):
@@ -346,7 +350,7 @@ def _replace(directory: int, path: str, name: str, data: bytes, owner: _Owner) -
 def _times_of_ours(directory: int, path: str, name: str, owner: _Owner) -> tuple[int, int] | None:
     """Return the times of the file at `name` if it is `owner`'s.
 
-    _UnsafeError when it is none that we could have written.
+    :raises _UnsafeError: for a file that we cannot have written
     """
     try:
         found = os.stat(name, dir_fd=directory, follow_symlinks=False)

@@ -75,7 +75,10 @@ class Simple:
 
 
 def split(command: str) -> list[Simple]:
-    """Return the parts of `command`.  UnclearError."""
+    """Return the parts of `command`.
+
+    :raises UnclearError: when they are not certain
+    """
     found = [Simple()]
     marks: list[tuple[str, bool]] = []
     words = found[-1].words
@@ -115,7 +118,10 @@ def _word(text: str) -> _Word:
 
 
 def _after_documents(command: str, place: int, marks: Iterable[tuple[str, bool]]) -> int:
-    """Return where `command` goes on after the documents that begin at `place` and end with `marks`.  UnclearError."""
+    """Return where `command` goes on after the documents that begin at `place` and end with `marks`.
+
+    :raises UnclearError: when that is not certain
+    """
     for mark, quoted in marks:
         end = re.compile(rf"^{mark}(?:\n|\Z)", re.MULTILINE).search(command, place)
         if end is None or (not quoted and _EXPANDED.search(command, place, end.start())):
@@ -156,7 +162,7 @@ FILE_PROGRAMS = frozenset(_WRITERS)
 
 _MODE = re.compile(r"0?[0-7]{3}|[ugoa]*[-+=][rwxX]+(?:,[ugoa]*[-+=][rwxX]+)*")
 _SUBSTITUTION = re.compile(r"s([/|#,])(?:\\[^\n]|(?!\1)[^\\\n])*\1(?:\\[^\n]|(?!\1)[^\\\n])*\1[gI\d]*")
-"""One that only replaces text: others run programs and write other files."""
+"""A script that only replaces text: others run programs and write other files."""
 
 
 @dataclass
@@ -185,7 +191,10 @@ class _Reader:
         """Whether names may lead elsewhere than they did at the beginning."""
 
     def take(self, simple: Simple, before: str) -> None:
-        """Add the effects of `simple`, which stands after the joint `before`.  UnclearError."""
+        """Add the effects of `simple`, which stands after the joint `before`.
+
+        :raises UnclearError: when they are not certain
+        """
         name, arguments = simple.name, simple.words[1:]
         if self._allowed(simple):
             # It is not known what it did.
@@ -220,7 +229,10 @@ class _Reader:
         return [os.path.normpath(os.path.join(self._directory, name)) for name in names] or [path]
 
     def _arguments(self, arguments: Sequence[_Word], options: str) -> list[_Word]:
-        """Return the `arguments` that are no options; UnclearError for an option of another form than `options`."""
+        """Return the `arguments` that are no options.
+
+        :raises UnclearError: for an option of another form than `options`
+        """
         unknown = [word for word in arguments if word.text.startswith("-") and re.fullmatch(options, word.text) is None]
         if unknown:
             raise UnclearError
@@ -268,7 +280,10 @@ class _Reader:
             self._change([path for each in paths for path in (each, *_below(each))])
 
     def _after_script(self, arguments: Sequence[_Word]) -> list[_Word]:
-        """Return `arguments` of sed without its script.  UnclearError for one that may do more than replace text."""
+        """Return `arguments` of sed without its script.
+
+        :raises UnclearError: for one that may do more than replace text
+        """
         rest = list(arguments)
         script = next((word for word in rest if not word.text.startswith("-")), None)
         if script is None or _SUBSTITUTION.fullmatch(script.text) is None:
@@ -315,7 +330,10 @@ def _edits_in_place(arguments: Iterable[_Word]) -> bool:
 
 
 def _below(path: str) -> Iterator[str]:
-    """Return all names below the directory `path`; nothing where it is none.  UnclearError for too many."""
+    """Return all names below the directory `path`; nothing where it is none.
+
+    :raises UnclearError: for too many
+    """
     count = 0
     if os.path.islink(path):
         return
@@ -328,7 +346,10 @@ def _below(path: str) -> Iterator[str]:
 
 
 def effects(parts: Iterable[Simple], directory: str, allowed: Callable[[Simple], bool]) -> Effects:
-    """Return the effects of the `parts` of a command in `directory` but those that are `allowed`.  UnclearError."""
+    """Return the effects of the `parts` of a command in `directory` but those that are `allowed`.
+
+    :raises UnclearError: when they are not certain
+    """
     reader = _Reader(directory, allowed)
     before = ""
     for simple in parts:

@@ -112,7 +112,10 @@ class _Rules:
     """The user's rules and protected files in the project `directory`."""
 
     def __init__(self, directory: str, environ: Mapping[str, str]) -> None:
-        """Read all settings.  LayerError."""
+        """Read all settings.
+
+        :raises LayerError: when one of them cannot be read
+        """
         settings = [read_settings(path) for path in _settings_files(directory, environ)]
         self.ask = [rule for one in settings for rule in _items(one, "permissions", "ask")]
         self._allow = [rule for one in settings for rule in _items(one, "permissions", "allow")]
@@ -224,7 +227,7 @@ def _project_settings_file(directory: str) -> str:
 
 
 def _settings_files(directory: str, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """All files of settings but our layer: the user's, the project's and the administrator's."""
+    """Return all files of settings but our layer: the user's, the project's and the administrator's."""
     return (
         user_settings_file(environ),
         _project_settings_file(directory),
@@ -241,7 +244,7 @@ def _value(settings: JsonObject, *keys: str) -> object:
 
 
 def _items(settings: JsonObject, *keys: str) -> list[str]:
-    """The strings at `keys`, which may be one."""
+    """Return the strings at `keys`, where a single one may stand."""
     value = _value(settings, *keys)
     values = cast("list[object]", value if isinstance(value, list) else [value])
     return [item for item in values if isinstance(item, str)]

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from qwen_companion.doors.reviews import ReviewingEditor
 
 SILENCE_S = 5.0
-"""How long after it has connected a CLI is told of whose hooks are off by a setting or an option.
+"""Delay, in seconds, from the connection of a CLI to the report that a setting or an option turns its hooks off.
 
-It would have called one when it starts.
+A CLI with hooks calls one when it starts.
 """
 
 UNEXPLAINED_SILENCE_S = 60.0
-"""The same where nothing turns them off: on a busy machine the first hook may come late."""
+"""The same where nothing turns them off, in seconds: on a busy machine the first hook may come late."""
 
 _UNEXPLAINED = "no setting tells why"
 
@@ -212,7 +212,7 @@ class Doors:
         )
 
     def decide(self, identifier: str, decision: Decision) -> None:
-        """The user decided on the proposal `identifier`, which came by a hook."""
+        """Take the user's decision on the proposal `identifier`, which came by a hook."""
         if self._handler is None:
             self._editor.settled(identifier)
         else:
@@ -276,7 +276,7 @@ class Doors:
             self._changed()
 
     async def _silence(self, session: KnownSession) -> str | None:
-        """Why the CLI of `session` has called no hook, in words; None where it has, or need not."""
+        """Return why the CLI of `session` has called no hook, in words; None where it has, or need not."""
         if self._state(session) is not None:
             return None
         reason = await in_thread(self._why_silent, session)
@@ -294,7 +294,7 @@ class Doors:
         )
 
     def _why_silent(self, session: KnownSession) -> str | None:
-        """Why the CLI of `session` calls no hooks, in words; None where it need not."""
+        """Return why the CLI of `session` calls no hooks, in words; None where it need not."""
         peer = session.peer
         if peer is None:
             return None
@@ -313,5 +313,5 @@ class Doors:
 
 
 def _scope(settings: Settings) -> str | None:
-    """Which edits are reviewed by way of the layer."""
+    """Return the edits that are reviewed by way of the layer."""
     return settings.review_edits if settings.layer and settings.reviews else None

@@ -37,7 +37,7 @@ from qwen_companion.tasks import contained, contained_call
 from qwen_companion.threads import in_thread
 
 _WATCH_S = 2.0
-"""How often the process of a CLI is looked after where the system does not tell its end."""
+"""Interval, in seconds, of checks of a process whose end the system does not report."""
 
 _LARGE_BYTES = 256 * 1024
 """Size of a body that takes too long to parse on the event loop."""
@@ -206,7 +206,7 @@ class HookHandler:
         return callers[0] if len(callers) == 1 else None
 
     def _asker(self, caller: Caller) -> Asker:
-        """`caller` as the reviews know it: by its session, if it is connected."""
+        """Return `caller` as the reviews know it: by its session, if it is connected."""
         peer = caller.peer
         state = self._session(peer.pid)
         if state is None:
@@ -215,12 +215,12 @@ class HookHandler:
         return Asker(peer.pid, known.id, known.label, state.streaming and known.reviews, peer.directory)
 
     def _session(self, pid: int) -> SessionState | None:
-        """The session of process `pid`, None where it is not connected."""
+        """Return the session of process `pid`, None where it is not connected."""
         return next((state for state in self._sessions() if state.session.peer and state.session.peer.pid == pid), None)
 
 
 def _hold_s(listener: Listener, event: Event) -> float | None:
-    """How long the CLI waits at most for `listener` with `event`, in seconds; None where it does not hear of it."""
+    """Return how long the CLI waits at most for `listener` with `event`, in seconds; None if it is not told."""
     tool = event.tool_name if isinstance(event, ToolEvent) else ""
     matching = (
         subscription.hold_s

@@ -113,7 +113,11 @@ class Layer:
             os.unlink(self.path)
 
     def _write(self, data: bytes) -> None:
-        """Put `data` at the path in one step.  OSError, LayerError."""
+        """Put `data` at the path in one step.
+
+        :raises OSError: when it cannot be written
+        :raises LayerError: when the file then holds something else
+        """
         temporary = f"{self.path}.{secrets.token_hex(4)}"
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
@@ -131,7 +135,10 @@ class Layer:
 
 
 def _open_no_other(path: str, flags: int) -> int:
-    """Open the file `path`, but neither what a link leads to nor, waiting for a writer, a pipe.  OSError."""
+    """Open the file `path`; follow no link, and wait for no writer of a pipe.
+
+    :raises OSError: when it cannot be opened
+    """
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
@@ -149,7 +156,9 @@ def replaced_file(environ: Mapping[str, str]) -> str:
 def read_settings(path: str) -> JsonObject:
     """Return the settings in the file `path`, {} where there is none.
 
-    As the CLI does, take comments and a byte order mark.  Raise LayerError where the CLI would not start.
+    As the CLI does, take comments and a byte order mark.
+
+    :raises LayerError: where the CLI would not start
     """
     try:
         with open(path, "rb") as file:

@@ -51,7 +51,7 @@ class Listener(Protocol):
 
     @property
     def subscriptions(self) -> Sequence[Subscription]:
-        """Return the events it hears of; always the same."""
+        """Return the subscriptions; always the same."""
         ...
 
     def holds(self, event: Event) -> bool:
@@ -68,7 +68,7 @@ class Listener(Protocol):
         ...
 
     def ended(self, peer: Peer) -> None:
-        """Take that a process which has reported events has ended, by whatever cause."""
+        """Handle the end of a process that has reported events."""
         ...
 
 

@@ -71,7 +71,10 @@ class ReviewingEditor(Editor, Protocol):
     """The part of Emacs that the reviews need."""
 
     async def is_visited(self, path: str) -> bool:
-        """Return whether a buffer visits the file `path`.  EmacsUnavailableError."""
+        """Return whether a buffer visits the file `path`.
+
+        :raises EmacsUnavailableError: when Emacs does not answer
+        """
         ...
 
 
@@ -150,7 +153,7 @@ class HookReviews:
         self._held: dict[str, _Held] = {}
 
     def decide(self, identifier: str, decision: Decision) -> None:
-        """The user decided on the proposal `identifier`."""
+        """Take the user's decision on the proposal `identifier`."""
         held = self._held.get(identifier)
         if held is None or held.decision is not None:
             self._editor.settled(identifier)
@@ -159,13 +162,13 @@ class HookReviews:
             held.decided.set()
 
     def end_agent(self, pid: int, agent_id: str) -> None:
-        """The subagent `agent_id` of process `pid` has ended, and what it proposed with it."""
+        """End the reviews of the subagent `agent_id` of process `pid`."""
         for held in list(self._held.values()):
             if (held.asker.pid, held.agent_id) == (pid, agent_id):
                 self._abandon(held)
 
     def end_process(self, pid: int) -> None:
-        """The process `pid` has ended, and what it proposed with it."""
+        """End the reviews of the process `pid`."""
         for held in list(self._held.values()):
             if held.asker.pid == pid:
                 self._abandon(held)
@@ -220,7 +223,10 @@ class HookReviews:
     async def _review(
         self, request: PermissionRequest, path: str, asker: Asker, agent: str | None, gone: anyio.Event
     ) -> Reply:
-        """UnreviewableError or TargetError where there is nothing to show."""
+        """Review the edit.
+
+        :raises UnreviewableError, TargetError: where there is nothing to show
+        """
         facts = await in_thread(_facts, request, path)
         held = self._find(request, path, asker, facts)
         if held is None:
@@ -257,7 +263,10 @@ class HookReviews:
         facts: _Facts,
         gone: anyio.Event,
     ) -> _Held:
-        """Have the review shown; `gone` is set when nobody waits for it.  UnreviewableError when it is not."""
+        """Have the review shown; `gone` is set when nobody waits for it.
+
+        :raises UnreviewableError: when it is not shown
+        """
         proposal = Proposal(HOOK_PREFIX + secrets.token_hex(8), asker.session, path, text_digest(facts.proposed))
         label = asker.label if agent is None else f"{agent} of {asker.label or 'the CLI'}"
         held = self._held[proposal.id] = _Held(proposal, asker, request.agent_id, facts)
@@ -281,7 +290,7 @@ class HookReviews:
         return held
 
     def _abandon(self, held: _Held) -> None:
-        """Nobody waits for the review `held` any more."""
+        """Abandon the review `held`, which nobody waits for any more."""
         if self._held.pop(held.proposal.id, None) is not None:
             self._editor.abandon(held.proposal)
             if held.decision is not None:
@@ -317,7 +326,10 @@ def _answer(request: PermissionRequest, facts: _Facts, decision: Decision) -> An
 
 
 def _facts(request: PermissionRequest, path: str) -> _Facts:
-    """UnreviewableError or TargetError where there is nothing to show."""
+    """Return the facts that a review needs.
+
+    :raises UnreviewableError, TargetError: where there is nothing to show
+    """
     check_target(path, None)
     text = _read(path)
     tool_input = request.tool_input
@@ -340,7 +352,7 @@ def _facts(request: PermissionRequest, path: str) -> _Facts:
 
 
 def _read(path: str) -> str | None:
-    """The text of the file `path` as the CLI sees it, None where there is no file."""
+    """Return the text of the file `path` as the CLI sees it, None where there is no file."""
     try:
         with open(path, "rb") as file:
             data = file.read(_MAX_FILE_BYTES + 1)

@@ -114,7 +114,7 @@ def _after(known: _Known, event: Event, now: int) -> _Known:
 
 
 def _with_agent(known: _Known, identifier: str, event: Event) -> _Known:
-    """After an `event` of the subagent `identifier`."""
+    """Return the state after an `event` of the subagent `identifier`."""
     agents = dict(known.agents)
     if isinstance(event, SubagentStart):
         agents.pop(identifier, None)

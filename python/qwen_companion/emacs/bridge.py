@@ -144,7 +144,7 @@ class Bridge:
         self._enqueue(message, told=True)
 
     def close(self) -> None:
-        """End the connection and the listener, for good.  Calls still open fail with EmacsGoneError.
+        """End the connection and the listener, for good.  Calls still open fail with `EmacsGoneError`.
 
         Unwritten messages, the answer to `stop` among them, are given a moment; blocks for as long.
         """
@@ -240,13 +240,13 @@ class Bridge:
             self._wire_log.emacs(to, kind, uid, method, value)
 
     def disconnected(self, handler: _Handler) -> None:
-        """The socket of `handler` has ended."""
+        """Handle the end of the socket of `handler`."""
         if self.adopted(handler):
             self._unwritten.put(None)
             self._to_loop(self._lost)
 
     def _write(self, handler: _Handler) -> None:
-        """Body of the writer thread: the only one that writes to the connection."""
+        """Run the writer thread: the only one that writes to the connection."""
         with suppress(OSError):  # The reader sees the end of the connection too, and tells.
             while self._write_next(handler):
                 pass
@@ -302,7 +302,7 @@ class _Handler(EPCHandler):
                 limit = MAX_FRAME_BYTES
 
     def finish(self) -> None:
-        """Called by socketserver when `handle` is through, however."""
+        """End the connection; socketserver calls this when `handle` has returned or failed."""
         with suppress(OSError):
             super().finish()
         self.server.bridge.disconnected(self)
@@ -317,7 +317,11 @@ class _Handler(EPCHandler):
             self.request.shutdown(socket.SHUT_WR)
 
     def send_message(self, kind: str, *parts: Sexp) -> None:
-        """Write one frame.  MessageError when it is too large, OSError when the peer is gone."""
+        """Write one frame.
+
+        :raises MessageError: when it is too large
+        :raises OSError: when the peer is gone
+        """
         frame = encode_message(kind, *parts)
         if len(frame) - _HEAD_BYTES > MAX_FRAME_BYTES:
             raise MessageError(f"a message of {len(frame)} bytes is too large for EPC")
@@ -403,7 +407,7 @@ class _Server(socketserver.ThreadingMixIn, EPCServer):
         self._strangers: dict[socket.socket, None] = {}
 
     def accept(self) -> None:
-        """Body of the accepting thread."""
+        """Run the accepting thread."""
         self.serve_forever(poll_interval=0.05)
         self.server_close()
 
@@ -445,7 +449,7 @@ class _Server(socketserver.ThreadingMixIn, EPCServer):
                 self._strangers.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection failed in an unforeseen way: say so without its content."""
+        """Log that a connection failed in an unforeseen way, without its content."""
         _log.error("an EPC connection failed: %s", type(sys.exc_info()[1]).__name__)
 
 

@@ -149,7 +149,10 @@ class Roots:
     roots: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        """Raise MessageError for a text that names no directory."""
+        """Check the names of the roots.
+
+        :raises MessageError: for one that cannot be used
+        """
         for root in self.roots:
             try:
                 file_name(root)
@@ -236,7 +239,10 @@ class ChangeScope:
     session: str | None
 
     def __post_init__(self) -> None:
-        """Raise MessageError without the turn or session that `scope` needs."""
+        """Check the scope.
+
+        :raises MessageError: without the turn or session that `scope` needs
+        """
         if {"turn": self.turn, "since": self.turn, "session": self.session}.get(self.scope, "") is None:
             raise MessageError(f":scope {self.scope} lacks its turn or session")
 
@@ -807,7 +813,7 @@ class RecordedSessions(Notification):
 
 @frozen
 class TurnChanges(Notification):
-    """`journal-turns`: turns that are new or have become others since the last message, while the user is looking.
+    """`journal-turns`: new and changed turns since the last message, while the user is looking.
 
     `reset`: these are all there are.  `gone` are turns that are not recorded any more.
     """

@@ -20,7 +20,10 @@ class Spool:
     """The spool directory of one Emacs."""
 
     def __init__(self, directory: str) -> None:
-        """Take `directory`, absolute.  SpoolError when it is not a private directory of this user."""
+        """Take `directory`, absolute.
+
+        :raises SpoolError: when it is not a private directory of this user
+        """
         self.directory = os.path.normpath(directory)
         try:
             found = os.lstat(self.directory)
@@ -59,7 +62,10 @@ class Spool:
         self._parts.setdefault(identifier, []).append(part)
 
     def take_parts(self, identifier: int) -> str:
-        """Return the text `identifier` and forget it.  SpoolError when no part of it has come."""
+        """Return the text `identifier` and forget it.
+
+        :raises SpoolError: when no part of it has come
+        """
         parts = self._parts.pop(identifier, None)
         if parts is None:
             raise SpoolError("a text that was sent in parts is not there")
@@ -68,7 +74,7 @@ class Spool:
     def read(self, path: str) -> str:
         """Return the text Emacs left at `path`, which is removed.
 
-        SpoolError when `path` is not one of ours or not UTF-8.
+        :raises SpoolError: when `path` is not one of ours or not UTF-8
         """
         if os.path.dirname(path) != self.directory:
             raise SpoolError("a text file lies outside the spool directory")

@@ -63,6 +63,6 @@ class Access:
         return rules
 
     def _hidden(self) -> set[str]:
-        """All names of the files that the user hides: a link to one is no way round that."""
+        """Return all names of the files that the user hides: a link to one is no way round that."""
         names = [path for path, exposure in self.exposures.items() if exposure == HIDE]
         return {*names, *(os.path.realpath(name) for name in names)}

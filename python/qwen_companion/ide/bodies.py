@@ -43,7 +43,10 @@ class Body:
 
 
 async def read_body(receive: Receive, text_limit: int | None) -> Body:
-    """Read a body to its end.  `text_limit`: largest text to keep, in UTF-8 bytes; None for any.  BodyTooLargeError."""
+    """Read a body to its end.  `text_limit`: largest text to keep, in UTF-8 bytes; None for any.
+
+    :raises BodyTooLargeError: when too much is left of it all
+    """
     kept = bytearray()
     shortener: _Shortener | None = None
     size = text_size = 0
@@ -86,7 +89,10 @@ class _Shortener:
         self._is_escaped = False
 
     def feed(self, piece: bytes) -> None:
-        """Take the next `piece`.  BodyTooLargeError when too much is left of it all."""
+        """Take the next `piece`.
+
+        :raises BodyTooLargeError: when too much is left of it all
+        """
         position = 0
         while position < len(piece):
             if self._string is None:

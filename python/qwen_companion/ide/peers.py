@@ -196,7 +196,7 @@ def _joins(item: Any, connection: Connection) -> bool:
 
 
 def _ipv4(address: str) -> str:
-    """`address` without the prefix it has on a socket that speaks both versions."""
+    """Return `address` without the prefix it has on a socket that speaks both versions."""
     return address.removeprefix("::ffff:")
 
 
@@ -219,7 +219,7 @@ def _ancestors(pid: int, emacs_pid: int) -> Iterator[int]:
 
 
 def _identity(process: psutil.Process, directory: str | None) -> tuple[str, str, str | None]:
-    """Name, version and family; "" and None where they are unknown."""
+    """Return name, version and family; "" and None where they are unknown."""
     try:
         command, program = process.cmdline(), process.exe()
     except psutil.AccessDenied:
@@ -285,5 +285,5 @@ def _manifest(path: str) -> dict[str, Any]:
 
 
 def _label(value: object) -> str:
-    """`value` if it is fit to be shown as a name, else ""."""
+    """Return `value` if it is fit to be shown as a name, else ""."""
     return value if isinstance(value, str) and len(value) <= _MAX_NAME and value.isprintable() else ""

@@ -161,7 +161,7 @@ class RpcHandler:
         await self._manager.handle_request({**scope, _EXCHANGE: exchange}, replay, answer)
 
     async def _admit(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        """Middleware of the library: only `initialize` may come without a session, and makes one."""
+        """Admit only `initialize` without a session, which it makes; a middleware of the library."""
         exchange = _exchange(ctx)
         if exchange.session is not None:
             result = await call_next(ctx)
@@ -297,7 +297,7 @@ _ESCAPE = re.compile(
 
 
 def _replace_lone_surrogates(body: bytes) -> bytes:
-    """`body`, or where a JSON string holds half a surrogate pair, a copy with U+FFFD in its place.
+    """Return `body` with U+FFFD in place of each half surrogate pair in a JSON string.
 
     JavaScript can send such strings, and the library refuses the whole request for them, which the CLI takes for a
     broken connection; the tool it called should say so instead.

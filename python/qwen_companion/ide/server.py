@@ -489,7 +489,7 @@ def _delimit_by_end(app: ASGIApp) -> ASGIApp:
 
 
 def _foreign_answer() -> bytes:
-    """An HTTP response for a connection before any request was read from it."""
+    """Return an HTTP response for a connection before any request was read from it."""
     body = refusal(_FOREIGN)
     head = f"HTTP/1.1 403 Forbidden\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     return f"{head}Connection: close\r\n\r\n".encode("ascii") + body
@@ -519,7 +519,7 @@ class _Uvicorn(uvicorn.Server):
         await self.told_to_stop.wait()
 
     async def end_in_time(self) -> None:
-        """Once told to stop, wait no longer than `SERVER_END_S` for open connections."""
+        """Wait no longer than `SERVER_END_S` for open connections, once told to stop."""
         await self.told_to_stop.wait()
         await anyio.sleep(SERVER_END_S)
         self.force_exit = True

@@ -65,7 +65,7 @@ PIECE_BYTES = 256 * 1024
 """A CLI that takes less than this within the time limit for a stalled stream is not reading."""
 
 WATCH_S = 2.0
-"""How often the process of a CLI is looked after while its stream is open."""
+"""Interval, in seconds, of checks of the process of a CLI whose stream is open."""
 
 LOST_WATCH_S = 0.1
 """The same while it is not: a process closes its connections a moment before it has ended."""

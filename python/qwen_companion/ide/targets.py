@@ -23,10 +23,12 @@ class TargetError(CompanionError):
 
 
 def check_target(path: str, roots: Sequence[str] | None) -> None:
-    """TargetError when `path`, absolute, cannot be given a new text in a review.
+    """Check that `path`, absolute, can be given a new text in a review.
 
     `roots` are the directories it has to lie in, by its name or really; None for anywhere.  A file that is not there
     yet is fine, and so are directories that are not.
+
+    :raises TargetError: when it cannot
     """
     if roots is not None:
         _check_place(path, roots)
@@ -69,7 +71,7 @@ def _check_place(path: str, roots: Sequence[str]) -> None:
 def _is_text(path: str) -> bool:
     """Return whether the file `path` holds text: UTF-8, UTF-16 or UTF-32 with its mark, or maybe an older encoding.
 
-    OSError when it cannot be read.
+    :raises OSError: when it cannot be read
     """
     decoder = codecs.getincrementaldecoder("utf-8")()
     is_utf8 = True

@@ -20,7 +20,7 @@ SAMPLE_S = 1.0
 """Seconds between two samples of the output of processes."""
 
 GRACE_S = 0.5
-"""Seconds by which a write may precede the news of its change, which never arrives at once."""
+"""Longest delay between a write and its event, in seconds."""
 
 _SAMPLES = 1000
 """As many are kept of each probe."""
@@ -60,7 +60,7 @@ class Activity:
         self.look(self._samples)
 
     def look(self, probes: Iterable[Probe | None]) -> dict[Probe, int | None]:
-        """Return a number for each of `probes` that is another one once it has done something; None: nobody knows."""
+        """Return a number for each of `probes` that changes once it has done something, None where that is unknown."""
         start = time.monotonic()
         wanted = {probe for probe in probes if probe is not None}
         if any(probe.below for probe in wanted):
@@ -73,7 +73,7 @@ class Activity:
         return now
 
     def is_tired(self) -> bool:
-        """Whether to look again only in a moment, so that looking takes a small part of the time."""
+        """Return whether to look again only in a moment, so that looking takes a small part of the time."""
         return time.monotonic() < self._rests_until
 
     def processes(self, probe: Probe) -> list[int]:
@@ -95,7 +95,7 @@ class Activity:
 
 
 def may_have_acted(probe: Probe | None, before: Mapping[Probe, int | None], now: Mapping[Probe, int | None]) -> bool:
-    """Whether what `probe` looks at has done anything between `before` and `now`, as far as anybody knows."""
+    """Return whether the subject of `probe` may have done anything between `before` and `now`."""
     if probe is None or before.get(probe) is None or now.get(probe) is None:
         return True
     return before[probe] != now[probe]
@@ -142,7 +142,7 @@ class Started:
         return found
 
     def run(self, pid: int) -> int | None:
-        """Return a number that is another one once any process below `pid` has run; None where nobody knows."""
+        """Return a number that changes once any process below `pid` has run, None where that is unknown."""
         if not _HAS_PROC:
             return None
         state: list[tuple[int, bytes]] = []

@@ -62,7 +62,9 @@ class MissingTextError(Exception):
 def net_of(writes: Sequence[Write], chosen: Collection[int], to_now: bool, read: ReadText) -> Net | None:
     """Return the net change of the turns `chosen` among `writes`, all those of one path in order.
 
-    Up to the last of theirs, or `to_now`, to the last one of all.  None where they have none.  MissingTextError.
+    Up to the last of theirs, or `to_now`, to the last one of all.  None where they have none.
+
+    :raises MissingTextError: when the record no longer has a text
     """
     places = [index for index, write in enumerate(writes) if write.turn in chosen]
     if not places:
@@ -116,7 +118,7 @@ def _load(version: Version, read: ReadText) -> Loaded:
 
 
 def is_binary(data: bytes) -> bool:
-    """Whether `data` is no text, as git tells it; but UTF-16 with its mark is text."""
+    """Return whether `data` is no text, as git tells it; but UTF-16 with its mark is text."""
     return b"\0" in data[:_SNIFFED] and not data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
 
 
@@ -212,7 +214,7 @@ class Owned:
 def owners(writes: Sequence[Write], agents: Collection[int], read: ReadText) -> list[Owned]:
     """Return which lines of the file after the last of `writes` are those of `agents`, the turns of agents.
 
-    MissingTextError.
+    :raises MissingTextError: when the record no longer has a text
     """
     if not writes or writes[-1].after is None:
         return []

@@ -153,7 +153,10 @@ class Index:
     # --- Making it ---
 
     def open(self) -> None:
-        """Make the directory ready, with the index as it was left.  GitError, OSError."""
+        """Make the directory ready, with the index as it was left.
+
+        :raises GitError, OSError: when that fails
+        """
         self._check_rule_files()
         settings = self._read_settings()
         self.algorithm = settings.pop("extensions.objectformat", "sha1")
@@ -199,7 +202,10 @@ class Index:
         return True
 
     def _check_rule_files(self) -> None:
-        """GitError where git would wait for a pipe, or read a device without end."""
+        """Check that git can read its files of rules.
+
+        :raises GitError: for a pipe, where it would wait, and for a device without end
+        """
         files = [os.path.join(self.top, name) for name in (".gitignore", ".gitattributes")]
         if self.repository is not None:
             names = ("config", "config.worktree", "info/exclude", "info/attributes", "packed-refs")
@@ -232,7 +238,7 @@ class Index:
         return dict(found)
 
     def _converts(self, repository: Repository) -> bool:
-        """Whether git's settings may give files other bytes than their blobs have."""
+        """Return whether git's settings may give files other bytes than their blobs have."""
         if self._users.get("core.autocrlf", "false").lower() not in ("false", "no", "off", "0"):
             return True
         home = self._environ.get("XDG_CONFIG_HOME") or os.path.join(self._environ.get("HOME", "/"), ".config")
@@ -244,7 +250,7 @@ class Index:
         return any(_file_converts(file) for file in files)
 
     def converts(self, paths: Iterable[bytes]) -> bool:
-        """Whether attributes in those of `paths` that hold some may give files other bytes than their blobs have."""
+        """Return whether the files of attributes in `paths` may give files other bytes than their blobs have."""
         names = (path for path in paths if path.endswith(b".gitattributes"))
         return any(_file_converts(self.prefix + name) for name in names)
 
@@ -309,7 +315,7 @@ class Index:
         ]
 
     def _raw(self, *command: str) -> Iterator[tuple[bytes, int | None, str]]:
-        """The path, and the mode and digest on the left side, of each entry of a raw difference."""
+        """Yield the path, and the mode and digest on the left side, of each entry of a raw difference."""
         fields = _items(self._git(*command, "--", *self._pathspec))
         for head, path in zip(fields[::2], fields[1::2], strict=True):
             old_mode, _, digest, _, _ = os.fsdecode(head).lstrip(":").split(" ")
@@ -342,7 +348,7 @@ class Index:
         return self._known_entries[path]
 
     def lists(self, *paths: bytes) -> bool:
-        """Whether each of `paths` is in the index, or lies on the disk and is not ignored."""
+        """Return whether each of `paths` is in the index, or lies on the disk and is not ignored."""
         options = ("-z", "--cached", "--others", "--exclude-standard")
         return set(paths) <= set(_items(self._git("ls-files", *options, "--", *paths)))
 
@@ -359,7 +365,7 @@ class Index:
         return found
 
     def entries(self) -> Iterator[tuple[bytes, Version]]:
-        """All files in the index."""
+        """Return all files in the index."""
         yield from self._entries(*self._pathspec)
 
     def differing(self, versions: Mapping[bytes, Version]) -> list[bytes]:
@@ -424,7 +430,7 @@ class Index:
     def committed(self) -> dict[bytes, Version | None]:
         """Return the version in the last commit of each file that differs from it; None where it has none.
 
-        GitError where there is no commit.
+        :raises GitError: where there is no commit
         """
         if self.repository is None:
             raise GitError("not in a git repository")
@@ -454,7 +460,10 @@ class Index:
         good: Sequence[int] = (0,),
         options: Sequence[str] = _OPTIONS,
     ) -> bytes:
-        """Return the output of git with `options`.  GitError: it failed, with another status than `good`."""
+        """Return the output of git with `options`.
+
+        :raises GitError: when it fails, with another status than `good`
+        """
         if self._program is None:
             raise GitError("git is not installed")
         if time.monotonic() < self._stalled_at + RETRY_S:
@@ -521,7 +530,10 @@ def _work_of(pid: int) -> float | None:
 
 
 def _copy_index(source: str, target: str) -> None:
-    """Copy the index `source`, a regular file and no larger than one can be, to `target`.  OSError."""
+    """Copy the index `source`, a regular file and no larger than one can be, to `target`.
+
+    :raises OSError: when it cannot be copied
+    """
     descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(descriptor)
@@ -543,7 +555,7 @@ def _items(output: bytes) -> list[bytes]:
 
 
 def _file_converts(path: str | bytes) -> bool:
-    """Whether the file of attributes `path`, there or not, may have git change bytes."""
+    """Return whether the file of attributes `path`, there or not, may have git change bytes."""
     try:
         lines = read_start(os.fsdecode(path), 1024 * 1024).splitlines()
     except OSError:

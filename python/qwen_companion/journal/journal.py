@@ -1002,7 +1002,7 @@ class Journal:
             root.changed.update(number for number in (turn.id, turn.undone) if number is not None)
 
     def mark(self, turn: str, path: str | None, hunks: Sequence[str], seen: bool) -> None:
-        """The user has `seen` something of `turn`, or takes that back."""
+        """Note that the user has `seen` something of `turn`, or takes that back."""
         for root in self._roots.values():
             number = root.record.number(turn)
             if number is not None:

@@ -44,7 +44,10 @@ class LastLook:
         return True
 
     def save(self, file: str, before: LastLook | None) -> None:
-        """Keep it in `file`, which has `before`.  OSError."""
+        """Keep it in `file`, which has `before`.
+
+        :raises OSError: when it cannot be written
+        """
         if before is None or (self.top, self.repositories, self.hidden) != (
             before.top,
             before.repositories,

@@ -21,5 +21,5 @@ def key_of(root: str) -> str:
 
 
 def is_recorded(roots: Iterable[str], environ: Mapping[str, str]) -> bool:
-    """Whether something of one of `roots` has been recorded before.  Waits for the disk."""
+    """Return whether something of one of `roots` has been recorded before.  Waits for the disk."""
     return any(os.path.isdir(os.path.join(state_directory(environ), key_of(root))) for root in roots)

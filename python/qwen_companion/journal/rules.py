@@ -47,7 +47,7 @@ class RecordRules:
         return next((file.problem.rule for file in self._files if file.problem is not None), None)
 
     def lines(self) -> bytes:
-        """The patterns of the ignore files, in the gitignore format for the root."""
+        """Return the patterns of the ignore files, in the gitignore format for the root."""
         found: list[str] = []
         for file in self._files:
             try:

@@ -127,7 +127,11 @@ class Store:
             raise _failure(error) from None
 
     def _check(self) -> None:
-        """StoreError for a file of a newer version, DamagedStoreError for one that is not whole."""
+        """Check the file.
+
+        :raises StoreError: for a file of a newer version
+        :raises DamagedStoreError: for one that is not whole
+        """
         if self._db.execute("pragma user_version").fetchone()[0] > FORMAT:
             raise StoreError("what is recorded there was written by a newer version of qwen-companion")
         if os.path.getsize(self._path) <= _CHECKED_BYTES:
@@ -142,7 +146,7 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Generator[sqlite3.Connection]:
-        """All or nothing of what is done inside."""
+        """Run a block as one transaction: all or nothing of it is kept."""
         with self._lock:
             try:
                 if self._db.in_transaction:
@@ -299,7 +303,7 @@ class Store:
     ) -> None:
         """Record `changes`, each a path with its old and its new version, as writes of `turn`.
 
-        Those of nobody's are kept only of files that an agent has written as well.
+        Changes without a turn are kept only for files that an agent has written too.
         """
         with self.transaction():
             writes = (Write(turn, path, before, after, tool, agent) for path, before, after in changes)
@@ -325,7 +329,7 @@ class Store:
             return [_write(row) for row in db.execute(f"{_SELECT_WRITE} where path = ? order by id", (path,))]
 
     def is_known(self, path: bytes) -> bool:
-        """Whether a write of `path` is recorded."""
+        """Return whether a write of `path` is recorded."""
         with self.transaction() as db:
             return db.execute("select 1 from writes where path = ? limit 1", (path,)).fetchone() is not None
 

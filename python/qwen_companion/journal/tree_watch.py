@@ -64,7 +64,7 @@ class TreeWatch(InotifyWatch):
             return Coverage(complete, grown)
 
     def read(self) -> bool:
-        """Take the news that there are; return whether there were any."""
+        """Read the pending events; return whether there were any."""
         return self._inotify is not None and not self._closed and self._read(self._inotify)
 
     def _read(self, inotify: Inotify) -> bool:

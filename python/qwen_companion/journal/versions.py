@@ -24,7 +24,7 @@ class TooLargeError(CompanionError):
 
 @frozen
 class Version:
-    """A file at some time.  `digest` is the one of git's blob with the same bytes, `mode` what `mode_of` returns."""
+    """A file at some time.  `digest` is that of git's blob with the same bytes, `mode` what `mode_of` returns."""
 
     digest: str
     mode: int
@@ -44,7 +44,7 @@ def mode_of(status: os.stat_result) -> int:
 
 
 def git_mode(mode: int) -> int:
-    """Return the one of git's modes that a file of `mode` has."""
+    """Return git's mode of a file of `mode`."""
     return LINK if mode == LINK else EXECUTABLE if mode & stat.S_IXUSR else FILE
 
 
@@ -60,8 +60,10 @@ def digest_of(data: bytes, algorithm: str = "sha1") -> str:
 def load(path: bytes, algorithm: str = "sha1", is_regular: bool = False) -> Loaded | None:
     """Return the file or link at `path`; None for nothing or another kind of file.
 
-    `is_regular`: it was a regular file a moment ago, and need not be looked at before it is opened.  Raise
-    TooLargeError, or OSError where it cannot be read.
+    `is_regular`: it was a regular file a moment ago, and need not be looked at before it is opened.
+
+    :raises TooLargeError: for a file too large to record
+    :raises OSError: where it cannot be read
     """
     try:
         if not is_regular:

@@ -46,11 +46,11 @@ class Witness(Generic[S]):
         self._activity = activity
         self._heard = -math.inf
         self._pending: dict[bytes, float] = {}
-        """Changed files, and a time before the change of each: when news were taken the last time before."""
+        """Changed files, each with a time before its change: that of the read of events before it."""
         self._found: dict[bytes, tuple[float, dict[str, S]]] = {}
 
     def hear(self, paths: Collection[bytes], suspects: Sequence[S]) -> None:
-        """Take the news that `paths` have changed; `suspects` may be writing now."""
+        """Note that `paths` have changed; `suspects` may be writing now."""
         for path in paths:
             self._pending.setdefault(path, self._heard)
         self._heard = time.monotonic()

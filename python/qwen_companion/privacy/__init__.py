@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which files a CLI may hear of."""
+"""The files that a CLI may be told of."""

@@ -26,7 +26,7 @@ def signature(path: str) -> Signature:
 
 
 def is_odd(path: str) -> bool:
-    """Whether `path` leads to a pipe or a device, which a program that reads it may wait for, or read without end."""
+    """Return whether `path` leads to a pipe or a device, where reading may wait or never end."""
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):
@@ -35,7 +35,10 @@ def is_odd(path: str) -> bool:
 
 
 def read_start(path: str, size: int) -> bytes:
-    """Return at most `size` bytes of the regular file `path`.  OSError when it is none or cannot be read."""
+    """Return at most `size` bytes of the regular file `path`.
+
+    :raises OSError: when it is none or cannot be read
+    """
     # A pipe would keep us waiting for ever.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:

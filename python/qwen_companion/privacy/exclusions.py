@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which files a CLI may hear of: all rules together, remembered until one of them changes.
+"""The files that a CLI may be told of: all rules together, remembered until one of them changes.
 
 Rules are applied in this order, and the first that excludes a file is the one that is told: what is no file here, what
 is a secret by its name, the user's options, the ignore files of the CLI, git.  Every name a file was reached by counts.

@@ -127,7 +127,7 @@ class Git:
         return verdicts
 
     def _configured(self, program: str, top: str) -> Iterator[str]:
-        """The files of the configuration, those it includes, and the patterns for all repositories."""
+        """Return the files of the configuration, those it includes, and the patterns for all repositories."""
         output, _ = self._run(program, top, ("config", "-z", "--list", "--show-origin"), b"", (0,))
         fields = [os.fsdecode(field) for field in output.split(b"\0")]
         for origin, entry in zip(fields[0:-1:2], fields[1::2], strict=False):
@@ -147,7 +147,10 @@ class Git:
     def _run(
         self, program: str, top: str, command: Sequence[str], data: bytes, good: Sequence[int]
     ) -> tuple[bytes, str]:
-        """Standard output and error of git.  _GitError unless its status is `good`."""
+        """Return standard output and error of git.
+
+        :raises _GitError: unless its status is `good`
+        """
         _check_regular(_repository_files(top))
         if self._clock() < self._late.get(top, -math.inf) + RETRY_S:
             raise _GitError(self._too_slow())
@@ -181,14 +184,17 @@ class Git:
 
 
 def _check_regular(files: Iterable[str]) -> None:
-    """_GitError where git would wait for a pipe, or read a device."""
+    """Check that git can read `files`.
+
+    :raises _GitError: for a pipe, where it would wait, and for a device
+    """
     odd = next(filter(is_odd, files), None)
     if odd is not None:
         raise _GitError(printable(f"{odd} is not a regular file"))
 
 
 def _repository_files(top: str) -> Iterator[str]:
-    """The files of the repository in `top` that decide what it ignores, there or not."""
+    """Return the files of the repository in `top` that decide what it ignores, there or not."""
     directory = _git_directory(top)
     common = _common_directory(directory)
     yield from (os.path.join(directory, name) for name in ("HEAD", "commondir", "config.worktree", "index"))
@@ -214,7 +220,7 @@ def work_tree_files(path: str) -> Iterator[str]:
 
 
 def _around(path: str) -> Iterator[str]:
-    """The directories that `path` is in, the closest first."""
+    """Return the directories that `path` is in, the closest first."""
     while path != "/":
         path = path.rpartition("/")[0] or "/"
         yield path

@@ -57,7 +57,7 @@ class Rules:
 
 
 def ignore_files(roots: Iterable[tuple[str, ...]]) -> Iterator[IgnoreFile]:
-    """All that may be in `roots`, each given by its names."""
+    """Return all ignore files that may be in `roots`, each given by its names."""
     for root in roots:
         for family, file_names in IGNORE_FILES.items():
             for name in file_names:

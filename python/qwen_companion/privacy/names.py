@@ -56,8 +56,9 @@ def non_local_reason(path: str) -> str | None:
 def names(path: str, known: dict[str, str | None]) -> Names:
     """Return the names of the absolute `path`, which need not exist.
 
-    `known` remembers what each link points to (None: no link) for as long as the caller trusts that.  UnknownNameError
-    when the true name cannot be found.
+    `known` remembers what each link points to (None: no link) for as long as the caller trusts that.
+
+    :raises UnknownNameError: when the true name cannot be found
     """
     spellings = [path]
     links: list[str] = []

@@ -46,7 +46,7 @@ class Settled:
 
 @frozen
 class _Place:
-    """`start` is an absolute name without asterisks and the like, or empty for anywhere; `rest` a pattern below it."""
+    """`start` is an absolute name without wildcards, or empty for anywhere; `rest` a pattern below it."""
 
     rule: str
     start: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Patterns of the gitignore format, for files that no repository has to know of.
+"""Patterns of the gitignore format, for files outside of repositories too.
 
 pathspec translates the patterns.  It decides about a name as a whole, though; git, and the library the CLIs use, decide
 about each directory on the way, and what is in an excluded directory stays excluded.  So the way is walked here.  Like
@@ -98,7 +98,10 @@ class Patterns:
 
 
 def check(text: str) -> None:
-    """PatternError when `text` is no pattern or an exception from others."""
+    """Check that `text` is a pattern, and no exception from others.
+
+    :raises PatternError: when it is not
+    """
     if not _compile(Line(1, text)).excludes:
         raise PatternError("an exception from other patterns is not possible here")
 
@@ -109,7 +112,10 @@ def escape(name: str) -> str:
 
 
 def read(path: str) -> list[Line] | None:
-    """Return the lines of the file `path`, None when there is none.  RuleFileError when it cannot be used."""
+    """Return the lines of the file `path`, None when there is none.
+
+    :raises RuleFileError: when it cannot be used
+    """
     try:
         data = read_start(path, _MAX_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
@@ -127,7 +133,10 @@ def read(path: str) -> list[Line] | None:
 
 
 def _compile(line: Line) -> _Compiled:
-    """PatternError when `line` is a comment, empty, or one of those that match nothing for git."""
+    """Return `line` compiled.
+
+    :raises PatternError: for a comment, an empty line, and one that matches nothing for git
+    """
     # It takes some time, and most projects have no such file.
     from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
@@ -151,7 +160,7 @@ def _compile(line: Line) -> _Compiled:
 
 
 def _trim(text: str) -> str:
-    """`text` without the spaces at its end, but with one that a backslash keeps."""
+    """Return `text` without the spaces at its end, but with one that a backslash keeps."""
     trimmed = text.rstrip(" ")
     backslashes = len(trimmed) - len(trimmed.rstrip("\\"))
     return trimmed + " " if backslashes % 2 and trimmed != text else trimmed

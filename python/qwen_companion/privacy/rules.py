@@ -175,7 +175,7 @@ _COPY = re.compile(r"(?P<name>.+?)(?:~|\.~\d+~|\.(?:bak|old|orig|save|sw[a-p]))"
 
 
 def secret(path: str) -> str | None:
-    """The rule, in words, that makes the absolute `path` a secret by its name, or that of the file it is a copy of."""
+    """Return the rule, in words, that makes the absolute `path` a secret by its name, or that of the file it copies."""
     for spelling in dict.fromkeys((path, *_originals(path))):
         name = spelling.lower()
         for rule in RULES:

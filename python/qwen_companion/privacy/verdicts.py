@@ -28,5 +28,5 @@ def excluded(rule: str, lasting: bool = True) -> Verdict:
 
 
 def printable(text: str) -> str:
-    """`text` on one line and fit for UTF-8: file names and patterns may hold anything."""
+    """Return `text` on one line and fit for UTF-8: file names and patterns may hold anything."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)

@@ -61,7 +61,7 @@ def moved(edits: Sequence[Edit], old: int, new: int) -> list[Edit]:
 
 
 def _refine_block(old: Sequence[str], new: Sequence[str], budget: Budget) -> list[Edit]:
-    """The edits in a block of changed lines: lines that differ in blanks only are paired, then the lines between."""
+    """Return the edits in a block of changed lines; lines that differ in blanks only are paired first."""
     if not old or not new:
         return _trimmed("".join(old), "".join(new))
     old_offsets, new_offsets = _offsets(old), _offsets(new)
@@ -138,7 +138,7 @@ def _is_filler(text: str) -> bool:
 
 
 def _trimmed(old: str, new: str) -> list[Edit]:
-    """One edit from `old` to `new` without their common beginning and end; none if they are equal.
+    """Return one edit from `old` to `new` without their common beginning and end; none if they are equal.
 
     The end comes first: a line that is indented further gets the blanks at its beginning, before what stands there.
     """

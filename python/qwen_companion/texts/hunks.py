@@ -82,7 +82,7 @@ def matches(hunks: Sequence[Hunk], old_length: int, new_length: int) -> list[tup
 
 
 def _split(old: Sequence[int], new: Sequence[int], block: Hunk, budget: Budget, depth: int) -> list[Hunk]:
-    """`block` without the items common to its two sides, as patience diff finds them."""
+    """Return `block` without the items common to its two sides, as patience diff finds them."""
     # The matcher of patiencediff itself panics where this would go deeper than some level.
     i, j, k, m = block
     while i < j and k < m and old[i] == new[k]:
@@ -104,7 +104,7 @@ def _split(old: Sequence[int], new: Sequence[int], block: Hunk, budget: Budget, 
 
 
 def _search(old: Sequence[int], new: Sequence[int], block: Hunk, budget: Budget) -> list[Hunk]:
-    """`block`, in which no item leads, without the items common to its two sides."""
+    """Return `block`, in which no item leads, without the items common to its two sides."""
     left, right = old[block.old_start : block.old_end], new[block.new_start : block.new_end]
     counts = Counter(right)
     pairs = sum(counts[item] for item in left)

@@ -162,12 +162,12 @@ class _Matcher:
         self._blocks = matches(compare(*numbered(a, b), Budget()), len(a), len(b))
 
     def get_matching_blocks(self) -> list[tuple[int, int, int]]:
-        """Triples (i, j, n), the last one of size 0."""
+        """Return triples (i, j, n), the last one of size 0."""
         return self._blocks
 
 
 def _regions(base: list[str], mine: list[str], theirs: list[str]) -> Iterator[_Region]:
-    """The texts cut where all three agree, and between those places; nothing is left out."""
+    """Return the texts cut where all three agree, and between those places; nothing is left out."""
     i = j = k = 0
     places = Merge3(base, mine, theirs, sequence_matcher=_Matcher).find_sync_regions()
     for base_from, base_to, mine_from, mine_to, theirs_from, theirs_to in places:

@@ -51,7 +51,10 @@ def input_schema(tool: ToolDefinition) -> dict[str, Any]:
 
 
 def check_arguments(tool: ToolDefinition, given: Mapping[str, object]) -> dict[str, Value]:
-    """Return the arguments `given` to `tool`, each as its kind.  ToolError."""
+    """Return the arguments `given` to `tool`, each as its kind.
+
+    :raises ToolError: for one of another kind, and for one too many or too few
+    """
     known = {argument.name: argument for argument in arguments_of(tool)}
     unknown = [name for name in given if name not in known]
     if unknown:

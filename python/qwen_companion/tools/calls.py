@@ -108,7 +108,9 @@ class ToolEditor(Protocol):
         """Have the tool `name` called, whose answer comes to `Tools.take`.
 
         It may tell of files below `directories` only, None for anywhere, and nobody waits for it after `deadline`, in
-        ms since the epoch.  EmacsUnavailableError.
+        ms since the epoch.
+
+        :raises EmacsUnavailableError: when Emacs does not answer
         """
         ...
 
@@ -253,7 +255,10 @@ def _request(name: str, arguments: Mapping[str, object]) -> str:
 
 
 def _resolve(path: str, access: Access) -> str:
-    """Return the absolute name of the file that a model calls `path`.  ToolError.  Waits for the disk."""
+    """Return the absolute name of the file that a model calls `path`.  Waits for the disk.
+
+    :raises ToolError: when it may not be told of that file
+    """
     try:
         file_name(path, "/")
     except FileNameError as error:
@@ -283,7 +288,7 @@ def _first(directories: list[str]) -> str:
 
 
 def _suggestion(path: str, access: Access, directories: list[str]) -> str:
-    """Better names for the error: the open files of the same name, or where relative names begin."""
+    """Return better names for the error: the open files of the same name, or where relative names begin."""
     base = os.path.basename(path)
     open_files = [name for name in access.exposures if os.path.basename(name) == base]
     allowed = [name for name, rule in access.rules(open_files).items() if rule is None]
@@ -300,6 +305,6 @@ def _judge(items: Iterable[ToolItem], access: Access) -> tuple[dict[str, str], d
 
 
 def _short(path: str, access: Access) -> str:
-    """`path`, relative where the CLI works, fit for one line."""
+    """Return `path`, relative where the CLI works, fit for one line."""
     start = (access.directory or "").rstrip("/") + "/"
     return printable(path[len(start) :] if len(start) > 1 and path.startswith(start) else path)

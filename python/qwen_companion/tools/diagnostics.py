@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Tell the model, unasked, of problems that its edit has caused, and of unsaved text with a prompt."""
+"""Tell the model, unasked, of diagnostics that its edit has caused, and of unsaved text with a prompt."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Diagnostics:
 
 
 def _path(event: Event) -> str | None:
-    """The file that the tool of `event` edits."""
+    """Return the file that the tool of `event` edits."""
     tool_input: dict[str, Any] = getattr(event, "tool_input", {})
     with suppress(FileNameError):
         return file_name(tool_input.get("notebook_path") or tool_input.get("file_path"))

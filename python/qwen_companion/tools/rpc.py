@@ -41,7 +41,7 @@ _INVALID_PARAMS = -32602
 
 
 class RpcError(CompanionError):
-    """A request cannot be answered; `code` is that of JSON-RPC."""
+    """A request that cannot be answered; `code` is the error code of JSON-RPC."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)

@@ -59,7 +59,7 @@ def script_subagent(stage: Stage, *turns: Answer) -> None:
 
 
 def plums(stage: Stage) -> Answer:
-    """The turn in which a subagent edits the notes."""
+    """Return the turn in which a subagent edits the notes."""
     notes = str(stage.sandbox.notes)
     return Answer(calls=(Call("edit", {"file_path": notes, "old_string": "pears", "new_string": "plums"}),))
 
@@ -76,7 +76,7 @@ def wait_for_text(stage: Stage, path: Path, text: str) -> None:
 
 @contextmanager
 def http_server(silent: bool = False) -> Generator[tuple[int, threading.Event]]:
-    """A server of the user's own, which refuses, or if `silent` never answers: its port, and whether it was asked."""
+    """Yield a server of the user's own, which refuses, or if `silent` never answers: its port, and if it was asked."""
     asked, over = threading.Event(), threading.Event()
 
     class Handler(BaseHTTPRequestHandler):

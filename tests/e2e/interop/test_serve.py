@@ -120,7 +120,7 @@ class House:
 
     @asynccontextmanager
     async def session(self, url: str | None = None) -> AsyncGenerator[Chat]:
-        """A new session, listened to by a client of its own, at `url` or directly."""
+        """Yield a new session, listened to by a client of its own, at `url` or directly."""
         async with self.client(url) as client:
             await client.capabilities(self.project)
             session = (await client.create_or_attach(self.project, "thread")).session_id
@@ -186,7 +186,7 @@ class Chat:
 
 @pytest.fixture(scope="module")
 def kept_houses() -> Iterator[dict[Version, House]]:
-    """The houses that tests have left for the next ones."""
+    """Yield the houses that tests have left for the next ones."""
     houses: dict[Version, House] = {}
     yield houses
     for house in houses.values():
@@ -200,7 +200,7 @@ def kept_houses() -> Iterator[dict[Version, House]]:
     ]
 )
 def house(request: pytest.FixtureRequest, kept_houses: dict[Version, House]) -> Iterator[House]:
-    """A house, in which earlier tests may have had sessions."""
+    """Yield a house, in which earlier tests may have had sessions."""
     version: Version = request.param
     failures = request.session.testsfailed
     house = kept_houses.pop(version, None)
@@ -408,7 +408,7 @@ async def test_a_permission_that_waits_is_still_known_after_the_connection_was_c
 
 @asynccontextmanager
 async def stalled_chat(house: House, pieces: int) -> AsyncGenerator[tuple[Chat, str, str]]:
-    """A chat that could not read while the model said 4 kB in each of `pieces`; also its prompt and the text."""
+    """Yield a chat that could not read while the model said 4 kB in each of `pieces`; also its prompt and the text."""
     text = "".join(f"<{number:04}{'x' * 4000}>" for number in range(pieces))
     house.model.answer(Answer(text, pieces=pieces))
     async with Network(house.serve.port) as network, house.session(network.url) as chat, house.client() as other:

@@ -26,7 +26,7 @@ async def emacs(spool: Spool) -> AsyncIterator[Emacs]:
 
 @pytest.fixture
 async def chatting(emacs: Emacs, daemon: FakeDaemon) -> tuple[str, FakeSession, Chat]:
-    """A new session that is open."""
+    """Return a new session that is open."""
     await emacs.connect(daemon)
     session = await emacs.open()
     (of_daemon,) = daemon.sessions.values()

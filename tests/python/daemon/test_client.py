@@ -53,7 +53,7 @@ async def client(daemon: FakeDaemon) -> AsyncIterator[DaemonClient]:
 
 @pytest.fixture
 async def session(daemon: FakeDaemon, client: DaemonClient) -> FakeSession:
-    """A session that the client has created."""
+    """Return a session that the client has created."""
     return daemon.sessions[(await client.create_or_attach(ROOT, "thread")).session_id]
 
 

@@ -200,7 +200,7 @@ async def test_what_another_process_has_shown_is_told_again(spool: Spool, daemon
 
 
 def _changes(frame: str) -> list[Any]:
-    """The changes in a message, as Emacs reads them."""
+    """Return the changes in a message, as Emacs reads them."""
     method, payload = lisp(frame)
     return payload[payload.index(Symbol(":changes")) + 1] if method == "daemon-turn" else []
 

@@ -26,7 +26,7 @@ STAY = "exec sleep 1000"
 
 
 def script(directory: Path, *lines: str) -> list[str]:
-    """A program of `lines` of shell, as a command."""
+    """Return a program of `lines` of shell, as a command."""
     file = directory / "fake-qwen"
     file.write_text("\n".join(["#!/bin/sh", *lines, ""]))
     file.chmod(0o700)
@@ -163,7 +163,7 @@ def test_it_ends_with_the_process_that_started_it(tmp_path: Path, number: signal
 
 
 def run_supervisor(directory: Path, *lines: str) -> subprocess.Popen[bytes]:
-    """A supervisor with little patience, of a program of `lines`."""
+    """Return a supervisor with little patience, of a program of `lines`."""
     code = "import sys, supervisor; supervisor.GRACE_S = 0.2; sys.exit(supervisor.main(sys.argv[1:]))"
     return subprocess.Popen(
         [sys.executable, "-c", code, *script(directory, *lines)],

@@ -718,7 +718,7 @@ def test_the_same_things_have_the_same_names_after_a_load() -> None:
 
 
 def disk(kind: str, text: str, prompt: str | None = None) -> Json:
-    """A chunk as it is read from the disk, where only that of the user names the `prompt`."""
+    """Return a chunk as it is read from the disk, where only that of the user names the `prompt`."""
     meta = {} if prompt is None else {"_meta": {"promptId": prompt}}
     return update(kind, None, None, content={"type": "text", "text": text}, **meta)
 

@@ -63,7 +63,7 @@ class Clock:
 
 @pytest.fixture
 async def clock() -> AsyncIterator[Clock]:
-    """A clock for the whole test. Request it first: tasks begun under this clock have to end under it."""
+    """Yield a clock for the whole test. Request it first: tasks begun under this clock have to end under it."""
     loop = asyncio.get_running_loop()
     clock = Clock()
     now = loop.time

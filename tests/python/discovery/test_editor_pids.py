@@ -47,7 +47,7 @@ def table(monkeypatch: pytest.MonkeyPatch) -> dict[int, FakeProcess]:
 
 
 def chain(table: dict[int, FakeProcess], *commands: str) -> None:
-    """Processes 10, 20, ... each the parent of the next, the first a child of process 1."""
+    """Return processes 10, 20, ... each the parent of the next, the first a child of process 1."""
     for number, command in enumerate(commands, 1):
         table[10 * number] = FakeProcess(10 * (number - 1) or 1, tuple(command.split("|")))
 

@@ -28,7 +28,7 @@ PORT = 4711
 
 @pytest.fixture(autouse=True)
 def pids(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The process ids that a CLI may take for its editor's; tests may change the list."""
+    """Return the process ids that a CLI may take for its editor's; tests may change the list."""
     pids = [PID, PARENT]
 
     def known(_: int) -> tuple[int, ...]:
@@ -45,7 +45,7 @@ def environ(home: Home) -> dict[str, str]:
 
 @pytest.fixture
 def mortal_home() -> Iterator[Home]:
-    """A home of the user of the test, or of `nobody` in place of the superuser, for whom no permission counts."""
+    """Yield a home of the user of the test, or of `nobody` in place of the superuser, for whom no permission counts."""
     with tempfile.TemporaryDirectory() as directory:
         nobody = 65534 if os.geteuid() == 0 else os.geteuid()
         os.chown(directory, nobody, -1)
@@ -58,7 +58,7 @@ def mortal_home() -> Iterator[Home]:
 
 @pytest.fixture
 def dead() -> tuple[int, str]:
-    """A process that has ended: its number and when it started."""
+    """Return a process that has ended: its number and when it started."""
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     started = start_of(child.pid)
     assert started is not None
@@ -94,7 +94,7 @@ def gemini(home: Home, pid: int = PID, port: int = PORT) -> Path:
 
 
 def for_candidates(home: Home, *pids: int, port: int = PORT) -> list[Path]:
-    """The files that are written once for each of `pids`."""
+    """Return the files that are written once for each of `pids`."""
     return [kind(home, pid, port) for kind in (fork, gemini) for pid in pids or (PID, PARENT)]
 
 

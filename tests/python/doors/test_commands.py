@@ -36,7 +36,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def files(command: str, project: Path, environ: Environ, directory: str = "") -> list[str] | None:
-    """The files that must be recorded for `command` to run, below the project; None where it must ask."""
+    """Return the files that must be recorded for `command` to run, below the project; None where it must ask."""
     found = files_to_record(command, str(project / directory), [str(project)], environ)
     return None if found is None else [str(Path(path).relative_to(project)) for path in found]
 

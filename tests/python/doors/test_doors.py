@@ -34,7 +34,7 @@ pytestmark = pytest.mark.anyio
 
 @contextmanager
 def cli(directory: Path, *arguments: str, layer: bool = True) -> Generator[Peer]:
-    """A process in `directory`, in a terminal that has the `layer` or not."""
+    """Yield a process in `directory`, in a terminal that has the `layer` or not."""
     script = "import sys; print(flush=True); sys.stdin.read()"
     environ = {**os.environ, **({VARIABLE: str(directory / FILE_NAME)} if layer else {})}
     with subprocess.Popen(

@@ -56,13 +56,13 @@ class Caller:
 
 @pytest.fixture(autouse=True)
 def working_directory(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CLI works in its project."""
+    """Connect a CLI that works in its project."""
     monkeypatch.chdir(home.work)
 
 
 @pytest.fixture
 def backend(home: Home) -> Iterator[Backend]:
-    """A process whose terminals have the layer."""
+    """Yield a process whose terminals have the layer."""
     with Backend(home) as process:
         process.connect()
         process.emacs.call("settings", settings(layer=True))
@@ -90,7 +90,7 @@ def settings(*, layer: bool, edits: str = "all", **more: object) -> str:
 
 
 def request(home: Home, **fields: Any) -> dict[str, Any]:
-    """A request of this process for permission to edit a file."""
+    """Return a request of this process for permission to edit a file."""
     path = home.work / "a.txt"
     path.write_text("one\ntwo\n")
     return {
@@ -300,7 +300,7 @@ def test_a_connected_cli_is_left_to_its_own_dialog(home: Home, backend: Backend,
 
 
 def begin_review(home: Home, emacs: EpcPeer, caller: Caller) -> tuple[http.client.HTTPConnection, dict[str, Any]]:
-    """A held request of a subagent, and its review."""
+    """Return a held request of a subagent, and its review."""
     connection = caller.connect()
     start = {"hook_event_name": "SubagentStart", "session_id": "s", "agent_id": "a", "agent_type": "explorer"}
     caller.call_over(connection, start)

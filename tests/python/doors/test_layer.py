@@ -19,7 +19,7 @@ OURS = {"permissions": {"ask": ["Edit(/**)"]}, "hooks": {"Stop": [{"hooks": [{"t
 
 @pytest.fixture(autouse=True)
 def administrator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The administrator's file, which is not there yet."""
+    """Return the administrator's file, which is not there yet."""
     directory = tmp_path / "etc"
     directory.mkdir()
     monkeypatch.setattr(module, "_SYSTEM_DIRECTORY", str(directory))
@@ -28,7 +28,7 @@ def administrator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """The private directory."""
+    """Return the private directory."""
     directory = tmp_path / "spool"
     directory.mkdir(mode=0o700)
     return directory

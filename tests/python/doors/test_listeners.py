@@ -85,7 +85,7 @@ async def answer_of(call: asyncio.Task[Reply]) -> Any:
 
 @asynccontextmanager
 async def site(*listeners: Listener) -> AsyncGenerator[Site]:
-    """A handler that is called by one process, which is connected."""
+    """Yield a handler that is called by one process, which is connected."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         peer = Peer(process.pid, start_of(process.pid) or "", "/w", "qwen", ())
         state = SessionState(KnownSession("connected", "", "Qwen Code", "1", peer), streaming=True)

@@ -78,7 +78,7 @@ class Site:
         return reply.answer
 
     async def reviewed(self, content: str | None, request: PermissionRequest | None = None) -> Answer:
-        """The answer to a subagent when the user accepts `content` in the review, or with None rejects."""
+        """Return the answer to a subagent when the user accepts `content` in the review, or with None rejects."""
         answering = asyncio.create_task(self.answer(request, AGENT))
         proposal = await soon(self.editor.shown.get())
         self.reviews.decide(proposal.id, Decision(content))

@@ -29,7 +29,7 @@ STOP = Stop(context_usage=0.314, context_limit=1000, input_tokens=314)
 
 
 def after(*events: Event) -> CliState:
-    """The state after `events`, which came at 1, 2 and so on."""
+    """Return the state after `events`, which came at 1, 2 and so on."""
     states = States()
     for now, event in enumerate(events, 1):
         states.note(PID, event, now)

@@ -48,7 +48,7 @@ class Site:
         self.bridge.start(self.received.put_nowait, self.gone.set)
 
     async def peer(self, secret: str = SECRET) -> EpcPeer:
-        """A connection that has said nothing yet."""
+        """Return a connection that has said nothing yet."""
         peer = await asyncio.to_thread(EpcPeer, self.port, secret)
         self.peers.append(peer)
         return peer

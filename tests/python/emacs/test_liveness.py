@@ -75,7 +75,7 @@ async def test_a_process_lives_as_long_as_its_last_thread() -> None:
 
 
 def process_descriptors() -> list[str]:
-    """The descriptors of this process that stand for processes."""
+    """Return the descriptors of this process that stand for processes."""
     found: list[str] = []
     for descriptor in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):

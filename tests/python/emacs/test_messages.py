@@ -87,7 +87,7 @@ def incoming(method: str, payload: str, spool: Spool) -> object:
 
 
 def outgoing(message: Outgoing[Any], spool: Spool) -> object:
-    """The payload as Emacs would read it."""
+    """Return the payload as Emacs would read it."""
     return loads(dumps(message.payload(spool)))
 
 

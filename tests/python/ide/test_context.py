@@ -28,7 +28,7 @@ def snapshot(*files: tuple[str, int], active: str | None = None, selection: str 
 
 
 def context(given: Snapshot, trusted: bool | None = None) -> IdeContext:
-    """That of `given` when only files with "secret" in their names are not allowed."""
+    """Return the context of `given` when only files with "secret" in their names are not allowed."""
     allowed = {path: time for path, time in newest_times(given).items() if "secret" not in path}
     return describe(given, allowed, trusted)
 

@@ -70,7 +70,7 @@ class Hall:
         self.distributor.sent(session, notification)
 
     def file(self, name: str, text: str = "") -> str:
-        """A new file, named from the directory of the projects."""
+        """Return a new file, named from the directory of the projects."""
         path = self.one.parent / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -86,7 +86,7 @@ class Hall:
         self.distributor.set_session(SessionState(KnownSession(name, "1", "", "", peer), True, identified))
 
     def leave(self, name: str) -> None:
-        """A CLI goes."""
+        """Let a CLI go."""
         self.distributor.drop_session(name)
         del self._contexts[name]
 
@@ -102,7 +102,7 @@ class Hall:
         return await asyncio.wait_for(self.told.get(), TIMEOUT_S)
 
     async def heard(self, *sessions: str) -> dict[str, Sequence[str]]:
-        """The names of the files each of `sessions` is told next, newest first, the active one with a star."""
+        """Return the names of the files each of `sessions` is told next, newest first, the active one with a star."""
         heard: dict[str, Sequence[str]] = {}
         while set(heard) != set(sessions):
             session, state = await self.next()
@@ -219,7 +219,7 @@ def unable(*_: object) -> bool:
 
 @pytest.fixture(params=["told by the system", "looked for"])
 def noticed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Changes of the disk are noticed in one of both ways only."""
+    """Have changes of the disk noticed in one of both ways only."""
     if request.param == "looked for":
         monkeypatch.setattr(module, "RULES_S", 0.01)
         monkeypatch.setattr(DiskWatch, "cover", unable)

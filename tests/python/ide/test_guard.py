@@ -15,7 +15,7 @@ GOOD = [(b"host", b"127.0.0.1:4711"), (b"authorization", b"Bearer 0123456789abcd
 
 
 async def status(headers: list[tuple[bytes, bytes]], method: str = "POST", path: str = "/mcp") -> int:
-    """The status a request with `headers` is answered with, 200 when it is let through."""
+    """Return the status a request with `headers` is answered with, 200 when it is let through."""
     sent: list[Any] = []
 
     async def app(_scope: Any, _receive: Any, send: Any) -> None:
@@ -34,7 +34,7 @@ async def status(headers: list[tuple[bytes, bytes]], method: str = "POST", path:
 
 
 def changed(name: bytes, *values: bytes) -> list[tuple[bytes, bytes]]:
-    """The good headers with others for `name`."""
+    """Return the good headers with others for `name`."""
     return [header for header in GOOD if header[0] != name] + [(name, value) for value in values]
 
 

@@ -63,7 +63,7 @@ def who(connection: Connection) -> Caller:
 
 
 def package(directory: Path, manifest: dict[str, object] | None = None, script: str = "cli.js") -> Path:
-    """A script in `directory`, with `manifest` as its package.json."""
+    """Return a script in `directory`, with `manifest` as its package.json."""
     path = directory / script
     path.parent.mkdir(parents=True)
     path.write_text(SCRIPT)

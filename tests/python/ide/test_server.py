@@ -263,7 +263,7 @@ async def test_the_name_that_every_cli_gives_is_none(site: Site) -> None:
 
 
 async def peer(site: Site) -> Peer:
-    """The process of the first session, once it is told."""
+    """Return the process of the first session, once it is told."""
     while True:
         state = await soon(site.states.get())
         if state.session.peer is not None:

@@ -109,13 +109,13 @@ class Get:
         self.flowing.clear()
 
     def lose(self) -> None:
-        """The connection breaks; from now on a send does nothing, as with uvicorn."""
+        """Break the connection; from now on a send does nothing, as with uvicorn."""
         self._lost = True
         self.flowing.set()
         self._tell_loss()
 
     async def next(self) -> bytes:
-        """The next piece that is more than nothing."""
+        """Return the next piece that is more than nothing."""
         while not (piece := await soon(self.sent.get())):
             pass
         return piece
@@ -490,7 +490,7 @@ def connection(port: int) -> Connection:
 
 
 async def told(table: Table, session: str) -> SessionState:
-    """The state of `session` told last, once it has a process."""
+    """Return the state of `session` told last, once it has a process."""
     while True:
         table.changed.clear()
         for state in reversed(table.states):

@@ -38,7 +38,7 @@ class Desk:
         return await self.tools.call("s", "client", tool, arguments)
 
     async def close(self, path: str = "/nowhere/a", **more: object) -> Any:
-        """The content `closeDiff` answers with."""
+        """Return the content `closeDiff` answers with."""
         result = await self.call("closeDiff", filePath=path, **more)
         assert not result.is_error
         assert result.text is not None

@@ -260,7 +260,7 @@ def _watched() -> str:
 
 
 def turn_of(reply: JournalReply) -> str:
-    """The turn that is at work, "" while it is not recorded yet."""
+    """Return the turn that is at work, "" while it is not recorded yet."""
     assert reply.busy
     return reply.busy[0][1]
 
@@ -294,7 +294,7 @@ def may_look(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the methods of records that have been called and are done; "scan found" if there was a change."""
+    """Return the names of the methods of records that were called and are done; "scan found" after a change."""
     done: list[str] = []
 
     def watch(name: str) -> None:
@@ -623,7 +623,7 @@ class Shells:
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The word "look" for each look at processes that is done."""
+    """Return the word "look" for each look at processes that is done."""
     done: list[str] = []
     look = Activity.look
 

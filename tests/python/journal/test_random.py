@@ -110,7 +110,7 @@ class Model:
         self.changes[self.turn] = {}
 
     def die(self) -> None:
-        """The process is killed; another one goes on with the turn, if anything was changed in it."""
+        """Kill the process; another one goes on with the turn, if anything was changed in it."""
         going = self.project.reopen().resume()
         assert [row.id for row in going] == [self.turn]
 

@@ -499,7 +499,7 @@ def test_permissions_are_those_of_the_disk(any_project: Project) -> None:
 
 
 def permissions(side: Loaded | None) -> int | None:
-    """The permission bits of a version of a file."""
+    """Return the permission bits of a version of a file."""
     return None if side is None else side.version.mode & 0o7777
 
 

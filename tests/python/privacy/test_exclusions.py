@@ -54,7 +54,7 @@ class Place:
         return self.exclusions.check([str(path)], [str(self.root)], family)[str(path)]
 
     def rule(self, path: Path | str, family: str | None = "qwen") -> str:
-        """The rule that excludes `path`."""
+        """Return the rule that excludes `path`."""
         verdict = self.check(path, family)
         assert verdict.excluded
         return verdict.rule

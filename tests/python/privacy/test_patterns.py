@@ -28,7 +28,7 @@ class Git:
         subprocess.run(["git", "config", "core.ignoreCase", "true"], cwd=directory, env=self.environ, check=True)
 
     def ignored(self, rules: bytes, names: list[str]) -> dict[str, tuple[int, str] | None]:
-        """The line, number and text, that excludes each of `names`."""
+        """Return the line, number and text, that excludes each of `names`."""
         (self.directory / ".gitignore").write_bytes(rules)
         done = subprocess.run(
             ["git", "check-ignore", "--no-index", "-z", "-v", "-n", "--stdin"],
@@ -102,7 +102,7 @@ def lines(draw: st.DrawFn) -> str:
 
 
 def is_wider_by_design(rules: list[str]) -> bool:
-    """Sets of characters that a regular expression reads otherwise, and more asterisks than are safe."""
+    """Return sets of characters that a regular expression reads otherwise, and more asterisks than are safe."""
     return any(re.search(r"\[[^\]]*[\[/\\]", line) or line.count("*") > 4 for line in rules)
 
 

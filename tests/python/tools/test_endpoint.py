@@ -66,7 +66,7 @@ class Client:
         return answer["result"]
 
     def text(self) -> tuple[str, bool]:
-        """The answer to the tool call that was begun, and whether it is an error."""
+        """Return the answer to the tool call that was begun, and whether it is an error."""
         status, answer = self.end()
         assert status == 200, answer
         (content,) = answer["result"]["content"]
@@ -75,7 +75,7 @@ class Client:
 
 @pytest.fixture(autouse=True)
 def working_directory(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CLI works in its project."""
+    """Connect a CLI that works in its project."""
     monkeypatch.chdir(home.work)
 
 
@@ -95,7 +95,7 @@ MINE = [Symbol(":name"), "mine", Symbol(":description"), "Mine.", Symbol(":unask
 
 @pytest.fixture
 def backend(home: Home) -> Iterator[Backend]:
-    """A process whose terminals have the layer, and whose Emacs offers two tools."""
+    """Yield a process whose terminals have the layer, and whose Emacs offers two tools."""
     with Backend(home) as process:
         process.connect()
         process.emacs.call("settings", dumps({"settings-layer": True}))
