@@ -42,7 +42,7 @@ key; each returns the value of its key, nil where there is none."
 (qwen-companion-daemon-messages--define reset Reset
   session batches text)
 (qwen-companion-daemon-messages--define change Change
-  kind turn time)
+  kind turn)
 (qwen-companion-daemon-messages--define text TextChange
   voice text by parent background)
 (qwen-companion-daemon-messages--define end EndChange

@@ -29,15 +29,6 @@ from qwen_companion.frozen import frozen
 from qwen_companion.tasks import Task, Tasks
 from qwen_companion.threads import in_thread
 
-OPTIONAL_FEATURES = (
-    "session_approval_mode_control",
-    "session_close",
-    "session_context",
-    "session_list",
-    "session_supported_commands",
-)
-"""Optional features; the user is told when the daemon lacks one."""
-
 SILENT_S = 5.0
 """How long a daemon may say nothing to the first request before the user is told, in seconds."""
 
@@ -212,8 +203,6 @@ class DaemonConnection:
                 state="connected",
                 text=None,
                 workspace=workspace,
-                version=None if found.qwen_code_version is None else line(found.qwen_code_version),
-                missing=tuple(name for name in OPTIONAL_FEATURES if name not in found.features),
             )
         )
 

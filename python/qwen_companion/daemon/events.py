@@ -141,7 +141,7 @@ class SessionEvents:
             yield from self.transcript.flush()
         if outcome == "failed":
             yield from self.transcript.give_up(local_id("turn", prompt_id))
-        yield self._turns.end(prompt_id, time_of(envelope), outcome, text)
+        yield self._turns.end(prompt_id, outcome, text)
 
     def _closed(self, _envelope: models.Envelope, _payload: models.SessionClosed) -> Iterator[Output]:
         yield from self.finish("closed", "The session has been closed.")

@@ -90,9 +90,9 @@ class InterruptedTurns:
         that is not `running` has broken off, because of `why`.
         """
         if self._turn not in (None, running):
-            self.told([EndChange(self._turn, None, outcome="failed", text=why)])
+            self.told([EndChange(self._turn, outcome="failed", text=why)])
         result = list(loaded)
-        ends = {turn: EndChange(turn, None, outcome=outcome) for turn, outcome in outcomes.items() if outcome != DONE}
+        ends = {turn: EndChange(turn, outcome=outcome) for turn, outcome in outcomes.items() if outcome != DONE}
         for turn, interrupted in self._interrupted.items():
             told = interrupted.changes
             outcome = outcomes.get(turn)

@@ -260,11 +260,10 @@ Writes = Annotated[str, Words("project", "user", "unknown")]
 
 @frozen
 class Change:
-    """One step of a conversation.  `turn` is the turn it belongs to, None for none; `time` in ms since the epoch."""
+    """One step of a conversation.  `turn` is the turn it belongs to, None for none."""
 
     kind: ClassVar[str]
     turn: str | None
-    time: int | None
 
     @property
     def weight(self) -> int:
@@ -290,7 +289,7 @@ class TextChange(Change):
 
     def joins(self, other: Change) -> bool:
         """Return whether `other` continues this text."""
-        return isinstance(other, TextChange) and replace(other, text=self.text, time=self.time) == self
+        return isinstance(other, TextChange) and replace(other, text=self.text) == self
 
     @property
     def weight(self) -> int:
@@ -361,7 +360,6 @@ class PlanStep:
 
     text: str
     status: Annotated[str, Words("pending", "running", "done")]
-    priority: str | None
 
 
 @frozen
@@ -379,15 +377,11 @@ class PlanChange(Change):
 
 @frozen
 class UsageChange(Change):
-    """The cost of one answer of the model: tokens, `duration` in ms, `retries` of the request; None if unknown."""
+    """The cost of one answer of the model in tokens, None if unknown."""
 
     kind = "usage"
     input: int | None
     output: int | None
-    thought: int | None
-    cached: int | None
-    duration: int | None
-    retries: int | None
 
 
 @frozen
@@ -430,8 +424,7 @@ class DaemonState(Notification):
     `unreachable` is tried again, `refused` is not, and `text` says what to do; while `connected`, `text` is what is
     waited for.  `host` is host and port; `workspace` is
     a path on that host, and files, MCP servers, skills and credentials are those of that host (spec A6).  `local` says
-    that the daemon was started from here; another one may be anywhere, as loopback can be a tunnel.  `missing` are the
-    names of optional features that it lacks.
+    that the daemon was started from here; another one may be anywhere, as loopback can be a tunnel.
     """
 
     method = "daemon-state"
@@ -440,22 +433,16 @@ class DaemonState(Notification):
     host: str | None = None
     local: bool = False
     workspace: str | None = None
-    version: str | None = None
-    missing: tuple[str, ...] = ()
 
 
 @frozen
 class ListedSession:
-    """A session of the workspace; `updated` in ms since the epoch.
-
-    `open` says that it is open in this Emacs, `busy` that a turn is running.
-    """
+    """A session of the workspace; `updated` in ms since the epoch, `busy` while a turn is running."""
 
     id: str
     title: str
     updated: int | None
     clients: int
-    open: bool
     busy: bool
 
 

@@ -108,9 +108,6 @@ class Usage(Wire):
 
     input_tokens: int | None = None
     output_tokens: int | None = None
-    total_tokens: int | None = None
-    thought_tokens: int | None = None
-    cached_read_tokens: int | None = None
 
 
 class QuestionOption(Wire):
@@ -154,9 +151,6 @@ class Meta(Wire):
     phase: str | None = None
     """`preparing` while the model still writes the input of the tool."""
     usage: Usage | None = None
-    duration_ms: float | None = None
-    """How long the model took."""
-    api_retries: int | None = None
     qwen_interaction_kind: str | None = None
     """`user_question` for a permission that is a form to fill in."""
     qwen_questions: tuple[Question, ...] = ()
@@ -264,7 +258,6 @@ class PlanEntry(Wire):
 
     content: str
     status: str | None = None
-    priority: str | None = None
 
 
 # --- Payloads of events
@@ -407,7 +400,6 @@ class PendingPromptAdded(Payload):
     KIND = "pending_prompt_added"
     prompt_id: str
     text: str = ""
-    queued_at: float | None = None
 
 
 class PendingPromptStarted(Payload):
@@ -454,7 +446,6 @@ class ModelSwitchFailed(Payload):
     """A change of the model has failed."""
 
     KIND = "model_switch_failed"
-    requested_model_id: str | None = None
     error: str = ""
 
 
@@ -470,8 +461,6 @@ class ApprovalModeChanged(Payload):
 
     KIND = "approval_mode_changed"
     next: str
-    previous: str | None = None
-    persisted: bool = False
 
 
 class SessionMetadataUpdated(Payload):
@@ -487,14 +476,12 @@ class SessionSnapshot(Payload):
     KIND = "session_snapshot"
     current_model_id: str | None = None
     current_approval_mode: str | None = None
-    recording_degraded: bool = False
 
 
 class ReplayComplete(Payload):
     """All that was missed has been sent; what follows is live.  Has no id."""
 
     KIND = "replay_complete"
-    replayed_count: int = 0
 
 
 class StateResyncRequired(Payload):
@@ -717,12 +704,6 @@ class Workspace(Wire):
     trusted: bool | None = None
 
 
-class Limits(Wire):
-    """The limits of the daemon."""
-
-    max_pending_prompts_per_session: int | None = None
-
-
 class Capabilities(Wire):
     """GET /capabilities."""
 
@@ -733,7 +714,6 @@ class Capabilities(Wire):
     workspace_cwd: str | None = None
     workspaces: tuple[Workspace, ...] = ()
     """All of them; older daemons have `workspace_cwd` only."""
-    limits: Limits = Limits()
 
 
 class SessionReply(Wire):
@@ -741,8 +721,6 @@ class SessionReply(Wire):
 
     session_id: str
     workspace_cwd: str | None = None
-    attached: bool = False
-    """It was there before; other clients may take part."""
     client_id: str | None = None
     has_active_prompt: bool = False
 
@@ -810,7 +788,6 @@ class StatusReply(Wire):
 
     client_count: int | None = None
     has_active_prompt: bool = False
-    has_turn_error: bool = False
     pending_interactions: tuple[PendingInteraction, ...] = ()
 
 
@@ -901,18 +878,9 @@ class ProvidersReply(Wire):
     providers: tuple[Provider, ...] = ()
 
 
-class ContextUsage(Wire):
-    """How the context window is used, in tokens."""
-
-    model_name: str | None = None
-    total_tokens: int | None = None
-    context_window_size: int | None = None
-
-
 class ContextUsageReply(Wire):
     """GET /session/:id/context-usage; `formatted_text` is the daemon's own Markdown report."""
 
-    usage: ContextUsage = ContextUsage()
     formatted_text: str = ""
 
 
@@ -939,8 +907,6 @@ class ApprovalModeReply(Wire):
     """POST /session/:id/approval-mode."""
 
     mode: str
-    previous: str | None = None
-    persisted: bool = False
 
 
 # --- Prompts

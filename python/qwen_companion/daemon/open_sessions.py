@@ -72,7 +72,6 @@ class OpenSessions:
                         title=line(item.display_name or ""),
                         updated=_milliseconds(item.updated_at or item.created_at),
                         clients=item.client_count,
-                        open=local_id("session", item.session_id) in self._conversations,
                         busy=item.has_active_prompt,
                     )
                     for item in found

@@ -42,7 +42,6 @@ class HeldTool:
     def __init__(self, identifier: str, turn: str | None, time: int | None) -> None:
         self.id = identifier
         self._turn = turn
-        self._time = time
         self._status = "pending"
         self._name: str | None = None
         self._title: str | None = None
@@ -147,7 +146,6 @@ class HeldTool:
         """Return all that is known, as it is told."""
         return ToolChange(
             turn=self._turn,
-            time=self._time,
             id=self.id,
             status=self._status,
             name=None if self._name is None else line(self._name),

@@ -52,11 +52,10 @@ class Transcript:
                     PlanStep(
                         clean(entry.content)[:_SHORT_TEXT],
                         _PLAN_STATUS.get(entry.status or "", "pending"),
-                        None if entry.priority is None else line(entry.priority),
                     )
                     for entry in payload.entries
                 )
-                yield PlanChange(self._turns.of(envelope), time_of(envelope), tuple(steps))
+                yield PlanChange(self._turns.of(envelope), tuple(steps))
             case _:
                 yield from self._notes(envelope, payload)
 
@@ -111,16 +110,7 @@ class Transcript:
 
     def _usage(self, envelope: models.Envelope, meta: models.Meta | None) -> Iterator[Change]:
         if meta is not None and meta.usage is not None:
-            yield UsageChange(
-                self._turns.of(envelope),
-                time_of(envelope),
-                input=meta.usage.input_tokens,
-                output=meta.usage.output_tokens,
-                thought=meta.usage.thought_tokens,
-                cached=meta.usage.cached_read_tokens,
-                duration=None if meta.duration_ms is None else round(meta.duration_ms),
-                retries=meta.api_retries,
-            )
+            yield UsageChange(self._turns.of(envelope), meta.usage.input_tokens, meta.usage.output_tokens)
 
     def _text(
         self,
@@ -139,16 +129,14 @@ class Transcript:
         else:
             text = self._streams.setdefault((voice, turn, parent), TextStream()).feed(text)
         if text:
-            yield TextChange(
-                turn, time_of(envelope), voice=voice, text=text, by=by, parent=parent, background=background
-            )
+            yield TextChange(turn, voice=voice, text=text, by=by, parent=parent, background=background)
 
     def flush(self) -> Iterator[Change]:
         """Return the text that the streams still hold back."""
         streams, self._streams = self._streams, {}
         for (voice, turn, parent), stream in streams.items():
             if text := stream.flush():
-                yield TextChange(turn, None, voice=voice, text=text, parent=parent)
+                yield TextChange(turn, voice=voice, text=text, parent=parent)
 
     def give_up(self, turn: str) -> Iterator[ToolChange]:
         """Return the tools that fail with `turn`."""
@@ -168,9 +156,9 @@ class Transcript:
                 yield self._note(envelope, "truncated", str(payload.truncated_events))
             case models.FollowupSuggestion():
                 text = clean(payload.suggestion)[:_SHORT_TEXT]
-                yield NoteChange(None, time_of(envelope), note="suggestion", text=text)
+                yield NoteChange(None, note="suggestion", text=text)
             case models.SessionRewound():
-                yield NoteChange(None, time_of(envelope), note="rewound", text=str(payload.target_turn_index))
+                yield NoteChange(None, note="rewound", text=str(payload.target_turn_index))
             case _:
                 pass
 
@@ -187,7 +175,7 @@ class Transcript:
             yield self._note(envelope, "unsupported", line(name))
 
     def _note(self, envelope: models.Envelope, note: str, text: str) -> NoteChange:
-        return NoteChange(self._turns.of(envelope), time_of(envelope), note=note, text=text)
+        return NoteChange(self._turns.of(envelope), note=note, text=text)
 
 
 def time_of(envelope: models.Envelope) -> int | None:

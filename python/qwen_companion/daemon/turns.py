@@ -105,7 +105,7 @@ class Turns:
         queued = prompt_id in self._queue or prompt_id in self._removed
         return not queued and self.running in (prompt_id, UNKNOWN_PROMPT)
 
-    def end(self, prompt_id: str, time: int | None, outcome: str, text: str | None) -> EndChange:
+    def end(self, prompt_id: str, outcome: str, text: str | None) -> EndChange:
         """Return the end of the turn of `prompt_id`, with `outcome`."""
         if self.ends_running(prompt_id):
             self.running = self._cancelling = None
@@ -113,13 +113,13 @@ class Turns:
         if outcome == "cancelled" and (waited is not None or prompt_id in self._removed):
             outcome, text = "removed", line(self._removed.get(prompt_id, "") if waited is None else waited.text) or None
         self._ended.add(prompt_id)
-        return EndChange(local_id("turn", prompt_id), time, outcome=outcome, text=text)
+        return EndChange(local_id("turn", prompt_id), outcome=outcome, text=text)
 
     def break_off(self, text: str) -> list[EndChange]:
         """Return the end of the running turn, if one runs, as failed because of `text`; no prompt waits any more."""
         self._queue.clear()
         ends: list[EndChange] = []
         if self.running:
-            ends.append(self.end(self.running, None, "failed", text))
+            ends.append(self.end(self.running, "failed", text))
         self.running = self._cancelling = None
         return ends

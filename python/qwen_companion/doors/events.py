@@ -25,9 +25,9 @@ SHELL = "run_shell_command"
 class Event(BaseModel):
     """The members of all events; an event of an unknown kind has no others.
 
-    `cwd` is the directory of the project, `transcript_path` the file of the conversation, `timestamp` the time of the
-    event as JavaScript writes it: a later one is the greater string.  `prompt_id` is the same for all events of one
-    turn.  `agent_id` is that of a subagent, None for the conversation with the user.
+    `cwd` is the directory of the project, `timestamp` the time of the event as JavaScript writes it: a later one is the
+    greater string.  `prompt_id` is the same for all events of one turn.  `agent_id` is that of a subagent, None for the
+    conversation with the user.
     Versions that send no `prompt_id`, 0.21.2 for one, send `agent_id` only where a subagent starts and stops.
     """
 
@@ -35,7 +35,6 @@ class Event(BaseModel):
     name: ClassVar[str] = ""
 
     session_id: str = ""
-    transcript_path: str = ""
     cwd: str = ""
     timestamp: str = ""
     permission_mode: str | None = None
@@ -79,7 +78,7 @@ class UserPromptSubmit(Event):
 
 
 class Stop(Event):
-    """The turn is over.  `context_usage` is a share of `context_limit`, which is in tokens like `input_tokens`.
+    """The turn is over.  `context_usage` is a share of the context window; `input_tokens` are tokens.
 
     `last_assistant_message` is what the model said at the end.
     """
@@ -87,7 +86,6 @@ class Stop(Event):
     name = "Stop"
     last_assistant_message: str | None = None
     context_usage: float | None = None
-    context_limit: int | None = None
     input_tokens: int | None = None
 
 
@@ -136,10 +134,9 @@ class PreToolUse(ToolEvent):
 
 
 class PostToolUse(ToolEvent):
-    """A tool has run, and returned `tool_response`: {llmContent, returnDisplay}."""
+    """A tool has run."""
 
     name = "PostToolUse"
-    tool_response: dict[str, Any] = {}
 
 
 class PostToolUseFailure(ToolEvent):
@@ -147,17 +144,12 @@ class PostToolUseFailure(ToolEvent):
 
     name = "PostToolUseFailure"
     error: str = ""
-    is_interrupt: bool = False
 
 
 class PostToolBatch(Event):
-    """All calls that the model has made in one answer have ended.
-
-    Of each `tool_calls` have tool_name, tool_input, tool_call_id and status: success, error or cancelled.
-    """
+    """All calls that the model has made in one answer have ended."""
 
     name = "PostToolBatch"
-    tool_calls: list[dict[str, Any]] = []
 
 
 _KINDS: tuple[type[Event], ...] = (

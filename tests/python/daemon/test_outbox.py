@@ -27,16 +27,16 @@ from support import TIMEOUT_S
 pytestmark = pytest.mark.anyio
 
 
-def words(text: str, turn: str = "t", voice: str = "answer", time: int = 1) -> TextChange:
-    return TextChange(turn, time, voice=voice, text=text)
+def words(text: str, turn: str = "t", voice: str = "answer") -> TextChange:
+    return TextChange(turn, voice=voice, text=text)
 
 
 def tool(identifier: str, status: str) -> ToolChange:
-    return ToolChange("t", 1, id=identifier, status=status)
+    return ToolChange("t", id=identifier, status=status)
 
 
 def end(turn: str = "t") -> EndChange:
-    return EndChange(turn, 1, outcome="done")
+    return EndChange(turn, outcome="done")
 
 
 class Emacs:
@@ -78,15 +78,15 @@ def take(*changes: Change) -> list[Change]:
 
 async def test_a_stream_of_words_is_one_message(emacs: Emacs) -> None:
     job = asyncio.create_task(emacs.outbox.run())
-    emacs.outbox.change("s", words("Hel", time=1))
+    emacs.outbox.change("s", words("Hel"))
     assert await asyncio.wait_for(emacs.pauses.get(), TIMEOUT_S) == GATHER_S
     for text in ("lo", " ", "there"):
-        emacs.outbox.change("s", words(text, time=2))
+        emacs.outbox.change("s", words(text))
     assert emacs.told == []
     emacs.gate.set()
     emacs.answer = lambda _message: emacs.outbox.change("s", end())
     await emacs.gathered()
-    assert emacs.told[0] == Turns("s", (words("Hello there", time=1),))
+    assert emacs.told[0] == Turns("s", (words("Hello there"),))
     job.cancel()
     with suppress(asyncio.CancelledError):
         await job

@@ -25,7 +25,7 @@ START = SessionStart(permission_mode="auto", model="m")
 PROMPT = UserPromptSubmit(permission_mode="auto", prompt="change\n  the greeting")
 ASK = AttentionRequest(notification_type="permission_prompt", message="may I?")
 IDLE = AttentionRequest(notification_type="idle_prompt")
-STOP = Stop(context_usage=0.314, context_limit=1000, input_tokens=314)
+STOP = Stop(context_usage=0.314, input_tokens=314)
 
 
 def after(*events: Event) -> CliState:
