@@ -346,14 +346,12 @@ class Baseline:
         shutil.rmtree(index.directory, ignore_errors=True)
 
     def _moved_in(self, looks: Sequence[Look]) -> set[int]:
-        """Return the inodes of the files that may have other names now, if `looks` found any new names."""
-        if not any(look.listing.unknown for look in looks):
+        """Return the inodes of the files that may have other names now, if `looks` found any older files."""
+        new = (look.index.prefix + path for look in looks for path in look.listing.unknown)
+        if self._last is None or all(inode_of_older(name, self._last.time) is None for name in new):
             return set()
-        found: set[int] = set()
-        for look in looks:
-            if not look.first and any(not os.path.lexists(look.index.prefix + path) for path in look.listing.changed):
-                found |= self._moved_from(look.index)
-        return found
+        # Also where none is listed as gone: it may have been renamed between two lists.
+        return {inode for look in looks if not look.first for inode in self._moved_from(look.index)}
 
     def _moved_from(self, index: Index) -> set[int]:
         """Return the inodes of the recorded files in `index` that have gone, or have another name by now."""

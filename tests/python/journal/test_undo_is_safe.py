@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -243,6 +244,23 @@ def test_an_excluded_file_that_is_committed_and_renamed_is_not_deleted(
     project.undo(turn)
     before["nest2/notes.txt"] = before.pop("nest/.env")
     assert project.tree() == before
+
+
+def test_what_is_renamed_during_a_look_is_the_agents(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    older(project.write("sub/a", b"a\n"))
+    turn = project.begin()
+    changes = Index.changes
+
+    def rename_between_the_lists(index: Index) -> Listing:
+        before = changes(index)
+        (project.root / "sub").rename(project.root / "moved")
+        return replace(changes(index), changed=before.changed)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Index, "changes", rename_between_the_lists)
+        project.scan(turn)
+    project.scan(turn)
+    assert project.kinds(turn) == {"moved/a": "renamed"}
 
 
 def test_a_repository_that_is_made_around_the_root_makes_nothing_new(project: Project) -> None:
