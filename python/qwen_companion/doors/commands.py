@@ -34,7 +34,7 @@ _TOKEN = re.compile(
     | (?P<joint>&&|\|\||;|\||\n)
     | <<(?P<quote>['"]?)(?P<mark>\w+)(?P=quote)(?![^\s;|&])
     | (?P<copy>[12]?>&[12])(?![^\s;|&])
-    | (?P<output>[12&]?>>?)(?![>&|(])
+    | (?P<output>[12]?>>?)(?![>&|(])
     | (?P<input><)(?![<>&(])
     | (?P<word>{_WORD})
     """,
@@ -133,19 +133,25 @@ def _after_documents(command: str, place: int, marks: Iterable[tuple[str, bool]]
 # --- What they do ---
 
 _READERS: Mapping[str, str] = {
-    **dict.fromkeys(("cat", "head", "tail", "wc", "grep", "ls", "cut", "tr", "nl", "seq"), r"-[^/]*"),
+    **dict.fromkeys(("cat", "head", "tail", "ls", "cut", "tr", "nl", "seq"), r"-[^/]*"),
     **dict.fromkeys(("pwd", "true", "basename", "dirname", "printf"), ""),
+    # Not those that follow links within a directory, or read names and patterns from a file.
+    "grep": r"-[^-/R][^/R]*|--(?!de|file=)[^/]*",
+    "wc": r"-[clmwL]+",
     "sort": r"-[bfnruV]+|-k[\d,]+",
-    "diff": r"-[abBNpqruw]+|-U\d+",
+    "diff": r"-[abBNpquw]+|-U\d+",
     "git": r"-p|-\d+|--(?:cached|staged|stat|name-only|name-status|oneline|porcelain|short|no-color)",
 }
 """Programs that change nothing with the options of these forms."""
 
 _GIT_READERS = ("diff", "log", "show", "status")
 
+_FORMAT = re.compile(r"(?:[^%]|%%|%[-+0]*\d*(?:\.\d+)?[sbcdxX])*")
+"""One of printf that only prints: %n sets a variable, as PATH."""
+
 _WRITERS: Mapping[str, str] = {
     "mkdir": r"-[pv]+|--parents",
-    "rmdir": r"-[pv]+",
+    "rmdir": r"-v+",
     "touch": r"-[acm]+",
     "rm": r"-[rRfvd]+|--force|--recursive",
     "cp": r"-[rRapfvnu]+|--recursive",
@@ -169,49 +175,74 @@ _SUBSTITUTION = re.compile(r"s([/|#,])(?:\\[^\n]|(?!\1)[^\\\n])*\1(?:\\[^\n]|(?!
 class Effects:
     """The absolute names of the files that a command changes; of the `lost` ones some text may go.
 
-    `read` are those whose text it uses.
+    `made` are those that it makes where there are none, `read` those whose text it uses.  With `moved`, names may lead
+    elsewhere afterwards than before.
     """
 
     changed: set[str] = field(default_factory=set[str])
     lost: set[str] = field(default_factory=set[str])
+    made: set[str] = field(default_factory=set[str])
     read: set[str] = field(default_factory=set[str])
+    moved: bool = False
+
+    def to_record(self) -> list[str]:
+        """Return the names of the files that have to be recorded for the changes to be undone."""
+        lost = {name for path in self.lost for name in (path, os.path.realpath(path))}
+        there = {path for path in lost if os.path.lexists(path) and not os.path.isdir(path)}
+        return sorted(there | {path for path in self.made if not os.path.lexists(path)})
 
 
 class _Reader:
     """Collects the effects of simple commands, one after the other."""
 
-    def __init__(self, directory: str, allowed: Callable[[Simple], bool]) -> None:
-        """They run in `directory`; those that are `allowed` may do what they like."""
-        self.effects = Effects()
+    def __init__(self, directory: str, allowed: Callable[[Simple], bool], earlier: Sequence[Effects]) -> None:
+        """They run in `directory`, after others with the effects `earlier`; the `allowed` ones may do anything."""
+        self.effects = Effects(moved=any(each.moved for each in earlier))
         self._directory = directory
         self._allowed = allowed
-        self._written = False
+        self._earlier = {path for each in earlier for path in each.changed}
+        self._written = bool(self._earlier)
         """Whether there may be a file that was not there at the beginning."""
-        self._moved = False
-        """Whether names may lead elsewhere than they did at the beginning."""
+        self._is_first = True
+        self._has_wildcard = False
+        """Whether a name begins with a wildcard."""
 
-    def take(self, simple: Simple, before: str) -> None:
-        """Add the effects of `simple`, which stands after the joint `before`.
+    def take(self, simple: Simple) -> None:
+        """Add the effects of `simple`.
 
         :raises UnclearError: when they are not certain
         """
         name, arguments = simple.name, simple.words[1:]
-        if self._allowed(simple):
-            # It is not known what it did.
-            self._written = self._moved = True
-            return
-        if name == "cd":
-            self._change_directory(simple, before)
+        is_allowed = self._allowed(simple)
+        if is_allowed:
+            pass
+        elif name == "cd":
+            self._change_directory(simple)
         elif name in _READERS or (name == "sed" and not _edits_in_place(arguments)):
             self._read(name, arguments)
         elif name in _WRITERS:
             self._write(name, arguments)
         elif simple.words and name not in ("echo", ":"):
             raise UnclearError
+        self._is_first = self._is_first and name == "cd"
         self.effects.read.update(path for word in simple.inputs for path in self._paths(word))
         outputs = [path for word in simple.outputs for path in self._paths(word) if path != os.devnull]
         if outputs:
             self._change(outputs)
+        if is_allowed:
+            # It is not known what it did.
+            self._written = self.effects.moved = True
+
+    def finish(self) -> Effects:
+        """Return all effects.  UnclearError."""
+        changed = self.effects.changed
+        if self._has_wildcard and any("/-" in path for path in changed | self._earlier):
+            # The name of a file that is made could become an option.
+            raise UnclearError
+        if any(os.path.isfile(path) and os.lstat(path).st_nlink > 1 for path in changed):
+            # The file has other names, which may be anywhere.
+            raise UnclearError
+        return self.effects
 
     # --- Names ---
 
@@ -220,48 +251,70 @@ class _Reader:
         if not word.text or ".." in word.text.split("/"):
             # Where it leads depends on links that the command itself may make.
             raise UnclearError
-        path = os.path.join(self._directory, word.text)
-        if word.pattern is None:
-            return [os.path.normpath(path)]
-        names = list(islice(glob.iglob(word.pattern, root_dir=self._directory), _MAX_FILES + 1))
-        if "**" in word.text or any(name.startswith("-") for name in names) or len(names) > _MAX_FILES:
+        names = [word.text] if word.pattern is None else self._matching(word.pattern, word.text)
+        paths = [os.path.normpath(os.path.join(self._directory, name)) for name in names]
+        if any(name.endswith(("/", "/.")) and os.path.islink(path) for name, path in zip(names, paths, strict=True)):
+            # What is meant is the directory behind the link.
             raise UnclearError
-        return [os.path.normpath(os.path.join(self._directory, name)) for name in names] or [path]
+        return paths
+
+    def _matching(self, pattern: str, text: str) -> list[str]:
+        """Return the names that `pattern` matches, `text` without quotes; that if there are none."""
+        self._has_wildcard = self._has_wildcard or text[0] in "*?"
+        names = list(islice(glob.iglob(pattern, root_dir=self._directory), _MAX_FILES + 1))
+        # Some shells let .* match the directory above.
+        is_odd = "**" in text or any(part.startswith(".") and re.search("[*?]", part) for part in text.split("/"))
+        if is_odd or any(name.startswith("-") for name in names) or len(names) > _MAX_FILES:
+            raise UnclearError
+        return names or [text]
 
     def _arguments(self, arguments: Sequence[_Word], options: str) -> list[_Word]:
         """Return the `arguments` that are no options.
 
         :raises UnclearError: for an option of another form than `options`
         """
-        unknown = [word for word in arguments if word.text.startswith("-") and re.fullmatch(options, word.text) is None]
-        if unknown:
+        given = [word for word in arguments if word.text.startswith("-")]
+        if any(word.pattern is not None or re.fullmatch(options, word.text) is None for word in given):
             raise UnclearError
         return [word for word in arguments if not word.text.startswith("-")]
 
     # --- What they do ---
 
-    def _change_directory(self, simple: Simple, before: str) -> None:
-        # Else what follows would run here where it fails, or it is in a process of its own.
-        if len(simple.words) != 2 or simple.joint != "&&" or before not in ("", "&&"):
+    def _change_directory(self, simple: Simple) -> None:
+        # Else what follows would run here where it fails or is not reached, or it is in a process of its own.
+        if len(simple.words) != 2 or simple.joint != "&&" or not self._is_first:
             raise UnclearError
         (path,) = self._paths(simple.words[1])
-        if not os.path.isdir(path):
+        if simple.words[1].text.startswith("-") or not os.path.isdir(path) or not os.access(path, os.X_OK):
             raise UnclearError
         self._directory = path
         self.effects.read.add(path)
 
     def _read(self, name: str, arguments: Sequence[_Word]) -> None:
         if name == "printf":
-            if arguments and arguments[0].text.startswith("-"):
+            plain = arguments and not arguments[0].text.startswith("-") and arguments[0].pattern is None
+            if not plain or _FORMAT.fullmatch(arguments[0].text) is None:
                 raise UnclearError
             return
-        if name == "git" and (not arguments or arguments[0].text not in _GIT_READERS):
-            raise UnclearError
+        if name == "git":
+            if not arguments or arguments[0].text not in _GIT_READERS or self._may_be_made_repository():
+                raise UnclearError
         if name == "sed":
             arguments = self._after_script(arguments)
         for word in self._arguments(arguments, _READERS.get(name, _WRITERS["sed"])):
             # It may be a pattern or a number too, which then is no file.
             self.effects.read.update(path for path in self._paths(word) if os.path.lexists(path) or word.text[0] == "/")
+
+    def _may_be_made_repository(self) -> bool:
+        """Return whether git may find a repository here that a model has made, whose settings name programs."""
+        directory: str = self._directory
+        while not os.path.lexists(os.path.join(directory, ".git")):
+            if os.path.lexists(os.path.join(directory, "HEAD")):
+                return True
+            if directory == os.path.dirname(directory):
+                break
+            directory = os.path.dirname(directory)
+        return bool(self.effects.changed or self._earlier)
 
     def _write(self, name: str, arguments: Sequence[_Word]) -> None:
         options = {word.text for word in arguments if word.text.startswith("-")}
@@ -272,6 +325,11 @@ class _Reader:
             if not words or _MODE.fullmatch(words.pop(0).text) is None:
                 raise UnclearError
         paths = [path for word in words for path in self._paths(word)]
+        if name == "chmod" and any(os.path.isdir(path) or os.path.islink(path) for path in paths):
+            # The modes of directories are not recorded, and it follows links.
+            raise UnclearError
+        if name == "ln" and not any("s" in option for option in options):
+            raise UnclearError
         if name in ("cp", "mv", "ln"):
             self._copy(name, paths, name == "cp" and not any(re.search("[rRa]", option) for option in options))
         elif name in ("mkdir", "rmdir", "touch"):
@@ -286,7 +344,8 @@ class _Reader:
         """
         rest = list(arguments)
         script = next((word for word in rest if not word.text.startswith("-")), None)
-        if script is None or _SUBSTITUTION.fullmatch(script.text) is None:
+        # A pattern for names becomes what a file is called.
+        if script is None or script.pattern is not None or _SUBSTITUTION.fullmatch(script.text) is None:
             raise UnclearError
         rest.remove(script)
         return rest
@@ -314,15 +373,17 @@ class _Reader:
             self.effects.read.update(os.path.join(os.path.dirname(place), linked) for place in (target, *changed))
         self.effects.read.update(sources)
         self._change(changed)
-        self._moved = self._moved or not plain
+        self.effects.moved = self.effects.moved or not plain
 
     def _change(self, paths: Sequence[str], lost: bool = True, written: bool = True) -> None:
-        if self._moved:
+        if self.effects.moved:
             raise UnclearError
         self._written = self._written or written
         self.effects.changed.update(paths)
         if lost:
             self.effects.lost.update(paths)
+        if written:
+            self.effects.made.update(paths)
 
 
 def _edits_in_place(arguments: Iterable[_Word]) -> bool:
@@ -345,14 +406,17 @@ def _below(path: str) -> Iterator[str]:
             yield os.path.join(directory, name)
 
 
-def effects(parts: Iterable[Simple], directory: str, allowed: Callable[[Simple], bool]) -> Effects:
-    """Return the effects of the `parts` of a command in `directory` but those that are `allowed`.
+def effects(
+    parts: Iterable[Simple], directory: str, allowed: Callable[[Simple], bool], earlier: Sequence[Effects] = ()
+) -> Effects:
+    """Return the effects of the `parts` of a command in `directory`.
+
+    Those that are `allowed` may do anything but write their output to a file.  `earlier` are the effects of others that
+    may have run before.
 
     :raises UnclearError: when they are not certain
     """
-    reader = _Reader(directory, allowed)
-    before = ""
+    reader = _Reader(directory, allowed, earlier)
     for simple in parts:
-        reader.take(simple, before)
-        before = simple.joint
-    return reader.effects
+        reader.take(simple)
+    return reader.finish()

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
-from qwen_companion.doors.commands import FILE_PROGRAMS, Simple, UnclearError, effects, split
+from qwen_companion.doors.commands import FILE_PROGRAMS, Effects, Simple, UnclearError, effects, split
 from qwen_companion.doors.layer import JsonObject, LayerError, read_settings, replaced_file, system_settings_file
+from qwen_companion.privacy.ignore_files import IGNORE_FILES
 
 _UNASKED_TOOLS = ("edit", "write_file")
 """The third, notebook_edit, goes to the classifier of `auto`."""
@@ -36,6 +37,11 @@ _PROTECTED = tuple(
     )
 )
 """Paths, in lower case, that `auto` asks its classifier about."""
+
+_RULE_FILES = tuple(
+    name for names in ((".gitignore", ".gitattributes", ".gitmodules"), *IGNORE_FILES.values()) for name in names
+)
+"""Files whose rules decide what is recorded, and what no CLI is told of."""
 
 _ALL_HOOKS_SINCE = (0, 24, 2)
 """The first version of Qwen Code that calls the hooks of all its settings.
@@ -74,29 +80,30 @@ def may_pass(tool: str, path: str, directory: str, environ: Mapping[str, str]) -
     return not any(_concerns_edits(rule) for rule in rules.ask) and not rules.protect(path)
 
 
-def files_to_record(
-    command: str, directory: str, projects: Sequence[str], environ: Mapping[str, str]
-) -> list[str] | None:
-    """Return which files have to be recorded for the shell `command` to run in `directory` without a question.
+def unasked_effects(
+    command: str, directory: str, projects: Sequence[str], environ: Mapping[str, str], earlier: Sequence[Effects] = ()
+) -> Effects | None:
+    """Return the effects of the shell `command` in `directory` if it may run without a question.
 
     None where it may not: where the user's rules ask, or it may do more than change files in all of `projects`, the
-    first of them the CLI's, that the user's rules let pass or `auto` does not protect.
+    first of them the CLI's, that the user's rules let pass or `auto` does not protect.  `earlier` are the effects of
+    commands and edits that may not have run yet when this one is asked about, and have when it runs.
     """
     try:
-        return _files_to_record(command, directory, projects, environ)
+        return _unasked_effects(command, directory, projects, environ, earlier)
     except (LayerError, UnclearError, ValueError):
         # The last for names that can be no names of files.
         return None
 
 
-def _files_to_record(
-    command: str, directory: str, projects: Sequence[str], environ: Mapping[str, str]
-) -> list[str] | None:
+def _unasked_effects(
+    command: str, directory: str, projects: Sequence[str], environ: Mapping[str, str], earlier: Sequence[Effects]
+) -> Effects | None:
     rules = _Rules(projects[0], environ)
     parts = split(command)
-    if rules.ask_about(command, parts):
+    if rules.ask_about(command, parts) or (environ.get("CDPATH") and any(part.name == "cd" for part in parts)):
         return None
-    found = effects(parts, directory, lambda part: rules.allow_part(part, directory))
+    found = effects(parts, directory, lambda part: rules.allow_part(part, directory), earlier)
     if not found.changed and not any(rules.allow_part(part, directory) for part in parts):
         # It is not our rule that makes it ask.
         return None
@@ -104,8 +111,19 @@ def _files_to_record(
     read = all(path == project or is_inside(path, project) for path in found.read for project in projects)
     if not (inside and read) or any(map(rules.protect, found.changed)):
         return None
-    lost = {name for path in found.lost for name in (path, os.path.realpath(path))}
-    return sorted(path for path in lost if os.path.lexists(path) and not os.path.isdir(path))
+    places = environ.get("PATH", os.defpath).split(os.pathsep)
+    programs = {os.path.realpath(os.path.join(directory, place)) for place in places}
+    return None if any(_is_rule_file(path) or _holds_program(path, programs) for path in found.changed) else found
+
+
+def _is_rule_file(path: str) -> bool:
+    return any(os.path.basename(name).lower() in _RULE_FILES for name in (path, os.path.realpath(path)))
+
+
+def _holds_program(path: str, places: Collection[str]) -> bool:
+    """Return whether the shell, which looks for programs in `places`, may find one at `path` or below it."""
+    true = os.path.realpath(path)
+    return any(os.path.dirname(true) == place or f"{place}/".startswith(f"{true}/") for place in places)
 
 
 class _Rules:

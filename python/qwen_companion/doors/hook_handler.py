@@ -19,6 +19,7 @@ from qwen_companion.doors.calls import HookCall, PendingReply, Reply, no_decisio
 from qwen_companion.doors.events import (
     NO_DECISION,
     Answer,
+    AttentionRequest,
     Event,
     PermissionRequest,
     SessionStart,
@@ -99,6 +100,8 @@ class HookHandler:
         event = self.states.attribute(caller.peer.pid, event)
         now = _now()
         self._note(event, caller.peer, now)
+        if not isinstance(event, (PermissionRequest, AttentionRequest)):
+            self.reviews.begin_calls(caller.peer.pid, event.agent_id)
         state = self._session(caller.peer.pid)
         report = Report(event, caller.peer, _label(caller), state and state.session.id, now)
         # Without its long texts it would tell something else.

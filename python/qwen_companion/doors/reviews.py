@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -21,7 +22,8 @@ from typing import Any, Protocol
 import anyio
 
 from qwen_companion.doors.calls import Reply
-from qwen_companion.doors.conditions import files_to_record, is_inside, may_pass
+from qwen_companion.doors.commands import Effects
+from qwen_companion.doors.conditions import is_inside, may_pass, unasked_effects
 from qwen_companion.doors.events import (
     AUTO,
     EDIT,
@@ -122,6 +124,17 @@ class _Held:
     """The timer that ends it while no request is held for it."""
 
 
+@dataclass(eq=False)
+class _Batch:
+    """The `effects` of calls that an agent has asked about and that have not begun; `lock` while one is looked at.
+
+    A CLI asks about all calls of one answer of the model before the first of them runs.
+    """
+
+    effects: list[Effects] = field(default_factory=list[Effects])
+    lock: anyio.Lock = field(default_factory=anyio.Lock)
+
+
 class HookReviews:
     """The requests for permission, and the reviews that some become.
 
@@ -151,6 +164,18 @@ class HookReviews:
         self._hold_s = hold_s
         self._return_s = return_s
         self._held: dict[str, _Held] = {}
+        self._batches: defaultdict[int, defaultdict[str | None, _Batch]] = defaultdict(lambda: defaultdict(_Batch))
+        """The calls of each agent of a process that have not begun."""
+
+    def begin_calls(self, pid: int, agent_id: str | None) -> None:
+        """Forget the calls that the agent `agent_id` of process `pid` has asked about: they begin, or never will.
+
+        None stands for all of its agents, as versions that do not tell them apart have it.
+        """
+        if agent_id is None:
+            self._batches.pop(pid, None)
+        else:
+            self._batches[pid].pop(agent_id, None)
 
     def decide(self, identifier: str, decision: Decision) -> None:
         """Take the user's decision on the proposal `identifier`."""
@@ -169,6 +194,7 @@ class HookReviews:
 
     def end_process(self, pid: int) -> None:
         """End the reviews of the process `pid`."""
+        self._batches.pop(pid, None)
         for held in list(self._held.values()):
             if held.asker.pid == pid:
                 self._abandon(held)
@@ -181,13 +207,16 @@ class HookReviews:
         is_command = request.tool_name == SHELL
         if request.mode != AUTO or not (is_command or request.tool_name in EDIT_TOOLS):
             return Reply(NO_DECISION)
+        batch = self._batches[asker.pid][request.agent_id]
         try:
             directories = [file_name(request.cwd), *([asker.directory] if asker.directory else [])]
             if is_command:
-                return Reply(allow() if await self._may_run(request.tool_input, directories) else NO_DECISION)
+                may_run = await self._may_run(request.tool_input, directories, batch, agent is not None)
+                return Reply(allow() if may_run else NO_DECISION)
             path = file_name(request.tool_input.get("file_path", request.tool_input.get("notebook_path")))
         except FileNameError:
             return Reply(NO_DECISION)
+        batch.effects.append(Effects(changed={path}))
         if not await in_thread(lambda: all(is_inside(path, directory) for directory in directories)):
             return Reply(NO_DECISION)
         if not await self._is_reviewed(path):
@@ -203,14 +232,36 @@ class HookReviews:
         except (UnreviewableError, TargetError) as error:
             return Reply(NO_DECISION if agent is None else deny(str(error)))
 
-    async def _may_run(self, tool_input: Mapping[str, Any], projects: list[str]) -> bool:
-        """Return whether the command of `tool_input` may run without a question in all of `projects`."""
+    async def _may_run(
+        self, tool_input: Mapping[str, Any], projects: list[str], batch: _Batch, is_subagents: bool
+    ) -> bool:
+        """Return whether the command of `tool_input` may run without a question in all of `projects`.
+
+        It may come after the others of `batch`, and is added to them.
+        """
+        async with batch.lock:
+            effects = await self._recorded_effects(tool_input, projects, batch.effects)
+            if effects is not None:
+                batch.effects.append(effects)
+            elif not is_subagents:
+                # The user is asked, and it may do anything.
+                batch.effects.append(Effects(moved=True))
+        return effects is not None
+
+    async def _recorded_effects(
+        self, tool_input: Mapping[str, Any], projects: list[str], earlier: list[Effects]
+    ) -> Effects | None:
+        """Return the effects of a command that may run without a question, as they can be undone; None for others."""
         command, inner = tool_input.get("command"), tool_input.get("directory") or ""
         if not isinstance(command, str) or not isinstance(inner, str) or len(command) > _MAX_COMMAND:
-            return False
+            return None
+        if tool_input.get("is_background"):
+            # When it writes, nobody looks.
+            return None
         directory = os.path.normpath(os.path.join(projects[0], inner))
-        files = await in_thread(files_to_record, command, directory, projects, self._environ)
-        return files is not None and (not files or await self._records(projects[0], files))
+        effects = await in_thread(unasked_effects, command, directory, projects, self._environ, earlier)
+        files = await in_thread(effects.to_record) if effects is not None else []
+        return effects if not files or await self._records(projects[0], files) else None
 
     async def _is_reviewed(self, path: str) -> bool:
         if self.scope != OPEN:

@@ -251,17 +251,23 @@ class Baseline:
         return Change(path, before, after, known)
 
     def records(self, paths: Sequence[bytes]) -> bool:
-        """Return whether each of the files `paths` is recorded, by now or by the next look.  GitError, OSError."""
+        """Return whether each of the files `paths` is recorded, by now or by the next look.  GitError, OSError.
+
+        One that is not there is if it would be.
+        """
         if self._last is None or self.rules.excluded([os.fsdecode(path) for path in paths]):
             return False
         self._open_all()
-        names: dict[Index, list[bytes]] = {}
+        there: dict[Index, list[bytes]] = {}
+        new: dict[Index, list[bytes]] = {}
         for path in paths:
             index = self._index_of(path)
-            if index is None or _why_not(path, os.lstat(path)) is not None:
+            is_there = os.path.lexists(path)
+            if index is None or (is_there and _why_not(path, os.lstat(path)) is not None):
                 return False
-            names.setdefault(index, []).append(_below(path, index))
-        return all(index.lists(*its) for index, its in names.items())
+            (there if is_there else new).setdefault(index, []).append(_below(path, index))
+        recorded = all(index.lists(*names) for index, names in there.items())
+        return recorded and not any(index.ignores(*names) for index, names in new.items())
 
     def directories(self) -> set[bytes]:
         """Return the absolute names of the directories in which files are recorded.  GitError, OSError."""

@@ -352,6 +352,15 @@ class Index:
         options = ("-z", "--cached", "--others", "--exclude-standard")
         return set(paths) <= set(_items(self._git("ls-files", *options, "--", *paths)))
 
+    def ignores(self, *paths: bytes) -> bool:
+        """Whether any of `paths`, which need not be there, is ignored.  GitError for one behind a link."""
+        names = b"".join(b"./" + path + b"\0" for path in paths)
+        place = [f"--git-dir={self.directory}", f"--work-tree={self.top}"]
+        # This command takes no pathspecs, and says so; status 1 says that none is.
+        options = [option for option in _OPTIONS if option != "--literal-pathspecs"]
+        command = [*self._settings, *place, "check-ignore", "-z", "--stdin"]
+        return bool(self._call(command, cwd=self.top, data=names, good=(0, 1), options=options))
+
     def directories(self) -> set[bytes]:
         """Return the absolute names of the directories that files are in which are not ignored, and of those above."""
         scope = os.path.join(self.prefix, *self._pathspec).rstrip(b"/")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from qwen_companion.doors import layer
-from qwen_companion.doors.conditions import files_to_record
+from qwen_companion.doors.conditions import unasked_effects
 
 Environ = dict[str, str]
 
@@ -36,9 +36,13 @@ def project(tmp_path: Path) -> Path:
 
 
 def files(command: str, project: Path, environ: Environ, directory: str = "") -> list[str] | None:
-    """Return the files that must be recorded for `command` to run, below the project; None where it must ask."""
-    found = files_to_record(command, str(project / directory), [str(project)], environ)
-    return None if found is None else [str(Path(path).relative_to(project)) for path in found]
+    """Return the files that must be recorded for `command` to run, below the project; None where it must ask.
+
+    Without those that it makes.
+    """
+    found = unasked_effects(command, str(project / directory), [str(project)], environ)
+    paths = None if found is None else [path for path in map(Path, found.to_record()) if path.exists()]
+    return None if paths is None else [str(path.relative_to(project)) for path in paths]
 
 
 @pytest.mark.parametrize(
@@ -206,12 +210,68 @@ def test_others_are_left_to_the_user(project: Path, environ: Environ, command: s
     assert files(command.format(outer=project.parent), project, environ) is None
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        # A pattern for names that becomes an option, a script, or the directories above.
+        *(
+            "sed -i s,a*,b, a.txt",
+            "sed s,a?,b, a.txt > x",
+            "cat -* > x",
+            "chmod -R +x .*",
+            "cp -r .* gh",
+            "ls src/.? > x",
+        ),
+        *("touch ./--target-directory=.. && cp *.* gh", "cp *.* gh | touch ./-t..", "mkdir -p ./-t../x && mv *.* gh"),
+        # Variables of the shell.
+        *("printf '%n' PATH && cp a.txt x", "printf 'x%s%5n' > x", "cd - && touch x", "touch x &> y"),
+        # A directory that is changed to only if something before it succeeds.
+        *("true && cd src && touch x; echo 1 > a.txt", "grep -q x a.txt && cd src && touch x"),
+        # Programs that a repository names, where the model has made one.
+        *("cd bare && git diff > x", "git diff bare > x && git status > y", "touch HEAD && git diff > x"),
+        # Through links to places that are not looked at.
+        *("rm -rf inner/", "rm -rf inner/.", "rm -rf inn*/", "chmod -R +x inner", "chmod +x inner"),
+        *("grep -R x src > x", "grep -r --dereference-recursive x src > x", "diff -r src web > x"),
+        *("wc --files0-from=a.txt > x", "grep --file=a.txt x > y"),
+        # What is not undone.
+        *("ln a.txt x", "ln -f a.txt b.txt", "echo x > linked", "chmod 777 gh", "chmod -R +x gh", "rmdir -p src/none"),
+        # Rules of what is recorded and shown.
+        *("echo x >> .gitignore", "rm src/.gitignore", "echo x > .gitattributes", "cp a.txt .qwenignore"),
+        *("mv a.txt .geminiignore", "rm -rf hidden", "touch .AIIGNORE"),
+        # Places where the shell finds programs.
+        *("cp a.txt bin/ls", "mv src/deep bin", "ln -s src/x.py bin/ls", "mv bin x", "rm -rf bin"),
+    ],
+)
+def test_what_only_looks_plain_is_left_to_the_user(project: Path, environ: Environ, command: str) -> None:
+    for name in ("bare", "bin", "hidden", "src/none"):
+        (project / name).mkdir()
+    (project / "bare/HEAD").touch()
+    (project / "hidden/.gitignore").touch()
+    (project / "inner").symlink_to("src")
+    (project / "linked").hardlink_to(project.parent / "secret")
+    environ["PATH"] = f"/usr/bin:{project}/bin"
+    assert files(command, project, environ) is None
+
+
+def test_a_variable_leads_cd_elsewhere(project: Path, environ: Environ) -> None:
+    assert files("cd src && touch x", project, environ) is not None
+    environ["CDPATH"] = "/usr"
+    assert files("cd src && touch x", project, environ) is None
+
+
+def test_the_users_rules_say_nothing_about_redirections(project: Path, environ: Environ) -> None:
+    user_rules(environ, allow=["Bash(npm test)"])
+    assert files("npm test > a.txt", project, environ) == ["a.txt"]
+    assert files(f"npm test > {project.parent}/x", project, environ) is None
+    assert files("npm test > out/x", project, environ) is None
+
+
 def test_a_command_in_a_directory_of_its_own(project: Path, environ: Environ) -> None:
     assert files("rm x.py", project, environ, "src") == ["src/x.py"]
     assert files("touch x", project, environ, "..") is None
     both = [str(project), str(project / "src")]
-    assert files_to_record("touch src/x", str(project), both, environ) == []
-    assert files_to_record("touch x", str(project), both, environ) is None
+    assert unasked_effects("touch src/x", str(project), both, environ) is not None
+    assert unasked_effects("touch x", str(project), both, environ) is None
 
 
 def test_too_many_files(project: Path, environ: Environ) -> None:
@@ -262,7 +322,7 @@ def test_the_users_own_rules_let_more_run(project: Path, environ: Environ) -> No
     user_rules(
         environ, allow=["Bash(mkdir *)", "Bash(cp:*)", "Bash(npm test)", "Bash(python3 *)", "Bash(git *)", "Bash"]
     )
-    assert files("mkdir -m 700 x && npm test > log", project, environ) == []
+    assert files("mkdir -m 700 x && npm test", project, environ) == []
     assert files("cp a.txt b.txt", project, environ) == []
     # Auto does not count rules by which anything runs, asks about what it protects, and about the rest of the command.
     assert files("python3 x > y", project, environ) is None

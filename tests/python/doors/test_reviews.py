@@ -177,14 +177,17 @@ async def test_what_the_classifier_would_have_seen_is_not(site: Site) -> None:
 
 async def test_commands_run_unasked_where_what_they_change_can_be_undone(site: Site) -> None:
     def run(command: str, **more: Any) -> PermissionRequest:
+        site.reviews.begin_calls(PID, None)
         return site.request("run_shell_command", command=command, **more)
 
     for agent in (None, AGENT):
         assert decision(await site.answer(run("mkdir x"), agent)) == ALLOWED
     assert site.asked == []
     assert decision(await site.answer(run("echo x > a.txt"))) == ALLOWED
-    assert site.asked == [str(site.file)]
+    assert decision(await site.answer(run("cat a.txt > new"))) == ALLOWED
+    assert site.asked == [str(site.file), str(site.project / "new")]
     assert await site.answer(run("echo x > a.txt", directory=str(site.project.parent))) == {}
+    assert await site.answer(run("mkdir x", is_background=True)) == {}
     assert await site.answer(run("mkdir x", directory=3)) == {}
     assert await site.answer(run("python3 x > y")) == {}
     assert await site.answer(run(3)) == {}  # type: ignore[arg-type]
@@ -197,6 +200,38 @@ async def test_commands_run_unasked_where_what_they_change_can_be_undone(site: S
     for mode in ("default", "plan", "yolo"):
         assert await site.answer(run("mkdir x").model_copy(update={"permission_mode": mode})) == {}
     assert site.editor.log == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "answers"),
+    [
+        ("mkdir new", "touch new/x", [ALLOWED, ALLOWED]),
+        # A link that leads out of the project from its new place.
+        ("mv sub/link link", "echo x > link", [ALLOWED, None]),
+        # A name that becomes an option.
+        ("touch ./--target-directory=..", "cp *.* sub", [ALLOWED, None]),
+        # What the user is asked about may do anything; what a subagent is refused, nothing.
+        ("tar xf a.txt > log", "echo x > b.txt", [None, None]),
+    ],
+)
+async def test_commands_that_are_asked_about_at_once_are_looked_at_together(
+    site: Site, first: str, second: str, answers: list[dict[str, str] | None]
+) -> None:
+    (site.project / "sub").mkdir()
+    (site.project / "sub/link").symlink_to("../b.txt")
+
+    async def answer(command: str, agent: str | None = None) -> dict[str, str] | None:
+        got = await site.answer(site.request("run_shell_command", command=command), agent)
+        return decision(got) if got else None
+
+    assert [await answer(command) for command in (first, second)] == answers
+    site.reviews.begin_calls(PID, None)
+    # Now the first has run, or never will.
+    assert await answer(second) == ALLOWED
+    site.reviews.begin_calls(PID, None)
+    if answers[0] is None:
+        assert await answer(first, AGENT) is None
+        assert await answer(second, AGENT) == ALLOWED
 
 
 # --- Held until the user has decided ---

@@ -437,8 +437,10 @@ async def test_which_files_are_recorded(project: Project) -> None:
         async def records(*names: str, directory: Path = project.root) -> bool:
             return await place.front.records(str(directory), [str(directory / name) for name in names])
 
-        assert await records("a", "new", ".gitignore")
+        assert await records("a", "new", ".gitignore", "will/be made")
         for name in ("ignored", "hidden", ".env"):
+            assert not await records("a", name)
+            (project.root / name).unlink()
             assert not await records("a", name)
         assert not await records("a", directory=project.home)
         place.front.set_settings(Settings())
