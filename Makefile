@@ -147,6 +147,7 @@ bench: build ## What commands, reviews, following a file, sessions and the journ
 	@$(MEASURE) -l tests/bench/follow.el
 	@$(MEASURE) -l tests/bench/burst.el
 	@CHATS='$(CHATS)' $(MEASURE) -l tests/bench/chat.el
+	@$(VENV)/python tests/bench/keys.py
 	@$(VENV)/python tests/bench/sessions.py
 	@$(VENV)/python tests/bench/journal.py
 

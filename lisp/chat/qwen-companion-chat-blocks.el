@@ -160,25 +160,21 @@ Without help, they would not show new text above the prompt."
                      (<= (window-start window) qwen-companion-chat-blocks-prompt-start))
            collect window))
 
+;; Emacs marks each property of each piece of the conversation whenever it
+;; collects garbage, and a category is one property in place of four.
+(setplist 'qwen-companion-chat-blocks--line
+          (list 'read-only t 'front-sticky '(read-only) 'rear-nonsticky t
+                'keymap qwen-companion-chat-conversation-map))
+
 (defun qwen-companion-chat-blocks--as-lines (id text)
-  "Return TEXT as whole lines of the block ID, with their properties."
+  "Return TEXT as whole lines of the block ID, with their properties.
+Where TEXT has no keymap, its keymap is that of the conversation."
   (let ((text (if (string-suffix-p "\n" text) text (concat text "\n"))))
     (add-text-properties 0 (length text)
-                         (list 'qwen-companion-chat-block id 'read-only t
-                               'front-sticky '(read-only) 'rear-nonsticky t)
+                         (list 'qwen-companion-chat-block id
+                               'category 'qwen-companion-chat-blocks--line)
                          text)
-    (qwen-companion-chat-blocks--add-keymap text)
     text))
-
-(defun qwen-companion-chat-blocks--add-keymap (text)
-  "Give TEXT the conversation's keymap where it has no keymap."
-  (let ((position 0))
-    (while (< position (length text))
-      (let ((next (next-single-property-change position 'keymap text (length text))))
-        (unless (get-text-property position 'keymap text)
-          (put-text-property position next 'keymap
-                             qwen-companion-chat-conversation-map text))
-        (setq position next)))))
 
 (defun qwen-companion-chat-blocks--put (id text &optional after)
   "Set the text of the block ID to TEXT, and return the block.

@@ -24,6 +24,7 @@
 (require 'subr-x)
 (require 'qwen-companion-chat-blocks)
 (require 'qwen-companion-chat-places)
+(require 'qwen-companion-spool)
 (require 'qwen-companion-untrusted)
 
 (defface qwen-companion-chat-code
@@ -70,6 +71,10 @@ heading, and fences of code.  Copied text has them.
 
 (defconst qwen-companion-chat-markdown--colour-delay 0.1
   "Seconds after which code that has come into view is fontified.")
+
+(defconst qwen-companion-chat-markdown--idle-delay 0.5
+  "Seconds that the user must have typed nothing for code to be fontified.
+Loading a mode takes up to 0.2 s.")
 
 (defconst qwen-companion-chat-markdown--colour-timeout 1
   "Seconds after which the attempt to fontify a code block is the last one.")
@@ -125,6 +130,7 @@ is the code block that is open there, or nil."
 
 (defun qwen-companion-chat-markdown--process (block start voice)
   "Fold long lines and find code in BLOCK from START on, text by VOICE."
+  (qwen-companion-chat-markdown--count-text start (- (qwen-companion-chat-block-end block) start))
   (unless (eq voice 'thought)
     (qwen-companion-chat-blocks-fold-lines start (1- (qwen-companion-chat-block-end block)))
     (qwen-companion-chat-markdown--find-code block)))
@@ -135,26 +141,61 @@ is the code block that is open there, or nil."
     ('thought 'qwen-companion-chat-thought)
     ('user 'qwen-companion-chat-user)))
 
+(defconst qwen-companion-chat-markdown--opening-fence
+  " \\{0,3\\}\\(```+\\|~~~+\\)[ \t]*\\([^ \t\n`]*\\)[^`\n]*$"
+  "Matches a line that begins a code block.")
+
 (defun qwen-companion-chat-markdown--find-code (block)
   "Find the code blocks in the unread part of BLOCK."
   (let* ((reader (qwen-companion-chat-block-data block))
          (start (qwen-companion-chat-block-start block))
-         ;; The newline at the end of the block is not part of the text.
-         (end (1- (qwen-companion-chat-block-end block))))
+         (inhibit-field-text-motion t))
     (save-excursion
       (save-restriction
         (widen)
-        (goto-char (+ start (qwen-companion-chat-reader-offset reader)))
-        (with-silent-modifications
-          (while (search-forward "\n" end t)
-            (forward-line -1)
-            (qwen-companion-chat-markdown--read-line reader)
-            (forward-line 1))
-          (setf (qwen-companion-chat-reader-offset reader) (- (point) start))
-          ;; The last line may stay without its newline.
-          (when-let* ((code (qwen-companion-chat-reader-code reader)))
-            (when (qwen-companion-chat-markdown--fence-p code)
-              (qwen-companion-chat-markdown--close-code code))))))))
+        ;; The newline at the end of the block is not part of the text.
+        (goto-char (1- (qwen-companion-chat-block-end block)))
+        (let ((last-line (line-beginning-position)))
+          (goto-char (+ start (qwen-companion-chat-reader-offset reader)))
+          (with-silent-modifications
+            (qwen-companion-chat-markdown--read-lines reader last-line)
+            (setf (qwen-companion-chat-reader-offset reader) (- last-line start))
+            ;; The last line may stay without its newline.
+            (when-let* ((code (qwen-companion-chat-reader-code reader)))
+              (goto-char last-line)
+              (when (qwen-companion-chat-markdown--fence-p code)
+                (qwen-companion-chat-markdown--close-code code)))))))))
+
+(defun qwen-companion-chat-markdown--read-lines (reader end)
+  "Process the complete lines from point to END for READER."
+  (let ((start (point)))
+    ;; Only these are looked at: each line of a long text would take too long.
+    (while (re-search-forward "^ \\{0,3\\}\\(?:```\\|~~~\\)" end t)
+      (forward-line 0)
+      (let ((code (qwen-companion-chat-reader-code reader)))
+        (cond
+         ((and (not code) (looking-at qwen-companion-chat-markdown--opening-fence))
+          (setf (qwen-companion-chat-reader-code reader)
+                (qwen-companion-chat-markdown--make-code :fence (match-string-no-properties 1)
+                                                         :language (match-string-no-properties 2)))
+          (put-text-property (point) (line-beginning-position 2) 'qwen-companion-chat-fence t)
+          (setq start (line-beginning-position 2)))
+         ((and code (qwen-companion-chat-markdown--fence-p code))
+          (qwen-companion-chat-markdown--add-code code start (point))
+          (setf (qwen-companion-chat-reader-code reader) nil)
+          (qwen-companion-chat-markdown--close-code code)
+          (setq start (line-beginning-position 2)))))
+      (forward-line))
+    (when-let* ((code (qwen-companion-chat-reader-code reader)))
+      (qwen-companion-chat-markdown--add-code code start end))))
+
+(defun qwen-companion-chat-markdown--add-code (code start end)
+  "Add the lines from START to END to CODE, and open it again."
+  (when (< start end)
+    (setf (qwen-companion-chat-code-closed code) nil
+          (qwen-companion-chat-code-coloured code) nil)
+    (remove-list-of-text-properties start end '(qwen-companion-chat-fence))
+    (put-text-property start end 'qwen-companion-chat-code code)))
 
 (defun qwen-companion-chat-markdown--fence-p (code)
   "Return non-nil when the line at point is the closing fence of CODE."
@@ -168,27 +209,6 @@ is the code block that is open there, or nil."
   (pcase-let ((`(,from . ,to) (qwen-companion-chat-markdown--code-extent code (point))))
     ;; It may already be displayed without its faces.
     (put-text-property from to 'fontified nil)))
-
-(defun qwen-companion-chat-markdown--read-line (reader)
-  "Process the line at point for READER."
-  (let* ((code (qwen-companion-chat-reader-code reader))
-         (inhibit-field-text-motion t)
-         (next (line-beginning-position 2)))
-    (cond
-     ((not code)
-      (when (looking-at " \\{0,3\\}\\(```+\\|~~~+\\)[ \t]*\\([^ \t\n`]*\\)[^`\n]*$")
-        (setf (qwen-companion-chat-reader-code reader)
-              (qwen-companion-chat-markdown--make-code :fence (match-string-no-properties 1)
-                                                       :language (match-string-no-properties 2)))
-        (put-text-property (point) next 'qwen-companion-chat-fence t)))
-     ((qwen-companion-chat-markdown--fence-p code)
-      (setf (qwen-companion-chat-reader-code reader) nil)
-      (qwen-companion-chat-markdown--close-code code))
-     (t
-      (setf (qwen-companion-chat-code-closed code) nil
-            (qwen-companion-chat-code-coloured code) nil)
-      (put-text-property (point) next 'qwen-companion-chat-fence nil)
-      (put-text-property (point) next 'qwen-companion-chat-code code)))))
 
 (defun qwen-companion-chat-markdown--code-extent (code end)
   "Return (START . END) of CODE, which ends at END."
@@ -227,8 +247,56 @@ The option `qwen-companion-chat-hide-markup' is for chats to come."
   (when (eq 'answer (get-text-property start 'qwen-companion-chat-voice))
     (put-text-property start end 'invisible 'qwen-companion-chat-markup)))
 
+;; Text that comes too fast to be read is displayed without its faces until
+;; there is less of it.  With the faces of 2 MB, each collection of garbage
+;; takes 50 ms more.
+
+(defconst qwen-companion-chat-markdown--flood '(0.1 . 8000)
+  "When text is displayed without faces: (SECONDS . CHARACTERS).
+That is while more CHARACTERS than this have come within SECONDS.")
+
+(defvar-local qwen-companion-chat-markdown--new nil
+  "The text that has come within the last moment, nil before the first.
+A list (TIME CHARACTERS MARKER): since when, how much, and where it begins.")
+
+(defun qwen-companion-chat-markdown--count-text (start length)
+  "Note that text of LENGTH has come at START."
+  (pcase-let ((`(,seconds . ,_) qwen-companion-chat-markdown--flood)
+              (`(,since ,_ ,marker) qwen-companion-chat-markdown--new)
+              (flooded (qwen-companion-chat-markdown--flooded-p)))
+    (unless (or flooded (and since (<= 0 (- (float-time) since) seconds)))
+      (setq qwen-companion-chat-markdown--new
+            (list (float-time) 0 (set-marker (or marker (make-marker)) start))))
+    (cl-incf (nth 1 qwen-companion-chat-markdown--new) length)
+    (when (and (not flooded) (qwen-companion-chat-markdown--flooded-p))
+      (run-at-time seconds nil #'qwen-companion-chat-markdown--end-flood (current-buffer)))))
+
+(defun qwen-companion-chat-markdown--flooded-p ()
+  "Return non-nil while text comes too fast to be read."
+  (> (or (nth 1 qwen-companion-chat-markdown--new) 0)
+     (cdr qwen-companion-chat-markdown--flood)))
+
+(defun qwen-companion-chat-markdown--end-flood (chat)
+  "Fontify the text that has just come in the buffer CHAT, where it is displayed."
+  (when (buffer-live-p chat)
+    (with-current-buffer chat
+      (save-restriction
+        (widen)
+        (with-silent-modifications
+          (put-text-property (nth 2 qwen-companion-chat-markdown--new)
+                             qwen-companion-chat-blocks-conversation-end
+                             'fontified nil)))
+      (setf (nth 1 qwen-companion-chat-markdown--new) 0))))
+
 (defun qwen-companion-chat-markdown--fontify (start end)
   "Fontify the lines from START to END, and all of each table in them.
+Return the region as `jit-lock-functions' do."
+  (if (qwen-companion-chat-markdown--flooded-p)
+      `(jit-lock-bounds ,start . ,end)
+    (qwen-companion-chat-markdown--fontify-region start end)))
+
+(defun qwen-companion-chat-markdown--fontify-region (start end)
+  "Fontify the text from START to END now.
 Return the region as `jit-lock-functions' do."
   (save-excursion
     (save-match-data
@@ -328,27 +396,38 @@ The language stays; a line without one is hidden with its newline."
           (run-at-time qwen-companion-chat-markdown--colour-delay nil
                        #'qwen-companion-chat-markdown--colour-next (current-buffer)))))
 
+(defun qwen-companion-chat-markdown--user-idle-p ()
+  "Return non-nil when the user has typed nothing for a moment."
+  (or noninteractive
+      (time-less-p qwen-companion-chat-markdown--idle-delay (or (current-idle-time) 0))))
+
 (defun qwen-companion-chat-markdown--colour-next (chat)
   "Fontify the next pending code block of the buffer CHAT.
-Try again later when the user types meanwhile."
+Try again later when the user types, before or meanwhile."
   (when (buffer-live-p chat)
     (with-current-buffer chat
       (setq qwen-companion-chat-markdown--timer nil)
-      (when-let* ((marker (pop qwen-companion-chat-markdown--pending)))
-        (save-excursion
-          (save-restriction
-            (widen)
-            (goto-char marker)
-            (let ((code (get-text-property (point) 'qwen-companion-chat-code)))
-              (when (and code (eq 'pending (qwen-companion-chat-code-coloured code)))
-                (if (qwen-companion-chat-markdown--colour code)
-                    (setf (qwen-companion-chat-code-coloured code) t)
-                  ;; Try the others first, which may be quicker.
-                  (setq qwen-companion-chat-markdown--pending
-                        (append qwen-companion-chat-markdown--pending (list (copy-marker marker)))))))))
-        (set-marker marker nil)
-        (when qwen-companion-chat-markdown--pending
-          (qwen-companion-chat-markdown--start-timer))))))
+      (when (qwen-companion-chat-markdown--user-idle-p)
+        (qwen-companion-chat-markdown--colour-pending))
+      (when qwen-companion-chat-markdown--pending
+        (qwen-companion-chat-markdown--start-timer)))))
+
+(defun qwen-companion-chat-markdown--colour-pending ()
+  "Fontify the next pending code block, or put it last when the user types."
+  (when-let* ((marker (pop qwen-companion-chat-markdown--pending)))
+    (save-excursion
+      (save-restriction
+        (widen)
+        (goto-char marker)
+        (let ((code (get-text-property (point) 'qwen-companion-chat-code)))
+          (when (and code (eq 'pending (qwen-companion-chat-code-coloured code)))
+            (if (qwen-companion-chat-markdown--colour code)
+                (setf (qwen-companion-chat-code-coloured code) t)
+              ;; Try the others first, which may be quicker.
+              (setq qwen-companion-chat-markdown--pending
+                    (append qwen-companion-chat-markdown--pending
+                            (list (copy-marker marker)))))))))
+    (set-marker marker nil)))
 
 (defun qwen-companion-chat-markdown--file-name (code)
   "Return a file name for the language of CODE, nil if that is no name."
@@ -369,7 +448,8 @@ Return nil when the user has typed and it has to be tried again."
     (or (not name)
         (>= (- end start) qwen-companion-chat-markdown--code-limit)
         ;; Load the mode without interruption: half of it would be useless.
-        (not (qwen-companion-untrusted-major-mode name))
+        (not (qwen-companion-spool-without-collecting
+               (qwen-companion-untrusted-major-mode name)))
         (not (eq t (qwen-companion-untrusted-until-input
                        (qwen-companion-chat-markdown--colour-as name start end)
                        'done)))
@@ -466,10 +546,9 @@ In a list, that is the text after the bullet."
         (indentation (if (looking-at "[ \t]*\\(?:[-*+]\\|[0-9]\\{1,9\\}[.)]\\|>\\)[ \t]+\\|[ \t]+")
                          (string-width (match-string-no-properties 0))
                        0)))
-    (put-text-property start end 'wrap-prefix
-                       (if (zerop indentation)
-                           prefix
-                         (concat prefix (make-string indentation ?\s))))))
+    (if (or prefix (> indentation 0))
+        (put-text-property start end 'wrap-prefix (concat prefix (make-string indentation ?\s)))
+      (remove-list-of-text-properties start end '(wrap-prefix)))))
 
 (defun qwen-companion-chat-markdown--fontify-match ()
   "Fontify the current match of `qwen-companion-chat-markdown--inline'."

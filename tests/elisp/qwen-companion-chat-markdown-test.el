@@ -172,6 +172,38 @@
     (qwen-companion-chat-copy-code)
     (should (equal "(defun name ()\n  \"Text *not weak*.\")\n" (current-kill 0)))))
 
+;; Its faces would be garbage to look through for the rest of the session.
+(ert-deftest qwen-companion-chat-markdown-test-a-flood-of-text-has-faces-where-it-is-shown-later ()
+  (qwen-companion-chat-test-with
+    (dotimes (_ 10)
+      (qwen-companion-chat-test-turn
+       (qwen-companion-chat-test-text
+        'answer (concat "**strong**\n" (apply #'concat (make-list 100 "It goes on\n"))))))
+    (qwen-companion-chat-markdown--fontify (point-min) (point-max))
+    (with-silent-modifications
+      (put-text-property (point-min) (point-max) 'fontified t))
+    (should-not (memq 'bold (qwen-companion-chat-markdown-test--faces "strong")))
+    (qwen-companion-chat-test-show)
+    (should (memq 'bold (qwen-companion-chat-markdown-test--faces "strong")))
+    (should-not (text-property-any (point) qwen-companion-chat-blocks-conversation-end
+                                   'fontified t))))
+
+(ert-deftest qwen-companion-chat-markdown-test-no-mode-is-loaded-while-the-user-types ()
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "```css\na\n```\n"))
+    (qwen-companion-chat-markdown--fontify (point-min) (point-max))
+    (cl-letf* ((idle '(0 0 200000 0))
+               (noninteractive nil)
+               (loaded nil)
+               ((symbol-function 'current-idle-time) (lambda () idle))
+               ((symbol-function 'qwen-companion-untrusted-major-mode)
+                (lambda (_) (ignore (setq loaded t)))))
+      (qwen-companion-chat-markdown--colour-next (current-buffer))
+      (should-not loaded)
+      (setq idle '(0 1 0 0))
+      (while (not loaded)
+        (accept-process-output nil 0.02)))))
+
 (ert-deftest qwen-companion-chat-markdown-test-colours-do-not-keep-the-user-waiting ()
   "They come after the text is shown, and not while keys are typed."
   (qwen-companion-chat-test-with

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
@@ -138,7 +139,7 @@ def _batches(session: str, changes: Sequence[Change]) -> Iterable[Turns]:
     """Return `changes` in batches that a frame can hold, and that Emacs shows in a moment."""
     batch: list[Change] = []
     weight = 0
-    for change in changes:
+    for change in chain.from_iterable(map(_pieces, changes)):
         if batch and (weight + change.weight > BATCH_WEIGHT or len(batch) == BATCH_CHANGES):
             yield Turns(session, tuple(batch))
             batch, weight = [], 0
@@ -146,3 +147,11 @@ def _batches(session: str, changes: Sequence[Change]) -> Iterable[Turns]:
         weight += change.weight
     if batch:
         yield Turns(session, tuple(batch))
+
+
+def _pieces(change: Change) -> Iterable[Change]:
+    """Return `change`, a long text that goes on in parts."""
+    if not isinstance(change, TextChange) or change.background or change.weight <= BATCH_WEIGHT:
+        return [change]
+    size = BATCH_WEIGHT // 2
+    return [replace(change, text=change.text[start : start + size]) for start in range(0, len(change.text), size)]

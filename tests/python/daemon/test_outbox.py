@@ -4,6 +4,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 import anyio
 import pytest
@@ -111,10 +112,11 @@ async def test_eight_thousand_chunks_are_few_messages() -> None:
     outbox = Emacs().outbox
     for number in range(8000):
         outbox.change("s", words(f"{number} "))
-    (message,) = outbox.take()
-    assert isinstance(message, Turns)
-    (change,) = message.changes
-    assert change == words("".join(f"{number} " for number in range(8000)))
+    messages = outbox.take()
+    assert len(messages) <= 3
+    changes = [change for message in messages if isinstance(message, Turns) for change in message.changes]
+    text = "".join(change.text for change in changes if isinstance(change, TextChange))
+    assert text == "".join(f"{number} " for number in range(8000))
 
 
 async def test_what_does_not_fit_into_a_message_goes_into_the_next() -> None:
@@ -124,6 +126,20 @@ async def test_what_does_not_fit_into_a_message_goes_into_the_next() -> None:
     messages = outbox.take()
     assert len(messages) == 5
     assert all(isinstance(item, Turns) and sum(c.weight for c in item.changes) <= BATCH_WEIGHT for item in messages)
+
+
+async def test_a_long_text_that_goes_on_is_several_messages() -> None:
+    outbox = Emacs().outbox
+    text = "".join(f"{number} " for number in range(BATCH_WEIGHT))
+    alone = replace(words(text), background=True)
+    outbox.reset("s", [words(text), alone], None)
+    reset, *messages = outbox.take()
+    assert reset == Reset("s", len(messages), None)
+    *pieces, last = [change for item in messages if isinstance(item, Turns) for change in item.changes]
+    assert max(piece.weight for piece in pieces) <= BATCH_WEIGHT
+    assert "".join(piece.text for piece in pieces if isinstance(piece, TextChange)) == text
+    # Each of these begins a paragraph of its own.
+    assert last == alone
 
 
 async def test_many_small_changes_are_several_messages() -> None:
@@ -156,7 +172,7 @@ async def test_of_the_state_of_a_session_only_the_newest_is_told(emacs: Emacs) -
 async def test_a_reset_says_how_much_comes_and_drops_what_it_tells_anew(emacs: Emacs) -> None:
     emacs.outbox.change("s", words("old"))
     emacs.outbox.change("other", words("kept"))
-    history = [words("x" * BATCH_WEIGHT, turn=str(number)) for number in range(3)]
+    history = [words("x" * (BATCH_WEIGHT - 100), turn=str(number)) for number in range(3)]
     emacs.outbox.reset("s", history, "why")
     emacs.outbox.change("s", words("new"))
     assert emacs.outbox.take() == [
