@@ -196,7 +196,8 @@ For `completion-at-point-functions'."
                     (qwen-companion-untrusted-text text) 80 nil nil t)))))
 
 (defun qwen-companion-chat-send-enable ()
-  "Enable completion in the prompt of the current buffer."
+  "Enable completion and the history in the prompt of the current buffer."
+  (add-hook 'kill-buffer-hook #'qwen-companion-chat-send--keep-edits nil t)
   (add-hook 'completion-at-point-functions #'qwen-companion-chat-send--complete nil t))
 
 ;;; Sending from other buffers
@@ -325,11 +326,12 @@ With `send', `electric-newline-and-maybe-indent' inserts a newline."
 (defvar qwen-companion-chat-send--history (make-ring 100)
   "Ring of the prompts sent from all chats.")
 
-(defvar-local qwen-companion-chat-send--history-place nil
-  "Index of the shown prompt in the history, nil for none.")
+(defvar-local qwen-companion-chat-send--shown nil
+  "The shown prompt as it is in the history, nil for the unsent one.")
 
-(defvar-local qwen-companion-chat-send--history-draft nil
-  "The unsent prompt, while the history is shown.")
+(defvar-local qwen-companion-chat-send--edits nil
+  "Alist of the prompts edited since the last was sent: (SHOWN . TEXT).
+SHOWN is as in `qwen-companion-chat-send--shown'.")
 
 (defvar-local qwen-companion-chat-send--kept nil
   "The prompts to be sent once the session can take them, oldest first.")
@@ -399,8 +401,9 @@ prompt that is not accepted comes back."
       (user-error "%s" (substitute-command-keys refusal)))
     (when (string-blank-p text)
       (user-error "The prompt is empty"))
-    (ring-remove+insert+extend qwen-companion-chat-send--history text)
-    (setq qwen-companion-chat-send--history-place nil)
+    (qwen-companion-chat-send--set-edit nil)
+    (qwen-companion-chat-send--keep-edits)
+    (qwen-companion-chat-send--remember text)
     (qwen-companion-chat-send--set-text "")
     (set-buffer-modified-p nil)
     (if-let* ((own (qwen-companion-chat-send--own-command text)))
@@ -513,23 +516,43 @@ See the option of the same name."
 
 ;;; History
 
+(defun qwen-companion-chat-send--remember (text)
+  "Make TEXT the newest prompt of the history unless it is blank."
+  (unless (string-blank-p text)
+    (ring-remove+insert+extend qwen-companion-chat-send--history text)))
+
+(defun qwen-companion-chat-send--set-edit (text)
+  "Note TEXT as the edited form of the shown prompt; nil forgets it."
+  (setf (alist-get qwen-companion-chat-send--shown qwen-companion-chat-send--edits
+                   nil 'remove #'equal)
+        (and (not (equal text qwen-companion-chat-send--shown)) text)))
+
+(defun qwen-companion-chat-send--keep-edits ()
+  "Add each edited prompt to the history, and forget it here."
+  (pcase-dolist (`(,_ . ,text) qwen-companion-chat-send--edits)
+    (qwen-companion-chat-send--remember text))
+  (setq qwen-companion-chat-send--shown nil
+        qwen-companion-chat-send--edits nil))
+
+(defun qwen-companion-chat-send--show (prompt)
+  "Show PROMPT of the history as it was edited, the unsent one for nil."
+  (qwen-companion-chat-send--set-edit (qwen-companion-chat-send--text))
+  (setq qwen-companion-chat-send--shown prompt)
+  (qwen-companion-chat-send--set-text
+   (or (alist-get prompt qwen-companion-chat-send--edits nil nil #'equal) prompt ""))
+  (goto-char (point-max)))
+
 (defun qwen-companion-chat-previous-prompt (&optional count)
-  "Show the COUNTth previous prompt of the history."
+  "Show the COUNTth previous prompt of the history; keep edits of this one."
   (interactive "p")
-  (let* ((length (ring-length qwen-companion-chat-send--history))
-         (place (+ (or qwen-companion-chat-send--history-place -1) (or count 1))))
-    (when (>= place length)
+  (let* ((history qwen-companion-chat-send--history)
+         ;; Another chat may have sent one meanwhile.
+         (place (+ (or (ring-member history qwen-companion-chat-send--shown) -1) (or count 1))))
+    (when (>= place (ring-length history))
       (user-error "No prompt before this one"))
     (when (< place -1)
       (user-error "No prompt after this one"))
-    (unless qwen-companion-chat-send--history-place
-      (setq qwen-companion-chat-send--history-draft (qwen-companion-chat-send--text)))
-    (setq qwen-companion-chat-send--history-place (and (>= place 0) place))
-    (qwen-companion-chat-send--set-text
-     (if (>= place 0)
-         (ring-ref qwen-companion-chat-send--history place)
-       qwen-companion-chat-send--history-draft))
-    (goto-char (point-max))))
+    (qwen-companion-chat-send--show (and (>= place 0) (ring-ref history place)))))
 
 (defun qwen-companion-chat-next-prompt (&optional count)
   "Show the COUNTth next prompt of the history, at last the unsent one."
@@ -540,12 +563,7 @@ See the option of the same name."
   "Replace the prompt by TEXT, chosen from the history."
   (interactive
    (list (completing-read "Prompt: " (ring-elements qwen-companion-chat-send--history) nil t)))
-  (unless qwen-companion-chat-send--history-place
-    (setq qwen-companion-chat-send--history-draft (qwen-companion-chat-send--text)))
-  (setq qwen-companion-chat-send--history-place
-        (ring-member qwen-companion-chat-send--history text))
-  (qwen-companion-chat-send--set-text text)
-  (goto-char (point-max)))
+  (qwen-companion-chat-send--show text))
 
 (provide 'qwen-companion-chat-send)
 ;;; qwen-companion-chat-send.el ends here

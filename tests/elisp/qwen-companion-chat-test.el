@@ -420,6 +420,33 @@
     (qwen-companion-chat-search-prompt "one")
     (should (equal "one" (qwen-companion-chat-send--text)))))
 
+(ert-deftest qwen-companion-chat-test-edits-of-the-history-stay ()
+  (qwen-companion-chat-test-with
+    (dolist (prompt '("one" "two"))
+      (insert prompt)
+      (qwen-companion-chat-send))
+    (insert "draft")
+    (qwen-companion-chat-previous-prompt)
+    (insert " and more")
+    (dolist (step '((qwen-companion-chat-previous-prompt . "one")
+                    (qwen-companion-chat-next-prompt . "two and more")
+                    (qwen-companion-chat-next-prompt . "draft")
+                    (qwen-companion-chat-previous-prompt . "two and more")))
+      (call-interactively (car step))
+      (should (equal (cdr step) (qwen-companion-chat-send--text))))
+    (qwen-companion-chat-search-prompt "one")
+    (insert " anew")
+    ;; What is edited and not sent comes before it in the history.
+    (qwen-companion-chat-send)
+    (dolist (text '("one anew" "draft" "two and more" "two" "one"))
+      (qwen-companion-chat-previous-prompt)
+      (should (equal text (qwen-companion-chat-send--text))))
+    (insert " again")
+    (qwen-companion-chat-next-prompt)
+    (let (kill-buffer-query-functions)
+      (kill-buffer))
+    (should (member "one again" (ring-elements qwen-companion-chat-send--history)))))
+
 (ert-deftest qwen-companion-chat-test-cancel ()
   (qwen-companion-chat-test-with
     (should (string-match-p "idle" (cadr (should-error (qwen-companion-chat-cancel)
