@@ -73,6 +73,10 @@ No event tells of a write to a file that is mapped into memory.")
 (defconst qwen-companion-follow--save-wait 0.5
   "Seconds that saving waits for edits.")
 
+(defconst qwen-companion-follow--command-wait (* 2 qwen-companion-disk-idle-writer)
+  "Seconds that other commands wait for a buffer to catch up with its file.
+A file cut off right before is followed after half of them.")
+
 ;;; The link of a buffer to its file
 
 (cl-defstruct (qwen-companion-follow--link
@@ -188,14 +192,21 @@ A file of the same size and time that has replaced it is read again."
 (defun qwen-companion-follow--visiting (path)
   "Return the buffers that visit the file PATH, by this or another name."
   (let ((truename (abbreviate-file-name (file-truename path)))
-        (number (nthcdr 10 (file-attributes (file-chase-links path)))))
+        (number (qwen-companion-follow--file-number path)))
     (cl-remove-if-not
      (lambda (buffer)
        (and (buffer-file-name buffer)
             (or (equal truename (buffer-local-value 'buffer-file-truename buffer))
                 (and number
-                     (equal number (buffer-local-value 'buffer-file-number buffer))))))
+                     (equal number (buffer-local-value 'buffer-file-number buffer))
+                     ;; A file that is gone leaves its number to another.
+                     (equal number (qwen-companion-follow--file-number
+                                    (buffer-file-name buffer)))))))
      (buffer-list))))
+
+(defun qwen-companion-follow--file-number (path)
+  "Return inode and device of the file PATH, as in `buffer-file-number'."
+  (nthcdr 10 (file-attributes (file-chase-links path))))
 
 (defun qwen-companion-follow--begin ()
   "Follow all writes to the file of the current buffer."
@@ -641,7 +652,7 @@ Return non-nil then; return nil for a buffer that is not followed."
           (qwen-companion-disk-fitting-coding
            (qwen-companion-follow--request-coding request))
           buffer-file-number
-          (nthcdr 10 (file-attributes (file-chase-links buffer-file-name))))
+          (qwen-companion-follow--file-number buffer-file-name))
     (qwen-companion-follow--mark nil)
     (force-mode-line-update)))
 
@@ -972,7 +983,7 @@ reported."
     (let ((qwen-companion-follow--saving t)
           (name (qwen-companion-untrusted-path buffer-file-name)))
       (qwen-companion-follow--check)
-      (qwen-companion-follow--wait)
+      (qwen-companion-follow--wait qwen-companion-follow--save-wait)
       (when-let* ((refusal
                    (cond
                     ((qwen-companion-follow--pending-p link)
@@ -997,15 +1008,17 @@ reported."
   (when-let* ((link qwen-companion-follow--link))
     (user-error "%s" (cl-shiftf (qwen-companion-follow--link-refusal link) nil))))
 
-(defun qwen-companion-follow--wait ()
-  "Wait for the current buffer's pending edits, half a second at most."
-  (let ((end (+ (float-time) qwen-companion-follow--save-wait))
-        (buffer (current-buffer)))
-    (while (and (buffer-live-p buffer)
-                (when-let* ((link (qwen-companion-follow--link-of buffer)))
-                  (qwen-companion-follow--pending-p link))
-                (< (float-time) end))
-      (accept-process-output nil 0.01))))
+(defun qwen-companion-follow--wait (seconds)
+  "Wait for the current buffer's pending edits, SECONDS at most.
+Quitting ends that, also where it is inhibited."
+  (let ((buffer (current-buffer)))
+    (qwen-companion-backend-wait
+     (lambda ()
+       (or quit-flag
+           (not (buffer-live-p buffer))
+           (not (when-let* ((link (qwen-companion-follow--link-of buffer)))
+                  (qwen-companion-follow--pending-p link)))))
+     seconds)))
 
 (defun qwen-companion-follow--first-change ()
   "Keep the text of the current buffer as base before its first change.
@@ -1208,12 +1221,12 @@ Undo that if no write is expected (`qwen-companion-disk-expected-p')."
 
 (defun qwen-companion-follow-now (path)
   "Synchronise the buffers that visit the file PATH, and wait for it.
-Wait half a second at most for each; return non-nil when all are done."
+Wait some seconds at most for each; return non-nil when all are done."
   (let ((qwen-companion-follow--saving t))
     (qwen-companion-follow-file path)
     (cl-every (lambda (buffer)
                 (with-current-buffer buffer
-                  (qwen-companion-follow--wait)
+                  (qwen-companion-follow--wait qwen-companion-follow--command-wait)
                   (not (and qwen-companion-follow--link
                             (qwen-companion-follow--pending-p
                              qwen-companion-follow--link)))))

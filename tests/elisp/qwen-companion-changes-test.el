@@ -1031,8 +1031,19 @@ A text that is nil removes the line."
                          (with-current-buffer buffer (buffer-string))))
           (with-current-buffer buffer
             (save-buffer))
-          (should (equal (concat "mine\n" (qwen-companion-changes-test--new 35 nil 40 "end"))
-                         (qwen-companion-changes-test-bytes "a.txt"))))))))
+          (let ((text (concat "mine\n" (qwen-companion-changes-test--new 35 nil 40 "end"))))
+            (should (equal text (qwen-companion-changes-test-bytes "a.txt")))
+            ;; Pressed at once, a key waits until the buffer has followed: a file
+            ;; that has lost most of its text may still be being written.
+            (qwen-companion-changes-test-turn "three" '(("a.txt" "little\n")))
+            (qwen-companion-changes-test-settle)
+            (qwen-companion-changes-test-goto "Prompt of three")
+            (cl-letf (((symbol-function 'y-or-n-p) #'always)
+                      (qwen-companion-disk-idle-writer 0.7))
+              (qwen-companion-changes-test-press "k"))
+            (should (equal text (qwen-companion-changes-test-bytes "a.txt")))
+            (should (equal text (with-current-buffer buffer (buffer-string))))
+            (should-not (buffer-modified-p buffer))))))))
 
 (ert-deftest qwen-companion-changes-test-scopes ()
   (qwen-companion-changes-test-with '(("a.txt" "1\n2\n3\n"))

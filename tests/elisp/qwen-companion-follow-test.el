@@ -1235,7 +1235,10 @@ with open('a.txt', 'r+b') as file, mmap.mmap(file.fileno(), 0) as memory:
       (dolist (buffer (list a b))
         (with-current-buffer buffer
           (qwen-companion-test-wait-for (equal "two\n" (buffer-string)))
-          (should-not (buffer-modified-p)))))))
+          (should-not (buffer-modified-p))))
+      ;; A file deleted leaves its number to another, which is no name of it.
+      (delete-file "two/b.txt")
+      (should (equal (list a) (qwen-companion-follow--visiting "one/a.txt"))))))
 
 (ert-deftest qwen-companion-follow-test-two-buffers-by-a-symlink ()
   (qwen-companion-follow-test-with '(("a.txt" "one\n"))
