@@ -38,7 +38,8 @@
 (defconst qwen-companion-changes-items-buffer-name "*qwen-companion changes*")
 
 (defconst qwen-companion-changes-items--chunk 30
-  "Most headings of files that are made at once: about 2 ms of work.")
+  "Headings of files that may be made at once: about 2 ms of work.
+Where more than 600 are drawn, it is a twentieth of these.")
 
 (defconst qwen-companion-changes-items--pause 0.01
   "Seconds until more of them are made, in which keys are handled.")
@@ -604,7 +605,10 @@ They are as in `qwen-companion-changes-items--wanted-items'."
   "Bring the current buffer up to date.
 Only what has changed is replaced; point, the mark and the windows stay.
 Of very many files, some come in a moment."
-  (setq qwen-companion-changes-items--room qwen-companion-changes-items--chunk)
+  (setq qwen-companion-changes-items--room
+        ;; To go through those that are drawn takes time too.
+        (max qwen-companion-changes-items--chunk
+             (/ (hash-table-count qwen-companion-changes-items--headings) 20)))
   (let ((wanted (qwen-companion-changes-items--wanted-items)))
     (when (< qwen-companion-changes-items--room 0)
       (qwen-companion-timers-update-soon qwen-companion-changes-items--pause))
