@@ -234,7 +234,10 @@ class _Reader:
             self._written = self.effects.moved = True
 
     def finish(self) -> Effects:
-        """Return all effects.  UnclearError."""
+        """Return all effects.
+
+        :raises UnclearError: when they are not certain
+        """
         changed = self.effects.changed
         if self._has_wildcard and any("/-" in path for path in changed | self._earlier):
             # The name of a file that is made could become an option.
