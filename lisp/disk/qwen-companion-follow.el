@@ -983,7 +983,7 @@ reported."
     (let ((qwen-companion-follow--saving t)
           (name (qwen-companion-untrusted-path buffer-file-name)))
       (qwen-companion-follow--check)
-      (qwen-companion-follow--wait qwen-companion-follow--save-wait)
+      (qwen-companion-follow--wait (current-buffer) qwen-companion-follow--save-wait)
       (when-let* ((refusal
                    (cond
                     ((qwen-companion-follow--pending-p link)
@@ -1008,17 +1008,19 @@ reported."
   (when-let* ((link qwen-companion-follow--link))
     (user-error "%s" (cl-shiftf (qwen-companion-follow--link-refusal link) nil))))
 
-(defun qwen-companion-follow--wait (seconds)
-  "Wait for the current buffer's pending edits, SECONDS at most.
+(defun qwen-companion-follow--wait (buffer seconds)
+  "Wait for the pending edits of BUFFER, SECONDS at most.
 Quitting ends that, also where it is inhibited."
-  (let ((buffer (current-buffer)))
-    (qwen-companion-backend-wait
-     (lambda ()
-       (or quit-flag
-           (not (buffer-live-p buffer))
-           (not (when-let* ((link (qwen-companion-follow--link-of buffer)))
-                  (qwen-companion-follow--pending-p link)))))
-     seconds)))
+  (qwen-companion-backend-wait
+   (lambda ()
+     (or quit-flag (not (qwen-companion-follow--waiting-p buffer))))
+   seconds))
+
+(defun qwen-companion-follow--waiting-p (buffer)
+  "Return non-nil when edits of BUFFER, which may be dead, are pending."
+  (when-let* ((link (and (buffer-live-p buffer)
+                         (qwen-companion-follow--link-of buffer))))
+    (qwen-companion-follow--pending-p link)))
 
 (defun qwen-companion-follow--first-change ()
   "Keep the text of the current buffer as base before its first change.
@@ -1211,26 +1213,23 @@ Undo that if no write is expected (`qwen-companion-disk-expected-p')."
               (qwen-companion-follow--suspend-modtime)))))))))
 
 (defun qwen-companion-follow-file (path)
-  "Synchronise the buffers that visit the file PATH."
-  (dolist (buffer (qwen-companion-follow--visiting path))
-    (with-current-buffer buffer
-      (unless (and (verify-visited-file-modtime)
-                   (not qwen-companion-follow--link))
-        (qwen-companion-follow--make)
-        (qwen-companion-follow--look)))))
+  "Synchronise the buffers that visit the file PATH, and return them."
+  (let ((buffers (qwen-companion-follow--visiting path)))
+    (dolist (buffer buffers buffers)
+      (with-current-buffer buffer
+        (unless (and (verify-visited-file-modtime)
+                     (not qwen-companion-follow--link))
+          (qwen-companion-follow--make)
+          (qwen-companion-follow--look))))))
 
 (defun qwen-companion-follow-now (path)
   "Synchronise the buffers that visit the file PATH, and wait for it.
 Wait some seconds at most for each; return non-nil when all are done."
   (let ((qwen-companion-follow--saving t))
-    (qwen-companion-follow-file path)
     (cl-every (lambda (buffer)
-                (with-current-buffer buffer
-                  (qwen-companion-follow--wait qwen-companion-follow--command-wait)
-                  (not (and qwen-companion-follow--link
-                            (qwen-companion-follow--pending-p
-                             qwen-companion-follow--link)))))
-              (qwen-companion-follow--visiting path))))
+                (qwen-companion-follow--wait buffer qwen-companion-follow--command-wait)
+                (not (qwen-companion-follow--waiting-p buffer)))
+              (qwen-companion-follow-file path))))
 
 (add-hook 'qwen-companion-disk-catch-up-functions #'qwen-companion-follow-now)
 
