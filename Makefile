@@ -138,7 +138,7 @@ fuzz: build ## Random reviews, texts and undos against oracles; FROM=n is the fi
 replay: build ## Play a wire log (M-x qwen-companion-save-wire-log) against this checkout; FILE=... names it
 	@PYTHONPATH=python:tests:tests/python $(VENV)/python tests/python/replay.py '$(FILE)'
 
-bench: build ## What commands, reviews, following a file, sessions and the journal cost; PEER=directory of claude-code-ide.el, CHATS=that with gptel's and agent-shell's
+bench: build ## What commands, reviews, following a file, sessions, the journal and an undo cost; PEER=directory of claude-code-ide.el, CHATS=that with gptel's and agent-shell's
 	@CLAUDE_CODE_IDE='$(PEER)' $(MEASURE) -l tests/bench/command.el
 	@$(VENV)/python tests/bench/speed.py
 	@$(VENV)/python tests/bench/hooks.py
@@ -150,6 +150,7 @@ bench: build ## What commands, reviews, following a file, sessions and the journ
 	@$(VENV)/python tests/bench/keys.py
 	@$(VENV)/python tests/bench/sessions.py
 	@$(VENV)/python tests/bench/journal.py
+	@$(VENV)/python tests/bench/undo.py
 
 lint: lint-python lint-elisp ## Check style, types, warnings and doc strings; changes nothing
 
