@@ -608,7 +608,7 @@ Of very many files, some come in a moment."
   (setq qwen-companion-changes-items--room
         ;; To go through those that are drawn takes time too.
         (max qwen-companion-changes-items--chunk
-             (/ (hash-table-count qwen-companion-changes-items--headings) 20)))
+             (/ (hash-table-count qwen-companion-changes-items-headings) 20)))
   (let ((wanted (qwen-companion-changes-items--wanted-items)))
     (when (< qwen-companion-changes-items--room 0)
       (qwen-companion-timers-update-soon qwen-companion-changes-items--pause))

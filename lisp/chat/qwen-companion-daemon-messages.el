@@ -24,11 +24,11 @@ key; each returns the value of its key, nil where there is none."
      ,@keys))
 
 (qwen-companion-daemon-messages--define connection DaemonState
-  state text host local workspace version missing)
+  state text host local workspace)
 (qwen-companion-daemon-messages--define sessions DaemonSessions
   sessions)
 (qwen-companion-daemon-messages--define listed ListedSession
-  id title updated clients open busy)
+  id title updated clients busy)
 (qwen-companion-daemon-messages--define session SessionInfo
   session state text turn title model mode used size clients queue)
 (qwen-companion-daemon-messages--define queued Queued
@@ -50,11 +50,11 @@ key; each returns the value of its key, nil where there is none."
 (qwen-companion-daemon-messages--define note NoteChange
   note text)
 (qwen-companion-daemon-messages--define usage UsageChange
-  input output thought cached duration retries)
+  input output)
 (qwen-companion-daemon-messages--define plan PlanChange
   steps)
 (qwen-companion-daemon-messages--define step PlanStep
-  text status priority)
+  text status)
 (qwen-companion-daemon-messages--define tool ToolChange
   id status name title type parent command command-more input input-more output
   output-more revision diffs diffs-more places places-more started ended)
