@@ -144,14 +144,15 @@ was left as it is."
          (results nil))
     (unwind-protect
         (qwen-companion-spool-without-collecting
-          (while (and steps (not quit-flag))
-            (pcase-let* ((`(,path . ,step) (pop steps))
-                         (`(,result . ,paths) (qwen-companion-undo--try step)))
-              (setq written (nconc paths written))
-              ;; The buffer with the conflict has the name that the file has now.
-              (push (cons (if (eq result 'conflict) (or (car paths) path) path) result)
-                    results)
-              (funcall progress (length results)))))
+          (ignore-error quit
+            (while (and steps (not quit-flag))
+              (pcase-let* ((`(,path . ,step) (pop steps))
+                           (`(,result . ,paths) (qwen-companion-undo--try step)))
+                (setq written (nconc paths written))
+                ;; The buffer with the conflict has the name that the file has now.
+                (push (cons (if (eq result 'conflict) (or (car paths) path) path) result)
+                      results)
+                (funcall progress (length results))))))
       (when written
         (qwen-companion-journal-wrote (nreverse written) turn label bring-back)))
     (setq quit-flag nil)
@@ -213,7 +214,11 @@ PART is a list as in a request; each of FILES is in the form of
                  :files (mapcar #'qwen-companion-undo-wanted-file files)))
          (next (lambda ()
                  (qwen-companion-undo-step-from-texts
-                  root (qwen-companion-journal-next-texts texts) bring-back)))
+                  root
+                  ;; Nothing of the file is done yet.
+                  (let ((inhibit-quit nil))
+                    (qwen-companion-journal-next-texts texts))
+                  bring-back)))
          (results nil))
     (unwind-protect
         (setq results (qwen-companion-undo-run

@@ -794,6 +794,14 @@ A text that is nil removes the line."
                    (mapcar #'qwen-companion-changes-test-bytes '("a" "b" "c"))))
     ;; What was asked for and not used is not left behind.
     (should-not (directory-files (qwen-companion-backend-spool) nil "\\`bytes-"))
+    ;; So it does while the texts are waited for.
+    (let ((call (symbol-function 'qwen-companion-backend-call)))
+      (cl-letf (((symbol-function 'qwen-companion-backend-call)
+                 (lambda (method payload)
+                   (or (eq method 'journal-texts) (funcall call method payload)))))
+        (run-at-time 0.1 nil (lambda () (setq quit-flag t)))
+        (should (equal "Stopped, 3 files left as they are: the same key goes on"
+                       (qwen-companion-changes-test--undo-turn "partly undone")))))
     (qwen-companion-changes-test--undo-turn "partly undone")
     (should (equal '("1\n" "1\n" "1\n")
                    (mapcar #'qwen-companion-changes-test-bytes '("a" "b" "c"))))))
