@@ -8,9 +8,9 @@
 
 ;; A header line says first what the buffer shows and what to beware of, then
 ;; which keys there are.  Where a window is too narrow, the least important is
-;; left out; a warning never is, nor are the keys that answer, if there is any
-;; room for them.  A key can be clicked, and is the one that
-;; works in the buffer, whatever other keymaps are active there.
+;; left out.  A warning never is, nor are the keys that answer: beside them,
+;; warnings lose their ends, which are in their help.  A key can be clicked, and
+;; is the one that works in the buffer, whatever other keymaps are active there.
 
 ;;; Code:
 
@@ -25,6 +25,28 @@
 (defconst qwen-companion-header--name-width 8
   "Columns that the end of a name keeps.")
 
+(defconst qwen-companion-header--warning-width 8
+  "Columns that the beginning of a warning keeps.")
+
+(defun qwen-companion-header--cut-warnings (parts excess)
+  "Return PARTS, (WEIGHT . STRING), with the longest warnings cut off.
+These are the parts without a WEIGHT.  They lose EXCESS columns, but each
+keeps its beginning, and its help has all of it."
+  (cl-flet ((width (part) (string-width (cdr part))))
+    (let* ((warnings (cl-remove-if #'car parts))
+           (room (- (apply #'+ (mapcar #'width warnings)) excess))
+           (columns (apply #'max 0 (mapcar #'width warnings))))
+      (while (and (> columns qwen-companion-header--warning-width)
+                  (> (cl-loop for part in warnings sum (min columns (width part))) room))
+        (cl-decf columns))
+      (mapcar (lambda (part)
+                (if (or (car part) (<= (width part) columns))
+                    part
+                  (cons nil (propertize
+                             (truncate-string-to-width (cdr part) columns nil nil "…")
+                             'help-echo (substring-no-properties (cdr part))))))
+              parts))))
+
 (defun qwen-companion-header-line (name parts)
   "Return a header line, escaped for the mode line, that fits its window.
 It begins with NAME.  PARTS are (WEIGHT . TEXT) in the order in which
@@ -32,8 +54,8 @@ they are shown; a TEXT that is nil or empty is none, and one that is
 \(LONG . SHORT) is LONG where there is room.  While there is none, leave
 out the part with the greatest WEIGHT, of several the last.  One of
 WEIGHT 0 stays until NAME has lost its beginning, a negative one
-longest, and one whose WEIGHT is nil always.  A buffer that is not in the
-selected window has all parts."
+longest, and one whose WEIGHT is nil always: it is cut off first.  A
+buffer that is not in the selected window has all parts."
   (let* ((parts (cl-remove-if (lambda (part) (member (cdr part) '(nil ""))) parts))
          (width (and (eq (window-buffer) (current-buffer))
                      (- (window-width) 2)))
@@ -56,7 +78,13 @@ selected window has all parts."
       (funcall fit (string-width name) qwen-companion-header--key-weight)
       (setq short (> (string-width name) (funcall left)))
       (funcall fit (string-width name) 1)
-      (funcall fit (min (string-width name) qwen-companion-header--name-width) -1)
+      (funcall fit (min (string-width name) qwen-companion-header--name-width) 0)
+      (when (< (funcall left) (min (string-width name) qwen-companion-header--name-width))
+        ;; The mode line has the name.
+        (setq name ""
+              parts (mapcar (lambda (part) (cons (car part) (funcall text part))) parts)
+              parts (qwen-companion-header--cut-warnings parts (- (funcall left))))
+        (funcall fit 0 -1))
       (let ((room (max qwen-companion-header--name-width (funcall left))))
         (when (> (string-width name) room)
           (setq name (concat "…" (substring name (- (length name) (1- room))))))))

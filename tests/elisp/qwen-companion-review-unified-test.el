@@ -1134,7 +1134,7 @@ Its state for editing has the keys n and x, the motion state has k."
         (set-buffer-modified-p nil)))))
 
 (ert-deftest qwen-companion-review-unified-test-warnings-fit-into-eighty-columns ()
-  "Keys are left out for them, and the file's name loses its beginning."
+  "Other keys than the answers and the name make room; where one is cut off, its help has all."
   (qwen-companion-review-unified-test-with nil
     (set-frame-size (selected-frame) 80 24)
     (let* ((file "a/directory/of/a/long/name/and/a/file.txt")
@@ -1151,8 +1151,13 @@ Its state for editing has the keys n and x, the motion state has k."
         (set-buffer buffer)
         (let ((header (qwen-companion-test-header)))
           (should (<= (string-width header) (window-width)))
+          (dolist (key '("C-c C-c accept" "C-c C-k reject"))
+            (should (string-search key header)))
           (dolist (warning warnings)
-            (should (string-search warning header))))))))
+            (let ((start (string-search (substring warning 0 12) header)))
+              (should start)
+              (unless (string-search warning header)
+                (should (equal warning (get-text-property start 'help-echo header)))))))))))
 
 (ert-deftest qwen-companion-review-unified-test-keys-that-answer-stay ()
   "Accept and reject stand in each header, also beside warnings in narrow windows."
