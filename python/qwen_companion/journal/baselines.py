@@ -47,6 +47,9 @@ MAX_TOTAL_BYTES = 1024 * 1024 * 1024
 MAX_NESTED = 32
 """Most repositories within a root, submodules among them, whose files are recorded."""
 
+_MAX_LISTS = 3
+"""How often files are listed at most while they move."""
+
 _MANY = 1000
 """Of more changes at once, bytes that the user's repository has are not copied: another branch was checked out."""
 
@@ -168,8 +171,7 @@ class Baseline:
         if self._observed is None:
             self._observed = set(self._store.written())
         self._observed |= self._find_new_modes()
-        found = Found()
-        looks = self._list_all(found)
+        found, looks = self._list_settled()
         self._moved |= self._moved_in(looks)
         self._seen = {name for look in looks for name in self._leave_skipped(look, found)}
         for look in looks:
@@ -178,6 +180,19 @@ class Baseline:
             self._close_gaps()
         self._finish(time, found)
         return found
+
+    def _list_settled(self) -> tuple[Found, list[Look]]:
+        """List the files, again while lists may be older than a move from one repository to another."""
+        gone: set[bytes] | None = None
+        for _ in range(_MAX_LISTS - 1):
+            found = Found()
+            looks = self._list_all(found)
+            names = (look.index.prefix + path for look in looks for path in look.listing.changed)
+            before, gone = gone, {name for name in names if not os.path.lexists(name)}
+            if gone == before or not (self._moved or (gone and len(looks) > 1)):
+                return found, looks
+        found = Found()
+        return found, self._list_all(found)
 
     def _list_all(self, found: Found) -> list[Look]:
         """List the files of the repository of the root, and of those within it."""

@@ -227,7 +227,7 @@ def test_an_excluded_file_that_is_committed_and_renamed_is_not_deleted(
 
     def rename_after_the_list_of_nest(index: Index) -> Listing:
         listing = changes(index)
-        if index.top == str(nest):
+        if index.top == str(nest) and (nest / ".env").exists():
             rename()
         return listing
 
@@ -261,6 +261,33 @@ def test_what_is_renamed_during_a_look_is_the_agents(project: Project, monkeypat
         project.scan(turn)
     project.scan(turn)
     assert project.kinds(turn) == {"moved/a": "renamed"}
+
+
+@pytest.mark.parametrize("name", ["nest/sub", "nest"])
+def test_what_is_moved_from_a_repository_during_a_look_is_the_agents(
+    project: Project, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    repository(project, "nest", b=b"b\n")
+    repository(project, "nest/inner", c=b"c\n")
+    older(project.write("nest/sub/a", b"a\n"))
+    turn = project.begin()
+    before = project.tree()
+    changes = Index.changes
+
+    def move_after_the_list_of_the_root(index: Index) -> Listing:
+        listing = changes(index)
+        if (project.root / name).exists():
+            (project.root / name).rename(project.root / "moved")
+        return listing
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Index, "changes", move_after_the_list_of_the_root)
+        project.scan(turn)
+    project.scan(turn)
+    moved = {path.replace(name, "moved", 1) for path in before if path.startswith(f"{name}/")}
+    assert project.kinds(turn) == dict.fromkeys(moved, "renamed")
+    project.undo(turn)
+    assert project.tree() == before
 
 
 def test_a_repository_that_is_made_around_the_root_makes_nothing_new(project: Project) -> None:
