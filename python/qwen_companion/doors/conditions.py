@@ -46,7 +46,8 @@ _RULE_FILES = tuple(
 _ALL_HOOKS_SINCE = (0, 24, 2)
 """The first version of Qwen Code that calls the hooks of all its settings.
 
-Those before call the hooks of the user's file and of the project's; all together in place of one that has none.
+Those before call the hooks of the user's file and of the project's; all together in place of one that has none, but not
+in place of those of a project that is not trusted.
 """
 
 _OTHER_TOOLS = re.compile(
@@ -211,22 +212,44 @@ def why_hooks_are_off(directory: str, environ: Mapping[str, str], version: str) 
     `version` is that of the CLI, "" for an unknown one.
     """
     hooks: list[str] = []
-    for path in _settings_files(directory, environ):
-        try:
-            settings = read_settings(path)
-        except LayerError as error:
-            return str(error)
+    user, project = user_settings_file(environ), _project_settings_file(directory)
+    try:
+        is_distrusted = _is_distrusted(directory, environ)
+        # Those of a project that is not trusted are not read.
+        files = [path for path in _settings_files(directory, environ) if not (is_distrusted and path == project)]
+        found = [(path, read_settings(path)) for path in files]
+    except LayerError as error:
+        return str(error)
+    for path, settings in found:
         if settings.get("disableAllHooks") is True:
             return f"disableAllHooks in {path}"
         if _items(settings, "security", "allowedHttpHookUrls"):
             return f"security.allowedHttpHookUrls in {path}"
         if settings.get("hooks") is not None:
             hooks.append(path)
-    user, project = user_settings_file(environ), _project_settings_file(directory)
-    if () < version_numbers(version) < _ALL_HOOKS_SINCE and user in hooks and project in hooks:
+    if not () < version_numbers(version) < _ALL_HOOKS_SINCE or user not in hooks:
+        return None
+    if is_distrusted:
+        way_out = "trust it, or update Qwen Code"
+        return f"hooks in {user} switch off all others in a folder that is not trusted: {way_out}"
+    if project in hooks:
         way_out = "move them into one of the files, or update Qwen Code"
         return f"hooks in {user} and in {project} switch off all others: {way_out}"
     return None
+
+
+def _is_distrusted(directory: str, environ: Mapping[str, str]) -> bool:
+    """Return whether the user has told the CLI not to trust `directory`.  LayerError."""
+    files = (system_settings_file(environ), user_settings_file(environ), replaced_file(environ))
+    enabled = (_value(read_settings(path), "security", "folderTrust", "enabled") for path in files)
+    if next((value for value in enabled if value is not None), None) is not True:
+        return False
+    beside = os.path.join(os.path.dirname(user_settings_file(environ)), "trustedFolders.json")
+    rules = read_settings(environ.get("QWEN_CODE_TRUSTED_FOLDERS_PATH") or beside)
+    places = [(os.path.dirname(path) if level == "TRUST_PARENT" else path, level) for path, level in rules.items()]
+    matching = [(len(path), level) for path, level in places if path == directory or is_inside(directory, path)]
+    # The innermost counts.
+    return max(((length, level == "DO_NOT_TRUST") for length, level in matching), default=(0, False))[1]
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
