@@ -157,8 +157,7 @@ def answer(stage: Stage, label: str, reason: str = "") -> None:
     stage.screen.keys("C-c", "C-a", key)
     if key == "n" and label != "Cancel":
         stage.screen.wait_for("Reason for the model")
-        stage.screen.type(reason)
-        stage.screen.keys("Enter")
+        stage.screen.enter(reason)
     elif key in "WU":
         stage.screen.wait_for("write this rule into")
         stage.screen.keys("y")

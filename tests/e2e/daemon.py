@@ -86,8 +86,7 @@ class Daemon(Emacs):
         client = shlex.join([CLIENT, "-t", "-s", str(self._server), str(file)])
         self._frames += 1
         # What is typed is on the screen too, and must not look like what is printed.
-        self.screen.type(f"{client}; printf 'frame %s closed\\n' {self._frames}")
-        self.screen.keys("Enter")
+        self.screen.enter(f"{client}; printf 'frame %s closed\\n' {self._frames}")
         self.screen.wait_for("File Edit Options")
 
     def close_frame(self) -> None:

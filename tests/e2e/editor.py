@@ -206,5 +206,4 @@ class Emacs:
         self.screen.keys(*(["C-u"] if prefix else []), "M-x")
         # A message that comes meanwhile is shown beside it.
         self.screen.wait_for(re.compile(rf"^{'C-u ' if prefix else ''}M-x(?: +\[.*\])?$", re.MULTILINE))
-        self.screen.type(name)
-        self.screen.keys("Enter")
+        self.screen.enter(name)

@@ -295,8 +295,7 @@ class Stage:
             # Some find their editor by the variables of their terminal only.
             self.emacs.wait_until('(getenv "QWEN_CODE_IDE_SERVER_PORT")')
             self.open_shell(running.buffer, cli.variables)
-            self.screen.type(cli.program)
-            self.screen.keys("Enter")
+            self.screen.enter(cli.program)
         self.screen.wait_for(f"Qwen[{connected}]")
         self.screen.wait_for("Type your message")
         self._cli = running if connected == 1 else None
@@ -316,6 +315,17 @@ class Stage:
         self.screen.wait_for(cli.confirmation)
         # Most keys are refused, rightly, while the texts are compared.
         self.screen.wait_gone("comparing...")
+
+    def propose(self, path: Path, content: str, prompt: str) -> None:
+        """Have the CLI propose `content` for `path`, asked by `prompt`, and wait for the review."""
+        self.script_change(path, content)
+        self.ask(prompt)
+        self.wait_for_review()
+
+    def accept(self, shown: str) -> None:
+        """Accept the proposal, and wait until `shown` is on the screen."""
+        self.emacs.command("qwen-companion-diff-accept")
+        self.screen.wait_for(shown)
 
     def wait_for_status(self, wanted: str) -> None:
         """Ask the CLI for its /ide status until it says `wanted`: it may take seconds to notice that all is gone."""

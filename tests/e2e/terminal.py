@@ -118,6 +118,11 @@ class Screen:
         self._tmux("send-keys", "-t", "test", "-l", text)
         self.wait_for(seen or text.rstrip())
 
+    def enter(self, text: str, seen: str | re.Pattern[str] | None = None) -> None:
+        """Type `text`, see `type`, and press Enter."""
+        self.type(text, seen)
+        self.keys("Enter")
+
     # --- Looking
 
     def capture(self, colours: bool = False) -> str:

@@ -170,8 +170,7 @@ def test_what_is_typed_into_the_minibuffer_stays_there(stage: Stage) -> None:
     stage.screen.type("note")
     close(stage.emacs)
     stage.screen.wait_gone(OPEN)
-    stage.screen.type("book", seen="notebook")
-    stage.screen.keys("Enter")
+    stage.screen.enter("book", seen="notebook")
     stage.screen.wait_for(re.compile(r"notebook +All"))
     assert stage.emacs.visible_buffers() == ["notebook"]
     assert stage.emacs.eval("minibuffer-exit-hook") == hook

@@ -34,9 +34,7 @@ def start_in_auto(stage: Stage) -> None:
 @pytest.mark.ends_stage
 def test_edits_are_reviewed_and_commands_run(stage: Stage) -> None:
     start_in_auto(stage)
-    stage.script_change(stage.sandbox.greeting, EDITED)
-    stage.ask("change the greeting")
-    stage.wait_for_review()
+    stage.propose(stage.sandbox.greeting, EDITED, "change the greeting")
     stage.model.say("All done.")
     stage.screen.keys("C-x", "o", "C-x", "o", "M->")
     stage.screen.type("# checked by a person")
@@ -44,9 +42,7 @@ def test_edits_are_reviewed_and_commands_run(stage: Stage) -> None:
     stage.screen.keys("C-c", "C-c")
     stage.screen.wait_for("All done.")
     assert stage.sandbox.greeting.read_text() == EDITED + "# checked by a person"
-    stage.script_change(stage.sandbox.notes, NEW_NOTES)
-    stage.ask("plums please")
-    stage.wait_for_review()
+    stage.propose(stage.sandbox.notes, NEW_NOTES, "plums please")
     stage.emacs.command("qwen-companion-diff-reject")
     stage.screen.wait_gone("Yes, allow once")
     stage.screen.wait_for("Type your message")
@@ -84,8 +80,7 @@ def test_edits_are_reviewed_and_commands_run(stage: Stage) -> None:
           (goto-char (point-max))
           (insert "by hand\\n"))
     """)
-    stage.emacs.command("qwen-companion-diff-accept")
-    stage.screen.wait_for("It has worked.")
+    stage.accept("It has worked.")
     assert stage.sandbox.notes.read_text() == NEW_NOTES + "by hand\n"
     assert (stage.sandbox.project / "another").is_dir()
     assert "subagent" not in stage.emacs.eval("(qwen-companion-layer-help)")
@@ -97,9 +92,7 @@ def test_edits_are_reviewed_and_commands_run(stage: Stage) -> None:
     stage.ask("pears please")
     stage.screen.wait_for("Pears again.")
     assert stage.sandbox.notes.read_text() == NOTES
-    stage.script_change(stage.sandbox.greeting, GREETING)
-    stage.ask("hello again")
-    stage.wait_for_review()
+    stage.propose(stage.sandbox.greeting, GREETING, "hello again")
     stage.emacs.command("qwen-companion-diff-reject")
     stage.screen.wait_gone("Yes, allow once")
     assert stage.sandbox.greeting.read_text() == EDITED + "# checked by a person"
@@ -108,8 +101,7 @@ def test_edits_are_reviewed_and_commands_run(stage: Stage) -> None:
     stage.screen.wait_for("YOLO mode")
     stage.model.say("Very well.")
     # It shows another sign before what is typed.
-    stage.screen.type("as you like")
-    stage.screen.keys("Enter")
+    stage.screen.enter("as you like")
     stage.screen.wait_for("no reviews: yolo")
     stage.screen.wait_for("Very well.")
     (layer,) = stage.sandbox.tmp.glob(f"*/{FILE_NAME}")

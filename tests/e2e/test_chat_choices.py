@@ -41,8 +41,7 @@ def choose_model(stage: Stage, name: str) -> str:
     """Type the command and `name`; return the screen with the question."""
     stage.screen.keys("C-c", "M-m")
     stage.screen.wait_for("Model (default Usual):")
-    stage.screen.type(name)
-    stage.screen.keys("Enter")
+    stage.screen.enter(name)
     return stage.screen.wait_for("(y or n)")
 
 
@@ -63,8 +62,7 @@ def test_a_mode_in_which_nothing_is_asked(stage: Stage) -> None:
     # What it means stands beside it.
     screen = stage.screen.wait_for(re.compile(r"YOLO +Automatically approve all tools"))
     assert re.search(r"Default +\(in use\) ", screen)
-    stage.screen.type("yolo")
-    stage.screen.keys("Enter")
+    stage.screen.enter("yolo")
     stage.screen.wait_for("Approval mode now: YOLO: Automatically approve all tools")
     stage.screen.wait_for(" idle scripted YOLO")
     stage.model.call("write_file", file_path=str(second), content="two\n")

@@ -161,8 +161,7 @@ def test_a_form_is_filled_in(stage: Stage) -> None:
     # The last of these lines is that of the last question.
     press_on(stage, "Enter", "an answer of your own", last=True)
     stage.screen.wait_for("Your answer:")
-    stage.screen.type("Carla, or so")
-    stage.screen.keys("Enter")
+    stage.screen.enter("Carla, or so")
     stage.screen.wait_for("(x) Carla, or so")
     answer(stage, "Submit")
     stage.screen.wait_for("I see.")

@@ -49,8 +49,7 @@ def visit(stage: Stage, name: str) -> None:
     """Show the buffer `name` in the selected window."""
     stage.screen.keys("C-x", "b")
     stage.screen.wait_for("Switch to buffer")
-    stage.screen.type(name)
-    stage.screen.keys("Enter")
+    stage.screen.enter(name)
     stage.screen.wait_gone("Switch to buffer")
 
 
@@ -97,8 +96,7 @@ def test_texts_and_files_are_sent_with_what_the_user_says_of_them(stage: Stage) 
     stage.screen.keys("C-x", "d", "Enter")
     stage.screen.wait_for("notes.txt")
     stage.screen.keys("%", "m")
-    stage.screen.type(r"\.txt$")
-    stage.screen.keys("Enter")
+    stage.screen.enter(r"\.txt$")
     stage.screen.wait_for("2 matching files marked")
     put(stage, "qwen-companion-chat-send-marked", r"@more\ größe.txt @notes.txt")
     stage.screen.type("and these?")

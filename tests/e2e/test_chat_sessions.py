@@ -143,13 +143,11 @@ def test_several_sessions_in_one_emacs(stage: Stage, serve: Serve) -> None:
     wait_until_state(stage, NEW, "idle")
     # One by its title.
     stage.screen.keys("M-x")
-    stage.screen.type("qwen-companion-chat-switch")
-    stage.screen.keys("Enter")
+    stage.screen.enter("qwen-companion-chat-switch")
     stage.screen.wait_for("Chat (default tell alpha):")
     stage.screen.keys("Tab", "Tab")
     stage.screen.wait_for(re.compile(r"tell beta +\d{4}-\d\d-\d\d \d\d:\d\d, closed, RET loads it again"))
-    stage.screen.type("tell al")
-    stage.screen.keys("Enter")
+    stage.screen.enter("tell al")
     stage.screen.wait_for("alpha19.")
 
 
@@ -328,15 +326,13 @@ def test_a_chat_outlives_its_daemon_and_the_mode_and_leaves_nothing(stage: Stage
     # Nobody loses a prompt by the end of Emacs or of the buffer.
     stage.screen.keys("C-x", "C-c")
     stage.screen.wait_for(f"The prompt in {chat} has not been sent; exit anyway?")
-    stage.screen.type("no")
-    stage.screen.keys("Enter")
+    stage.screen.enter("no")
     stage.emacs.command("qwen-companion-daemon-stop")
     stage.screen.wait_for("Disconnected from the daemon; M-x qwen-companion-chat here tries again")
     assert stage.emacs.buffer_text(chat) == shown
     stage.screen.keys("C-x", "k", "Enter")
     stage.screen.wait_for("The prompt has not been sent; kill the chat?")
-    stage.screen.type("yes")
-    stage.screen.keys("Enter")
+    stage.screen.enter("yes")
     stage.screen.wait_gone("not sent yet")
     stage.emacs.command("qwen-companion-mode")
     stage.screen.wait_for("Qwen-Companion mode disabled")

@@ -27,8 +27,7 @@ def assert_context_and_review_work(stage: Stage) -> None:
     assert f"Path: {stage.sandbox.greeting}" in stage.model.next_request().prompt
     stage.wait_for_review()
     assert stage.sandbox.greeting.read_text() == GREETING
-    stage.emacs.command("qwen-companion-diff-accept")
-    stage.screen.wait_for("It is changed.")
+    stage.accept("It is changed.")
     assert stage.sandbox.greeting.read_text() == EDITED
 
 
@@ -81,8 +80,7 @@ def test_a_cli_started_before_the_mode_connects_when_started_again(stage: Stage)
     stage.emacs.command("qwen-companion-mode")
     stage.screen.wait_for("Qwen-Companion mode disabled")
     stage.open_shell("*shell*")
-    stage.screen.type("qwen --approval-mode default")
-    stage.screen.keys("Enter")
+    stage.screen.enter("qwen --approval-mode default")
     stage.screen.wait_for("Type your message")
     stage.emacs.command("qwen-companion-mode")
     stage.screen.wait_for(NO_SESSION)
@@ -124,8 +122,7 @@ def test_a_cli_started_before_the_mode_connects_when_started_again(stage: Stage)
     stage.ask("/quit")
     stage.screen.wait_until(lambda: not stage.sandbox.clis(), "the end of the CLI")
     stage.emacs.eval("(vterm-clear)")
-    stage.screen.type("qwen --approval-mode default")
-    stage.screen.keys("Enter")
+    stage.screen.enter("qwen --approval-mode default")
     stage.screen.wait_for("Qwen[1]")
     stage.screen.wait_for("Type your message")
     (*_, cli) = stage.sandbox.clis()
@@ -137,8 +134,7 @@ def switch_to_terminal(stage: Stage, project: str) -> None:
     """Show the terminal of `project` in the selected window."""
     stage.screen.keys("C-x", "b")
     stage.screen.wait_for("Switch to buffer")
-    stage.screen.type(f"*qwen: {project}*")
-    stage.screen.keys("Enter")
+    stage.screen.enter(f"*qwen: {project}*")
     stage.screen.wait_gone("Switch to buffer")
 
 

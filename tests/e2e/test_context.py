@@ -107,8 +107,7 @@ def test_help_is_no_file_and_a_closed_file_goes(stage: Stage) -> None:
     assert f"Other open files:\n  - {stage.sandbox.notes}\n" in prompt
     to_other_window(stage)
     stage.screen.keys("C-x", "k")
-    stage.screen.type("notes.txt")
-    stage.screen.keys("Enter")
+    stage.screen.enter("notes.txt")
     stage.screen.wait_until(lambda: stage.emacs.eval('(get-buffer "notes.txt")') == "nil", "the buffer gone")
     to_other_window(stage)
     prompt = stage.asked("two")
@@ -152,8 +151,7 @@ def test_a_read_that_was_allowed_is_work_again(stage: Stage) -> None:
     working = threading.Event()
     stage.model.call("read_file", file_path=str(elsewhere))
     stage.model.answer(Answer("I have read it.", halfway=working))
-    stage.screen.type("read it")
-    stage.screen.keys("Enter")
+    stage.screen.enter("read it")
     stage.screen.wait_for(QWEN.confirmation)
     state = "(plist-get (plist-get (car (qwen-companion-backend-sessions)) :state) :activity)"
     stage.emacs.wait_until(f"(eq 'asking {state})")

@@ -26,8 +26,7 @@ def start_daemon(stage: Stage) -> Daemon:
 
 
 def end_shell(stage: Stage) -> None:
-    stage.screen.type("exit")
-    stage.screen.keys("Enter")
+    stage.screen.enter("exit")
 
 
 def test_reviews_in_the_frames_of_clients_that_come_and_go(stage: Stage) -> None:

@@ -83,8 +83,7 @@ def test_a_project_visited_through_a_link(stage: Stage) -> None:
     stage.ask("change the greeting")
     assert "Path: " in stage.model.next_request().prompt
     stage.wait_for_review()
-    stage.emacs.command("qwen-companion-diff-accept")
-    stage.screen.wait_for("It is changed.")
+    stage.accept("It is changed.")
     assert stage.sandbox.greeting.read_text() == EDITED
 
 
@@ -131,7 +130,6 @@ def test_other_projects_come_and_go_without_disturbing_a_cli(stage: Stage) -> No
     stage.model.say("It is changed.")
     stage.ask("change the greeting")
     stage.wait_for_review()
-    stage.emacs.command("qwen-companion-diff-accept")
-    stage.screen.wait_for("It is changed.")
+    stage.accept("It is changed.")
     assert stage.sandbox.greeting.read_text() == EDITED
     assert cli in {process.pid for process in stage.sandbox.clis()}

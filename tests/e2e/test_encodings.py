@@ -103,8 +103,7 @@ def test_what_the_encoding_of_the_file_cannot_hold_is_kept_and_shown(stage: Stag
     path.write_bytes(case.before)
     propose_edits(stage, {path: case})
     stage.wait_for_review(case.cli)
-    stage.emacs.command("qwen-companion-diff-accept")
-    stage.screen.wait_for("All done.")
+    stage.accept("All done.")
     # The CLI writes a question mark for what it cannot encode.
     stage.screen.wait_for("+p?ches")
     stage.screen.wait_for("-pêches")

@@ -34,8 +34,7 @@ def open_inspector(stage: Stage) -> None:
 def go_to(stage: Stage, pattern: str) -> None:
     """Put point in the inspector, in the selected window, on the line that matches `pattern`, by searching for it."""
     stage.screen.keys("M-<", "C-s")
-    stage.screen.type(pattern)
-    stage.screen.keys("Enter")
+    stage.screen.enter(pattern)
 
 
 def prompt_after(stage: Stage, question: str, answer: str) -> str:

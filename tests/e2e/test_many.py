@@ -22,11 +22,9 @@ def start_second_cli(stage: Stage, directory: Path) -> None:
     """Start a second CLI from Emacs, in `directory`, and go to it."""
     stage.screen.keys("C-u", "M-x")
     stage.screen.wait_for("C-u M-x")
-    stage.screen.type("qwen-companion-run")
-    stage.screen.keys("Enter")
+    stage.screen.enter("qwen-companion-run")
     stage.screen.wait_for("Run Qwen Code in:")
-    stage.screen.type(f"{directory.name}/")
-    stage.screen.keys("Enter")
+    stage.screen.enter(f"{directory.name}/")
     stage.screen.wait_for("Qwen[2!1]")
     stage.screen.wait_for(re.compile(rf"Type your message(?s:.*)qwen: {directory.name}"))
 

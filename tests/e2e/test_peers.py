@@ -70,9 +70,7 @@ def test_a_cli_in_a_terminal_of_emacs(stage: Stage) -> None:
     process = cli(stage)
     assert_session_is(stage, process, stage.sandbox.project, "*qwen: project*")
     assert stage.emacs.process.pid not in session(stage)["ancestors"]
-    stage.script_change(stage.sandbox.greeting, EDITED)
-    stage.ask("change the greeting")
-    stage.wait_for_review()
+    stage.propose(stage.sandbox.greeting, EDITED, "change the greeting")
     assert f"Qwen Code {VERSION} proposes a change" in stage.emacs.buffer_text("*Messages*")
     header = stage.emacs.text(
         '(with-current-buffer "*qwen-companion proposal: greeting.py*"'
@@ -81,8 +79,7 @@ def test_a_cli_in_a_terminal_of_emacs(stage: Stage) -> None:
     # The name of the CLI gives way to the keys that answer.
     assert header == " greeting.py: proposed  C-c C-c accept  C-c C-k reject"
     stage.model.say("All done.")
-    stage.emacs.command("qwen-companion-diff-accept")
-    stage.screen.wait_for("All done.")
+    stage.accept("All done.")
 
 
 def test_a_restarted_backend_still_knows_the_process(stage: Stage) -> None:
@@ -100,9 +97,7 @@ def test_a_restarted_backend_still_knows_the_process(stage: Stage) -> None:
 def test_a_killed_cli_is_gone_and_leaves_its_proposal_in_a_buffer(stage: Stage) -> None:
     stage.start_emacs(stage.sandbox.greeting)
     stage.start_cli()
-    stage.script_change(stage.sandbox.greeting, EDITED)
-    stage.ask("change the greeting")
-    stage.wait_for_review()
+    stage.propose(stage.sandbox.greeting, EDITED, "change the greeting")
     stage.sandbox.kill_clis()
     stage.screen.wait_gone("Qwen[1!1]")
     stage.screen.wait_gone("Qwen[1]")

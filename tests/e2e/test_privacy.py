@@ -18,8 +18,7 @@ def visit(stage: Stage, path: Path) -> None:
     stage.screen.keys("C-x", "o", "C-x", "C-f")
     stage.screen.wait_for("Find file: ")
     stage.screen.keys("C-a", "C-k")
-    stage.screen.type(str(path))
-    stage.screen.keys("Enter")
+    stage.screen.enter(str(path))
     stage.screen.wait_until(lambda: path.name in stage.emacs.visible_buffers(), f"{path.name} in a window")
     stage.screen.keys("M-<", "C-Space", "C-n")
     # Of a file that was selected so before, no key need change what is told.

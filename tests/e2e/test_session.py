@@ -158,8 +158,7 @@ def test_a_proposal_is_rejected(stage: Stage) -> None:
     stage.screen.type("5")
     stage.screen.keys("Enter", "C-c", "C-r")
     stage.screen.wait_for("Comment on line 5:")
-    stage.screen.type("Too formal.")
-    stage.screen.keys("Enter")
+    stage.screen.enter("Too formal.")
     stage.screen.wait_for("1 comment goes to the CLI")
     stage.screen.keys("C-x", "o")
     # The comments come when the turn is over, which is cancelled by the rejection.
@@ -284,8 +283,7 @@ def test_a_new_file_is_proposed_and_accepted(stage: Stage) -> None:
     stage.ask("make a plan")
     stage.wait_for_review()
     assert not new_file.exists()
-    stage.emacs.command("qwen-companion-diff-accept")
-    stage.screen.wait_for("All done.")
+    stage.accept("All done.")
     assert new_file.read_text() == "one\ntwo\n"
 
 
@@ -350,8 +348,7 @@ def test_a_killed_backend_is_replaced_unnoticed_with_a_review_open(stage: Stage)
 
     stage.screen.wait_until(replaced, "a new backend with the review still open")
     stage.model.say("All done.")
-    stage.emacs.command("qwen-companion-diff-accept")
-    stage.screen.wait_for("All done.")
+    stage.accept("All done.")
     assert stage.sandbox.greeting.read_text() == EDITED
     stage.wait_for_status("Connected to Emacs")
     # And it goes on: the next proposal.
@@ -359,6 +356,5 @@ def test_a_killed_backend_is_replaced_unnoticed_with_a_review_open(stage: Stage)
     stage.model.say("The list is new.")
     stage.ask("plums please")
     stage.wait_for_review()
-    stage.emacs.command("qwen-companion-diff-accept")
-    stage.screen.wait_for("The list is new.")
+    stage.accept("The list is new.")
     assert stage.sandbox.notes.read_text() == NOTES.replace("pears", "plums")

@@ -58,8 +58,7 @@ def test_clis_in_terminals_of_one_project(stage: Stage) -> None:
     before = stage.emacs.eval(process)
     stage.emacs.command("qwen-companion-restart")
     stage.screen.wait_for("End the CLI in")
-    stage.screen.type("yes")
-    stage.screen.keys("Enter")
+    stage.screen.enter("yes")
     stage.emacs.wait_until(
         f"(and (= 2 {TERMINALS}) (/= {before} {process}) (= 2 (length (qwen-companion-backend-sessions))))"
     )

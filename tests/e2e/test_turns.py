@@ -119,8 +119,7 @@ def test_a_proposal_is_rejected_in_the_terminal(stage: Stage) -> None:
     stage.model.say("Better so.")
     stage.ask("again please")
     stage.wait_for_review()
-    stage.emacs.command("qwen-companion-diff-accept")
-    stage.screen.wait_for("Better so.")
+    stage.accept("Better so.")
     assert stage.sandbox.greeting.read_text() == EDITED_AGAIN
     assert stage.emacs.eval("test-outcomes") == "(accepted)"
 
@@ -169,8 +168,7 @@ def test_a_new_file_in_a_new_directory_is_accepted(stage: Stage) -> None:
     assert stage.emacs.buffer_text("*qwen-companion disk: first.txt*") == ""
     assert not new_file.parent.parent.exists()
     edit_proposal(stage)
-    stage.emacs.command("qwen-companion-diff-accept")
-    stage.screen.wait_for("All done.")
+    stage.accept("All done.")
     assert new_file.read_text() == "one\ntwo\n" + EDIT
     assert_review_gone(stage)
 
@@ -195,12 +193,10 @@ def test_the_second_file_of_a_turn_comes_after_the_first_is_answered(stage: Stag
     stage.wait_for_review()
     assert "*qwen-companion proposal: greeting.py*" in stage.emacs.visible_buffers()
     assert stage.emacs.eval("(length (qwen-companion-proposals))") == "1"
-    stage.emacs.command("qwen-companion-diff-accept")
-    stage.screen.wait_for("proposal: notes.txt")
+    stage.accept("proposal: notes.txt")
     stage.wait_for_review()
     assert stage.emacs.buffer_text("*qwen-companion disk: notes.txt*") == NOTES
-    stage.emacs.command("qwen-companion-diff-accept")
-    stage.screen.wait_for("Both done.")
+    stage.accept("Both done.")
     assert stage.sandbox.greeting.read_text() == EDITED
     assert stage.sandbox.notes.read_text() == NEW_NOTES
     assert_review_gone(stage)
@@ -226,15 +222,13 @@ def test_the_same_file_twice_in_a_turn(stage: Stage) -> None:
     stage.wait_for_review()
     assert stage.emacs.buffer_text("*qwen-companion disk: greeting.py*") == GREETING
     edit_proposal(stage)
-    stage.emacs.command("qwen-companion-diff-accept")
-    stage.screen.wait_for('"everybody"')
+    stage.accept('"everybody"')
     stage.wait_for_review()
     # The CLI writes when the whole turn is decided.
     assert stage.sandbox.greeting.read_text() == GREETING
     assert stage.emacs.buffer_text("*qwen-companion disk: greeting.py*") == GREETING
     stage.screen.wait_for("lacks changes accepted before")
-    stage.emacs.command("qwen-companion-diff-accept")
-    stage.screen.wait_for("Twice done.")
+    stage.accept("Twice done.")
     assert stage.sandbox.greeting.read_text() == EDITED_AGAIN
     assert_review_gone(stage)
     # The second text is a whole one, without what was edited in the first.
@@ -263,8 +257,7 @@ def test_a_proposal_that_is_refused_is_decided_in_the_terminal(stage: Stage) -> 
     stage.model.say("Whole again.")
     stage.ask("change the greeting")
     stage.wait_for_review()
-    stage.emacs.command("qwen-companion-diff-accept")
-    stage.screen.wait_for("Whole again.")
+    stage.accept("Whole again.")
     assert stage.sandbox.greeting.read_text() == EDITED
 
 
@@ -290,8 +283,7 @@ def test_a_cli_killed_in_a_review_leaves_the_text(stage: Stage) -> None:
     assert stage.emacs.eval("test-outcomes") == "nil"
     # It is put into the file's buffer, shown and not saved, and is nowhere else.
     stage.screen.keys("C-x", "b")
-    stage.screen.type(KEPT)
-    stage.screen.keys("Enter")
+    stage.screen.enter(KEPT)
     screen = stage.screen.wait_for("C-c C-c put into the file's buffer")
     assert "C-c C-k discard" in screen
     stage.screen.keys("C-c", "C-c")

@@ -145,8 +145,7 @@ def test_qwen_and_gemini_at_once(stage: Stage) -> None:
     # The other proposes while that review is open: its own has to wait.
     stage.screen.keys("C-x", "b")
     stage.screen.wait_for("Switch to buffer")
-    stage.screen.type(f"*{QWEN.name}*")
-    stage.screen.keys("Enter")
+    stage.screen.enter(f"*{QWEN.name}*")
     stage.screen.wait_for(re.compile(QWEN.input_start, re.MULTILINE))
     stage.script_change(stage.sandbox.notes, NEW_NOTES)
     stage.ask("plums please")

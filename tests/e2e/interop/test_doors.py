@@ -143,12 +143,9 @@ def test_ten_edits_are_reviewed_and_the_users_own_settings_hold(stage: Stage, pr
     wait_for_held_review(stage)
     said = f"subagent general-purpose of Qwen Code {VERSIONS[program]} proposes a change"
     assert said in stage.emacs.buffer_text("*Messages*")
-    stage.emacs.command("qwen-companion-diff-accept")
-    stage.screen.wait_for("It has worked.")
+    stage.accept("It has worked.")
     assert stage.sandbox.notes.read_text() == NEW_NOTES
-    stage.script_change(greeting, GREETING)
-    stage.ask("back again")
-    stage.wait_for_review()
+    stage.propose(greeting, GREETING, "back again")
     stage.emacs.command("qwen-companion-diff-reject")
     stage.screen.wait_gone("Yes, allow once")
     assert greeting.read_text() == texts[-1]
@@ -182,12 +179,9 @@ def test_the_backend_is_killed_while_an_edit_is_held(stage: Stage) -> None:
     assert stage.sandbox.notes.read_text() == NOTES
     stage.emacs.wait_until("(qwen-companion-session-streaming (car (qwen-companion-backend-sessions)))")
     print(f"connected {time.monotonic() - before:.2f} s after the backend was killed")
-    stage.script_change(stage.sandbox.greeting, EDITED)
-    stage.ask("change the greeting")
-    stage.wait_for_review()
+    stage.propose(stage.sandbox.greeting, EDITED, "change the greeting")
     stage.model.say("All done.")
-    stage.emacs.command("qwen-companion-diff-accept")
-    stage.screen.wait_for("All done.")
+    stage.accept("All done.")
     assert stage.sandbox.greeting.read_text() == EDITED
 
 
@@ -204,8 +198,7 @@ def test_a_subagent_makes_its_call_again_while_the_review_is_open(stage: Stage) 
     stage.screen.wait_until(was_told, "the subagent told to make the same call again")
     assert "Qwen[1!1]" in stage.screen.capture()
     assert stage.sandbox.notes.read_text() == NOTES
-    stage.emacs.command("qwen-companion-diff-accept")
-    stage.screen.wait_for("It has worked.")
+    stage.accept("It has worked.")
     assert stage.sandbox.notes.read_text() == NEW_NOTES
 
 
@@ -222,12 +215,9 @@ def test_hooks_that_are_off_are_said_to_be(stage: Stage, reason: str, settings: 
     stage.screen.wait_until(lambda: said in stage.emacs.buffer_text("*Messages*"), "the reason")
     assert f"calls no hooks: {reason}" in stage.emacs.eval(HELP)
     # The conversation's edits are reviewed all the same.
-    stage.script_change(stage.sandbox.greeting, EDITED)
-    stage.ask("change the greeting")
-    stage.wait_for_review()
+    stage.propose(stage.sandbox.greeting, EDITED, "change the greeting")
     stage.model.say("All done.")
-    stage.emacs.command("qwen-companion-diff-accept")
-    stage.screen.wait_for("All done.")
+    stage.accept("All done.")
     assert stage.emacs.buffer_text("*Messages*").count(said) == 1
 
 
@@ -286,12 +276,9 @@ def test_a_broken_file_of_the_administrators_and_a_proxy(stage: Stage) -> None:
         "*Messages*"
     )
     assert stage.emacs.eval('(getenv "NO_PROXY")') == '"127.0.0.1,localhost"'
-    stage.script_change(stage.sandbox.greeting, EDITED)
-    stage.ask("change the greeting")
-    stage.wait_for_review()
+    stage.propose(stage.sandbox.greeting, EDITED, "change the greeting")
     stage.model.say("All done.")
-    stage.emacs.command("qwen-companion-diff-accept")
-    stage.screen.wait_for("All done.")
+    stage.accept("All done.")
     # Its hooks have come through too.
     assert "mode auto" in stage.emacs.eval(HELP)
 
@@ -306,12 +293,9 @@ def test_a_folder_that_is_not_trusted(stage: Stage) -> None:
     )
     stage.start_emacs(stage.sandbox.greeting)
     stage.start_cli()
-    stage.script_change(stage.sandbox.greeting, EDITED)
-    stage.ask("change the greeting")
-    stage.wait_for_review()
+    stage.propose(stage.sandbox.greeting, EDITED, "change the greeting")
     stage.model.say("All done.")
-    stage.emacs.command("qwen-companion-diff-accept")
-    stage.screen.wait_for("All done.")
+    stage.accept("All done.")
     assert stage.sandbox.greeting.read_text() == EDITED
     # It is in the mode default there, and calls the hooks of the layer.
     assert "mode default" in stage.emacs.eval(HELP)
@@ -322,8 +306,7 @@ def test_gemini_asks_in_yolo_where_a_policy_says_so(stage: Stage) -> None:
     policy.write_text('[[rule]]\ntoolName = ["replace", "write_file"]\ndecision = "ask_user"\npriority = 900\n')
     stage.start_emacs(stage.sandbox.greeting)
     stage.open_shell("*gemini*", GEMINI.variables)
-    stage.screen.type(f"gemini --yolo --policy {policy}")
-    stage.screen.keys("Enter")
+    stage.screen.enter(f"gemini --yolo --policy {policy}")
     stage.screen.wait_for("Qwen[1]")
     stage.screen.wait_for("YOLO")
     stage.script_change(stage.sandbox.greeting, EDITED, GEMINI)
@@ -331,8 +314,7 @@ def test_gemini_asks_in_yolo_where_a_policy_says_so(stage: Stage) -> None:
     stage.ask("change the greeting", replace(GEMINI, input_start=r"^ *\* +"))
     stage.wait_for_review(GEMINI)
     stage.model.say("All done.")
-    stage.emacs.command("qwen-companion-diff-accept")
-    stage.screen.wait_for("All done.")
+    stage.accept("All done.")
     assert stage.sandbox.greeting.read_text() == EDITED
 
 
@@ -340,8 +322,7 @@ def test_without_a_terminal_no_edit_is_offered_in_auto(stage: Stage) -> None:
     """`qwen -p` has nobody to ask: with the layer as without it, the model gets no tool that edits."""
     start(stage)
     stage.open_shell("*shell*")
-    stage.screen.type("qwen -p 'change the greeting'; echo ended $?")
-    stage.screen.keys("Enter")
+    stage.screen.enter("qwen -p 'change the greeting'; echo ended $?")
     stage.screen.wait_for("ended 0")
     offered = {tool["function"]["name"] for tool in stage.model.bodies[-1]["tools"]}
     assert "read_file" in offered
@@ -354,8 +335,7 @@ def test_a_layer_that_is_not_json_keeps_every_cli_from_starting(stage: Stage) ->
     broken.write_text('{"hooks": ')
     stage.start_emacs(stage.sandbox.greeting)
     stage.open_shell("*shell*", {VARIABLE: str(broken)})
-    stage.screen.type("qwen; echo ended $?")
-    stage.screen.keys("Enter")
+    stage.screen.enter("qwen; echo ended $?")
     stage.screen.wait_for(re.compile(r"ended [1-9]"))
 
 

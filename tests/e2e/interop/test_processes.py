@@ -36,8 +36,7 @@ def connect_in_frame(stage: Stage, daemon: Daemon, cli: Cli) -> None:
     daemon.open_frame(stage.sandbox.greeting)
     connect(stage, cli)
     daemon.close_frame()
-    stage.screen.type("exit")
-    stage.screen.keys("Enter")
+    stage.screen.enter("exit")
 
 
 @each_cli
