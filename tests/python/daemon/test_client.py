@@ -40,12 +40,6 @@ HELLO = (TextBlock("hello"),)
 
 
 @pytest.fixture
-async def daemon() -> AsyncIterator[FakeDaemon]:
-    async with FakeDaemon() as running:
-        yield running
-
-
-@pytest.fixture
 async def client(daemon: FakeDaemon) -> AsyncIterator[DaemonClient]:
     async with DaemonClient(daemon.url, TOKEN) as connected:
         yield connected

@@ -37,12 +37,6 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def daemon() -> AsyncIterator[FakeDaemon]:
-    async with FakeDaemon() as running:
-        yield running
-
-
-@pytest.fixture
 async def client(daemon: FakeDaemon) -> AsyncIterator[DaemonClient]:
     async with DaemonClient(daemon.url, TOKEN) as connected:
         await connected.capabilities()

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from journal_project import Project
 from qwen_companion.journal import store
 
 
@@ -25,3 +27,8 @@ def databases(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for connection in opened:
         connection.close()
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)

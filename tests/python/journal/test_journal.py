@@ -324,11 +324,6 @@ async def until_more(calls: list[str], name: str, before: int) -> None:
             await anyio.lowlevel.checkpoint()
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    return Project(tmp_path)
-
-
 async def test_turns_of_edits_and_commands(project: Project) -> None:
     project.commit(a=b"a\n", b=b"b\n", c=b"c\n")
     async with site(project) as place:

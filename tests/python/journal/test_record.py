@@ -30,11 +30,6 @@ from qwen_companion.privacy.options import Options
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(range(256))
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    return Project(tmp_path)
-
-
 @pytest.fixture(params=[True, False], ids=["git", "no git"])
 def any_project(request: pytest.FixtureRequest, tmp_path: Path) -> Project:
     return Project(tmp_path, git=request.param)

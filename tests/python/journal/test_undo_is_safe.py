@@ -20,11 +20,6 @@ from qwen_companion.privacy.options import Options
 PRECIOUS = "data/precious.csv"
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    return Project(tmp_path)
-
-
 def repository(project: Project, name: str, **files: bytes) -> Path:
     """Make the directory `name` a repository with `files` committed, `a_b=` for the file "a.b"."""
     directory = project.root / name
