@@ -439,6 +439,8 @@ debugger: its backtrace would show the secret."
   "Wait until the function DONE gives non-nil, SECONDS at most.
 Return its value.  For commands only; it can be quit."
   (let ((end (+ (float-time) seconds))
+        ;; Timers and filters of others need them.
+        (file-name-handler-alist (default-toplevel-value 'file-name-handler-alist))
         (steps 0)
         value)
     (while (and (not (setq value (funcall done)))

@@ -256,7 +256,6 @@ That is so if they were born after START, the milliseconds of the turn's
 start, or nil.  ROOT stays, and so does what is above it.  Quitting ends
 this and leaves the rest."
   (let ((root (file-name-as-directory (file-truename root)))
-        (file-name-handler-alist nil)
         (inhibit-quit t)
         (directories (and start (delete-dups (mapcar #'file-name-directory files)))))
     (while (and directories (not quit-flag))
@@ -265,7 +264,8 @@ this and leaves the rest."
              (cl-remove-if-not
               (lambda (directory)
                 (qwen-companion-undo--let-others-run)
-                (let ((true (file-truename directory)))
+                (let* ((file-name-handler-alist nil)
+                       (true (file-truename directory)))
                   (and (string-prefix-p root true)
                        (not (equal root true))
                        (qwen-companion-undo--empty-directory-p directory))))
@@ -273,7 +273,8 @@ this and leaves the rest."
              start))
       (dolist (directory directories)
         (qwen-companion-undo--let-others-run)
-        (ignore-errors (delete-directory directory)))
+        (let ((file-name-handler-alist nil))
+          (ignore-errors (delete-directory directory))))
       (setq directories
             (delete-dups (mapcar (lambda (directory)
                                    (file-name-directory (directory-file-name directory)))

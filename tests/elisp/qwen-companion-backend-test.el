@@ -597,6 +597,15 @@ sys.stdin.read()'" (shell-quote-argument
            (equal text (with-current-buffer buffer (buffer-string))))))
       (should (process-live-p (qwen-companion-backend--process))))))
 
+(ert-deftest qwen-companion-backend-test-timers-have-the-file-name-handlers ()
+  "Also while a command waits that has bound them to nil."
+  (let ((file-name-handler-alist nil)
+        (seen 'nothing))
+    (run-at-time 0 nil (lambda () (setq seen file-name-handler-alist)))
+    (qwen-companion-backend-wait (lambda () (not (eq seen 'nothing)))
+                                 qwen-companion-test-limit)
+    (should (equal (default-toplevel-value 'file-name-handler-alist) seen))))
+
 (ert-deftest qwen-companion-backend-test-error-then-off-and-on ()
   "After a failure the mode can be turned off and on again."
   (qwen-companion-test-with-process
