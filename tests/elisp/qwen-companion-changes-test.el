@@ -776,6 +776,55 @@ A text that is nil removes the line."
     ;; All texts were asked for at once.
     (should (= 1 (length (qwen-companion-test-sent 'journal-texts))))))
 
+(ert-deftest qwen-companion-changes-test-says-what-is-in-the-way ()
+  "The user's file in a directory that replaced a file, and two files in each other's."
+  (qwen-companion-changes-test-with '(("a/b" "mine\n") ("q/p" "p\n") ("p/q" "q\n"))
+    (let ((add (lambda (name before after &rest keys)
+                 (puthash (cons "one" (expand-file-name name)) (cons before after)
+                          qwen-companion-changes-test-texts)
+                 (append keys (list :path (expand-file-name name) :added 1 :deleted 1)))))
+      (qwen-companion-changes-test-turn "one" nil)
+      (qwen-companion-changes-test-add
+       (plist-put (copy-sequence (car qwen-companion-changes-test-turns)) :files
+                  (list (funcall add "a" "file\n" nil :kind 'deleted)
+                        (funcall add "a/b" nil "new\n" :kind 'added)
+                        (funcall add "q/p" "p\n" "p\n" :kind 'renamed :from (expand-file-name "p"))
+                        (funcall add "p/q" "q\n" "q\n" :kind 'renamed
+                                 :from (expand-file-name "q"))))))
+    (qwen-companion-changes-test-open)
+    (qwen-companion-changes-test-settle)
+    (qwen-companion-changes-test-goto "Prompt of one")
+    (cl-letf* ((said "")
+               ((symbol-function 'message)
+                (lambda (format &rest arguments)
+                  (setq said (concat said (apply #'format-message format arguments) "\n"))))
+               ((symbol-function 'y-or-n-p) #'always))
+      (should-error (qwen-companion-changes-test-press "k") :type 'user-error)
+      (dolist (reason '("b (It has other changes too, so it is not deleted)"
+                        "p (There is a directory of that name now, with q in it)"
+                        "q (There is a directory of that name now, with p in it)"
+                        "a (There is a directory of that name now, with b in it)"))
+        (should (string-search (concat "Left alone: " reason) said))))
+    (should (equal '("mine\n" "p\n" "q\n")
+                   (mapcar #'qwen-companion-changes-test-bytes '("a/b" "q/p" "p/q"))))))
+
+(ert-deftest qwen-companion-changes-test-deletes-the-directories-that-were-made ()
+  "Only where their time of birth, here as a program of its own tells it, is known."
+  (qwen-companion-changes-test-with '(("a" "a\n"))
+    (make-directory "bin")
+    (let ((exec-path (cons (expand-file-name "bin") exec-path)))
+      (pcase-dolist (`(,born . ,stays)
+                     '(("echo 9999999999" . nil) ("echo 1" . t) ("echo 0" . t) ("echo -" . t) ("exit 1" . t)))
+        (qwen-companion-changes-test-write
+         "bin/stat" (format "#!/bin/sh\nshift 2\nfor each; do %s; done\n" born))
+        (set-file-modes "bin/stat" #o755)
+        (qwen-companion-changes-test-turn born '(("made/deep/new" "new\n")))
+        (qwen-companion-changes-test-open)
+        (qwen-companion-changes-test--undo-turn (concat "Prompt of " born))
+        (should-not (file-exists-p "made/deep/new"))
+        (should (eq stays (file-directory-p "made/deep")))
+        (should (eq stays (file-directory-p "made")))))))
+
 (ert-deftest qwen-companion-changes-test-quits-between-two-files ()
   "It says how far it came, and the same key goes on."
   (qwen-companion-changes-test-with '(("a" "1\n") ("b" "1\n") ("c" "1\n"))

@@ -834,7 +834,7 @@ class Undo:
         self.files = tree.effective(self.now)
         tree.script.append(f"{self.key} on turn {tree.turns.index(self.turn)} {self.path or ''} {self.place or ''}")
         said = tree.emacs.call("turns-press", self.key, self.turn.id, self.path, self._line())
-        while "try again" in said:
+        while "try again" in said or "look at what is shown now" in said:
             tree.script.append(f"  said: {said}")
             said = tree.emacs.call("turns-press", self.key, self.turn.id, self.path, self._line())
         tree.script.append(f"  said: {said}")

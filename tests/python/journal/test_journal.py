@@ -543,6 +543,30 @@ async def test_an_odd_file_of_rules_stalls_no_tool_and_is_told_until_it_is_mende
                     await anyio.sleep(0.05)
 
 
+async def test_rules_that_are_too_long_hide_all_files_and_that_is_told(project: Project) -> None:
+    project.commit(a=b"a\n")
+    project.write(".qwenignore", b"x\n" * 400_000)
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        await agent.prompt("Fix it")
+        await agent.edit("a", b"agent\n")
+        with anyio.fail_after(TIMEOUT_S):
+            while ".qwenignore is longer than 64 KiB" not in str(place.refused()):
+                await anyio.sleep(0.05)
+        (notice,) = [message for message in place.told if isinstance(message, Notice)]
+        assert ".qwenignore is longer than 64 KiB" in notice.text
+        assert place.kinds() == []
+        project.write(".qwenignore", b"x\n")
+        with anyio.fail_after(TIMEOUT_S):
+            while place.refused():
+                await agent.prompt("Again")
+                await anyio.sleep(0.05)
+        await agent.edit("b", b"new\n")
+        with anyio.fail_after(TIMEOUT_S):
+            while {"b": "added"} not in place.kinds():
+                await anyio.sleep(0.05)
+
+
 async def test_a_command_that_could_not_wait_any_longer_is_noted(
     project: Project, may_look: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
