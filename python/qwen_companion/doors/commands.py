@@ -133,11 +133,12 @@ def _after_documents(command: str, place: int, marks: Iterable[tuple[str, bool]]
 # --- What they do ---
 
 _READERS: Mapping[str, str] = {
-    **dict.fromkeys(("cat", "head", "tail", "ls", "cut", "tr", "nl", "seq"), r"-[^/]*"),
+    **dict.fromkeys(("cat", "head", "ls", "cut", "tr", "nl"), r"-[^/]*"),
     **dict.fromkeys(("pwd", "true", "basename", "dirname", "printf"), ""),
     # Not those that follow links within a directory, or read names and patterns from a file.
     "grep": r"-[^-/R][^/R]*|--(?!de|file=)[^/]*",
     "wc": r"-[clmwL]+",
+    "tail": r"-[cnqv]?\d*",
     "sort": r"-[bfnruV]+|-k[\d,]+",
     "diff": r"-[abBNpquw]+|-U\d+",
     "git": r"-p|-\d+|--(?:cached|staged|stat|name-only|name-status|oneline|porcelain|short|no-color)",
@@ -146,7 +147,7 @@ _READERS: Mapping[str, str] = {
 
 _GIT_READERS = ("diff", "log", "show", "status")
 
-_FORMAT = re.compile(r"(?:[^%]|%%|%[-+0]*\d*(?:\.\d+)?[sbcdxX])*")
+_FORMAT = re.compile(r"(?:[^%]|%%|%[-+0]*\d{,3}(?:\.\d{1,3})?[sbcdxX])*")
 """One of printf that only prints: %n sets a variable, as PATH."""
 
 _WRITERS: Mapping[str, str] = {
@@ -187,9 +188,9 @@ class Effects:
 
     def to_record(self) -> list[str]:
         """Return the names of the files that have to be recorded for the changes to be undone."""
-        lost = {name for path in self.lost for name in (path, os.path.realpath(path))}
-        there = {path for path in lost if os.path.lexists(path) and not os.path.isdir(path)}
-        return sorted(there | {path for path in self.made if not os.path.lexists(path)})
+        lost = {name for path in self.lost for name in (path, os.path.realpath(path)) if os.path.lexists(name)}
+        made = {name for path in self.made for name in (path, os.path.realpath(path)) if not os.path.lexists(name)}
+        return sorted(made | {path for path in lost if os.path.islink(path) or not os.path.isdir(path)})
 
 
 class _Reader:
@@ -242,7 +243,7 @@ class _Reader:
         if self._has_wildcard and any("/-" in path for path in changed | self._earlier):
             # The name of a file that is made could become an option.
             raise UnclearError
-        if any(os.path.isfile(path) and os.lstat(path).st_nlink > 1 for path in changed):
+        if any(os.path.isfile(path) and os.stat(path).st_nlink > 1 for path in changed):
             # The file has other names, which may be anywhere.
             raise UnclearError
         return self.effects
@@ -302,6 +303,8 @@ class _Reader:
         if name == "git":
             if not arguments or arguments[0].text not in _GIT_READERS or self._may_be_made_repository():
                 raise UnclearError
+        if name in ("git", "grep", "ls"):
+            self.effects.read.add(self._directory)
         if name == "sed":
             arguments = self._after_script(arguments)
         for word in self._arguments(arguments, _READERS.get(name, _WRITERS["sed"])):
@@ -364,7 +367,7 @@ class _Reader:
                 raise UnclearError
         below = {source: [] if plain or name == "ln" else list(_below(source)) for source in sources}
         # Into the target or in its place, as it is a directory or not when the command gets there.
-        changed = [] if os.path.isdir(target) else [target]
+        changed = [] if os.path.isdir(target) and not os.path.islink(target) else [target]
         for source in sources:
             inner = os.path.join(target, os.path.basename(source))
             changed += [inner, *([source, *below[source]] if name == "mv" else [])]

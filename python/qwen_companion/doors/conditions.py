@@ -38,10 +38,11 @@ _PROTECTED = tuple(
 )
 """Paths, in lower case, that `auto` asks its classifier about."""
 
-_RULE_FILES = tuple(
-    name for names in ((".gitignore", ".gitattributes", ".gitmodules"), *IGNORE_FILES.values()) for name in names
+_RULE_FILES = (
+    *(".gitignore", ".gitattributes", ".gitmodules", ".gitconfig"),
+    *(name for names in IGNORE_FILES.values() for name in names),
 )
-"""Files whose rules decide what is recorded, and what no CLI is told of."""
+"""Files that decide what is recorded and what no CLI is told of, and what git runs where its settings include them."""
 
 _ALL_HOOKS_SINCE = (0, 24, 2)
 """The first version of Qwen Code that calls the hooks of all its settings.

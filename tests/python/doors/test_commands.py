@@ -229,15 +229,26 @@ def test_others_are_left_to_the_user(project: Path, environ: Environ, command: s
         *("true && cd src && touch x; echo 1 > a.txt", "grep -q x a.txt && cd src && touch x"),
         # Programs that a repository names, where the model has made one.
         *("cd bare && git diff > x", "git diff bare > x && git status > y", "touch HEAD && git diff > x"),
+        # What never ends, or fills the disk.
+        *("tail -f a.txt > x", "tail --follow a.txt > x", "seq 99999999999 > x", "printf '%999999999s' > x"),
         # Through links to places that are not looked at.
         *("rm -rf inner/", "rm -rf inner/.", "rm -rf inn*/", "chmod -R +x inner", "chmod +x inner"),
         *("grep -R x src > x", "grep -r --dereference-recursive x src > x", "diff -r src web > x"),
         *("wc --files0-from=a.txt > x", "grep --file=a.txt x > y"),
         # What is not undone.
-        *("ln a.txt x", "ln -f a.txt b.txt", "echo x > linked", "chmod 777 gh", "chmod -R +x gh", "rmdir -p src/none"),
+        *(
+            "ln a.txt x",
+            "ln -f a.txt b.txt",
+            "echo x > linked",
+            "echo x > to-linked",
+            "chmod 777 gh",
+            "chmod -R +x gh",
+            "rmdir -p src/none",
+        ),
         # Rules of what is recorded and shown.
         *("echo x >> .gitignore", "rm src/.gitignore", "echo x > .gitattributes", "cp a.txt .qwenignore"),
         *("mv a.txt .geminiignore", "rm -rf hidden", "touch .AIIGNORE"),
+        "echo x > .gitconfig",
         # Places where the shell finds programs.
         *("cp a.txt bin/ls", "mv src/deep bin", "ln -s src/x.py bin/ls", "mv bin x", "rm -rf bin"),
     ],
@@ -249,8 +260,21 @@ def test_what_only_looks_plain_is_left_to_the_user(project: Path, environ: Envir
     (project / "hidden/.gitignore").touch()
     (project / "inner").symlink_to("src")
     (project / "linked").hardlink_to(project.parent / "secret")
+    (project / "to-linked").symlink_to("linked")
     environ["PATH"] = f"/usr/bin:{project}/bin"
     assert files(command, project, environ) is None
+
+
+def test_links_and_where_they_lead_have_to_be_recorded(project: Path, environ: Environ) -> None:
+    (project / "inner").symlink_to("src")
+    (project / "dangling").symlink_to("src/none")
+    for command in ("rm inner", "ln -sfn src/deep inner"):
+        assert "inner" in (files(command, project, environ) or ())
+    found = unasked_effects("touch dangling", str(project), [str(project)], environ)
+    assert found is not None
+    assert str(project / "src/none") in found.to_record()
+    # A listing of the directory outside.
+    assert files(f"ls > {project}/x", project, environ, "..") is None
 
 
 def test_a_variable_leads_cd_elsewhere(project: Path, environ: Environ) -> None:
