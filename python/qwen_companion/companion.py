@@ -65,6 +65,7 @@ from qwen_companion.ide.tools import DiffTools
 from qwen_companion.publisher import Publisher
 from qwen_companion.tools.calls import Called, EmacsAnswer, Tools
 from qwen_companion.tools.diagnostics import EDIT_S, Diagnostics
+from qwen_companion.tools.first_prompt import FirstPrompt
 from qwen_companion.tools.server import ToolServer
 from qwen_companion.tools.settings import PATH as TOOL_PATH
 from qwen_companion.tools.settings import tool_secret, tool_settings
@@ -169,7 +170,8 @@ class Companion:
         self._take_over()
         self._tools = Tools(editor, self._distributor.access, self._tell_call)
         self._diagnostics = Diagnostics(self._tools, lambda path: self._bridge.call(EditBegins(path), EDIT_S))
-        self._tool_server = ToolServer(self._tools, self._find_caller)
+        self._first_prompt = FirstPrompt(self._tools)
+        self._tool_server = ToolServer(self._tools, self._find_caller, self._first_prompt.listed)
         self._journal = JournalFront(os.environ, self._bridge.tell)
         self._doors = self._make_doors(editor)
         self._publisher = Publisher(
@@ -222,7 +224,7 @@ class Companion:
             report_answers=lambda session, answers: self._bridge.tell(HookAnswers(session, answers)),
             warn=self._warn,
             records=self._journal.records,
-            listeners=[self._diagnostics, self._journal],
+            listeners=[self._first_prompt, self._diagnostics, self._journal],
             additions=[self._tool_settings],
         )
 

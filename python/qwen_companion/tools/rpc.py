@@ -2,8 +2,8 @@
 """The MCP methods of the tools, answered without the MCP library.
 
 A CLI does not wait for the tools of a server: those that are not listed when the user sends the first prompt are
-missing in the first request to the model.  Importing the library takes a second, and three on a busy machine; these few
-methods without state need nothing of it.
+missing in the first request to the model, which `first_prompt.py` holds for a moment only.  Importing the library takes
+a second, and three on a busy machine; these few methods without state need nothing of it.
 """
 
 from __future__ import annotations

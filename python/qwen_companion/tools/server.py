@@ -19,11 +19,12 @@ from qwen_companion.ide.replies import refuse
 from qwen_companion.ide.sessions import SESSION_HEADER
 from qwen_companion.sockets import Connection
 from qwen_companion.threads import in_thread
-from qwen_companion.tools.rpc import CALL_TOOL, CANCELLED, INITIALIZE, JsonObject, is_request, reply_to
+from qwen_companion.tools.rpc import CALL_TOOL, CANCELLED, INITIALIZE, LIST_TOOLS, JsonObject, is_request, reply_to
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
+    from qwen_companion.domain import Peer
     from qwen_companion.tools.calls import Tools
 
 _MAX_BODY_BYTES = 256 * 1024
@@ -44,10 +45,19 @@ class _Exchange:
 class ToolServer:
     """Answers the requests of all CLIs."""
 
-    def __init__(self, tools: Tools, find_caller: Callable[[Connection], Caller | None]) -> None:
-        """`find_caller`, called in a thread, tells whose connection it is."""
+    def __init__(
+        self,
+        tools: Tools,
+        find_caller: Callable[[Connection], Caller | None],
+        listed: Callable[[Peer], None] = lambda _peer: None,
+    ) -> None:
+        """`find_caller`, called in a thread, tells whose connection it is.
+
+        `listed` gets the process of each CLI that has been told which tools there are.
+        """
         self._tools = tools
         self._find_caller = find_caller
+        self._listed = listed
         self._callers: dict[str, Caller] = {}
         self._exchanges: dict[tuple[str, object], _Exchange] = {}
 
@@ -81,7 +91,7 @@ class ToolServer:
         key = (session, _hashable(request["id"]))
         exchange = self._exchanges[key] = _Exchange()
         try:
-            caller = await self._caller(session, scope) if request["method"] == CALL_TOOL else None
+            caller = await self._caller(session, scope) if request["method"] in (CALL_TOOL, LIST_TOOLS) else None
             response = await reply_to(request, self._tools, caller)
         finally:
             if self._exchanges.get(key) is exchange:
@@ -95,6 +105,8 @@ class ToolServer:
             headers.append((SESSION_HEADER, uuid.uuid4().hex.encode("ascii")))
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
+        if request["method"] == LIST_TOOLS and caller is not None:
+            self._listed(caller.peer)
 
     def _cancel(self, session: str, message: JsonObject) -> None:
         """Do not answer the cancelled call: the CLI would take an answer for the end of the server."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import select
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from sexpdata import Symbol, dumps
 from qwen_companion.domain import ToolDefinition
 from qwen_companion.doors.layer import FILE_NAME
 from qwen_companion.tools.calls import Tools
+from qwen_companion.tools.first_prompt import WAIT_S
 from qwen_companion.tools.rpc import PROTOCOLS, reply_to
 from support import INITIALIZE, MCP_ACCEPT, TIMEOUT_S, Backend, Home, as_dict
 
@@ -33,6 +35,7 @@ class Client:
         self.server = settings["mcpServers"]["emacs"]
         self.allowed: list[str] = settings["permissions"]["allow"]
         self.hook = settings["hooks"]["Stop"][0]["hooks"][0]
+        self.held = settings["hooks"]["UserPromptSubmit"][0]["hooks"][0]
         self.port = int(self.server["httpUrl"].split(":")[2].partition("/")[0])
         self.session = ""
         self.connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_S)
@@ -162,6 +165,30 @@ def test_each_door_has_a_secret_of_its_own(backend: Backend, client: Client) -> 
     assert client.request("tools/list", {}, Host="rebound.example")[0] == 421
     client.connection.request("GET", "/tools", headers={"Authorization": secret})
     assert client.end()[0] == 405
+
+
+@pytest.mark.usefixtures("backend")
+def test_the_first_prompt_waits_until_the_tools_are_listed(client: Client, connect: Connect) -> None:
+    hooks = connect()
+
+    def send(name: str, **more: str) -> None:
+        body = json.dumps({"hook_event_name": name, "session_id": "s", **more}).encode()
+        hooks.connection.request("POST", hooks.held["url"], body, hooks.held["headers"])
+
+    def is_answered(within_s: float) -> bool:
+        return bool(select.select([hooks.connection.sock], [], [], within_s)[0])
+
+    send("SessionStart")
+    assert hooks.end()[0] == 200
+    send("UserPromptSubmit", prompt="at once")
+    client.result("initialize", INITIALIZE)
+    assert not is_answered(0.2)
+    client.result("tools/list", {})
+    # Before the time of such a wait is over.
+    assert is_answered(WAIT_S / 2)
+    assert hooks.end() == (200, {})
+    send("UserPromptSubmit", prompt="later")
+    assert is_answered(WAIT_S / 2)
 
 
 def test_a_call_is_answered_by_emacs(home: Home, backend: Backend, client: Client) -> None:
