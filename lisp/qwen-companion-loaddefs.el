@@ -101,7 +101,7 @@ The daemon reads them, from its own disk, when the prompt is sent.  The
 chat is the one used last; a prefix argument is Dired's.
 
 (fn)" t)
-(autoload 'qwen-companion-chat-send-diagnostics "qwen-companion-chat-send" "Insert diagnostics of Flymake and Flycheck into the prompt of a chat.
+(autoload 'qwen-companion-chat-send-diagnostics "qwen-companion-chat-send" "Insert the problems of Flymake and Flycheck into the prompt of a chat.
 Use the region, from START to END, when it is active, else the whole
 buffer.  The chat is the one used last; with a prefix argument, choose.
 
@@ -201,7 +201,7 @@ Again, to the one after it.
 ;; qwen-companion-ask.el
 (autoload 'qwen-companion-ask "qwen-companion-ask" "Write a prompt for a CLI about the code, error or region at point.
 Quote the region if it is active, else the marked files, the hunk, the
-section of Magit, the message of a compilation or the diagnostics at
+section of Magit, the message of a compilation or the problems at
 point, else name the line.  In a compilation but on no message, and in the
 results of ERT, quote all of it, or the end.
 With a prefix argument BARE, quote nothing.  A prompt that was begun

@@ -260,9 +260,9 @@ Python has the packages."
 
 (defun qwen-companion-environment--cause (buffer)
   "Return why the installation in BUFFER has failed: (POS . TEXT).
-That is the last line which names an error, else the last one.  When pip
-could not reach the index, its last error is only that it has found
-nothing: then it is the warning before."
+That is the last line that names an error, else the last line.  Where
+pip could not reach the index, its last error only says that nothing was
+found; return the warning before that."
   (with-current-buffer buffer
     (save-excursion
       (goto-char (point-max))
@@ -306,7 +306,7 @@ Return those that stay because they bear no mark of the companion."
         (push other left)))))
 
 (defconst qwen-companion-environment--part-age (* 24 60 60)
-  "Age in seconds after which nobody makes an incomplete environment any more.")
+  "Age in seconds after which an incomplete environment counts as abandoned.")
 
 (defun qwen-companion-environment--abandoned ()
   "Return the directories of installations that were killed.

@@ -78,9 +78,9 @@ With LINES non-nil, keep line ends and tabs as they are."
 ;;; In a buffer
 
 (defconst qwen-companion-untrusted--mode-limit 250000
-  "Characters above which a text goes without syntax colours.
-To colour the end of a text, some major modes parse all of it: that of
-C took 0.8 seconds for so much, and four times that for four times it.")
+  "Most characters of a text that is shown with syntax colours.
+Some major modes parse the whole text to colour its end: C mode took 0.8
+seconds for this many, and time grows with the length.")
 
 (defconst qwen-companion-untrusted--line-limit 5000
   "Characters in a line above which a text goes without syntax colours.

@@ -443,10 +443,10 @@ DROPPED-P is a predicate of a change.  nil means that there is no file."
                "")))
 
 (defun qwen-companion-changes-file-swap (file list turn label)
-  "Swap each of LIST in FILE: undo it, or bring it back if it is undone.
-All of them are undone, or none.  TURN is the id of the turn that they
-belong to, LABEL says what is done, for the journal.  Return what has
-become of it, see `qwen-companion-undo-run'."
+  "Undo each of LIST in FILE, or bring it back if it is undone.
+Either all of them are undone, or none.  TURN is the id of their turn;
+LABEL describes the action for the journal.  Return the outcome, as in
+`qwen-companion-undo-run'."
   (let* ((undo (not (qwen-companion-hunks-change-text (car list))))
          (difference (qwen-companion-changes-file-difference file))
          (base (qwen-companion-changes-file--bytes
@@ -473,9 +473,9 @@ become of it, see `qwen-companion-undo-run'."
     result))
 
 (defun qwen-companion-changes-file--note (file difference list undo)
-  "Note that each of LIST is undone in FILE, or back if UNDO is nil.
-Do nothing if that has been found out meanwhile, or is about to be:
-DIFFERENCE is the earlier difference of FILE."
+  "Mark each of LIST as undone in FILE, or as restored if UNDO is nil.
+Do nothing if FILE has been compared again meanwhile, or is about to be:
+DIFFERENCE is the one that LIST is from."
   (when (and (eq 'ready (qwen-companion-changes-file-state file))
              (eq difference (qwen-companion-changes-file-difference file)))
     (dolist (change list)

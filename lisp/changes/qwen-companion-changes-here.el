@@ -65,8 +65,9 @@
                                  (cons (point) turn)))))))))
 
 (defun qwen-companion-changes-here--next-file (back)
-  "Go to the first unseen change of the next file, or with BACK the last before.
-Return nil and stay if there is none."
+  "Go to the first unseen change in the next file.
+With BACK, go to the last one in the file before.  Return nil and stay
+if there is none."
   (let* ((files (cl-remove-if-not #'file-exists-p (qwen-companion-changes-here--files)))
          (here (or (qwen-companion-changes-signs-path (current-buffer)) ""))
          (rest (if back

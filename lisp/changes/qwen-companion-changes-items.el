@@ -211,7 +211,7 @@ With NOW non-nil, return those seen by now."
 ;;; In words
 
 (defun qwen-companion-changes-items--arrow (key)
-  "Return the sign of the heading KEY: is it unfolded?"
+  "Return the sign of the heading KEY: folded or unfolded."
   (let ((open (member key qwen-companion-items-toggled)))
     (if qwen-companion-changes-items-arrows
         (if open "▾ " "▸ ")

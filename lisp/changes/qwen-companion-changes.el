@@ -47,7 +47,7 @@
       (qwen-companion-changes-items-update-soon))))
 
 (defun qwen-companion-changes--state-changed (state)
-  "Show that STATE is that of the companion now; close when it is off."
+  "Update the buffer for STATE of the companion; close it when that is `off'."
   (if (eq state 'off)
       (qwen-companion-changes-close)
     (when-let* ((buffer (qwen-companion-changes-items-buffer)))
@@ -561,10 +561,10 @@ Info node `(qwen-companion)After the fact' is about it.
 ;;; For other files
 
 (defun qwen-companion-changes-call-at (turn path line function)
-  "Call FUNCTION in a buffer of this mode with point on a hunk.
-It is the one that TURN, an id, has made at LINE of the file PATH, as it
-is now.  Signal a `user-error' if there is none.  The buffer is not
-shown, and gone after that."
+  "Call FUNCTION in a hidden buffer of this mode with point on a hunk.
+The hunk is the change that TURN, an id, made at LINE of the file PATH;
+LINE counts in the current text.  Signal a `user-error' if there is
+none.  The buffer is killed afterwards."
   (let ((buffer (generate-new-buffer " *qwen-companion change*")))
     (unwind-protect
         (with-current-buffer buffer

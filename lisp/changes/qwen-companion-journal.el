@@ -31,7 +31,7 @@
   "Symbols of the views that show turns or their contents.")
 
 (defvar qwen-companion-journal--unrecorded nil
-  "The roots of which changes are not recorded: a list of (ROOT REASON).")
+  "Roots whose changes are not recorded: a list of (ROOT REASON).")
 
 (defvar qwen-companion-journal-changed-functions nil
   "Abnormal hook run when turns have changed.
@@ -324,8 +324,9 @@ there is no answer."
 
 (defun qwen-companion-journal-wrote (paths &optional undo-of label bring-back)
   "Report that a command of the user has written PATHS.
-UNDO-OF non-nil is the turn that this undoes, and LABEL says so.
-BRING-BACK non-nil means that it was undone and is there again."
+UNDO-OF is the turn that was undone, or nil; LABEL describes the
+action.  BRING-BACK non-nil means that what was undone of that turn has
+been restored."
   (qwen-companion-backend-call
    'journal-wrote (append (list :paths paths)
                           (and undo-of (list :undo-of undo-of :label label

@@ -159,9 +159,9 @@ was left as it is."
     (nreverse results)))
 
 (defun qwen-companion-undo--try (step)
-  "Take STEP, or the one of the function STEP.
-Return (RESULT . PATHS): what has become of it, see
-`qwen-companion-undo-run', and the files that were written."
+  "Take STEP, or the value of the function STEP.
+Return (RESULT . PATHS): the outcome, as in `qwen-companion-undo-run',
+and the files that were written."
   (condition-case err
       (let* ((step (if (functionp step) (funcall step) step))
              (path (qwen-companion-undo-step-path step))
@@ -238,8 +238,9 @@ PART is a list as in a request; each of FILES is in the form of
 
 (defun qwen-companion-undo--in-order (files bring-back)
   "Return FILES in the order in which they can be undone.
-What goes makes room for what is renamed, and that for what comes.  With
-BRING-BACK, they are to be brought back."
+Deleted files come first, then renamed ones, then new ones, so that each
+name is free when it is needed.  With BRING-BACK, they are to be brought
+back."
   (cl-flet ((of (kind) (cl-remove kind files :test-not #'eq
                                   :key #'qwen-companion-changed-file-kind)))
     (append (of (if bring-back 'deleted 'added))
@@ -359,8 +360,8 @@ Signal an error, having changed nothing, if the file is to be left alone."
 
 (defun qwen-companion-undo--take-contents (step renamed)
   "Write the wanted contents to the file of STEP.
-RENAMED is non-nil if it has just got its name.  Return what has become
-of it, see `qwen-companion-undo-run'."
+RENAMED is non-nil if it has just been renamed.  Return the outcome, as
+in `qwen-companion-undo-run'."
   (let ((result (cond
                  ((memq 'link (list (qwen-companion-undo-step-base-mode step)
                                     (qwen-companion-undo-step-target-mode step)))
@@ -490,7 +491,7 @@ was not there before."
 
 (defun qwen-companion-undo--merge-bytes (step bytes)
   "Merge the change of STEP into its file, which has BYTES and is unvisited.
-Return what has become of it."
+Return the outcome, as in `qwen-companion-undo-run'."
   (let* ((path (qwen-companion-undo-step-path step))
          (coding (qwen-companion-undo-lossless-coding bytes))
          (decode (lambda (bytes) (decode-coding-string (or bytes "") coding t)))
@@ -563,7 +564,7 @@ are made, empty ones in its place are removed."
       (revert-buffer t t t))))
 
 (defun qwen-companion-undo--set-mode (step)
-  "Give the file of STEP the permission bits in which its two modes differ.
+  "Set the permission bits of STEP's file in which its two modes differ.
 Return non-nil if that has changed them."
   (let ((path (qwen-companion-undo-step-path step))
         (base (qwen-companion-undo-step-base-mode step))
@@ -630,7 +631,8 @@ Signal a `user-error' if something else is in its place now."
 
 (defun qwen-companion-undo--change-buffer (step buffer)
   "Merge the change of STEP into BUFFER, which visits its file.
-Save it if it had no unsaved text.  Return what has become of it."
+Save it if it had no unsaved text.  Return the outcome, as in
+`qwen-companion-undo-run'."
   (with-current-buffer (or (buffer-base-buffer buffer) buffer)
     (when (qwen-companion-conflicts-p)
       (user-error "%s has conflicts that are not resolved" (buffer-name)))

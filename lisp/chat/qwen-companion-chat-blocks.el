@@ -168,7 +168,7 @@ Without help, they would not show new text above the prompt."
 
 (defun qwen-companion-chat-blocks--as-lines (id text)
   "Return TEXT as whole lines of the block ID, with their properties.
-Where TEXT has no keymap, its keymap is that of the conversation."
+Give the keymap of the conversation to those parts that have none."
   (let ((text (if (string-suffix-p "\n" text) text (concat text "\n"))))
     (add-text-properties 0 (length text)
                          (list 'qwen-companion-chat-block id

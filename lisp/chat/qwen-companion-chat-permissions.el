@@ -63,7 +63,7 @@
   :group 'qwen-companion)
 
 (defconst qwen-companion-chat-permissions--key-delay 0.7
-  "Seconds for which a question that has become the oldest ignores keys.")
+  "Seconds for which a question ignores keys after it has become the oldest.")
 
 (cl-defstruct (qwen-companion-chat-permissions--item
                (:constructor qwen-companion-chat-permissions--make)

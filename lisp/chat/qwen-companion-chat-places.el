@@ -57,9 +57,9 @@ The daemon chooses PATH, see `qwen-companion-chat-places-local-file'."
       (goto-char position))))
 
 (defun qwen-companion-chat-places-in-workspace (name)
-  "Return the file that NAME, in an answer, names in the daemon's workspace.
-It is absolute, and a regular file of this machine: below the workspace,
-symbolic links followed.  Return nil where there is none."
+  "Return the file in the daemon's workspace that NAME, in an answer, refers to.
+The value is absolute, and a regular file of this machine below the
+workspace, with symbolic links followed; nil where there is none."
   (when-let* ((workspace (and (qwen-companion-daemon-local-p)
                               (not (string-prefix-p "~" name))
                               (qwen-companion-daemon-workspace)))

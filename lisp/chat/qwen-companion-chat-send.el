@@ -9,7 +9,7 @@
 ;; The prompt of a chat is edited like any text; prompts sent before are in a
 ;; history, and one that is not accepted comes back.  Files and slash commands
 ;; are completed.  Commands for other buffers insert a region, a buffer, files
-;; or diagnostics into the prompt.
+;; or problems into the prompt.
 ;;
 ;; `@' and a name refer to a file.  The prompt is sent with a link to each such
 ;; file that exists in the daemon's workspace, as seen from here; the daemon
@@ -298,11 +298,11 @@ chat is the one used last; a prefix argument is Dired's."
     (qwen-companion-chat-send--require-local files)
     (qwen-companion-chat-send--insert-files files)))
 
-;;; Diagnostics
+;;; Problems
 
 ;;;###autoload
 (defun qwen-companion-chat-send-diagnostics (start end)
-  "Insert diagnostics of Flymake and Flycheck into the prompt of a chat.
+  "Insert the problems of Flymake and Flycheck into the prompt of a chat.
 Use the region, from START to END, when it is active, else the whole
 buffer.  The chat is the one used last; with a prefix argument, choose."
   (interactive (if (use-region-p)
@@ -311,8 +311,8 @@ buffer.  The chat is the one used last; with a prefix argument, choose."
   (unless (qwen-companion-problems-checked-p)
     (user-error "Neither Flymake nor Flycheck is on in this buffer"))
   (qwen-companion-chat-send--insert
-   (or (qwen-companion-quote-diagnostics start end (qwen-companion-chat-send--workspace))
-       (user-error "No diagnostics here"))))
+   (or (qwen-companion-quote-problems start end (qwen-companion-chat-send--workspace))
+       (user-error "No problems here"))))
 
 ;;; The prompt
 

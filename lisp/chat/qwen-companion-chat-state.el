@@ -281,7 +281,7 @@ Return PAYLOAD, where the texts of a conversation are no longer in files."
     (_ payload)))
 
 (defun qwen-companion-chat-state--drop-texts (payload)
-  "Remove the files of the texts in PAYLOAD, which nobody will read."
+  "Remove the files of the texts in PAYLOAD, which are not needed."
   (qwen-companion-spool-drop payload)
   (mapc #'qwen-companion-spool-drop (qwen-companion-daemon-report-changes payload)))
 

@@ -82,8 +82,9 @@ The file is named relative to ROOT."
 
 (defun qwen-companion-quote-region (start end root)
   "Return the text from START to END as a code block with its file and lines.
-The file is named relative to ROOT, the text is that of the buffer.  Where
-it is long, ask; without the user's consent return the file and lines only."
+The file is named relative to ROOT; the text is that of the
+buffer.  Before quoting a long text, ask; if the user declines, return
+the file and lines only."
   (let ((place (qwen-companion-quote--place start end root)))
     (if (or (<= (- end start) qwen-companion-quote--region-limit)
             (y-or-n-p (format "Quote %d lines, %s, and not only name them? "
@@ -92,9 +93,9 @@ it is long, ask; without the user's consent return the file and lines only."
         (qwen-companion-quote-code-block place start end)
       place)))
 
-;;; Diagnostics
+;;; Problems
 
-(defun qwen-companion-quote-diagnostics (start end root)
+(defun qwen-companion-quote-problems (start end root)
   "Return the problems from START to END, a line for each; nil for none.
 The file is named relative to ROOT."
   (when-let* ((problems (qwen-companion-problems start end)))

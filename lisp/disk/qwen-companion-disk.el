@@ -246,9 +246,9 @@ undone, and nothing before it."
     (restore-buffer-modified-p modified)))
 
 (defun qwen-companion-disk-named-coding (path)
-  "Return the coding system that the user has named for the file PATH, or nil.
-It is that of the buffer that visits it.  It leaves open how lines end:
-the file tells, and both texts of a comparison are to be read alike."
+  "Return the coding system that the user has chosen for the file PATH, or nil.
+It is the one of the buffer that visits PATH, without line ends: these
+are detected, so that both texts of a comparison are read alike."
   (when-let* ((buffer (find-buffer-visiting path))
               (coding (car (buffer-local-value
                             'buffer-file-coding-system-explicit buffer))))
@@ -267,9 +267,9 @@ the buffer has it; CODING is nil when all is open."
       fitting)))
 
 (defun qwen-companion-disk-adopt-coding (coding)
-  "Adopt CODING, that of the file now, for saving the current buffer.
-Undoing the last change, which brought the text of the file, undoes that
-too."
+  "Save the current buffer in CODING, that of its file, from now on.
+Undoing the last change, which inserted the file's text, restores the
+old coding system."
   (let ((new (qwen-companion-disk-fitting-coding coding)))
     (unless (eq new buffer-file-coding-system)
       (when (and (consp buffer-undo-list) (null (car buffer-undo-list)))

@@ -161,7 +161,7 @@ A file of the same size and time that has replaced it is read again."
 (defvar qwen-companion-follow--glance-timer nil
   "Timer of the next glance, nil while writes are not followed.")
 (defvar qwen-companion-follow--unglanced nil
-  "The buffers whose files the next glance is at.")
+  "Buffers whose files are still to be looked at in this glance.")
 
 (defvar qwen-companion-follow--roots '(nil)
   "The published roots, and their true names as directories.")
@@ -331,7 +331,8 @@ Otherwise a key would ask whether to edit it before it is synchronised."
 
 (defun qwen-companion-follow--glance-here ()
   "Enqueue the current buffer if its file has changed since the last glance.
-So is one to be followed of which no hook has told, as of one with bytes."
+Also enqueue it if it should be followed and is not yet: some ways of
+visiting a file run no hook, like the command `find-file-literally'."
   (let* ((link qwen-companion-follow--link)
          (stamp (and link
                      (qwen-companion-follow--link-watch link)
@@ -428,9 +429,9 @@ Return nil after `qwen-companion-follow--writer-patience' seconds anyway."
 
 (defun qwen-companion-follow--cut-p ()
   "Return non-nil when the file of the current buffer lacks most of its text.
-A program may have emptied it to write it anew, at once or piece by piece:
-so it is, once cut off, until it ends as it did.  A file that has replaced
-it is complete, and what an accepted proposal writes is known."
+A program may have truncated it to write it again in pieces.  It counts
+as truncated until it ends as its text did.  A file that was replaced is
+complete, and what an accepted proposal writes is known."
   (let* ((link qwen-companion-follow--link)
          (old (qwen-companion-follow--link-stamp link))
          (new (qwen-companion-disk-stamp buffer-file-name)))
@@ -657,7 +658,7 @@ Return non-nil then; return nil for a buffer that is not followed."
     (force-mode-line-update)))
 
 (defun qwen-companion-follow--set-unmodified ()
-  "Note that the current buffer has the text of its file."
+  "Mark the current buffer as unmodified: it has the text of its file."
   (let ((create-lockfiles nil))
     (set-buffer-modified-p nil))
   (set-buffer-auto-saved)

@@ -35,8 +35,8 @@ EACH-LINE is as in `qwen-companion-context-region'."
   (evil-apply-on-block function start end t))
 
 (defun qwen-companion-evil-keep-keys (map)
-  "Have the keys of MAP, that of the current major mode, come before Evil's.
-The buffer begins in Evil's motion state, as one that is not edited."
+  "Give the keys of MAP, the current major mode's, precedence over Evil's.
+The buffer begins in Evil's motion state, since it is not edited."
   (evil-set-initial-state major-mode 'motion)
   (evil-make-overriding-map map)
   (when (bound-and-true-p evil-local-mode)

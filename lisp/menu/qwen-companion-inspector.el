@@ -772,10 +772,9 @@ That is the selection of a file, the JSON, or else the whole section."
              (cdr (qwen-companion-inspector--report-context report)))))
 
 (defun qwen-companion-inspector-toggle-exclusion ()
-  "Change whether CLIs are told of the file at point.
-One that they are told of is kept from them; one that a rule keeps from
-them is shown; and for one that you have hidden or shown, the rules
-count again."
+  "Hide the file at point from CLIs, or show it to them.
+A file that CLIs are told of is hidden; one that a rule hides is
+shown.  For a file that you have hidden or shown, the rules apply again."
   (interactive nil qwen-companion-inspector-mode)
   (pcase-let*
       ((`(,kind ,id ,path) (qwen-companion-inspector--key))

@@ -203,7 +203,7 @@
         ((zerop (buffer-size)) "empty")))
 
 (defun qwen-companion-menu--no-problem ()
-  "Return why no diagnostics of this buffer can be sent to a chat."
+  "Return why no problems of this buffer can be sent to a chat."
   (cond ((qwen-companion-menu--no-target))
         ((not (and (qwen-companion-problems-checked-p) (qwen-companion-problems)))
          "none")))

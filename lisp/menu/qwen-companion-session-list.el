@@ -125,7 +125,7 @@ Where nothing is known, return the reason."
                          (qwen-companion-session-list--last session)))))))
 
 (defun qwen-companion-session-list--shorter-p (a b)
-  "Return non-nil when the session of entry A changed later than that of B."
+  "Return non-nil when the state of entry A is newer than that of entry B."
   (cl-flet ((since (entry)
               (or (qwen-companion-cli-state-since
                    (qwen-companion-session-state

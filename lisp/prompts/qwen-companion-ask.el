@@ -63,7 +63,7 @@ quote."
    ((derived-mode-p 'ert-results-mode)
     (qwen-companion-ask--quote-output "test run"))
    ((buffer-file-name (buffer-base-buffer))
-    (or (qwen-companion-quote-diagnostics
+    (or (qwen-companion-quote-problems
          (line-beginning-position) (line-end-position) root)
         (format "%s, line %d%s" (qwen-companion-quote-title root)
                 (line-number-at-pos nil t)
@@ -236,7 +236,7 @@ beginning the slash commands of Qwen Code.
 (defun qwen-companion-ask (&optional bare)
   "Write a prompt for a CLI about the code, error or region at point.
 Quote the region if it is active, else the marked files, the hunk, the
-section of Magit, the message of a compilation or the diagnostics at
+section of Magit, the message of a compilation or the problems at
 point, else name the line.  In a compilation but on no message, and in the
 results of ERT, quote all of it, or the end.
 With a prefix argument BARE, quote nothing.  A prompt that was begun
@@ -383,7 +383,7 @@ or left.  Where several wait, choose one: they are in their order."
       (qwen-companion-ask--insert text))))
 
 (defun qwen-companion-ask--read-waiting (choices)
-  "Return the name of that of CHOICES, (NAME BUFFER . _), which the user takes."
+  "Read one of CHOICES, each (NAME BUFFER . _); return its name."
   (completing-read
    "Take back: "
    (qwen-companion-completion-table
@@ -424,7 +424,7 @@ or left.  Where several wait, choose one: they are in their order."
 ;;; Completion
 
 (defconst qwen-companion-ask--commands-age 30
-  "Seconds for which the list of slash commands is used again.")
+  "Seconds for which the list of slash commands is reused.")
 
 (defvar-local qwen-companion-ask--commands nil
   "The slash commands when they were last read: (TIME . COMMANDS).")

@@ -161,7 +161,7 @@ is `done'."
     (qwen-companion-prompts-waiting buffer)))
 
 (defun qwen-companion-attention--proposed (proposal)
-  "Tell of PROPOSAL, which has come, unless the user has asked for it."
+  "Announce PROPOSAL, which has arrived, unless the user has asked for it."
   (unless (qwen-companion-proposal-asked-for-p proposal)
     (let ((session (qwen-companion-backend-session (qwen-companion-proposal-session proposal))))
       (qwen-companion-attention--call
@@ -174,7 +174,7 @@ is `done'."
         :proposal proposal)))))
 
 (defun qwen-companion-attention--companion-changed (state)
-  "Tell of it when STATE, that of the companion, is `error'."
+  "Announce that the companion has failed, if STATE is `error'."
   (when (eq state 'error)
     (qwen-companion-attention--call
      (make-qwen-companion-event
@@ -187,13 +187,13 @@ is `done'."
   "The hooks in use while the mode is on: (HOOK . FUNCTION).")
 
 (defun qwen-companion-attention-enable ()
-  "Tell of events from now on."
+  "Start announcing events."
   (pcase-dolist (`(,hook . ,function) qwen-companion-attention--hooks)
     ;; After those that announce a proposal.
     (add-hook hook function 90)))
 
 (defun qwen-companion-attention-disable ()
-  "Tell of no events any more."
+  "Stop announcing events."
   (pcase-dolist (`(,hook . ,function) qwen-companion-attention--hooks)
     (remove-hook hook function))
   (qwen-companion-attention--clear-title))

@@ -33,7 +33,7 @@
   "Matches a character of a file name after `@', quoted or not.")
 
 (defconst qwen-companion-prompt-completion--files-age 30
-  "Seconds for which the list of a project's files is used again.")
+  "Seconds for which the list of a project's files is reused.")
 
 (defvar-local qwen-companion-prompt-completion--files nil
   "The files of a project when they were last read: (TIME ROOT . NAMES).")
@@ -205,7 +205,7 @@ the project hides one of the user, and that a built-in one."
                                     nil #'file-readable-p))))))))
 
 (defun qwen-companion-prompt-completion--hidden-p (file)
-  "Return non-nil when CLIs are not told of FILE by the choice of its buffer."
+  "Return non-nil when the user hides FILE, in its buffer, from CLIs."
   (when-let* ((buffer (get-file-buffer file)))
     (qwen-companion-privacy-secret-p buffer)))
 

@@ -56,7 +56,7 @@ The newest is first.  With `savehist-mode' on it is kept.")
 Of a command with a slash, most CLIs do not tell that they have begun.")
 
 (defconst qwen-companion-prompts--hooks-seconds 10
-  "Seconds for which a prompt waits for a CLI that has just started to report.")
+  "Seconds to wait for the first report of a CLI that has just started.")
 
 (defconst qwen-companion-prompts--retry-seconds 2
   "Seconds between two looks at a terminal in which something is typed.")
@@ -145,8 +145,8 @@ Either way TEXT is in the history."
       (format "Sent to %s" name)))))
 
 (defun qwen-companion-prompts--starting-p (session buffer)
-  "Return non-nil while SESSION in BUFFER has not yet told that it is ready.
-Prompts that come to its file before are lost."
+  "Return non-nil while SESSION in BUFFER has not reported that it is ready.
+Prompts written to its file before that are lost."
   (and (qwen-companion-prompts--file buffer)
        (not (qwen-companion-session-no-hooks session))
        (not (qwen-companion-cli-state-activity (qwen-companion-session-state session)))))

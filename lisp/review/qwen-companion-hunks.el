@@ -563,8 +563,8 @@ disk tell them."
 
 (defun qwen-companion-hunks-undo (difference)
   "Undo the last step of the user in DIFFERENCE and return it.
-Signal a `user-error' if there is none, or if the text has changed since
-in its place; that step is forgotten then.  DIFFERENCE must be up to
+Signal a `user-error' if there is none, or if the text in its place has
+changed since; that step is dropped then.  DIFFERENCE must be up to
 date; it is outdated afterwards if the step was an edit."
   (pcase-let* ((step (or (pop (qwen-companion-hunks-steps difference))
                          (user-error "Nothing to undo in this review")))

@@ -314,7 +314,7 @@ Ediff would show all but the current one as grey stripes."
     #'split-window-vertically))
 
 (defun qwen-companion-review-ediff--set-up-control (proposal)
-  "Make the current buffer, a new control panel, that of PROPOSAL."
+  "Set up the current buffer, a new control panel, for PROPOSAL."
   (setq qwen-companion-proposal-current proposal)
   (setf (qwen-companion-review-windows-view-control
          (qwen-companion-proposal-view proposal))

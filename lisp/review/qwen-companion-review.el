@@ -625,7 +625,7 @@ only, and only for a moment."
   "Timers that wait for a good moment to show a proposal.")
 
 (defvar qwen-companion-review--awaiting nil
-  "The accepted proposal in whose place the next one of its CLI is awaited.")
+  "Accepted proposal whose windows wait for the next one of its CLI, or nil.")
 
 (defvar qwen-companion-review--styles nil
   "Front ends that the user has chosen for the rest of a turn: (SESSION . STYLE).")
@@ -689,7 +689,8 @@ Call this after each change of the open proposals or their states."
 
 (defun qwen-companion-review-terminals (proposal)
   "Return the terminal buffers in which the CLI of PROPOSAL may run.
-One if that is known, else all that were started above the file."
+That is its own terminal if that is known, else each one that was
+started in a directory above the file."
   (if-let* ((buffer (qwen-companion-review--own-terminal proposal)))
       (list buffer)
     (cl-remove-if-not

@@ -275,7 +275,7 @@ It is the value of `default-directory' there."
                                    (flymake-make-diagnostic buffer 1 4 :error "no"))))
                   nil t)
         (flymake-mode 1)
-        (should (string-match-p "No diagnostics"
+        (should (string-match-p "No problems"
                                 (cadr (should-error
                                        (qwen-companion-chat-send-diagnostics 1 15)
                                        :type 'user-error))))
