@@ -334,8 +334,6 @@ When it is made, the mode comes on."
 (autoload 'qwen-companion-changes-next-change "qwen-companion-changes-here" nil t)
 (autoload 'qwen-companion-changes-previous-change "qwen-companion-changes-here" nil t)
 (autoload 'qwen-companion-resume "qwen-companion-resume" nil t)
-(autoload 'qwen-companion-paste-image "qwen-companion-terminal-files" nil t)
-(autoload 'qwen-companion-terminal-files-drop "qwen-companion-terminal-files")
 (autoload 'qwen-companion-resume-on-recorded "qwen-companion-resume")
 (autoload 'qwen-companion-doctor "qwen-companion-doctor" nil t)
 

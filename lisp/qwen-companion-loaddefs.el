@@ -311,15 +311,13 @@ names the file of another one.
 
 (fn &optional FILE)" t)
 
-;; qwen-companion-terminal-files.el
-(autoload 'qwen-companion-paste-image "qwen-companion-terminal-files" "Put the image of the clipboard into a file and mention that in the CLI's prompt.
-The CLI is that of this terminal, or else of the project.
-
-(fn)" t)
-
 ;; qwen-companion-terminal.el
 (autoload 'qwen-companion-terminal-escape "qwen-companion-terminal" "Send Esc to the program in this terminal, as to stop what a CLI does.
 In `emacs -nw' the key Esc is the prefix for Meta, and does not get there.
+
+(fn)" t)
+(autoload 'qwen-companion-paste-image "qwen-companion-terminal" "Put the image of the clipboard into a file and mention that in the CLI's prompt.
+The CLI is that of this terminal, or else of the project.
 
 (fn)" t)
 

@@ -250,7 +250,7 @@ Qwen Code and Gemini CLI show an invitation where nothing is."
               (prompts qwen-companion-prompts--waiting))
     (setq qwen-companion-prompts--waiting nil)
     (if qwen-companion-terminal-outside
-        (message "qwen-companion: %s does not tell what it does: not sent, see the history in M-x qwen-companion-ask"
+        (message "qwen-companion: %s does not report its activity: not sent, see the history in M-x qwen-companion-ask"
                  (buffer-name))
       (qwen-companion-terminal-send-prompt
        (current-buffer)

@@ -18,7 +18,9 @@
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-quote)
 (require 'qwen-companion-roots)
+(require 'qwen-companion-spool)
 (require 'qwen-companion-terminal-kinds)
 (require 'qwen-companion-terminal-updates)
 
@@ -323,7 +325,7 @@ Kill the terminals there whose CLI has ended."
           (qwen-companion-terminal-updates-join process))
         (when (boundp 'dnd-protocol-alist)
           (setq-local dnd-protocol-alist
-                      (cons '("^file:" . qwen-companion-terminal-files-drop) dnd-protocol-alist)))
+                      (cons '("^file:" . qwen-companion-terminal--drop) dnd-protocol-alist)))
         (run-hooks 'qwen-companion-terminal-opened-hook)))))
 
 (defun qwen-companion-terminal--options (directory)
@@ -377,6 +379,41 @@ discovery files name DIRECTORY."
   (cl-pushnew (cons directory arguments) qwen-companion-terminal--waiting :test #'equal)
   (qwen-companion-roots-add directory)
   (qwen-companion-terminal-published))
+
+;;; Files and images
+
+;; A file that is dropped on a terminal, and an image in the clipboard, are
+;; mentioned in the prompt of the CLI, as if their names had been typed.
+
+(defun qwen-companion-terminal--mention (file)
+  "Paste FILE as a mention into the terminal of the current buffer."
+  (qwen-companion-terminal-paste-text
+   (current-buffer)
+   (format "@%s " (qwen-companion-quote-escape
+                   (qwen-companion-quote-relative-name
+                    file qwen-companion-terminal-directory)))))
+
+(declare-function dnd-get-local-file-name "dnd" (uri &optional must-exist))
+
+(defun qwen-companion-terminal--drop (uri _action)
+  "Paste the file URI, which was dropped on a terminal, as a mention."
+  (when-let* ((file (dnd-get-local-file-name uri t)))
+    (qwen-companion-terminal--mention file)
+    'private))
+
+;;;###autoload
+(defun qwen-companion-paste-image ()
+  "Put the image of the clipboard into a file and mention that in the CLI's prompt.
+The CLI is that of this terminal, or else of the project."
+  (interactive)
+  (let* ((buffer (if qwen-companion-terminal-directory
+                     (current-buffer)
+                   (or (car (qwen-companion-terminal-recent
+                             (qwen-companion-terminal-here)))
+                       (user-error "No CLI that was started by M-x qwen-companion-run is here"))))
+         (file (qwen-companion-spool-clipboard-image)))
+    (with-current-buffer buffer
+      (qwen-companion-terminal--mention file))))
 
 (provide 'qwen-companion-terminal)
 ;;; qwen-companion-terminal.el ends here

@@ -700,7 +700,7 @@ That is in LINE of PATH."
      (funcall answer
               (lambda ()
                 (cond (texts (mapcar #'qwen-companion-tools-block texts))
-                      (late (user-error "What Emacs asks about %s has not answered within %s seconds"
+                      (late (user-error "No answer about %s within %s seconds"
                                         path qwen-companion-tools-read--hover-wait))
                       (t (user-error "No language server runs for %s, and nothing else in Emacs describes line %d of it"
                                      path line))))))))

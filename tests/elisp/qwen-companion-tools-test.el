@@ -544,7 +544,7 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
       (with-current-buffer (get-file-buffer path)
         (setq-local eldoc-documentation-functions
                     (list (lambda (_) t))))
-      (should (string-search "has not answered within"
+      (should (string-search "No answer about"
                              (qwen-companion-tools-test--call "hover" "path" path "line" 1)))
       (with-current-buffer (get-file-buffer path)
         (setq-local eldoc-documentation-functions nil))
