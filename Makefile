@@ -17,7 +17,7 @@ VENV := $(BUILD)/venv/bin
 CHECKOUT := $(EMACS) -Q --batch -l scripts/checkout.el
 SOURCES := qwen-companion.el $(wildcard lisp/*/*.el)
 CORES := $(shell getconf _NPROCESSORS_ONLN)
-ALL_ELISP := $(SOURCES) $(wildcard tests/elisp/*.el tests/fuzz/*.el scripts/*.el scripts/startup/*.el demo/*.el tests/e2e/*.el tests/bench/*.el)
+ALL_ELISP := $(SOURCES) $(wildcard tests/elisp/*.el tests/fuzz/*.el scripts/*.el scripts/startup/*.el demo/*.el tests/e2e/*.el bench/*.el)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -102,13 +102,13 @@ package: ## The tar file for an archive of packages, in dist/
 servers: build ## Compare the tools with what pyright, pylsp and clangd say, by eglot, lsp-mode and etags; installs those it needs into .build
 	@scripts/language-servers
 	@failed=; for emacs in $(EMACS) $(BUILD)/newer-emacs/emacs; do for way in eglot lsp-mode etags; do for server in pyright pylsp clangd; do \
-	  $$emacs -Q --fg-daemon=servers-$$$$ -l scripts/checkout.el -L tests/elisp -L tests/bench -l servers \
+	  $$emacs -Q --fg-daemon=servers-$$$$ -l scripts/checkout.el -L tests/elisp -L bench -l servers \
 	    --eval "(run-at-time 0.1 nil #'servers-bench \"$$way\" \"$$server\")" 2>&1 | grep '^|' | tee $(BUILD)/servers/row; \
 	  ! grep -q DIFFERS $(BUILD)/servers/row || failed=1; done; done; done; test -z "$$failed"
 
 robust: build ## Attack a backend, with kills, load, strangers, a full disk and a clock that is set, on this machine only; SHARE=0.01 for a short form
 	@$(PYTEST) tests/python/test_robust.py tests/python/test_strangers.py tests/python/test_listening.py --rounds 20 $(ARGS)
-	@$(VENV)/python tests/bench/robust.py --share $(or $(SHARE),1) --seed $(or $(FROM),1)
+	@$(VENV)/python bench/robust.py --share $(or $(SHARE),1) --seed $(or $(FROM),1)
 
 # It knows no token, and is too large for the lock of the tests.
 CONFORMANCE = @modelcontextprotocol/conformance@0.1.16
@@ -119,13 +119,13 @@ $(CONFORMANCE_PROGRAM):
 	@npm install --silent --no-fund --no-audit --prefix $(BUILD)/conformance $(CONFORMANCE)
 
 conformance: build $(CONFORMANCE_PROGRAM) ## Run the official conformance scenarios of MCP that apply; installs them, and `robust' runs them then too
-	@$(VENV)/python tests/bench/conformance.py
+	@$(VENV)/python bench/conformance.py
 
 figures: build ## Measure all of `robust' and `bench' and write docs/figures.org and the README's table; SHARE=0.2 takes some ten minutes
 	-@$(MAKE) --no-print-directory $(CONFORMANCE_PROGRAM)
-	@$(VENV)/python tests/bench/figures.py $(or $(SHARE),1)
+	@$(VENV)/python bench/figures.py $(or $(SHARE),1)
 
-MEASURE := $(CHECKOUT) -L tests/bench
+MEASURE := $(CHECKOUT) -L bench
 
 # The short run of each is part of `make test'.
 fuzz: build ## Random reviews, texts and undos against oracles; FROM=n is the first seed, CASES=n and STEPS=n how many
@@ -139,18 +139,18 @@ replay: build ## Play a wire log (M-x qwen-companion-save-wire-log) against this
 	@PYTHONPATH=python:tests:tests/python $(VENV)/python tests/python/replay.py '$(FILE)'
 
 bench: build ## What commands, reviews, following a file, sessions, the journal and an undo cost; PEER=directory of claude-code-ide.el, CHATS=that with gptel's and agent-shell's
-	@CLAUDE_CODE_IDE='$(PEER)' $(MEASURE) -l tests/bench/command.el
-	@$(VENV)/python tests/bench/speed.py
-	@$(VENV)/python tests/bench/hooks.py
-	@$(MEASURE) -l tests/bench/review.el
-	@$(MEASURE) -l tests/bench/unified.el
-	@$(MEASURE) -l tests/bench/follow.el
-	@$(MEASURE) -l tests/bench/burst.el
-	@CHATS='$(CHATS)' $(MEASURE) -l tests/bench/chat.el
-	@$(VENV)/python tests/bench/keys.py
-	@$(VENV)/python tests/bench/sessions.py
-	@$(VENV)/python tests/bench/journal.py
-	@$(VENV)/python tests/bench/undo.py
+	@CLAUDE_CODE_IDE='$(PEER)' $(MEASURE) -l bench/command.el
+	@$(VENV)/python bench/speed.py
+	@$(VENV)/python bench/hooks.py
+	@$(MEASURE) -l bench/review.el
+	@$(MEASURE) -l bench/unified.el
+	@$(MEASURE) -l bench/follow.el
+	@$(MEASURE) -l bench/burst.el
+	@CHATS='$(CHATS)' $(MEASURE) -l bench/chat.el
+	@$(VENV)/python bench/keys.py
+	@$(VENV)/python bench/sessions.py
+	@$(VENV)/python bench/journal.py
+	@$(VENV)/python bench/undo.py
 
 lint: lint-python lint-elisp ## Check style, types, warnings and doc strings; changes nothing
 
@@ -161,8 +161,8 @@ lint-style: build
 	@$(VENV)/ruff check --quiet
 	@$(VENV)/ruff format --check --quiet || { echo "lint: not formatted (make format):"; $(VENV)/ruff format --diff; exit 1; }
 
-# A directory is newer when a file in it is new or gone; by its whole name, since `demo' is a target.
-$(BUILD)/typed: pyproject.toml scripts/requirements-dev.lock $(shell find $(addprefix $(CURDIR)/,python tests demo typings) -name __pycache__ -prune -o -type d -print -o -name '*.py*' -print)
+# A directory is newer when a file in it is new or gone; by its whole name, since `demo' and `bench' are targets.
+$(BUILD)/typed: pyproject.toml scripts/requirements-dev.lock $(shell find $(addprefix $(CURDIR)/,python tests bench demo typings) -name __pycache__ -prune -o -type d -print -o -name '*.py*' -print)
 	@$(VENV)/pyright --warnings
 	@touch $@
 
@@ -180,4 +180,4 @@ lock: ## Compute the locks of the Python packages and the CLIs anew
 
 clean: ## Remove all that was generated, downloads too
 	@rm -rf .build *.elc lisp/*.elc lisp/*/*.elc tests/elisp/*.elc qwen-companion-autoloads.el
-	@find python tests demo -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+	@find python tests bench demo -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

@@ -11,7 +11,7 @@
 ;; update in pieces of 4 KB and may redisplay between two, when the screen has
 ;; been cleared and not yet filled: it flickers.  vterm, Eat and term do not
 ;; know the marks, so we hold an update back until it is whole.
-;; tests/bench/terminals.py measures what that changes.
+;; bench/terminals.py measures what that changes.
 
 ;;; Code:
 

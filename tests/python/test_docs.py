@@ -31,7 +31,7 @@ def test_the_tests_that_are_named_elsewhere_are_there() -> None:
     text = (CHECKOUT / "docs/security.org").read_text(encoding="utf-8")
     named = re.findall(r"^- =(tests/\S+): (\S+)=$", text, re.MULTILINE)
     assert len(named) == len(re.findall("=tests/", text)) > 0
-    for file in (CHECKOUT / "tests/bench").glob("*.py"):
+    for file in (CHECKOUT / "bench").glob("*.py"):
         named += re.findall(r"(tests/[\w/]+\.py)::(\w+)", file.read_text(encoding="utf-8"))
     missing = [
         (file, name)
@@ -175,7 +175,7 @@ def test_the_pictures_of_the_figures_are_those_of_their_tables() -> None:
     drawn = charts(figures)
     pictures = {path.name: path.read_text(encoding="utf-8") for path in (CHECKOUT / "docs/figures").glob("*.svg")}
     if drawn != pictures:
-        raise AssertionError("docs/figures is not what tests/bench/charts.py draws of docs/figures.org")
+        raise AssertionError("docs/figures is not what bench/charts.py draws of docs/figures.org")
     assert all(f"[[file:figures/{name}]]" in figures for name in pictures)
     counted, timed, half, free = (
         "| death | killed | 3 of 4 | all |",

@@ -29,7 +29,7 @@ def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
     return {argument.arg.upper() for argument in found} - {"CLI", "ID", "URL"}
 
 
-@pytest.mark.parametrize("directory", ["python/qwen_companion", "scripts", "demo", "tests"])
+@pytest.mark.parametrize("directory", ["python/qwen_companion", "scripts", "demo", "bench", "tests"])
 def test_parameters_are_named_as_in_the_code(directory: str) -> None:
     found = [
         f"{file.relative_to(CHECKOUT)}:{function.lineno}: {word}"
@@ -59,6 +59,7 @@ RIDDLES = (
         "*.org",
         "docs/**/*.org",
         "demo/*",
+        "bench/*",
         "scripts/*",
         "python/**/*.py",
         "tests/**/*.py",

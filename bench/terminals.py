@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Count what is redrawn and what jumps while the real CLI streams a long answer in each terminal of Emacs.
 
-    .build/venv/bin/python tests/bench/terminals.py [ROUNDS]
+    .build/venv/bin/python bench/terminals.py [ROUNDS]
 
 The model streams 120 lines, a line of a paragraph, a list or code each 40 ms.  Each row is the median of ROUNDS runs
 (3): redisplays of the terminal's window, how many of them showed at least five lines fewer than those before and after
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(CHECKOUT / name) for name in ("tests/e2e", "tests", "tests/python", "python")]
 
 from model_types import Answer  # noqa: E402  the path is set first

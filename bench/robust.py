@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Kill, load and attack backends on this machine and print a table with the goals; asserts nothing.
 
-    .build/venv/bin/python tests/bench/robust.py [--share 0.1] [--seed 1]
+    .build/venv/bin/python bench/robust.py [--share 0.1] [--seed 1]
 
 `--share` is how much of the whole is done, 1 by default.  All connections go to 127.0.0.1.
 A row says how many of how many went well, or a figure; the tests that show a part of a row in detail are run as well,
@@ -19,7 +19,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(CHECKOUT / name) for name in ("python", "tests", "tests/python", "tests/e2e")]
 
 import psutil  # noqa: E402 - the path above

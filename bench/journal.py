@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Time what the journal costs in a directory of many files: the first look at all of them, and later ones.
 
-    .build/venv/bin/python tests/bench/journal.py [FILES]
+    .build/venv/bin/python bench/journal.py [FILES]
 
 Prints the processor time of the look and of the git that it runs, in ms, in a repository where all is committed, in one
 where nothing is, and without git; and beside it what `git status` takes.  The files have 300 bytes each.
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(CHECKOUT / name) for name in ("tests/python", "tests", "python")]
 
 from journal_project import Project  # noqa: E402  the path is set first

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Time tool calls of the real CLI without hooks, with ours, and with the same hooks on a server that does nothing.
 
-    .build/venv/bin/python tests/bench/hooks.py [ROUNDS [CALLS]]
+    .build/venv/bin/python bench/hooks.py [ROUNDS [CALLS]]
 
 Each round runs `qwen -p` in the mode yolo with each of the three layers of settings, on a model that reads a file CALLS
 times, one call after the other, and on one that writes as many files; the order changes with each round.  A call lasts
@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(CHECKOUT / name) for name in ("tests/e2e", "tests", "tests/python", "python")]
 
 import psutil  # noqa: E402  the path is set first

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Compare the backends of two checkouts: `python tests/bench/backend.py OLD NEW [ROUNDS]`.
+"""Compare the backends of two checkouts: `python bench/backend.py OLD NEW [ROUNDS]`.
 
 Each round starts one process of either, in turns, so that a change of the machine's load meets both.  For each round
 there is one figure of either: of many calls the median time, or the CPU time of the process for one, which other
@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-CHECKOUT = Path(__file__).parents[2]
+CHECKOUT = Path(__file__).parents[1]
 sys.path[:0] = [str(CHECKOUT / name) for name in ("python", "tests", "tests/python")]
 
 from sexpdata import dumps  # noqa: E402 - the path above

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Compare the cost of a new session with that at a bare MCP server: `python tests/bench/sessions.py [COUNT]`.
+"""Compare the cost of a new session with that at a bare MCP server: `python bench/sessions.py [COUNT]`.
 
 The bare one is the library's own, on the same HTTP server.  A session is what a CLI begins with: `initialize`, its
 notification and `tools/list` on one connection, and a stream on another one.  Ours also looks for the process of the
@@ -18,7 +18,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-CHECKOUT = Path(__file__).parents[2]
+CHECKOUT = Path(__file__).parents[1]
 sys.path[:0] = [str(CHECKOUT / name) for name in ("python", "tests", "tests/python")]
 
 import psutil  # noqa: E402 - the path above

@@ -19,7 +19,7 @@
 ;; those of gptel, agent-shell and shell-maker in it is named: make bench
 ;; CHATS=~/src
 ;;
-;; In a terminal, emacs -Q -nw -l scripts/checkout.el -L tests/bench -l tests/bench/chat.el
+;; In a terminal, emacs -Q -nw -l scripts/checkout.el -L bench -l bench/chat.el
 ;; shows beside that what displaying it costs Emacs, and has it in the stream.
 
 ;;; Code:

@@ -304,7 +304,7 @@ Return (MS . ITEMS), what the model is told."
 
 (defun servers-bench--connect (client server names)
   "Open the files NAMES; have CLIENT, \"eglot\" or \"lsp-mode\", ask SERVER."
-  (let* ((here (expand-file-name "../../.build/" (file-name-directory (locate-library "servers"))))
+  (let* ((here (expand-file-name "../.build/" (file-name-directory (locate-library "servers"))))
          (command (if (equal server "pyright")
                       (list (expand-file-name "venv/bin/pyright-langserver" here) "--stdio")
                     (list (expand-file-name (concat "servers/bin/" server) here)))))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Time what a user and a CLI wait for, between a real Emacs in a terminal and a client in the place of the CLI.
 
-    .build/venv/bin/python tests/bench/speed.py [ROUNDS]
+    .build/venv/bin/python bench/speed.py [ROUNDS]
 
 A pause of the cursor to its context at the client; a proposal to Ediff on the screen, beside Ediff alone with the same
 texts; an acceptance to its bytes at the client, beside saving the same text; the start of the mode, beside importing
@@ -23,7 +23,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(CHECKOUT / name) for name in ("tests/e2e", "tests", "tests/python", "python")]
 
 from editor import lisp_string  # noqa: E402  the path is set first

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Measure everything and write docs/figures.org, and the README's table from it: `make figures`.
 
-    .build/venv/bin/python tests/bench/figures.py [SHARE]
+    .build/venv/bin/python bench/figures.py [SHARE]
 
 docs/figures.org has the date, the machine and the output of `make robust` and `make bench` as it was, docs/figures a
 picture of each kind of rows.  The README has the rows with a goal between the comments `MARKS`, see `summary`; a test
@@ -21,7 +21,7 @@ from pathlib import Path
 from charts import links, write
 from table import HEAD
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT = Path(__file__).resolve().parents[1]
 FIGURES = CHECKOUT / "docs/figures.org"
 README = CHECKOUT / "README.org"
 MORE = (
@@ -144,7 +144,7 @@ def with_table(readme: str, figures: str) -> str:
 def main() -> None:
     """Measure and write."""
     share = sys.argv[1] if len(sys.argv) > 1 else "1"
-    robust = run(sys.executable, "tests/bench/robust.py", "--share", share)
+    robust = run(sys.executable, "bench/robust.py", "--share", share)
     text = document(robust, run("make", "--no-print-directory", "-s", "bench"))
     FIGURES.write_text(text, encoding="utf-8")
     write(text)

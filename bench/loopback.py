@@ -19,7 +19,7 @@ from sexpdata import dumps
 from support import Backend, Cli, Home, Stream
 from table import HEAD, row
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT = Path(__file__).resolve().parents[1]
 
 SOON_S = 2.0
 """Within this time all has to be well again."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Draw the tables of docs/figures.org as SVG, a bar for each row with a number and a goal or something beside it.
 
-    .build/venv/bin/python tests/bench/charts.py
+    .build/venv/bin/python bench/charts.py
 
 A bar is as long as what was measured is to its goal, on a scale of powers of ten; the line is the goal.  Where the row
 has something beside it, that is the second bar; without a goal, the line is what is beside.  For "so many of so many"
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-FIGURES = Path(__file__).resolve().parents[2] / "docs/figures.org"
+FIGURES = Path(__file__).resolve().parents[1] / "docs/figures.org"
 DIRECTORY = FIGURES.with_name("figures")
 
 WIDTH = 960

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Time how long after a hook, a prompt and an answer Emacs has the state of the real CLI.
 
-    .build/venv/bin/python tests/bench/states.py [PROMPTS]
+    .build/venv/bin/python bench/states.py [PROMPTS]
 
 Begins when the backend takes the hook, which is the time of the state; when each of the PROMPTS (20) is entered; and
 when the model sends the last half of its answer.  Ends when Emacs has handled the message with the state.  The last two
@@ -17,7 +17,7 @@ import threading
 import time
 from pathlib import Path
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(CHECKOUT / name) for name in ("tests/e2e", "tests", "tests/python", "python")]
 
 from model_types import Answer  # noqa: E402  the path is set first

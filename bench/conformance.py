@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Run the official conformance scenarios of MCP that apply against the server of a backend: `make conformance`.
 
-    .build/venv/bin/python tests/bench/conformance.py
+    .build/venv/bin/python bench/conformance.py
 
 The program, npm's `@modelcontextprotocol/conformance`, knows no token, so it talks to a proxy that adds it.  The other
 scenarios need tools, prompts and resources of a server made for them.  Prints a row for each scenario.
@@ -19,7 +19,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(CHECKOUT / name) for name in ("python", "tests", "tests/python", "tests/e2e")]
 
 from loopback import Table, new_home  # noqa: E402 - the path above

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Time the undo of a turn that has changed many files, in a real Emacs in a terminal, and the list that shows it.
 
-    .build/venv/bin/python tests/bench/undo.py [FILES [ROUNDS]]
+    .build/venv/bin/python bench/undo.py [FILES [ROUNDS]]
 
 A scripted agent changes a line of each of FILES files of 1 KB (3,000) with one command.  Its turn is undone by the key,
 and beside that Emacs alone writes the same bytes into the same files.  A timer that is due all the time tells for how
@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(CHECKOUT / name) for name in ("tests/e2e", "tests", "tests/python", "python")]
 
 from sexpdata import loads  # noqa: E402  the path is set first

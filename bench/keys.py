@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Time how long keys wait in the prompt of a chat while a long answer streams into it, and while it is loaded again.
 
-    .build/venv/bin/python tests/bench/keys.py [CHARACTERS [RATE]]
+    .build/venv/bin/python bench/keys.py [CHARACTERS [RATE]]
 
 In `emacs -Q -nw` with its own `gc-cons-threshold`; a played `qwen serve` sends so many CHARACTERS (2,000,000) of prose,
 lists, code and tables in small pieces, RATE (200,000) a second.  A key is typed every 20 ms.  A gap is the time between
@@ -25,7 +25,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(CHECKOUT / name) for name in ("tests/e2e", "tests", "tests/python", "python")]
 
 from fake_daemon import ROOT, TOKEN, FakeDaemon, FakeSession, chunk, event  # noqa: E402  the path is set first
