@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import statistics
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
@@ -105,14 +106,14 @@ def make_turn(stage: Stage, files: int) -> Agent:
 
 def main(files: int = 3000, rounds: int = ROUNDS) -> None:
     """Measure all and print a row for each."""
-    with Stage() as stage:
-        agent = make_turn(stage, files)
+    with Stage() as stage, closing(make_turn(stage, files)):
         stage.emacs.command("qwen-companion-changes")
         stage.screen.wait_for(re.compile(rf"{files} files .*{PROMPT}"))
         pairs: list[tuple[float, float]] = []
         longest: list[float] = []
         for _ in range(rounds):
-            stage.emacs.wait_until("(null qwen-companion-changes--timer)")
+            lines = "(with-current-buffer (window-buffer) (count-lines (point-min) (point-max)))"
+            stage.emacs.wait_until(f"(<= {files} {lines})")
             texts = "(setq bench-changed (bench-texts default-directory))"
             stage.emacs.eval(f"(with-current-buffer (window-buffer) {texts} t)")
             took, stretch = measure(stage, '(lambda () (bench-press "k"))')
@@ -123,8 +124,7 @@ def main(files: int = 3000, rounds: int = ROUNDS) -> None:
         alone = statistics.median(measure(stage, collect)[0] for _ in range(rounds))
         what = "the same: longest time in which no timer runs, beside collecting garbage once"
         row("speed", what, f"{statistics.median(longest):.0f} ms beside {alone:.0f} ms", "50 ms")
-        agent.close()
-        stage.end()
+        stage.emacs.quit()
 
 
 if __name__ == "__main__":
