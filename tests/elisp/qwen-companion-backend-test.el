@@ -598,7 +598,7 @@ sys.stdin.read()'" (shell-quote-argument
       (should (process-live-p (qwen-companion-backend--process))))))
 
 (ert-deftest qwen-companion-backend-test-timers-have-the-file-name-handlers ()
-  "Also while a command waits that has bound them to nil."
+  "A command may wait that has bound them to nil."
   (let ((file-name-handler-alist nil)
         (seen 'nothing))
     (run-at-time 0 nil (lambda () (setq seen file-name-handler-alist)))
