@@ -17,6 +17,7 @@ import signal
 import stat
 import subprocess
 import time
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -302,7 +303,23 @@ class Index:
                 nested.append(path[:-1])
             else:
                 unknown.append(path)
+        for path in self._replaced_by(unknown) if unknown else ():
+            # It was there yet when the changes were listed, and `update` would drop it.
+            changed.setdefault(path, self.entry(path))
         return Listing(changed, unknown, nested, ignored)
+
+    def _replaced_by(self, paths: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield the files in the index that are where `paths` have directories, or in directories where they are."""
+        known = _items(self._git("ls-files", "-z", "--", *self._pathspec))
+        for path in paths:
+            place = bisect_left(known, path + b"/")
+            while place < len(known) and known[place].startswith(path + b"/"):
+                yield known[place]
+                place += 1
+            while path := os.path.dirname(path):
+                place = bisect_left(known, path)
+                if known[place : place + 1] == [path]:
+                    yield path
 
     def _ignored(self) -> list[bytes]:
         options = ("-z", "--others", "--ignored", "--exclude-standard", "--directory")

@@ -258,6 +258,29 @@ def test_what_is_renamed_during_a_look_is_the_agents(project: Project, monkeypat
     assert project.kinds(turn) == {"moved/a": "renamed"}
 
 
+@pytest.mark.parametrize(("old", "new"), [("a", "a/deep/b"), ("a/deep/b", "a")])
+def test_what_takes_the_place_of_another_during_a_look_does_not_hide_it(
+    project: Project, monkeypatch: pytest.MonkeyPatch, old: str, new: str
+) -> None:
+    project.write(old, b"old\n")
+    turn = project.begin()
+    raw = Index.__dict__["_raw"]
+
+    def exchange_after_the_list_of_changes(index: Index, *command: str) -> object:
+        found = list(raw(index, *command))
+        path = project.root / "a"
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        project.write(new, b"new\n")
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Index, "_raw", exchange_after_the_list_of_changes)
+        project.scan(turn)
+    project.scan(turn)
+    assert project.kinds(turn) == {old: "deleted", new: "added"}
+    assert project.before(old, turn) == b"old\n"
+
+
 @pytest.mark.parametrize("name", ["nest/sub", "nest"])
 def test_what_is_moved_from_a_repository_during_a_look_is_the_agents(
     project: Project, monkeypatch: pytest.MonkeyPatch, name: str
