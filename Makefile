@@ -58,7 +58,7 @@ screenshots: build ## Take the pictures of the README anew, and of reviews in al
 	@$(VENV)/python demo/moving_picture.py
 
 reports: build ## Write anew what the tests of the chat are told, after a change of the daemon's client
-	@PYTHONPATH=python:tests $(VENV)/python tests/python/recorded_reports.py
+	@PYTHONPATH=python $(VENV)/python tests/helpers/recorded_reports.py
 
 PYTEST = $(VENV)/python -m pytest --durations=20 --durations-min=1
 # Several workers: each starts programs and waits for them.  Tests that may share a stage, those of a file at least,
@@ -136,7 +136,7 @@ fuzz: build ## Random reviews, texts and undos against oracles; FROM=n is the fi
 	  --hypothesis-profile=fuzz --hypothesis-seed=$(or $(FROM),1)
 
 replay: build ## Play a wire log (M-x qwen-companion-save-wire-log) against this checkout; FILE=... names it
-	@PYTHONPATH=python:tests:tests/python $(VENV)/python tests/python/replay.py '$(FILE)'
+	@PYTHONPATH=python $(VENV)/python tests/helpers/replay.py '$(FILE)'
 
 bench: build ## What commands, reviews, following a file, sessions, the journal and an undo cost; PEER=directory of claude-code-ide.el, CHATS=that with gptel's and agent-shell's
 	@CLAUDE_CODE_IDE='$(PEER)' $(MEASURE) -l bench/command.el

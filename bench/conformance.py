@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(CHECKOUT / name) for name in ("python", "tests", "tests/python", "tests/e2e")]
+sys.path[:0] = [str(CHECKOUT / name) for name in ("python", "tests/helpers", "tests/e2e")]
 
 from loopback import Table, new_home  # noqa: E402 - the path above
 from support import Backend  # noqa: E402

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(CHECKOUT / name) for name in ("tests/python", "tests", "python")]
+sys.path[:0] = [str(CHECKOUT / name) for name in ("tests/helpers", "python")]
 
 from journal_project import Project  # noqa: E402  the path is set first
 from qwen_companion.privacy.options import Options  # noqa: E402

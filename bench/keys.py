@@ -26,7 +26,7 @@ from itertools import pairwise
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(CHECKOUT / name) for name in ("tests/e2e", "tests", "tests/python", "python")]
+sys.path[:0] = [str(CHECKOUT / name) for name in ("tests/e2e", "tests/helpers", "python")]
 
 from fake_daemon import ROOT, TOKEN, FakeDaemon, FakeSession, chunk, event  # noqa: E402  the path is set first
 from table import percentile, row  # noqa: E402

@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(CHECKOUT / name) for name in ("python", "tests", "tests/python", "tests/e2e")]
+sys.path[:0] = [str(CHECKOUT / name) for name in ("python", "tests/helpers", "tests/python", "tests/e2e")]
 
 import psutil  # noqa: E402 - the path above
 from sexpdata import dumps  # noqa: E402

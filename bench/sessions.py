@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 CHECKOUT = Path(__file__).parents[1]
-sys.path[:0] = [str(CHECKOUT / name) for name in ("python", "tests", "tests/python")]
+sys.path[:0] = [str(CHECKOUT / name) for name in ("python", "tests/helpers")]
 
 import psutil  # noqa: E402 - the path above
 from sexpdata import dumps  # noqa: E402

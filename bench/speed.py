@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(CHECKOUT / name) for name in ("tests/e2e", "tests", "tests/python", "python")]
+sys.path[:0] = [str(CHECKOUT / name) for name in ("tests/e2e", "tests/helpers", "python")]
 
 from editor import lisp_string  # noqa: E402  the path is set first
 from stage import ROOTS_TOLD, Stage  # noqa: E402

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(CHECKOUT / name) for name in ("tests/e2e", "tests", "tests/python", "python")]
+sys.path[:0] = [str(CHECKOUT / name) for name in ("tests/e2e", "tests/helpers", "tests/fuzz", "python")]
 
 from sexpdata import loads  # noqa: E402  the path is set first
 

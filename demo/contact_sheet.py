@@ -18,7 +18,7 @@ from pathlib import Path
 DEMO = Path(__file__).resolve().parent
 CHECKOUT = DEMO.parent
 SHEET = CHECKOUT / ".build" / "contact-sheet"
-sys.path[:0] = [str(CHECKOUT / "tests" / "e2e"), str(CHECKOUT / "tests")]
+sys.path[:0] = [str(CHECKOUT / "tests/e2e"), str(CHECKOUT / "tests/helpers")]
 
 from display import display  # noqa: E402  the path is set first
 from editor import lisp_string  # noqa: E402

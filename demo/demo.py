@@ -18,7 +18,7 @@ from types import FrameType
 
 DEMO = Path(__file__).resolve().parent
 CHECKOUT = DEMO.parent
-sys.path[:0] = [str(CHECKOUT / "tests" / "e2e"), str(CHECKOUT / "tests")]
+sys.path[:0] = [str(CHECKOUT / "tests/e2e"), str(CHECKOUT / "tests/helpers")]
 
 import demo_script  # noqa: E402  the path is set first
 from sandbox import BUILD, LeftoverError, Sandbox  # noqa: E402

@@ -17,7 +17,7 @@ from pathlib import Path
 DEMO = Path(__file__).resolve().parent
 CHECKOUT = DEMO.parent
 PICTURES = CHECKOUT / "docs"
-sys.path[:0] = [str(CHECKOUT / "tests" / "e2e"), str(CHECKOUT / "tests")]
+sys.path[:0] = [str(CHECKOUT / "tests/e2e"), str(CHECKOUT / "tests/helpers")]
 
 import demo_script  # noqa: E402  the path is set first
 from display import display  # noqa: E402

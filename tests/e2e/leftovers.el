@@ -16,7 +16,7 @@
 
 (defconst leftovers--limit
   (string-to-number (or (getenv "QWEN_COMPANION_TEST_LIMIT") "120"))
-  "Seconds to wait for what must happen; see tests/limit.py.")
+  "Seconds to wait for what must happen; see tests/helpers/limit.py.")
 
 (defun leftovers--wait (predicate)
   "Let Emacs do its work until PREDICATE returns non-nil."

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Record the answers of a real `qwen serve` for the fake daemon of the unit tests: `python tests/e2e/record_serve.py`.
 
-Writes tests/python/daemon/recorded.json anew.  Names of the run (paths, ids, times, the token) are replaced by made-up
+Writes tests/helpers/recorded_daemon.json anew.  Names of the run (paths, ids, times, the token) are replaced by made-up
 ones, in the order in which they come, and the long list of slash commands is cut; all else is what the daemon sent.
 """
 
@@ -30,7 +30,7 @@ from terminal import PATIENCE
 
 Json = dict[str, Any]
 
-TARGET: Final = CHECKOUT / "tests/python/daemon/recorded.json"
+TARGET: Final = CHECKOUT / "tests/helpers/recorded_daemon.json"
 COMMANDS: Final = 3
 """How many slash commands are kept."""
 

@@ -92,12 +92,12 @@ Its file, if it has one, stays."
 
 (defconst qwen-companion-test-limit
   (string-to-number (or (getenv "QWEN_COMPANION_TEST_LIMIT") "120"))
-  "Seconds to wait for an expected event; see tests/limit.py.")
+  "Seconds to wait for an expected event; see tests/helpers/limit.py.")
 
 (defmacro qwen-companion-test-wait-for (condition &optional seconds)
   "Wait until CONDITION is non-nil and return its value.
 Events are handled meanwhile; fail after SECONDS, by default the limit
-of tests/limit.py, which only ends a hang."
+of tests/helpers/limit.py, which only ends a hang."
   (declare (debug t))
   `(let ((deadline (+ (float-time) (or ,seconds qwen-companion-test-limit)))
          value)

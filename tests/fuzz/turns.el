@@ -7,7 +7,7 @@
 ;; emacs -Q --batch -l scripts/checkout.el -L tests/elisp -l tests/fuzz/turns.el \
 ;;   -f turns-serve SOCKET
 ;;
-;; Does what tests/python/random_turns.py asks for over SOCKET: it visits and
+;; Does what tests/fuzz/random_turns.py asks for over SOCKET: it visits and
 ;; edits files, presses the keys of the buffer of changes, and tells what
 ;; became of that.  The mode, its backend and its journal are real.
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Write the reports that Emacs gets of a real daemon's recorded events, for the tests of the chat: `make reports`.
 
-Each turn and each load of daemon/recorded.json goes through the client's own code, one event at a time, and all that
+Each turn and each load of recorded_daemon.json goes through the client's own code, one event at a time, and all that
 would cross EPC for it is written to tests/elisp/recorded-reports.eld.
 """
 
@@ -31,7 +31,7 @@ TARGET: Final = Path(__file__).resolve().parents[1] / "elisp/recorded-reports.el
 HEAD: Final = """\
 ;;; What a chat is told of recorded turns and loads  -*- mode: lisp-data; lexical-binding: t -*-
 
-;; Made by `make reports' of tests/python/daemon/recorded.json, which
+;; Made by `make reports' of tests/helpers/recorded_daemon.json, which
 ;; tests/e2e/record_serve.py records from the real daemon.  Not to be edited.
 ;; Each entry is (NAME REPORT...), each report (METHOD PAYLOAD) as in EPC.
 

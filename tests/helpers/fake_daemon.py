@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A daemon on a real loopback socket that answers as recorded from a real one, and fails when a test wants it to.
 
-What it says is in daemon/recorded.json, which tests/e2e/record_serve.py records from the real one.  In a test:
+What it says is in recorded_daemon.json, which tests/e2e/record_serve.py records from the real one.  In a test:
 
     async with FakeDaemon() as daemon:
         session = daemon.add_session()
@@ -40,7 +40,7 @@ from support import TIMEOUT_S
 
 Json = dict[str, Any]
 
-RECORDED: Json = json.loads((Path(__file__).parent / "daemon/recorded.json").read_text(encoding="utf-8"))
+RECORDED: Json = json.loads((Path(__file__).parent / "recorded_daemon.json").read_text(encoding="utf-8"))
 TOKEN = "token-of-the-daemon"
 ROOT: str = RECORDED["replies"]["capabilities"]["workspaceCwd"]
 

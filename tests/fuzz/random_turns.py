@@ -277,9 +277,9 @@ class Agent:
 
     def __init__(self, root: Path, environ: Mapping[str, str], layer: str, port: int, token: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, str(CHECKOUT / "tests/python/scripted_agent.py"), layer, str(port), token],
+            [sys.executable, str(CHECKOUT / "tests/helpers/scripted_agent.py"), layer, str(port), token],
             cwd=root,
-            env={**environ, "PYTHONPATH": f"{CHECKOUT}/tests:{CHECKOUT}/tests/python:{CHECKOUT}/python"},
+            env={**environ, "PYTHONPATH": f"{CHECKOUT}/tests/helpers:{CHECKOUT}/python"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
