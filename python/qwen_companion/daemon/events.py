@@ -19,6 +19,7 @@ from qwen_companion.daemon.session_state import Connection, SessionFacts
 from qwen_companion.daemon.tools import without_texts
 from qwen_companion.daemon.transcript import Transcript, time_of
 from qwen_companion.daemon.turns import Turns
+from qwen_companion.tasks import log_failure
 
 _log = logging.getLogger(__name__)
 
@@ -61,8 +62,17 @@ class SessionEvents:
         self.permissions = Permissions(session)
         self._logged: set[str] = set()
 
-    def take(self, envelope: models.Envelope) -> Iterator[Output]:
-        """Take the event in `envelope`; return what Emacs is told."""
+    def take(self, envelope: models.Envelope) -> list[Output]:
+        """Take the event in `envelope`; return what Emacs is told.  An error in it ends nothing else."""
+        outputs: list[Output] = []
+        try:
+            outputs.extend(self._take(envelope))
+        except Exception as error:  # noqa: BLE001 - an event that fails must not end the session
+            log_failure(self._take, error)
+            outputs.extend(self.transcript.unsupported(envelope.type.rpartition("/")[2], envelope))
+        return outputs
+
+    def _take(self, envelope: models.Envelope) -> Iterator[Output]:
         payload = envelope.payload
         if isinstance(payload, models.Unknown):
             yield from self._unknown(payload.kind, envelope)

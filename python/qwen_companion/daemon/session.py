@@ -194,7 +194,7 @@ class DaemonSession:
         match item:
             case Frame():
                 self._turns.replaying = item.replayed
-                outputs = list(self._events.take(item.envelope))
+                outputs = self._events.take(item.envelope)
                 self._interrupted.told(outputs)
                 return outputs
             case Connected():

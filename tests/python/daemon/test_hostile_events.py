@@ -14,6 +14,8 @@ import pytest
 
 from daemon_emacs import Chatting, Emacs
 from fake_daemon import RECORDED, Json, chunk
+from qwen_companion.daemon.messages import NoteChange, Turns
+from qwen_companion.daemon.transcript import Transcript
 
 pytestmark = pytest.mark.anyio
 
@@ -99,3 +101,22 @@ async def test_no_text_in_an_event_ends_more_than_that_event(
     await emacs.until(lambda: len(chat.resets) == 2 and "<after them>" in chat.text())
     logged = [record for record in caplog.records if record.name.startswith("qwen_companion")]
     assert [record.getMessage() for record in logged if record.levelno >= logging.WARNING] == []
+
+
+async def test_an_error_in_an_event_ends_only_that_event(
+    emacs: Emacs, chatting: Chatting, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, session, chat = chatting
+
+    def fail(*_arguments: object) -> None:
+        raise ValueError("embedded null byte")
+
+    monkeypatch.setattr(Transcript, "_user", fail)
+    asked = next(found for found in events() if found["data"].get("update", {}).get(UPDATE) == "user_message_chunk")
+    session.emit(asked, asked, chunk("<after it>"))
+    await emacs.until(lambda: "<after it>" in chat.text())
+    await emacs.call("daemon-load", session=opened)
+    await emacs.until(lambda: len(chat.resets) == 2 and "<after it>" in chat.text())
+    notes = [change for turns in emacs.all(Turns) for change in turns.changes if isinstance(change, NoteChange)]
+    assert "unsupported" in {note.note for note in notes}
+    assert [record.levelname for record in caplog.records if "failed" in record.getMessage()] == ["ERROR"]
