@@ -660,7 +660,7 @@ Only changes that its CLI has not written yet count."
        (lambda (merged)
          (unless (equal theirs (and merged (qwen-companion-merge-take-text merged theirs)))
            (setf (qwen-companion-proposal-note proposal)
-                 (concat "lacks changes accepted before"
+                 (concat "lacks accepted changes"
                          (when (cl-some #'qwen-companion-proposal-edited earlier)
                            (format ", and %s may fail to write it where you edited them"
                                    (qwen-companion-proposal-client proposal)))))

@@ -287,4 +287,8 @@ class Sandbox:
                 unfinished = BUILD / self.root.name
                 shutil.copyfile(path, unfinished)
                 unfinished.replace(kept)
-        shutil.rmtree(self.root)
+        try:
+            shutil.rmtree(self.root)
+        except OSError:
+            # A program that was killed a moment ago has made a file meanwhile.
+            shutil.rmtree(self.root)

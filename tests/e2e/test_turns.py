@@ -227,7 +227,7 @@ def test_the_same_file_twice_in_a_turn(stage: Stage) -> None:
     # The CLI writes when the whole turn is decided.
     assert stage.sandbox.greeting.read_text() == GREETING
     assert stage.emacs.buffer_text("*qwen-companion disk: greeting.py*") == GREETING
-    stage.screen.wait_for("lacks changes accepted before")
+    stage.screen.wait_for("lacks accepted changes")
     stage.accept("Twice done.")
     assert stage.sandbox.greeting.read_text() == EDITED_AGAIN
     assert_review_gone(stage)
@@ -378,7 +378,7 @@ def test_several_edits_of_one_file_in_one_message(stage: Stage) -> None:
         # Each is compared with the text from which it was made: only its own change is one.
         stage.screen.wait_for(f"Review in Ediff: {path.name}, change 1 of 1")
         if path in accepted:
-            stage.screen.wait_for("lacks changes accepted before")
+            stage.screen.wait_for("lacks accepted changes")
         accepted.add(path)
         stage.emacs.eval("(progn (qwen-companion-diff-accept) nil)")
     stage.screen.wait_for("All done.")
@@ -407,7 +407,7 @@ def test_several_edits_of_one_file_in_one_message(stage: Stage) -> None:
     stage.ask("change two things")
     stage.screen.wait_for("Review in Ediff: greeting.py")
     stage.emacs.eval("(progn (qwen-companion-diff-accept) nil)")
-    stage.screen.wait_for("lacks changes accepted before")
+    stage.screen.wait_for("lacks accepted changes")
     stage.emacs.eval(
         "(with-current-buffer (qwen-companion-proposal-buffer (car (qwen-companion-proposals)))"
         ' (goto-char (point-max)) (insert "# mine\\n"))'

@@ -1045,7 +1045,7 @@ The CLI writes both one after the other, and nothing is amiss."
                                  (qwen-companion-proposal-disk-buffer second)
                                (buffer-string))))
               (should (string-match-p
-                       "a\\.txt.*  lacks changes accepted before  .*reject"
+                       "a\\.txt.*  lacks accepted changes  .*reject"
                        (qwen-companion-test-header
                         (qwen-companion-proposal-buffer second))))
               (qwen-companion-proposal-test--accept second)

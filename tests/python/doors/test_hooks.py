@@ -150,8 +150,7 @@ def test_a_layer_that_is_not_as_it_should_be_is_written_again(home: Home, layer:
         variable = [VARIABLE, str(layer)]
         backend.emacs.wait_until("published", lambda told: variable in told["environment"])
         layer.unlink()
-        backend.emacs.wait_for("published")
-        assert layer.exists()
+        backend.emacs.wait_until("published", lambda _: layer.exists())
         theirs.write_text('{"ui": {"theme": "theirs"}}')
         backend.emacs.wait_until("published", lambda _: "theirs" in layer.read_text())
         # A directory in its place cannot be replaced, and then it is not named.
