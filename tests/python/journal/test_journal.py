@@ -173,6 +173,13 @@ class Site:
             while number not in _watched():
                 await anyio.lowlevel.checkpoint()
 
+    async def until_unwatched(self, project: Project) -> None:
+        """Wait until the directory of `project` is not watched any more, so that nobody looks at its files."""
+        number = f"ino:{os.stat(project.root).st_ino:x} "
+        with anyio.fail_after(TIMEOUT_S):
+            while number in _watched():
+                await anyio.lowlevel.checkpoint()
+
     async def until_size(self, turn: str, name: str, added: int) -> None:
         """Wait until so many lines have been added to the file `name` in `turn`."""
         with anyio.fail_after(TIMEOUT_S):
@@ -892,6 +899,7 @@ async def test_a_cli_that_goes_before_it_is_sure_that_it_calls_no_hooks_has_its_
         await earlier.report("Stop")
         (turn,) = await place.until({"a": "modified"})
         await place.until_ended(turn.id)
+        await place.until_unwatched(project)
         project.write("b", b"by the user, before it came\n")
         with SilentCli(project.root) as cli:
             session = cli.state.session
