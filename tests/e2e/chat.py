@@ -21,6 +21,8 @@ NAMED: Final = (
     "(require 'qwen-companion-chat)",
     # To suggest a shorter name, M-x tries all; that takes seconds, in which nothing that is reported is read.
     "(setq suggest-key-bindings nil)",
+    # An earlier test on the same stage may have kept its buffer's name.
+    "(advice-remove 'qwen-companion-chat--rename #'ignore)",
 )
 """With buffers that are named after their sessions."""
 
