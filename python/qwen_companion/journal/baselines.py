@@ -159,7 +159,7 @@ class Baseline:
     def take(self, record: Record, skip: Callable[[bytes], bool] = lambda _path: False) -> Found:
         """Look at all files but those to `skip`, and `record` the changes; the first time there are none.
 
-        GitError, LimitError, StoreError, OSError.
+        :raises GitError, LimitError, StoreError, OSError: when that fails
         """
         self.rules.refresh()
         self._record, self._skip = record, skip
@@ -266,9 +266,11 @@ class Baseline:
         return Change(path, before, after, known)
 
     def records(self, paths: Sequence[bytes]) -> bool:
-        """Return whether each of the files `paths` is recorded, by now or by the next look.  GitError, OSError.
+        """Return whether each of the files `paths` is recorded, by now or by the next look.
 
-        One that is not there is if it would be.
+        One that is not there counts if it would be.
+
+        :raises GitError, OSError: when that fails
         """
         if self._last is None or self.rules.excluded([os.fsdecode(path) for path in paths]):
             return False
@@ -285,7 +287,10 @@ class Baseline:
         return recorded and not any(index.ignores(*names) for index, names in new.items())
 
     def directories(self) -> set[bytes]:
-        """Return the absolute names of the directories in which files are recorded.  GitError, OSError."""
+        """Return the absolute names of the directories in which files are recorded.
+
+        :raises GitError, OSError: when that fails
+        """
         self._open_all()
         indexes = [index for scope, index in self._indexes.items() if os.path.isdir(scope)]
         return {directory for index in indexes for directory in index.directories()}
@@ -307,7 +312,10 @@ class Baseline:
         return found
 
     def committed(self) -> dict[bytes, Version | None]:
-        """Return the files that differ from the last commit, with their versions in it.  GitError."""
+        """Return the files that differ from the last commit, with their versions in it.
+
+        :raises GitError: when that fails
+        """
         index = self._indexes[self._root]
         return {index.prefix + path: version for path, version in index.committed().items()}
 
@@ -611,7 +619,8 @@ class Baseline:
     def load(self, name: bytes, algorithm: str = "") -> Loaded | None:
         """Return the file `name`, with a digest by `algorithm` or that of the root; None also for one behind a link.
 
-        TooLargeError, OSError.
+        :raises TooLargeError: for a file too large to record
+        :raises OSError: where it cannot be read
         """
         return None if _is_behind_link(name) else load(name, algorithm or self.algorithm)
 

@@ -370,7 +370,10 @@ class Index:
         return set(paths) <= set(_items(self._git("ls-files", *options, "--", *paths)))
 
     def ignores(self, *paths: bytes) -> bool:
-        """Whether any of `paths`, which need not be there, is ignored.  GitError for one behind a link."""
+        """Return whether any of `paths`, which need not be there, is ignored.
+
+        :raises GitError: for one behind a link
+        """
         names = b"".join(b"./" + path + b"\0" for path in paths)
         place = [f"--git-dir={self.directory}", f"--work-tree={self.top}"]
         # This command takes no pathspecs, and says so; status 1 says that none is.

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from qwen_companion.doors.events import Event
 
 GATHER_S = 0.2
-"""Changes are told to Emacs as often at most."""
+"""Shortest interval between reports to Emacs, in seconds."""
 
 RECORDS_S = 5.0
 """How long a CLI waits at most to hear whether files are recorded, behind the first look at all of them."""
@@ -101,7 +101,7 @@ WAIT_S = 60.0
 
 @frozen
 class Update:
-    """A turn, its `files` that have become others, and those of `gone` that have no change any more."""
+    """A turn, its changed `files`, and the files of `gone`, which have no change any more."""
 
     turn: Turn
     files: tuple[ChangedFile, ...]
@@ -119,7 +119,7 @@ class _Call:
 
     @property
     def is_command(self) -> bool:
-        """Whether it may write any file."""
+        """Return whether it may write any file."""
         return self.tool == SHELL_TOOL
 
 
@@ -148,12 +148,12 @@ class _Worker:
 
     @property
     def writes_by_itself(self) -> bool:
-        """Whether it may write without a hook that tells of the file."""
+        """Return whether it may write without a hook that tells of the file."""
         return self.runs_tool or self.cli is not None
 
     @property
     def number(self) -> int | None:
-        """The number of its turn; None while that has not begun."""
+        """Return the number of its turn, None while that has not begun."""
         return None if self.running is None else self.running.number
 
 
@@ -217,11 +217,11 @@ class _Root:
         await done.wait()
 
     def is_reserved(self, path: bytes) -> bool:
-        """Whether somebody else will say who has written `path`."""
+        """Return whether somebody else will say who has written `path`."""
         return path in self.reserved
 
     def commands_of_others(self, session: str) -> bool:
-        """Whether an agent of another session runs a command."""
+        """Return whether an agent of another session runs a command."""
         return any(call.is_command and call.session != session for call in self.calls.values())
 
 
@@ -666,8 +666,8 @@ class Journal:
         if len({worker.session for worker in at_work}) > 1:
             self._activity.look(worker.probe for worker in at_work)
         if not root.watch.read():
-            root.witness.hear((), self._at_work(root))
-        root.witness.conclude(self._at_work(root))
+            root.witness.hear((), at_work)
+        root.witness.conclude(at_work)
 
     def _end(self, root: _Root, session: str, time: int) -> None:
         self._look_at_processes(root)
@@ -897,11 +897,11 @@ class Journal:
         return [(key, cli) for key, cli in self._silent.items() if cli.root is root]
 
     def _is_watched(self, root: _Root) -> bool:
-        """Whether anybody may be at work below `root`."""
+        """Return whether anybody may be at work below `root`."""
         return bool(root.running or root.calls or self._silent_in(root))
 
     def _looks_by_itself(self, root: _Root, complete: bool) -> bool:
-        """Whether to look now and then without news of the disk."""
+        """Return whether to look now and then without news of the disk."""
         return root.failed or not complete or any(key in self._silent for key in root.running)
 
     def _check_quiet(self, root: _Root) -> bool:
@@ -1014,7 +1014,10 @@ class Journal:
                 root.do(mark)
 
     async def forget(self, name: str | None) -> None:
-        """Remove what is recorded of the root `name`, or of all roots.  RecordError."""
+        """Remove what is recorded of the root `name`, or of all roots.
+
+        :raises RecordError: when that fails
+        """
         for root in [root for key, root in self._roots.items() if name in (None, key)]:
             done = anyio.Event()
 
@@ -1102,7 +1105,10 @@ class Journal:
     # --- Answering ---
 
     def record_of(self, name: str) -> Record:
-        """Return the record of the root `name`, as Emacs has it.  RecordError."""
+        """Return the record of the root `name`, as Emacs has it.
+
+        :raises RecordError: when that fails
+        """
         root = self._roots.get(name)
         if root is None:
             raise RecordError(f"Nothing is recorded of {name}")

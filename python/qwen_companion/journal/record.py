@@ -106,7 +106,10 @@ class Record:
     """The record of one root.  Its methods wait for the disk, and may be called in any thread."""
 
     def __init__(self, root: str, environ: Mapping[str, str]) -> None:
-        """`root` is a name of the directory as Emacs has it.  NoRecordError."""
+        """`root` is a name of the directory as Emacs has it.
+
+        :raises NoRecordError: when that fails
+        """
         self.root = root
         self._true = os.path.realpath(root)
         self._environ = environ
@@ -131,7 +134,10 @@ class Record:
         """The stamp of each file at the last scan that found it changed by an agent."""
 
     def _open_store(self) -> Store:
-        """Open the store; put one that is damaged aside and begin anew.  OSError, StoreError."""
+        """Open the store; put one that is damaged aside and begin anew.
+
+        :raises OSError, StoreError: when that fails
+        """
         path = os.path.join(self._directory, "journal.sqlite")
         trees = os.path.join(self._directory, "trees")
         if os.path.isdir(trees) and os.path.exists(path) and os.path.getsize(path) == 0:
@@ -143,7 +149,10 @@ class Record:
             return self._replace_store(str(error))
 
     def _replace_store(self, damage: str) -> Store:
-        """Put the store's file aside for its `damage`, and return a new one.  OSError, StoreError."""
+        """Put the store's file aside for its `damage`, and return a new one.
+
+        :raises OSError, StoreError: when that fails
+        """
         path = os.path.join(self._directory, "journal.sqlite")
         aside = _put_aside(path)
         with suppress(FileNotFoundError):
@@ -207,7 +216,10 @@ class Record:
             self._known.clear()
 
     def replace_damaged(self, damage: str) -> None:
-        """Begin anew, with the store's file put aside for its `damage`; `news` says so.  OSError, StoreError."""
+        """Begin anew, with the store's file put aside for its `damage`; `news` says so.
+
+        :raises OSError, StoreError: when that fails
+        """
         with self._lock:
             store, self._store = self._store, self._replace_store(damage)
             store.close()
@@ -217,7 +229,8 @@ class Record:
     def restore(self) -> bool:
         """Begin anew if the record has been removed; return whether it was.
 
-        DamagedStoreError if it has been emptied.  OSError, StoreError, NoRecordError.
+        :raises DamagedStoreError: when its file has been emptied
+        :raises OSError, StoreError, NoRecordError: when that fails
         """
         with self._lock:
             with suppress(FileNotFoundError):
@@ -299,7 +312,10 @@ class Record:
             return bool(found.changes)
 
     def records(self, paths: Collection[str]) -> bool:
-        """Return whether each of the files `paths` is recorded, by now or by the next scan.  GitError, OSError."""
+        """Return whether each of the files `paths` is recorded, by now or by the next scan.
+
+        :raises GitError, OSError: when that fails
+        """
         names = [self.name_in(path) for path in paths]
         with self._lock:
             return None not in names and self._baseline.records([name for name in names if name is not None])
@@ -310,7 +326,10 @@ class Record:
         return self._baseline.is_complete
 
     def directories(self) -> set[bytes]:
-        """Return the absolute names of the directories in which files are recorded.  GitError, OSError."""
+        """Return the absolute names of the directories in which files are recorded.
+
+        :raises GitError, OSError: when that fails
+        """
         with self._lock:
             return self._baseline.directories()
 
@@ -347,7 +366,10 @@ class Record:
             self._store.record(rows, cause.turn, cause.tool, cause.agent)
 
     def look(self, path: bytes) -> Loaded | None:
-        """Return the file at `path`, in the form to record.  TooLargeError, OSError."""
+        """Return the file at `path`, in the form to record.
+
+        :raises TooLargeError, OSError: when that fails
+        """
         return self._baseline.load(path)
 
     def end(self, turn: int, time: int) -> bool:
@@ -372,7 +394,9 @@ class Record:
         """Record that the user wrote `paths` to undo a part of the turn `undone`; return None if nothing changed.
 
         With `bring_back` the user undid the newest undoing of that turn.  Hunks that are undone one after the other are
-        one turn.  RecordError.
+        one turn.
+
+        :raises RecordError: when that fails
         """
         with self._lock:
             if bring_back:
@@ -499,7 +523,10 @@ class Record:
         return files
 
     def files(self, scope: Scope) -> list[ChangedFile]:
-        """Return the files changed in `scope`.  RecordError."""
+        """Return the files changed in `scope`.
+
+        :raises RecordError: when that fails
+        """
         if scope.kind == "commit":
             return [self._file(net, net.path, []) for net in with_renames(self._since_commit()) if net.kind]
         turns = self._turns_in(scope)
@@ -517,7 +544,9 @@ class Record:
     def texts(self, files: Sequence[tuple[str, str | None]], scope: Scope) -> Iterator[Net | RecordError]:
         """Yield the change in `scope` of each of `files`: its path, and the one that `files` has told it was before.
 
-        Yield an error where there is none.  RecordError.
+        Yield an error where there is none.
+
+        :raises RecordError: when the scope is not recorded
         """
         if scope.kind == "commit":
             changed = {net.path: net for net in with_renames(self._since_commit())}
@@ -721,7 +750,10 @@ def _stamp(path: bytes) -> tuple[int, int] | None:
 
 
 def _put_aside(path: str) -> str:
-    """Rename the file `path`; return its new name, with the date.  OSError."""
+    """Rename the file `path`; return its new name, with the date.
+
+    :raises OSError: when that fails
+    """
     aside = f"{path}.damaged-{time.strftime('%Y-%m-%d-%H%M%S')}"
     os.rename(path, aside)
     return aside
@@ -754,7 +786,10 @@ def forget_unused(environ: Mapping[str, str]) -> None:
 
 
 def _forget_slot(directory: str) -> None:
-    """Remove the record in `directory`, unless an Emacs has it open.  NotADirectoryError."""
+    """Remove the record in `directory`, unless an Emacs has it open.
+
+    :raises NotADirectoryError: when that fails
+    """
     with open(os.path.join(directory, "lock"), "ab") as lock, suppress(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(directory, ignore_errors=True)

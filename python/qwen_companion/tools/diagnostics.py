@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Tell the model, unasked, of diagnostics that its edit has caused, and of unsaved text with a prompt."""
+"""Tell the model, unasked, of problems that its edit has caused, and of unsaved text with a prompt."""
 
 from __future__ import annotations
 
