@@ -39,6 +39,13 @@
           (add-to-list 'load-path folder))
         (load (expand-file-name "qwen-companion-loaddefs" lisp) nil t)))))
 
+;; An update by package-vc keeps what an older version, all in this folder, was compiled to.
+(eval-when-compile
+  (when (bound-and-true-p byte-compile-current-file)
+    (dolist (file (directory-files (file-name-directory byte-compile-current-file) t "\\`qwen-companion-.*\\.elc\\'"))
+      (unless (file-exists-p (substring file 0 -1))
+        (delete-file file)))))
+
 (require 'qwen-companion-attention)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-changes-signs)

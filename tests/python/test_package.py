@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import tarfile
 from collections.abc import Sequence
@@ -97,6 +98,29 @@ def install(package: Path, target: Path, before: list[str], program: str = EMACS
     # A slow Emacs names the files it extracts, errors.py among them.
     told = [line for line in said.splitlines() if not line.startswith("Extracting...")]
     assert not [line for line in told if re.search("warning|error", line, re.IGNORECASE)], said
+
+
+def test_compiling_an_update_removes_what_older_files_were_compiled_to(tmp_path: Path) -> None:
+    shutil.copy(CHECKOUT / "qwen-companion.el", tmp_path)
+    for name in ("qwen-companion-moved.elc", "qwen-companion-kept.elc", "qwen-companion-kept.el", "another.elc"):
+        (tmp_path / name).touch()
+    emacs(
+        [
+            "-L",
+            str(CHECKOUT),
+            "-l",
+            "scripts/checkout.el",
+            "-f",
+            "batch-byte-compile",
+            str(tmp_path / "qwen-companion.el"),
+        ],
+        {},
+    )
+    assert {path.name for path in tmp_path.glob("*.elc")} == {
+        "another.elc",
+        "qwen-companion-kept.elc",
+        "qwen-companion.elc",
+    }
 
 
 def test_without_epc_it_says_what_to_do() -> None:
