@@ -122,6 +122,7 @@ class Baseline:
         self._root = root
         self._environ = environ
         self._store = store
+        self._contents = store.contents
         self.rules = rules
         self._indexes: dict[str, Index] = {}
         top = repository.top if (repository := find_repository(root)) else root
@@ -215,7 +216,7 @@ class Baseline:
     def _start_anew(self) -> None:
         """Remove the remains of another baseline."""
         self._indexes.clear()
-        self._store.restart()
+        self._contents.restart()
         shutil.rmtree(self._directory, ignore_errors=True)
         os.makedirs(self._directory, mode=0o700)
 
@@ -243,7 +244,7 @@ class Baseline:
         """
         if self._last is not None and not self._indexes:
             self._open_all()
-        before = self._store.current(path, _UNKNOWN)
+        before = self._contents.current(path, _UNKNOWN)
         if before is _UNKNOWN:
             index = self._index_of(path)
             if index is None or self.rules.excluded([os.fsdecode(path)]):
@@ -297,13 +298,13 @@ class Baseline:
 
     def text(self, digest: str) -> bytes | None:
         """Return the bytes of `digest`, None where they are not there any more."""
-        data = self._store.get(digest)
+        data = self._contents.get(digest)
         return self.fetch([digest]).get(digest) if data is None else data
 
     def fetch(self, digests: Iterable[str]) -> dict[str, bytes]:
         """Return the bytes of those of `digests` that only the user's repositories have."""
         found: dict[str, bytes] = {}
-        lacking = self._store.lacking(digests)
+        lacking = self._contents.lacking(digests)
         if lacking:
             self._open_all()
         for index in self._indexes.values() if lacking else ():
@@ -360,14 +361,16 @@ class Baseline:
     def _take_over(self, scope: str) -> None:
         """Let the repository around `scope`, which is none any more or is ignored, go on with its files."""
         index = self._open(scope)
-        files = {(name := index.prefix + path): self._store.current(name, version) for path, version in index.entries()}
+        files = {
+            (name := index.prefix + path): self._contents.current(name, version) for path, version in index.entries()
+        }
         for name in self._excluded(files):
             del files[name]
         # Also of files whose mode alone was recorded.
-        lacking = self._store.lacking(version.digest for version in files.values() if version is not None)
+        lacking = self._contents.lacking(version.digest for version in files.values() if version is not None)
         for start in range(0, len(lacking), _CHUNK):
-            self._store.put(index.blobs(lacking[start : start + _CHUNK]).items())
-        self._store.set_current(files.items())
+            self._contents.put(index.blobs(lacking[start : start + _CHUNK]).items())
+        self._contents.set_current(files.items())
         self._moved |= self._moved_from(index)
         if self._observed is not None:
             self._observed.update(files)
@@ -489,14 +492,14 @@ class Baseline:
             loaded.append((name, item))
             size += len(item.data) + _ITEM_BYTES
             if size > _BATCH_BYTES:
-                self._store.begin_with(loaded)
+                self._contents.begin_with(loaded)
                 loaded, size = [], 0
-        self._store.begin_with(loaded)
+        self._contents.begin_with(loaded)
         # Of the user's index; also what the user has deleted and not committed.
         index.drop(gone)
         self._note_modes(index)
         # A file may have been written since the index took it.
-        self._store.set_current((index.prefix + path, versions[path]) for path in index.differing(versions))
+        self._contents.set_current((index.prefix + path, versions[path]) for path in index.differing(versions))
 
     def _note_modes(self, index: Index) -> None:
         """Note which files have other modes than the two that git knows of files."""
@@ -511,7 +514,7 @@ class Baseline:
                     if is_new or mode_of(status) != version.mode:
                         noted.append((name, replace(version, mode=mode_of(status))))
         excluded = self._excluded(name for name, _ in noted)
-        self._store.set_current(item for item in noted if item[0] not in excluded)
+        self._contents.set_current(item for item in noted if item[0] not in excluded)
 
     def _note_if_new(self, name: bytes, status: os.stat_result, start: float) -> bool:
         """Note the file `name` if it was changed in the second of `start` or later; return whether it was.
@@ -529,7 +532,7 @@ class Baseline:
         self._new = set()
         found: set[bytes] = set()
         for name in names:
-            known = self._store.current(name, None)
+            known = self._contents.current(name, None)
             with suppress(OSError):
                 status = os.lstat(name)
                 self._note_if_new(name, status, start)
@@ -574,7 +577,7 @@ class Baseline:
             changes: list[Change] = []
             for path in paths[start : start + _CHUNK]:
                 name = index.prefix + path
-                before = self._store.current(name, look.listing.changed.get(path))
+                before = self._contents.current(name, look.listing.changed.get(path))
                 try:
                     item = self.load(name, _algorithm_of(before, index.algorithm))
                 except (OSError, TooLargeError) as error:
@@ -633,7 +636,7 @@ class Baseline:
     def _keep(self, after: Sequence[Loaded], before: Sequence[Version], sparingly: bool = False) -> None:
         """Keep the bytes of `after`, and those of `before` as long as they can be had."""
         items = {item.version.digest: item.data for item in after}
-        lacking = self._store.lacking(version.digest for version in before)
+        lacking = self._contents.lacking(version.digest for version in before)
         if sparingly:
             for index in filter(self._lends, self._indexes.values()):
                 items = {digest: items[digest] for digest in index.unavailable(items)}
@@ -641,7 +644,7 @@ class Baseline:
             for index in self._indexes.values():
                 got = index.blobs([digest for digest in lacking if digest not in items])
                 items.update(got)
-        self._store.put(items.items())
+        self._contents.put(items.items())
 
     def _index_of(self, path: bytes) -> Index | None:
         """Return the index of the innermost repository that `path` is in."""

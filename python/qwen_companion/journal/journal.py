@@ -37,6 +37,7 @@ from qwen_companion.errors import CompanionError
 from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.frozen import frozen
 from qwen_companion.journal.activity import SAMPLE_S, Activity, Probe, last_input, may_have_acted, written_by
+from qwen_companion.journal.database import DamagedStoreError, StoreError
 from qwen_companion.journal.places import is_recorded
 from qwen_companion.journal.record import (
     CHAT,
@@ -51,7 +52,7 @@ from qwen_companion.journal.record import (
     Summary,
     forget_unused,
 )
-from qwen_companion.journal.store import MAX_BYTES, DamagedStoreError, StoreError, TurnRow
+from qwen_companion.journal.store import MAX_BYTES, TurnRow
 from qwen_companion.journal.subscriptions import EDIT_TOOLS, HOLD_S, SHELL_TOOL
 from qwen_companion.journal.tree_watch import TreeWatch
 from qwen_companion.journal.versions import Loaded, TooLargeError, changed_since

@@ -19,10 +19,11 @@ from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.frozen import frozen
 from qwen_companion.journal.baselines import Baseline, Change, LimitError
 from qwen_companion.journal.changes import MissingTextError, Net, Owned, net_of, owners, renamed, sizes, with_renames
+from qwen_companion.journal.database import DamagedStoreError, StoreError
 from qwen_companion.journal.git import GitError
 from qwen_companion.journal.places import key_of, state_directory
 from qwen_companion.journal.rules import RecordRules
-from qwen_companion.journal.store import DamagedStoreError, SeenRow, Store, StoreError, TurnRow, Write
+from qwen_companion.journal.store import SeenRow, Store, TurnRow, Write
 from qwen_companion.journal.subscriptions import SHELL_TOOL
 from qwen_companion.journal.versions import Loaded, TooLargeError, git_mode
 from qwen_companion.processes import has_ended
@@ -198,13 +199,13 @@ class Record:
     def close(self) -> None:
         """Let another Emacs use the record."""
         with self._lock:
-            self._store.close()
+            self._store.database.close()
             os.close(self._descriptor)
 
     def forget(self) -> None:
         """Remove all that is recorded, and begin anew with the next turn."""
         with self._lock:
-            self._store.close()
+            self._store.database.close()
             for name in os.listdir(self._directory):
                 path = os.path.join(self._directory, name)
                 if name != "lock":
@@ -222,7 +223,7 @@ class Record:
         """
         with self._lock:
             store, self._store = self._store, self._replace_store(damage)
-            store.close()
+            store.database.close()
             self._baseline = self._make_baseline()
             self._known.clear()
 
@@ -248,7 +249,7 @@ class Record:
                 with suppress(OSError):
                     os.unlink(file)
                 raise
-            store.close()
+            store.database.close()
             os.close(descriptor)
             self._baseline = self._make_baseline()
             self._known.clear()
@@ -576,7 +577,7 @@ class Record:
             last = writes[-1].after
             if now is not None and now.version != last:
                 # Somebody has written it since.
-                self._store.put([(now.version.digest, now.data)])
+                self._store.contents.put([(now.version.digest, now.data)])
                 writes = [*writes, Write(None, name, last, now.version)]
         try:
             found = owners(writes, agents, self._baseline.text)
@@ -640,7 +641,7 @@ class Record:
                 now = self.look(path)
                 version = None if now is None else now.version
                 if version != writes[-1].after:
-                    self._store.put([] if now is None else [(now.version.digest, now.data)])
+                    self._store.contents.put([] if now is None else [(now.version.digest, now.data)])
                     writes.append(Write(None, path, writes[-1].after, version))
         try:
             return net_of(writes, turns, to_now, partial(self._text, fetched or {}))

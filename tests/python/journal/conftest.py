@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from journal_project import Project
-from qwen_companion.journal import store
+from qwen_companion.journal import database
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def databases(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             super().__init__(path, check_same_thread=check_same_thread, isolation_level=isolation_level)
             opened.append(self)
 
-    monkeypatch.setattr(store.sqlite3, "connect", Connection)
+    monkeypatch.setattr(database.sqlite3, "connect", Connection)
     yield
     for connection in opened:
         connection.close()

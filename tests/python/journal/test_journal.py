@@ -57,9 +57,9 @@ from qwen_companion.emacs.messages import (
     WantedFile,
 )
 from qwen_companion.journal.activity import GRACE_S, Activity, Probe, last_input, may_have_acted
+from qwen_companion.journal.database import StoreError
 from qwen_companion.journal.journal import Journal
 from qwen_companion.journal.record import Cause, Chooser, Record
-from qwen_companion.journal.store import StoreError
 from qwen_companion.journal.tree_watch import TreeWatch
 from qwen_companion.processes import start_of
 from support import TIMEOUT_S

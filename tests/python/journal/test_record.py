@@ -957,14 +957,14 @@ def test_a_full_disk_loses_nothing_of_what_was_recorded(project: Project, monkey
     project.scan(turn)
     project.write("b", os.urandom(100_000))
     store = project.record._store  # pyright: ignore[reportPrivateUsage]
-    with store.transaction() as db:
+    with store.database.transaction() as db:
         pages = db.execute("pragma page_count").fetchone()[0]
-    with store.transaction() as db:
+    with store.database.transaction() as db:
         db.execute(f"pragma max_page_count={pages}")
     with pytest.raises(Exception, match="full"):
         project.scan(turn)
     assert project.before("a", turn) == b"a\n"
-    with store.transaction() as db:
+    with store.database.transaction() as db:
         db.execute("pragma max_page_count=1000000")
     # Once there is room it is found as if nothing had been.
     project.record.scan(Cause(turn, SHELL))

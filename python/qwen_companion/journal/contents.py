@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The files of one root as they were recorded last: their versions, and the bytes of these and of earlier ones."""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from itertools import accumulate
+from sqlite3 import Connection
+
+from qwen_companion.journal.database import Database
+from qwen_companion.journal.versions import Loaded, Version
+
+_PACK_FROM = 4096
+"""Bytes from which a text is compressed, and not bundled with others."""
+
+_BUNDLED = 32
+"""Most texts in a row.  To find one in a row of ten times as many took twice as long."""
+
+
+class Contents:
+    """Its methods wait for the disk, may be called in any thread, and raise StoreError."""
+
+    def __init__(self, database: Database) -> None:
+        """Keep everything in `database`."""
+        self._database = database
+
+    # --- Bytes ---
+
+    def put(self, items: Iterable[tuple[str, bytes]]) -> None:
+        """Keep the bytes of each digest."""
+        with self._database.transaction() as db:
+            db.executemany(
+                "insert or ignore into blobs values(?, ?, ?)", ((digest, *_pack(data)) for digest, data in items)
+            )
+
+    def get(self, digest: str) -> bytes | None:
+        """Return the bytes of `digest`, None where they are not kept, or damaged."""
+        with self._database.transaction() as db:
+            row = db.execute("select packed, data from blobs where digest = ?", (digest,)).fetchone()
+            if row is None:
+                place = _place(db, digest)
+                query = "select 0, substr(data, ?, ?) from bundles where batch = ? and first = ?"
+                row = place and db.execute(query, place).fetchone()
+        with suppress(zlib.error):
+            return None if row is None else zlib.decompress(row[1]) if row[0] else bytes(row[1])
+        return None
+
+    def begin_with(self, files: Sequence[tuple[bytes, Loaded]]) -> None:
+        """Keep the bytes of `files`, a part of a first baseline; note that large ones lie on the disk.
+
+        The small ones are kept as long as this store, many in a row: a row for each took a third of all the time.
+        """
+        small = {loaded.version.digest: loaded.data for _, loaded in files if len(loaded.data) <= _PACK_FROM}
+        large = [(path, loaded) for path, loaded in files if len(loaded.data) > _PACK_FROM]
+        with self._database.transaction() as db:
+            self.put((loaded.version.digest, loaded.data) for _, loaded in large)
+            self.set_current((path, loaded.version) for path, loaded in large)
+            batch = _batches(db)
+            ordered = sorted(small)
+            for start in range(0, len(ordered), _BUNDLED):
+                digests = ordered[start : start + _BUNDLED]
+                texts = [small[digest] for digest in digests]
+                ends = array("I", accumulate(map(len, texts))).tobytes()
+                columns = (bytes.fromhex(digests[0]), bytes.fromhex("".join(digests)), ends, b"".join(texts))
+                db.execute("insert into bundles values(?, ?, ?, ?, ?)", (batch, *columns))
+
+    def lacking(self, digests: Iterable[str]) -> list[str]:
+        """Return those of `digests` that are not kept."""
+        with self._database.transaction() as db:
+            return [
+                digest
+                for digest in dict.fromkeys(digests)
+                if db.execute("select 1 from blobs where digest = ?", (digest,)).fetchone() is None
+                and _place(db, digest) is None
+            ]
+
+    # --- What lies on the disk ---
+
+    def current(self, path: bytes, otherwise: Version | None) -> Version | None:
+        """Return the version of `path` that was recorded last, `otherwise` where none was."""
+        with self._database.transaction() as db:
+            row = db.execute("select digest, mode from current where path = ?", (path,)).fetchone()
+        return otherwise if row is None else read_version(*row)
+
+    def set_current(self, items: Iterable[tuple[bytes, Version | None]]) -> None:
+        """Note the versions of files that are on the disk now."""
+        with self._database.transaction() as db:
+            db.executemany(
+                "insert or replace into current values(?, ?, ?)", ((path, *columns_of(v)) for path, v in items)
+            )
+
+    def restart(self) -> None:
+        """Forget the versions noted as on the disk; a new baseline notes them again."""
+        with self._database.transaction() as db:
+            db.execute("delete from current")
+            # An unfinished baseline may be taken again and again.
+            db.execute("delete from bundles where not exists (select 1 from writes)")
+
+
+def read_version(digest: str | None, mode: int | None) -> Version | None:
+    """Return the version in two columns."""
+    return None if digest is None or mode is None else Version(digest, mode)
+
+
+def columns_of(version: Version | None) -> tuple[str | None, int | None]:
+    """Return `version` as two columns."""
+    return (None, None) if version is None else (version.digest, version.mode)
+
+
+def _pack(data: bytes) -> tuple[int, bytes]:
+    # Small ones gain less than it takes.
+    if len(data) > _PACK_FROM:
+        packed = zlib.compress(data, 1)
+        if len(packed) < len(data):
+            return 1, packed
+    return 0, data
+
+
+def _batches(db: Connection) -> int:
+    """Return how many batches of bundles there are; within each they are in the order of digests."""
+    return db.execute("select coalesce(max(batch) + 1, 0) from bundles").fetchone()[0]
+
+
+def _place(db: Connection, digest: str) -> tuple[int, int, int, bytes] | None:
+    """Return where the bytes of `digest` begin in their bundle, from 1, their number, and the key of the bundle."""
+    wanted = bytes.fromhex(digest)
+    width = len(wanted)
+    query = "select first, digests, ends from bundles where batch = ? and first <= ? order by first desc limit 1"
+    for batch in range(_batches(db)):
+        row = db.execute(query, (batch, wanted)).fetchone()
+        if row is None:
+            continue
+        first, digests, ends = row
+        place = digests.find(wanted)
+        while place > 0 and place % width:
+            place = digests.find(wanted, place + 1)
+        if place >= 0:
+            number = place // width
+            start, end = array("I", bytes(4) + ends)[number : number + 2]
+            return start + 1, end - start, batch, first
+    return None

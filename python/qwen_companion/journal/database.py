@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The private SQLite file of one root's record: opened, checked, and used in transactions."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+
+from qwen_companion.errors import CompanionError
+
+FORMAT = 1
+
+_TABLES = """
+create table if not exists blobs(digest text primary key, packed integer not null, data blob not null) without rowid;
+create table if not exists bundles(
+  batch integer, first blob, digests blob, ends blob, data blob, primary key(batch, first)) without rowid;
+create table if not exists current(path blob primary key, digest text, mode integer) without rowid;
+create table if not exists turns(
+  id integer primary key autoincrement, session text, client text, source text, prompt text, start integer, end integer,
+  undone integer, notes text not null default '[]', pid integer, started text);
+create table if not exists writes(
+  id integer primary key autoincrement, turn integer, path blob not null, before text, before_mode integer,
+  after text, after_mode integer, tool text, agent text, time integer);
+create index if not exists writes_of_path on writes(path, id);
+create index if not exists writes_of_turn on writes(turn, path);
+create table if not exists seen(
+  turn integer, path blob, digest text, whole integer, hunks text, primary key(turn, path));
+create table if not exists undone(turn integer, session text, path blob, primary key(turn, path));
+"""
+
+_CHECKED_BYTES = 64 * 1024 * 1024
+"""Up to this size all of a file is read when it is opened, in 0.1 s; in a larger one damage is met when it is used."""
+
+
+class StoreError(CompanionError):
+    """Nothing can be read from the record or written to it; the text says why."""
+
+
+class DamagedStoreError(StoreError):
+    """The file is none of SQLite's, or not all of it."""
+
+
+class Database:
+    """An open file with the tables of a record.
+
+    Its methods wait for the disk, may be called in any thread, and raise StoreError.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Open the file `path` in a private directory, or make it."""
+        self._lock = threading.RLock()
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        os.close(descriptor)
+        self._path = path
+        try:
+            self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        except sqlite3.Error as error:
+            raise StoreError(str(error)) from None
+        try:
+            self._check()
+            # Written data survives the end of this process, if not a crash of the machine.
+            self._db.executescript(
+                "pragma auto_vacuum=incremental; pragma journal_mode=delete; pragma synchronous=off;"
+                " pragma secure_delete=on;"
+            )
+            self._db.execute("pragma cache_size=-4000")
+            self._db.executescript(_TABLES)
+            self._db.execute(f"pragma user_version={FORMAT}")
+        except StoreError:
+            self._db.close()
+            raise
+        except sqlite3.Error as error:
+            self._db.close()
+            raise _failure(error) from None
+
+    def _check(self) -> None:
+        """Check the file.
+
+        :raises StoreError: for a file of a newer version
+        :raises DamagedStoreError: for one that is not whole
+        """
+        if self._db.execute("pragma user_version").fetchone()[0] > FORMAT:
+            raise StoreError("what is recorded there was written by a newer version of qwen-companion")
+        if os.path.getsize(self._path) <= _CHECKED_BYTES:
+            (found,) = self._db.execute("pragma quick_check(1)").fetchone()
+            if found != "ok":
+                raise DamagedStoreError(found)
+
+    def close(self) -> None:
+        """Use the file no more."""
+        with self._lock:
+            self._db.close()
+
+    @contextmanager
+    def transaction(self) -> Generator[sqlite3.Connection]:
+        """Run a block as one transaction: all or nothing of it is kept."""
+        with self._lock:
+            try:
+                if self._db.in_transaction:
+                    yield self._db
+                    return
+                self._db.execute("begin immediate")
+                try:
+                    yield self._db
+                except BaseException:
+                    if self._db.in_transaction:
+                        self._db.execute("rollback")
+                    raise
+                self._db.execute("commit")
+            except sqlite3.Error as error:
+                # It may have been closed meanwhile.
+                with suppress(sqlite3.Error):
+                    if self._db.in_transaction:
+                        self._db.execute("rollback")
+                raise _failure(error) from None
+
+    def size(self) -> int:
+        """Return how many bytes of the file are in use."""
+        with self.transaction() as db:
+            pages, free = (db.execute(f"pragma {name}").fetchone()[0] for name in ("page_count", "freelist_count"))
+            return (pages - free) * db.execute("pragma page_size").fetchone()[0]
+
+    def give_back(self) -> None:
+        """Make the file smaller by what is not in use any more."""
+        with self._lock:
+            # `execute` takes one step of it, which frees one page.
+            self._db.executescript("pragma incremental_vacuum")
+
+
+def _failure(error: sqlite3.Error) -> StoreError:
+    # Those of another kind, of a lock or a full disk, are subclasses.
+    return (DamagedStoreError if type(error) is sqlite3.DatabaseError else StoreError)(str(error))
