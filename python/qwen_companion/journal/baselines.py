@@ -25,8 +25,10 @@ from dataclasses import dataclass, field, replace
 
 from qwen_companion.errors import CompanionError
 from qwen_companion.frozen import frozen
-from qwen_companion.journal.git import GitError, Index, Listing, Repository, find_repository
+from qwen_companion.journal.git import GitError
+from qwen_companion.journal.index import Index, Listing
 from qwen_companion.journal.last_look import LastLook, clock_ns, inode_of_older, load_last_look
+from qwen_companion.journal.repository import Repository, find_repository
 from qwen_companion.journal.rules import RecordRules
 from qwen_companion.journal.store import Store
 from qwen_companion.journal.versions import (
@@ -309,7 +311,7 @@ class Baseline:
             self._open_all()
         for index in self._indexes.values() if lacking else ():
             with suppress(GitError):
-                found.update(index.blobs([digest for digest in lacking if digest not in found]))
+                found.update(index.objects.blobs([digest for digest in lacking if digest not in found]))
         return found
 
     def committed(self) -> dict[bytes, Version | None]:
@@ -339,7 +341,7 @@ class Baseline:
         """Let `index` have the files whose bytes the user's repository keeps, and list all others."""
         if self._lends(index) and index.copy_users_index():
             listing = index.changes()
-            if not index.converts((*listing.unknown, *listing.ignored)):
+            if not index.configuration.converts((*listing.unknown, *listing.ignored)):
                 return listing
         index.clear()
         return index.changes()
@@ -361,15 +363,14 @@ class Baseline:
     def _take_over(self, scope: str) -> None:
         """Let the repository around `scope`, which is none any more or is ignored, go on with its files."""
         index = self._open(scope)
-        files = {
-            (name := index.prefix + path): self._contents.current(name, version) for path, version in index.entries()
-        }
+        entries = ((index.prefix + path, version) for path, version in index.entries())
+        files = {name: self._contents.current(name, version) for name, version in entries}
         for name in self._excluded(files):
             del files[name]
         # Also of files whose mode alone was recorded.
         lacking = self._contents.lacking(version.digest for version in files.values() if version is not None)
         for start in range(0, len(lacking), _CHUNK):
-            self._contents.put(index.blobs(lacking[start : start + _CHUNK]).items())
+            self._contents.put(index.objects.blobs(lacking[start : start + _CHUNK]).items())
         self._contents.set_current(files.items())
         self._moved |= self._moved_from(index)
         if self._observed is not None:
@@ -470,7 +471,7 @@ class Baseline:
             files = self._within_limits(look, found)
         index.update(list(files))
         gone = [path for path in look.paths if path not in files]
-        if self._lends(index) and len(files) > _CHUNK and (stored := index.stored_digests()):
+        if self._lends(index) and len(files) > _CHUNK and (stored := index.objects.stored_digests()):
             # After a file was checked out with other line ends its blob may have those of the disk, or not.
             for path, version in index.entries():
                 if version.digest in stored:
@@ -639,10 +640,10 @@ class Baseline:
         lacking = self._contents.lacking(version.digest for version in before)
         if sparingly:
             for index in filter(self._lends, self._indexes.values()):
-                items = {digest: items[digest] for digest in index.unavailable(items)}
+                items = {digest: items[digest] for digest in index.objects.unavailable(items)}
         else:
             for index in self._indexes.values():
-                got = index.blobs([digest for digest in lacking if digest not in items])
+                got = index.objects.blobs([digest for digest in lacking if digest not in items])
                 items.update(got)
         self._contents.put(items.items())
 

@@ -18,7 +18,8 @@ from dataclasses import asdict
 
 from qwen_companion.frozen import frozen
 from qwen_companion.inotify import is_local, library
-from qwen_companion.journal.git import Repository, write_private
+from qwen_companion.journal.places import write_private
+from qwen_companion.journal.repository import Repository
 
 
 @frozen

@@ -23,3 +23,9 @@ def key_of(root: str) -> str:
 def is_recorded(roots: Iterable[str], environ: Mapping[str, str]) -> bool:
     """Return whether something of one of `roots` has been recorded before.  Waits for the disk."""
     return any(os.path.isdir(os.path.join(state_directory(environ), key_of(root))) for root in roots)
+
+
+def write_private(path: str, data: bytes) -> None:
+    """Write `data` to the file `path`, which only the user can read."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(data)

@@ -130,15 +130,8 @@ class Store:
                 "insert into writes(turn, path, before, before_mode, after, after_mode, tool, agent, time)"
                 " values(?, ?, ?, ?, ?, ?, ?, ?, strftime('%s', 'now'))",
                 (
-                    (
-                        write.turn,
-                        write.path,
-                        *columns_of(write.before),
-                        *columns_of(write.after),
-                        write.tool,
-                        write.agent,
-                    )
-                    for write in writes
+                    (each.turn, each.path, *columns_of(each.before), *columns_of(each.after), each.tool, each.agent)
+                    for each in writes
                 ),
             )
 

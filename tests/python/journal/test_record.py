@@ -21,8 +21,10 @@ from journal_project import SHELL, Project
 from qwen_companion.journal import git
 from qwen_companion.journal.activity import written_by
 from qwen_companion.journal.baselines import LimitError
-from qwen_companion.journal.git import GitError, Index, find_repository
+from qwen_companion.journal.git import GitError
+from qwen_companion.journal.index import Index
 from qwen_companion.journal.record import ONE_GO_MS, Cause, NoRecordError, Record, RecordError, Scope, forget_unused
+from qwen_companion.journal.repository import find_repository
 from qwen_companion.journal.store import MAX_AGE_MS, TurnRow
 from qwen_companion.journal.versions import Loaded, load
 from qwen_companion.privacy.options import Options

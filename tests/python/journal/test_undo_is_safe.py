@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from journal_project import Project
-from qwen_companion.journal.git import Index, Listing
+from qwen_companion.journal.index import Index, Listing
 from qwen_companion.journal.last_look import clock_ns
 from qwen_companion.privacy.options import Options
 
