@@ -99,6 +99,9 @@ _TWO_AT_ONCE = "another agent was at work at the same time"
 WAIT_S = 60.0
 """How long Emacs can wait for an agent to be done with a file."""
 
+LOOK_WAIT_S = 0.8 * HOLD_S
+"""How long the report of a tool waits at most for looks at all files; the rest is for the file itself."""
+
 
 @frozen
 class Update:
@@ -202,6 +205,8 @@ class _Root:
         self.coming: set[str] = set()
         """Silent CLIs, by their keys, while what was changed before they came has not been looked at."""
         self.calls: dict[str, _Call] = {}
+        self.commands: dict[str, tuple[_Running, _Call]] = {}
+        """The last command of each session, until the look after it is done."""
         self.reserved: Counter[bytes] = Counter()
         self.told: dict[int, Summary] = {}
         self.changed: set[int] = set()
@@ -524,23 +529,35 @@ class Journal:
         call = _call_of(report.event, root.record)
         if call.is_command:
             self._look_at_processes(root)
-        if call.path is not None and running.ready.is_set():
-            # The look after the agent's last command is to see this file too.
-            with anyio.move_on_after(HOLD_S):
-                await root.done_so_far()
-        root.calls[_call_id(report.event)] = call
         if call.path is not None:
-            root.reserved[call.path] += 1
-            # Before anything else: where the CLI does not wait any longer, the tool writes.
-            await self._observe(root, call.path, None)
+            await self._before_edit(root, call.path, session, running)
+        root.calls[_call_id(report.event)] = call
         if running.ready.is_set():
             return
-        with anyio.move_on_after(0 if running.waited else HOLD_S):
+        with anyio.move_on_after(0 if running.waited else LOOK_WAIT_S):
             await running.ready.wait()
             return
         running.waited = True
         if call.is_command:
             root.do(lambda: self._note(root, (running, call), _LATE))
+
+    async def _before_edit(self, root: _Root, path: bytes, session: str, running: _Running) -> None:
+        """Record `path` as it is before a tool of `session` writes it, and let no look at all files see it."""
+        writer = None
+        if running.ready.is_set():
+            # The CLI may not wait as long as the look after its last command takes, which is to see this file too.
+            before = await self._read(root, path)
+            with anyio.move_on_after(LOOK_WAIT_S) as waited:
+                await root.done_so_far()
+            if waited.cancelled_caught:
+                writer = root.commands.get(session)
+            else:
+                before = await self._read(root, path)
+            root.reserved[path] += 1
+        else:
+            root.reserved[path] += 1
+            before = await self._read(root, path)
+        root.do(lambda: self._record(root, path, before, writer))
 
     async def _after_tool(self, root: _Root, report: Report) -> None:
         session = report.event.session_id
@@ -549,14 +566,21 @@ class Journal:
         self._now_idle()
         running = root.running.get(session) or self._begin_reported(root, report, "")
         if call.path is not None:
-            await self._observe(root, call.path, (running, call))
+            after = await self._read(root, call.path)
+            root.do(lambda path=call.path: self._record(root, path, after, (running, call)))
             self._release(root, call.path)
             return
         if not call.is_command:
             root.do(lambda: self._note(root, (running, call), "not recorded: a file that is not below the root"))
             return
-
+        root.commands[session] = command = running, call
         self._look_for(root, _Worker(session, call.tool, running, None, call.agent))
+
+        def forget() -> None:
+            if root.commands.get(session) is command:
+                del root.commands[session]
+
+        root.do(forget)
 
     def _look_for(self, root: _Root, worker: _Worker) -> None:
         """Look at all files after the end of `worker`, or its tool: what has changed is its, as far as is known."""
@@ -572,24 +596,27 @@ class Journal:
 
         root.do(scan)
 
-    async def _observe(self, root: _Root, path: bytes, writer: tuple[_Running, _Call] | None) -> None:
-        """Record the file now at `path` as written by `writer`, or with None by somebody else."""
+    async def _read(self, root: _Root, path: bytes) -> Loaded | TooLargeError | OSError | None:
+        """Return the file at `path`, or why it cannot be read."""
         try:
-            loaded = await to_thread.run_sync(root.record.look, path, abandon_on_cancel=True)
-        except TooLargeError:
-            root.do(lambda: self._note(root, writer, f"not recorded: {os.fsdecode(path)}: larger than 64 MiB"))
-            return
-        except OSError:
-            return
-        root.do(lambda: self._record(root, path, loaded, writer))
+            return await to_thread.run_sync(root.record.look, path, abandon_on_cancel=True)
+        except (TooLargeError, OSError) as error:
+            return error
 
-    def _record(self, root: _Root, path: bytes, loaded: Loaded | None, writer: tuple[_Running, _Call] | None) -> None:
-        cause = NOBODY
-        if writer is not None:
-            running, call = writer
-            cause = Cause(running.number, call.tool, call.agent)
-        if root.record.observe(path, loaded, cause) and cause.turn is not None:
-            root.changed.add(cause.turn)
+    def _record(
+        self,
+        root: _Root,
+        path: bytes,
+        found: Loaded | TooLargeError | OSError | None,
+        writer: tuple[_Running, _Call] | None,
+    ) -> None:
+        """Record what was `found` at `path` as written by `writer`, or with None by somebody else."""
+        if isinstance(found, TooLargeError):
+            self._note(root, writer, f"not recorded: {os.fsdecode(path)}: larger than 64 MiB")
+        elif not isinstance(found, OSError):
+            cause = NOBODY if writer is None else Cause(writer[0].number, writer[1].tool, writer[1].agent)
+            if root.record.observe(path, found, cause) and cause.turn is not None:
+                root.changed.add(cause.turn)
 
     def _note(self, root: _Root, writer: tuple[_Running, _Call] | None, text: str) -> None:
         if writer is not None and writer[0].number is not None:

@@ -191,6 +191,13 @@ class Site:
         order = sorted(self.files, key=lambda turn: int(turn.rpartition("-")[2]))
         return [{name: file.kind for name, file in self.files[turn].items()} for turn in order]
 
+    async def before(self, turn: Turn, name: str) -> bytes | None:
+        """Return the bytes of the file `name` before `turn`."""
+        scope = ChangeScope(turn.root, "turn", turn.id, None)
+        wanted = WantedFile(os.path.join(turn.root, name))
+        [texts] = list((await self.ask(lambda n: JournalTexts(n, scope, (wanted,)))).texts or ())
+        return texts.before and texts.before.data
+
     async def ask(self, make: Callable[[int], JournalCall]) -> JournalReply:
         """Send a request and return the answer to it."""
         self._requests += 1
@@ -383,6 +390,32 @@ async def test_what_a_command_did_to_the_file_of_the_next_tool_is_the_agents(pro
         await place.until({"a": "modified", "b": "added"})
 
 
+async def test_a_file_is_read_before_a_tool_that_waits_no_longer_for_the_look_after_a_command(
+    project: Project, may_look: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.commit(a=b"old\n")
+    may_look.set()
+
+    async def write_while_looking(_: object) -> None:
+        project.write("a", b"of the tool\n")
+        await anyio.sleep_forever()
+
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        await agent.prompt("Fix it")
+        call = await agent.begin(SHELL, command="...")
+        may_look.clear()
+        project.write("a", b"of the command\n")
+        await agent.done(call)
+        monkeypatch.setattr("qwen_companion.journal.journal.LOOK_WAIT_S", 0.01)
+        monkeypatch.setattr("qwen_companion.journal.journal._Root.done_so_far", write_while_looking)
+        await agent.done(await agent.begin("edit", file_path=str(project.root / "a")))
+        may_look.set()
+        (turn,) = await place.until({"a": "modified"})
+        assert await place.before(turn, "a") == b"old\n"
+        assert place.files[turn.id]["a"].writers == ((SHELL, ""), ("edit", ""))
+
+
 async def test_a_record_that_was_removed_is_begun_anew(project: Project) -> None:
     """By the user or a cleaner, while the backend lives."""
     project.commit(a=b"a\n")
@@ -477,11 +510,7 @@ async def test_the_agent_waits_for_the_first_look_and_for_a_second_at_most(
         await agent.done({"tool_name": "edit", "tool_input": {"file_path": str(project.root / "a")}})
         await agent.report("Stop")
         (turn,) = await place.until({"a": "modified"})
-        scope = ChangeScope(str(project.root), "turn", turn.id, None)
-        reply = await place.ask(lambda n: JournalTexts(n, scope, (WantedFile(str(project.root / "a")),)))
-        [texts] = list(reply.texts or ())
-        assert texts.before is not None
-        assert texts.before.data == b"a\n"
+        assert await place.before(turn, "a") == b"a\n"
 
 
 def include(project: Project, path: str) -> None:
@@ -519,7 +548,7 @@ async def test_an_odd_file_of_rules_stalls_no_tool_and_is_told_until_it_is_mende
 ) -> None:
     monkeypatch.setattr("qwen_companion.journal.git.STALL_S", 0.2)
     monkeypatch.setattr("qwen_companion.journal.git.RETRY_S", 0.2)
-    monkeypatch.setattr("qwen_companion.journal.journal.HOLD_S", 0.2)
+    monkeypatch.setattr("qwen_companion.journal.journal.LOOK_WAIT_S", 0.2)
     lead, reason = ODD_FILES[name]
     project.commit(a=b"a\n", **{"deep/b": b"b\n"})
     pipe = project.root / name
@@ -578,7 +607,7 @@ async def test_a_command_that_could_not_wait_any_longer_is_noted(
     project: Project, may_look: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project.commit(a=b"a\n")
-    monkeypatch.setattr("qwen_companion.journal.journal.HOLD_S", 0)
+    monkeypatch.setattr("qwen_companion.journal.journal.LOOK_WAIT_S", 0)
     async with site(project) as place:
         agent = Agent(place.front, project)
         await agent.prompt("Fix it")
