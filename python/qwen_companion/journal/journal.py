@@ -265,6 +265,8 @@ class Journal:
         self._activity = Activity()
         self._chats: dict[str, ChatWork] = {}
         self._watching = False
+        self._telling_all = False
+        """Whether all turns are to be told next, not only what has changed."""
         self._dirty = anyio.Event()
         self._idle = anyio.Event()
         self._tasks: TaskGroup | None = None
@@ -313,7 +315,8 @@ class Journal:
                 while True:
                     await self._dirty.wait()
                     self._dirty = anyio.Event()
-                    await contained(self._tell_changes)
+                    if self._watching:
+                        await contained(self._tell_all if self._telling_all else self._tell_changes)
                     await anyio.sleep(GATHER_S)
         finally:
             self._tasks = None
@@ -1091,21 +1094,20 @@ class Journal:
 
     def watch(self, on: bool) -> None:
         """Begin or stop telling Emacs: the user looks, or no longer does."""
-        self._watching = on
-        if on and self._tasks is not None:
-            self._tasks.start_soon(contained, self._tell_all)
+        self._watching = self._telling_all = on
+        self._dirty.set()
 
     async def _tell_all(self) -> None:
+        self._telling_all = False
         updates: list[Update] = []
         for root in list(self._roots.values()):
+            # What changes from now on is told next.
+            root.changed = set()
             root.told = await to_thread.run_sync(self._summaries, root, None, abandon_on_cancel=True)
-            root.changed.clear()
             updates += [self._update(summary, None) for summary in root.told.values()]
         self._tell(sorted(updates, key=lambda update: update.turn.start), (), True)
 
     async def _tell_changes(self) -> None:
-        if not self._watching:
-            return
         for root in list(self._roots.values()):
             numbers, root.changed = root.changed, set()
             if not numbers:

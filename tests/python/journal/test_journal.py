@@ -59,7 +59,7 @@ from qwen_companion.emacs.messages import (
 from qwen_companion.journal.activity import GRACE_S, Activity, Probe, last_input, may_have_acted
 from qwen_companion.journal.database import StoreError
 from qwen_companion.journal.journal import Journal
-from qwen_companion.journal.record import Cause, Chooser, Record
+from qwen_companion.journal.record import Cause, Chooser, Record, Summary
 from qwen_companion.journal.tree_watch import TreeWatch
 from qwen_companion.processes import start_of
 from support import TIMEOUT_S
@@ -748,6 +748,38 @@ async def test_what_was_undone_is_told_with_the_next_prompt(project: Project) ->
         assert text is not None
         assert f"- {project.root / 'a'}" in text.splitlines()
         assert await agent.prompt("Go on") is None
+
+
+async def test_what_changes_while_all_turns_are_told_is_told_too(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.commit(a=b"a\n")
+    is_read, go_on = anyio.Event(), threading.Event()
+    summary = Record.summary
+
+    def summary_of_then(record: Record, number: int) -> Summary | None:
+        monkeypatch.setattr(Record, "summary", summary)
+        found = summary(record, number)
+        anyio.from_thread.run_sync(is_read.set)
+        go_on.wait(TIMEOUT_S)
+        return found
+
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        await agent.prompt("Fix it")
+        await agent.edit("a", b"agent\n")
+        await place.until({"a": "modified"})
+        place.told.clear()
+        monkeypatch.setattr(Record, "summary", summary_of_then)
+        place.say(JournalWatch(on=True))
+        with anyio.fail_after(TIMEOUT_S):
+            await is_read.wait()
+        await agent.edit("b", b"agent\n")
+        # After all that was to be recorded.
+        await place.front.records(str(project.root), [str(project.root / "b")])
+        go_on.set()
+        await place.until_told(TurnChanges)
+        await place.until({"a": "modified", "b": "added"})
 
 
 async def test_requests_about_a_turn(project: Project) -> None:
