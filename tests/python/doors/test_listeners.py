@@ -20,7 +20,7 @@ from qwen_companion.domain import KnownSession, Peer, SessionState, Settings
 from qwen_companion.doors import hook_handler
 from qwen_companion.doors.calls import HookCall, Reply
 from qwen_companion.doors.doors import Doors
-from qwen_companion.doors.events import Event, PostToolUse, PreToolUse
+from qwen_companion.doors.events import Event, PostToolUse, PreToolUse, allow
 from qwen_companion.doors.hook_handler import HookHandler
 from qwen_companion.doors.layer import JsonObject
 from qwen_companion.doors.listeners import Report, Subscription
@@ -93,7 +93,7 @@ async def site(*listeners: Listener) -> AsyncGenerator[Site]:
             handler = HookHandler(
                 tasks,
                 States(),
-                HookReviews(FakeEditor(), {}, nothing_recorded),
+                HookReviews(FakeEditor(), {"HOME": "/w"}, nothing_recorded),
                 listeners,
                 find_caller=lambda _: Caller(peer, "Qwen Code", "1"),
                 sessions=lambda: [state],
@@ -126,6 +126,31 @@ async def test_a_text_is_added_to_what_the_model_reads() -> None:
         assert [report.event.name for report in first.heard] == ["PostToolUse"]
         # The texts of this one were too long to be kept.
         assert await place.answer("PostToolUse", shortened=True) == {}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        # The user is asked about it, and it may do anything.
+        (("run_shell_command", {"command": "tar xf a.tar"}), "mkdir x"),
+        # It may make a repository, whose settings name programs.
+        (("write_file", {"file_path": "/w/HEAD", "content": ""}), "git status && mkdir x"),
+    ],
+)
+async def test_a_command_is_looked_at_with_the_calls_before_it_until_one_begins(
+    first: tuple[str, dict[str, str]], second: str
+) -> None:
+    async with site() as place:
+
+        async def ask(tool: str, values: dict[str, str]) -> Any:
+            call = {"tool_name": tool, "tool_input": values, "cwd": "/w", "permission_mode": "auto"}
+            return await place.answer("PermissionRequest", **call)
+
+        command = ("run_shell_command", {"command": second})
+        await ask(*first)
+        assert await ask(*command) == {}
+        await place.answer("PreToolUse", tool_name=first[0])
+        assert await ask(*command) == allow()
 
 
 async def test_no_listener_holds_a_cli_longer_than_it_said() -> None:
@@ -248,7 +273,7 @@ async def test_two_clis_of_one_conversation_are_told_apart() -> None:
             handler = HookHandler(
                 tasks,
                 States(),
-                HookReviews(FakeEditor(), {}, nothing_recorded),
+                HookReviews(FakeEditor(), {"HOME": "/w"}, nothing_recorded),
                 [listener],
                 find_caller=find_caller,
                 sessions=lambda: (),
