@@ -166,14 +166,15 @@ Without help, they would not show new text above the prompt."
           (list 'read-only t 'front-sticky '(read-only) 'rear-nonsticky t
                 'keymap qwen-companion-chat-conversation-map))
 
+(defun qwen-companion-chat-blocks--properties (id)
+  "Return the properties of the text of the block ID.
+They give the keymap of the conversation to those parts that have none."
+  (list 'qwen-companion-chat-block id 'category 'qwen-companion-chat-blocks--line))
+
 (defun qwen-companion-chat-blocks--as-lines (id text)
-  "Return TEXT as whole lines of the block ID, with their properties.
-Give the keymap of the conversation to those parts that have none."
-  (let ((text (if (string-suffix-p "\n" text) text (concat text "\n"))))
-    (add-text-properties 0 (length text)
-                         (list 'qwen-companion-chat-block id
-                               'category 'qwen-companion-chat-blocks--line)
-                         text)
+  "Return TEXT as whole lines of the block ID, with their properties."
+  (let ((text (concat text (unless (string-suffix-p "\n" text) "\n"))))
+    (add-text-properties 0 (length text) (qwen-companion-chat-blocks--properties id) text)
     text))
 
 (defun qwen-companion-chat-blocks--put (id text &optional after)
@@ -181,7 +182,7 @@ Give the keymap of the conversation to those parts that have none."
 Insert a new block after the block AFTER, by default at the end of the
 conversation."
   (qwen-companion-chat-blocks-changing
-    (let ((text (qwen-companion-chat-blocks--as-lines id (copy-sequence text)))
+    (let ((text (qwen-companion-chat-blocks--as-lines id text))
           (block (qwen-companion-chat-blocks-get id)))
       (if block
           (qwen-companion-chat-blocks--replace block text)
@@ -250,14 +251,18 @@ All of the block gets the properties of TEXT."
   (let ((difference (compare-strings one nil nil other nil nil)))
     (if (eq difference t) (length one) (1- (abs difference)))))
 
-(defun qwen-companion-chat-blocks-append (id text)
-  "Append TEXT to the last line of the block ID.
+(defun qwen-companion-chat-blocks-append (id text properties)
+  "Append TEXT with PROPERTIES to the last line of the block ID.
 The existing text keeps its properties."
   (qwen-companion-chat-blocks-changing
     (let* ((block (qwen-companion-chat-blocks-get id))
-           (text (substring (qwen-companion-chat-blocks--as-lines id (concat text "\n")) 0 -1)))
-      (goto-char (1- (qwen-companion-chat-block-end block)))
+           (start (1- (qwen-companion-chat-block-end block))))
+      (goto-char start)
       (insert text)
+      ;; A copy of the text that has them would be garbage.
+      (with-silent-modifications
+        (add-text-properties start (point)
+                             (append properties (qwen-companion-chat-blocks--properties id))))
       (cl-incf (qwen-companion-chat-block-end block) (length text))
       (qwen-companion-chat-blocks--shift block (length text)))))
 

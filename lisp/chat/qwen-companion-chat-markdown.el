@@ -89,6 +89,72 @@ Loading a mode takes up to 0.2 s.")
     ("typescript" . "ts") ("zsh" . "sh"))
   "Alist (LANGUAGE . EXTENSION) where the two differ.")
 
+;;; Floods
+
+;; Text that comes too fast to be read is displayed without its faces until
+;; no more comes so fast.  With the faces of 2 MB, each collection of garbage
+;; takes 50 ms more, and with those of the lines that are in view ten times a
+;; second, 15 ms more.
+
+(defconst qwen-companion-chat-markdown--flood '(0.1 4000 2000)
+  "When text is displayed without faces: (SECONDS BEGIN GO-ON).
+That is when more characters than BEGIN have come within SECONDS, two
+screens full, and while more than GO-ON do.")
+
+(defvar-local qwen-companion-chat-markdown--new nil
+  "The text that has come within the last moment: (TIME . CHARACTERS).
+TIME is when that moment began.  Nil before the first text.")
+
+(defvar-local qwen-companion-chat-markdown--flood-start nil
+  "Marker where the text begins that has come too fast, nil for none.")
+
+(defun qwen-companion-chat-markdown--count-text (start length)
+  "Note that text of LENGTH has come at START."
+  (pcase-let ((`(,seconds ,begin ,_) qwen-companion-chat-markdown--flood)
+              (since (car qwen-companion-chat-markdown--new)))
+    (unless (or qwen-companion-chat-markdown--flood-start
+                (and since (<= 0 (- (float-time) since) seconds)))
+      (setq qwen-companion-chat-markdown--new (cons (float-time) 0)))
+    (cl-incf (cdr qwen-companion-chat-markdown--new) length)
+    (when (and (> (cdr qwen-companion-chat-markdown--new) begin)
+               (not qwen-companion-chat-markdown--flood-start))
+      (setq qwen-companion-chat-markdown--flood-start (copy-marker start))
+      (qwen-companion-chat-markdown--look-later))))
+
+(defun qwen-companion-chat-markdown--look-later ()
+  "Look in a moment how much more text of the flood has come."
+  (setcdr qwen-companion-chat-markdown--new 0)
+  (run-at-time (car qwen-companion-chat-markdown--flood) nil
+               #'qwen-companion-chat-markdown--look (current-buffer)))
+
+(defun qwen-companion-chat-markdown--look (chat)
+  "End the flood in the buffer CHAT unless text still comes too fast."
+  (when (and (buffer-live-p chat)
+             (buffer-local-value 'qwen-companion-chat-markdown--flood-start chat))
+    (with-current-buffer chat
+      (if (> (cdr qwen-companion-chat-markdown--new) (nth 2 qwen-companion-chat-markdown--flood))
+          (qwen-companion-chat-markdown--look-later)
+        (qwen-companion-chat-markdown--end-flood)))))
+
+(defun qwen-companion-chat-markdown--postpone-faces (start end)
+  "Let the text from the line of START to END be displayed as it is in a flood."
+  (when qwen-companion-chat-markdown--flood-start
+    (save-excursion
+      (goto-char start)
+      (forward-line 0)
+      (with-silent-modifications
+        (put-text-property (point) end 'fontified t)))))
+
+(defun qwen-companion-chat-markdown--end-flood ()
+  "Fontify the text of the flood, which has ended, where it is displayed."
+  (let ((start (marker-position qwen-companion-chat-markdown--flood-start)))
+    (set-marker qwen-companion-chat-markdown--flood-start nil)
+    (setq qwen-companion-chat-markdown--flood-start nil)
+    (save-restriction
+      (widen)
+      (with-silent-modifications
+        (put-text-property start qwen-companion-chat-blocks-conversation-end 'fontified nil)))))
+
 ;;; Finding code
 
 (cl-defstruct (qwen-companion-chat-code
@@ -108,10 +174,14 @@ OFFSET, from the start of the block, is the first incomplete line.  CODE
 is the code block that is open there, or nil."
   (offset 0) code)
 
+(defun qwen-companion-chat-markdown--properties (voice)
+  "Return the text properties of text by VOICE."
+  (let ((face (qwen-companion-chat-markdown-face voice)))
+    `(qwen-companion-chat-voice ,voice ,@(and face `(face ,face)))))
+
 (defun qwen-companion-chat-markdown-propertize (text voice)
   "Return TEXT by VOICE with its text properties."
-  (propertize text 'qwen-companion-chat-voice voice
-              'face (qwen-companion-chat-markdown-face voice)))
+  (apply #'propertize text (qwen-companion-chat-markdown--properties voice)))
 
 (defun qwen-companion-chat-markdown-begin (id offset voice)
   "Process the text by VOICE that begins at OFFSET of the block ID."
@@ -125,7 +195,7 @@ is the code block that is open there, or nil."
   "Append TEXT by VOICE to the block ID."
   (let* ((block (qwen-companion-chat-blocks-get id))
          (end (1- (qwen-companion-chat-block-end block))))
-    (qwen-companion-chat-blocks-append id (qwen-companion-chat-markdown-propertize text voice))
+    (qwen-companion-chat-blocks-append id text (qwen-companion-chat-markdown--properties voice))
     (qwen-companion-chat-markdown--process block end voice)))
 
 (defun qwen-companion-chat-markdown--process (block start voice)
@@ -133,7 +203,8 @@ is the code block that is open there, or nil."
   (qwen-companion-chat-markdown--count-text start (- (qwen-companion-chat-block-end block) start))
   (unless (eq voice 'thought)
     (qwen-companion-chat-blocks-fold-lines start (1- (qwen-companion-chat-block-end block)))
-    (qwen-companion-chat-markdown--find-code block)))
+    (qwen-companion-chat-markdown--find-code block))
+  (qwen-companion-chat-markdown--postpone-faces start (qwen-companion-chat-block-end block)))
 
 (defun qwen-companion-chat-markdown-face (voice)
   "Return the face of text by VOICE, or nil."
@@ -206,9 +277,11 @@ is the code block that is open there, or nil."
   "Mark CODE as complete; its closing fence is the line at point."
   (setf (qwen-companion-chat-code-closed code) t)
   (put-text-property (point) (line-beginning-position 2) 'qwen-companion-chat-fence t)
-  (pcase-let ((`(,from . ,to) (qwen-companion-chat-markdown--code-extent code (point))))
+  (pcase-let* ((`(,from . ,end) (qwen-companion-chat-markdown--code-extent code (point)))
+               (to (min end (or qwen-companion-chat-markdown--flood-start end))))
     ;; It may already be displayed without its faces.
-    (put-text-property from to 'fontified nil)))
+    (when (< from to)
+      (put-text-property from to 'fontified nil))))
 
 (defun qwen-companion-chat-markdown--code-extent (code end)
   "Return (START . END) of CODE, which ends at END."
@@ -247,56 +320,8 @@ The option `qwen-companion-chat-hide-markup' is for chats to come."
   (when (eq 'answer (get-text-property start 'qwen-companion-chat-voice))
     (put-text-property start end 'invisible 'qwen-companion-chat-markup)))
 
-;; Text that comes too fast to be read is displayed without its faces until
-;; there is less of it.  With the faces of 2 MB, each collection of garbage
-;; takes 50 ms more.
-
-(defconst qwen-companion-chat-markdown--flood '(0.1 . 8000)
-  "When text is displayed without faces: (SECONDS . CHARACTERS).
-That is while more CHARACTERS than this have come within SECONDS.")
-
-(defvar-local qwen-companion-chat-markdown--new nil
-  "The text that has come within the last moment, nil before the first.
-A list (TIME CHARACTERS MARKER): since when, how much, and where it begins.")
-
-(defun qwen-companion-chat-markdown--count-text (start length)
-  "Note that text of LENGTH has come at START."
-  (pcase-let ((`(,seconds . ,_) qwen-companion-chat-markdown--flood)
-              (`(,since ,_ ,marker) qwen-companion-chat-markdown--new)
-              (flooded (qwen-companion-chat-markdown--flooded-p)))
-    (unless (or flooded (and since (<= 0 (- (float-time) since) seconds)))
-      (setq qwen-companion-chat-markdown--new
-            (list (float-time) 0 (set-marker (or marker (make-marker)) start))))
-    (cl-incf (nth 1 qwen-companion-chat-markdown--new) length)
-    (when (and (not flooded) (qwen-companion-chat-markdown--flooded-p))
-      (run-at-time seconds nil #'qwen-companion-chat-markdown--end-flood (current-buffer)))))
-
-(defun qwen-companion-chat-markdown--flooded-p ()
-  "Return non-nil while text comes too fast to be read."
-  (> (or (nth 1 qwen-companion-chat-markdown--new) 0)
-     (cdr qwen-companion-chat-markdown--flood)))
-
-(defun qwen-companion-chat-markdown--end-flood (chat)
-  "Fontify the text that has just come in the buffer CHAT, where it is displayed."
-  (when (buffer-live-p chat)
-    (with-current-buffer chat
-      (save-restriction
-        (widen)
-        (with-silent-modifications
-          (put-text-property (nth 2 qwen-companion-chat-markdown--new)
-                             qwen-companion-chat-blocks-conversation-end
-                             'fontified nil)))
-      (setf (nth 1 qwen-companion-chat-markdown--new) 0))))
-
 (defun qwen-companion-chat-markdown--fontify (start end)
   "Fontify the lines from START to END, and all of each table in them.
-Return the region as `jit-lock-functions' do."
-  (if (qwen-companion-chat-markdown--flooded-p)
-      `(jit-lock-bounds ,start . ,end)
-    (qwen-companion-chat-markdown--fontify-region start end)))
-
-(defun qwen-companion-chat-markdown--fontify-region (start end)
-  "Fontify the text from START to END now.
 Return the region as `jit-lock-functions' do."
   (save-excursion
     (save-match-data

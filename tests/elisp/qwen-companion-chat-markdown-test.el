@@ -176,13 +176,15 @@
 (ert-deftest qwen-companion-chat-markdown-test-a-flood-of-text-has-faces-where-it-is-shown-later ()
   (qwen-companion-chat-test-with
     (dotimes (_ 10)
-      (qwen-companion-chat-test-turn
-       (qwen-companion-chat-test-text
-        'answer (concat "**strong**\n" (apply #'concat (make-list 100 "It goes on\n"))))))
-    (qwen-companion-chat-markdown--fontify (point-min) (point-max))
-    (with-silent-modifications
-      (put-text-property (point-min) (point-max) 'fontified t))
+      (dotimes (_ 2)
+        (qwen-companion-chat-test-turn
+         (qwen-companion-chat-test-text
+          'answer (concat "**strong**\n" (apply #'concat (make-list 400 "It goes on\n"))))))
+      (qwen-companion-chat-markdown--look (current-buffer))
+      ;; As redisplay does.
+      (jit-lock-fontify-now))
     (should-not (memq 'bold (qwen-companion-chat-markdown-test--faces "strong")))
+    (should (< (length (object-intervals (current-buffer))) 40))
     (qwen-companion-chat-test-show)
     (should (memq 'bold (qwen-companion-chat-markdown-test--faces "strong")))
     (should-not (text-property-any (point) qwen-companion-chat-blocks-conversation-end

@@ -67,7 +67,7 @@
 
 (defun qwen-companion-chat-test-show ()
   "Have the conversation fontified, as showing it and a little time do."
-  (while (qwen-companion-chat-markdown--flooded-p)
+  (while qwen-companion-chat-markdown--flood-start
     (accept-process-output nil 0.02))
   (qwen-companion-chat-markdown--fontify (point-min) qwen-companion-chat-blocks-conversation-end)
   (while qwen-companion-chat-markdown--pending
