@@ -92,8 +92,12 @@ LINE-END ends each line there: \"\\n\" or \"\\r\\n\"."
 (defun qwen-companion-disk-stamp (path)
   "Return a stamp of the file PATH, equal only while nobody writes it.
 The value is nil when it is not there."
-  (let ((file-name-handler-alist nil))
-    (when-let* ((attributes (file-attributes (file-chase-links path))))
+  (let* ((file-name-handler-alist nil)
+         (attributes (file-attributes path)))
+    ;; To look for links first takes as long as all of this.
+    (when (stringp (file-attribute-type attributes))
+      (setq attributes (file-attributes (file-chase-links path))))
+    (when attributes
       (list (file-attribute-modification-time attributes)
             (file-attribute-size attributes)
             (file-attribute-inode-number attributes)
