@@ -27,7 +27,7 @@ from qwen_companion.errors import CompanionError
 from qwen_companion.frozen import frozen
 from qwen_companion.journal.git import GitError
 from qwen_companion.journal.index import Index, Listing
-from qwen_companion.journal.last_look import LastLook, clock_ns, inode_of_older, load_last_look
+from qwen_companion.journal.last_look import INODE_BITS, LastLook, clock_ns, inode_of_older, load_last_look
 from qwen_companion.journal.repository import Repository, find_repository
 from qwen_companion.journal.rules import RecordRules
 from qwen_companion.journal.store import Store
@@ -114,6 +114,11 @@ class Look:
     listing: Listing
     paths: list[bytes]
 
+    def names(self) -> Iterator[bytes]:
+        """Yield the absolute names of the files that have changed or are unknown, if the index knew any before."""
+        if not self.first:
+            yield from (self.index.prefix + path for path in (*self.listing.changed, *self.listing.unknown))
+
 
 class Baseline:
     """Follows the files below one root.  Its methods wait for git and the disk, and must not overlap."""
@@ -145,6 +150,10 @@ class Baseline:
         """Files whose state before is known since the last look, also that they were not there."""
         self._moved: set[int] = set()
         """Inodes, as git has them, of recorded files that are not at their places any more."""
+        self._listed: dict[bytes, int] = {}
+        """The inodes of the listed files whose state before is known."""
+        self._missed: set[int] = set()
+        """Inodes of files that were listed at the last look, and were not there any more when they were to be read."""
         self._new: set[bytes] = set()
         """Files that were changed less than a second before they were last looked at."""
 
@@ -166,7 +175,7 @@ class Baseline:
         """
         self.rules.refresh()
         self._record, self._skip = record, skip
-        self._moved.clear()
+        self._moved, self._missed = self._missed, set()
         time = clock_ns()
         anew = self._last is None
         if anew:
@@ -176,6 +185,7 @@ class Baseline:
         self._observed |= self._find_new_modes()
         found, looks = self._list_settled()
         self._moved |= self._moved_in(looks)
+        self._listed = dict(self._inodes_in(looks))
         self._seen = {name for look in looks for name in self._leave_skipped(look, found)}
         for look in looks:
             (self._begin if look.first else self._compare)(look, found)
@@ -190,9 +200,9 @@ class Baseline:
         for _ in range(_MAX_LISTS - 1):
             found = Found()
             looks = self._list_all(found)
-            names = (look.index.prefix + path for look in looks for path in look.listing.changed)
-            before, gone = gone, {name for name in names if not os.path.lexists(name)}
-            if gone == before or not (self._moved or (gone and len(looks) > 1)):
+            before, gone = gone, {look.index.prefix + path for look in looks for path in look.listing.gone}
+            there = (name for look in looks for name in look.names() if name not in gone)
+            if all(map(os.path.lexists, there)) and (gone == before or not (self._moved or (gone and len(looks) > 1))):
                 return found, looks
         found = Found()
         return found, self._list_all(found)
@@ -385,6 +395,16 @@ class Baseline:
             return set()
         # Also where none is listed as gone: it may have been renamed between two lists.
         return {inode for look in looks if not look.first for inode in self._moved_from(look.index)}
+
+    def _inodes_in(self, looks: Sequence[Look]) -> Iterator[tuple[bytes, int]]:
+        """Yield the files that `looks` have listed whose state before is known, with their inodes."""
+        for look in looks:
+            for name in look.names():
+                before = look.listing.changed.get(name[len(look.index.prefix) :])
+                with suppress(OSError):
+                    # In this order: one that has gone meanwhile is not known to be newer than the last look.
+                    if self._is_known(name, before):
+                        yield name, os.lstat(name).st_ino & INODE_BITS
 
     def _moved_from(self, index: Index) -> set[int]:
         """Return the inodes of the recorded files in `index` that have gone, or have another name by now."""
@@ -584,6 +604,7 @@ class Baseline:
                 except (OSError, TooLargeError) as error:
                     # What it is now will not be known when it can be recorded again.
                     gone.append(path)
+                    self._listed.pop(name, None)
                     if self._is_newer(name):
                         found.leave_out(name, error)
                     found.hidden.add(name)
@@ -615,6 +636,8 @@ class Baseline:
         index = look.index
         index.update(list(there))
         index.drop(gone)
+        names = (index.prefix + path for path in gone)
+        self._missed.update(self._listed[name] for name in names if name in self._listed)
         if self._observed is not None:
             self._observed.difference_update(index.prefix + path for path in look.paths)
             # Written or deleted since they were read here: the index knows what is not recorded.

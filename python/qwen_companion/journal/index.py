@@ -39,10 +39,12 @@ _MODES = {"100644": FILE, "100755": EXECUTABLE, "120000": LINK}
 class Listing:
     """Differences from the index: `changed` with the index's entries, and `unknown` paths, relative to the top.
 
-    `nested` are directories with a repository of their own.  `ignored` are files, and directories for all in them.
+    `gone` are those of `changed` that are not there.  `nested` are directories with a repository of their own.
+    `ignored` are files, and directories for all in them.
     """
 
     changed: dict[bytes, Version | None]
+    gone: set[bytes]
     unknown: list[bytes]
     nested: list[bytes]
     ignored: list[bytes]
@@ -160,8 +162,11 @@ class Index:
         # First: of rules that change just now, a file may be ignored and unknown, but must not be neither.
         ignored = self._ignored()
         changed: dict[bytes, Version | None] = {}
-        for path, mode, digest in self._raw("diff-files", "--raw", "-z", "--abbrev=64", "--ignore-submodules=all"):
-            changed[path] = None if mode is None else Version(digest, mode)
+        gone: set[bytes] = set()
+        for path, version, is_there in self._raw("diff-files", "--raw", "-z", "--abbrev=64", "--ignore-submodules=all"):
+            changed[path] = version
+            if not is_there:
+                gone.add(path)
         unknown: list[bytes] = []
         nested: list[bytes] = []
         for path in items(self._git("ls-files", "-z", "--others", "--exclude-standard", "--", *self._pathspec)):
@@ -172,7 +177,8 @@ class Index:
         for path in self._replaced_by(unknown) if unknown else ():
             # It was there yet when the changes were listed, and `update` would drop it.
             changed.setdefault(path, self.entry(path))
-        return Listing(changed, unknown, nested, ignored)
+            gone.add(path)
+        return Listing(changed, gone, unknown, nested, ignored)
 
     def _replaced_by(self, paths: Iterable[bytes]) -> Iterator[bytes]:
         """Yield the files in the index that are where `paths` have directories, or in directories where they are."""
@@ -197,13 +203,14 @@ class Index:
             if not (path.endswith(b"/") and following.startswith(path))
         ]
 
-    def _raw(self, *command: str) -> Iterator[tuple[bytes, int | None, str]]:
-        """Yield the path, and the mode and digest on the left side, of each entry of a raw difference."""
+    def _raw(self, *command: str) -> Iterator[tuple[bytes, Version | None, bool]]:
+        """Yield the path of each entry of a raw difference, its left side, and whether the right side is there."""
         fields = items(self._git(*command, "--", *self._pathspec))
         for head, path in zip(fields[::2], fields[1::2], strict=True):
-            old_mode, _, digest, _, _ = os.fsdecode(head).lstrip(":").split(" ")
+            old_mode, _, digest, _, status = os.fsdecode(head).lstrip(":").split(" ")
             if old_mode != _GITLINK:
-                yield path, _MODES.get(old_mode), digest
+                mode = _MODES.get(old_mode)
+                yield path, None if mode is None else Version(digest, mode), status != "D"
 
     def update(self, paths: Sequence[bytes]) -> None:
         """Take `paths` into the index as they are on the disk, or out of it."""
@@ -293,7 +300,7 @@ class Index:
         """
         tree = self.objects.last_tree()
         entries = self._raw("diff-index", "--raw", "-z", "--abbrev=64", "--ignore-submodules=all", tree)
-        return {path: None if mode is None else Version(digest, mode) for path, mode, digest in entries}
+        return {path: version for path, version, _ in entries}
 
     def _git(self, *command: str | bytes, data: Sequence[bytes] | None = None, raw: bytes = b"") -> bytes:
         if data is not None:

@@ -21,6 +21,9 @@ from qwen_companion.inotify import is_local, library
 from qwen_companion.journal.places import write_private
 from qwen_companion.journal.repository import Repository
 
+INODE_BITS = 0xFFFFFFFF
+"""Git keeps so much of the number of an inode."""
+
 
 @frozen
 class LastLook:
@@ -93,7 +96,7 @@ def inode_of_older(path: bytes, moment: int) -> int | None:
         # No later than the last change.
         birth = status.st_ctime_ns
     is_older = status.st_nlink > 1 if birth is None else birth < moment
-    return status.st_ino & 0xFFFFFFFF if is_older else None
+    return status.st_ino & INODE_BITS if is_older else None
 
 
 def _birth_ns(path: bytes, status: os.stat_result) -> int | None:

@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from journal_project import Project
+from qwen_companion.journal.baselines import Baseline
 from qwen_companion.journal.index import Index, Listing
 from qwen_companion.journal.last_look import clock_ns
 from qwen_companion.privacy.options import Options
@@ -256,6 +258,50 @@ def test_what_is_renamed_during_a_look_is_the_agents(project: Project, monkeypat
         project.scan(turn)
     project.scan(turn)
     assert project.kinds(turn) == {"moved/a": "renamed"}
+
+
+@pytest.mark.parametrize("moment", ["changes", "load"])
+@pytest.mark.parametrize(
+    ("how", "kinds"),
+    [
+        ("modified", {"moved": "renamed"}),
+        ("replaced", {"moved": "renamed"}),
+        ("made", {"moved": "added"}),
+        # What was there before and only came to light.
+        ("shown", {}),
+    ],
+)
+def test_what_is_renamed_after_it_was_listed_and_before_it_is_read_is_the_agents(
+    project: Project, monkeypatch: pytest.MonkeyPatch, how: str, kinds: dict[str, str], moment: str
+) -> None:
+    text = "".join(f"{number}\n" for number in range(9)).encode()
+    project.write(".gitignore", b"shown\n")
+    older(project.write("shown", b"1\n"))
+    older(project.write("modified", text))
+    older(project.write("replaced", text))
+    turn = project.begin()
+    path = project.root / how
+    if how == "shown":
+        path = path.rename(project.root / "visible")
+    elif how == "replaced":
+        project.write("new", text + b"agent\n").rename(path)
+    else:
+        project.write(how, text + b"agent\n")
+    older(path)
+    kind = Index if moment == "changes" else Baseline
+    method = getattr(kind, moment)
+
+    def rename(*arguments: Any) -> object:
+        found = method(*arguments) if moment == "changes" else None
+        if path.exists():
+            path.rename(project.root / "moved")
+        return found or method(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, moment, rename)
+        project.scan(turn)
+    project.scan(turn)
+    assert project.kinds(turn) == kinds
 
 
 @pytest.mark.parametrize(("old", "new"), [("a", "a/deep/b"), ("a/deep/b", "a")])
