@@ -924,6 +924,10 @@ class Undo:
         # What the user wrote may have been moved or copied by the agent, and deleted in what is brought back.
         lost -= self._users_lines(self.after.files, {}) - self._users_lines(self.before.files, {})
         lost -= self._users_lines({name: self.files[name] for name in self._deleted_again()}, {})
+        if self.key == "u":
+            # The agent wrote another text under the other name.
+            gone = {name for name, _ in self._renamed() if name in self.after.files}
+            lost -= self._users_lines({name: self.after.files[name] for name in gone}, {})
         bad += [f"lost: {line!r}" for line in sorted(lost)]
         bad += [f"lost, was {name!r}: {self.before.files[name]}" for name in sorted(self._lost_files())]
         if bad:
