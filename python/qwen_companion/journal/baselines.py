@@ -27,7 +27,7 @@ from qwen_companion.errors import CompanionError
 from qwen_companion.frozen import frozen
 from qwen_companion.journal.git import GitError
 from qwen_companion.journal.index import Index, Listing
-from qwen_companion.journal.last_look import INODE_BITS, LastLook, clock_ns, inode_of_older, load_last_look
+from qwen_companion.journal.last_look import LastLook, clock_ns, inode_of_older, load_last_look
 from qwen_companion.journal.repository import Repository, find_repository
 from qwen_companion.journal.rules import RecordRules
 from qwen_companion.journal.store import Store
@@ -38,6 +38,7 @@ from qwen_companion.journal.versions import (
     TooLargeError,
     Version,
     git_mode,
+    inode_at,
     load,
     mode_of,
 )
@@ -401,13 +402,12 @@ class Baseline:
         for look in looks:
             for name in look.names():
                 before = look.listing.changed.get(name[len(look.index.prefix) :])
-                with suppress(OSError):
-                    # In this order: one that has gone meanwhile is not known to be newer than the last look.
-                    if self._is_known(name, before):
-                        yield name, os.lstat(name).st_ino & INODE_BITS
+                # In this order: one that has gone meanwhile is not known to be newer than the last look.
+                if self._is_known(name, before) and (inode := inode_at(name)) is not None:
+                    yield name, inode
 
     def _moved_from(self, index: Index) -> set[int]:
-        """Return the inodes of the recorded files in `index` that have gone, or have another name by now."""
+        """Return the inodes of the recorded files in `index` that are not at their places any more."""
         found = {index.prefix + path: inode for path, inode in index.moved().items()}
         # The user's index, which it may be a copy of, has excluded files as well.
         excluded = self._excluded(found)

@@ -20,7 +20,7 @@ from qwen_companion.frozen import frozen
 from qwen_companion.journal.git import OPTIONS, Git, GitError, items
 from qwen_companion.journal.places import write_private
 from qwen_companion.journal.repository import COPIED, Configuration, Objects, Repository
-from qwen_companion.journal.versions import EXECUTABLE, FILE, LINK, Version
+from qwen_companion.journal.versions import EXECUTABLE, FILE, LINK, Version, inode_at
 from qwen_companion.privacy.disk import read_start
 
 MAX_INDEX_BYTES = 64 * 1024 * 1024
@@ -289,9 +289,9 @@ class Index:
         ]
 
     def moved(self) -> dict[bytes, int]:
-        """Return the files in the index that have gone, or have another name by now, with their inodes."""
+        """Return the files in the index that are not at their places any more, with their inodes."""
         entries = _STAMPS.findall(self._program.stored("ls-files", "-z", "--debug", "--", *self._pathspec))
-        return {path: int(inode) for path, inode in entries if not os.path.lexists(self.prefix + path)}
+        return {path: int(inode) for path, inode in entries if int(inode) != inode_at(self.prefix + path)}
 
     def committed(self) -> dict[bytes, Version | None]:
         """Return the version in the last commit of each file that differs from it; None where it has none.

@@ -20,9 +20,7 @@ from qwen_companion.frozen import frozen
 from qwen_companion.inotify import is_local, library
 from qwen_companion.journal.places import write_private
 from qwen_companion.journal.repository import Repository
-
-INODE_BITS = 0xFFFFFFFF
-"""Git keeps so much of the number of an inode."""
+from qwen_companion.journal.versions import inode_of
 
 
 @frozen
@@ -96,7 +94,7 @@ def inode_of_older(path: bytes, moment: int) -> int | None:
         # No later than the last change.
         birth = status.st_ctime_ns
     is_older = status.st_nlink > 1 if birth is None else birth < moment
-    return status.st_ino & INODE_BITS if is_older else None
+    return inode_of(status) if is_older else None
 
 
 def _birth_ns(path: bytes, status: os.stat_result) -> int | None:

@@ -7,6 +7,7 @@ import errno
 import hashlib
 import os
 import stat
+from contextlib import suppress
 
 from qwen_companion.errors import CompanionError
 from qwen_companion.frozen import frozen
@@ -46,6 +47,18 @@ def mode_of(status: os.stat_result) -> int:
 def git_mode(mode: int) -> int:
     """Return git's mode of a file of `mode`."""
     return LINK if mode == LINK else EXECUTABLE if mode & stat.S_IXUSR else FILE
+
+
+def inode_of(status: os.stat_result) -> int:
+    """Return the number of the inode as git has it."""
+    return status.st_ino & 0xFFFFFFFF
+
+
+def inode_at(path: bytes) -> int | None:
+    """Return the number of the inode at `path` as git has it, None where there is no file."""
+    with suppress(OSError):
+        return inode_of(os.lstat(path))
+    return None
 
 
 def digest_of(data: bytes, algorithm: str = "sha1") -> str:

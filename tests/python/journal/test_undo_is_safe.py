@@ -260,6 +260,17 @@ def test_what_is_renamed_during_a_look_is_the_agents(project: Project, monkeypat
     assert project.kinds(turn) == {"moved/a": "renamed"}
 
 
+@pytest.mark.parametrize(("again", "kinds"), [(b"old\n", {"b": "added"}), (b"new\n", {"a": "modified", "b": "added"})])
+def test_what_is_renamed_and_made_again_is_the_agents(project: Project, again: bytes, kinds: dict[str, str]) -> None:
+    """As by `mv a b && git checkout a`, or where a file is put aside before it is written anew."""
+    older(project.write("a", b"old\n"))
+    turn = project.begin()
+    (project.root / "a").rename(project.root / "b")
+    project.write("a", again)
+    project.scan(turn)
+    assert project.kinds(turn) == kinds
+
+
 @pytest.mark.parametrize("moment", ["changes", "load"])
 @pytest.mark.parametrize(
     ("how", "kinds"),
