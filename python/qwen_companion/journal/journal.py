@@ -700,7 +700,8 @@ class Journal:
             root.witness.hear((), at_work)
         root.witness.conclude(at_work)
 
-    def _end(self, root: _Root, session: str, time: int) -> None:
+    def _end(self, root: _Root, session: str, time: int, looks: bool = True) -> None:
+        """End the turn of `session`; with `looks`, look at the files first."""
         self._look_at_processes(root)
         running = root.running.pop(session, None)
         for identifier in [key for key, call in root.calls.items() if call.session == session]:
@@ -718,7 +719,7 @@ class Journal:
         def end() -> None:
             try:
                 if running.number is not None:
-                    if not root.commands_of_others(session):
+                    if looks and not root.commands_of_others(session):
                         self._scan(root, lambda: [_Worker(session, DISK, running)])
                     self._finish(root, running.number, time)
             finally:
@@ -752,12 +753,13 @@ class Journal:
         self._arriving = {_key_of(cli.peer): cli for cli in _clis(arriving, known)}
         for key in known.keys() - self._silent.keys() - self._arriving.keys():
             self._connected.pop(key, None)
-            for root in self._roots.values():
-                self._end(root, key, _now())
             cli = known[key]
-            if cli.root is not None and key in were_silent:
+            looks = cli.root is not None and key in were_silent
+            if cli.root is not None and looks:
                 # It may have written just now.
                 self._look_for(cli.root, _Worker(key, DISK, None, cli=cli))
+            for root in self._roots.values():
+                self._end(root, key, _now(), looks=not looks)
         new = [cli for key, cli in self._silent.items() if key not in were_silent]
         new_arriving = [cli for key, cli in self._arriving.items() if key not in known]
         for cli in (*self._silent.values(), *self._arriving.values()):

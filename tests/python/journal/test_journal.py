@@ -1033,6 +1033,24 @@ async def test_what_a_cli_without_hooks_writes_just_before_it_ends_is_recorded(
             await place.until_ended(turn.id)
 
 
+async def test_a_cli_without_hooks_that_ends_in_its_turn_is_looked_at_once(project: Project, calls: list[str]) -> None:
+    project.commit(a=b"a\n")
+    with SilentCli(project.root) as cli:
+        async with site(project) as place:
+            place.front.set_sessions([cli.state])
+            await place.until_watched(project)
+            await until_more(calls, "scan", 0)
+            cli.type("echo agent > a")
+            (turn,) = await place.until({"a": "modified"})
+            await cli.until_idle()
+            before = calls.count("scan")
+            place.front.set_sessions([], [cli.state.session.id])
+            await place.until_ended(turn.id)
+            # After all that was to be done.
+            await place.front.records(str(project.root), [])
+            assert calls.count("scan") == before + 1
+
+
 async def test_a_watch_without_news_tells_nothing(tmp_path: Path) -> None:
     told: list[Collection[bytes] | None] = []
     watch = TreeWatch(told.append)
