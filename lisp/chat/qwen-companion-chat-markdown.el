@@ -469,7 +469,8 @@ Return nil when the user has typed and it has to be tried again."
                 code (next-single-property-change
                       (point) 'qwen-companion-chat-code nil (point-max))))
               (name (qwen-companion-chat-markdown--file-name code))
-              (begun (float-time)))
+              ;; Of the processor's time: a busy machine is no fault of CODE's.
+              (begun (float-time (get-internal-run-time))))
     (or (not name)
         (>= (- end start) qwen-companion-chat-markdown--code-limit)
         ;; Load the mode without interruption: half of it would be useless.
@@ -478,7 +479,8 @@ Return nil when the user has typed and it has to be tried again."
         (not (eq t (qwen-companion-untrusted-until-input
                        (qwen-companion-chat-markdown--colour-as name start end)
                        'done)))
-        (> (- (float-time) begun) qwen-companion-chat-markdown--colour-timeout))))
+        (> (- (float-time (get-internal-run-time)) begun)
+           qwen-companion-chat-markdown--colour-timeout))))
 
 (defun qwen-companion-chat-markdown--colour-as (name start end)
   "Fontify the text from START to END like a file with NAME."

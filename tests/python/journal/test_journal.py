@@ -871,9 +871,9 @@ async def test_a_cli_without_hooks_has_turns_by_what_it_writes(
             assert (turn.source, turn.client, turn.prompt, turn.cli) == ("disk", "Gemini CLI 0.61.0", "", "mcp")
             assert place.files[turn.id]["a"].writers == (("disk", ""),)
             # The user's, who saves in Emacs while it is at work.
-            wait = "while ! [ -e .git/{} ]; do sleep 0.1; done; {}"
-            commands = (wait.format("go", "echo more > more"), wait.format("next", "echo next > a"))
-            cli.type("echo again >> new/file", *commands)
+            for name in ("go", "next"):
+                os.mkfifo(project.root / ".git" / name)
+            cli.type("echo again >> new/file", "read _ <.git/go; echo more > more", "read _ <.git/next; echo next > a")
             project.write("b", b"user\n")
             place.say(JournalWrote((str(project.root / "b"),), None, None))
             await place.until_size(turn.id, "file", 2)
