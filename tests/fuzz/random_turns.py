@@ -829,6 +829,8 @@ class Undo:
         """Press the key, and compare all paths.  Difference."""
         tree = self.tree
         self.before, self.after = (self.turn.before, self.turn.after)[:: 1 if self.key == "k" else -1]
+        # The command waits for the others.
+        tree.emacs.call("turns-follow", *self._paths())
         self.unsaved = tree.unsaved()
         self.now = tree.copy()
         self.files = tree.effective(self.now)
@@ -886,9 +888,14 @@ class Undo:
         pairs = [(self._name(path), self._name(old)) for path, _, old in self.turn.files if old is not None]
         return pairs if self.key == "k" else [(old, new) for new, old in pairs]
 
+    def _paths(self) -> list[str]:
+        """Return the paths of the files that are to be undone."""
+        pairs = [file[::2] for file in self.turn.files] if self.path is None else [(self.path, self.old)]
+        return [path for pair in pairs for path in pair if path is not None]
+
     def _scope(self) -> set[bytes] | None:
         """Return the names that may change, None for all of the turn."""
-        return None if self.path is None else {self._name(path) for path in (self.path, self.old) if path is not None}
+        return None if self.path is None else set(map(self._name, self._paths()))
 
     def _check_all(self) -> None:
         scope = self._scope()

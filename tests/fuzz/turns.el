@@ -101,13 +101,14 @@ As (ID NOTES FILES); each of FILES is (PATH KIND FROM)."
 
 ;;; The user's edits
 
-(defun turns-follow ()
-  "Wait until each buffer has what was written to its file.
+(defun turns-follow (&rest left)
+  "Wait until each buffer has what was written to its file, but those of LEFT.
 Text with conflicts is not kept."
   (dolist (buffer (buffer-list))
     (when (buffer-live-p buffer)
       (with-current-buffer buffer
-        (when (and buffer-file-name (file-regular-p buffer-file-name))
+        (when (and buffer-file-name (file-regular-p buffer-file-name)
+                   (not (member buffer-file-name left)))
           (qwen-companion-test-wait-for (qwen-companion-follow-now buffer-file-name))
           (when (qwen-companion-conflicts-p)
             (turns-drop buffer-file-name))))))
