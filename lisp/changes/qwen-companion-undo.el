@@ -121,7 +121,8 @@ when the texts are an error."
 (defun qwen-companion-undo-text-p (bytes)
   "Return non-nil when BYTES, a unibyte string or nil, may be a text."
   (or (null bytes)
-      (not (string-search "\0" (substring bytes 0 (min 8000 (length bytes)))))
+      (not (when-let* ((zero (string-search "\0" bytes)))
+             (< zero 8000)))
       (string-prefix-p "\xff\xfe" bytes)
       (string-prefix-p "\xfe\xff" bytes)))
 
@@ -138,6 +139,7 @@ was left as it is."
   (let* ((qwen-companion-journal-inhibit t)
          ;; A file is finished before a key ends this.
          (inhibit-quit t)
+         (qwen-companion-disk-recent (list nil))
          (steps list)
          (progress (qwen-companion-undo--progress (length steps) bring-back))
          (written nil)
@@ -196,7 +198,8 @@ It shows nothing in the first second.  BRING-BACK is as in
 (defun qwen-companion-undo--let-others-run ()
   "Run timers and take the output of processes, if they have waited long."
   (when (> (- (float-time) qwen-companion-undo--others-ran) qwen-companion-undo--stretch)
-    (accept-process-output nil 0)
+    (let ((qwen-companion-disk-recent nil))
+      (accept-process-output nil 0))
     (setq qwen-companion-undo--others-ran (float-time))))
 
 ;;; Many files
@@ -316,12 +319,13 @@ Signal a `user-error', having deleted nothing, if anything is in them."
         ;; What is in a directory comes before it.
         (mapc #'delete-directory (append found (list path))))))
   (let ((above (directory-file-name (file-name-directory path))))
-    (while (not (qwen-companion-undo--there-p above))
-      (setq above (directory-file-name (file-name-directory above))))
     (unless (file-directory-p above)
-      (user-error "%s is a file now, not a directory"
-                  (qwen-companion-untrusted-path above))))
-  (make-directory (file-name-directory path) t))
+      (while (not (qwen-companion-undo--there-p above))
+        (setq above (directory-file-name (file-name-directory above))))
+      (unless (file-directory-p above)
+        (user-error "%s is a file now, not a directory"
+                    (qwen-companion-untrusted-path above)))
+      (make-directory (file-name-directory path) t))))
 
 (defun qwen-companion-undo--directory-p (path)
   "Return non-nil when PATH is a directory, and no link to one."
@@ -378,10 +382,9 @@ in `qwen-companion-undo-run'."
 Its real directory must be in the real root, and the file no link that
 was not there before."
   (let* ((file-name-handler-alist nil)
-         (root (file-name-as-directory
-                (file-truename (qwen-companion-undo-step-root step))))
-         (directory (file-name-as-directory
-                     (file-truename (file-name-directory path)))))
+         (root (qwen-companion-disk-true-directory
+                (file-name-as-directory (qwen-companion-undo-step-root step))))
+         (directory (qwen-companion-disk-true-directory (file-name-directory path))))
     (unless (string-prefix-p root directory)
       (user-error "Its directory leads out of the project"))
     (when (member ".git" (cons (file-name-nondirectory path)
@@ -404,8 +407,8 @@ was not there before."
 
 (defun qwen-companion-undo--rename (from path)
   "Rename the file FROM to PATH, and let its buffer visit it there."
-  (let ((buffer (find-buffer-visiting from))
-        (other (find-buffer-visiting path)))
+  (let ((buffer (qwen-companion-disk-buffer from))
+        (other (qwen-companion-disk-buffer path)))
     (cond
      ((not (qwen-companion-undo--there-p from))
       (user-error "%s is not there any more" (qwen-companion-untrusted-path from)))
@@ -459,7 +462,7 @@ was not there before."
   "Bring the file of STEP, or its buffer, to its target."
   (let* ((path (qwen-companion-undo-step-path step))
          (target (qwen-companion-undo-step-target step))
-         (buffer (find-buffer-visiting path))
+         (buffer (qwen-companion-disk-buffer path))
          (bytes (qwen-companion-undo--bytes path)))
     (when (and bytes (not (file-writable-p path)))
       (user-error "It is read-only on disk"))
@@ -539,10 +542,15 @@ are made, empty ones in its place are removed."
         (write-region bytes nil path nil 'silent)
       (unwind-protect
           (progn
-            (setq temporary (make-temp-file
+            (setq temporary (make-temp-name
                              (expand-file-name ".qwen-companion-"
                                                (file-name-directory path))))
-            (write-region bytes nil temporary nil 'silent)
+            (condition-case err
+                (with-file-modes #o600
+                  (write-region bytes nil temporary nil 'silent nil 'excl))
+              (file-already-exists
+               (setq temporary nil)
+               (signal (car err) (cdr err))))
             (if attributes
                 (progn
                   (set-file-modes temporary (logand #o777 (file-modes path)))
@@ -582,7 +590,7 @@ Return non-nil if that has changed them."
   "Delete the file of STEP if its contents are as expected.
 By `delete-by-moving-to-trash', it goes to the trash."
   (let* ((path (qwen-companion-undo-step-path step))
-         (buffer (find-buffer-visiting path)))
+         (buffer (qwen-companion-disk-buffer path)))
     (cond
      ((not (qwen-companion-undo--there-p path)) 'same)
      ((and buffer (buffer-modified-p buffer))

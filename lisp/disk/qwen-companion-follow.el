@@ -189,25 +189,6 @@ A file of the same size and time that has replaced it is read again."
        (not (file-remote-p buffer-file-name))
        (qwen-companion-follow--root-p (expand-file-name buffer-file-truename))))
 
-(defun qwen-companion-follow--visiting (path)
-  "Return the buffers that visit the file PATH, by this or another name."
-  (let ((truename (abbreviate-file-name (file-truename path)))
-        (number (qwen-companion-follow--file-number path)))
-    (cl-remove-if-not
-     (lambda (buffer)
-       (and (buffer-file-name buffer)
-            (or (equal truename (buffer-local-value 'buffer-file-truename buffer))
-                (and number
-                     (equal number (buffer-local-value 'buffer-file-number buffer))
-                     ;; A file that is gone leaves its number to another.
-                     (equal number (qwen-companion-follow--file-number
-                                    (buffer-file-name buffer)))))))
-     (buffer-list))))
-
-(defun qwen-companion-follow--file-number (path)
-  "Return inode and device of the file PATH, as in `buffer-file-number'."
-  (nthcdr 10 (file-attributes (file-chase-links path))))
-
 (defun qwen-companion-follow--begin ()
   "Follow all writes to the file of the current buffer."
   (let ((link (qwen-companion-follow--make))
@@ -515,7 +496,7 @@ It may turn out to hold the same text."
   (let ((file (file-chase-links buffer-file-name)))
     (when (> (file-attribute-link-number (file-attributes file)) 1)
       (qwen-companion-follow--enqueue
-       (delq (current-buffer) (qwen-companion-follow--visiting file))))))
+       (delq (current-buffer) (qwen-companion-disk-buffers file))))))
 
 (defun qwen-companion-follow--obstacle ()
   "Return why the current buffer cannot follow its file, nil when it can.
@@ -653,7 +634,7 @@ Return non-nil then; return nil for a buffer that is not followed."
           (qwen-companion-disk-fitting-coding
            (qwen-companion-follow--request-coding request))
           buffer-file-number
-          (qwen-companion-follow--file-number buffer-file-name))
+          (qwen-companion-disk-file-number buffer-file-name))
     (qwen-companion-follow--mark nil)
     (force-mode-line-update)))
 
@@ -1198,7 +1179,7 @@ Unsaved text stays unsaved."
   "Prepare the buffers visiting PATH for the write of an accepted proposal.
 Undo that if no write is expected (`qwen-companion-disk-expected-p')."
   (let ((expected (qwen-companion-disk-expected-p path)))
-    (dolist (buffer (qwen-companion-follow--visiting path))
+    (dolist (buffer (qwen-companion-disk-buffers path))
       (with-current-buffer buffer
         (when (or expected qwen-companion-follow--link)
           (let ((link (qwen-companion-follow--make)))
@@ -1215,7 +1196,7 @@ Undo that if no write is expected (`qwen-companion-disk-expected-p')."
 
 (defun qwen-companion-follow-file (path)
   "Synchronise the buffers that visit the file PATH, and return them."
-  (let ((buffers (qwen-companion-follow--visiting path)))
+  (let ((buffers (qwen-companion-disk-buffers path)))
     (dolist (buffer buffers buffers)
       (with-current-buffer buffer
         (unless (and (verify-visited-file-modtime)

@@ -1238,7 +1238,7 @@ with open('a.txt', 'r+b') as file, mmap.mmap(file.fileno(), 0) as memory:
           (should-not (buffer-modified-p))))
       ;; A file deleted leaves its number to another, which is no name of it.
       (delete-file "two/b.txt")
-      (should (equal (list a) (qwen-companion-follow--visiting "one/a.txt"))))))
+      (should (equal (list a) (qwen-companion-disk-buffers "one/a.txt"))))))
 
 (ert-deftest qwen-companion-follow-test-two-buffers-by-a-symlink ()
   (qwen-companion-follow-test-with '(("a.txt" "one\n"))
