@@ -333,6 +333,9 @@ With `send', `electric-newline-and-maybe-indent' inserts a newline."
   "Alist of the prompts edited since the last was sent: (SHOWN . TEXT).
 SHOWN is as in `qwen-companion-chat-send--shown'.")
 
+(defvar-local qwen-companion-chat-send--accepted nil
+  "Alist (TURN . TEXT) of the prompts of turns that have not ended.")
+
 (defvar-local qwen-companion-chat-send--kept nil
   "The prompts to be sent once the session can take them, oldest first.")
 
@@ -451,12 +454,27 @@ prompt that is not accepted comes back."
   (qwen-companion-chat-call
    'daemon-prompt (list :session qwen-companion-chat-session-id :parts parts)
    (lambda (reply)
-     (when-let* ((error (qwen-companion-daemon-reply-error reply)))
-       (qwen-companion-chat-send-restore text)
-       (qwen-companion-backend-notice
-        (if (eq 'unsure (qwen-companion-daemon-reply-problem reply))
-            (format "%s  The prompt may have arrived; look before you send it again" error)
-          error))))))
+     (if-let* ((error (qwen-companion-daemon-reply-error reply)))
+         (progn
+           (qwen-companion-chat-send-restore text)
+           (qwen-companion-backend-notice
+            (if (eq 'unsure (qwen-companion-daemon-reply-problem reply))
+                (format "%s  The prompt may have arrived; look before you send it again" error)
+              error)))
+       (setf (alist-get (qwen-companion-daemon-reply-turn reply)
+                        qwen-companion-chat-send--accepted nil nil #'equal)
+             text)))))
+
+(defun qwen-companion-chat-send-on-end (change)
+  "Forget the prompt of the turn that ends with CHANGE.
+If it was lost before its turn began, move it back into the input, and
+return non-nil."
+  (let ((sent (assoc (qwen-companion-daemon-change-turn change)
+                     qwen-companion-chat-send--accepted)))
+    (setq qwen-companion-chat-send--accepted (delq sent qwen-companion-chat-send--accepted))
+    (when (and sent (eq 'lost (qwen-companion-daemon-end-outcome change)))
+      (qwen-companion-chat-send-restore (cdr sent))
+      t)))
 
 (defun qwen-companion-chat-cancel ()
   "Cancel the running turn of this chat.
@@ -503,7 +521,11 @@ where several are queued."
      (cond ((qwen-companion-daemon-reply-error reply)
             (qwen-companion-backend-notice (qwen-companion-daemon-reply-error reply)))
            ((eq 'me (qwen-companion-daemon-queued-by queued))
-            (qwen-companion-chat-send-restore (qwen-companion-daemon-queued-text queued)))))))
+            (qwen-companion-chat-send-restore
+             ;; Of a long one, the queue has the beginning.
+             (alist-get (qwen-companion-daemon-queued-turn queued)
+                        qwen-companion-chat-send--accepted
+                        (qwen-companion-daemon-queued-text queued) nil #'equal)))))))
 
 (defun qwen-companion-chat-return ()
   "Begin a new line in the prompt or send it.

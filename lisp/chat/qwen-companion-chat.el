@@ -444,7 +444,8 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
 
 (defun qwen-companion-chat--show-end (change)
   "Show the end of a turn in CHANGE, except when the turn has succeeded."
-  (let ((text (qwen-companion-daemon-end-text change)))
+  (let ((text (qwen-companion-daemon-end-text change))
+        (back (qwen-companion-chat-send-on-end change)))
     (setq qwen-companion-chat--failure
           (and (eq 'failed (qwen-companion-daemon-end-outcome change))
                (or text "no reason is known")))
@@ -452,6 +453,8 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
                         ('done nil)
                         ('cancelled "Cancelled")
                         ('removed (concat "Taken out of the queue" (and text (concat ": " text))))
+                        ('lost (concat "Lost with the queue" (and back ", and in the input again")
+                                       (and text (concat ": " text))))
                         ('failed (if text (format "Failed: %s" text) "Failed"))
                         (_ (format "Ended: %s" text)))))
       (qwen-companion-chat-blocks-add

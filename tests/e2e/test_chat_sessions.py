@@ -222,6 +222,9 @@ def test_agents_and_daemon_die_under_a_chat(stage: Stage, serve: Serve) -> None:
     # The daemon, in the middle of an answer; point is in the middle of the prompt.
     stage.screen.keys("C-a", "C-k")
     stream_half(stage, chat, "three", "more")
+    # It waits in the daemon's queue, which nobody else has.
+    send(stage, "and then four")
+    stage.screen.wait_for("1 queued")
     stage.screen.type("a draft")
     stage.screen.keys("M-b")
     in_place = f"(with-current-buffer {lisp_string(chat)} (= 5 (- (point-max) (point))))"
@@ -231,11 +234,13 @@ def test_agents_and_daemon_die_under_a_chat(stage: Stage, serve: Serve) -> None:
     stage.screen.wait_for("Disconnected: ")
     serve.start()
     wait_until_state(stage, chat, "idle")
-    failed = f"Failed: The daemon has been restarted.\n{SEPARATOR}"
-    assert stage.emacs.buffer_text(chat) == shown.replace(SEPARATOR, failed)
+    lost = "Lost with the queue, and in the input again: and then four"
+    failed = f"Failed: The daemon has been restarted.\n{lost}\n{SEPARATOR}"
+    expected = shown.replace(SEPARATOR, failed).replace("a draft", "and then four\na draft")
+    assert stage.emacs.buffer_text(chat) == expected
     assert stage.emacs.eval(in_place) == "t"
     # And it goes on.
-    stage.screen.keys("C-a", "C-k")
+    stage.screen.keys("C-a", "C-k", "C-p", "C-a", "C-k", "C-k")
     stage.model.say("Fourth.")
     send(stage, "four")
     stage.screen.wait_for("Fourth.")

@@ -499,6 +499,31 @@ One with a line end cannot be written."
     (should (equal "then this" (string-trim (qwen-companion-chat-send--text))))
     (qwen-companion-chat-send--set-text "")))
 
+(ert-deftest qwen-companion-chat-send-test-a-prompt-lost-with-the-queue-comes-back ()
+  "A long prompt that is taken out of the queue comes back whole."
+  (qwen-companion-chat-test-with
+    (dolist (turn '("t1" "t2" "t3"))
+      (insert (format "first %s\nand more" turn))
+      (qwen-companion-chat-send)
+      (qwen-companion-chat-test-reply 'daemon-prompt :turn turn))
+    (qwen-companion-chat-test-turn '(:kind end :turn "t1" :outcome done))
+    (qwen-companion-chat-test-tell
+     'daemon-session :session "s" :state 'busy :queue '((:turn "t2" :text "first t2" :by me)))
+    (call-interactively #'qwen-companion-chat-remove-queued)
+    (qwen-companion-chat-test-reply 'daemon-remove-prompt)
+    (should (equal "first t2\nand more" (string-trim (qwen-companion-chat-send--text))))
+    (qwen-companion-chat-send--set-text "a draft")
+    (qwen-companion-chat-test-turn
+     '(:kind end :turn "t1" :outcome lost :text "first t1 and more")
+     '(:kind end :turn "t2" :outcome removed :text "first t2 and more")
+     '(:kind end :turn "t3" :outcome lost :text "first t3 and more"))
+    (should (equal (concat "Lost with the queue: first t1 and more\n"
+                           "Taken out of the queue: first t2 and more\n"
+                           "Lost with the queue, and in the input again: first t3 and more\n")
+                   (qwen-companion-chat-test-conversation)))
+    (should (equal "first t3\nand more\na draft" (qwen-companion-chat-send--text)))
+    (qwen-companion-chat-send--set-text "")))
+
 (ert-deftest qwen-companion-chat-send-test-shows-the-use-of-the-context ()
   (qwen-companion-chat-test-with
     (call-interactively #'qwen-companion-chat-show-usage)

@@ -388,12 +388,12 @@ class UsageChange(Change):
 class EndChange(Change):
     """The end of the turn.  `text` is the reason for `failed`.
 
-    `removed` is a turn that was removed from the queue and never began, with its prompt in one line as `text`; `other`
-    has the daemon's word as `text`.
+    `removed` is a turn that was removed from the queue and never began, and `lost` one of a queue that daemon or agent
+    took along when it ended, both with the prompt in one line as `text`; `other` has the daemon's word as `text`.
     """
 
     kind = "end"
-    outcome: Annotated[str, Words("done", "cancelled", "failed", "removed", "other")]
+    outcome: Annotated[str, Words("done", "cancelled", "failed", "removed", "lost", "other")]
     text: str | None = None
 
 

@@ -13,11 +13,11 @@ from qwen_companion.daemon import models
 from qwen_companion.daemon.events import SessionEvents
 from qwen_companion.daemon.ids import local_id
 from qwen_companion.daemon.interrupted_turns import DONE, InterruptedTurns, Output
-from qwen_companion.daemon.messages import SessionInfo
+from qwen_companion.daemon.messages import Change, Queued, SessionInfo
 from qwen_companion.daemon.permissions import OTHER, Permissions
 from qwen_companion.daemon.session_state import Connection, SessionFacts
 from qwen_companion.daemon.stream import Connected, Disconnected, Ended, Frame, ReplayDone, Resync, StreamItem
-from qwen_companion.daemon.turns import UNKNOWN_PROMPT, Turns
+from qwen_companion.daemon.turns import UNKNOWN_PROMPT, Turns, lost_ends
 
 _TERMINALS = {"completed": DONE, "cancelled": "cancelled"}
 
@@ -44,6 +44,8 @@ class DaemonSession:
         self._connection = Connection()
         self._epoch: str | None = None
         self._interrupted = interrupted or InterruptedTurns()
+        self._queued: tuple[Queued, ...] = ()
+        """The prompts that waited before the load."""
         self._begin_anew(())
 
     def _begin_anew(self, ended: Iterable[str]) -> None:
@@ -132,6 +134,7 @@ class DaemonSession:
         """
         again = self.snapshot()
         again._client_id = reply.client_id or self._client_id
+        again._queued = self._turns.queue
         again._begin_anew(item.prompt_id for item in reply.prompt_terminals)
         outputs = [
             output
@@ -153,6 +156,9 @@ class DaemonSession:
         completed = self._interrupted.completed(
             outputs, outcomes, running=self._running_turn(reply.event_epoch), why=why or "The turn broke off."
         )
+        if self._replaced(reply.event_epoch):
+            known = {item.turn for item in (*completed, *self._turns.queue) if isinstance(item, Change | Queued)}
+            completed += lost_ends(item for item in self._queued if item.turn not in known)
         self._epoch = reply.event_epoch
         self._connection.loaded()
         return completed
@@ -168,8 +174,11 @@ class DaemonSession:
         """Return the turn that runs after a load of `epoch`: None for none, "" for an unknown one."""
         if self._turns.running != UNKNOWN_PROMPT:
             return self._turns.current
-        # As long as neither daemon nor agent was replaced, the turn that ran goes on.
-        return "" if self._epoch not in (None, epoch) else self._interrupted.running or ""
+        return "" if self._replaced(epoch) else self._interrupted.running or ""
+
+    def _replaced(self, epoch: str) -> bool:
+        """Return whether daemon or agent was replaced: `epoch` is another one.  Else what ran and waited goes on."""
+        return self._epoch not in (None, epoch)
 
     def reloading(self) -> None:
         """Note that a load has been asked for."""

@@ -116,10 +116,16 @@ class Turns:
         return EndChange(local_id("turn", prompt_id), outcome=outcome, text=text)
 
     def break_off(self, text: str) -> list[EndChange]:
-        """Return the end of the running turn, if one runs, as failed because of `text`; no prompt waits any more."""
+        """Return the ends of all turns: the running one has failed because of `text`, the queued ones are lost."""
+        lost = lost_ends(self.queue)
         self._queue.clear()
         ends: list[EndChange] = []
         if self.running:
             ends.append(self.end(self.running, "failed", text))
         self.running = self._cancelling = None
-        return ends
+        return [*ends, *lost]
+
+
+def lost_ends(queue: Iterable[Queued]) -> list[EndChange]:
+    """Return the ends of the turns in `queue`, which is lost."""
+    return [EndChange(queued.turn, outcome="lost", text=line(queued.text) or None) for queued in queue]

@@ -899,6 +899,21 @@ def test_in_a_session_read_from_the_disk_the_user_said_only_what_the_user_said()
     assert seen.notes == [("injected", "also X")]
 
 
+def test_a_queue_is_lost_with_its_agent_and_with_its_daemon() -> None:
+    ended = Seen().go(echo(P1), queued(P2, "then\nthis"))
+    ended.outputs += ended.session.lost("The agent has ended.")
+    restarted = Seen().go(echo(P1), queued(P2, "then\nthis"), queued(P3, "the last"))
+    # What has become a turn meanwhile is not lost, nor what waits on while the daemon lives.
+    again = load_reply(disk("user_message_chunk", "the last", P3), eventEpoch="another")
+    restarted.load(again, "Gone.")
+    followed = Seen().go(echo(P1), queued(P2))
+    followed.load(load_reply(echo(P1)))
+    for seen, lost in ((ended, "then this"), (restarted, "then this"), (followed, None)):
+        texts = [item.text for item in seen.outputs if isinstance(item, EndChange) and item.outcome == "lost"]
+        assert texts == ([] if lost is None else [lost])
+        assert seen.info.queue == ()
+
+
 def test_a_running_turn_nothing_is_known_of_is_busy_until_one_ends() -> None:
     seen = Seen(hasActivePrompt=True).go()
     assert (seen.state, seen.info.turn) == ("busy", None)
