@@ -26,7 +26,6 @@ from qwen_companion.emacs.messages import (
     TurnChanges,
     Unrecorded,
 )
-from qwen_companion.journal.places import is_recorded
 from qwen_companion.journal.subscriptions import SUBSCRIPTIONS
 from qwen_companion.tasks import contained
 
@@ -138,7 +137,7 @@ class JournalFront:
             self._tasks.start_soon(contained, self._load_if_recorded, self._roots)
 
     async def _load_if_recorded(self, roots: Sequence[str]) -> None:
-        if await to_thread.run_sync(is_recorded, roots, self._environ, abandon_on_cancel=True):
+        if await to_thread.run_sync(_any_is_recorded, roots, self._environ, abandon_on_cancel=True):
             await self._load()
 
     def take(self, call: JournalCall) -> None:
@@ -261,6 +260,12 @@ class JournalFront:
         """Take that the process of a CLI has ended."""
         if self._journal is not None:
             self._journal.ended(peer)
+
+
+def _any_is_recorded(roots: Sequence[str], environ: Mapping[str, str]) -> bool:
+    from qwen_companion.journal.worktrees import any_is_recorded
+
+    return any_is_recorded(roots, environ)
 
 
 def _import_journal() -> type[Journal]:

@@ -53,10 +53,11 @@ from qwen_companion.journal.record import (
     forget_unused,
 )
 from qwen_companion.journal.store import MAX_BYTES, TurnRow
-from qwen_companion.journal.subscriptions import EDIT_TOOLS, HOLD_S, SHELL_TOOL
+from qwen_companion.journal.subscriptions import EDIT_TOOLS, ENTER_TOOL, EXIT_TOOL, HOLD_S, SHELL_TOOL
 from qwen_companion.journal.tree_watch import TreeWatch
 from qwen_companion.journal.versions import Loaded, TooLargeError, changed_since
 from qwen_companion.journal.witness import Witness
+from qwen_companion.journal.worktrees import entered, root_around, worktrees_below
 from qwen_companion.privacy.options import Options
 from qwen_companion.processes import age_of
 from qwen_companion.processes import ended as process_ended
@@ -226,6 +227,10 @@ class _Root:
         """Return whether somebody else will say who has written `path`."""
         return path in self.reserved
 
+    def has_call_of(self, session: str) -> bool:
+        """Return whether a tool of `session` is at work."""
+        return any(call.session == session for call in self.calls.values())
+
     def commands_of_others(self, session: str) -> bool:
         """Return whether an agent of another session runs a command."""
         return any(call.is_command and call.session != session for call in self.calls.values())
@@ -255,9 +260,13 @@ class Journal:
         self._names_around: dict[str, str | None] = {}
         """The results of `_name_of` for the roots there are now."""
         self._roots: dict[str, _Root] = {}
+        self._trees: set[str] = set()
+        """Those of the roots that are worktrees below another."""
         self._refused: dict[str, str] = {}
         self._warned: set[tuple[str, str]] = set()
         self._pids: dict[str, int] = {}
+        self._entered: dict[str, str] = {}
+        """The worktrees that agents have entered by a tool, by their sessions: hooks go on naming the project."""
         self._connected: dict[str, str | None] = {}
         self._silent: dict[str, _SilentCli] = {}
         self._arriving: dict[str, _SilentCli] = {}
@@ -303,6 +312,8 @@ class Journal:
         if self._settings.journal:
             for name in names:
                 await self._root(name, only_known=True)
+                for tree in await to_thread.run_sync(worktrees_below, name, abandon_on_cancel=True):
+                    await self._root(tree, only_known=True)
 
     # --- Life ---
 
@@ -392,6 +403,8 @@ class Journal:
             if record.news is not None:
                 self._warn(record.news)
             root = self._roots[name] = _Root(record, self._activity)
+            if (around := self._name_of(os.path.dirname(name))) is not None and root_around(around, name) == name:
+                self._trees.add(name)
             await to_thread.run_sync(self._set_rules, record)
             await to_thread.run_sync(self._resume, root)
             self._tasks.start_soon(self._work, root)
@@ -435,22 +448,65 @@ class Journal:
         kind = event.name
         if kind == "UserPromptSubmit":
             return await self._prompt(name, report)
-        root = self._roots.get(name)
-        if kind == "PreToolUse":
-            await self._before_tool(name, report)
-        elif root is not None and kind in ("PostToolUse", "PostToolUseFailure"):
-            await self._after_tool(root, report)
-        elif root is not None and kind in ("Stop", "SessionEnd"):
-            self._end(root, event.session_id, report.time)
-        elif root is not None and getattr(event, "notification_type", "") == "idle_prompt":
+        if getattr(event, "tool_name", "") in (ENTER_TOOL, EXIT_TOOL):
+            await self._move(name, report)
+        elif kind == "PreToolUse":
+            for each in self._names_at_work(name, event):
+                await self._before_tool(each, report)
+        elif kind in ("PostToolUse", "PostToolUseFailure"):
+            for root in self._open_roots(self._names_at_work(name, event)):
+                await self._after_tool(root, report)
+        elif kind in ("Stop", "SessionEnd") or getattr(event, "notification_type", "") == "idle_prompt":
             # There is no Stop of a turn that was cancelled.
-            self._end(root, event.session_id, report.time)
+            for root in self._open_roots(self._names_of(name, event.session_id)):
+                self._end(root, event.session_id, report.time)
         return None
+
+    def _open_roots(self, names: Sequence[str]) -> list[_Root]:
+        return [self._roots[name] for name in names if name in self._roots]
+
+    def _names_of(self, name: str, session: str) -> list[str]:
+        """Return `name`, and the other roots in which `session` has a turn or a tool at work."""
+        others = [key for key, root in self._roots.items() if session in root.running or root.has_call_of(session)]
+        return list(dict.fromkeys((name, *others)))
+
+    def _names_at_work(self, name: str, event: Event) -> list[str]:
+        """Return the roots in which the tool of `event` may write; its session works in the root `name`."""
+        call = _values_of(event)
+        around = root_around(name, os.path.join(event.cwd, call.place)) if call.place else name
+        if call.tool != SHELL_TOOL:
+            return [around]
+        return list(dict.fromkeys((around, *self._names_of(name, event.session_id))))
+
+    async def _move(self, name: str, report: Report) -> None:
+        """Begin a turn in the worktree that an agent has entered by the tool of `report`, or note that it has left."""
+        session = report.event.session_id
+        self._entered.pop(session, None)
+        if report.event.name == "PostToolUse" and getattr(report.event, "tool_name", "") == ENTER_TOOL:
+            wanted = cast("Mapping[str, object]", getattr(report.event, "tool_input", {})).get("name")
+            tree = await to_thread.run_sync(entered, name, wanted, abandon_on_cancel=True)
+            root = None if tree is None else await self._root(tree)
+            if root is not None:
+                self._entered[session] = root.record.root
+                self._begin_reported(root, report, self._prompt_of(session))
+
+    def _prompt_of(self, session: str) -> str:
+        """Return the first line of the prompt that `session` works on, "" if unknown."""
+        turns = [root.running[session].row.prompt for root in self._roots.values() if session in root.running]
+        return next(filter(None, turns), "")
 
     async def records(self, directory: str, paths: Collection[str]) -> bool:
         """Return whether each of the files `paths` is recorded with `directory`, so that its change can be undone."""
         name = self._name_of(directory)
-        root = await self._root(name) if name is not None and self._settings.journal else None
+        if name is None or not self._settings.journal:
+            return False
+        by_root: dict[str, list[str]] = {}
+        for path in paths:
+            by_root.setdefault(root_around(name, os.path.join(directory, path)), []).append(path)
+        found = [await self._records_below(await self._root(each), its) for each, its in by_root.items()]
+        return all(found)
+
+    async def _records_below(self, root: _Root | None, paths: Collection[str]) -> bool:
         if root is None or root.failed:
             return False
         found: list[bool] = []
@@ -473,6 +529,7 @@ class Journal:
         """Take that the process of a CLI has ended, and its turns with it."""
         for session in [session for session, pid in self._pids.items() if pid == peer.pid]:
             del self._pids[session]
+            self._entered.pop(session, None)
             self._connected.pop(session, None)
             for root in self._roots.values():
                 self._end(root, session, _now())
@@ -483,14 +540,14 @@ class Journal:
             # The turn only goes on.
             return None
         prompt = str(getattr(report.event, "prompt", "")).strip()
-        root = await self._root(name)
-        if root is None:
-            return None
-        self._begin_reported(root, report, prompt)
-        with suppress(StoreError):
-            files = await to_thread.run_sync(root.record.take_undone, session, abandon_on_cancel=True)
-            return _undone_text(files) if files else None
-        return None
+        files: list[str] = []
+        for each in filter(None, (name, self._entered.get(session))):
+            root = await self._root(each)
+            if root is not None:
+                self._begin_reported(root, report, prompt)
+                with suppress(StoreError):
+                    files += await to_thread.run_sync(root.record.take_undone, session, abandon_on_cancel=True)
+        return _undone_text(files) if files else None
 
     def _begin_reported(self, root: _Root, report: Report, prompt: str) -> _Running:
         return self._begin(root, _row(report.event.session_id, report.cli, HOOKS, prompt, report.time, report.peer))
@@ -528,7 +585,7 @@ class Journal:
         if root is None:
             return
         session = report.event.session_id
-        running = root.running.get(session) or self._begin_reported(root, report, "")
+        running = root.running.get(session) or self._begin_reported(root, report, self._prompt_of(session))
         call = _call_of(report.event, root.record)
         if call.is_command:
             self._look_at_processes(root)
@@ -567,7 +624,7 @@ class Journal:
         self._look_at_processes(root)
         call = root.calls.pop(_call_id(report.event), None) or _call_of(report.event, root.record)
         self._now_idle()
-        running = root.running.get(session) or self._begin_reported(root, report, "")
+        running = root.running.get(session) or self._begin_reported(root, report, self._prompt_of(session))
         if call.path is not None:
             after = await self._read(root, call.path)
             root.do(lambda path=call.path: self._record(root, path, after, (running, call)))
@@ -656,11 +713,17 @@ class Journal:
             ]
 
         root.looked = looked = time.monotonic()
-        root.record.scan(choose, lambda path: root.is_reserved(path) or skip(path))
+        trees = self._worktrees_in(root)
+        root.record.scan(choose, lambda path: root.is_reserved(path) or path.startswith(trees) or skip(path))
         root.failed = False
         problem = root.record.rules.problem
         self._refuse(root.record.root, problem and f"every file is excluded, also for CLIs: {problem}")
         anyio.from_thread.run_sync(root.witness.forget, looked)
+
+    def _worktrees_in(self, root: _Root) -> tuple[bytes, ...]:
+        """Return the worktrees below `root` that have records of their own, each with a slash at its end."""
+        names = [root.record.name_in(name) for name in list(self._trees)]
+        return tuple(name + b"/" for name in names if name is not None)
 
     def _writers(
         self, root: _Root, paths: Sequence[bytes], suspects: Callable[[], Sequence[_Worker]]
@@ -1152,7 +1215,7 @@ class Journal:
         return max(found, key=lambda record: len(record.root), default=None)
 
     def _name_of(self, directory: str) -> str | None:
-        """Return the root that `directory` is in, as Emacs has it."""
+        """Return the root that `directory` is in, as Emacs has it, or the worktree in that."""
         if directory not in self._names_around:
             try:
                 file_name(directory)
@@ -1160,7 +1223,8 @@ class Journal:
                 return None
             true = os.path.realpath(directory) + "/"
             found = [name for name in self._names if true.startswith(os.path.realpath(name).rstrip("/") + "/")]
-            self._names_around[directory] = max(found, key=len, default=None)
+            innermost = max(found, key=len, default=None)
+            self._names_around[directory] = innermost and root_around(innermost, directory)
         return self._names_around[directory]
 
 
@@ -1171,12 +1235,26 @@ def _open(name: str, environ: Mapping[str, str], only_known: bool) -> Record | N
     return Record(name, environ)
 
 
-def _call_of(event: Event, record: Record) -> _Call:
+@frozen
+class _CallValues:
+    """What a hook says of a call of `tool`: the file that it edits, or the directory that it runs in; "" for none."""
+
+    tool: str
+    place: str
+
+
+def _values_of(event: Event) -> _CallValues:
     tool = str(getattr(event, "tool_name", ""))
     values = cast("Mapping[str, object]", getattr(event, "tool_input", {}))
-    path = values.get(EDIT_TOOLS.get(tool, ""))
-    name = record.name_in(os.path.join(event.cwd, path)) if isinstance(path, str) else None
-    return _Call(event.session_id, tool, event.agent_id or "", name)
+    place = values.get("directory" if tool == SHELL_TOOL else EDIT_TOOLS.get(tool, ""))
+    return _CallValues(tool, place if isinstance(place, str) else "")
+
+
+def _call_of(event: Event, record: Record) -> _Call:
+    values = _values_of(event)
+    path = values.place if values.tool in EDIT_TOOLS else ""
+    name = record.name_in(os.path.join(event.cwd, path)) if path else None
+    return _Call(event.session_id, values.tool, event.agent_id or "", name)
 
 
 def _call_id(event: Event) -> str:

@@ -10,6 +10,9 @@ EDIT_TOOLS = {"edit": "file_path", "write_file": "file_path", "notebook_edit": "
 
 SHELL_TOOL = "run_shell_command"
 
+ENTER_TOOL, EXIT_TOOL = "enter_worktree", "exit_worktree"
+"""The tools by which an agent goes on in a worktree, and leaves it."""
+
 HOLD_S = 1.0
 """How long a tool waits at most until the files it may change are recorded."""
 
@@ -22,7 +25,7 @@ SUBSCRIPTIONS = (
     Subscription("UserPromptSubmit", hold_s=PROMPT_HOLD_S),
     Subscription("PreToolUse", _TOOLS, hold_s=HOLD_S),
     # Not held: the next `PreToolUse` of the CLI is heard after these, and waits for them.
-    Subscription("PostToolUse", _TOOLS),
+    Subscription("PostToolUse", "|".join((_TOOLS, ENTER_TOOL, EXIT_TOOL))),
     Subscription("PostToolUseFailure", _TOOLS),
     Subscription("Stop"),
     Subscription("Notification"),

@@ -1296,3 +1296,129 @@ async def test_forgotten_turns_are_told(project: Project, monkeypatch: pytest.Mo
         assert isinstance(notice, Notice)
         said = "need more than 512 MiB: the oldest turn is forgotten and cannot be undone"
         assert notice.text == f"Changes in {project.root} {said}"
+
+
+# --- Worktrees ---
+
+BEFORE, AFTER = b"one\ntwo\n", b"one\nagent\n"
+
+
+def add_worktree(project: Project, name: str = "feat") -> Path:
+    """Add a worktree as Qwen Code does, which git ignores."""
+    project.commit(a_txt=BEFORE)
+    path = project.root / ".qwen/worktrees" / name
+    project.git("worktree", "add", "--quiet", "-b", "worktree-x", str(path))
+    project.write(".qwen/.gitignore", b"worktrees/\n")
+    return path
+
+
+def roots_of(place: Site) -> list[str]:
+    return [turn.root for turn in place.turns.values()]
+
+
+@pytest.mark.parametrize("ignored", [True, False])
+async def test_a_cli_that_was_started_in_a_worktree_is_recorded_there(project: Project, ignored: bool) -> None:
+    tree = add_worktree(project, "feat one")
+    if not ignored:
+        project.write(".qwen/.gitignore", b"")
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        agent.cwd = str(tree)
+        await agent.prompt("in the tree")
+        call = await agent.begin("edit", file_path=str(tree / "a.txt"))
+        (tree / "a.txt").write_bytes(AFTER)
+        await agent.done(call)
+        call = await agent.begin("run_shell_command", command="make")
+        (tree / "made.txt").write_bytes(b"made\n")
+        await agent.done(call)
+        await agent.report("Stop")
+        (turn,) = await place.until({"a.txt": "modified", "made.txt": "added"})
+        assert turn.root == str(tree)
+        scope = ChangeScope(turn.root, "turn", turn.id, None)
+        reply = await place.ask(lambda number: JournalTexts(number, scope, (WantedFile(str(tree / "a.txt")),)))
+        assert reply.texts is not None
+        (texts,) = reply.texts
+        assert texts.before is not None and texts.before.data == BEFORE
+        spans = (await place.ask(lambda number: JournalSpans(number, str(tree / "a.txt")))).spans
+        assert spans is not None
+        assert [(span.line, span.turn) for span in spans] == [(2, turn.id)]
+        # One at work in the project itself has not made what is in the worktree.
+        other = Agent(place.front, project, "other")
+        await other.prompt("in the project")
+        call = await other.begin("run_shell_command", command="make")
+        (tree / "made.txt").write_bytes(b"by hand\n")
+        project.write("b.txt", b"b\n")
+        await other.done(call)
+        await other.report("Stop")
+        await place.until({"a.txt": "modified", "made.txt": "added"}, {"b.txt": "added"})
+
+
+async def test_a_cli_that_enters_a_worktree_has_a_turn_in_each(project: Project) -> None:
+    tree = add_worktree(project)
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        await agent.prompt("enter it")
+        await agent.edit("b.txt", b"b\n")
+        call = await agent.begin("edit", file_path=str(tree / "a.txt"))
+        (tree / "a.txt").write_bytes(AFTER)
+        await agent.done(call)
+        call = await agent.begin("run_shell_command", command="make")
+        (tree / "made.txt").write_bytes(b"made\n")
+        project.write("c.txt", b"c\n")
+        await agent.done(call)
+        await agent.report("Stop")
+        turns = await place.until({"b.txt": "added", "c.txt": "added"}, {"a.txt": "modified", "made.txt": "added"})
+        assert {turn.root: turn.prompt for turn in turns} == {str(project.root): "enter it", str(tree): "enter it"}
+        for turn in turns:
+            await place.until_ended(turn.id)
+        assert await place.front.records(str(project.root), [str(tree / "a.txt"), str(project.root / "b.txt")])
+
+
+async def test_a_command_is_recorded_in_the_worktree_that_it_runs_in(project: Project) -> None:
+    tree = add_worktree(project)
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        await agent.prompt("run it there")
+        call = await agent.begin("run_shell_command", command="make", directory=".qwen/worktrees/feat")
+        (tree / "made.txt").write_bytes(b"made\n")
+        await agent.done(call)
+        await agent.report("Stop")
+        (turn,) = await place.until({"made.txt": "added"})
+        assert turn.root == str(tree)
+
+
+async def test_what_was_recorded_of_a_worktree_is_told_by_the_next_backend(project: Project) -> None:
+    tree = add_worktree(project)
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        agent.cwd = str(tree)
+        await agent.prompt("in the tree")
+        call = await agent.begin("edit", file_path=str(tree / "a.txt"))
+        (tree / "a.txt").write_bytes(AFTER)
+        await agent.done(call)
+        await agent.report("Stop")
+        await place.until({"a.txt": "modified"})
+    async with site(project) as place:
+        (turn,) = await place.until({"a.txt": "modified"})
+        assert turn.root == str(tree)
+        # It goes with what is recorded of the project.
+        await place.ask(lambda number: JournalForget(number, str(tree)))
+        await place.until()
+
+
+@pytest.mark.parametrize("damage", ["gone", "unlinked", "pipe"])
+async def test_a_damaged_worktree_does_not_stop_the_record_of_the_project(project: Project, damage: str) -> None:
+    tree = add_worktree(project)
+    if damage == "gone":
+        project.git("worktree", "remove", "--force", str(tree))
+    elif damage == "unlinked":
+        (tree / ".git").write_text("gitdir: /nowhere\n")
+    else:
+        (project.root / ".git/worktrees/feat/gitdir").unlink()
+        (project.root / ".git/worktrees/feat/gitdir").mkdir()
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        await agent.prompt("work")
+        await agent.edit("b.txt", b"b\n")
+        await agent.report("Stop")
+        await place.until({"b.txt": "added"})

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The linked git worktrees below a root: each is recorded as a root of its own, whatever git ignores.
+
+Names of roots are those that Emacs has; that of a worktree begins with that of the root around it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+
+from qwen_companion.file_names import FileNameError, file_name
+from qwen_companion.journal.places import is_recorded
+from qwen_companion.journal.repository import find_repository
+from qwen_companion.privacy.disk import read_start
+
+_MOST = 200
+"""Worktrees of one repository that are looked at."""
+
+
+def root_around(root: str, path: str) -> str:
+    """Return the worktree below `root` that `path` is in, or `root` without one.  Waits for the disk."""
+    try:
+        directory = os.path.realpath(file_name(os.path.join(root, path)))
+    except FileNameError:
+        return root
+    true = os.path.realpath(root)
+    while (repository := find_repository(directory)) is not None and repository.top.startswith(f"{true.rstrip('/')}/"):
+        if repository.directory != repository.common:
+            return os.path.join(root, os.path.relpath(repository.top, true))
+        # A submodule, or another repository in the worktree.
+        directory = os.path.dirname(repository.top)
+    return root
+
+
+def worktrees_below(root: str) -> list[str]:
+    """Return the worktrees below `root` of the repository that it is in.  Waits for the disk."""
+    true = os.path.realpath(root)
+    repository = find_repository(true)
+    if repository is None:
+        return []
+    found: list[str] = []
+    places = os.path.join(repository.common, "worktrees")
+    try:
+        names = sorted(os.listdir(places))[:_MOST]
+    except OSError:
+        return []
+    for name in names:
+        try:
+            mark = os.fsdecode(read_start(os.path.join(places, name, "gitdir"), 4096)).strip()
+        except (OSError, ValueError):
+            continue
+        top = os.path.realpath(os.path.dirname(mark))
+        if top.startswith(f"{true.rstrip('/')}/") and os.path.lexists(mark):
+            found.append(os.path.join(root, os.path.relpath(top, true)))
+    return found
+
+
+def entered(root: str, name: object) -> str | None:
+    """Return the worktree that an agent has just entered by the `name` of its branch's directory, None if unknown."""
+    trees = [tree for tree in worktrees_below(root) if not name or os.path.basename(tree) == name]
+    return max(trees, key=lambda tree: os.stat(os.path.join(tree, ".git")).st_mtime, default=None)
+
+
+def any_is_recorded(roots: Iterable[str], environ: Mapping[str, str]) -> bool:
+    """Return whether something of `roots`, or of a worktree below one, has been recorded.  Waits for the disk."""
+    return any(is_recorded([root, *worktrees_below(root)], environ) for root in roots)
