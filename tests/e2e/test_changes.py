@@ -427,3 +427,45 @@ def test_writes_without_a_review_are_followed(stage: Stage) -> None:
     stage.emacs.eval('(switch-to-buffer-other-window "notes.txt")')
     stage.screen.wait_for(re.compile(r"Qwen\[1\].* deleted"))
     assert stage.emacs.buffer_text("notes.txt") == new_notes
+
+
+def start_in_worktree(stage: Stage, name: str, connected: int) -> Path:
+    """Start another CLI in the new worktree `name`, and go to its terminal; return the worktree's directory."""
+    stage.emacs.eval('(progn (switch-to-buffer "greeting.py") (delete-other-windows) nil)')
+    stage.screen.keys("M-x")
+    stage.screen.wait_for("M-x")
+    stage.screen.enter("qwen-companion-run-in-worktree")
+    stage.screen.wait_for("Worktree (empty")
+    stage.screen.enter(name)
+    stage.screen.wait_for(re.compile(rf"Qwen\[{connected}\](?s:.*)Type your message"))
+    return stage.sandbox.project / ".qwen/worktrees" / name
+
+
+def test_clis_in_worktrees_are_recorded_there(stage: Stage) -> None:
+    stage.start_emacs(stage.sandbox.greeting, forms=(FREE,))
+    stage.start_cli()
+    edited = GREETING.replace('"hello "', '"good day "')
+    # The CLI of the project enters a worktree by a tool.
+    stage.model.call("enter_worktree", name="entered")
+    entered = stage.sandbox.project / ".qwen/worktrees/entered"
+    run(stage, f"echo made > {entered}/made.txt")
+    stage.script_change(entered / "greeting.py", edited)
+    stage.model.say("Done there.")
+    stage.ask("greet in a worktree", FREE_QWEN)
+    stage.screen.wait_for("Done there.")
+    # Another one is started in a worktree.
+    tree = start_in_worktree(stage, "feat", 2)
+    stage.script_change(tree / "greeting.py", edited)
+    stage.model.say("Done here.")
+    stage.ask("greet in feat", FREE_QWEN)
+    stage.screen.wait_for("Done here.")
+    stage.emacs.command("qwen-companion-changes")
+    shown(stage, "greet in feat  feat")
+    shown(stage, "greet in a worktree  entered")
+    at(stage, "greet in a worktree  entered")
+    stage.screen.keys("Tab")
+    shown(stage, "made.txt  new")
+    at(stage, "greet in feat", "greeting.py")
+    stage.screen.keys("k")
+    holds(stage, tree / "greeting.py", GREETING)
+    assert stage.sandbox.greeting.read_text() == GREETING

@@ -6,9 +6,10 @@ Importing this module imports pydantic.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+import re
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from qwen_companion.doors.calls import PERMISSION_REQUEST
 
@@ -20,6 +21,9 @@ WRITE = "write_file"
 NOTEBOOK = "notebook_edit"
 EDIT_TOOLS = (EDIT, WRITE, NOTEBOOK)
 SHELL = "run_shell_command"
+
+_REMINDER = re.compile(r"\s*<system-reminder>.*?</system-reminder>\s*(?=\S)", re.DOTALL)
+"""What Qwen Code puts before the first prompt in a worktree."""
 
 
 class Event(BaseModel):
@@ -65,11 +69,16 @@ class SessionEnd(Event):
     name = "SessionEnd"
 
 
+def _without_reminder(prompt: str) -> str:
+    found = _REMINDER.match(prompt)
+    return prompt if found is None else prompt[found.end() :]
+
+
 class UserPromptSubmit(Event):
-    """A prompt goes to the model.  It is "" when only a turn goes on."""
+    """A prompt goes to the model, here without what the CLI puts before it.  It is "" when only a turn goes on."""
 
     name = "UserPromptSubmit"
-    prompt: str = ""
+    prompt: Annotated[str, AfterValidator(_without_reminder)] = ""
 
     @property
     def begins_turn(self) -> bool:

@@ -76,3 +76,11 @@ def test_a_large_event_is_read() -> None:
     event = parsed(hook_event_name="UserPromptSubmit", prompt=text)
     assert isinstance(event, UserPromptSubmit)
     assert event.prompt == text
+
+
+def test_a_prompt_is_without_what_the_cli_puts_before_it() -> None:
+    reminder = '<system-reminder>\nYou work in the worktree "feat".\n</system-reminder>\n\n'
+    for prompt, wanted in ((f"{reminder}greet", "greet"), (reminder, reminder), ("<system-reminder> x", None)):
+        event = parsed(hook_event_name="UserPromptSubmit", prompt=prompt)
+        assert isinstance(event, UserPromptSubmit)
+        assert event.prompt == (prompt if wanted is None else wanted)
