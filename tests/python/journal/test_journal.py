@@ -59,6 +59,7 @@ from qwen_companion.emacs.messages import (
 from qwen_companion.journal.activity import GRACE_S, Activity, Probe, last_input, may_have_acted
 from qwen_companion.journal.database import StoreError
 from qwen_companion.journal.journal import Journal
+from qwen_companion.journal.last_look import clock_ns
 from qwen_companion.journal.record import Cause, Chooser, Record, Summary
 from qwen_companion.journal.tree_watch import TreeWatch
 from qwen_companion.processes import start_of
@@ -621,6 +622,38 @@ async def test_a_command_that_could_not_wait_any_longer_is_noted(
         await agent.done(call)
         (turn,) = await place.until({"a": "modified"})
         assert turn.notes[0].startswith("the first look at all files took too long")
+
+
+async def test_what_a_command_did_that_could_not_wait_for_the_look_is_the_agents(
+    project: Project, may_look: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Undoing the edit that follows would delete the file, of which nobody's change would be the rest."""
+    project.commit(a=b"old\n", b=b"b\n")
+    may_look.set()
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        await agent.prompt("Begin")
+        await agent.edit("b", b"agent\n")
+        await agent.report("Stop")
+        await place.until({"b": "modified"})
+        (first,) = place.turns
+        await place.until_ended(first)
+        may_look.clear()
+        path = project.write("b", b"by the user\n")
+        while clock_ns() <= path.stat().st_ctime_ns:
+            await anyio.lowlevel.checkpoint()
+        monkeypatch.setattr("qwen_companion.journal.journal.LOOK_WAIT_S", 0)
+        await agent.prompt("Begin it anew")
+        call = await agent.begin(SHELL, command="...")
+        (project.root / "a").rename(project.root / "c")
+        await agent.done(call)
+        call = await agent.begin("write_file", file_path=str(project.root / "a"))
+        project.write("a", b"new\n")
+        may_look.set()
+        await agent.done(call)
+        _, turn = await place.until({"b": "modified"}, {"a": "modified", "c": "added"})
+        assert await place.before(turn, "a") == b"old\n"
+        assert turn.notes == ()
 
 
 async def test_two_agents_and_the_user_at_once(project: Project) -> None:
