@@ -299,12 +299,14 @@ this and leaves the rest."
    ;; The arguments of a program have a limit.
    for some in (seq-partition directories 500)
    nconc (with-temp-buffer
-           (when (eql 0 (ignore-errors (apply #'call-process "stat" nil t nil "-c" "%W"
-                                              (mapcar #'expand-file-name some))))
+           (when (eql 0 (let ((process-environment (cons "LC_ALL=C" process-environment)))
+                          (ignore-errors (apply #'call-process "stat" nil t nil "-c" "%.3W"
+                                                (mapcar #'expand-file-name some)))))
              (cl-loop for directory in some
                       for born in (split-string (buffer-string) "\n")
                       ;; 0 stands for a time that is not known, and so does a hyphen.
-                      when (> (* 1000.0 (string-to-number born)) (- start 1000.0))
+                      ;; The clock that stamps files may be late by 10 ms.
+                      when (> (* 1000.0 (string-to-number born)) (- start 10))
                       collect directory)))))
 
 (defun qwen-companion-undo--make-room (path)

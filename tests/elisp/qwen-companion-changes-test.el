@@ -825,6 +825,15 @@ A text that is nil removes the line."
         (should (eq stays (file-directory-p "made/deep")))
         (should (eq stays (file-directory-p "made")))))))
 
+(ert-deftest qwen-companion-changes-test-a-directory-made-just-before-a-turn-is-not-the-agents ()
+  "Where the file system has no times of birth, no directory is, and this is skipped."
+  (qwen-companion-changes-test-with '(("a" "a\n"))
+    (make-directory "made")
+    (let ((made (* 1000 (float-time))))
+      (skip-unless (qwen-companion-undo--born-after '("made") 0))
+      (should (qwen-companion-undo--born-after '("made") (- made 100)))
+      (should-not (qwen-companion-undo--born-after '("made") (+ made 100))))))
+
 (ert-deftest qwen-companion-changes-test-quits-between-two-files ()
   "It says how far it came, and the same key goes on."
   (qwen-companion-changes-test-with '(("a" "1\n") ("b" "1\n") ("c" "1\n"))
