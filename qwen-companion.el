@@ -66,6 +66,7 @@
 (require 'qwen-companion-review-list)
 (require 'qwen-companion-review-unified)
 (require 'qwen-companion-roots)
+(require 'qwen-companion-servers)
 (require 'qwen-companion-session-list)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-timers)
@@ -284,6 +285,7 @@ That stays when the mode is turned off: Emacs may be ending."
   (qwen-companion-context-enable)
   (qwen-companion-journal-enable)
   (qwen-companion-changes-signs-enable)
+  (qwen-companion-servers-enable)
   (qwen-companion-backend-start))
 
 (defun qwen-companion--disable ()

@@ -211,8 +211,10 @@ The first is the least; the other is for a server that is not known yet.")
   "The reports of a server so far.
 VERSIONED is non-nil when it has said which text a report is about.  PAUSE
 is the longest time between two reports on one text, in seconds, nil when
-that was never measured.  WAITS are those that are on, by files."
-  versioned pause (waits (make-hash-table :test #'equal)))
+that was never measured.  WAITS are those that are on, by files.
+UNREPORTED has a key for each file that was opened and not reported on."
+  versioned pause (waits (make-hash-table :test #'equal))
+  (unreported (make-hash-table :test #'equal)))
 
 (cl-defstruct (qwen-companion-servers--wait
                (:constructor qwen-companion-servers--make-wait)
@@ -255,8 +257,35 @@ Return nil when that cannot be done."
              (puthash server (qwen-companion-servers--make-watch)
                       qwen-companion-servers--watches)))))
 
+;; To Flymake, eglot reports no problems as soon as it is asked, whatever the
+;; server has said.
+
+(defconst qwen-companion-servers--hooks '(eglot-managed-mode-hook lsp-after-open-hook)
+  "Hooks that run in a buffer that a server has been given.")
+
+(defun qwen-companion-servers-enable ()
+  "Note from now on which files a server has reported on."
+  (dolist (hook qwen-companion-servers--hooks)
+    (add-hook hook #'qwen-companion-servers--opened)))
+
+(defun qwen-companion-servers--opened ()
+  "Note that the server has not reported on the current buffer yet."
+  (when-let* (((qwen-companion-servers-current))
+              (watch (qwen-companion-servers--watch-reports)))
+    (puthash (car (qwen-companion-servers--document)) t
+             (qwen-companion-servers--watch-unreported watch))))
+
+(defun qwen-companion-servers-unreported-p ()
+  "Return non-nil when a server has not reported on the current buffer yet."
+  (when-let* (((qwen-companion-servers-current))
+              (watch (qwen-companion-servers--watch-reports)))
+    (gethash (car (qwen-companion-servers--document))
+             (qwen-companion-servers--watch-unreported watch))))
+
 (defun qwen-companion-servers-forget ()
   "Note no more what servers report."
+  (dolist (hook qwen-companion-servers--hooks)
+    (remove-hook hook #'qwen-companion-servers--opened))
   (maphash (lambda (server _)
              (when (eieio-object-p server)
                (let ((slot '-notification-dispatcher))
@@ -279,6 +308,7 @@ Return nil when that cannot be done."
   (when-let* ((watch (gethash server qwen-companion-servers--watches))
               (version (or (qwen-companion-servers-get report :version) 'none))
               (file (qwen-companion-servers--file (qwen-companion-servers-get report :uri))))
+    (remhash file (qwen-companion-servers--watch-unreported watch))
     (when (integerp version)
       (setf (qwen-companion-servers--watch-versioned watch) t))
     (when-let* ((wait (gethash file (qwen-companion-servers--watch-waits watch)))

@@ -486,6 +486,12 @@ A language server that has the file is asked, else imenu."
               (qwen-companion-diagnostics-place problem buffer-file-name))
             (qwen-companion-problems))))
 
+(defun qwen-companion-tools-read--unchecked-p (buffer)
+  "Return non-nil when not all that checks BUFFER has reported yet."
+  (with-current-buffer buffer
+    (or (qwen-companion-problems-pending-p)
+        (qwen-companion-servers-unreported-p))))
+
 (defun qwen-companion-tools-read--compile-problems ()
   "Return the problems that the last compilation has reported."
   (with-current-buffer (qwen-companion-tools-read--output-buffer)
@@ -536,7 +542,7 @@ A language server that has the file is asked, else imenu."
       (unless (qwen-companion-problems-checked-p)
         (user-error "Nothing checks %s in Emacs; run a checker yourself" path))
       (or (qwen-companion-tools-read--file-problems (current-buffer))
-          (if (qwen-companion-problems-pending-p)
+          (if (qwen-companion-tools-read--unchecked-p (current-buffer))
               (format "%s has not been checked yet." path)
             (format "No problems in %s." path)))))
    (t
@@ -545,11 +551,23 @@ A language server that has the file is asked, else imenu."
                       (with-current-buffer buffer
                         (qwen-companion-problems-checked-p)))
                     (qwen-companion-tools-read--files))))
-      (or (mapcan #'qwen-companion-tools-read--file-problems checked)
-          (if checked
-              (format "No problems in the %d open files that Emacs checks."
-                      (length checked))
-            "No open file of the project is checked by Emacs."))))))
+      (if checked
+          (qwen-companion-tools-read--problems-of-all checked)
+        "No open file of the project is checked by Emacs.")))))
+
+(defun qwen-companion-tools-read--problems-of-all (buffers)
+  "Return the problems in BUFFERS as an answer, and which have not been checked."
+  (let ((problems (mapcan #'qwen-companion-tools-read--file-problems buffers))
+        (pending (cl-remove-if-not #'qwen-companion-tools-read--unchecked-p buffers)))
+    (append
+     (or problems
+         (and (length> buffers (length pending))
+              (list (format "No problems in %d open files that Emacs has checked."
+                            (- (length buffers) (length pending))))))
+     (mapcar (lambda (buffer)
+               (qwen-companion-tools-place (buffer-file-name buffer) nil nil
+                                           "has not been checked yet"))
+             pending))))
 
 ;;; Texts
 

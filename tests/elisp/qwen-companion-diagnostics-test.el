@@ -273,6 +273,25 @@ What the server says of the new text comes after that, perhaps in steps."
               (qwen-companion-diagnostics-forget)
               (kill-buffer))))))))
 
+;; Flymake is told of no problems by eglot itself, at once.
+(ert-deftest qwen-companion-diagnostics-test-a-server-that-has-not-reported-yet ()
+  (skip-unless (qwen-companion-test-load 'eglot))
+  (qwen-companion-test-with-files '(("a.py" "x = 1\n"))
+    (qwen-companion-test-with-backend
+      (with-current-buffer (find-file-noselect "a.py")
+        (unwind-protect
+            (progn
+              (qwen-companion-servers-enable)
+              (qwen-companion-test-language-server :reports [0.3])
+              (flymake-start)
+              (qwen-companion-test-wait-for (not (qwen-companion-problems-pending-p)))
+              (should (qwen-companion-tools-read--unchecked-p (current-buffer)))
+              (qwen-companion-test-wait-for
+               (not (qwen-companion-tools-read--unchecked-p (current-buffer)))))
+          (qwen-companion-tools-forget)
+          (qwen-companion-diagnostics-forget)
+          (kill-buffer))))))
+
 (ert-deftest qwen-companion-diagnostics-test-lsp-mode ()
   "With a stand-in for lsp-mode and its server.
 When Flymake starts, it reports what it knew; what the server says of the

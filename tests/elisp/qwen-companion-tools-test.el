@@ -560,6 +560,8 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
         (flymake-mode)
         (should (equal (list (format "%s has not been checked yet." path))
                        (qwen-companion-tools-test--call "diagnostics" "path" path)))
+        (should (equal '((nil "has not been checked yet"))
+                       (qwen-companion-tools-test--call "diagnostics")))
         (flymake-start)
         (should (equal '((2 "error: Bad two (qwen-companion-tools-test-check)")
                          (1 "note: Odd one (qwen-companion-tools-test-check)"))
