@@ -70,7 +70,8 @@ all the same.")
     ("C-c C-k" . qwen-companion-diff-reject)
     ("u" . qwen-companion-diff-show-unsaved)
     ("C-c C-u" . qwen-companion-diff-show-unsaved)
-    ("C-c C-l" . qwen-companion-diff-toggle-line-ends))
+    ("C-c C-l" . qwen-companion-diff-toggle-line-ends)
+    ("C-c C-w" . qwen-companion-diff-show-warnings))
   "Keys that we add to the control panel.")
 
 (defun qwen-companion-review-ediff--set-keys ()
@@ -129,6 +130,7 @@ all the same.")
        "  Edit B directly; `ab' copies the change at hand from the disk (A) to B: dropped.\n"
      "  Edit B directly; `a' copies the change at hand from the disk (A) to B: dropped.\n")
    "  TAB -the same in one buffer, hunk by hunk   ]/[ -next/previous review   C-c C-n -accept, and next\n"
+   "  C-c C-w -all that the header line warns of\n"
    ediff-long-help-message-head
    (if ediff-3way-job
        ediff-long-help-message-compare3

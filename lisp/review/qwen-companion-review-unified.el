@@ -96,7 +96,8 @@ With 0, adjacent changes are hunks of their own."
                      ("C-c C-c" . qwen-companion-unified-accept)
                      ("C-c C-k" . qwen-companion-diff-reject)
                      ("C-c C-u" . qwen-companion-diff-show-unsaved)
-                     ("C-c C-l" . qwen-companion-diff-toggle-line-ends)))
+                     ("C-c C-l" . qwen-companion-diff-toggle-line-ends)
+                     ("C-c C-w" . qwen-companion-diff-show-warnings)))
       (define-key map (kbd key) command))
     (define-key map [remap undo] #'qwen-companion-unified-undo)
     (define-key map [mouse-2] #'qwen-companion-unified-visit-clicked)
@@ -124,6 +125,7 @@ With 0, adjacent changes are hunks of their own."
     ["Show in Ediff" qwen-companion-diff-switch]
     ["Your Unsaved Text" qwen-companion-diff-show-unsaved
      :active (qwen-companion-proposal-unsaved qwen-companion-proposal-current)]
+    ["All Warnings" qwen-companion-diff-show-warnings]
     ["Hide Changes of White Space" qwen-companion-unified-toggle-space
      :style toggle :selected qwen-companion-review-unified--ignore-space]
     "---"

@@ -120,6 +120,7 @@ The header lines of the buffers update themselves; see
     (define-key map (kbd "C-c C-k") #'qwen-companion-diff-reject)
     (define-key map (kbd "C-c C-u") #'qwen-companion-diff-show-unsaved)
     (define-key map (kbd "C-c C-l") #'qwen-companion-diff-toggle-line-ends)
+    (define-key map (kbd "C-c C-w") #'qwen-companion-diff-show-warnings)
     map)
   "Keymap of the buffers of a review.")
 
@@ -1063,6 +1064,18 @@ names the file of another one."
       (qwen-companion-review--update-sides proposal)
       (unless (eq proposal (qwen-companion-review-shown))
         (qwen-companion-diff-open proposal))))))
+
+(defun qwen-companion-diff-show-warnings ()
+  "Show all that the header line of this review warns of, in full.
+In a narrow window, the header line has the beginnings only."
+  (interactive)
+  (let ((warnings (cl-loop for (_ . text) in (qwen-companion-review-warning-parts
+                                              qwen-companion-proposal-current)
+                           when text
+                           collect (substring-no-properties (if (consp text) (car text) text)))))
+    (unless warnings
+      (user-error "There is no warning about this proposal"))
+    (message "%s" (string-join warnings "\n"))))
 
 ;;;###autoload
 (defun qwen-companion-diff-switch (&optional file)

@@ -487,7 +487,7 @@ A language server that has the file is asked, else imenu."
             (qwen-companion-problems))))
 
 (defun qwen-companion-tools-read--unchecked-p (buffer)
-  "Return non-nil when not all that checks BUFFER has reported yet."
+  "Return non-nil when a checker of BUFFER, or its server, has not reported yet."
   (with-current-buffer buffer
     (or (qwen-companion-problems-pending-p)
         (qwen-companion-servers-unreported-p))))

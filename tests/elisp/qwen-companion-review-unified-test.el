@@ -1134,7 +1134,7 @@ Its state for editing has the keys n and x, the motion state has k."
         (set-buffer-modified-p nil)))))
 
 (ert-deftest qwen-companion-review-unified-test-warnings-fit-into-eighty-columns ()
-  "Other keys than the answers and the name make room; where one is cut off, its help has all."
+  "Other keys than the answers and the name make room; what is cut off can be shown."
   (qwen-companion-review-unified-test-with nil
     (set-frame-size (selected-frame) 80 24)
     (let* ((file "a/directory/of/a/long/name/and/a/file.txt")
@@ -1143,12 +1143,16 @@ Its state for editing has the keys n and x, the motion state has k."
                        "changed since")))
       (should (string-match-p "….*name/and/a/file.txt  1 of 1 kept  C-c C-c accept  C-c C-k reject\\'"
                               (qwen-companion-review-unified--header)))
+      (should-error (call-interactively (key-binding (kbd "C-c C-w"))) :type 'user-error)
       (setf (qwen-companion-proposal-lossy proposal) t
             (qwen-companion-proposal-warning proposal) (nth 1 warnings)
             (qwen-companion-proposal-note proposal) (nth 2 warnings))
       (dolist (buffer (list (current-buffer) (qwen-companion-proposal-buffer proposal)))
         (set-window-buffer nil buffer)
         (set-buffer buffer)
+        (should (equal (string-join warnings "\n")
+                       (string-trim (qwen-companion-test-messages
+                                     (call-interactively (key-binding (kbd "C-c C-w")))))))
         (let ((header (qwen-companion-test-header)))
           (should (<= (string-width header) (window-width)))
           (dolist (key '("C-c C-c accept" "C-c C-k reject"))
