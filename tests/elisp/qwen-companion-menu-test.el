@@ -178,14 +178,27 @@ With SHOWN non-nil, leave out those of chats where these are off."
             (funcall body)))))
     (chat
      . (lambda (body)
-         (qwen-companion-chat-test-with (funcall body)))))
+         (qwen-companion-chat-test-with
+           (goto-char (point-min))
+           (funcall body)))))
   "States in which each command of the menu is called, an alist.
 A state is a function that calls another one, without arguments, in it.")
 
+(defun qwen-companion-menu-test--visible ()
+  "Return the state in which a user may notice a change."
+  (list (mapcar (lambda (window)
+                  (with-current-buffer (window-buffer window)
+                    (list (current-buffer) (buffer-chars-modified-tick) (window-point window)
+                          (format-mode-line header-line-format))))
+                (window-list))
+        (selected-window)
+        (car kill-ring)
+        (length qwen-companion-test-calls)))
+
 (defun qwen-companion-menu-test--press (command)
   "Call COMMAND of the table if it is not inapt.
-Return the reason if it is, t if it did something or asked for something,
-else the error, a list."
+Return the reason if it is, t if the user was asked for something or may
+notice that something was done, else a list with the error or `nothing'."
   (pcase-let ((`(,_ ,_ ,symbol ,reason) command)
               (asks (lambda (&rest _) (throw 'asked t))))
     (or (and reason (funcall reason))
@@ -201,13 +214,20 @@ else the error, a list."
                         ((symbol-function 'qwen-companion-terminal-open) asks)
                         ((symbol-function 'compilation-start) asks)
                         ((symbol-function 'qwen-companion-doctor--report) asks)
-                        ((symbol-function 'qwen-companion-mode) (lambda (&rest _) (interactive)))
-                        ((symbol-function 'transient-setup) #'ignore)
+                        ((symbol-function 'qwen-companion-mode)
+                         (lambda (&rest _) (interactive) (throw 'asked t)))
+                        ((symbol-function 'transient-setup) asks)
+                        ;; The keys of a CLI.
+                        ((symbol-function 'process-send-string) asks)
                         ((symbol-function 'gui-get-selection) (lambda (&rest _) "image"))
                         (qwen-companion-inspector--buffer nil))
-                (save-window-excursion
-                  (call-interactively symbol))
-                t)
+                (let (before after)
+                  (save-window-excursion
+                    (setq before (qwen-companion-menu-test--visible))
+                    (let ((said (qwen-companion-test-messages (call-interactively symbol))))
+                      (setq after (list said (qwen-companion-menu-test--visible)))))
+                  (or (not (equal after (list "" before)))
+                      (list symbol 'nothing))))
             ;; Read by `interactive' itself.
             (end-of-file t)
             (error (list symbol err)))))))

@@ -1134,7 +1134,7 @@ Its state for editing has the keys n and x, the motion state has k."
         (set-buffer-modified-p nil)))))
 
 (ert-deftest qwen-companion-review-unified-test-warnings-fit-into-eighty-columns ()
-  "Other keys than the answers and the name make room; what is cut off can be shown."
+  "Other keys than the answers and the name make room; a key shows the rest."
   (qwen-companion-review-unified-test-with nil
     (set-frame-size (selected-frame) 80 24)
     (let* ((file "a/directory/of/a/long/name/and/a/file.txt")
