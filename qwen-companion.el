@@ -61,6 +61,7 @@
 (require 'qwen-companion-merge)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-proposal)
+(require 'qwen-companion-remote)
 (require 'qwen-companion-review)
 (require 'qwen-companion-review-ediff)
 (require 'qwen-companion-review-list)
@@ -120,6 +121,7 @@ Include the daemon's state and requests once its files are loaded."
             ('asking (propertize " asks" 'face 'warning
                                  'help-echo "A CLI asks in its terminal; M-x qwen-companion-next-waiting goes there"))
             ('working (propertize " working" 'help-echo (qwen-companion-layer-help))))
+          (qwen-companion-remote-lighter)
           (qwen-companion-follow-lighter)
           (when (featurep 'qwen-companion-daemon)
             (qwen-companion-daemon-lighter))
@@ -206,6 +208,8 @@ each part with properties of its own is one."
     (recorded-sessions . qwen-companion-resume-on-recorded)
     (compared . qwen-companion-merge-on-compared)
     (merged . qwen-companion-merge-on-merged)
+    (place . qwen-companion-remote-on-place)
+    (run-command . qwen-companion-remote-on-run-command)
     (journal-turns . qwen-companion-journal-on-turns)
     (journal-unrecorded . qwen-companion-journal-on-unrecorded)
     (journal-reply . qwen-companion-journal-on-reply))
@@ -247,6 +251,7 @@ each part with properties of its own is one."
   "Send a new Python process all that the previous one was told."
   (qwen-companion-tools-resend)
   (qwen-companion-context-resend)
+  (qwen-companion-remote-resend)
   (qwen-companion-proposal-resend)
   (qwen-companion-inspector-resend))
 
@@ -282,6 +287,7 @@ That stays when the mode is turned off: Emacs may be ending."
   (qwen-companion--keep-prompts)
   (qwen-companion-attention-enable)
   (qwen-companion-follow-enable)
+  (qwen-companion-remote-enable)
   (qwen-companion-context-enable)
   (qwen-companion-journal-enable)
   (qwen-companion-changes-signs-enable)
@@ -306,6 +312,7 @@ That stays when the mode is turned off: Emacs may be ending."
   (qwen-companion-context-disable)
   (qwen-companion-changes-signs-disable)
   (qwen-companion-journal-disable)
+  (qwen-companion-remote-disable)
   (qwen-companion-terminal-forget)
   (qwen-companion-terminal-restore-environment)
   (qwen-companion-backend-stop)
@@ -383,7 +390,8 @@ its file in a way that is left to you."
 (defun qwen-companion-run (directory &optional another)
   "Start Qwen Code in a terminal in the project, or go to it.
 The CLI runs in the root of the current project, or in the current
-directory where there is no project.  With a prefix argument, ask for the
+directory where there is no project; where that is remote, it runs there,
+see `qwen-companion-remote-places'.  With a prefix argument, ask for the
 DIRECTORY and start ANOTHER one there.  Turns `qwen-companion-mode' on.
 See the options `qwen-companion-qwen-command',
 `qwen-companion-approval-mode' and `qwen-companion-terminal'."
@@ -397,14 +405,16 @@ See the options `qwen-companion-qwen-command',
   "Start the CLI with ARGUMENTS in DIRECTORY, and turn the mode on.
 Unless ANOTHER is non-nil, go to the one that is running there, if any.
 With INTERACTIVE, the Python environment may be made first."
-  (when (file-remote-p directory)
-    (user-error "Qwen Code runs on this machine only; %s is remote" directory))
-  (let ((directory (directory-file-name (expand-file-name directory))))
-    (unless (file-directory-p directory)
+  (let* ((remote (file-remote-p directory))
+         (directory (directory-file-name (expand-file-name directory)))
+         (here (or (and remote (not another) (qwen-companion-places-root directory))
+                   directory)))
+    (unless (or remote (file-directory-p directory))
       (user-error "No directory %s" directory))
-    (unless (and (not another) (qwen-companion-terminal-go-to directory))
+    (unless (and (not another) (qwen-companion-terminal-go-to here))
       ;; Nothing is turned on for a CLI that cannot be started.
-      (qwen-companion-terminal-command)
+      (unless remote
+        (qwen-companion-terminal-command))
       (unless qwen-companion-mode
         (when (and interactive (qwen-companion--offer-environment))
           (user-error "The Python environment is being made; the mode comes on after it"))
@@ -412,7 +422,9 @@ With INTERACTIVE, the Python environment may be made first."
       (when (eq (qwen-companion-state) 'error)
         (user-error "The companion is not running: %s"
                     (qwen-companion-backend-failure)))
-      (qwen-companion-terminal-open directory arguments))))
+      (if remote
+          (qwen-companion-remote-run directory arguments (not another))
+        (qwen-companion-terminal-open directory arguments)))))
 
 ;;;###autoload
 (defun qwen-companion-continue (directory)

@@ -311,6 +311,12 @@ names the file of another one.
 
 (fn &optional FILE)" t)
 
+;; qwen-companion-remote.el
+(autoload 'qwen-companion-serve-place "qwen-companion-remote" "Serve the CLIs at PLACE, that of the current directory, from now on.
+With a prefix argument LEAVE, leave them alone.
+
+(fn PLACE LEAVE)" t)
+
 ;; qwen-companion-terminal.el
 (autoload 'qwen-companion-terminal-escape "qwen-companion-terminal" "Send Esc to the program in this terminal, as to stop what a CLI does.
 In `emacs -nw' the key Esc is the prefix for Meta, and does not get there.

@@ -33,8 +33,8 @@ its key, nil where there is none."
 (qwen-companion-messages-define "qwen-companion-session-changes" SessionChanges
   sessions gone)
 (qwen-companion-messages-define "qwen-companion-session" SessionState
-  id protocol client version pid started directory family ancestors streaming
-  state no-hooks)
+  id protocol client version pid started directory family ancestors place
+  terminal streaming state no-hooks)
 (qwen-companion-messages-define "qwen-companion-cli-state" CliState
   activity since prompt question mode model tokens context subagents said)
 (qwen-companion-messages-define "qwen-companion-file-visited" FileVisited
@@ -49,8 +49,12 @@ its key, nil where there is none."
   exclusions)
 (qwen-companion-messages-define "qwen-companion-exclusion" Exclusion
   path rule session)
+(qwen-companion-messages-define "qwen-companion-place" PlaceState
+  name state reason roots home)
+(qwen-companion-messages-define "qwen-companion-run-command" RunCommand
+  terminal directory command error)
 (qwen-companion-messages-define "qwen-companion-proposal-open" ProposalOpen
-  id session client path digest text ends-lines held)
+  id session client path digest text ends-lines held copy-of)
 (qwen-companion-messages-define "qwen-companion-proposal-close" ProposalClose
   id keeps-edits)
 (qwen-companion-messages-define "qwen-companion-proposal-orphan" ProposalOrphan

@@ -15,6 +15,7 @@
 ;;; Code:
 
 (require 'cl-lib)
+(require 'qwen-companion-places)
 
 ;;; How long it may take
 
@@ -35,10 +36,14 @@ rest: the end of a paste, the last character of an arrow key."
   "Return non-nil when FILE is DIRECTORY or below it, by their true names.
 Return nil when DIRECTORY is not there.  `file-in-directory-p' also
 compares the times of DIRECTORY with themselves, and says no when another
-program has just written there."
-  (and (file-directory-p directory)
-       (string-prefix-p (file-name-as-directory (file-truename directory))
-                        (file-name-as-directory (file-truename file)))))
+program has just written there.  Of remote names, which TRAMP would have to
+look for, only the names count."
+  (let ((file (qwen-companion-places-name file)))
+    (cond ((or (file-remote-p file) (file-remote-p directory))
+           (string-prefix-p (file-name-as-directory directory) (file-name-as-directory file)))
+          ((file-directory-p directory)
+           (string-prefix-p (file-name-as-directory (file-truename directory))
+                            (file-name-as-directory (file-truename file)))))))
 
 ;;; In one line
 
@@ -68,8 +73,9 @@ With LINES non-nil, keep line ends and tabs as they are."
    (mapconcat #'identity (split-string text "[ \n\t]+" t) " ")))
 
 (defun qwen-companion-untrusted-path (path)
-  "Return PATH abbreviated, with invisible characters written out."
-  (qwen-companion-untrusted-text (abbreviate-file-name path)))
+  "Return PATH abbreviated, with invisible characters written out.
+Of a copy here of a file elsewhere, return the name of that file."
+  (qwen-companion-untrusted-text (qwen-companion-places-abbreviate path)))
 
 (defun qwen-companion-untrusted-mode-line (text)
   "Return TEXT with its percent signs escaped for the mode line."

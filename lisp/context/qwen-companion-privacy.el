@@ -15,6 +15,7 @@
 (require 'cl-lib)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-options)
+(require 'qwen-companion-places)
 
 (defvar auth-sources)
 
@@ -132,7 +133,8 @@ them.")
 (defun qwen-companion-privacy-secret-p (buffer)
   "Return non-nil when it is certain that no CLI may see the text of BUFFER."
   (or (eq 'hide (qwen-companion-privacy-exposure buffer))
-      (file-remote-p (buffer-file-name buffer))))
+      (let ((file (buffer-file-name buffer)))
+        (and (file-remote-p file) (not (qwen-companion-places-of file))))))
 
 ;;;###autoload
 (defun qwen-companion-toggle-exclusion (&optional show)

@@ -40,6 +40,8 @@ A directory may have become a project, or be one no longer.")
 
 (defvar qwen-companion-roots--table (make-hash-table :test #'equal)
   "The roots found: directory to (ROOT-OR-NIL . TIME).")
+(defvar qwen-companion-roots-directories-functions nil
+  "Abnormal hook run with the directories of open buffers, remote ones too.")
 (defvar qwen-companion-roots--timer nil
   "Timer that continues looking up roots, nil when all are known.")
 (defvar qwen-companion-roots--extra nil
@@ -123,7 +125,9 @@ roots are sent when all are known."
         (cl-pushnew root roots :test #'equal)))
     (if directories
         (qwen-companion-roots-update-soon)
-      (qwen-companion-roots--send roots))))
+      (qwen-companion-roots--send roots)
+      (run-hook-with-args 'qwen-companion-roots-directories-functions
+                          (qwen-companion-roots--directories)))))
 
 (defun qwen-companion-roots-update-soon ()
   "Update the roots as `qwen-companion-roots-update' does, from a timer.

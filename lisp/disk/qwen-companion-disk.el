@@ -17,6 +17,7 @@
 (require 'filenotify)
 (require 'seq)
 (require 'subr-x)
+(require 'qwen-companion-places)
 (require 'qwen-companion-backend)
 
 (defconst qwen-companion-disk--patience 5
@@ -178,11 +179,24 @@ It may change then without a new time."
     (when (file-regular-p path)
       (secure-hash 'sha256 (qwen-companion-disk--bytes path)))))
 
+(defun qwen-companion-disk-visiting (path &optional predicate)
+  "Return a buffer that visits the file PATH, or nil.
+It is one for which PREDICATE, if any, returns non-nil.  Of a copy here,
+it visits the file elsewhere, by the usual name: TRAMP would have to look
+for others."
+  (let ((name (qwen-companion-places-name path)))
+    (if (equal name path)
+        (find-buffer-visiting path predicate)
+      (when-let* ((buffer (get-file-buffer name)))
+        (and (or (null predicate) (funcall predicate buffer))
+             buffer)))))
+
 (defun qwen-companion-disk-visit (path)
   "Return a buffer that visits the file PATH and can be edited.
 Signal an error when the user may not write that file.  A directory
 that is missing is no hindrance: Emacs offers to make it when saving."
-  (let ((buffer (or (find-buffer-visiting path) (find-file-noselect path))))
+  (let ((buffer (or (qwen-companion-disk-visiting path)
+                    (find-file-noselect (qwen-companion-places-name path)))))
     (with-current-buffer buffer
       (unless (file-directory-p default-directory)
         (setq buffer-read-only nil))

@@ -22,6 +22,7 @@
 (require 'qwen-companion-journal)
 (require 'qwen-companion-layer)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-places)
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-review)
 (require 'qwen-companion-roots)
@@ -68,16 +69,17 @@ One of `asking', `reviewing' (a proposal of it waits), `working', `done',
 (defun qwen-companion-session-list--project (session)
   "Return the project of SESSION, a short name."
   (let ((directory (qwen-companion-session-directory session)))
-    (if directory
-        (file-name-nondirectory
-         (directory-file-name (or (qwen-companion-roots-of directory) directory)))
-      "")))
+    (cond ((null directory) "")
+          ((file-remote-p directory) (qwen-companion-places-abbreviate directory))
+          (t (file-name-nondirectory
+              (directory-file-name (or (qwen-companion-roots-of directory) directory)))))))
 
 (defun qwen-companion-session-list--terminal (session)
   "Return where the terminal of SESSION is, as text."
   (let ((buffer (qwen-companion-terminal-session-buffer session)))
     (cond (buffer (buffer-name buffer))
-          ((qwen-companion-session-pid session) "outside Emacs")
+          ((or (qwen-companion-session-pid session) (qwen-companion-session-place session))
+           "outside Emacs")
           (t ""))))
 
 (defun qwen-companion-session-list--last (session)

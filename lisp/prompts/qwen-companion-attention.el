@@ -17,6 +17,7 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-layer)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-places)
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-untrusted)
@@ -84,7 +85,9 @@ A buffer that stands for a terminal outside of Emacs tells nothing."
             (and directory
                  (format " in %s"
                          (qwen-companion-untrusted-text
-                          (file-name-nondirectory (directory-file-name directory))))))))
+                          (if (file-remote-p directory)
+                              (qwen-companion-places-abbreviate directory)
+                            (file-name-nondirectory (directory-file-name directory)))))))))
 
 (defun qwen-companion-attention--tell (kind session text &rest slots)
   "Make an event of KIND about SESSION; TEXT describes its activity.

@@ -31,6 +31,7 @@
 (require 'qwen-companion-merge)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-options)
+(require 'qwen-companion-places)
 (require 'qwen-companion-rescue)
 (require 'qwen-companion-risks)
 (require 'qwen-companion-roots)
@@ -170,7 +171,11 @@ KIND, a string, is part of the buffer's name."
                           kind (file-name-nondirectory
                                 (qwen-companion-untrusted-path path))))))
     (with-current-buffer buffer
-      (setq default-directory (file-name-directory path)
+      (setq default-directory
+            (if (equal path (qwen-companion-places-name path))
+                (file-name-directory path)
+              ;; Not beside the copy: a file that is copied must not direct Emacs.
+              (file-name-directory (directory-file-name (file-name-directory path))))
             qwen-companion-proposal-current proposal)
       (setq-local buffer-auto-save-file-name nil))
     buffer))
@@ -399,12 +404,19 @@ It has no text yet, and its file has not been looked at."
           (format "%s has %d bytes, and Emacs reviews at most %d (`qwen-companion-diff-size-limit').  Decide in the terminal instead"
                   path size qwen-companion-diff-size-limit))))))
 
+(defun qwen-companion-proposal--risks (path)
+  "Return (REAL . WARNING) about writing PATH, see `qwen-companion-risks-examine'.
+Of a file elsewhere only the name counts; the Python process refuses one
+that a link leads to from outside of the workspace."
+  (if (equal path (qwen-companion-places-name path))
+      (qwen-companion-risks-examine path (qwen-companion-roots-published))
+    (cons nil (qwen-companion-risks-run-warning (qwen-companion-places-path path)))))
+
 (defun qwen-companion-proposal-examine (proposal)
   "Examine the risk of writing the file of PROPOSAL, which may have changed.
 Return the warning if it is a new one, else nil."
   (pcase-let ((`(,real . ,warning)
-               (qwen-companion-risks-examine (qwen-companion-proposal-path proposal)
-                                             (qwen-companion-roots-published)))
+               (qwen-companion-proposal--risks (qwen-companion-proposal-path proposal)))
               (before (qwen-companion-proposal-warning proposal)))
     (setf (qwen-companion-proposal-real proposal) real
           (qwen-companion-proposal-warning proposal) warning)
@@ -776,7 +788,7 @@ no CLI has made are none of its."
   (mapcar (lambda (proposal)
             (list :id (qwen-companion-proposal-id proposal)
                   :session (qwen-companion-proposal-session proposal)
-                  :path (qwen-companion-proposal-path proposal)
+                  :path (qwen-companion-places-path (qwen-companion-proposal-path proposal))
                   :digest (qwen-companion-proposal-digest proposal)))
           (append (mapcar #'car qwen-companion-proposal--undelivered)
                   (cl-remove-if #'qwen-companion-proposal-answer
@@ -810,8 +822,14 @@ that text, or nil for a rejection."
 Return nil, or the reason to refuse it, a string.  If the proposal is
 known already, keep its review."
   (let* ((proposal (qwen-companion-proposal--from-payload payload))
-         (id (qwen-companion-proposal-id proposal)))
+         (id (qwen-companion-proposal-id proposal))
+         (original (qwen-companion-proposal-open-copy-of payload)))
+    (when (and original (qwen-companion-places-of original))
+      (qwen-companion-places-copy (qwen-companion-proposal-path proposal) original))
     (cond
+     ((and original (not (qwen-companion-places-of original)))
+      (qwen-companion-spool-drop payload)
+      (format "Emacs does not serve the place of %s" original))
      ((or (qwen-companion-proposal-by-id id)
           (qwen-companion-proposal--undelivered-by-id id))
       (qwen-companion-spool-drop payload)

@@ -22,6 +22,7 @@
 (require 'easymenu)
 (require 'outline)
 (require 'subr-x)
+(require 'qwen-companion-places)
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-review)
 (require 'qwen-companion-header)
@@ -290,7 +291,9 @@ Info node `(qwen-companion)Hunk by hunk' is about it.
          (root (qwen-companion-roots-of default-directory))
          (real (qwen-companion-proposal-real qwen-companion-proposal-current))
          (name (qwen-companion-untrusted-text
-                (cond (real) (root (file-relative-name path root)) (path))))
+                (cond (real)
+                      (root (file-relative-name path root))
+                      (t (qwen-companion-places-name path)))))
          (start (point)))
     (insert "--- "
             (if (file-exists-p path) (concat "a/" name) null-device)
@@ -867,7 +870,7 @@ button, push it."
     (let ((lines (qwen-companion-hunks-view-lines-at))
           (path (qwen-companion-proposal-path qwen-companion-proposal-current)))
       (if (file-exists-p path)
-          (pop-to-buffer (find-file-noselect path))
+          (pop-to-buffer (find-file-noselect (qwen-companion-places-name path)))
         (pop-to-buffer (qwen-companion-proposal-buffer
                         qwen-companion-proposal-current)))
       (widen)

@@ -514,7 +514,7 @@ Text that is no longer unsaved may be on disk now."
   (let (changed)
     (dolist (proposal (qwen-companion-proposals))
       (let* ((path (qwen-companion-proposal-path proposal))
-             (unsaved (find-buffer-visiting path #'buffer-modified-p)))
+             (unsaved (qwen-companion-disk-visiting path #'buffer-modified-p)))
         (unless (eq unsaved (qwen-companion-proposal-unsaved proposal))
           (setf (qwen-companion-proposal-unsaved proposal) unsaved)
           (qwen-companion-review-unsaved-changed

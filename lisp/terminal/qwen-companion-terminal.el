@@ -124,20 +124,27 @@ Restore those that were set before and are not among VARIABLES."
 
 ;;; Terminals of the connected CLIs
 
+(defvar-local qwen-companion-terminal-number nil
+  "Number of this terminal, whose CLI runs at another place; else nil.")
+
 (defun qwen-companion-terminal-session-buffer (session)
   "Return the live buffer of the terminal of SESSION, or nil.
 SESSION is one of `qwen-companion-backend-sessions'.  The buffer is that
 of the nearest process of this Emacs above the CLI, be it a terminal, a
 shell or another.  There is none for a CLI in a tmux, or in a terminal
 that this Emacs has not started, or whose process is not known."
-  (cl-some (lambda (pid)
-             (cl-some (lambda (process)
-                        (and (eql pid (process-id process))
-                             (process-live-p process)
-                             (buffer-live-p (process-buffer process))
-                             (process-buffer process)))
-                      (process-list)))
-           (qwen-companion-session-ancestors session)))
+  (if-let* ((number (qwen-companion-session-terminal session)))
+      (cl-find number (buffer-list)
+               :key (lambda (buffer)
+                      (buffer-local-value 'qwen-companion-terminal-number buffer)))
+    (cl-some (lambda (pid)
+               (cl-some (lambda (process)
+                          (and (eql pid (process-id process))
+                               (process-live-p process)
+                               (buffer-live-p (process-buffer process))
+                               (process-buffer process)))
+                        (process-list)))
+             (qwen-companion-session-ancestors session))))
 
 (defconst qwen-companion-terminal--paste-pause 0.5
   "Seconds between a text that is pasted and the key that sends it.
@@ -298,12 +305,32 @@ The file is not made yet: a CLI skips any text in it from before its start."
   (or qwen-companion-terminal
       (if (locate-library "vterm") 'vterm 'term)))
 
+(defun qwen-companion-terminal-open-at (directory arguments command number)
+  "Start a CLI with ARGUMENTS in DIRECTORY, at another place, in a terminal.
+COMMAND is what to run here for that, and NUMBER that of the terminal."
+  (qwen-companion-terminal--remove-ended directory)
+  (let ((buffer (generate-new-buffer (qwen-companion-terminal--name directory)))
+        (kind (qwen-companion-terminal--kind)))
+    (qwen-companion-terminal-kinds-load kind)
+    (with-current-buffer buffer
+      (setq default-directory (expand-file-name "~/"))
+      (qwen-companion-terminal-start kind buffer command))
+    (when (buffer-live-p buffer)
+      (with-current-buffer buffer
+        (setq default-directory (file-name-as-directory directory)
+              qwen-companion-terminal-number number))
+      (qwen-companion-terminal--opened buffer directory arguments nil))))
+
+(defun qwen-companion-terminal--remove-ended (directory)
+  "Kill the terminals in DIRECTORY whose CLI has ended."
+  (mapc #'kill-buffer
+        (cl-remove-if #'qwen-companion-terminal--live-p
+                      (qwen-companion-terminal--buffers-for directory))))
+
 (defun qwen-companion-terminal--open (directory &optional arguments)
   "Start the CLI with ARGUMENTS in a terminal in DIRECTORY; select its window.
 Kill the terminals there whose CLI has ended."
-  (mapc #'kill-buffer
-        (cl-remove-if #'qwen-companion-terminal--live-p
-                      (qwen-companion-terminal--buffers-for directory)))
+  (qwen-companion-terminal--remove-ended directory)
   (let* ((options (qwen-companion-terminal--options directory))
          (kind (car options))
          (command (append (cdr options) arguments))
@@ -317,16 +344,21 @@ Kill the terminals there whose CLI has ended."
       (qwen-companion-terminal-start
        kind buffer (append command (and file (list "--input-file" file)))))
     (when (buffer-live-p buffer)
-      (with-current-buffer buffer
-        (setq qwen-companion-terminal-directory directory
-              qwen-companion-terminal-arguments arguments
-              qwen-companion-terminal-prompt-file file)
-        (when-let* ((process (get-buffer-process buffer)))
-          (qwen-companion-terminal-updates-join process))
-        (when (boundp 'dnd-protocol-alist)
-          (setq-local dnd-protocol-alist
-                      (cons '("^file:" . qwen-companion-terminal--drop) dnd-protocol-alist)))
-        (run-hooks 'qwen-companion-terminal-opened-hook)))))
+      (qwen-companion-terminal--opened buffer directory arguments file))))
+
+(defun qwen-companion-terminal--opened (buffer directory arguments file)
+  "Set up BUFFER, the terminal of a CLI with ARGUMENTS in DIRECTORY.
+The CLI reads prompts from FILE, nil for none."
+  (with-current-buffer buffer
+    (setq qwen-companion-terminal-directory directory
+          qwen-companion-terminal-arguments arguments
+          qwen-companion-terminal-prompt-file file)
+    (when-let* ((process (get-buffer-process buffer)))
+      (qwen-companion-terminal-updates-join process))
+    (when (boundp 'dnd-protocol-alist)
+      (setq-local dnd-protocol-alist
+                  (cons '("^file:" . qwen-companion-terminal--drop) dnd-protocol-alist)))
+    (run-hooks 'qwen-companion-terminal-opened-hook)))
 
 (defun qwen-companion-terminal--options (directory)
   "Return the terminal and the command for DIRECTORY: (KIND PROGRAM . ARGUMENTS).
@@ -387,6 +419,9 @@ discovery files name DIRECTORY."
 
 (defun qwen-companion-terminal--mention (file)
   "Paste FILE as a mention into the terminal of the current buffer."
+  (when qwen-companion-terminal-number
+    (user-error "The CLI of this terminal runs elsewhere and cannot read %s; copy it there with `copy-file'"
+                file))
   (qwen-companion-terminal-paste-text
    (current-buffer)
    (format "@%s " (qwen-companion-quote-escape

@@ -8,9 +8,9 @@ import logging
 import os
 import signal
 import socket
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -18,7 +18,7 @@ from anyio import to_thread
 
 from qwen_companion.daemon_front import DaemonFront
 from qwen_companion.discovery.files import Discovery
-from qwen_companion.domain import KnownProposal, SessionState, Settings, Snapshot
+from qwen_companion.domain import KnownProposal, PlacedFile, SessionState, Settings, Snapshot
 from qwen_companion.doors.doors import Doors
 from qwen_companion.doors.hook_settings import PATH as HOOK_PATH
 from qwen_companion.doors.hook_settings import door_secret
@@ -40,12 +40,14 @@ from qwen_companion.emacs.messages import (
     ListRecorded,
     Merge,
     Notice,
+    PlacesWanted,
     Prompt,
     ProposalClose,
     ProposalOpen,
     ProposalOrphan,
     ReviewOutcome,
     Roots,
+    RunAt,
     Serving,
     Stop,
     ToolAnswer,
@@ -58,11 +60,13 @@ from qwen_companion.emacs.request_queue import RequestQueue
 from qwen_companion.emacs.session_reports import SessionReports
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.ide.context_distributor import ContextDistributor
-from qwen_companion.ide.peers import ends_lines, find_caller, keeps_edits
+from qwen_companion.ide.peers import Caller, ends_lines, find_caller, keeps_edits
 from qwen_companion.ide.proposals import HOOK_PREFIX, Decision, Proposal, Proposals
 from qwen_companion.ide.sessions import Sessions
 from qwen_companion.ide.tools import DiffTools
 from qwen_companion.publisher import Publisher
+from qwen_companion.remote.places import Places
+from qwen_companion.sockets import Connection
 from qwen_companion.tools.calls import Called, EmacsAnswer, Tools
 from qwen_companion.tools.diagnostics import EDIT_S, Diagnostics
 from qwen_companion.tools.first_prompt import FirstPrompt
@@ -92,20 +96,23 @@ CLOSE_S = 60.0
 class _Editor:
     """Emacs as the tools see it."""
 
-    def __init__(self, bridge: Bridge, sessions: Sessions) -> None:
+    def __init__(self, bridge: Bridge, sessions: Sessions, places: Places) -> None:
         self._bridge = bridge
         self._sessions = sessions
+        self._places = places
 
     async def open_review(self, proposal: Proposal, client: str, text: str) -> str | None:
+        place = self._places.of_session(proposal.session)
         message = ProposalOpen(
             proposal.id,
             proposal.session,
             client,
-            proposal.path,
+            proposal.path if place is None else await place.mirror(proposal.path),
             proposal.digest,
             text,
             ends_lines(self._sessions.get(proposal.session)),
             held=proposal.id.startswith(HOOK_PREFIX),
+            copy_of=None if place is None else PlacedFile(place.wanted.name, proposal.path).name,
         )
         return await self._bridge.call(message, timeout=None)
 
@@ -150,22 +157,24 @@ class Companion:
         self._spool = Spool(hello.spool)
         self._wire_log = _wire_log(hello, token, self._spool.directory)
         self._bridge = Bridge(epc_listener, hello.secret, self._spool, self._wire_log)
-        self._find_caller = partial(find_caller, emacs_pid=hello.emacs_pid)
         self._distributor = self._make_distributor()
+        self._places = self._make_places()
         self._sessions = Sessions(
             [item.session for item in hello.sessions],
             changed=self._session_changed,
             gone=self._session_gone,
             went_out=self._went_out,
-            told=self._distributor.sent,
+            told=self._context_sent,
             find_caller=self._find_caller,
+            caller_elsewhere=self._places.caller,
         )
-        editor = _Editor(self._bridge, self._sessions)
+        editor = _Editor(self._bridge, self._sessions, self._places)
         self._diff_tools = DiffTools(
             Proposals(_without_hooks(hello.proposals)),
             editor,
             self._sessions,
             roots_of=self._distributor.review_roots,
+            check_elsewhere=self._places.check_target,
         )
         self._take_over()
         self._tools = Tools(editor, self._distributor.access, self._tell_call)
@@ -185,7 +194,7 @@ class Companion:
         self._reports = SessionReports(
             [item.session.id for item in hello.sessions],
             self._reported_state,
-            self._journal.set_sessions,
+            self._record_sessions,
             self._bridge.tell,
         )
         self._requests = RequestQueue(self._bridge, self._spool.directory)
@@ -210,6 +219,23 @@ class Companion:
             warn=self._warn,
         )
 
+    def _make_places(self) -> Places:
+        return Places(
+            self._token,
+            self._port,
+            os.environ,
+            self._spool.directory,
+            layer_of=lambda port, secret: self._doors.settings_elsewhere(port, secret),
+            deliver=self._deliver_context,
+            tell=self._bridge.tell,
+        )
+
+    def _find_caller(self, connection: Connection) -> Caller | None:
+        """Return the process that has `connection`, here or elsewhere; see `find_caller`."""
+        caller = self._places.caller(connection) or find_caller(connection, self._hello.emacs_pid)
+        # This process itself has the connections that a relay carries, a moment longer than that is known.
+        return None if caller is None or caller.peer.pid == os.getpid() else caller
+
     def _make_doors(self, editor: _Editor) -> Doors:
         return Doors(
             self._port,
@@ -226,12 +252,14 @@ class Companion:
             records=self._journal.records,
             listeners=[self._first_prompt, self._diagnostics, self._journal],
             additions=[self._tool_settings],
+            caller_elsewhere=self._places.caller,
         )
 
     def _take_over(self) -> None:
         """Take over the sessions and proposals of an earlier process."""
         for state in self._sessions.states():
-            self._distributor.set_session(state)
+            if not self._places.set_session(state):
+                self._distributor.set_session(state)
         known = {item.session.id for item in self._hello.sessions}
         # A proposal of a session nobody remembers can end in no other way.
         for session in {item.session for item in _without_hooks(self._hello.proposals)} - known:
@@ -281,6 +309,7 @@ class Companion:
                     jobs.start_soon(self._journal.run)
                     jobs.start_soon(self._watch_emacs)
                     jobs.start_soon(self._doors.run)
+                    jobs.start_soon(self._places.run)
                     self._services.start_soon(self._serve)
                     await self._ended.wait()
                     jobs.cancel_scope.cancel()
@@ -318,9 +347,11 @@ class Companion:
             self._take_settings(message)
         elif isinstance(message, Snapshot):
             self._distributor.set_snapshot(message)
+            self._places.set_snapshot(message)
             self._journal.set_snapshot(message)
         elif isinstance(message, Watch):
             self._distributor.watch(message.on)
+            self._places.watch(message.on)
             self._doors.watch(message.on)
             self._tools.watch(message.on)
         elif isinstance(message, ReviewOutcome):
@@ -340,6 +371,10 @@ class Companion:
             self._offer_tools(message)
         elif isinstance(message, ToolAnswer):
             self._tools.take(message.id, EmacsAnswer(message.items, message.more, message.hidden, message.error))
+        elif isinstance(message, PlacesWanted):
+            self._places.want(message)
+        elif isinstance(message, RunAt):
+            self._places.run_at(message)
         elif isinstance(message, DaemonCall):
             self._daemon.take(message, self._services)
 
@@ -367,6 +402,7 @@ class Companion:
         if self._server is not None:
             self._server.limit_texts(self._text_limit)
         self._distributor.set_settings(settings)
+        self._places.set_settings(settings)
         self._journal.set_settings(settings)
 
     def _take_outcome(self, outcome: ReviewOutcome) -> None:
@@ -374,9 +410,21 @@ class Companion:
         holder.decide(outcome.id, Decision(outcome.content))
 
     def _session_changed(self, state: SessionState) -> None:
-        self._distributor.set_session(state)
+        if not self._places.set_session(state):
+            self._distributor.set_session(state)
         self._doors.look_after(state.session)
         self._reports.report([state.session.id])
+
+    def _record_sessions(self, changed: Iterable[SessionState], gone: tuple[str, ...]) -> None:
+        """Tell the journal of CLIs of this machine: it looks at their processes and files."""
+        local = [state for state in changed if not self._places.is_elsewhere(state.session.id)]
+        self._journal.set_sessions(local, gone)
+
+    def _context_sent(self, session: str, context: bytes) -> None:
+        if self._places.is_elsewhere(session):
+            self._places.sent(session, context.decode("utf-8"), int(time.time() * 1000))
+        else:
+            self._distributor.sent(session, context)
 
     def _hooks_reported(self) -> None:
         self._reports.report(state.session.id for state in self._sessions.states())
@@ -392,6 +440,7 @@ class Companion:
 
     def _session_gone(self, session: str) -> None:
         self._distributor.drop_session(session)
+        self._places.drop_session(session)
         self._reports.report([session])
         self._diff_tools.session_gone(session)
 
@@ -409,7 +458,7 @@ class Companion:
             TOOL_PATH: door_type(self._tool_server, tool_secret(self._token)),
         }
         server = self._server = server_type(
-            self._listener, self._token, self._sessions, self._diff_tools, doors, self._wire_log
+            self._listener, self._token, self._sessions, self._diff_tools, doors, self._wire_log, self._places.keys
         )
         server.limit_texts(self._text_limit)
         await server.serve(lambda: self._bridge.tell(Serving()))

@@ -37,6 +37,29 @@ FAMILIES_WITH_HOOKS = frozenset({"qwen"})
 
 
 @frozen
+class Hop:
+    """One step of the way to a place, as TRAMP names it: `method` "ssh", "sudo", "docker" and so on; None for none."""
+
+    method: str
+    host: str
+    user: str | None = None
+    port: str | None = None
+
+
+@frozen
+class PlacedFile:
+    """The file or directory `path` at `place`, the beginning of its name in Emacs; "" for this machine."""
+
+    place: str
+    path: str
+
+    @property
+    def name(self) -> str:
+        """Its name in Emacs."""
+        return self.place + self.path
+
+
+@frozen
 class Peer:
     """The process at the other end of a session.
 
@@ -44,6 +67,9 @@ class Peer:
     by now.  `directory` is the working directory when the process was found, None if it is unavailable.  `family` is
     "qwen", "gemini" or None.  `ancestors` are the numbers of the process itself, its parent and so on, up to the child
     of Emacs, or to the top if Emacs is not among them.
+
+    Of a process at a `place` that is not this machine, `pid` is negative: no number of a process here.  `terminal` is
+    the number of the terminal of Emacs that it was started in, None where that is not known.
     """
 
     pid: int
@@ -51,6 +77,8 @@ class Peer:
     directory: str | None
     family: Word | None
     ancestors: tuple[int, ...]
+    place: str | None = None
+    terminal: int | None = None
 
 
 @frozen

@@ -130,7 +130,7 @@ GEMINI_FILE = File(
 
 # Both of a family, in every terminal: with one missing, the question of Qwen Code whether to connect ends in a failed
 # installation.  Never the token: the environment is inherited by everything a terminal starts.
-_QWEN_VARIABLES: Variables = (
+QWEN_VARIABLES: Variables = (
     ("QWEN_CODE_IDE_SERVER_PORT", Value.PORT_STRING),  # Spec D6.
     ("QWEN_CODE_IDE_WORKSPACE_PATH", Value.WORKSPACE),
 )
@@ -142,15 +142,15 @@ _GEMINI_VARIABLES: Variables = (
 # Each row is the behaviour of that generation, as observed or as read in its bundle.
 DIALECTS = (
     # No release has been seen to read it.
-    Dialect("interface specified in September 2025", SPECIFIED_FILE, _QWEN_VARIABLES),
+    Dialect("interface specified in September 2025", SPECIFIED_FILE, QWEN_VARIABLES),
     # 0.1.4: the variable decides between several files of one process.
-    Dialect("Qwen Code 0.1", FORK_FILE, _QWEN_VARIABLES),
+    Dialect("Qwen Code 0.1", FORK_FILE, QWEN_VARIABLES),
     # 0.5.2, 0.7.1, 0.10.1: the one file whose port the variable names; without the variable, none.
-    Dialect("Qwen Code 0.5 to 0.10", LOCK_FILE, _QWEN_VARIABLES),
+    Dialect("Qwen Code 0.5 to 0.10", LOCK_FILE, QWEN_VARIABLES),
     # 0.12.0: the one the variable names; without the variable, the newest that has the working directory.
-    Dialect("Qwen Code 0.12", LOCK_FILE, _QWEN_VARIABLES),
+    Dialect("Qwen Code 0.12", LOCK_FILE, QWEN_VARIABLES),
     # 0.15.10 to 0.24.4: the one the variable names if it is usable, else the newest that has the working directory.
-    Dialect("Qwen Code 0.15 and later", LOCK_FILE, _QWEN_VARIABLES),
+    Dialect("Qwen Code 0.15 and later", LOCK_FILE, QWEN_VARIABLES),
     # 0.8.2, 0.22.4, 0.30.0: the variable decides between several files of one process.
     Dialect("Gemini CLI 0.8 to 0.30", GEMINI_FILE, _GEMINI_VARIABLES),
     # 0.34.0, 0.61.0: the variable decides between several files that have the working directory.

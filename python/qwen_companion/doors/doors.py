@@ -66,13 +66,15 @@ class Doors:
         additions: Sequence[LayerAddition] = (),
         silence_s: float = SILENCE_S,
         unexplained_silence_s: float = UNEXPLAINED_SILENCE_S,
+        caller_elsewhere: Callable[[Connection], Caller | None] = lambda _connection: None,
     ) -> None:
         """Take a private `directory` for the layer, and the environment `environ` for terminals that have none.
 
         `known` has the states of sessions from an earlier process; `sessions` returns the connected CLIs.  `changed` is
         called when `annotated` would return another result, `report_answers`, while watched, with the answers to the
         hooks of a session, `warn` with a text for the user.  For `records` see `HookReviews`.  `listeners` hear the
-        events that hooks report, `additions` return more settings for the layer.
+        events that hooks report, `additions` return more settings for the layer.  For `caller_elsewhere` see
+        `HookHandler`.
         """
         self.secret = door_secret(token)
         self._port = port
@@ -82,6 +84,7 @@ class Doors:
         self._environ = environ
         self._editor = editor
         self._find_caller = find_caller
+        self._caller_elsewhere = caller_elsewhere
         self._sessions = sessions
         self._changed = changed
         self._report_answers = report_answers
@@ -119,6 +122,10 @@ class Doors:
             return None
         ours = hook_settings(self._port, self.secret, _scope(settings) is not None, self._subscriptions)
         return combine(ours, self._added(settings))
+
+    def settings_elsewhere(self, port: int, secret: str) -> JsonObject | None:
+        """Return the content of the layer for CLIs at a place that reach the hooks at `port`; None for no layer."""
+        return hook_settings(port, secret, _scope(self._settings) is not None) if self._settings.layer else None
 
     def _added(self, settings: Settings) -> JsonObject:
         added: JsonObject = {}
@@ -209,6 +216,7 @@ class Doors:
             self._sessions,
             self._states_changed,
             self._answered,
+            self._caller_elsewhere,
         )
 
     def decide(self, identifier: str, decision: Decision) -> None:
@@ -288,6 +296,7 @@ class Doors:
         # One that is older than this process has called its first hook before, if it has.
         return (
             peer is not None
+            and peer.place is None
             and peer.family in FAMILIES_WITH_HOOKS
             and version_numbers(session.version) >= _START_HOOK_SINCE
             and not started_before(peer.started, self._started)

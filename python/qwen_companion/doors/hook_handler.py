@@ -40,6 +40,9 @@ from qwen_companion.threads import in_thread
 _WATCH_S = 2.0
 """Interval, in seconds, of checks of a process whose end the system does not report."""
 
+_CONNECTED_S = 30.0
+"""How long after its first hook a CLI elsewhere is not looked for among those that are connected, in seconds."""
+
 _LARGE_BYTES = 256 * 1024
 """Size of a body that takes too long to parse on the event loop."""
 
@@ -71,11 +74,13 @@ class HookHandler:
         sessions: Callable[[], Iterable[SessionState]],
         changed: Callable[[], None],
         answered: Callable[[int], None],
+        caller_elsewhere: Callable[[Connection], Caller | None] = lambda _connection: None,
     ) -> None:
         """`tasks` run what takes longer.
 
         `find_caller`, which is called in a thread, tells whose connection it is, `sessions` which CLIs are connected.
         `changed` is called when a state is another one, `answered` with the number of a process when its hook was.
+        `caller_elsewhere` returns the caller of a connection that a relay carries.
         """
         self.answers = Answers()
         self.states = states
@@ -86,6 +91,7 @@ class HookHandler:
         self._sessions = sessions
         self._changed = changed
         self._answered = answered
+        self._caller_elsewhere = caller_elsewhere
         self._callers: dict[str, list[Caller]] = {}
         """Those of each conversation: more than one when it was resumed in another CLI while the first still has it."""
         self._turns: dict[int, defaultdict[int, anyio.Lock]] = {}
@@ -105,14 +111,16 @@ class HookHandler:
         state = self._session(caller.peer.pid)
         report = Report(event, caller.peer, _label(caller), state and state.session.id, now)
         # Without its long texts it would tell something else.
-        hearings = [] if call.shortened else self._hearings(report)
+        # Those that hear look at files of this machine.
+        hearings = [] if call.shortened or caller.peer.place else self._hearings(report)
         waited = [hearing for hearing in hearings if hearing.hold_s > 0]
         if waited:
             self._begin(waited, report)
             others = [hearing for hearing in hearings if hearing.hold_s == 0]
             return partial(self._reply_with, waited, others, report)
         self._begin(hearings, report)
-        if isinstance(event, PermissionRequest) and not call.shortened:
+        # Of one elsewhere the CLI itself asks, by openDiff or in its terminal.
+        if isinstance(event, PermissionRequest) and not call.shortened and not caller.peer.place:
             return partial(self._decide, event, caller, call.gone)
         self._note_answer(event, caller.peer, NO_DECISION)
         return no_decision
@@ -176,7 +184,7 @@ class HookHandler:
         return reply
 
     async def _forget_at_end(self, peer: Peer) -> None:
-        await ended(peer.pid, peer.started, _WATCH_S)
+        await self._end_of(peer)
         self.reviews.end_process(peer.pid)
         self.states.forget(peer.pid)
         self.answers.forget(peer.pid)
@@ -189,8 +197,22 @@ class HookHandler:
         for listener in self._listeners:
             contained_call(listener.ended, peer)
 
+    async def _end_of(self, peer: Peer) -> None:
+        """Wait until the process of `peer` has ended; of one elsewhere, until it is connected no more."""
+        if peer.place is None:
+            await ended(peer.pid, peer.started, _WATCH_S)
+            return
+        # Its first hook may come before it connects.
+        await anyio.sleep(_CONNECTED_S)
+        while self._session(peer.pid) is not None:
+            await anyio.sleep(_WATCH_S)
+
     async def _caller(self, event: Event, connection: Connection) -> Caller | None:
         """Return the caller that reports `event`; looked for where the conversation does not tell it."""
+        elsewhere = self._caller_elsewhere(connection)
+        if elsewhere is not None:
+            # It may say that it is any conversation here.
+            return elsewhere
         only = self._only_caller(event.session_id)
         # Another CLI may have resumed the conversation.
         if only is not None and not isinstance(event, SessionStart):

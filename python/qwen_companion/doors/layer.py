@@ -167,6 +167,14 @@ def read_settings(path: str) -> JsonObject:
         return {}
     except OSError as error:
         raise LayerError(f"{path} cannot be read: {error.strerror}") from None
+    return parse_settings(path, data)
+
+
+def parse_settings(path: str, data: bytes) -> JsonObject:
+    """Return the settings in `data`, the content of the file `path`, as `read_settings` does.
+
+    :raises LayerError: where the CLI would not start
+    """
     if len(data) > _MAX_BYTES:
         raise LayerError(f"{path} is larger than {_MAX_BYTES} bytes")
     try:

@@ -25,9 +25,11 @@ from qwen_companion.domain import (
     CliState,
     Exclusion,
     HookAnswer,
+    Hop,
     KnownProposal,
     KnownSession,
     Peer,
+    PlacedFile,
     RecordedSession,
     SessionState,
     Settings,
@@ -36,6 +38,7 @@ from qwen_companion.domain import (
     ToolDefinition,
     ToolItem,
     Turn,
+    Word,
     Words,
 )
 from qwen_companion.emacs.plists import (
@@ -67,16 +70,50 @@ def _parse_session(values: Plist) -> KnownSession:
     keys = (":id", ":protocol", ":client", ":version")
     return KnownSession(
         *(values.string(key) for key in keys),
-        peer=from_plist(Peer, values) if values.boolean(":pid") else None,
+        peer=_parse_peer(values),
         reviews=not values.boolean(":no-reviews"),
     )
 
 
+def _parse_peer(values: Plist) -> Peer | None:
+    if values.boolean(":pid"):
+        return from_plist(Peer, values)
+    place, directory = values.optional_string(":place"), values.optional_string(":directory")
+    if place is None:
+        return None
+    return Peer(
+        pid=values.integer(":number"),
+        started="",
+        directory=None if directory is None else directory.removeprefix(place),
+        family=values.optional_symbol(":family"),
+        ancestors=(),
+        place=place,
+        terminal=values.optional_integer(":terminal"),
+    )
+
+
 def _session_plist(session: KnownSession, spool: Spool) -> list[Sexp]:
-    """Return `(:id :protocol :client :version)`, with `:no-reviews t` if so, and the keys of its process if known."""
+    """Return `(:id :protocol :client :version)`, with `:no-reviews t` if so, and the keys of its process if known.
+
+    One at a place has `:number` for `:pid`, and its directory is the name that Emacs has for it: nobody takes them for
+    those of this machine.
+    """
     head = plist(id=session.id, protocol=session.protocol, client=session.client, version=session.version)
     reviews = [] if session.reviews else plist(no_reviews=True)
-    return head + reviews + ([] if session.peer is None else to_plist(session.peer, spool))
+    peer = session.peer
+    if peer is None or peer.place is None:
+        return head + reviews + ([] if peer is None else to_plist(peer, spool))
+    return (
+        head
+        + reviews
+        + plist(
+            number=peer.pid,
+            place=peer.place,
+            directory=None if peer.directory is None else PlacedFile(peer.place, peer.directory).name,
+            family=None if peer.family is None else Symbol(peer.family),
+            terminal=peer.terminal,
+        )
+    )
 
 
 def _parse_session_state(values: Plist) -> SessionState:
@@ -372,6 +409,52 @@ class ToolAnswer:
 
 
 @frozen
+class WantedPlace:
+    """A place whose CLIs are to be served: its `name`, as names of its files begin, and the `hops` that lead there.
+
+    `control` is the path of a connection of ssh that may be shared, with %-escapes, None for none.  `directories` are
+    those of open buffers there, by their names at the place: their projects are workspace roots.
+    """
+
+    name: str
+    hops: tuple[Hop, ...]
+    control: str | None
+    directories: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the names of the directories.
+
+        :raises MessageError: for one that cannot be used
+        """
+        try:
+            for directory in self.directories:
+                file_name(directory)
+        except FileNameError as error:
+            raise MessageError(f":directories has a name that cannot be used: {error}") from None
+
+
+@frozen
+class PlacesWanted:
+    """`places`: all places whose CLIs are to be served; those that are not among them any more are left."""
+
+    places: tuple[WantedPlace, ...]
+
+
+@frozen
+class RunAt:
+    """`run-at`: asks how to run `command` in a terminal at `place`, in `directory` or the `project` it belongs to.
+
+    `terminal` is a number of the terminal, which the answer, `run-command`, has too.
+    """
+
+    terminal: int
+    place: str
+    directory: str
+    project: bool
+    command: tuple[str, ...]
+
+
+@frozen
 class DaemonCall:
     """`daemon-...`: a call for the client of the daemon, which is imported with the first of these.
 
@@ -394,6 +477,8 @@ Incoming = (
     | ListRecorded
     | ToolsOffered
     | ToolAnswer
+    | PlacesWanted
+    | RunAt
     | Stop
     | Ping
     | JournalCall
@@ -481,6 +566,8 @@ _INCOMING: Mapping[str, Callable[[Plist, Spool], Incoming]] = {
     "ping": partial(from_plist, Ping),
     "tools": partial(from_plist, ToolsOffered),
     "tool-answer": partial(from_plist, ToolAnswer),
+    "places": partial(from_plist, PlacesWanted),
+    "run-at": partial(from_plist, RunAt),
 }
 
 
@@ -633,6 +720,36 @@ class ExclusionList(Notification):
 
 
 @frozen
+class PlaceState(Notification):
+    """`place`: the state of the pipe to the place `name`: "connecting", "ready", "lost" or "failed".
+
+    Of a pipe that is lost or has failed, `reason` is the reason, for a person; a lost one is opened again by itself.
+    `roots` are the workspace roots there, and `home` the home directory, by their names at the place.
+    """
+
+    method = "place"
+    name: str
+    state: Word
+    reason: str | None = None
+    roots: tuple[str, ...] = ()
+    home: str | None = None
+
+
+@frozen
+class RunCommand(Notification):
+    """`run-command`: the `command` that runs a CLI in a terminal at a place, or the `error` why there is none.
+
+    `terminal` is the number from `run-at`, `directory` where it runs, by its name in Emacs.
+    """
+
+    method = "run-command"
+    terminal: int
+    directory: str | None
+    command: tuple[str, ...] = ()
+    error: str | None = None
+
+
+@frozen
 class ProposalOpen(Outgoing["str | None"]):
     """`proposal-open`: a CLI proposes a text for a file.  Emacs answers why it cannot be reviewed, or nil.
 
@@ -640,6 +757,8 @@ class ProposalOpen(Outgoing["str | None"]):
     UTF-8, in hexadecimal digits.  `ends_lines` says that the CLI may add a newline at the end of what it writes.
     `held` says that a request of a hook waits for the outcome, and ends with it; a CLI knows its other proposals by
     their file.  A known `id` means the same review, which is left as it is.
+
+    For a file at a place, `path` is a copy here that is kept current, `copy_of` the name that Emacs has for it.
     """
 
     method = "proposal-open"
@@ -651,6 +770,7 @@ class ProposalOpen(Outgoing["str | None"]):
     text: Text
     ends_lines: bool = False
     held: bool = False
+    copy_of: str | None = None
 
     def parse_reply(self, reply: Sexp, spool: Spool) -> str | None:
         """Return None, or the reason."""

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from qwen_companion.frozen import frozen
 from qwen_companion.ide.replies import refuse
 
 if TYPE_CHECKING:
@@ -16,18 +17,28 @@ HOSTS = ("127.0.0.1", "localhost", "host.docker.internal")
 """Names that CLIs connect to: the second one by old versions, the third one in a container."""
 
 
+@frozen
+class Keys:
+    """What admits a request: the `port` that it names, and the `token`, in place of which some paths have `secrets`."""
+
+    port: int
+    token: str
+    secrets: Mapping[str, str]
+
+    def hosts(self) -> frozenset[bytes]:
+        """Return the values of the header Host that name the server."""
+        return frozenset(f"{host}:{self.port}".encode("ascii") for host in HOSTS)
+
+
 class Guard:
-    """Pass on requests that name one of `HOSTS`, do not come from a web page and have the token.
+    """Pass on requests that name one of `HOSTS`, do not come from a web page and have the token."""
 
-    Some paths have a secret of their own instead of the token.
-    """
-
-    def __init__(self, app: ASGIApp, token: str, port: int, secrets: Mapping[str, str] | None = None) -> None:
-        """`secrets` maps paths to their own secrets."""
+    def __init__(self, app: ASGIApp, keys: Keys, keys_of: Callable[[int], Keys | None] = lambda _port: None) -> None:
+        """Take `keys`; connections for whose client's port `keys_of` returns others need these instead."""
         self._app = app
-        self._token = token.encode("ascii")
-        self._secrets = {path: secret.encode("ascii") for path, secret in (secrets or {}).items()}
-        self._hosts = frozenset(f"{host}:{port}".encode("ascii") for host in HOSTS)
+        self._keys = keys
+        self._keys_of = keys_of
+        self._hosts = keys.hosts()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -35,13 +46,16 @@ class Guard:
             return
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         hosts = [value for name, value in headers if name == b"host"]
-        if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
+        other = self._keys_of(scope["client"][1]) if scope.get("client") else None
+        if len(hosts) != 1 or hosts[0].lower() not in (self._hosts if other is None else other.hosts()):
             # A web page that has its own name resolve to 127.0.0.1 shows that name here.
             await refuse(send, 421, "This server does not answer to that host name.")
         elif any(name == b"origin" for name, _ in headers):
             # No CLI sends one; a browser does whenever a page of another origin calls.
             await refuse(send, 403, "Requests from web pages are refused.")
-        elif not self._authorised(scope["path"], [value for name, value in headers if name == b"authorization"]):
+        elif not _authorised(
+            other or self._keys, scope["path"], [value for name, value in headers if name == b"authorization"]
+        ):
             await refuse(
                 send,
                 401,
@@ -51,8 +65,10 @@ class Guard:
         else:
             await self._app(scope, receive, send)
 
-    def _authorised(self, path: str, values: list[bytes]) -> bool:
-        if len(values) != 1:
-            return False
-        scheme, _, token = values[0].partition(b" ")
-        return scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._secrets.get(path, self._token))
+
+def _authorised(keys: Keys, path: str, values: list[bytes]) -> bool:
+    if len(values) != 1:
+        return False
+    scheme, _, token = values[0].partition(b" ")
+    wanted = keys.secrets.get(path, keys.token).encode("ascii")
+    return scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), wanted)

@@ -6,11 +6,12 @@ Nothing here is for the event loop: it goes over processes and reads files.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, cast
@@ -18,6 +19,7 @@ from typing import Any, cast
 import psutil
 
 from qwen_companion.domain import KnownSession, Peer
+from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.frozen import frozen
 from qwen_companion.processes import parent_of, start_of
 from qwen_companion.sockets import KERNEL_TELLS, Connection, client_socket
@@ -122,6 +124,27 @@ def find_caller(connection: Connection, emacs_pid: int) -> Caller | None:
         return Caller(Peer(process.pid, start_of(process.pid) or "", directory, family, ancestors), name, version)
     except (psutil.Error, OSError):
         return None  # It has ended, or the system tells nothing.
+
+
+def caller_at(place: str, who: Mapping[str, Any]) -> Caller:
+    """Return the caller that the relay at `place` describes by `who`, each part of which may be anything."""
+    name, version, directory, terminal = (who.get(key) for key in ("name", "version", "directory", "terminal"))
+    try:
+        directory = file_name(directory)
+    except FileNameError:
+        directory = None
+    product = next((product for product in _PRODUCTS if product.package == name), None)
+    identity = f"{place}\0{who.get('pid')}\0{who.get('started')}".encode("utf-8", "replace")
+    peer = Peer(
+        pid=-1 - int.from_bytes(hashlib.sha256(identity).digest()[:3], "big"),
+        started="",
+        directory=directory,
+        family=product.family if product else None,
+        ancestors=(),
+        place=place,
+        terminal=terminal if isinstance(terminal, int) else None,
+    )
+    return Caller(peer, product.name if product else _label(name), _label(version))
 
 
 def _holder(connection: Connection) -> psutil.Process | None:

@@ -31,7 +31,7 @@ from qwen_companion.domain import KnownSession
 from qwen_companion.errors import CompanionError
 from qwen_companion.frozen import frozen
 from qwen_companion.ide.bodies import Body, BodyTooLargeError, read_body
-from qwen_companion.ide.guard import Guard
+from qwen_companion.ide.guard import Guard, Keys
 from qwen_companion.ide.replies import UNSUPPORTED_PROTOCOL_VERSION, refusal, refuse
 from qwen_companion.ide.sessions import SESSION_HEADER, Sessions
 from qwen_companion.ide.tools import DiffTools
@@ -107,8 +107,12 @@ class McpServer:
         tools: DiffTools,
         doors: Mapping[str, Door] | None = None,
         wire_log: WireLog | None = None,
+        keys_of: Callable[[int], Keys | None] = lambda _port: None,
     ) -> None:
-        """Serve each of `doors` at the path that is its key; record what the guard admits in `wire_log`."""
+        """Serve each of `doors` at the path that is its key; record what the guard admits in `wire_log`.
+
+        For `keys_of` see `Guard`.
+        """
         self._doors = dict(doors or {})
         self._listener = listener
         self._sessions = sessions
@@ -121,7 +125,7 @@ class McpServer:
         self._rpc: RpcHandler | None = None
         secrets = {path: door.secret for path, door in self._doors.items()}
         route = self._route if wire_log is None else wire_log.app(self._route)
-        guard = Guard(route, token, listener.getsockname()[1], secrets)
+        guard = Guard(route, Keys(listener.getsockname()[1], token, secrets), keys_of)
         self._server = _Uvicorn(
             uvicorn.Config(
                 _delimit_by_end(guard),

@@ -175,19 +175,22 @@ class Sessions:
         told: Callable[[str, bytes], None],
         find_caller: Callable[[Connection], Caller | None],
         timing: Timing | None = None,
+        caller_elsewhere: Callable[[Connection], Caller | None] = lambda _connection: None,
     ) -> None:
         """`known` are those of an earlier process.  Must be made on the event loop.
 
         `changed` is called with a session that is new or has changed, `gone` with the id of one given up, `went_out`
         with the key of a notification once the whole of it has been handed to the operating system for an open stream,
         `told` with the id of a session and the context that went out to it.  `find_caller` tells whose connection it
-        is; it is called in a thread.
+        is; it is called in a thread.  `caller_elsewhere` does so at once for one that a relay carries, whose process is
+        not on this machine: its session ends only with its stream.
         """
         self._changed = changed
         self._gone = gone
         self._went_out = went_out
         self._told = told
         self._find_caller = find_caller
+        self._caller_elsewhere = caller_elsewhere
         self._timing = timing or Timing()
         self._reviews = True
         self._loop = asyncio.get_running_loop()
@@ -200,7 +203,7 @@ class Sessions:
         for item in known:
             session = self._sessions[item.id] = _Session(item, self._timing.give_up, identified=True)
             self._reap_later(session)
-            if item.peer is not None:
+            if item.peer is not None and item.peer.place is None:
                 session.lookup = self._tasks.start(self._close_at_end, session, item.peer)
 
     async def run(self) -> None:
@@ -271,7 +274,11 @@ class Sessions:
     def identify(self, identifier: str, connection: Connection) -> None:
         """Find out, in the background, whose `connection` to that session it is, if that is not known yet."""
         session = self._sessions[identifier]
-        if session.known.peer is None:
+        elsewhere = self._caller_elsewhere(connection)
+        if elsewhere is not None:
+            self._identified(session, elsewhere)
+            self._changed(session.state())
+        elif session.known.peer is None:
             session.connections.append(connection)
             if session.lookup is None:
                 session.lookup = self._tasks.start(self._look_up, session)
@@ -283,9 +290,7 @@ class Sessions:
             caller = await to_thread.run_sync(self._find_caller, connection, abandon_on_cancel=True)
             if caller is None:
                 continue
-            session.known = replace(session.known, peer=caller.peer)
-            if caller.name:
-                session.known = replace(session.known, client=caller.name, version=caller.version)
+            self._identified(session, caller)
         session.identified = True
         self._changed(session.state())
         if session.known.peer is None:
@@ -293,6 +298,12 @@ class Sessions:
         else:
             # In this task, since another one for each session costs.
             await self._close_at_end(session, session.known.peer)
+
+    def _identified(self, session: _Session, caller: Caller) -> None:
+        session.identified = True
+        session.known = replace(session.known, peer=caller.peer)
+        if caller.name:
+            session.known = replace(session.known, client=caller.name, version=caller.version)
 
     async def _close_at_end(self, session: _Session, peer: Peer) -> None:
         await ended(

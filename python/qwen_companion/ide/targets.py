@@ -45,10 +45,10 @@ def check_target(path: str, roots: Sequence[str] | None) -> None:
     if not stat.S_ISREG(mode):
         raise TargetError(f"{path} is not a regular file and cannot be reviewed.")
     try:
-        is_text = _is_text(path)
+        holds_text = is_text(path)
     except OSError as error:
         raise TargetError(f"{path} cannot be read: {error.strerror}. Decide in the terminal instead.") from None
-    if not is_text:
+    if not holds_text:
         raise TargetError(f"{path} is not a text file and cannot be reviewed. Decide in the terminal instead.")
 
 
@@ -68,7 +68,7 @@ def _check_place(path: str, roots: Sequence[str]) -> None:
         )
 
 
-def _is_text(path: str) -> bool:
+def is_text(path: str) -> bool:
     """Return whether the file `path` holds text: UTF-8, UTF-16 or UTF-32 with its mark, or maybe an older encoding.
 
     :raises OSError: when it cannot be read

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 import anyio
@@ -89,9 +89,12 @@ class DiffTools:
         notifier: SessionNotifier,
         roots_of: Callable[[str], Sequence[str] | None],
         patience: float = OPEN_S,
+        check_elsewhere: Callable[[str, str], Awaitable[bool]] | None = None,
     ) -> None:
         """Let a session propose changes in the directories that `roots_of` returns; None for anywhere.
 
+        `check_elsewhere` checks the file of a session that is not on this machine, as `check_target` does, and returns
+        whether it is one.
         `patience` is how long `openDiff` waits for Emacs, in seconds.
         """
         self._proposals = proposals
@@ -99,6 +102,7 @@ class DiffTools:
         self._notifier = notifier
         self._roots_of = roots_of
         self._patience = patience
+        self._check_elsewhere = check_elsewhere
         self._tasks = Tasks()
 
     async def run(self) -> None:
@@ -118,8 +122,9 @@ class DiffTools:
                 path, content = _path(arguments), _string(arguments, "newContent")
                 if damaged:
                     _check_unicode(filePath=path, newContent=content)
-                roots = self._roots_of(session)
-                await to_thread.run_sync(check_target, path, roots, abandon_on_cancel=True)
+                if self._check_elsewhere is None or not await self._check_elsewhere(session, path):
+                    roots = self._roots_of(session)
+                    await to_thread.run_sync(check_target, path, roots, abandon_on_cancel=True)
                 return await self._open(session, client, path, content)
             if name == CLOSE_DIFF:
                 suppress = arguments.get("suppressNotification") is True

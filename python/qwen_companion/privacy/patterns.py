@@ -122,6 +122,14 @@ def read(path: str) -> list[Line] | None:
         return None
     except OSError as error:
         raise RuleFileError(f"{path} cannot be read: {error.strerror}") from None
+    return parse(path, data)
+
+
+def parse(path: str, data: bytes) -> list[Line]:
+    """Return the lines in `data`, the content of the file `path`.
+
+    :raises RuleFileError: when it cannot be used
+    """
     if len(data) > _MAX_BYTES:
         raise RuleFileError(f"{path} is longer than {_MAX_BYTES // 1024} KiB")
     text = os.fsdecode(data.removeprefix(b"\xef\xbb\xbf"))

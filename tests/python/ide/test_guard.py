@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from qwen_companion.ide.guard import Guard
+from qwen_companion.ide.guard import Guard, Keys
 
 pytestmark = pytest.mark.anyio
 
@@ -28,7 +28,7 @@ async def status(headers: list[tuple[bytes, bytes]], method: str = "POST", path:
         sent.append(message)
 
     scope = {"type": "http", "method": method, "path": path, "headers": headers}
-    await Guard(app, TOKEN, 4711, {"/door": DOOR_SECRET})(scope, receive, send)
+    await Guard(app, Keys(4711, TOKEN, {"/door": DOOR_SECRET}))(scope, receive, send)
     assert TOKEN.encode() not in b"".join(message.get("body", b"") for message in sent)
     return sent[0]["status"]
 

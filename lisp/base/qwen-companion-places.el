@@ -1,0 +1,97 @@
+;;; qwen-companion-places.el --- Names of files at other places  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; A place is where CLIs run that are not of this machine and user: another
+;; host, another user, a container.  Its name is the beginning that TRAMP's
+;; names of its files have, as "/ssh:host:".
+;;
+;; A file there that is reviewed has a copy here, which the Python process
+;; keeps current: all that reads or watches the file does so with the copy.
+;; Nothing in this file calls TRAMP for more than taking a name apart.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'subr-x)
+
+(defvar qwen-companion-places--served nil
+  "The places that are served: (NAME . `place' message), newest first.")
+
+(defvar qwen-companion-places--copies (make-hash-table :test #'equal)
+  "Names of files at places, by the names of their copies here.")
+
+(defun qwen-companion-places ()
+  "Return the names of the places that are served."
+  (mapcar #'car qwen-companion-places--served))
+
+(defun qwen-companion-places-message (place)
+  "Return the last message about PLACE, a property list, or nil."
+  (cdr (assoc place qwen-companion-places--served)))
+
+(defun qwen-companion-places-set (place message)
+  "Note MESSAGE, the newest about PLACE; with nil, that it is not served."
+  (setq qwen-companion-places--served
+        (assoc-delete-all place (copy-sequence qwen-companion-places--served)))
+  (when message
+    (push (cons place message) qwen-companion-places--served)))
+
+(defun qwen-companion-places-forget ()
+  "Forget all places; the names of copies stay, as rescued texts may have them."
+  (setq qwen-companion-places--served nil))
+
+(defun qwen-companion-places-of (file)
+  "Return the served place that FILE is at, or nil."
+  (cl-find-if (lambda (place) (string-prefix-p (concat place "/") file))
+              (qwen-companion-places)))
+
+(defun qwen-companion-places-copy (copy file)
+  "Note that COPY is the copy here of FILE."
+  (puthash copy file qwen-companion-places--copies))
+
+(defun qwen-companion-places-name (file)
+  "Return the name of the file of which FILE is the copy here, else FILE."
+  (gethash file qwen-companion-places--copies file))
+
+(defun qwen-companion-places-path (file)
+  "Return the name that the CLIs of its machine have for FILE, or for its original."
+  (let ((name (qwen-companion-places-name file)))
+    (if (equal name file)
+        file
+      (file-remote-p name 'localname))))
+
+(defun qwen-companion-places-label (place)
+  "Return the name of PLACE for a person: the host, and the user if named."
+  (let ((user (file-remote-p place 'user)))
+    (concat user (and user "@") (file-remote-p place 'host))))
+
+(defun qwen-companion-places-abbreviate (file)
+  "Return FILE abbreviated for a person; at a place, like \"host:~/file\"."
+  (let* ((name (qwen-companion-places-name file))
+         (place (file-remote-p name)))
+    (if (not place)
+        (abbreviate-file-name name)
+      (let ((path (file-remote-p name 'localname))
+            (home (plist-get (qwen-companion-places-message place) :home)))
+        (concat (qwen-companion-places-label place) ":"
+                (if (and home (string-prefix-p (concat home "/") (concat path "/")))
+                    (concat "~" (substring path (length home)))
+                  path))))))
+
+(defun qwen-companion-places-root (file)
+  "Return the workspace root that FILE, at a served place, is in, or nil."
+  (when-let* ((place (qwen-companion-places-of file))
+              (names (mapcar (lambda (root) (concat place root))
+                             (plist-get (qwen-companion-places-message place) :roots))))
+    (car (sort (cl-remove-if-not
+                (lambda (root)
+                  (string-prefix-p (file-name-as-directory root) (file-name-as-directory file)))
+                names)
+               (lambda (a b) (> (length a) (length b)))))))
+
+(provide 'qwen-companion-places)
+;;; qwen-companion-places.el ends here

@@ -1,0 +1,243 @@
+;;; qwen-companion-remote.el --- Serve the CLIs at other places  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; A CLI that runs where TRAMP visits files (on another host, as another
+;; user, in a container) is served as one of this machine.  The Python
+;; process opens a pipe to the place, by the program that TRAMP uses, and
+;; runs a relay there.  This file says which places that is done for, and
+;; starts CLIs there; it only takes names of TRAMP apart.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'subr-x)
+(require 'qwen-companion-backend)
+(require 'qwen-companion-messages)
+(require 'qwen-companion-places)
+(require 'qwen-companion-roots)
+(require 'qwen-companion-terminal)
+
+(declare-function tramp-compute-multi-hops "tramp" (vec))
+(declare-function tramp-dissect-file-name "tramp" (name &optional nodefault))
+(declare-function tramp-file-name-host "tramp" (vec) t)
+(declare-function tramp-file-name-method "tramp" (vec) t)
+(declare-function tramp-file-name-port "tramp" (vec) t)
+(declare-function tramp-file-name-user-domain "tramp" (vec))
+
+(defcustom qwen-companion-remote-places nil
+  "Whether the CLIs at other places are served, by place.
+A place is the beginning of TRAMP's names for its files, as \"/ssh:host:\".
+\\[qwen-companion-run] asks about a place that is not in the list.  While
+files of a place with `serve' are open, a relay runs there: nothing is
+installed, and the files that it lays down are removed at its end."
+  :group 'qwen-companion
+  :type '(alist :key-type (string :tag "Place")
+                :value-type (choice (const :tag "Serve its CLIs" serve)
+                                    (const :tag "Leave them alone" leave))))
+
+(defvar qwen-companion-remote--sent nil
+  "The `places' payload sent last.")
+
+(defvar qwen-companion-remote--directories nil
+  "The remote directories of open buffers, from the last look at them.")
+
+(defvar qwen-companion-remote--waiting nil
+  "CLIs that start when the Python process has said how: (NUMBER . PAYLOAD).
+PAYLOAD is that of the `run-at' call.")
+
+(defvar qwen-companion-remote--terminals 0
+  "How many terminals at places have been numbered.")
+
+;;; Which places
+
+(defun qwen-companion-remote--hops (place)
+  "Return the way to PLACE, hop by hop, for a payload."
+  (require 'tramp)
+  (mapcar (lambda (hop)
+            (append (list :method (tramp-file-name-method hop)
+                          :host (or (tramp-file-name-host hop) ""))
+                    (when-let* ((user (tramp-file-name-user-domain hop))) (list :user user))
+                    (when-let* ((port (tramp-file-name-port hop)))
+                      (list :port (format "%s" port)))))
+          (tramp-compute-multi-hops (tramp-dissect-file-name place))))
+
+(defun qwen-companion-remote--control ()
+  "Return the name of TRAMP's shared connection of ssh, for a payload, or nil."
+  (when (or (bound-and-true-p tramp-use-connection-share)
+            (bound-and-true-p tramp-use-ssh-controlmaster-options))
+    (expand-file-name "tramp.%C" (default-toplevel-value 'temporary-file-directory))))
+
+(defun qwen-companion-remote--payload ()
+  "Return the payload of the `places' call."
+  (let ((places (delete-dups
+                 (cl-loop for directory in (append (mapcar (lambda (cli) (plist-get (cdr cli) :name))
+                                                           qwen-companion-remote--waiting)
+                                                   qwen-companion-remote--directories)
+                          for place = (file-remote-p directory)
+                          when (eq 'serve (cdr (assoc place qwen-companion-remote-places)))
+                          collect place))))
+    (list :places
+          (mapcar (lambda (place)
+                    (list :name place
+                          :hops (qwen-companion-remote--hops place)
+                          :control (qwen-companion-remote--control)
+                          :directories
+                          (cl-loop for directory in qwen-companion-remote--directories
+                                   when (equal place (file-remote-p directory))
+                                   collect (directory-file-name
+                                            (file-remote-p directory 'localname)))))
+                  (sort places #'string<)))))
+
+(defun qwen-companion-remote--update (directories)
+  "Note DIRECTORIES, those of open buffers, and tell which places are wanted."
+  (setq qwen-companion-remote--directories
+        (sort (cl-remove-if-not #'file-remote-p directories) #'string<))
+  (qwen-companion-remote--send))
+
+(defun qwen-companion-remote--send ()
+  "Send which places are wanted, if that has changed."
+  (when (or qwen-companion-remote--sent qwen-companion-remote-places)
+    (let ((payload (qwen-companion-remote--payload)))
+      (setq qwen-companion-remote--sent
+            (qwen-companion-backend-call-if-changed
+             'places payload qwen-companion-remote--sent))
+      (let ((names (mapcar (lambda (place) (plist-get place :name)) (plist-get payload :places))))
+        (dolist (place (qwen-companion-places))
+          (unless (member place names)
+            (qwen-companion-places-set place nil)))))))
+
+(defun qwen-companion-remote--ask (place)
+  "Ask whether to serve the CLIs at PLACE, unless that is known.
+Return non-nil if so.  The answer is kept for later sessions of Emacs."
+  (let ((known (cdr (assoc place qwen-companion-remote-places))))
+    (unless known
+      (setq known (if (yes-or-no-p
+                       (format "A relay would run at %s while its files are open; it lays a discovery file and settings into ~/.qwen/ide there and removes them at its end.  Serve the CLIs at %s? "
+                               place (qwen-companion-places-label place)))
+                      'serve 'leave))
+      (customize-save-variable 'qwen-companion-remote-places
+                               (cons (cons place known) qwen-companion-remote-places)))
+    (eq known 'serve)))
+
+;;;###autoload
+(defun qwen-companion-serve-place (place leave)
+  "Serve the CLIs at PLACE, that of the current directory, from now on.
+With a prefix argument LEAVE, leave them alone."
+  (interactive (list (or (file-remote-p default-directory)
+                         (user-error "%s is on this machine, whose CLIs are served anyway"
+                                     default-directory))
+                     current-prefix-arg))
+  (customize-save-variable
+   'qwen-companion-remote-places
+   (cons (cons place (if leave 'leave 'serve))
+         (assoc-delete-all place (copy-sequence qwen-companion-remote-places))))
+  (qwen-companion-roots-update)
+  (message (if leave "CLIs at %s are left alone" "CLIs at %s are served while files of it are open")
+           place))
+
+;;; Running a CLI
+
+(defun qwen-companion-remote-run (directory arguments project)
+  "Start the CLI with ARGUMENTS in DIRECTORY, at a place.
+With PROJECT, in the project that DIRECTORY belongs to."
+  (let ((place (file-remote-p directory)))
+    (unless (qwen-companion-remote--ask place)
+      (user-error "CLIs at %s are left alone; C-u 0 M-x qwen-companion-serve-place changes that"
+                  place))
+    (let ((number (cl-incf qwen-companion-remote--terminals)))
+      (push (list number
+                  :terminal number :place place
+                  :name directory
+                  :directory (directory-file-name (file-remote-p directory 'localname))
+                  :project project
+                  :command (append qwen-companion-qwen-command
+                                   (when qwen-companion-approval-mode
+                                     (list "--approval-mode" qwen-companion-approval-mode))
+                                   arguments))
+            qwen-companion-remote--waiting)
+      (qwen-companion-remote--send)
+      (qwen-companion-remote--send-run (car qwen-companion-remote--waiting))
+      (message "Connecting to %s..." place))))
+
+(defun qwen-companion-remote--send-run (cli)
+  "Ask how to run CLI, an element of `qwen-companion-remote--waiting'."
+  (let ((payload (cdr cli)))
+    (qwen-companion-backend-call
+     'run-at (cl-loop for key in '(:terminal :place :directory :project :command)
+                      append (list key (plist-get payload key))))))
+
+(defun qwen-companion-remote-on-run-command (payload)
+  "Handle the `run-command' call: start the CLI that PAYLOAD is about."
+  (let* ((number (qwen-companion-run-command-terminal payload))
+         (cli (assq number qwen-companion-remote--waiting))
+         (error (qwen-companion-run-command-error payload)))
+    (when cli
+      (setq qwen-companion-remote--waiting (delq cli qwen-companion-remote--waiting))
+      (if error
+          (qwen-companion-backend-notice
+           (format "Qwen Code is not started at %s: %s" (plist-get (cdr cli) :place) error))
+        (qwen-companion-terminal-open-at
+         (qwen-companion-run-command-directory payload)
+         (nthcdr (length qwen-companion-qwen-command) (plist-get (cdr cli) :command))
+         (qwen-companion-run-command-command payload)
+         number))))
+  nil)
+
+;;; The state of places
+
+(defun qwen-companion-remote-on-place (payload)
+  "Handle the `place' call: note the state of the place in PAYLOAD.
+Show a message when it cannot be reached, or is again."
+  (let* ((place (qwen-companion-place-name payload))
+         (state (qwen-companion-place-state payload))
+         (before (qwen-companion-place-state (qwen-companion-places-message place))))
+    (qwen-companion-places-set place payload)
+    (unless (eq state before)
+      (force-mode-line-update t))
+    (when (and (memq state '(failed lost)) (not (memq before '(failed lost connecting))))
+      (qwen-companion-backend-notice
+       (format "the CLIs at %s are not served: %s%s" place (qwen-companion-place-reason payload)
+               (if (eq state 'lost) "; it is tried again" ""))))
+    (when (and (eq state 'failed) (eq before 'connecting))
+      (qwen-companion-backend-notice-once
+       (format "the CLIs at %s are not served: %s" place (qwen-companion-place-reason payload)))))
+  nil)
+
+(defun qwen-companion-remote-lighter ()
+  "Return the text for the mode line about places that are not served, or \"\"."
+  (mapconcat
+   (lambda (place)
+     (let ((message (qwen-companion-places-message place)))
+       (if (eq 'ready (qwen-companion-place-state message))
+           ""
+         (propertize (format " %s:%s" (qwen-companion-places-label place)
+                             (qwen-companion-place-state message))
+                     'face 'warning
+                     'help-echo (or (qwen-companion-place-reason message) place)))))
+   (qwen-companion-places) ""))
+
+(defun qwen-companion-remote-enable ()
+  "Begin to serve the places of open buffers."
+  (add-hook 'qwen-companion-roots-directories-functions #'qwen-companion-remote--update))
+
+(defun qwen-companion-remote-resend ()
+  "Send everything to a new Python process."
+  (setq qwen-companion-remote--sent nil)
+  (qwen-companion-remote--send)
+  (mapc #'qwen-companion-remote--send-run (reverse qwen-companion-remote--waiting)))
+
+(defun qwen-companion-remote-disable ()
+  "Serve no place."
+  (remove-hook 'qwen-companion-roots-directories-functions #'qwen-companion-remote--update)
+  (qwen-companion-places-forget)
+  (setq qwen-companion-remote--sent nil
+        qwen-companion-remote--directories nil
+        qwen-companion-remote--waiting nil))
+
+(provide 'qwen-companion-remote)
+;;; qwen-companion-remote.el ends here

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The commands that reach a place: from the hops of a TRAMP name to the arguments of a program, without a terminal."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from qwen_companion.domain import Hop
+from qwen_companion.errors import CompanionError
+
+OLDEST_NODE = 20
+"""The first version of Node.js that runs today's Qwen Code."""
+
+_SAFE = re.compile(r"[\w.%+:@\[\]][\w.%+:@\[\]-]*")
+"""What names of users and hosts look like: none is an option, and none says anything to a shell."""
+
+_SSH_OPTIONS = (
+    *("-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=2"),
+    # The user's forwardings are for the user's own connections, and so is a shared one that would outlive ours.
+    *("-o", "ClearAllForwardings=yes", "-o", "ControlMaster=no"),
+)
+
+# For any shell of the user's: one line in single quotes, without a quote, a backslash or an exclamation mark in it.
+_START = (
+    "n=$(command -v node) || "
+    'n=$("${SHELL:-sh}" -lic "command -v node" 2>/dev/null </dev/null | grep "^/" | tail -n 1); '
+    '[ -x "$n" ] || { echo "qwen-companion: no node" >&2; exit 127; }; exec "$n" -e "$1"'
+)
+
+# Reads the length of the relay's source, the source, and runs it with the bytes that follow.
+_BOOTSTRAP = (
+    "const v=+process.versions.node.split(`.`)[0];"
+    f"if(v<{OLDEST_NODE})" + "{process.stderr.write(`qwen-companion: node `+process.versions.node);process.exit(126)}"
+    "let b=Buffer.alloc(0);const s=process.stdin;"
+    "s.on(`data`,function r(d){b=Buffer.concat([b,d]);const e=b.indexOf(10);if(e<0)return;"
+    "const n=+b.subarray(0,e);if(b.length<e+1+n)return;s.off(`data`,r);s.pause();"
+    "process.stdout.write(Buffer.concat([Buffer.alloc(1),Buffer.from(`qwen-companion relay`),Buffer.alloc(1)]));"
+    "new Function(`require`,`rest`,b.subarray(e+1,e+1+n).toString())(require,b.subarray(e+1+n))})"
+)
+
+_RUN = 'cd "$1" || exit; . "$2"; shift 2; exec "$@"'
+"""Runs a program with arguments in a directory, with the variables of a file."""
+
+
+class UnsupportedPlaceError(CompanionError):
+    """A place cannot be reached without a terminal; the text says why."""
+
+
+def relay_source() -> bytes:
+    """Return the relay as the bootstrap reads it.  Reads a file."""
+    source = Path(__file__).with_name("relay.js").read_bytes()
+    return b"%d\n" % len(source) + source
+
+
+def relay_command(hops: Sequence[Hop], control: str | None) -> list[str]:
+    """Return the command that runs the relay at the place with `hops`, over a pipe.
+
+    `control` is the path of a connection of ssh to share, with %-escapes, or None.
+
+    :raises UnsupportedPlaceError: for a method that has no such command
+    """
+    # The backquotes of JavaScript would run programs in a shell's double quotes; these are single ones.
+    return _reach(hops, control, ["sh", "-c", _START, "sh", _BOOTSTRAP], terminal=False)
+
+
+def terminal_command(
+    hops: Sequence[Hop], control: str | None, directory: str, variables: str, command: Sequence[str]
+) -> list[str]:
+    """Return the command that runs `command` there in `directory`, in a terminal, with the file `variables`.
+
+    :raises UnsupportedPlaceError: for a method that has no such command
+    """
+    return _reach(hops, control, ["sh", "-c", _RUN, "sh", directory, variables, *command], terminal=True)
+
+
+def _reach(hops: Sequence[Hop], control: str | None, command: list[str], *, terminal: bool) -> list[str]:
+    if not hops:
+        raise UnsupportedPlaceError("it names no place")
+    left = list(hops)
+    while left:
+        hop = left.pop()
+        for name in (hop.user, hop.host, hop.port):
+            if name and not _SAFE.fullmatch(name):
+                raise UnsupportedPlaceError(f"{name!r} is no name of a host or user")
+        if hop.method in _SSH_METHODS:
+            jumps: list[Hop] = []
+            while left and left[-1].method in _SSH_METHODS:
+                jumps.insert(0, left.pop())
+            shared = control if not left and not jumps else None
+            command = _ssh(hop, jumps, shared, command, terminal)
+        elif hop.method in _METHODS:
+            command = _METHODS[hop.method](hop, command, terminal)
+        else:
+            raise UnsupportedPlaceError(
+                f"TRAMP's method {hop.method} needs a terminal of its own; methods that work: "
+                + ", ".join(sorted({*_SSH_METHODS, *_METHODS}))
+            )
+    return command
+
+
+def _ssh(hop: Hop, jumps: Sequence[Hop], control: str | None, command: Sequence[str], terminal: bool) -> list[str]:
+    words = ["ssh", "-tt" if terminal else "-T", *_SSH_OPTIONS]
+    if not terminal:
+        # It could ask on no terminal.
+        words += ["-o", "BatchMode=yes"]
+    if control is not None:
+        words += ["-o", f"ControlPath={control}"]
+    if jumps:
+        words += ["-J", ",".join(_jump(jump) for jump in jumps)]
+    if hop.user:
+        words += ["-l", hop.user]
+    if hop.port:
+        words += ["-p", hop.port]
+    return [*words, "--", hop.host, f"exec {shlex.join(command)}"]
+
+
+def _jump(hop: Hop) -> str:
+    user, port = f"{hop.user}@" if hop.user else "", f":{hop.port}" if hop.port else ""
+    return f"{user}{hop.host}{port}"
+
+
+def _sudo(hop: Hop, command: list[str], terminal: bool) -> list[str]:
+    return ["sudo", *([] if terminal else ["-n"]), "-H", "-u", hop.user or "root", "--", *command]
+
+
+def _doas(hop: Hop, command: list[str], terminal: bool) -> list[str]:
+    return ["doas", *([] if terminal else ["-n"]), "-u", hop.user or "root", *command]
+
+
+def _container(program: str) -> Callable[[Hop, list[str], bool], list[str]]:
+    def reach(hop: Hop, command: list[str], terminal: bool) -> list[str]:
+        user = ["-u", hop.user] if hop.user else []
+        return [program, "exec", "-it" if terminal else "-i", *user, hop.host, *command]
+
+    return reach
+
+
+def _kubectl(hop: Hop, command: list[str], terminal: bool) -> list[str]:
+    container, _, pod = hop.host.rpartition(".")
+    return [
+        "kubectl",
+        "exec",
+        "-it" if terminal else "-i",
+        pod,
+        *(["-c", container] if container else []),
+        "--",
+        *command,
+    ]
+
+
+_SSH_METHODS = frozenset({"ssh", "sshx", "scp", "scpx", "rsync"})
+_METHODS: dict[str, Callable[[Hop, list[str], bool], list[str]]] = {
+    "sudo": _sudo,
+    "doas": _doas,
+    "docker": _container("docker"),
+    "podman": _container("podman"),
+    "kubernetes": _kubectl,
+}
+
+_FAILURES = (
+    ("qwen-companion: no node", "there is no Node.js there, which Qwen Code needs; install it, or put `node' on PATH"),
+    (
+        "HOST IDENTIFICATION HAS CHANGED",
+        "its host key is another one than before; find out why, then see ssh-keygen -R",
+    ),
+    ("Host key verification failed", "ssh does not know its host key; log in there once with ssh in a terminal"),
+    ("Permission denied", "ssh gets in only with a password; open a file there first, or use a key and ssh-agent"),
+    ("a password is required", "sudo asks for a password; run sudo there first, or allow it without (NOPASSWD)"),
+    ("Authentication required", "doas asks for a password; permit it with `nopass' or `persist'"),
+    ("Authorization required", "doas asks for a password; permit it with `nopass' or `persist'"),
+    ("Could not resolve hostname", "there is no host of that name"),
+    ("Connection refused", "no ssh server answers there"),
+    ("Connection timed out", "it does not answer"),
+)
+"""What programs print when they cannot reach a place, and what it means, with the way out."""
+
+
+def is_lasting(output: str) -> bool:
+    """Return whether trying again is of no use before the user has done something, by the `output` of the program."""
+    return any(text in output for text, _ in _FAILURES[:7]) or "qwen-companion: node" in output
+
+
+def failure(output: str) -> str:
+    """Return why a command has failed, for a person, from the `output` it has printed."""
+    old = re.search(r"qwen-companion: node ([\d.]+)", output)
+    if old is not None:
+        return f"Node.js there is {old[1]}, and Qwen Code needs {OLDEST_NODE} or newer"
+    for text, meaning in _FAILURES:
+        if text in output:
+            return meaning
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return lines[-1][:200] if lines else "the command ended without a word"

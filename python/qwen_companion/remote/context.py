@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The context of the CLIs at one place: the open files of that place, by the rules that are read there.
+
+As for files of this machine, a file is told of only once all rules have been asked.  What the relay cannot find out
+about a file excludes it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import anyio
+
+from qwen_companion.domain import HIDE, SHOW, KnownSession, PlacedFile, Settings, Snapshot
+from qwen_companion.errors import RuleFileError
+from qwen_companion.ide.context import ResolvedPath, describe, newest_times, own_root
+from qwen_companion.ide.models import context_update
+from qwen_companion.privacy import options
+from qwen_companion.privacy.ignore_files import IGNORE_FILES, IgnoreFile, Rules
+from qwen_companion.privacy.options import Options, UserRules
+from qwen_companion.privacy.patterns import Patterns, parse
+from qwen_companion.privacy.rules import secret
+from qwen_companion.privacy.verdicts import excluded
+from qwen_companion.remote.link import Link, LinkError, RequestError, objects, read_look
+
+LOOK_S = 5.0
+"""How long the rules that were read there count, in seconds: then they are read again before anything is told."""
+
+
+class _NoLinks(dict[str, "str | None"]):
+    """Says of each file that it is no link: the patterns of the user mean names there, not files here."""
+
+    def __contains__(self, _key: object) -> bool:
+        return True
+
+    def __missing__(self, _key: str) -> None:
+        return None
+
+
+class PlaceContext:
+    """Tells the sessions of the place `name`."""
+
+    def __init__(self, name: str, deliver: Callable[[str, bytes], None]) -> None:
+        """`deliver` is called with the id of a session and its context."""
+        self._name = name
+        self._deliver = deliver
+        self._sessions: dict[str, KnownSession] = {}
+        self._trusted: dict[str, bool | None] = {}
+        self._snapshot: Snapshot | None = None
+        self._settings: Settings | None = None
+        self._roots: tuple[ResolvedPath, ...] = ()
+        self._link: Link | None = None
+        self._home = ""
+        self._changed = anyio.Event()
+        self._basis: object = None
+        self._allowed: dict[str, ResolvedPath] = {}
+        self._look_again_at = 0.0
+
+    def set_snapshot(self, snapshot: Snapshot) -> None:
+        """Take the snapshot of all buffers; those of other places are left out."""
+
+        def here(name: str) -> str | None:
+            return name.removeprefix(self._name) if name.startswith(self._name + "/") else None
+
+        files = tuple(replace(file, path=path) for file in snapshot.files if (path := here(file.path)) is not None)
+        active = None if snapshot.active is None else here(snapshot.active)
+        if active is None:
+            snapshot = Snapshot(files, None, None, None, None)
+        self._snapshot = replace(snapshot, files=files, active=active)
+        self._changed.set()
+
+    def set_settings(self, settings: Settings) -> None:
+        """Take the settings of the user."""
+        self._settings = settings
+        self._changed.set()
+
+    def set_session(self, session: KnownSession) -> None:
+        """Take a session that is new or has changed."""
+        self._sessions[session.id] = session
+        self._changed.set()
+
+    def drop_session(self, identifier: str) -> None:
+        """Take that a session has ended."""
+        self._sessions.pop(identifier, None)
+        self._trusted.pop(identifier, None)
+
+    def set_link(self, link: Link | None, home: str = "") -> None:
+        """Take the pipe to the place, None while there is none, and the home directory there."""
+        self._link, self._home, self._basis = link, home, None
+        self._changed.set()
+
+    def set_roots(self, roots: Sequence[ResolvedPath]) -> None:
+        """Take the workspace roots there."""
+        self._roots = tuple(roots)
+        self._changed.set()
+
+    def root_of(self, session: str) -> tuple[str, ...]:
+        """Return the names in Emacs of the roots below which `session` is told of files."""
+        return tuple(PlacedFile(self._name, root.path).name for root in self._scope(session))
+
+    async def run(self) -> None:
+        """Tell the sessions after each change, until cancelled."""
+        while True:
+            await self._changed.wait()
+            self._changed = anyio.Event()
+            try:
+                await self._tell()
+            except (LinkError, RequestError):
+                # Nothing is told before the rules are known.  A new pipe begins anew.
+                self._basis = None
+
+    def _scope(self, session: str) -> tuple[ResolvedPath, ...]:
+        peer = self._sessions[session].peer if session in self._sessions else None
+        directory = None if peer is None else peer.directory
+        return self._roots if directory is None else (own_root(ResolvedPath(directory, directory), self._roots),)
+
+    async def _tell(self) -> None:
+        link, snapshot, settings = self._link, self._snapshot, self._settings
+        if link is None or snapshot is None or settings is None or not self._sessions:
+            return
+        basis = (frozenset((file.path, file.exposure) for file in snapshot.files), self._roots, settings)
+        if basis != self._basis or time.monotonic() > self._look_again_at:
+            self._allowed = await self._check(link, snapshot, settings)
+            self._basis, self._look_again_at = basis, time.monotonic() + LOOK_S
+        times = newest_times(snapshot)
+        for identifier in self._sessions:
+            scope = self._scope(identifier)
+            allowed = {
+                path: times[path]
+                for path, place in self._allowed.items()
+                if settings.all_roots or any(place.is_below(root) for root in scope)
+            }
+            # Constant for the life of a connection.  Names of trusted directories mean those of this machine.
+            trusted = self._trusted.setdefault(identifier, settings.trust if isinstance(settings.trust, bool) else None)
+            self._deliver(identifier, context_update(describe(snapshot, allowed, trusted)))
+
+    async def _check(self, link: Link, snapshot: Snapshot, settings: Settings) -> dict[str, ResolvedPath]:
+        """Return the files of `snapshot` that no rule excludes.
+
+        :raises LinkError: when the pipe is broken
+        :raises RequestError: when the relay cannot look
+        """
+        exposures = {file.path: file.exposure for file in snapshot.files if file.exposure != HIDE}
+        paths = list(exposures)
+        looks = [read_look(item) for item in objects((await link.request("check", paths=paths)).get("files"))]
+        rules = await self._ignore_rules(link)
+        user = UserRules(Options(settings.patterns, settings.auth_sources), {"HOME": self._home})
+        settled = user.settle(_NoLinks())
+        allowed: dict[str, ResolvedPath] = {}
+        for path, look in zip(paths, looks, strict=False):
+            if look is None or look.kind != "file":
+                continue
+            names = look.spellings
+            is_excluded = (
+                any(map(secret, names))
+                or options.match(settled, names) is not None
+                or (look.repository and look.ignored is not False)
+                or any(rule.verdict(names) is not None for rule in rules)
+            )
+            if exposures[path] == SHOW or not is_excluded:
+                allowed[path] = ResolvedPath(path, names[-1])
+        return allowed
+
+    async def _ignore_rules(self, link: Link) -> list[Rules]:
+        files = [
+            IgnoreFile("qwen", name, tuple(dict.fromkeys((root.path, root.real))))
+            for root in self._roots
+            for name in IGNORE_FILES["qwen"]
+        ]
+        texts = objects((await link.request("texts", paths=[file.path for file in files])).get("texts"))
+        if len(texts) != len(files):
+            raise RequestError("the relay has not read all ignore files")
+        return [_rules(file, text) for file, text in zip(files, texts, strict=True)]
+
+
+def _rules(file: IgnoreFile, found: Mapping[str, Any]) -> Rules:
+    """Return the rules in `file`, by what the relay has `found` there."""
+    if not found:
+        return Rules(file, None, None)
+    try:
+        return Rules(file, Patterns(parse(file.path, str(found["text"]).encode("utf-8", "surrogatepass"))), None)
+    except KeyError:
+        return Rules(file, None, excluded(f"{file.path} cannot be read"))
+    except RuleFileError as error:
+        return Rules(file, None, excluded(str(error)))

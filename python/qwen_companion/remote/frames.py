@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The frames on the pipe to a relay.  The other side is a stranger's: nothing is kept before its size is checked."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Any, cast
+
+from qwen_companion.errors import CompanionError
+from qwen_companion.frozen import frozen
+
+VERSION = 1
+"""Of the frames and requests, as the relay names it."""
+
+PIECE_BYTES = 64 * 1024
+"""Largest piece of a stream in a frame."""
+
+WINDOW_BYTES = 256 * 1024
+"""Bytes of a stream that may be on their way in one direction."""
+
+MARK = b"\0qwen-companion relay\0"
+"""Comes before the first frame: a login shell may print anything before."""
+
+MAX_CHATTER_BYTES = 64 * 1024
+"""Most bytes before the mark."""
+
+_HEAD = struct.Struct(">IBI")
+_LENGTH = struct.Struct(">I")
+
+
+class Kind(IntEnum):
+    """What a frame carries."""
+
+    HELLO = 0
+    OPEN = 1
+    DATA = 2
+    END = 3
+    CREDIT = 4
+    RESET = 5
+    REQUEST = 6
+    REPLY = 7
+    EVENT = 8
+    PING = 9
+
+
+_LIMITS = {
+    Kind.HELLO: 16 * 1024,
+    Kind.OPEN: 16 * 1024,
+    Kind.DATA: PIECE_BYTES,
+    Kind.END: 0,
+    Kind.CREDIT: 4,
+    Kind.RESET: 0,
+    Kind.REPLY: 4 * 1024 * 1024,
+    Kind.EVENT: 1024 * 1024,
+    Kind.PING: 0,
+}
+"""Largest payload of each kind that a relay may send."""
+
+
+class FrameError(CompanionError):
+    """The relay has broken the rules of the pipe."""
+
+
+@frozen
+class Frame:
+    """One frame; `stream` is the number of the stream or request it belongs to."""
+
+    stream: int
+    kind: Kind
+    payload: bytes = b""
+
+    def encode(self) -> bytes:
+        """Return it as it goes over the pipe."""
+        return _HEAD.pack(self.stream, self.kind, len(self.payload)) + self.payload
+
+
+class Decoder:
+    """Takes the bytes of a pipe and returns the frames in them."""
+
+    def __init__(self) -> None:
+        self._unread = bytearray()
+        self._marked = False
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Yield the frames that are complete with `data`.
+
+        :raises FrameError: for bytes that no relay sends
+        """
+        self._unread += data
+        if not self._marked:
+            start = self._unread.find(MARK)
+            if start < 0:
+                if len(self._unread) > MAX_CHATTER_BYTES:
+                    raise FrameError("what answers there is no relay; does its login shell print without end?")
+                return
+            del self._unread[: start + len(MARK)]
+            self._marked = True
+        while len(self._unread) >= _HEAD.size:
+            stream, number, length = _HEAD.unpack_from(self._unread)
+            try:
+                kind = Kind(number)
+            except ValueError:
+                raise FrameError(f"a frame has the unknown kind {number}") from None
+            if length > _LIMITS.get(kind, -1):
+                raise FrameError(f"a frame of kind {kind.name} says that it has {length} bytes")
+            end = _HEAD.size + length
+            if len(self._unread) < end:
+                return
+            payload = bytes(self._unread[_HEAD.size : end])
+            del self._unread[:end]
+            yield Frame(stream, kind, payload)
+
+
+def credit_of(payload: bytes) -> int:
+    """Return the number of bytes that a frame of credit grants.
+
+    :raises FrameError: for another payload
+    """
+    if len(payload) != _LENGTH.size:
+        raise FrameError("a frame of credit has no number")
+    return _LENGTH.unpack(payload)[0]
+
+
+def credit(count: int) -> bytes:
+    """Return the payload that grants `count` bytes."""
+    return _LENGTH.pack(count)
+
+
+def read_object(payload: bytes) -> dict[str, Any]:
+    """Return the JSON object in `payload`.
+
+    :raises FrameError: for anything else
+    """
+    try:
+        value: object = json.loads(payload)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise FrameError("a frame holds no JSON object")
+    return cast("dict[str, Any]", value)
+
+
+def read_reply(payload: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return the values and the data of the reply in `payload`.
+
+    :raises FrameError: when it is no reply
+    """
+    if len(payload) < _LENGTH.size:
+        raise FrameError("a reply has no length")
+    end = _LENGTH.size + _LENGTH.unpack_from(payload)[0]
+    return read_object(payload[_LENGTH.size : end]), payload[end:]

@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One place whose CLIs are served: the pipe to it, the files that are laid down there, and what is asked of it."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import anyio
+
+from qwen_companion.discovery.dialects import QWEN_VARIABLES, Value
+from qwen_companion.discovery.files import EDITOR_INFO
+from qwen_companion.domain import PlacedFile
+from qwen_companion.doors.hook_settings import PATH as HOOK_PATH
+from qwen_companion.doors.hook_settings import door_secret
+from qwen_companion.doors.layer import VARIABLE, JsonObject, LayerError, merge, parse_settings
+from qwen_companion.emacs.messages import Notice, Notification, PlaceState, RunAt, RunCommand, WantedPlace
+from qwen_companion.errors import CompanionError
+from qwen_companion.file_names import FileNameError, file_name
+from qwen_companion.ide.context import ResolvedPath
+from qwen_companion.ide.guard import Keys
+from qwen_companion.ide.targets import TargetError, is_text
+from qwen_companion.remote.commands import UnsupportedPlaceError, relay_command, relay_source, terminal_command
+from qwen_companion.remote.context import PlaceContext
+from qwen_companion.remote.link import Greeting, Link, LinkError, RequestError, objects, read_look
+from qwen_companion.remote.mirrors import Mirrors
+from qwen_companion.threads import in_thread
+from qwen_companion.tools.settings import PATH as TOOL_PATH
+from qwen_companion.tools.settings import tool_secret
+
+FIRST_PAUSE_S = 0.2
+LONGEST_PAUSE_S = 30.0
+"""Pauses before a pipe that broke is opened again, in seconds; each is twice as long as the one before."""
+
+MAX_TEXT_BYTES = 64 * 1024 * 1024
+"""Largest file there that is reviewed where the user has set no limit."""
+
+_PORTS = range(20000, 32000)
+"""Ports that systems do not give away by themselves."""
+
+LayerOf = Callable[[int, str], "JsonObject | None"]
+"""Returns the settings layer for a port and a secret, None for none."""
+
+
+class Place:
+    """The place of `wanted`.  Its methods are for the event loop; `run` has the pipe open until cancelled."""
+
+    def __init__(
+        self,
+        wanted: WantedPlace,
+        token: str,
+        server_port: int,
+        environ: Mapping[str, str],
+        spool: str,
+        layer_of: LayerOf,
+        deliver: Callable[[str, bytes], None],
+        tell: Callable[[Notification], None],
+    ) -> None:
+        """`token` opens the server on this machine, and is not told there: the place has its own, derived from it.
+
+        Copies of files are kept below `spool`.  `deliver` sends a context to a session, `tell` a message to Emacs.
+        """
+        self.context = PlaceContext(wanted.name, deliver)
+        self.wanted = wanted
+        self.size_limit: int | None = None
+        self._token = hmac.new(
+            token.encode("utf-8"), b"place " + wanted.name.encode("utf-8"), hashlib.sha256
+        ).hexdigest()
+        self._server_port = server_port
+        self._environ = environ
+        self._layer_of = layer_of
+        self._tell = tell
+        self._mirrors = Mirrors(spool)
+        self._link: Link | None = None
+        self._greeting: Greeting | None = None
+        self._keys: Keys | None = None
+        self._variables = ""
+        self._roots: tuple[ResolvedPath, ...] = ()
+        self._extra: dict[str, None] = {}
+        self._laying = anyio.Lock()
+        self._again = anyio.Event()
+        self._settled = anyio.Event()
+        """Set when the pipe is open, or cannot be opened."""
+        self._failure = ""
+        self._stale: set[str] = set()
+        self._stale_noted = anyio.Event()
+
+    # --- For others
+
+    def keys(self, port: int) -> Keys | None:
+        """Return what admits the connection from `port` of this machine, None for one that is not of this place."""
+        return self._keys if self._link is not None and self._link.who(port) is not None else None
+
+    def who(self, port: int) -> Mapping[str, Any] | None:
+        """Return what the relay knows of the CLI whose connection comes from `port` of this machine."""
+        return None if self._link is None else self._link.who(port)
+
+    def want(self, wanted: WantedPlace) -> None:
+        """Take what Emacs says of the place now; try again at once where it could not be reached."""
+        if wanted != self.wanted:
+            self.wanted = wanted
+            self._again.set()
+
+    def try_again(self) -> None:
+        """Open the pipe at once, where that waits."""
+        self._again.set()
+
+    async def check_target(self, path: str) -> None:
+        """Check that the file `path` there can be given a new text in a review.
+
+        :raises TargetError: when it cannot
+        """
+        try:
+            link = self._open_link()
+            (look,) = [read_look(item) for item in objects((await link.request("look", paths=[path])).get("files"))]
+        except (CompanionError, ValueError) as error:
+            raise TargetError(f"{path} cannot be inspected: {error}. Decide in the terminal instead.") from None
+        if look is None:
+            raise TargetError(f"{path} cannot be inspected. Decide in the terminal instead.")
+        # A link that leads out of the roots is none of them: what it would write is not seen in its name.
+        real = ResolvedPath(look.spellings[-1], look.spellings[-1])
+        if not any(real.is_below(ResolvedPath(root.real, root.real)) for root in self._roots):
+            raise TargetError(f"{path} lies outside the workspace roots of Emacs. Decide in the terminal instead.")
+        if look.kind not in ("file", None) or path.endswith("/"):
+            raise TargetError(f"{path} is not a regular file and cannot be reviewed.")
+        await self._update(path)
+        copy = self._mirrors.name(self._file(path))
+        if os.path.exists(copy) and not await in_thread(is_text, copy):
+            raise TargetError(f"{path} is not a text file and cannot be reviewed. Decide in the terminal instead.")
+
+    async def mirror(self, path: str) -> str:
+        """Return the name of a copy here of the file `path` there, which is kept current."""
+        copy = self._mirrors.add(self._file(path))
+        with suppress(CompanionError):
+            await self._open_link().request("watch", paths=list(self._mirrors.paths))
+            await self._update(path)
+        return copy
+
+    async def run_at(self, request: RunAt) -> None:
+        """Answer `request` once the discovery file there names its directory."""
+        try:
+            directory = file_name(request.directory)
+            if self._link is None and self._settled.is_set():
+                self._settled = anyio.Event()
+                self._again.set()
+            await self._settled.wait()
+            link = self._open_link()
+            if request.project:
+                directory = (await self._projects(link, [directory]))[0].path
+            self._extra[directory] = None
+            await self._lay(link)
+            command = terminal_command(
+                self.wanted.hops,
+                self.wanted.control,
+                directory,
+                self._variables,
+                ["env", f"QWEN_COMPANION_TERMINAL={request.terminal}", *request.command],
+            )
+            answer = RunCommand(request.terminal, self._file(directory).name, tuple(command))
+        except (CompanionError, FileNameError) as error:
+            answer = RunCommand(request.terminal, None, error=str(error))
+        self._tell(answer)
+
+    # --- Life
+
+    async def run(self) -> None:
+        """Keep the pipe open until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.context.run)
+            tasks.start_soon(self._update_stale)
+            pause = FIRST_PAUSE_S
+            while True:
+                self._again = anyio.Event()
+                if self._settled.is_set():
+                    self._settled = anyio.Event()
+                self._report("connecting")
+                try:
+                    lasting, was_open = await self._run_once()
+                except UnsupportedPlaceError as error:
+                    self._failure, lasting, was_open = str(error), True, False
+                self._settled.set()
+                self._report("failed" if lasting else "lost", self._failure)
+                pause = FIRST_PAUSE_S if was_open else min(2 * pause, LONGEST_PAUSE_S)
+                with anyio.move_on_after(None if lasting else pause):
+                    await self._again.wait()
+
+    async def _run_once(self) -> tuple[bool, bool]:
+        """Have the pipe open until it breaks; return whether the reason is a lasting one, and whether it was open.
+
+        :raises UnsupportedPlaceError: when there is no command that opens it
+        """
+        command = relay_command(self.wanted.hops, self.wanted.control)
+        link = Link(command, await in_thread(relay_source), self._environ, self._server_port, self._note_changes)
+        greeted = anyio.Event()
+        lasting = was_open = False
+
+        def ready(greeting: Greeting) -> None:
+            self._greeting = greeting
+            greeted.set()
+
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(link.run, ready)
+                await greeted.wait()
+                await self._settle(link)
+                while True:
+                    await self._again.wait()
+                    self._again = anyio.Event()
+                    await self._lay(link)
+        except BaseException as error:  # noqa: BLE001 - raised again
+            found: BaseException = error
+            while members := getattr(found, "exceptions", ()):
+                found = members[0]
+            if not isinstance(found, (LinkError, RequestError)):
+                raise found from None
+            self._failure = str(found)
+            # A relay that cannot lay down its files cannot do so a moment later either.
+            lasting, was_open = isinstance(found, RequestError) or found.lasting, self._link is not None
+        finally:
+            self._link = self._keys = None
+            self.context.set_link(None)
+        return lasting, was_open
+
+    def _report(self, state: str, reason: str | None = None) -> None:
+        home = self._greeting.home if self._greeting else None
+        self._tell(PlaceState(self.wanted.name, state, reason, tuple(root.path for root in self._roots), home))
+
+    def _open_link(self) -> Link:
+        if self._link is None:
+            raise LinkError(f"{self.wanted.name} cannot be reached: {self._failure or 'it is being connected'}")
+        return self._link
+
+    def _file(self, path: str) -> PlacedFile:
+        return PlacedFile(self.wanted.name, path)
+
+    # --- What is laid down there
+
+    async def _settle(self, link: Link) -> None:
+        """Listen there, lay down the files, and say that the place is ready."""
+        # The same after a restart of this process, by which CLIs have their connection again.
+        preferred = _PORTS[int(self._token[:8], 16) % len(_PORTS)]
+        port = (await link.request("serve", port=preferred)).get("port")
+        if not isinstance(port, int) or not 0 < port < 65536:
+            raise RequestError("the relay listens on no port")
+        self._keys = Keys(port, self._token, {HOOK_PATH: door_secret(self._token), TOOL_PATH: tool_secret(self._token)})
+        self._link = link
+        await self._lay(link)
+        await link.request("watch", paths=list(self._mirrors.paths))
+        self._note_changes(self._mirrors.paths)
+        self.context.set_link(link, self._greeting.home if self._greeting else "")
+        self._failure = ""
+        self._settled.set()
+
+    async def _lay(self, link: Link) -> None:
+        """Lay down the discovery file for the roots, the layer, and the variables of terminals."""
+        async with self._laying:
+            keys, greeting = self._keys, self._greeting
+            if keys is None or greeting is None:
+                return
+            found = await self._projects(link, [*self.wanted.directories, *self._extra])
+            self._roots = tuple(dict.fromkeys(root for root in found if os.pathsep not in root.path))
+            layer = await self._lay_layer(link, greeting, keys)
+            workspace = os.pathsep.join(root.path for root in self._roots)
+            values = {Value.PORT_STRING: str(keys.port), Value.WORKSPACE: workspace}
+            variables = {name: values[value] for name, value in QWEN_VARIABLES}
+            if layer is not None:
+                variables[VARIABLE] = layer
+            lock = {
+                "port": str(keys.port),
+                "workspacePath": workspace,
+                "authToken": self._token,
+                # A CLI deletes the file of a process that is not there.
+                "ppid": greeting.pid,
+                "ideName": EDITOR_INFO["displayName"],
+                "ideInfo": EDITOR_INFO,
+                "emacsRelay": {"pid": greeting.pid, "started": greeting.started},
+            }
+            await link.request("lay", kind="lock", port=keys.port, text=json.dumps(lock, ensure_ascii=False))
+            laid = await link.request("lay", kind="sh", port=keys.port, text=_shell(variables, greeting.node))
+            self._variables = str(laid.get("path", ""))
+            self.context.set_roots(self._roots)
+            self._report("ready")
+
+    async def _lay_layer(self, link: Link, greeting: Greeting, keys: Keys) -> str | None:
+        """Lay down the settings layer; return its path, None where there is none."""
+        ours = self._layer_of(keys.port, keys.secrets[HOOK_PATH])
+        if ours is None:
+            return None
+        (found,) = objects((await link.request("texts", paths=[greeting.layer])).get("texts")) or ({},)
+        try:
+            text = found.get("text")
+            theirs = parse_settings(greeting.layer, text.encode("utf-8", "replace")) if isinstance(text, str) else {}
+        except LayerError as error:
+            self._tell(Notice("warning", f"{self.wanted.name}: {error}; CLIs there start without it"))
+            theirs = {}
+        text = json.dumps(merge(theirs, ours), indent=1)
+        path = (await link.request("lay", kind="json", port=keys.port, text=text)).get("path")
+        return path if isinstance(path, str) else None
+
+    async def _projects(self, link: Link, directories: Sequence[str]) -> list[ResolvedPath]:
+        """Return the projects that `directories` belong to; leave out those that are not there.
+
+        :raises RequestError: when the relay cannot tell
+        """
+        found = objects((await link.request("projects", paths=list(directories))).get("roots"))
+        try:
+            return [
+                ResolvedPath(file_name(item["root"]), file_name(item["real"])) for item in found if "error" not in item
+            ]
+        except (KeyError, FileNameError):
+            raise RequestError("the relay's answer is not understood") from None
+
+    # --- Copies of files
+
+    def _note_changes(self, paths: Sequence[str]) -> None:
+        self._stale.update(path for path in paths if path in self._mirrors.paths)
+        self._stale_noted.set()
+
+    async def _update_stale(self) -> None:
+        while True:
+            await self._stale_noted.wait()
+            self._stale_noted = anyio.Event()
+            while self._stale:
+                with suppress(CompanionError, OSError):
+                    await self._update(self._stale.pop())
+
+    async def _update(self, path: str) -> None:
+        """Make the copy of `path` hold what lies there now.
+
+        :raises TargetError: when that cannot be found out
+        """
+        link, data = self._open_link(), None
+        try:
+            data = await link.read(path, self.size_limit or MAX_TEXT_BYTES)
+        except RequestError as error:
+            if str(error) not in ("ENOENT", "ENOTDIR"):
+                raise TargetError(f"{path} cannot be read: {error}. Decide in the terminal instead.") from None
+        except LinkError as error:
+            raise TargetError(f"{path} cannot be read: {error}. Decide in the terminal instead.") from None
+        await in_thread(self._mirrors.write, self._file(path), data)
+
+
+def _shell(variables: Mapping[str, str], node: str) -> str:
+    """Return the lines with which a shell there sets `variables`, and finds what lies beside its Node.js."""
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    proxies = [f'export {name}="127.0.0.1,localhost${{{name}:+,${name}}}"' for name in ("NO_PROXY", "no_proxy")]
+    return "\n".join([*lines, *proxies, f"PATH=$PATH:{shlex.quote(node)}", ""])

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""All places whose CLIs are served, and which of them a connection or a session belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from qwen_companion.domain import SessionState, Settings, Snapshot
+from qwen_companion.emacs.messages import ContextSent, Notification, PlacesWanted, RunAt, RunCommand, WantedPlace
+from qwen_companion.ide.peers import Caller, caller_at
+from qwen_companion.ide.targets import TargetError
+from qwen_companion.sockets import Connection
+from qwen_companion.tasks import Task, Tasks
+
+if TYPE_CHECKING:
+    from qwen_companion.ide.guard import Keys
+    from qwen_companion.remote.place import LayerOf, Place
+
+
+@dataclass(eq=False)
+class _Open:
+    place: Place
+    task: Task
+
+
+class Places:
+    """Serves the places that Emacs wants, while `run` runs."""
+
+    def __init__(
+        self,
+        token: str,
+        server_port: int,
+        environ: Mapping[str, str],
+        spool: str,
+        layer_of: LayerOf,
+        deliver: Callable[[str, bytes], None],
+        tell: Callable[[Notification], None],
+    ) -> None:
+        """For the arguments see `Place`."""
+        self._arguments = (token, server_port, environ, spool, layer_of, deliver, tell)
+        self._tell = tell
+        self._open: dict[str, _Open] = {}
+        self._sessions: dict[str, SessionState] = {}
+        self._snapshot: Snapshot | None = None
+        self._settings: Settings | None = None
+        self._is_watched = False
+        self._sent: dict[str, ContextSent] = {}
+        self._tasks = Tasks()
+
+    async def run(self) -> None:
+        """Serve the places until cancelled."""
+        await self._tasks.run()
+
+    # --- Calls of Emacs
+
+    def want(self, message: PlacesWanted) -> None:
+        """Serve the places of `message`, and no others."""
+        wanted = {place.name: place for place in message.places}
+        for name in self._open.keys() - wanted.keys():
+            self._open.pop(name).task.cancel()
+        for name, place in wanted.items():
+            if name in self._open:
+                self._open[name].place.want(place)
+            else:
+                self._begin(place)
+
+    def _begin(self, wanted: WantedPlace) -> None:
+        # Most users have no place, and a start of this process waits for no import that it does not need.
+        from qwen_companion.remote.place import Place
+
+        place = Place(wanted, *self._arguments)
+        if self._snapshot is not None:
+            place.context.set_snapshot(self._snapshot)
+        if self._settings is not None:
+            place.size_limit = self._settings.size_limit
+            place.context.set_settings(self._settings)
+        self._open[place.wanted.name] = _Open(place, self._tasks.start(place.run))
+        for state in self._sessions.values():
+            self.set_session(state)
+
+    def run_at(self, request: RunAt) -> None:
+        """Answer how to run a program at a place, when that is known."""
+        found = self._open.get(request.place)
+        if found is None:
+            self._tell(RunCommand(request.terminal, None, error=f"{request.place} is not served"))
+        else:
+            self._tasks.start(found.place.run_at, request)
+
+    def set_snapshot(self, snapshot: Snapshot) -> None:
+        """Take the snapshot of all buffers."""
+        self._snapshot = snapshot
+        for item in self._open.values():
+            item.place.context.set_snapshot(snapshot)
+
+    def set_settings(self, settings: Settings) -> None:
+        """Take the settings of the user."""
+        self._settings = settings
+        for item in self._open.values():
+            item.place.size_limit = settings.size_limit
+            item.place.context.set_settings(settings)
+            item.place.try_again()
+
+    def watch(self, on: bool) -> None:
+        """Begin to report what sessions are told, with what they were told last, or cease to."""
+        self._is_watched = on
+        if on:
+            for sent in self._sent.values():
+                self._tell(sent)
+
+    # --- Connections and sessions
+
+    def keys(self, port: int) -> Keys | None:
+        """Return what admits the connection from `port` of this machine, None for one that no relay carries."""
+        return next((keys for item in self._open.values() if (keys := item.place.keys(port)) is not None), None)
+
+    def caller(self, connection: Connection) -> Caller | None:
+        """Return the CLI whose `connection` a relay carries, None for another.  It may be called in any thread."""
+        for name, item in tuple(self._open.items()):
+            who = item.place.who(connection.client[1])
+            if who is not None:
+                return caller_at(name, who)
+        return None
+
+    def set_session(self, state: SessionState) -> bool:
+        """Take a session that is new or has changed; return whether it is one of a place."""
+        peer = state.session.peer
+        if peer is None or peer.place is None:
+            return False
+        self._sessions[state.session.id] = state
+        if peer.place in self._open:
+            self._open[peer.place].place.context.set_session(state.session)
+        return True
+
+    def drop_session(self, session: str) -> None:
+        """Take that a session has ended."""
+        self._sessions.pop(session, None)
+        self._sent.pop(session, None)
+        for item in self._open.values():
+            item.place.context.drop_session(session)
+
+    def of_session(self, session: str) -> Place | None:
+        """Return the place of `session`; None for one of this machine, or of a place that is left."""
+        name = self._name(session)
+        return self._open[name].place if name in self._open else None
+
+    def is_elsewhere(self, session: str) -> bool:
+        """Return whether `session` is one of a place."""
+        return session in self._sessions
+
+    def _name(self, session: str) -> str:
+        state = self._sessions.get(session)
+        return (state.session.peer.place if state and state.session.peer else None) or ""
+
+    def sent(self, session: str, text: str, time: int) -> None:
+        """Note that the context `text` has gone out to `session` at `time`, in ms since the epoch."""
+        place = self.of_session(session)
+        if place is not None:
+            sent = self._sent[session] = ContextSent(session, place.context.root_of(session), time, text)
+            if self._is_watched:
+                self._tell(sent)
+
+    async def check_target(self, session: str, path: str) -> bool:
+        """Check the file `path` of a proposal by `session`; return whether that is one of a place.
+
+        :raises TargetError: when it cannot be reviewed
+        """
+        if not self.is_elsewhere(session):
+            return False
+        place = self.of_session(session)
+        if place is None:
+            raise TargetError("Emacs does not serve this place any more. Decide in the terminal instead.")
+        await place.check_target(path)
+        return True

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Another place to run CLIs at: an ssh server of its own on this machine, with a home directory and a project there."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from sandbox import BUILD, GREETING, Sandbox
+
+SSHD: Final = Path("/usr/sbin/sshd")
+PLACE: Final = "/ssh:far:"
+
+
+class Far:
+    """A host `far` for the programs of `sandbox`; those there have the variables of `environment` and another home."""
+
+    def __init__(self, sandbox: Sandbox, environment: Mapping[str, str]) -> None:
+        self.root = sandbox.root / "far"
+        self.home = self.root / "home user"
+        self.project = self.root / "projét"
+        self.file = self.project / "greeting.py"
+        self._environment = {**environment, "HOME": str(self.home)}
+        self._sandbox = sandbox
+        self._server: subprocess.Popen[bytes] | None = None
+        self._port = 0
+
+    def __enter__(self) -> Far:
+        for directory in (self.root, self.home, self.project):
+            directory.mkdir(mode=0o700)
+        shutil.copytree(
+            self._sandbox.home / ".qwen", self.home / ".qwen", ignore=shutil.ignore_patterns("ide", "debug")
+        )
+        self.file.write_text(GREETING)
+        subprocess.run(["git", "init", "--quiet"], cwd=self.project, check=True)
+        for name in ("host", "user"):
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.root / name], check=True)
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self._port = probe.getsockname()[1]
+        self.trust(self.root / "host.pub")
+        self._write_client()
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def name(self, path: Path) -> str:
+        """Return the name that Emacs has for `path` there."""
+        return f"{PLACE}{path}"
+
+    @property
+    def laid(self) -> list[Path]:
+        """The files that a companion has laid there."""
+        return sorted((self.home / ".qwen/ide").glob("*"))
+
+    def trust(self, key: Path) -> None:
+        """Make ssh take `key` for the public key of the host."""
+        kind, text, *_ = key.read_text().split()
+        (self.root / "known_hosts").write_text(f"[127.0.0.1]:{self._port} {kind} {text}\n")
+
+    def start(self) -> None:
+        """Start the server; returns when it listens."""
+        variables = " ".join(f'"{name}={value}"' for name, value in self._environment.items() if '"' not in value)
+        (self.root / "sshd_config").write_text(
+            textwrap.dedent(f"""\
+                Port {self._port}
+                ListenAddress 127.0.0.1
+                HostKey {self.root}/host
+                PidFile none
+                UsePAM no
+                PasswordAuthentication no
+                KbdInteractiveAuthentication no
+                StrictModes no
+                AllowTcpForwarding no
+                AllowStreamLocalForwarding no
+                AuthorizedKeysFile {self.root}/user.pub
+                SetEnv {variables}
+                """)
+        )
+        Path("/run/sshd").mkdir(exist_ok=True)
+        with (self.root / "sshd.log").open("ab") as log:
+            command = [SSHD, "-D", "-e", "-f", self.root / "sshd_config"]
+            self._server = subprocess.Popen(command, env=self._environment, stderr=log)
+        while True:
+            try:
+                with socket.create_connection(("127.0.0.1", self._port), timeout=5) as connection:
+                    connection.recv(4)
+                    return
+            except ConnectionRefusedError:
+                assert self._server.poll() is None, (self.root / "sshd.log").read_text()
+
+    def stop(self) -> None:
+        """Stop the server; connections that are open go on."""
+        if self._server is not None:
+            self._server.kill()
+            self._server.wait()
+            self._server = None
+
+    def _write_client(self) -> None:
+        (self.root / "ssh_config").write_text(
+            textwrap.dedent(f"""\
+                Host far
+                    HostName 127.0.0.1
+                    Port {self._port}
+                    IdentityFile {self.root}/user
+                    IdentitiesOnly yes
+                    UserKnownHostsFile {self.root}/known_hosts
+                    StrictHostKeyChecking yes
+                    LogLevel ERROR
+                """)
+        )
+        # ssh reads the configuration of the user in the password database, whatever HOME says.
+        (self.root / "bin").mkdir()
+        program = self.root / "bin/ssh"
+        program.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {self.root}/ssh_config "$@"\n')
+        program.chmod(0o700)
+
+    @property
+    def use(self) -> str:
+        """The form with which Emacs reaches it."""
+        folder = self.root / "bin"
+        return (
+            f'(progn (push "{folder}" exec-path) (setenv "PATH" (concat "{folder}:" (getenv "PATH")))'
+            " (require 'tramp) (setq tramp-histfile-override nil tramp-verbose 1"
+            # As root it asks.
+            " tramp-allow-unsafe-temporary-files t)"
+            f' (setq tramp-persistency-file-name "{self.root}/tramp") nil)'
+        )
+
+
+def is_there() -> bool:
+    """Return whether this machine has what it takes."""
+    return SSHD.exists() and (BUILD / "bin/node").exists()

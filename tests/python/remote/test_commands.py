@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The commands that reach a place, by the hops that TRAMP names."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+
+import pytest
+
+from qwen_companion.domain import Hop
+from qwen_companion.remote.commands import UnsupportedPlaceError, relay_command, terminal_command
+
+TERMINAL = ("/d d", "/v.sh", ("qwen", "-c"))
+
+
+def heads(*hops: Hop, control: str | None = None) -> list[str]:
+    """Return the words of the command up to the shell that it runs, options of ssh with their values left out."""
+    words = relay_command(hops, control)
+    kept: list[str] = []
+    while words:
+        word = words.pop(0)
+        if word == "-o":
+            words.pop(0)
+        elif word.startswith("exec "):
+            words = shlex.split(word)[1:]
+        elif word == "sh":
+            return kept
+        else:
+            kept.append(word)
+    raise AssertionError(kept)
+
+
+def test_each_method_has_its_command() -> None:
+    assert heads(Hop("ssh", "host", "me", "2222")) == ["ssh", "-T", "-l", "me", "-p", "2222", "--", "host"]
+    assert heads(Hop("scp", "::1")) == ["ssh", "-T", "--", "::1"]
+    assert heads(Hop("ssh", "a", "u", "1"), Hop("ssh", "b"), Hop("sudo", "b", "root")) == [
+        *("ssh", "-T", "-J", "u@a:1", "--", "b"),
+        *("sudo", "-n", "-H", "-u", "root", "--"),
+    ]
+    assert heads(Hop("doas", "localhost", "www")) == ["doas", "-n", "-u", "www"]
+    assert heads(Hop("podman", "box", "me")) == ["podman", "exec", "-i", "-u", "me", "box"]
+    assert heads(Hop("ssh", "h"), Hop("docker", "box")) == ["ssh", "-T", "--", "h", "docker", "exec", "-i", "box"]
+    assert heads(Hop("kubernetes", "app.pod")) == ["kubectl", "exec", "-i", "pod", "-c", "app", "--"]
+
+
+def test_a_shared_connection_is_used_for_one_hop_only() -> None:
+    assert "ControlPath=/tmp/c.%C" in relay_command([Hop("ssh", "host")], "/tmp/c.%C")
+    assert "ControlPath=/tmp/c.%C" not in relay_command([Hop("ssh", "a"), Hop("ssh", "b")], "/tmp/c.%C")
+
+
+def test_a_terminal_gets_one_there() -> None:
+    words = terminal_command([Hop("ssh", "host")], None, *TERMINAL)
+    assert words[:2] == ["ssh", "-tt"]
+    assert "BatchMode=yes" not in words
+    assert shlex.split(words[-1])[-4:] == ["/d d", "/v.sh", "qwen", "-c"]
+    assert terminal_command([Hop("docker", "box")], None, *TERMINAL)[:4] == ["docker", "exec", "-it", "box"]
+    assert "-n" not in terminal_command([Hop("sudo", "h", "root")], None, *TERMINAL)
+
+
+@pytest.mark.parametrize(
+    ("hop", "reason"),
+    [
+        (Hop("su", "localhost"), "method su needs a terminal"),
+        (Hop("ssh", "-oProxyCommand=x"), "no name of a host"),
+        (Hop("ssh", "host", "$(x)"), "no name of a host"),
+        (Hop("docker", "box;x"), "no name of a host"),
+    ],
+)
+def test_what_cannot_be_reached_is_refused(hop: Hop, reason: str) -> None:
+    with pytest.raises(UnsupportedPlaceError, match=reason):
+        relay_command([hop], None)
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash", "fish", "tcsh", "zsh"])
+def test_any_login_shell_passes_the_command_on(shell: str) -> None:
+    program = shutil.which(shell)
+    if program is None:
+        pytest.skip(f"{shell} is not installed")
+    line = relay_command([Hop("ssh", "host")], None)[-1].replace("exec sh", "exec printf '%s|'", 1)
+    printed = subprocess.run([program, "-c", line], capture_output=True, encoding="utf-8", check=True).stdout
+    assert printed == "|".join([*shlex.split(relay_command([Hop("ssh", "host")], None)[-1])[2:], ""])

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The pipe with the real relay, and with stand-ins of it that break its rules."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import signal
+import struct
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from qwen_companion.domain import Hop
+from qwen_companion.ide.peers import caller_at
+from qwen_companion.remote.commands import failure, relay_command, relay_source
+from qwen_companion.remote.frames import MARK, WINDOW_BYTES, Frame, Kind
+from qwen_companion.remote.link import MAX_STREAMS, Greeting, Link, LinkError, RequestError
+
+pytestmark = pytest.mark.anyio
+
+NODE = Path(sys.prefix) / "bin" / "node"
+SIZE = 2_000_000
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """Return a home directory for the relay, and a PATH with Node.js and the stand-in `docker` in it."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    # Of its container, what is asked for runs here.
+    (programs / "docker").write_text('#!/bin/sh\n[ "$1 $2 $3" = \'exec -i box\' ] || exit 3\nshift 3\nexec "$@"\n')
+    (programs / "docker").chmod(0o700)
+    (programs / "node").symlink_to(NODE)
+    (tmp_path / "home").mkdir()
+    return tmp_path / "home"
+
+
+def environ(home: Path) -> dict[str, str]:
+    return {"HOME": str(home), "PATH": f"{home.parent}/bin:/usr/bin:/bin", "SHELL": "/bin/sh"}
+
+
+class Server:
+    """Answers each connection with `SIZE` bytes after its first line, and keeps whose it was."""
+
+    def __init__(self) -> None:
+        self.lines: list[bytes] = []
+        self.callers: list[object] = []
+        self.link: Link | None = None
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.lines.append(await reader.readline())
+        self.callers.append(self.link and self.link.who(writer.get_extra_info("peername")[1]))
+        writer.write(b"x" * SIZE)
+        await writer.drain()
+        writer.close()
+
+
+@asynccontextmanager
+async def linked(
+    home: Path, command: Sequence[str] | None = None, changed: Callable[[Sequence[str]], None] = lambda _paths: None
+) -> AsyncIterator[tuple[Link, Greeting, Server]]:
+    """Yield a link to a relay that has come up, its greeting, and the server that it leads to."""
+    server = Server()
+    listener = await asyncio.start_server(server.answer, "127.0.0.1", 0)
+    words = command or relay_command([Hop("docker", "box")], None)
+    link = server.link = Link(words, relay_source(), environ(home), listener.sockets[0].getsockname()[1], changed)
+    greetings: list[Greeting] = []
+    greeted = anyio.Event()
+
+    def ready(greeting: Greeting) -> None:
+        greetings.append(greeting)
+        greeted.set()
+
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(link.run, ready)
+        await greeted.wait()
+        yield link, greetings[0], server
+        tasks.cancel_scope.cancel()
+
+
+async def fetch(port: int) -> int:
+    """Return how many bytes a CLI gets at `port` from the server at the other end."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"hello\n")
+    data = await reader.read(-1)
+    writer.close()
+    return len(data)
+
+
+async def serve(link: Link) -> int:
+    return (await link.request("serve", port=0))["port"]
+
+
+async def test_fifty_connections_at_once_are_carried(home: Path) -> None:
+    async with linked(home) as (link, _, server):
+        port = await serve(link)
+        sizes: list[int] = []
+
+        async def one() -> None:
+            sizes.append(await fetch(port))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(50):
+                tasks.start_soon(one)
+        assert sizes == [SIZE] * 50
+        assert server.lines == [b"hello\n"] * 50
+        if sys.platform == "linux":
+            who = server.callers[0]
+            assert isinstance(who, dict)
+            assert (who["pid"], who["directory"]) == (os.getpid(), str(Path.cwd()))
+
+
+async def test_one_that_does_not_read_holds_up_no_other(home: Path) -> None:
+    async with linked(home) as (link, _, _server):
+        port = await serve(link)
+        _, lazy = await asyncio.open_connection("127.0.0.1", port)
+        lazy.write(b"hello\n")
+        assert await fetch(port) == SIZE
+        lazy.close()
+
+
+async def test_what_is_laid_there_goes_with_the_pipe(home: Path) -> None:
+    folder = home / ".qwen/ide"
+    async with linked(home) as (link, _, _server):
+        port = await serve(link)
+        for kind in ("lock", "json", "sh"):
+            path = (await link.request("lay", kind=kind, port=port, text="{}"))["path"]
+            assert Path(path).stat().st_mode & 0o777 == 0o600
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert len(list(folder.iterdir())) == 3
+    assert not (home / ".qwen").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the number of a process tells whether it is alive")
+async def test_the_next_one_removes_what_a_killed_one_has_left(home: Path) -> None:
+    folder = home / ".qwen/ide"
+    with pytest.raises(LinkError):
+        async with linked(home) as (link, greeting, _server):
+            mark = {"emacsRelay": {"pid": greeting.pid, "started": greeting.started}}
+            await link.request("lay", kind="lock", port=1234, text=json.dumps(mark))
+            await link.request("lay", kind="sh", port=1234, text="")
+            os.kill(greeting.pid, signal.SIGKILL)
+            await anyio.sleep_forever()
+    (folder / "4711.lock").write_text("{}")
+    assert len(list(folder.iterdir())) == 3
+    async with linked(home):
+        # That of another program stays.
+        assert [path.name for path in folder.iterdir()] == ["4711.lock"]
+
+
+async def test_a_directory_that_others_can_write_to_is_refused(home: Path) -> None:
+    (home / ".qwen/ide").mkdir(parents=True)
+    (home / ".qwen/ide").chmod(0o777)
+    async with linked(home) as (link, _, _server):
+        with pytest.raises(RequestError, match="not a directory of this user alone"):
+            await link.request("lay", kind="lock", port=1234, text="{}")
+
+
+async def test_changes_and_bytes_of_files_are_told(home: Path) -> None:
+    file = home / "a file.txt"
+    told: list[str] = []
+    seen = anyio.Event()
+
+    def changed(paths: Sequence[str]) -> None:
+        told.extend(paths)
+        seen.set()
+
+    async with linked(home, changed=changed) as (link, _, _server):
+        await link.request("watch", paths=[str(file)])
+        # As editors and CLIs write.
+        (home / "other.txt").write_text("x")
+        (home / "new").write_bytes(b"\xff text\n")
+        (home / "new").rename(file)
+        await seen.wait()
+        assert told == [str(file)]
+        assert await link.read(str(file), 100) == b"\xff text\n"
+        with pytest.raises(RequestError, match="more than 3 bytes"):
+            await link.read(str(file), 3)
+        with pytest.raises(RequestError, match="ENOENT"):
+            await link.read(str(home / "none"), 100)
+        with pytest.raises(RequestError, match="not a regular file"):
+            await link.read(str(home), 100)
+
+
+# --- Stand-ins
+
+
+def hello(**changes: object) -> bytes:
+    values = {"version": 1, "pid": 1, "started": "1", "home": "/h", "folder": "/f", "node": "/n", "layer": "/l"}
+    return Frame(0, Kind.HELLO, json.dumps({**values, **changes}).encode()).encode()
+
+
+def says(home: Path, data: bytes) -> list[str]:
+    """Return the command of a stand-in that prints `data`, and then takes all that it is sent."""
+    (home / "said").write_bytes(data)
+    return ["sh", "-c", f"cat {shlex.quote(str(home / 'said'))} -"]
+
+
+HOSTILE = {
+    "garbage": (b"\n\r garbage" * 10_000, "no relay"),
+    "a frame of 4 GB": (MARK + struct.pack(">IBI", 1, Kind.REPLY, 0xFFFFFFFF), "4294967295 bytes"),
+    "an unknown kind": (MARK + struct.pack(">IBI", 1, 99, 0), "unknown kind 99"),
+    "another version": (MARK + hello(version=2), "another version"),
+    "half a greeting": (MARK + hello(home=5), "greeting"),
+    "no JSON": (MARK + hello() + Frame(0, Kind.EVENT, b"[" * 5000).encode(), "no JSON"),
+    "too much of a stream": (
+        MARK + hello() + Frame(1, Kind.OPEN, b"{}").encode() + Frame(1, Kind.DATA, b"x" * 65536).encode() * 9,
+        "more bytes",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_a_relay_that_breaks_the_rules_is_left(home: Path, name: str) -> None:
+    data, reason = HOSTILE[name]
+    link = Link(says(home, data), b"", environ(home), 1, lambda _paths: None)
+    with pytest.raises(LinkError, match=reason):
+        await link.run(lambda _greeting: None)
+    assert WINDOW_BYTES < 9 * 65536
+
+
+async def test_a_shell_that_prints_and_too_many_connections_do_no_harm(home: Path) -> None:
+    opened = b"".join(Frame(number, Kind.OPEN, b"{}").encode() for number in range(1, 2 * MAX_STREAMS))
+    command = says(home, b"Welcome!\n\x1b[0m" + MARK + hello() + opened)
+    async with linked(home, command) as (link, _, server):
+        while sum(link.who(port) is not None for port in range(1024, 65536)) < MAX_STREAMS:
+            await anyio.lowlevel.checkpoint()
+        assert server.lines == []
+
+
+@pytest.mark.parametrize(
+    ("node", "reason"),
+    [
+        (None, "no Node.js"),
+        # It says that it is an old one, as the bootstrap does there.
+        ("#!/bin/sh\necho 'qwen-companion: node 18.20.4' >&2; exit 126\n", "18.20.4, and Qwen Code needs 20"),
+        ("#!/bin/sh\necho 'bash: /etc/profile: broken' >&2; exit 1\n", "broken"),
+    ],
+)
+async def test_a_place_without_the_right_node_is_told(home: Path, node: str | None, reason: str) -> None:
+    program = home.parent / "bin/node"
+    program.unlink()
+    if node is not None:
+        program.write_text(node)
+        program.chmod(0o700)
+    for name in ("sh", "grep", "tail", "env", "cat"):
+        (home.parent / "bin" / name).symlink_to(f"/bin/{name}" if name != "env" else "/usr/bin/env")
+    link = Link(
+        relay_command([Hop("docker", "box")], None),
+        relay_source(),
+        {**environ(home), "PATH": f"{home.parent}/bin"},
+        1,
+        lambda _paths: None,
+    )
+    with pytest.raises(LinkError, match=reason) as caught:
+        await link.run(lambda _greeting: None)
+    assert caught.value.lasting is (reason != "broken")
+
+
+def test_failures_of_ssh_are_told_in_plain_words() -> None:
+    assert "host key" in failure("No ED25519 host key is known\nHost key verification failed.\n")
+    assert "another one than before" in failure("@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key veri")
+    assert "password" in failure("rem@far: Permission denied (publickey).\n")
+
+
+def test_what_a_relay_says_of_a_caller_may_be_anything() -> None:
+    caller = caller_at("/ssh:far:", {"pid": "x" * 9, "directory": "../etc", "name": "\x1b[2J", "terminal": "1"})
+    assert caller.peer.pid < 0
+    assert (caller.peer.directory, caller.peer.terminal, caller.name) == (None, None, "")
+    known = caller_at("/ssh:far:", {"pid": 7, "directory": "/d", "name": "@qwen-code/qwen-code", "version": "0.24.4"})
+    assert (known.name, known.peer.family, known.peer.directory) == ("Qwen Code", "qwen", "/d")
+    assert known.peer.pid != caller_at("/ssh:other:", {"pid": 7}).peer.pid
