@@ -12,7 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from sandbox import BUILD, GREETING, Sandbox
+import psutil
+
+from sandbox import GREETING, Sandbox
 
 SSHD: Final = Path("/usr/sbin/sshd")
 PLACE: Final = "/ssh:far:"
@@ -98,6 +100,10 @@ class Far:
             except ConnectionRefusedError:
                 assert self._server.poll() is None, (self.root / "sshd.log").read_text()
 
+    def links(self) -> list[psutil.Process]:
+        """Return the processes here that carry what the relay there says."""
+        return [process for process in self._sandbox.processes() if "BatchMode=yes" in process.cmdline()]
+
     def stop(self) -> None:
         """Stop the server; connections that are open go on."""
         if self._server is not None:
@@ -135,8 +141,3 @@ class Far:
             " tramp-allow-unsafe-temporary-files t)"
             f' (setq tramp-persistency-file-name "{self.root}/tramp") nil)'
         )
-
-
-def is_there() -> bool:
-    """Return whether this machine has what it takes."""
-    return SSHD.exists() and (BUILD / "bin/node").exists()

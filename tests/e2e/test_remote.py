@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from far import Far
+from far import PLACE, Far
 from sandbox import GREETING
 from stage import Stage
 
@@ -31,21 +31,27 @@ def start_cli(stage: Stage, far: Far) -> None:
         stage.screen.enter("yes")
     stage.screen.wait_for("Type your message")
     stage.screen.wait_for("Qwen[1]")
+    stage.screen.wait_gone("IDE connecting")
+
+
+def propose(stage: Stage, far: Far, content: str) -> None:
+    """Have the CLI propose `content` for the file there, and wait for the review."""
+    stage.model.call("read_file", file_path=str(far.file))
+    stage.model.call("write_file", file_path=str(far.file), content=content)
+    stage.ask("please")
+    stage.wait_for_review()
 
 
 def test_the_main_job(stage: Stage, far: Far) -> None:
     """Context, a review with edits and the turn's end, as here; nothing is left there."""
     stage.start_emacs(stage.sandbox.notes, forms=(far.use,))
     start_cli(stage, far)
-    assert sorted(path.suffix for path in far.laid) == [".json", ".lock", ".sh"]
-    assert all(path.stat().st_mode & 0o777 == 0o600 for path in far.laid)
+    assert sorted(path.suffix for path in far.laid) == [".json", ".lock", ".sh", ".sock"]
+    assert not any(path.stat().st_mode & 0o077 for path in (*far.laid, far.laid[0].parent))
     prompt = stage.asked("one")
     assert f"Path: {far.file}" in prompt
     assert "notes.txt" not in prompt
-    stage.model.call("read_file", file_path=str(far.file))
-    stage.model.call("write_file", file_path=str(far.file), content=EDITED)
-    stage.ask("please")
-    stage.wait_for_review()
+    propose(stage, far, EDITED)
     stage.screen.wait_for("far:")
     stage.emacs.eval(
         "(with-current-buffer (qwen-companion-proposal-buffer (car (qwen-companion-proposals)))"
@@ -61,3 +67,42 @@ def test_the_main_job(stage: Stage, far: Far) -> None:
     assert stage.emacs.eval("(qwen-companion-rescue-buffers)") == "nil"
     stage.emacs.command("qwen-companion-mode")
     stage.screen.wait_until(lambda: not far.laid, "nothing laid there")
+
+
+def test_a_broken_line_and_a_killed_backend_cost_nothing(stage: Stage, far: Far) -> None:
+    """The CLI goes on without noticing; what a killed one has laid there goes too."""
+    stage.start_emacs(stage.sandbox.notes, forms=(far.use,))
+    start_cli(stage, far)
+    (socket,) = (path for path in far.laid if path.suffix == ".sock")
+    for kill in (far.links()[-1], stage.sandbox.backend()):
+        kill.kill()
+        stage.emacs.wait_until(
+            "(and (qwen-companion-backend-sessions) (plist-get (car (qwen-companion-backend-sessions)) :streaming)"
+            f" (eq 'ready (qwen-companion-place-state (qwen-companion-places-message {json.dumps(PLACE)}))))"
+        )
+        propose(stage, far, f"# {kill.pid}\n")
+        stage.model.say(f"Wrote {kill.pid}.")
+        stage.accept(f"Wrote {kill.pid}.")
+        stage.screen.wait_until(lambda text=f"# {kill.pid}\n": far.file.read_text() == text, "the text there")
+        assert socket in far.laid
+    stage.emacs.command("qwen-companion-mode")
+    stage.screen.wait_until(lambda: not far.laid, "nothing laid there")
+
+
+def test_what_is_wrong_is_told_with_the_way_out(stage: Stage, far: Far) -> None:
+    """Nothing is asked in the middle, and the next attempt works."""
+    stage.start_emacs(
+        stage.sandbox.notes, forms=(far.use, f"(setq qwen-companion-remote-places '(({json.dumps(PLACE)} . serve)))")
+    )
+    far.trust(far.root / "user.pub")
+    run = f'(progn (qwen-companion-start-cli "{far.name(far.project)}/" nil nil nil) nil)'
+    stage.emacs.eval(run)
+    stage.screen.wait_for("another one than before")
+    far.trust(far.root / "host.pub")
+    far.stop()
+    stage.emacs.eval(run)
+    stage.screen.wait_for("no ssh server answers there")
+    far.start()
+    stage.emacs.eval(run)
+    stage.screen.wait_for("Type your message")
+    stage.screen.wait_for("Qwen[1]")

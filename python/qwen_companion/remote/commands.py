@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Callable, Sequence
@@ -49,9 +50,13 @@ class UnsupportedPlaceError(CompanionError):
     """A place cannot be reached without a terminal; the text says why."""
 
 
-def relay_source() -> bytes:
-    """Return the relay as the bootstrap reads it.  Reads a file."""
-    source = Path(__file__).with_name("relay.js").read_bytes()
+def relay_source(identifier: str, seconds: int) -> bytes:
+    """Return the relay as the bootstrap reads it.  Reads a file.
+
+    Relays of one place and Emacs have the same `identifier`.  Without a pipe, one goes on for `seconds`.
+    """
+    head = f"const KEEP={json.dumps({'id': identifier, 'seconds': seconds})};".encode("ascii")
+    source = head + Path(__file__).with_name("relay.js").read_bytes()
     return b"%d\n" % len(source) + source
 
 

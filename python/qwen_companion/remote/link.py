@@ -11,6 +11,7 @@ import asyncio
 import json
 import math
 import os
+import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -182,14 +183,17 @@ class Link:
                 await self._end(process)
 
     async def _end(self, process: Process) -> None:
-        """End the relay: it removes what it has laid there when its input ends."""
-        with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+        """Tell the relay to end: it removes what it has laid there."""
+        with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError), anyio.move_on_after(_END_S):
+            if self._greeting is not None and process.returncode is None:
+                await self._send(Frame(0, Kind.REQUEST, b'{"name":"quit"}'))
             if process.stdin is not None:
                 await process.stdin.aclose()
         with anyio.move_on_after(_END_S):
             await process.wait()
+        # With all that it has started: as long as one has the pipe, the end of this process is not told.
         with suppress(ProcessLookupError):
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
         await process.aclose()
 
     def _printed(self) -> str:

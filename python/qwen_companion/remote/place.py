@@ -44,6 +44,9 @@ MAX_TEXT_BYTES = 64 * 1024 * 1024
 _PORTS = range(20000, 32000)
 """Ports that systems do not give away by themselves."""
 
+LINGER_S = 3600
+"""How long a relay goes on without a pipe, in seconds: a suspended laptop comes back to CLIs that know of nothing."""
+
 LayerOf = Callable[[int, str], "JsonObject | None"]
 """Returns the settings layer for a port and a secret, None for none."""
 
@@ -196,7 +199,13 @@ class Place:
         :raises UnsupportedPlaceError: when there is no command that opens it
         """
         command = relay_command(self.wanted.hops, self.wanted.control)
-        link = Link(command, await in_thread(relay_source), self._environ, self._server_port, self._note_changes)
+        link = Link(
+            command,
+            await in_thread(relay_source, self._token[:16], LINGER_S),
+            self._environ,
+            self._server_port,
+            self._note_changes,
+        )
         greeted = anyio.Event()
         lasting = was_open = False
 

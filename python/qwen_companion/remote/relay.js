@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // The relay: runs where CLIs run that another machine's Emacs serves, and carries their connections over its standard
 // input and output.  It is sent over that pipe and never a file there.  What it lays down it removes at its end.
-// `rest`, which frames.py calls the bytes after the source, and `require` are given by the bootstrap in commands.py.
+//
+// When the pipe breaks, it goes on without: CLIs that connect meanwhile are held, unread.  The relay of the next pipe
+// finds it by a socket, and only passes the bytes on.  So a broken line costs CLIs nothing.
+//
+// `require` and `rest`, the bytes after the source, are given by the bootstrap in commands.py; before the source, it
+// has `KEEP`: the `id` of the place in this Emacs, and after how many `seconds` without a pipe it ends.
 "use strict";
 const fs = require("fs"), net = require("net"), os = require("os"), path = require("path");
 const { execFile } = require("child_process");
@@ -15,17 +20,21 @@ const MAX_REQUEST = 4 * 1024 * 1024;
 const MAX_READ = 1024 * 1024;
 const QUIET_MS = 45000; // without any frame from Emacs for so long, the pipe is broken
 const GATHER_MS = 20; // changes of files in this time are told together
+const MAX_HELD = 100; // connections while there is no pipe
 const POLL_MS = 1000; // where the system does not tell of changes
 
 // --- Frames
 
+let channel = null; // where Emacs is, a pair of streams; null while the pipe is broken
+
 function send(id, kind, payload = Buffer.alloc(0)) {
+    if (channel === null) return;
     const frame = Buffer.allocUnsafe(HEAD + payload.length);
     frame.writeUInt32BE(id, 0);
     frame.writeUInt8(kind, 4);
     frame.writeUInt32BE(payload.length, 5);
     payload.copy(frame, HEAD);
-    process.stdout.write(frame);
+    channel.output.write(frame);
 }
 
 const json = (value) => Buffer.from(JSON.stringify(value));
@@ -36,7 +45,7 @@ function receive(data) {
     unread = Buffer.concat([unread, data]);
     while (unread.length >= HEAD) {
         const length = unread.readUInt32BE(5);
-        if (length > MAX_REQUEST) quit();
+        if (length > MAX_REQUEST) return detach();
         if (unread.length < HEAD + length) return;
         const [id, kind, payload] = [unread.readUInt32BE(0), unread.readUInt8(4), unread.subarray(HEAD, HEAD + length)];
         unread = unread.subarray(HEAD + length);
@@ -52,7 +61,15 @@ function receive(data) {
 const streams = new Map();
 let lastStream = 0;
 
+const held = [];
+
 function accept(socket) {
+    socket.on("error", () => {});
+    if (channel === null) {
+        if (held.length < MAX_HELD) held.push(socket);
+        else socket.destroy();
+        return;
+    }
     const who = identify(socket);
     if (who === null) return socket.destroy(); // another user's
     const stream = { id: ++lastStream, socket, credit: WINDOW, consumed: 0 };
@@ -61,7 +78,6 @@ function accept(socket) {
     send(stream.id, KINDS.open, json(who));
     socket.on("readable", () => pump(stream));
     socket.on("end", () => send(stream.id, KINDS.end));
-    socket.on("error", () => {});
     socket.on("close", () => {
         if (streams.delete(stream.id)) send(stream.id, KINDS.reset);
     });
@@ -205,7 +221,7 @@ function start() {
     }
 }
 
-function lay({ kind, port, text }) {
+function prepare() {
     for (const name of [path.dirname(folder), folder]) {
         if (!fs.existsSync(name)) {
             fs.mkdirSync(name, { mode: 0o700 });
@@ -216,6 +232,10 @@ function lay({ kind, port, text }) {
     if (!found.isDirectory() || found.uid !== process.getuid() || found.mode & 0o022) {
         throw new Error(`${folder} is not a directory of this user alone`);
     }
+}
+
+function lay({ kind, port, text }) {
+    prepare();
     const own = `emacs-${process.pid}-${start()}`;
     const name = path.join(folder, kind === "lock" ? `${port}.lock` : `${own}.${kind}`);
     const temporary = path.join(folder, `.${own}.${kind}`);
@@ -265,6 +285,82 @@ function lives(pid, started) {
         return true;
     } catch (error) {
         return error.code === "EPERM";
+    }
+}
+
+function attach(input, output) {
+    detach();
+    channel = { input, output };
+    unread = Buffer.alloc(0);
+    clearTimeout(lingerTimer);
+    quietTimer.refresh();
+    for (const stream of [input, output]) {
+        for (const event of ["end", "error", "close"]) {
+            stream.on(event, () => {
+                if (channel !== null && channel.input === input) detach();
+            });
+        }
+    }
+    send(0, KINDS.hello, json({
+        version: VERSION, pid: process.pid, started: start(), home, folder, node: path.dirname(process.execPath),
+        layer: process.env.QWEN_CODE_SYSTEM_DEFAULTS_PATH || "/etc/qwen-code/system-defaults.json",
+    }));
+    for (const socket of held.splice(0)) if (!socket.destroyed) accept(socket);
+    input.on("data", (data) => {
+        if (channel !== null && channel.input === input) receive(data);
+    });
+}
+
+// Go on without a pipe: what CLIs wait for ends well, and they ask again.
+function detach() {
+    if (channel === null) return;
+    const { input, output } = channel;
+    channel = null;
+    input.destroy();
+    output.destroy();
+    for (const stream of streams.values()) stream.socket.end();
+    streams.clear();
+    lingerTimer = setTimeout(quit, KEEP.seconds * 1000);
+    if (!keeper.listening) quit();
+}
+
+// The relay that an earlier pipe has left, if there is one, else this one.
+function begin() {
+    clear();
+    const suffix = `.${KEEP.id}.${VERSION}.sock`;
+    let names = [];
+    try {
+        names = fs.readdirSync(folder).filter((name) => OURS.test(name) && name.endsWith(suffix));
+    } catch {
+        // nothing was laid there
+    }
+    if (names.length === 0) return keep(suffix);
+    const other = net.connect(path.join(folder, names[0]), () => {
+        other.write(rest);
+        process.stdin.pipe(other);
+        other.pipe(process.stdout);
+        process.stdin.resume();
+    });
+    other.on("error", () => keep(suffix));
+    other.on("close", () => process.exit(0));
+    process.stdout.on("error", () => process.exit(0));
+}
+
+function keep(suffix) {
+    const name = path.join(folder, `emacs-${process.pid}-${start()}${suffix}`);
+    const go = () => {
+        attach(process.stdin, process.stdout);
+        receive(rest);
+        process.stdin.resume();
+    };
+    keeper.once("error", go); // a name that is too long, for one: then this one ends with the pipe
+    try {
+        prepare();
+        laid.add(name);
+        process.umask(0o077);
+        keeper.listen(name, go);
+    } catch {
+        go(); // laying files down will fail too, and tell
     }
 }
 
@@ -429,7 +525,7 @@ const server = net.createServer({ allowHalfOpen: true, pauseOnConnect: false }, 
 
 const REQUESTS = {
     // Listen on the port that is preferred, else on any.
-    serve: ({ port }) => new Promise((resolve, reject) => {
+    serve: ({ port }) => server.listening ? { port: server.address().port } : new Promise((resolve, reject) => {
         server.once("error", () => {
             server.once("error", reject);
             server.listen({ host: "127.0.0.1", port: 0 }, () => resolve({ port: server.address().port }));
@@ -484,18 +580,10 @@ async function answer(id, payload) {
 
 // --- Life
 
-const quietTimer = setTimeout(quit, QUIET_MS);
-for (const signal of ["SIGTERM", "SIGHUP", "SIGINT"]) process.on(signal, quit);
+let lingerTimer = null;
+const quietTimer = setInterval(detach, QUIET_MS);
+const keeper = net.createServer((socket) => attach(socket, socket));
+process.on("SIGHUP", detach);
+for (const signal of ["SIGTERM", "SIGINT"]) process.on(signal, quit);
 process.on("uncaughtException", quit);
-process.stdout.on("error", quit);
-process.stdin.on("error", quit);
-process.stdin.on("end", quit);
-process.stdin.on("close", quit);
-clear();
-send(0, KINDS.hello, json({
-    version: VERSION, pid: process.pid, started: start(), home, folder, node: path.dirname(process.execPath),
-    layer: process.env.QWEN_CODE_SYSTEM_DEFAULTS_PATH || "/etc/qwen-code/system-defaults.json",
-}));
-process.stdin.on("data", receive);
-receive(rest);
-process.stdin.resume();
+begin();

@@ -10,7 +10,7 @@ import shlex
 import signal
 import struct
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -20,7 +20,7 @@ import pytest
 from qwen_companion.domain import Hop
 from qwen_companion.ide.peers import caller_at
 from qwen_companion.remote.commands import failure, relay_command, relay_source
-from qwen_companion.remote.frames import MARK, WINDOW_BYTES, Frame, Kind
+from qwen_companion.remote.frames import MARK, Frame, Kind
 from qwen_companion.remote.link import MAX_STREAMS, Greeting, Link, LinkError, RequestError
 
 pytestmark = pytest.mark.anyio
@@ -64,13 +64,18 @@ class Server:
 
 @asynccontextmanager
 async def linked(
-    home: Path, command: Sequence[str] | None = None, changed: Callable[[Sequence[str]], None] = lambda _paths: None
-) -> AsyncIterator[tuple[Link, Greeting, Server]]:
+    home: Path,
+    command: Sequence[str] | None = None,
+    changed: Callable[[Sequence[str]], None] = lambda _paths: None,
+    linger: int = 0,
+) -> AsyncGenerator[tuple[Link, Greeting, Server]]:
     """Yield a link to a relay that has come up, its greeting, and the server that it leads to."""
     server = Server()
     listener = await asyncio.start_server(server.answer, "127.0.0.1", 0)
     words = command or relay_command([Hop("docker", "box")], None)
-    link = server.link = Link(words, relay_source(), environ(home), listener.sockets[0].getsockname()[1], changed)
+    link = server.link = Link(
+        words, relay_source("id", linger), environ(home), listener.sockets[0].getsockname()[1], changed
+    )
     greetings: list[Greeting] = []
     greeted = anyio.Event()
 
@@ -134,14 +139,14 @@ async def test_what_is_laid_there_goes_with_the_pipe(home: Path) -> None:
             path = (await link.request("lay", kind=kind, port=port, text="{}"))["path"]
             assert Path(path).stat().st_mode & 0o777 == 0o600
         assert folder.stat().st_mode & 0o777 == 0o700
-        assert len(list(folder.iterdir())) == 3
+        assert len(list(folder.iterdir())) == 4
     assert not (home / ".qwen").exists()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the number of a process tells whether it is alive")
 async def test_the_next_one_removes_what_a_killed_one_has_left(home: Path) -> None:
     folder = home / ".qwen/ide"
-    with pytest.raises(LinkError):
+    with pytest.RaisesGroup(LinkError):
         async with linked(home) as (link, greeting, _server):
             mark = {"emacsRelay": {"pid": greeting.pid, "started": greeting.started}}
             await link.request("lay", kind="lock", port=1234, text=json.dumps(mark))
@@ -149,10 +154,10 @@ async def test_the_next_one_removes_what_a_killed_one_has_left(home: Path) -> No
             os.kill(greeting.pid, signal.SIGKILL)
             await anyio.sleep_forever()
     (folder / "4711.lock").write_text("{}")
-    assert len(list(folder.iterdir())) == 3
+    assert len(list(folder.iterdir())) == 4
     async with linked(home):
         # That of another program stays.
-        assert [path.name for path in folder.iterdir()] == ["4711.lock"]
+        assert [path.suffix for path in sorted(folder.iterdir())] == [".lock", ".sock"]
 
 
 async def test_a_directory_that_others_can_write_to_is_refused(home: Path) -> None:
@@ -211,7 +216,7 @@ HOSTILE = {
     "half a greeting": (MARK + hello(home=5), "greeting"),
     "no JSON": (MARK + hello() + Frame(0, Kind.EVENT, b"[" * 5000).encode(), "no JSON"),
     "too much of a stream": (
-        MARK + hello() + Frame(1, Kind.OPEN, b"{}").encode() + Frame(1, Kind.DATA, b"x" * 65536).encode() * 9,
+        MARK + hello() + Frame(1, Kind.OPEN, b"{}").encode() + Frame(1, Kind.DATA, b"x" * 65536).encode() * 400,
         "more bytes",
     ),
 }
@@ -220,10 +225,14 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 async def test_a_relay_that_breaks_the_rules_is_left(home: Path, name: str) -> None:
     data, reason = HOSTILE[name]
-    link = Link(says(home, data), b"", environ(home), 1, lambda _paths: None)
-    with pytest.raises(LinkError, match=reason):
-        await link.run(lambda _greeting: None)
-    assert WINDOW_BYTES < 9 * 65536
+
+    async def keep(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        await anyio.sleep_forever()
+
+    async with await asyncio.start_server(keep, "127.0.0.1", 0) as listener:
+        port = listener.sockets[0].getsockname()[1]
+        with pytest.raises(LinkError, match=reason):
+            await Link(says(home, data), b"", environ(home), port, lambda _paths: None).run(lambda _greeting: None)
 
 
 async def test_a_shell_that_prints_and_too_many_connections_do_no_harm(home: Path) -> None:
@@ -231,7 +240,7 @@ async def test_a_shell_that_prints_and_too_many_connections_do_no_harm(home: Pat
     command = says(home, b"Welcome!\n\x1b[0m" + MARK + hello() + opened)
     async with linked(home, command) as (link, _, server):
         while sum(link.who(port) is not None for port in range(1024, 65536)) < MAX_STREAMS:
-            await anyio.lowlevel.checkpoint()
+            await anyio.sleep(0.01)
         assert server.lines == []
 
 
@@ -254,7 +263,7 @@ async def test_a_place_without_the_right_node_is_told(home: Path, node: str | No
         (home.parent / "bin" / name).symlink_to(f"/bin/{name}" if name != "env" else "/usr/bin/env")
     link = Link(
         relay_command([Hop("docker", "box")], None),
-        relay_source(),
+        relay_source("id", 0),
         {**environ(home), "PATH": f"{home.parent}/bin"},
         1,
         lambda _paths: None,
