@@ -562,8 +562,8 @@ class Journal:
 
         def begin() -> None:
             try:
-                self._scan(root, lambda: self._suspects_before(root, {row.session}), turn=running)
-                self._number(root, running)
+                self._scan(root, lambda: self._suspects_before(root, {row.session}))
+                running.number = root.record.begin(row).id
             finally:
                 with suppress(RuntimeError):
                     anyio.from_thread.run_sync(running.ready.set)
@@ -603,8 +603,7 @@ class Journal:
         running.waited = True
         if call.is_command:
             running.since = min(running.since, clock_ns() / 1e9)
-            if not root.record.has_baseline:
-                root.do(lambda: self._note(root, (running, call), _LATE))
+            root.do(lambda: self._note(root, (running, call), _LATE))
 
     async def _before_edit(self, root: _Root, path: bytes, session: str, running: _Running) -> None:
         """Record `path` as it is before a tool of `session` writes it, and let no look at all files see it."""
@@ -622,6 +621,7 @@ class Journal:
         else:
             root.reserved[path] += 1
             before = await self._read(root, path)
+            # Else undoing the edit would not give back what the command has deleted or written over.
             if await to_thread.run_sync(changed_since, path, running.since, abandon_on_cancel=True):
                 writer = root.commands.get(session)
         root.do(lambda: self._record(root, path, before, writer))
@@ -705,18 +705,17 @@ class Journal:
         suspects: Callable[[], Sequence[_Worker]],
         newcomers: Sequence[_SilentCli] = (),
         skip: Callable[[bytes], bool] = lambda _: False,
-        turn: _Running | None = None,
     ) -> None:
         """Look at all files but those to `skip`, and give what has changed to those who may have done it.
 
         These are `suspects` where the system tells nothing better of a file; without any, those of `newcomers` that
-        came before it was changed.  `turn` begins with this look; a command of it may have begun before.
+        came before it was changed.
         """
 
         def choose(paths: Sequence[bytes]) -> Sequence[Cause]:
             found = anyio.from_thread.run_sync(self._writers, root, paths, suspects)
             return [
-                self._cause(root, self._early(root, path, turn, writers) or self._arrived_before(root, path, newcomers))
+                self._cause(root, writers or self._arrived_before(root, path, newcomers))
                 for path, writers in zip(paths, found, strict=True)
             ]
 
@@ -741,19 +740,6 @@ class Journal:
         self._look_at_processes(root)
         others = suspects()
         return [root.witness.take(path) or others for path in paths]
-
-    def _early(self, root: _Root, path: bytes, turn: _Running | None, writers: Sequence[_Worker]) -> Sequence[_Worker]:
-        """Return who may have changed `path`: `writers`, or an early command of `turn` and those at work beside it."""
-        if turn is None or not changed_since(path, turn.since):
-            return writers
-        self._number(root, turn)
-        early = _Worker(turn.row.session, SHELL_TOOL, turn, runs_tool=True)
-        return [early, *(each for each in writers if each.writes_by_itself)]
-
-    def _number(self, root: _Root, running: _Running) -> None:
-        """Let the record have the turn `running`."""
-        if running.number is None:
-            running.number = root.record.begin(running.row).id
 
     def _arrived_before(self, root: _Root, path: bytes, newcomers: Sequence[_SilentCli]) -> Sequence[_Worker]:
         return [_Worker(_key_of(cli.peer), DISK, None, cli=cli) for cli in newcomers if changed_since(path, cli.since)]
