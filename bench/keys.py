@@ -70,7 +70,7 @@ INIT = """
 (progn
   (setq native-comp-deferred-compilation nil
         qwen-companion-daemon-enabled t
-        bench-keys nil bench-ticks nil)
+        bench-keys nil bench-ticks nil bench-watcher (timer-create))
   (defun bench-write (name value)
     (let ((file (expand-file-name name (getenv "BENCH"))))
       (write-region (format "%s" value) nil (concat file "-new") nil 0)
@@ -94,8 +94,11 @@ INIT = """
           (goto-char qwen-companion-chat-blocks-prompt-start)
           (search-backward "LAST" (max (point-min) (- (point) 2000)) t))
         (bench-write "shown" t)
-      (run-at-time 0.3 nil 'bench-watch)))
-  (advice-add 'qwen-companion-chat--on-reset :after (lambda (&rest _) (run-at-time 0.3 nil 'bench-watch)))
+      (bench-watch-later)))
+  (defun bench-watch-later (&rest _)
+    (cancel-timer bench-watcher)
+    (setq bench-watcher (run-at-time 0.3 nil 'bench-watch)))
+  (advice-add 'qwen-companion-chat--on-reset :after 'bench-watch-later)
   (run-at-time 0.01 0.01 (lambda () (push (bench-time) bench-ticks)))
   (qwen-companion-mode 1)
   (bench-write "started" t))
@@ -210,7 +213,7 @@ async def main(characters: int = 2_000_000, rate: int = 200_000) -> None:
                 await terminal.until("(eq 'connected (qwen-companion-daemon-state))")
                 await terminal.eval("(bench-open)")
                 await terminal.until("(qwen-companion-daemon-session-state qwen-companion-chat-session)")
-                await terminal.eval("(bench-watch)")
+                await terminal.eval("(bench-watch-later)")
                 (session,) = daemon.sessions.values()
                 stream = answer(session, characters, rate)
                 await type_until_shown(terminal, "streamed", lambda: tasks.append(asyncio.create_task(stream)))
@@ -219,6 +222,9 @@ async def main(characters: int = 2_000_000, rate: int = 200_000) -> None:
                 )
             finally:
                 terminal.end()
+                # The Python process ends with its Emacs: a daemon that closes a stream before its reader logs an error.
+                while any(session.streams for session in daemon.sessions.values()):
+                    await asyncio.sleep(KEY_S)
 
 
 if __name__ == "__main__":
