@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A terminal that a test types into and looks at: a tmux server of its own.
 
-Nothing here sleeps: a control-mode client is told by tmux of every output, and each time the screen is looked at anew.
+Nothing here sleeps: a control-mode client is told by tmux of every output, and each time the screen is looked at anew,
+by the same client.
 """
 
 from __future__ import annotations
 
+import queue
 import re
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -39,6 +41,7 @@ class Screen:
         self._outputs = 0
         self._changed = threading.Condition()
         self._reader: threading.Thread | None = None
+        self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self.log: list[str] = []
         """The keys typed and the texts waited for, for the records of a failed test."""
 
@@ -65,14 +68,25 @@ class Screen:
         )
         self._reader = threading.Thread(target=self._read, args=(self._control,), name="tmux-control", daemon=True)
         self._reader.start()
+        # To attaching itself.
+        self._answer()
 
     def _read(self, control: subprocess.Popen[str]) -> None:
         assert control.stdout is not None
-        for line in control.stdout:
-            if line.startswith("%"):
+        lines = iter(control.stdout)
+        for line in lines:
+            if line.startswith("%begin "):
+                self._answers.put(_answer(line, lines))
+            elif line.startswith("%"):
                 with self._changed:
                     self._outputs += 1
                     self._changed.notify_all()
+        self._answers.put(None)
+
+    def _answer(self) -> str:
+        answer = self._answers.get(timeout=PATIENCE)
+        assert answer is not None, "tmux has ended, or has refused a command"
+        return answer
 
     def close(self) -> None:
         """End the tmux server and all programs in it."""
@@ -127,7 +141,12 @@ class Screen:
 
     def capture(self, colours: bool = False) -> str:
         """Return the screen as text, with escape sequences for `colours` if wanted."""
-        return self._tmux("capture-pane", "-p", "-t", "test", *(["-e"] if colours else []))
+        control = self._control
+        assert control is not None, "nothing was started on this screen"
+        assert control.stdin is not None
+        control.stdin.write(f"capture-pane -p -t test {'-e' if colours else ''}\n")
+        control.stdin.flush()
+        return self._answer()
 
     def wait_for(self, wanted: str | re.Pattern[str], timeout: float = PATIENCE) -> str:
         """Wait until `wanted` is on the screen, and return the screen; `timeout` in seconds."""
@@ -172,3 +191,16 @@ class Screen:
     def _framed(self) -> str:
         edge = "-" * self._size[0]
         return f"{edge}\n{self.capture().rstrip()}\n{edge}"
+
+
+def _answer(begin: str, lines: Iterable[str]) -> str | None:
+    """Return the answer of tmux that starts with the line `begin` and is in the next `lines`; None for an error."""
+    number = begin.removeprefix("%begin ")
+    answer: list[str] = []
+    for line in lines:
+        if line == f"%end {number}":
+            return "".join(answer)
+        if line == f"%error {number}":
+            return None
+        answer.append(line)
+    return None
