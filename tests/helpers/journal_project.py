@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -123,22 +123,34 @@ class Project:
         """Return the kind of change of each file in `turn`."""
         return {name: file.kind for name, file in self.files(turn).items()}
 
-    def net(self, name: str, turn: int, kind: str = "turn") -> Net:
-        """Return the file `name` before and after `turn`, as Emacs asks for it."""
+    def nets(self, names: Iterable[str], turn: int, kind: str = "turn") -> list[Net]:
+        """Return the files `names` before and after `turn`, as Emacs asks for them."""
         scope = Scope(kind, turn, "s")
-        path = str(self.root / name)
         # Those of a turn are known already, as Emacs has them.
         files = self.files(turn).values() if kind == "turn" else self.record.files(scope)
-        previous = next((file.previous for file in files if file.path == path), None)
-        (found,) = self.record.texts([(path, previous)], scope)
-        if isinstance(found, RecordError):
-            raise found
+        previous = {file.path: file.previous for file in files}
+        paths = [str(self.root / name) for name in names]
+        found: list[Net] = []
+        for net in self.record.texts([(path, previous.get(path)) for path in paths], scope):
+            if isinstance(net, RecordError):
+                raise net
+            found.append(net)
+        return found
+
+    def net(self, name: str, turn: int, kind: str = "turn") -> Net:
+        """Return the file `name` before and after `turn`."""
+        (found,) = self.nets([name], turn, kind)
         return found
 
     def before(self, name: str, turn: int) -> bytes | None:
         """Return the bytes of `name` before `turn`."""
         side = self.net(name, turn).before
         return None if side is None else side.data
+
+    def all_before(self, names: Iterable[str], turn: int) -> dict[str, bytes | None]:
+        """Return the bytes of each of `names` before `turn`."""
+        sides = {name: net.before for name, net in zip(names, self.nets(names, turn), strict=True)}
+        return {name: None if side is None else side.data for name, side in sides.items()}
 
     def notes(self, turn: int) -> tuple[str, ...]:
         """Return the notes of `turn`."""
@@ -147,7 +159,7 @@ class Project:
 
     def undo(self, turn: int) -> None:
         """Undo `turn` as Emacs does in files that nobody has changed since."""
-        nets = [self.net(name, turn) for name in self.files(turn)]
+        nets = self.nets(self.files(turn), turn)
         for net in nets:
             if net.after is not None:
                 now = self.record.look(net.path)

@@ -163,7 +163,7 @@ def test_of_many_files_that_git_converts_the_same_holds_and_what_the_repository_
     for name in before:
         project.write(name, b"x")
     project.scan(turn)
-    assert {name: project.before(name, turn) for name in before} == before
+    assert project.all_before(before, turn) == before
 
 
 @pytest.mark.parametrize("attributes", ["* text=auto eol=crlf", "*.txt ident", "*.txt working-tree-encoding=UTF-16LE"])
@@ -700,7 +700,7 @@ def test_small_and_large_files_of_a_first_look_are_kept_whatever_digests_there_a
         project.write(name, b"agent\n")
     project.reopen()
     project.scan(turn)
-    assert {name: project.before(name, turn) for name in before} == before
+    assert project.all_before(before, turn) == before
 
 
 def test_what_the_user_writes_is_not_the_agents(any_project: Project) -> None:
