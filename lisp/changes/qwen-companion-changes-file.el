@@ -386,7 +386,7 @@ Where lines were removed, that is the line before or after them."
   "Return each change of FILE in order; it must be `ready'."
   (qwen-companion-hunks-changes (qwen-companion-changes-file-difference file)))
 
-(defun qwen-companion-changes-file--bytes (file dropped-p)
+(defun qwen-companion-changes-file-bytes (file dropped-p)
   "Return the bytes that the agent left in FILE less the dropped parts.
 DROPPED-P is a predicate of a change.  nil means that there is no file."
   (let* ((before (qwen-companion-changes-file-before file))
@@ -449,9 +449,9 @@ LABEL describes the action for the journal.  Return the outcome, as in
 `qwen-companion-undo-run'."
   (let* ((undo (not (qwen-companion-hunks-change-text (car list))))
          (difference (qwen-companion-changes-file-difference file))
-         (base (qwen-companion-changes-file--bytes
+         (base (qwen-companion-changes-file-bytes
                 file #'qwen-companion-hunks-change-text))
-         (target (qwen-companion-changes-file--bytes
+         (target (qwen-companion-changes-file-bytes
                   file (lambda (change)
                          (if (memq change list)
                              undo

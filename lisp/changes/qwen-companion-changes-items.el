@@ -778,8 +778,14 @@ file, only see whether there is one."
 
 (defun qwen-companion-changes-items-await-view (group path)
   "Return the view of PATH in GROUP when it is loaded."
-  (let ((view (qwen-companion-changes-items--view group path)))
-    (qwen-companion-changes-items--wait-for view 10)
+  (let ((end (+ (float-time) 10))
+        view)
+    (while (progn
+             (setq view (qwen-companion-changes-items--view group path))
+             (qwen-companion-changes-items--wait-for view (- end (float-time)))
+             ;; News of the file make a view forgotten that is not shown.
+             (and (null (qwen-companion-changes-file-state view))
+                  (< (float-time) end))))
     (unless (memq (qwen-companion-changes-file-state view) '(ready binary))
       (user-error "%s: %s" (qwen-companion-untrusted-path path)
                   (or (qwen-companion-changes-file-reason view)

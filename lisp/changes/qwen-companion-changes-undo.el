@@ -39,6 +39,16 @@ to happen.  \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-bring-b
 
 (defun qwen-companion-changes-undo--act (undo)
   "Undo each change at point or in the region; restore it if UNDO is nil."
+  (qwen-companion-changes-undo-call-on-chosen
+   (lambda (view changes)
+     (qwen-companion-changes-undo--act-on-changes view changes undo))
+   (lambda (group path)
+     (qwen-companion-changes-undo--act-on-files group path undo))))
+
+(defun qwen-companion-changes-undo-call-on-chosen (on-changes on-files)
+  "Call ON-CHANGES or ON-FILES with what the region or point stands for.
+ON-CHANGES gets a view and a list of its changes: the lines of the region,
+or the hunk.  ON-FILES gets a group and a file of it, nil for all."
   (when (eq 'commit qwen-companion-changes-items-scope)
     (user-error "The journal has no turn for this; v t shows the turns"))
   (when (eql (point) (cl-shiftf qwen-companion-changes-items-unmarked nil))
@@ -48,12 +58,12 @@ to happen.  \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-bring-b
     (let ((start (region-beginning)) (end (region-end)))
       (goto-char start)
       (deactivate-mark)
-      (qwen-companion-changes-undo--act-on-lines start end undo)))
+      (qwen-companion-changes-undo--call-on-lines start end on-changes)))
    ((qwen-companion-hunks-view-hunk-at (point))
-    (qwen-companion-changes-undo--act-on-changes
+    (funcall
+     on-changes
      (qwen-companion-changes-items-current-view (qwen-companion-changes-items-view-at-point))
-     (qwen-companion-hunks-hunk-changes (qwen-companion-hunks-view-hunk-at (point)))
-     undo))
+     (qwen-companion-hunks-hunk-changes (qwen-companion-hunks-view-hunk-at (point)))))
    (t
     (let ((view (and (eq 'body (car (qwen-companion-items-key-at (point))))
                      (qwen-companion-changes-items-view-at-point))))
@@ -61,10 +71,9 @@ to happen.  \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-bring-b
                  (eq 'ready (qwen-companion-changes-file-state view))
                  (qwen-companion-changes-file-changes view))
         (user-error "There is no hunk here; the heading stands for the whole file")))
-    (qwen-companion-changes-undo--act-on-files
-     (qwen-companion-changes-items-group-at-point)
-     (qwen-companion-changes-items-path-at-point)
-     undo))))
+    (funcall on-files
+             (qwen-companion-changes-items-group-at-point)
+             (qwen-companion-changes-items-path-at-point)))))
 
 (defun qwen-companion-changes-undo--act-on-changes (view list undo)
   "Undo each of LIST, of VIEW, or bring it back if UNDO is nil."
@@ -95,13 +104,14 @@ to happen.  \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-bring-b
         (user-error "%s has just changed; look at what is shown now" name)))
     (let ((result (qwen-companion-changes-file-swap
                    view changes
-                   (qwen-companion-changes-undo--turn-of
+                   (qwen-companion-changes-undo-turn-of
                     (qwen-companion-changes-items-group-at-point) (list path))
                    (format "%s %d change%s of %s"
                            (if undo "Undo" "Bring back") (length changes)
                            (if (cdr changes) "s" "") name))))
       (qwen-companion-changes-items-update)
-      (qwen-companion-changes-undo--report (list (cons path result)) undo 1))))
+      (qwen-companion-changes-undo-report
+       (list (cons path result)) 1 (qwen-companion-changes-undo--words undo)))))
 
 (defun qwen-companion-changes-undo--act-on-files (group path undo)
   "Undo each change of PATH in GROUP, or restore it if UNDO is nil.
@@ -119,18 +129,25 @@ PATH nil means all files of GROUP."
           (qwen-companion-changes-undo--plan group files undo)))
     (let ((results (qwen-companion-undo-files
                     (qwen-companion-changes-undo--request group) files
-                    (qwen-companion-changes-undo--turn-of group paths)
+                    (qwen-companion-changes-undo-turn-of group paths)
                     (format "%s %s" (if undo "Undo" "Bring back")
                             (if path
                                 (file-name-nondirectory
                                  (qwen-companion-untrusted-path path))
-                              (qwen-companion-changes-undo--title group)))
+                              (qwen-companion-changes-undo-title group)))
                     (not undo))))
       (qwen-companion-changes-items-reload paths)
       (qwen-companion-changes-items-update)
-      (qwen-companion-changes-undo--report results undo (length files)))))
+      (qwen-companion-changes-undo-report
+       results (length files) (qwen-companion-changes-undo--words undo)))))
 
-(defun qwen-companion-changes-undo--turn-of (group paths)
+(defun qwen-companion-changes-undo--words (undo)
+  "Return the words for a report of undoing, or of bringing back if UNDO is nil."
+  (if undo
+      '("undone" . "This is undone already; u brings it back")
+    '("brought back" . "This is not undone; k undoes it")))
+
+(defun qwen-companion-changes-undo-turn-of (group paths)
   "Return the id of the turn that PATHS of GROUP belong to, or nil."
   (if (eq 'turn (qwen-companion-changes-items-group-scope group))
       (qwen-companion-changes-items-group-turn group)
@@ -141,7 +158,7 @@ PATH nil means all files of GROUP."
                                 paths))
              return (qwen-companion-turn-id turn))))
 
-(defun qwen-companion-changes-undo--title (group)
+(defun qwen-companion-changes-undo-title (group)
   "Return the prompt of the turn of GROUP, or the name of the scope."
   (let* ((id (qwen-companion-changes-items-group-id group))
          (turn (and (stringp id) (qwen-companion-journal-turn id)))
@@ -173,7 +190,7 @@ PATH nil means all files of GROUP."
                           (qwen-companion-changed-file-path (car these))))))
               parts)))
     (format "%s %s: %s" (if undo "Undo" "Bring back")
-            (qwen-companion-changes-undo--title group)
+            (qwen-companion-changes-undo-title group)
             (string-join (nreverse parts) ", "))))
 
 (defun qwen-companion-changes-undo--request (group)
@@ -196,9 +213,10 @@ PATH nil means all files of GROUP."
                                        group path))))))))
    nil))
 
-(defun qwen-companion-changes-undo--report (results undo count)
+(defun qwen-companion-changes-undo-report (results count words)
   "Display a message about RESULTS of `qwen-companion-undo-run', of COUNT files.
-UNDO is non-nil if they were to be undone.  Show a buffer with conflicts."
+WORDS is (DONE . NOTHING): what was done to them, and the error where all
+were so already.  Show a buffer with conflicts."
   (let* ((done (cl-count 'written results :key #'cdr))
          (unsaved (rassq 'unsaved results))
          (conflicts (cl-remove 'conflict results :key #'cdr :test-not #'eq))
@@ -208,11 +226,11 @@ UNDO is non-nil if they were to be undone.  Show a buffer with conflicts."
           (delq nil
                 (list
                  (when (> done 0)
-                   (format "%s%s" (if undo "Undone" "Brought back")
+                   (format "%s%s" (car words)
                            (if (> count 1) (format " in %d files" done) "")))
                  (when unsaved
                    (format "%s in %s, which is not saved"
-                           (if undo "undone" "brought back")
+                           (car words)
                            (file-name-nondirectory
                             (qwen-companion-untrusted-path (car unsaved)))))
                  (when conflicts
@@ -228,8 +246,7 @@ UNDO is non-nil if they were to be undone.  Show a buffer with conflicts."
          (text (string-join parts "; ")))
     (when (and (= left 0)
                (cl-every (lambda (result) (eq 'same (cdr result))) results))
-      (user-error (if undo "This is undone already; u brings it back"
-                    "This is not undone; k undoes it")))
+      (user-error "%s" (cdr words)))
     (when-let* ((buffer (and conflicts (find-buffer-visiting (caar conflicts)))))
       (display-buffer buffer)
       (qwen-companion-conflicts-show buffer))
@@ -260,9 +277,8 @@ Of many, all are in the log of messages."
                (file-name-nondirectory (qwen-companion-untrusted-path (car result))))
              (seq-take results 3) ", "))
 
-(defun qwen-companion-changes-undo--act-on-lines (start end undo)
-  "Undo the changed lines from START to END, or bring them back if UNDO is nil.
-They are of one file."
+(defun qwen-companion-changes-undo--call-on-lines (start end on-changes)
+  "Call ON-CHANGES with the changed lines from START to END, of one file."
   (let* ((view (progn
                  (qwen-companion-changes-undo--first-hunk start end)
                  (qwen-companion-changes-items-current-view
@@ -270,7 +286,7 @@ They are of one file."
          (changes (qwen-companion-changes-undo--select-lines view start end)))
     (unless changes
       (user-error "No line in the region was changed"))
-    (qwen-companion-changes-undo--act-on-changes view changes undo)))
+    (funcall on-changes view changes)))
 
 (defun qwen-companion-changes-undo--first-hunk (start end)
   "Go to the first hunk between START and END, or signal a `user-error'."

@@ -21,6 +21,7 @@
 (require 'qwen-companion-changes-comments)
 (require 'qwen-companion-changes-file)
 (require 'qwen-companion-changes-items)
+(require 'qwen-companion-changes-merge)
 (require 'qwen-companion-changes-undo)
 (require 'qwen-companion-compare)
 (require 'qwen-companion-completion)
@@ -448,6 +449,7 @@ What is undone is left out."
                      ("RET" . qwen-companion-changes-visit)
                      ("k" . qwen-companion-changes-undo)
                      ("u" . qwen-companion-changes-bring-back)
+                     ("m" . qwen-companion-changes-merge)
                      ("s" . qwen-companion-changes-mark-seen)
                      ("e" . qwen-companion-changes-ediff)
                      ("c" . qwen-companion-changes-comment)
@@ -478,6 +480,7 @@ What is undone is left out."
     "---"
     ["Undo Hunk, Region, File or Turn" qwen-companion-changes-undo]
     ["Bring It Back" qwen-companion-changes-bring-back]
+    ["Merge from the Worktree" qwen-companion-changes-merge]
     ["Mark as Seen" qwen-companion-changes-mark-seen]
     "---"
     ["Comment on the Line" qwen-companion-changes-comment]

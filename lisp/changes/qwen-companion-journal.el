@@ -326,11 +326,13 @@ there is no answer."
   "Report that a command of the user has written PATHS.
 UNDO-OF is the turn that was undone, or nil; LABEL describes the
 action.  BRING-BACK non-nil means that what was undone of that turn has
-been restored."
+been restored, or if it is `merge' that parts of that turn, one in a
+worktree, were merged into PATHS."
   (qwen-companion-backend-call
    'journal-wrote (append (list :paths paths)
                           (and undo-of (list :undo-of undo-of :label label
-                                            :bring-back bring-back)))))
+                                            :bring-back (eq t bring-back)
+                                            :merged (eq 'merge bring-back))))))
 
 ;;; What was proposed
 

@@ -46,8 +46,10 @@ it is to be renamed to PATH first.  BASE are the bytes that are expected
 in it, TARGET those that it is to have if they are, both unibyte strings;
 nil means that there is no such file.  BASE-MODE and TARGET-MODE are the
 permission bits of the file, `link' (the bytes are its target), or nil.
-BINARY is non-nil when the bytes are not those of a text."
-  root path from base target base-mode target-mode binary)
+BINARY is non-nil when the bytes are not those of a text.  LABELS are
+those of the texts in a conflict."
+  root path from base target base-mode target-mode binary
+  (labels qwen-companion-conflicts-undo-labels))
 
 (defconst qwen-companion-undo--limit 20
   "Seconds that a command waits for a merge; it can be quit.")
@@ -128,6 +130,7 @@ when the texts are an error."
 
 (defun qwen-companion-undo-run (list turn label &optional bring-back)
   "Undo TURN, or BRING-BACK it, by each element of LIST in order.
+With BRING-BACK `merge', TURN is one in a worktree, merged elsewhere.
 Each is (PATH . STEP), or (PATH . FUNCTION) with a function that returns
 the step.  Tell the journal so; LABEL says what is done.  Quitting ends
 it between two files.
@@ -187,7 +190,9 @@ It shows nothing in the first second.  BRING-BACK is as in
       (when (and (not reporter) (> (- (float-time) start) 1))
         (setq reporter (make-progress-reporter
                         (format "%s %d files (C-g stops)..."
-                                (if bring-back "Bringing back" "Undoing") count)
+                                (pcase bring-back
+                                  ('nil "Undoing") ('merge "Merging") (_ "Bringing back"))
+                                count)
                         0 count done 1 0.2)))
       (when reporter
         (progress-reporter-update reporter done)))))
@@ -503,7 +508,8 @@ Return the outcome, as in `qwen-companion-undo-run'."
          (theirs (funcall decode (qwen-companion-undo-step-target step)))
          (merged (qwen-companion-undo--merge
                   (funcall decode (qwen-companion-undo-step-base step))
-                  (funcall decode bytes) theirs)))
+                  (funcall decode bytes) theirs
+                  (qwen-companion-undo-step-labels step))))
     (if (> (qwen-companion-merge-result-conflicts merged) 0)
         (progn
           (qwen-companion-merge-take-text merged theirs)
@@ -659,7 +665,8 @@ Save it if it had no unsaved text.  Return the outcome, as in
            (base (funcall decode (qwen-companion-undo-step-base step)))
            (theirs (funcall decode (qwen-companion-undo-step-target step)))
            (merged (qwen-companion-undo--merge
-                    (unless (equal base mine) base) (current-buffer) theirs))
+                    (unless (equal base mine) base) (current-buffer) theirs
+                    (qwen-companion-undo-step-labels step)))
            (conflicts (qwen-companion-merge-result-conflicts merged)))
       (cond
        ((zerop (length (qwen-companion-merge-result-edits merged)))
@@ -676,15 +683,15 @@ Save it if it had no unsaved text.  Return the outcome, as in
           (qwen-companion-disk-save)
           'written)))))))
 
-(defun qwen-companion-undo--merge (base mine theirs)
-  "Return the merge of THEIRS, a string, into MINE.
+(defun qwen-companion-undo--merge (base mine theirs labels)
+  "Return the merge of THEIRS, a string, into MINE, with LABELS.
 It is as in `qwen-companion-merge-texts'.  BASE is a string, or nil for
 that of MINE.  Wait for it, and signal a `user-error' if it cannot be
 made."
   (let ((waiting t)
         merged)
     (qwen-companion-merge-texts
-     base mine theirs qwen-companion-conflicts-undo-labels
+     base mine theirs labels
      (lambda (result)
        (if (eq waiting t)
            (setq merged result waiting nil)

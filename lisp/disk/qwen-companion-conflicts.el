@@ -29,12 +29,15 @@
 (defconst qwen-companion-conflicts-undo-labels '("yours" "before" "undone")
   "Labels of the three texts of a conflict with an undone change.")
 
+(defconst qwen-companion-conflicts-worktree-labels '("yours" "before" "in the worktree")
+  "Labels of the texts in a conflict with what is merged from a worktree.")
 (defconst qwen-companion-conflicts-review-labels '("as written" "as proposed" "as reviewed")
   "Labels of the three texts of a conflict with what the user made of an edit.")
 
 (defconst qwen-companion-conflicts--marker
   (let ((labels (list qwen-companion-conflicts-labels
                       qwen-companion-conflicts-undo-labels
+                      qwen-companion-conflicts-worktree-labels
                       qwen-companion-conflicts-review-labels)))
     (format "^\\(?:<<<<<<< %s\\|||||||| %s\\|>>>>>>> %s\\)$"
             (regexp-opt (mapcar #'car labels))

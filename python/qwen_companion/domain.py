@@ -306,8 +306,9 @@ class Turn:
 
     `session` is the conversation.  `client` is the CLI's name for a person, `prompt` the first line of the prompt,
     both "" if not known.  `end` is None while the turn goes on.  `source` is where it is known from: "hooks", "disk",
-    "chat", or "undo" for a turn of the user that undid the turn `undone`.  `undone_by` are turns that undid something
-    of this one.  `cli` is its MCP session, None where it is not connected.  `notes` tell a person what is missing.
+    "chat", "undo" for a turn of the user that undid the turn `undone`, or "merge" for one by which the user took over
+    changes from a worktree.  `undone_by` are turns that undid something of this one.  `cli` is its MCP session, None
+    where it is not connected.  `notes` tell a person what is missing.
     """
 
     id: str

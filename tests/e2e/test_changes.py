@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import sqlite3
+import subprocess
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -469,3 +470,36 @@ def test_clis_in_worktrees_are_recorded_there(stage: Stage) -> None:
     stage.screen.keys("k")
     holds(stage, tree / "greeting.py", GREETING)
     assert stage.sandbox.greeting.read_text() == GREETING
+    stage.screen.keys("u")
+    holds(stage, tree / "greeting.py", edited)
+    merge_into_the_project(stage, edited)
+
+
+def merge_into_the_project(stage: Stage, edited: str) -> None:
+    """Merge the change of `greet in feat`, as a file, beside text that is not saved, and where that contradicts it."""
+    at(stage, "greet in feat", "greeting.py")
+    stage.screen.keys("m")
+    holds(stage, stage.sandbox.greeting, edited)
+    shown(stage, 'From feat: "greet in feat"  project')
+    at(stage, "From feat")
+    stage.screen.keys("k")
+    stage.screen.wait_for("(y or n)")
+    stage.screen.keys("y")
+    holds(stage, stage.sandbox.greeting, GREETING)
+    buffer = '(with-current-buffer "greeting.py" (goto-char (point-min)) {} (buffer-string))'
+    stage.emacs.eval(buffer.format('(goto-char (point-max)) (insert "# mine\n")'))
+    mine, base, theirs = (stage.sandbox.tmp / name for name in ("mine", "base", "theirs"))
+    for path, text in ((mine, GREETING + "# mine\n"), (base, GREETING), (theirs, edited)):
+        path.write_text(text)
+    merged = subprocess.run(["git", "merge-file", "-p", mine, base, theirs], capture_output=True, text=True).stdout
+    at(stage, "Qwen Code  greet in feat", "greeting.py")
+    stage.screen.keys("m")
+    stage.screen.wait_for("Merged in greeting.py, which is not saved")
+    assert stage.emacs.buffer_text("greeting.py") == merged
+    assert stage.sandbox.greeting.read_text() == GREETING
+    stage.emacs.eval(buffer.format('(erase-buffer) (insert "mine\n")'))
+    stage.screen.keys("m")
+    stage.screen.wait_for("1 conflict with your edits")
+    text = stage.emacs.buffer_text("greeting.py")
+    assert ">>>>>>> in the worktree" in text and "<<<<<<< yours\nmine" in text
+    stage.emacs.eval('(with-current-buffer "greeting.py" (set-buffer-modified-p nil) (kill-buffer))')

@@ -10,10 +10,12 @@ from anyio import to_thread
 from qwen_companion.emacs.messages import (
     ChangeScope,
     FileVersion,
+    JournalAnswered,
     JournalBusy,
     JournalCall,
     JournalFiles,
     JournalForget,
+    JournalMerge,
     JournalReply,
     JournalSeen,
     JournalSpans,
@@ -41,7 +43,10 @@ async def answer(journal: Journal, call: JournalCall) -> JournalReply | None:
     elif isinstance(call, JournalSeen):
         journal.mark(call.turn, call.path, call.hunks, call.seen)
     elif isinstance(call, JournalWrote):
-        await journal.wrote(call.paths, call.undo_of, call.label, call.bring_back)
+        if call.merged:
+            await journal.merged(call.paths, call.undo_of or "", call.label or "")
+        else:
+            await journal.wrote(call.paths, call.undo_of, call.label, call.bring_back)
     else:
         try:
             return await _reply(journal, call)
@@ -53,15 +58,15 @@ async def answer(journal: Journal, call: JournalCall) -> JournalReply | None:
     return None
 
 
-async def _reply(
-    journal: Journal, call: JournalFiles | JournalTexts | JournalSpans | JournalBusy | JournalForget
-) -> JournalReply:
+async def _reply(journal: Journal, call: JournalAnswered) -> JournalReply:
     if isinstance(call, JournalBusy):
         busy = await journal.wait_until_idle(call.paths) if call.wait else journal.busy(call.paths)
         return JournalReply(call.id, busy=busy)
     if isinstance(call, JournalForget):
         await journal.forget(call.root)
         return JournalReply(call.id)
+    if isinstance(call, JournalMerge):
+        return JournalReply(call.id, root=await journal.prepare_merge(call.root))
     if isinstance(call, JournalSpans):
         record = journal.record_around(call.path)
         if record is None:

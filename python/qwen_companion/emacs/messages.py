@@ -338,13 +338,15 @@ class JournalWrote:
     """`journal-wrote`: Emacs itself has just written, renamed or deleted `paths`.
 
     `undo_of` is the turn that this undid, and `label` what was undone in words; None where it is the user's own work.
-    With `bring_back` a part of that turn that was undone is there again.
+    With `bring_back` a part of that turn that was undone is there again; with `merged` that turn is one in a worktree,
+    a part of which was merged into `paths`.
     """
 
     paths: tuple[str, ...]
     undo_of: str | None
     label: str | None
     bring_back: bool = False
+    merged: bool = False
 
 
 @frozen
@@ -364,9 +366,21 @@ class JournalForget:
     root: str | None
 
 
-JournalCall = (
-    JournalWatch | JournalFiles | JournalTexts | JournalSpans | JournalSeen | JournalWrote | JournalBusy | JournalForget
-)
+@frozen
+class JournalMerge:
+    """`journal-merge`: asks where changes in the worktree `root` are merged to; the reply has that root.
+
+    Its files are recorded as they are, so that what Emacs writes there next can be undone.
+    """
+
+    id: int
+    root: str
+
+
+JournalAnswered = JournalFiles | JournalTexts | JournalSpans | JournalBusy | JournalForget | JournalMerge
+"""What a `JournalReply` answers."""
+
+JournalCall = JournalWatch | JournalSeen | JournalWrote | JournalAnswered
 
 
 @frozen
@@ -560,6 +574,7 @@ _INCOMING: Mapping[str, Callable[[Plist, Spool], Incoming]] = {
     "journal-wrote": partial(from_plist, JournalWrote),
     "journal-busy": partial(from_plist, JournalBusy),
     "journal-forget": partial(from_plist, JournalForget),
+    "journal-merge": partial(from_plist, JournalMerge),
     "prompt": partial(from_plist, Prompt),
     "list-recorded": partial(from_plist, ListRecorded),
     "stop": partial(from_plist, Stop),
@@ -1042,16 +1057,19 @@ class JournalReply(Notification):
     spans: Sequence[Span] | None = None
     seen: Sequence[str] = ()
     busy: Sequence[tuple[str, str, str]] | None = None
+    root: str | None = None
 
     def payload(self, spool: Spool) -> Sexp:
         """`(:id ID :error S-or-nil)`, and the keys that belong to the request.
 
-        `:files (FILE...)`; or `:spans ((LINE COUNT TURN SEEN)...) :seen (S...)`; or `:busy ((PATH TURN TOOL)...)`; or
-        `:texts (TEXTS...) :texts-file S`.  Each of TEXTS is `(:path S :error S-or-nil :before (FROM TO) :before-mode
-        N-or-link :after (FROM TO) :after-mode N-or-link :from S :mixed B)`: where the bytes are in the file, which is
-        for Emacs to remove, both nil where there was none; modes are the permission bits.
+        `:root S`; or `:files (FILE...)`; or `:spans ((LINE COUNT TURN SEEN)...) :seen (S...)`; or `:busy ((PATH TURN
+        TOOL)...)`; or `:texts (TEXTS...) :texts-file S`.  Each of TEXTS is `(:path S :error S-or-nil :before (FROM TO)
+        :before-mode N-or-link :after (FROM TO) :after-mode N-or-link :from S :mixed B)`: where the bytes are in the
+        file, which is for Emacs to remove, both nil where there was none; modes are the permission bits.
         """
         result = plist(id=self.id, error=self.error)
+        if self.root is not None:
+            result += plist(root=self.root)
         if self.files is not None:
             result += plist(files=[_changed_file_plist(file) for file in self.files])
         if self.spans is not None:

@@ -58,7 +58,7 @@ from qwen_companion.journal.subscriptions import EDIT_TOOLS, ENTER_TOOL, EXIT_TO
 from qwen_companion.journal.tree_watch import TreeWatch
 from qwen_companion.journal.versions import Loaded, TooLargeError, changed_since
 from qwen_companion.journal.witness import Witness
-from qwen_companion.journal.worktrees import entered, root_around, worktrees_below
+from qwen_companion.journal.worktrees import entered, home_of, root_around, worktrees_below
 from qwen_companion.privacy.options import Options
 from qwen_companion.processes import age_of
 from qwen_companion.processes import ended as process_ended
@@ -1103,6 +1103,38 @@ class Journal:
         if turn is not None:
             # For what is brought back, an undoing that Emacs may not have known of.
             root.changed.update(number for number in (turn.id, turn.undone) if number is not None)
+
+    async def prepare_merge(self, tree: str) -> str:
+        """Return the root into which changes in the worktree `tree` are merged, its files recorded as they are now.
+
+        :raises RecordError, WorktreeError: when that fails
+        """
+        name = await to_thread.run_sync(home_of, tree, self._names, abandon_on_cancel=True)
+        root = await self._root(name)
+        if root is None:
+            raise RecordError(f"Nothing can be recorded of {name}: {self._refused.get(name)}")
+        root.do(lambda: self._scan(root, lambda: self._suspects_before(root, set())))
+        await root.done_so_far()
+        if not root.record.has_baseline:
+            raise RecordError(f"Nothing can be recorded of {name}: {self._refused.get(name)}")
+        return name
+
+    async def merged(self, paths: Sequence[str], turn: str, label: str) -> None:
+        """Record that Emacs has merged parts of `turn`, one in a worktree, into `paths`."""
+        found = [(root, number) for root in self._roots.values() if (number := root.record.number(turn)) is not None]
+        row = found[0][0].record.turn(found[0][1]) if found else None
+        if row is None:
+            await self.wrote(paths, None, None)
+            return
+        for root in list(self._roots.values()):
+            names = [path for each in paths if (path := root.record.name_in(each)) is not None]
+            if names and root.record is self.record_around(paths[0]):
+                root.do(partial(self._merge, root, row, label, names))
+
+    def _merge(self, root: _Root, of: TurnRow, label: str, paths: Sequence[bytes]) -> None:
+        turn = root.record.merge(of, _shortened(label), paths, _now())
+        if turn is not None:
+            root.changed.add(turn.id)
 
     def mark(self, turn: str, path: str | None, hunks: Sequence[str], seen: bool) -> None:
         """Note that the user has `seen` something of `turn`, or takes that back."""

@@ -31,6 +31,9 @@ from qwen_companion.processes import has_ended
 UNDO = "undo"
 """The source of a turn of the user's."""
 
+MERGE = "merge"
+"""The source of a turn by which the user took over changes of an agent in a worktree."""
+
 HOOKS, CHAT = "hooks", "chat"
 """The source of a turn that a CLI or a daemon has told of."""
 
@@ -421,6 +424,27 @@ class Record:
                 self._store.rename(turn.id, self._go_label(turn))
             self._note_undone(undone, of.session, paths)
             return turn
+
+    def merge(self, of: TurnRow, label: str, paths: Sequence[bytes], time: int) -> TurnRow | None:
+        """Record that the user merged parts of `of`, a turn in a worktree, into `paths`; None if nothing changed.
+
+        Parts that are merged one after the other are one turn.
+        """
+        with self._lock:
+            turn = self._store.last_turn()
+            is_last = turn is not None and (turn.source, turn.session, turn.prompt) == (MERGE, of.session, label)
+            if turn is None or not is_last or time > (turn.end or 0) + ONE_GO_MS:
+                turn = self._store.begin(
+                    TurnRow(0, of.session, of.client, MERGE, label, time, time, None, (), None, None)
+                )
+            for path in paths:
+                with suppress(TooLargeError, OSError):
+                    self.claim(path, self.look(path), turn.id)
+            return turn if self.end(turn.id, time) else None
+
+    def turn(self, number: int) -> TurnRow | None:
+        """Return the turn of that number, None where it is not recorded any more."""
+        return self._store.turn(number)
 
     def _undoing(self, undone: int, paths: Sequence[bytes]) -> int | None:
         """Return the newest turn that undid the turn `undone` in one of `paths` and is not brought back there."""

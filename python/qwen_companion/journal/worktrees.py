@@ -9,10 +9,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
+from qwen_companion.errors import CompanionError
 from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.journal.places import is_recorded
 from qwen_companion.journal.repository import find_repository
 from qwen_companion.privacy.disk import read_start
+
+
+class WorktreeError(CompanionError):
+    """Something cannot be done with a worktree; the text says why."""
+
 
 _MOST = 200
 """Worktrees of one repository that are looked at."""
@@ -54,6 +60,23 @@ def worktrees_below(root: str) -> list[str]:
         if top.startswith(f"{true.rstrip('/')}/") and os.path.lexists(mark):
             found.append(os.path.join(root, os.path.relpath(top, true)))
     return found
+
+
+def home_of(tree: str, roots: Iterable[str]) -> str:
+    """Return the main work tree of the repository of the worktree `tree`, by its name in `roots` if it has one.
+
+    :raises WorktreeError: where there is none
+    """
+    repository = find_repository(os.path.realpath(tree))
+    if repository is None:
+        raise WorktreeError(f"{tree} is not in a git repository, or that is gone")
+    if repository.directory == repository.common:
+        raise WorktreeError("this is in the main tree already; what was changed in a worktree can be merged into it")
+    top = os.path.dirname(repository.common)
+    main = find_repository(top)
+    if os.path.basename(repository.common) != ".git" or main is None or not os.path.isfile(f"{main.directory}/index"):
+        raise WorktreeError("its repository has no main tree; merge the branch with git")
+    return next((root for root in roots if os.path.realpath(root) == os.path.realpath(top)), top)
 
 
 def entered(root: str, name: object) -> str | None:

@@ -39,6 +39,7 @@ from qwen_companion.emacs.messages import (
     JournalBusy,
     JournalFiles,
     JournalForget,
+    JournalMerge,
     JournalReply,
     JournalSeen,
     JournalSpans,
@@ -345,6 +346,9 @@ def test_requests_about_the_journal(spool: Spool) -> None:
     assert back == JournalWrote(("/a",), "t", "l", True)
     assert parsed("busy", '(:id 1 :paths ("/a") :wait t)') == JournalBusy(1, ("/a",), True)
     assert parsed("forget", "(:id 1 :root nil)") == JournalForget(1, None)
+    assert parsed("merge", '(:id 1 :root "/t")') == JournalMerge(1, "/t")
+    taken = parsed("wrote", '(:paths ("/a") :undo-of "t" :label "l" :merged t)')
+    assert taken == JournalWrote(("/a",), "t", "l", merged=True)
     for wrong in ("turn", 'session :turn "t"', "other"):
         with pytest.raises(MessageError):
             parsed("files", f'(:id 1 :root "/r" :scope {wrong})')

@@ -44,6 +44,7 @@ from qwen_companion.emacs.messages import (
     JournalCall,
     JournalFiles,
     JournalForget,
+    JournalMerge,
     JournalReply,
     JournalSeen,
     JournalSpans,
@@ -1454,3 +1455,47 @@ async def test_a_damaged_worktree_does_not_stop_the_record_of_the_project(projec
         await agent.edit("b.txt", b"b\n")
         await agent.report("Stop")
         await place.until({"b.txt": "added"})
+
+
+async def test_a_change_that_is_merged_from_a_worktree_is_a_turn_that_can_be_undone(project: Project) -> None:
+    tree = add_worktree(project)
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        agent.cwd = str(tree)
+        await agent.prompt("in the tree")
+        for name in ("a.txt", "made.txt"):
+            call = await agent.begin("edit", file_path=str(tree / name))
+            (tree / name).write_bytes(AFTER)
+            await agent.done(call)
+        await agent.report("Stop")
+        (turn,) = await place.until({"a.txt": "modified", "made.txt": "added"})
+        reply = await place.ask(lambda number: JournalMerge(number, str(tree)))
+        assert (reply.error, reply.root) == (None, str(project.root))
+        home, made = project.write("a.txt", AFTER), project.write("made.txt", AFTER)
+        for path in (home, made):
+            place.say(JournalWrote((str(path),), turn.id, "From feat", merged=True))
+        expected = {"a.txt": "modified", "made.txt": "added"}
+        turns = {turn.root: turn for turn in await place.until(expected, expected)}
+        merged = turns[str(project.root)]
+        assert (merged.prompt, merged.source, merged.client) == ("From feat", "merge", "Qwen Code 0.24.4")
+        scope = ChangeScope(merged.root, "turn", merged.id, None)
+        texts = (await place.ask(lambda number: JournalTexts(number, scope, (WantedFile(str(home)),)))).texts
+        assert texts is not None and texts[0].before is not None
+        assert texts[0].before.data == BEFORE
+        project.write("a.txt", BEFORE)
+        place.say(JournalWrote((str(home),), merged.id, "Undo"))
+        await place.until(expected, expected, {"a.txt": "modified"})
+        assert (await place.ask(lambda number: JournalMerge(number, str(project.root)))).error
+
+
+@pytest.mark.parametrize("kind", ["bare", "no commit"])
+async def test_what_has_no_main_tree_to_merge_into_is_said(project: Project, kind: str) -> None:
+    tree = add_worktree(project)
+    if kind == "bare":
+        project.git("config", "core.bare", "true")
+        (project.root / ".git/index").unlink()
+    else:
+        project.git("update-ref", "-d", "HEAD")
+    async with site(project) as place:
+        reply = await place.ask(lambda number: JournalMerge(number, str(tree)))
+        assert ("merge the branch" in (reply.error or "")) == (kind == "bare")

@@ -1,0 +1,129 @@
+;;; qwen-companion-changes-merge.el --- Merge changes in a worktree into the main tree  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; What an agent changed in a git worktree is merged into the main tree: a
+;; region of lines, a hunk, a file, a turn or all of it.  The base is the text
+;; before the agent's change, "mine" the file or buffer in the main tree.  It
+;; is a turn of the journal there, which can be undone, and no git merge:
+;; nothing is committed, and branches stay as they are.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'seq)
+(require 'qwen-companion-changes-file)
+(require 'qwen-companion-changes-items)
+(require 'qwen-companion-changes-undo)
+(require 'qwen-companion-conflicts)
+(require 'qwen-companion-hunks)
+(require 'qwen-companion-journal)
+(require 'qwen-companion-messages)
+(require 'qwen-companion-undo)
+(require 'qwen-companion-untrusted)
+
+(defconst qwen-companion-changes-merge--words
+  '("merged" . "The main tree has this already")
+  "The words for a report, as in `qwen-companion-changes-undo-report'.")
+
+(defun qwen-companion-changes-merge ()
+  "Merge what is at point in a worktree into the main tree of its repository.
+That is the region's lines, the hunk, the file or the turn, without what is
+undone.  Edits in the main tree stay, also unsaved ones, and it can be
+undone there.  Nothing is committed; to merge the branch use git."
+  (interactive nil qwen-companion-changes-mode)
+  (qwen-companion-changes-undo-call-on-chosen
+   (lambda (view changes)
+     (qwen-companion-changes-merge--run
+      (qwen-companion-changes-items-group-at-point) (list view) changes))
+   (lambda (group path)
+     (qwen-companion-changes-merge--run
+      group
+      (mapcar (apply-partially #'qwen-companion-changes-items-await-view group)
+              (if path
+                  (list path)
+                (or (mapcar #'qwen-companion-changed-file-path
+                            (qwen-companion-changes-items-all-files group))
+                    (user-error "No file was changed here"))))))))
+
+(defun qwen-companion-changes-merge--run (group views &optional changes)
+  "Merge what VIEWS, of files in GROUP, show into the main tree.
+With CHANGES, only these are wanted, of the only view."
+  (let* ((tree (qwen-companion-changes-items-group-root group))
+         (main (qwen-companion-journal-reply-root
+                (qwen-companion-journal-await 'journal-merge (list :root tree) 60)))
+         (steps (delq nil (mapcar (lambda (view)
+                                    (qwen-companion-changes-merge--step
+                                     view main (or changes (qwen-companion-changes-merge--kept view))))
+                                  views)))
+         (paths (mapcar #'qwen-companion-undo-step-path steps)))
+    (unless steps
+      (user-error "This is undone in the worktree; u brings it back there"))
+    (qwen-companion-undo-confirm
+     paths "merge"
+     (and (cdr steps)
+          (format "Merge %d files of %s into %s" (length steps)
+                  (qwen-companion-changes-undo-title group)
+                  (qwen-companion-untrusted-text (abbreviate-file-name main)))))
+    (qwen-companion-changes-undo-report
+     (qwen-companion-undo-run
+      (qwen-companion-changes-merge--in-order steps)
+      (qwen-companion-changes-undo-turn-of
+       group (mapcar #'qwen-companion-changes-file-path views))
+      (format "From %s: %s" (file-name-nondirectory tree)
+              (qwen-companion-changes-undo-title group))
+      'merge)
+     (length steps) qwen-companion-changes-merge--words)))
+
+(defun qwen-companion-changes-merge--kept (view)
+  "Return each change of VIEW that is not undone; t if it has no text."
+  (or (not (eq 'ready (qwen-companion-changes-file-state view)))
+      (null (qwen-companion-changes-file-changes view))
+      (cl-remove-if #'qwen-companion-hunks-change-text
+                    (qwen-companion-changes-file-changes view))))
+
+(defun qwen-companion-changes-merge--step (view main list)
+  "Return the step that merges each change in LIST, of VIEW, into the tree MAIN.
+LIST is t for all of a file without a text.  Return nil if none of them is
+left in the worktree."
+  (let* ((changes (if (listp list)
+                      (cl-remove-if #'qwen-companion-hunks-change-text list)
+                    list))
+         (tree (qwen-companion-changes-file-root view))
+         (from (qwen-companion-changes-file-from view))
+         (before-mode (qwen-companion-changes-file-before-mode view))
+         (after-mode (qwen-companion-changes-file-after-mode view))
+         (target (if (listp changes)
+                     (qwen-companion-changes-file-bytes
+                      view (lambda (change) (not (memq change changes))))
+                   (qwen-companion-changes-file-after view))))
+    (cl-flet ((in-main (path) (expand-file-name (file-relative-name path tree) main)))
+      (when changes
+        (make-qwen-companion-undo-step
+         :root main
+         :path (in-main (qwen-companion-changes-file-path view))
+         :from (and from (in-main from))
+         :base (qwen-companion-changes-file-before view)
+         :target target
+         :base-mode before-mode
+         :target-mode (and target (or after-mode before-mode))
+         :binary (eq 'binary (qwen-companion-changes-file-state view))
+         :labels qwen-companion-conflicts-worktree-labels)))))
+
+(defun qwen-companion-changes-merge--in-order (list)
+  "Return LIST in order, in the form for `qwen-companion-undo-run'.
+What is deleted comes first and what is new last, so that names are free."
+  (mapcar (lambda (step) (cons (qwen-companion-undo-step-path step) step))
+          (seq-sort-by (lambda (step)
+                         (cond ((null (qwen-companion-undo-step-target step)) 0)
+                               ((qwen-companion-undo-step-from step) 1)
+                               ((qwen-companion-undo-step-base step) 2)
+                               (t 3)))
+                       #'< list)))
+
+(provide 'qwen-companion-changes-merge)
+;;; qwen-companion-changes-merge.el ends here
