@@ -237,6 +237,10 @@ class Index:
             self._known_entries[path] = dict(self._entries(path)).get(path)
         return self._known_entries[path]
 
+    def below(self, path: bytes) -> bytes:
+        """Return the absolute `path` as the index has it."""
+        return os.path.relpath(path, os.fsencode(self.top))
+
     def lists(self, *paths: bytes) -> bool:
         """Return whether each of `paths` is in the index, or lies on the disk and is not ignored."""
         options = ("-z", "--cached", "--others", "--exclude-standard")

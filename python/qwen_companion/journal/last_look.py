@@ -18,9 +18,11 @@ from dataclasses import asdict
 
 from qwen_companion.frozen import frozen
 from qwen_companion.inotify import is_local, library
+from qwen_companion.journal.index import Index
 from qwen_companion.journal.places import write_private
 from qwen_companion.journal.repository import Repository
-from qwen_companion.journal.versions import inode_of
+from qwen_companion.journal.rules import RecordRules
+from qwen_companion.journal.versions import Version, inode_of
 
 
 @frozen
@@ -60,6 +62,52 @@ class LastLook:
             write_private(f"{file}.new", json.dumps([self.top, repositories, hidden]).encode())
             os.replace(f"{file}.new", file)
         os.utime(file, ns=(self.time, self.time))
+
+
+class Evidence:
+    """What is known of the files of a root since the last look at them."""
+
+    def __init__(self, last: LastLook | None, rules: RecordRules) -> None:
+        """`last` is the last look, None before the first one has been finished."""
+        self.last = last
+        self._rules = rules
+        self.observed: set[bytes] | None = None
+        """Files that may have been recorded since the index knows them; None before the first look.
+
+        Where such a file has the bytes again that the index knows, git takes it for unchanged within the second.
+        """
+        self.seen: set[bytes] = set()
+        """Files whose state before is known since the last look, also that they were not there."""
+        self.moved: set[int] = set()
+        """Inodes, as git has them, of recorded files that are not at their places any more."""
+        self.listed: dict[bytes, int] = {}
+        """The inodes of the listed files whose state before is known."""
+        self.missed: set[int] = set()
+        """Inodes of files that were listed at the last look, and were not there any more when they were to be read."""
+
+    def is_known(self, path: bytes, before: Version | None) -> bool:
+        """Return whether `path` was `before` at the last look, or since: for None, that it was not there."""
+        if path in self.seen:
+            return True
+        if self.last is None or self.last.hid(path):
+            return False
+        if before is not None:
+            return True
+        inode = inode_of_older(path, self.last.time)
+        return inode is None or inode in self.moved
+
+    def is_newer(self, name: bytes) -> bool:
+        """Return whether the file `name` has been changed since the last look, in any way."""
+        with suppress(OSError):
+            return self.last is None or os.lstat(name).st_ctime_ns >= self.last.time
+        return False
+
+    def moved_from(self, index: Index) -> set[int]:
+        """Return the inodes of the recorded files in `index` that are not at their places any more."""
+        found = {index.prefix + path: inode for path, inode in index.moved().items()}
+        # The user's index, which it may be a copy of, has excluded files as well.
+        excluded = self._rules.excluded(found)
+        return {inode for name, inode in found.items() if name not in excluded}
 
 
 def load_last_look(file: str) -> LastLook | None:

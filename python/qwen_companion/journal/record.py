@@ -17,10 +17,12 @@ from qwen_companion.domain import ChangedFile, Turn
 from qwen_companion.errors import CompanionError
 from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.frozen import frozen
-from qwen_companion.journal.baselines import Baseline, Change, LimitError
+from qwen_companion.journal.baselines import Baseline
 from qwen_companion.journal.changes import MissingTextError, Net, Owned, net_of, owners, renamed, sizes, with_renames
 from qwen_companion.journal.database import DamagedStoreError, StoreError
+from qwen_companion.journal.first_look import LimitError
 from qwen_companion.journal.git import GitError
+from qwen_companion.journal.looks import Change
 from qwen_companion.journal.places import key_of, state_directory
 from qwen_companion.journal.rules import RecordRules
 from qwen_companion.journal.store import SeenRow, Store, TurnRow, Write
@@ -335,7 +337,7 @@ class Record:
         :raises GitError, OSError: when that fails
         """
         with self._lock:
-            return self._baseline.directories()
+            return self._baseline.indexes.directories()
 
     def observe(self, path: bytes, loaded: Loaded | None, cause: Cause) -> bool:
         """Record that `cause` wrote `loaded` to `path`.  Return whether that was a change."""
@@ -604,7 +606,7 @@ class Record:
                 self._store.contents.put([(now.version.digest, now.data)])
                 writes = [*writes, Write(None, name, last, now.version)]
         try:
-            found = owners(writes, agents, self._baseline.text)
+            found = owners(writes, agents, self._baseline.indexes.text)
         except MissingTextError:
             return [], ()
         seen = {turn: self._seen(turn, name) for turn in {write.turn for write in writes} if turn is not None}
@@ -679,14 +681,14 @@ class Record:
         for start in range(0, len(paths), _AT_ONCE):
             names = [path or b"" for path in paths[start : start + _AT_ONCE]]
             writes = [write for path in names for write in self._store.writes(path)]
-            fetched = self._baseline.fetch(
+            fetched = self._baseline.indexes.fetch(
                 side.digest for write in writes for side in (write.before, write.after) if side is not None
             )
             for path in names:
                 yield path, self._net(path, turns, to_now, fetched)
 
     def _text(self, fetched: Mapping[str, bytes], digest: str) -> bytes | None:
-        return fetched[digest] if digest in fetched else self._baseline.text(digest)
+        return fetched[digest] if digest in fetched else self._baseline.indexes.text(digest)
 
     def _unseen(self, turns: Sequence[int], path: bytes) -> bool:
         there = {write.turn for write in self._store.writes(path)}
@@ -726,11 +728,11 @@ class Record:
     def _since_commit(self) -> Iterable[Net]:
         try:
             self.scan(NOBODY)
-            found = self._baseline.committed()
+            found = self._baseline.indexes.committed()
         except FAILURES as error:
             raise RecordError(_reason(error)) from None
         for path, version in found.items():
-            before = None if version is None else self._baseline.text(version.digest)
+            before = None if version is None else self._baseline.indexes.text(version.digest)
             with suppress(OSError, TooLargeError):
                 now = self.look(path)
                 if before is not None and now is not None and b"\r\n" in now.data and b"\r" not in before:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Mapping
 
 from qwen_companion.errors import RuleFileError, UnknownNameError
@@ -56,8 +57,9 @@ class RecordRules:
                 pass
         return "".join(f"{line}\n" for line in found).encode("utf-8", "surrogateescape")
 
-    def excluded(self, paths: Collection[str]) -> set[str]:
-        """Return those of `paths`, absolute and below the root, that must not be recorded."""
+    def excluded(self, files: Collection[bytes]) -> set[bytes]:
+        """Return those of `files`, absolute and below the root, that must not be recorded."""
+        paths = [os.fsdecode(file) for file in files]
         found = {path for path in paths if path in self._hidden} if self._hidden else set[str]()
         # Only a few of many names can be those of secrets, and to look closely takes 0.02 ms.
         all_names = "\n".join(paths).lower()
@@ -66,7 +68,7 @@ class RecordRules:
             found |= {path for path in paths if any(fragment in path.lower() for fragment in likely) and secret(path)}
         if self._settled or self._files:
             found |= {path for path in paths if self._is_excluded(path)}
-        return found
+        return set(map(os.fsencode, found))
 
     def _is_excluded(self, path: str) -> bool:
         below = path[len(self._root.rstrip("/")) :]

@@ -132,3 +132,19 @@ def _read(descriptor: int, size: int) -> bytes:
 
 def _loaded(data: bytes, mode: int, algorithm: str) -> Loaded:
     return Loaded(Version(digest_of(data, algorithm), mode), data)
+
+
+def why_not(path: bytes, status: os.stat_result) -> Exception | None:
+    """Return why the file `path` cannot be recorded, None where it can."""
+    if stat.S_ISLNK(status.st_mode):
+        return None
+    if status.st_size > MAX_FILE_BYTES:
+        return TooLargeError("larger than 64 MiB")
+    readable = (status.st_uid == os.geteuid() and status.st_mode & stat.S_IRUSR) or os.access(path, os.R_OK)
+    return None if readable else PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def is_behind_link(name: bytes) -> bool:
+    """Return whether a directory above the file `name` is a link by now."""
+    directory = os.path.dirname(name)
+    return os.path.realpath(directory) != directory

@@ -1302,7 +1302,7 @@ async def test_why_nothing_is_recorded_is_said_once(project: Project) -> None:
 async def test_too_many_files_are_told(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.commit(a=b"a\n", b=b"b\n")
     project.write("c", b"c\n")
-    monkeypatch.setattr("qwen_companion.journal.baselines.MAX_FILES", 2)
+    monkeypatch.setattr("qwen_companion.journal.first_look.MAX_FILES", 2)
     shutil.rmtree(project.root / ".git")
     async with site(project) as place:
         agent = Agent(place.front, project)

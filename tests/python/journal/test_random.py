@@ -289,8 +289,7 @@ class Trees:
 
     def recorded(self) -> set[str]:
         """Return the files that the record has, as its indexes list them."""
-        baseline = self.project.record._baseline  # pyright: ignore[reportPrivateUsage]
-        indexes = baseline._indexes.values()  # pyright: ignore[reportPrivateUsage]
+        indexes = self.project.record._baseline.indexes.all()  # pyright: ignore[reportPrivateUsage]
         names = {os.fsdecode(index.prefix + path) for index in indexes for path, _ in index.entries()}
         return {os.path.relpath(name, self.project.root) for name in names}
 

@@ -20,7 +20,7 @@ import pytest
 from journal_project import SHELL, Project
 from qwen_companion.journal import git
 from qwen_companion.journal.activity import written_by
-from qwen_companion.journal.baselines import LimitError
+from qwen_companion.journal.first_look import LimitError
 from qwen_companion.journal.git import GitError
 from qwen_companion.journal.index import Index
 from qwen_companion.journal.record import ONE_GO_MS, Cause, NoRecordError, Record, RecordError, Scope, forget_unused
@@ -256,7 +256,7 @@ def test_no_excluded_or_ignored_file_is_recorded(any_project: Project) -> None:
 
 def test_options_about_places_count_below_the_root_and_around_it(project: Project) -> None:
     (project.home / "link").symlink_to(project.root)
-    paths = {name: str(project.root / name) for name in ("logins", "keys/a", "Linked", "open")}
+    paths = {name: os.fsencode(project.root / name) for name in ("logins", "keys/a", "Linked", "open")}
     rules = project.record.rules
 
     def excluded(*patterns: str, auth_sources: tuple[str, ...] = ()) -> set[str]:
@@ -559,14 +559,14 @@ def test_limits_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     project = Project(tmp_path, git=False)
     project.write("a", b"1234\n")
     project.write("b", b"1234\n")
-    monkeypatch.setattr("qwen_companion.journal.baselines.MAX_FILES", 1)
+    monkeypatch.setattr("qwen_companion.journal.first_look.MAX_FILES", 1)
     with pytest.raises(LimitError, match="it has 2 files, and 1 are the limit"):
         project.begin()
-    monkeypatch.setattr("qwen_companion.journal.baselines.MAX_FILES", 2)
-    monkeypatch.setattr("qwen_companion.journal.baselines.MAX_TOTAL_BYTES", 9)
+    monkeypatch.setattr("qwen_companion.journal.first_look.MAX_FILES", 2)
+    monkeypatch.setattr("qwen_companion.journal.first_look.MAX_TOTAL_BYTES", 9)
     with pytest.raises(LimitError, match="its files have 0 MiB, and 0 are the limit"):
         project.begin()
-    monkeypatch.setattr("qwen_companion.journal.baselines.MAX_TOTAL_BYTES", 10)
+    monkeypatch.setattr("qwen_companion.journal.first_look.MAX_TOTAL_BYTES", 10)
     # Nothing of the attempts before is taken for a baseline.
     turn = project.begin()
     project.write("a", b"agent\n")
@@ -674,7 +674,7 @@ def test_what_is_written_while_the_first_look_is_taken_is_not_the_agents(
         return load(path, algorithm, is_regular)
 
     with monkeypatch.context() as patch:
-        patch.setattr("qwen_companion.journal.baselines.load", late)
+        patch.setattr("qwen_companion.journal.first_look.load", late)
         turn = project.begin()
     project.write("a", b"agent\n")
     project.write("large", b"agent\n")

@@ -143,8 +143,7 @@ def test_a_tool_that_writes_a_file_that_was_ignored_before_is_recorded(project: 
 
 
 def test_a_file_that_was_too_large_before_is_not_the_agents(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("versions", "baselines"):
-        monkeypatch.setattr(f"qwen_companion.journal.{module}.MAX_FILE_BYTES", 1000)
+    monkeypatch.setattr("qwen_companion.journal.versions.MAX_FILE_BYTES", 1000)
     project.commit(a=b"a\n", tracked=b"small\n")
     for name in ("tracked", "large"):
         project.write(name, b"x" * 2000)
@@ -513,7 +512,7 @@ def test_more_repositories_than_are_recorded_are_not_the_agents(
 ) -> None:
     for number in range(4):
         repository(project, f"n{number}", a=b"a\n")
-    monkeypatch.setattr("qwen_companion.journal.baselines.MAX_NESTED", 2)
+    monkeypatch.setattr("qwen_companion.journal.looks.MAX_NESTED", 2)
     turn = project.begin()
     shutil.rmtree(project.root / "n0")
     project.scan(turn)
