@@ -111,7 +111,11 @@ is TEXT on many lines, made when it is first needed."
             (qwen-companion-inspector--make-report
              :text text
              :sent (qwen-companion-context-sent-sent payload)
-             :context (qwen-companion-inspector--parse text)
+             :context (qwen-companion-inspector--parse
+                       text
+                       (qwen-companion-session-place
+                        (qwen-companion-backend-session
+                         (qwen-companion-context-sent-session payload))))
              :roots (or (qwen-companion-context-sent-everywhere payload)
                         (qwen-companion-context-sent-roots payload))))
       (qwen-companion-inspector--redraw-soon)))
@@ -194,8 +198,9 @@ TIME is in milliseconds; LINE, CHARACTER and SELECTION are there for the
 ACTIVE one, and nil if not reported."
   path time active line character selection)
 
-(defun qwen-companion-inspector--parse (text)
+(defun qwen-companion-inspector--parse (text &optional place)
   "Return the content of the JSON TEXT as (TRUST . FILES), or nil if unreadable.
+The names in it are those at PLACE, nil for this machine.
 TRUST is `trusted', `untrusted' or nil.  This is for display only, and
 the only place in Lisp that knows names of the protocol."
   (condition-case nil
@@ -207,7 +212,7 @@ the only place in Lisp that knows names of the protocol."
               (mapcar (lambda (file)
                         (let-alist file
                           (qwen-companion-inspector--make-file
-                           :path .path
+                           :path (concat place .path)
                            :time .timestamp
                            :active (eq t .isActive)
                            :line .cursor.line
@@ -407,7 +412,9 @@ BUFFERS are those of the visited files, NOW the time in seconds."
     (concat
      (qwen-companion-inspector--field
       "Process"
-      (if pid (number-to-string pid) "not known")
+      (cond (pid (number-to-string pid))
+            ((qwen-companion-session-place session) "elsewhere")
+            (t "not known"))
       (when directory
         (concat (qwen-companion-inspector--annotate " in ")
                 (qwen-companion-inspector--short directory))))

@@ -227,7 +227,8 @@ beginning the slash commands of Qwen Code.
 (defun qwen-companion-ask--current-root ()
   "Return the root of the project of the current buffer, or its directory."
   (when (file-remote-p default-directory)
-    (user-error "The CLIs are on this machine; %s is remote" default-directory))
+    (user-error "Prompts are sent to CLIs of this machine; type in the terminal of the CLI at %s"
+                (file-remote-p default-directory)))
   (directory-file-name
    (expand-file-name (or (qwen-companion-roots-of default-directory)
                          default-directory))))
@@ -302,7 +303,10 @@ See `qwen-companion-ask' for what is quoted."
 
 (defun qwen-companion-ask--sessions ()
   "Return the CLIs in terminals of this Emacs, or signal a `user-error'."
-  (or (seq-filter #'qwen-companion-terminal-session-buffer
+  (or (seq-filter (lambda (session)
+                    ;; What is quoted is of this machine.
+                    (and (not (qwen-companion-session-place session))
+                         (qwen-companion-terminal-session-buffer session)))
                   (qwen-companion-backend-sessions))
       (user-error
        (if (qwen-companion-backend-sessions)

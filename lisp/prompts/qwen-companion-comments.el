@@ -21,6 +21,7 @@
 (require 'qwen-companion-hunks-view)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-prompts)
+(require 'qwen-companion-places)
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-review)
 (require 'qwen-companion-review-unified)
@@ -134,7 +135,7 @@ one prompt, once its turn is over."
   "Send the comments on PROPOSAL, which has ended, perhaps BY-CLI."
   (when-let* ((noted (gethash proposal qwen-companion-comments--noted)))
     (remhash proposal qwen-companion-comments--noted)
-    (let* ((path (qwen-companion-proposal-path proposal))
+    (let* ((path (qwen-companion-places-name (qwen-companion-proposal-path proposal)))
            (session (qwen-companion-backend-session (qwen-companion-proposal-session proposal)))
            (root (directory-file-name
                   (or (and session (qwen-companion-session-directory session))

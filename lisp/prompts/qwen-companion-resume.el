@@ -33,6 +33,9 @@ With a prefix argument, ask for the DIRECTORY."
    (list (if current-prefix-arg
              (read-directory-name "Conversations in: " nil nil t)
            (qwen-companion-terminal-here))))
+  (when (file-remote-p directory)
+    (user-error "Conversations at %s cannot be listed; M-x qwen-companion-continue takes the newest"
+                (file-remote-p directory)))
   (unless (eq 'ready (qwen-companion-state))
     (user-error "The companion is not running; M-x qwen-companion-mode starts it"))
   (let ((directory (directory-file-name (expand-file-name directory)))

@@ -45,12 +45,17 @@ def propose(stage: Stage, far: Far, content: str) -> None:
 def test_the_main_job(stage: Stage, far: Far) -> None:
     """Context, a review with edits and the turn's end, as here; nothing is left there."""
     stage.start_emacs(stage.sandbox.notes, forms=(far.use,))
+    (far.project / ".env").write_text("KEY=1\n")
+    (far.project / "built.txt").write_text("built\n")
+    (far.project / ".gitignore").write_text("built.txt\n")
+    for name in (".env", "built.txt"):
+        stage.emacs.eval(f'(progn (find-file "{far.name(far.project / name)}") nil)')
     start_cli(stage, far)
     assert sorted(path.suffix for path in far.laid) == [".json", ".lock", ".sh", ".sock"]
     assert not any(path.stat().st_mode & 0o077 for path in (*far.laid, far.laid[0].parent))
     prompt = stage.asked("one")
     assert f"Path: {far.file}" in prompt
-    assert "notes.txt" not in prompt
+    assert not any(f"/{name}" in prompt for name in ("notes.txt", ".env", "built.txt"))
     propose(stage, far, EDITED)
     stage.screen.wait_for("far:")
     stage.emacs.eval(

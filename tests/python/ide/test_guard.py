@@ -101,3 +101,34 @@ async def test_a_door_opens_with_its_own_secret_and_that_opens_nothing_else() ->
         assert await status(door, path=path) == 401
     assert await status(GOOD, path="/door") == 401
     assert await status([*door, (b"origin", b"null")], path="/door") == 403
+
+
+async def test_a_connection_of_a_place_needs_its_own_keys() -> None:
+    """It names the port there; neither its token opens the server to one of this machine, nor ours to it."""
+    place = Keys(815, "fedcba9876543210", {"/tools": "known to nobody"})
+    answers: list[int] = []
+
+    async def app(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            answers.append(message["status"])
+
+    async def receive() -> Any:
+        raise AssertionError
+
+    guard = Guard(app, Keys(4711, TOKEN, {}), lambda port: place if port == 5 else None)
+    for client, port, token, path in (
+        (5, 815, place.token, "/mcp"),
+        (5, 4711, place.token, "/mcp"),
+        (5, 815, TOKEN, "/mcp"),
+        (5, 815, place.token, "/tools"),
+        (6, 815, place.token, "/mcp"),
+        (6, 4711, place.token, "/mcp"),
+        (6, 4711, TOKEN, "/mcp"),
+    ):
+        headers = [(b"host", b"127.0.0.1:%d" % port), (b"authorization", b"Bearer " + token.encode())]
+        scope = {"type": "http", "method": "GET", "path": path, "headers": headers, "client": ("127.0.0.1", client)}
+        await guard(scope, receive, send)
+    assert answers == [200, 421, 401, 401, 421, 401, 200]

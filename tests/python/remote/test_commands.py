@@ -73,11 +73,8 @@ def test_what_cannot_be_reached_is_refused(hop: Hop, reason: str) -> None:
         relay_command([hop], None)
 
 
-@pytest.mark.parametrize("shell", ["sh", "bash", "fish", "tcsh", "zsh"])
+@pytest.mark.parametrize("shell", [shell for shell in ("sh", "bash", "fish", "tcsh", "zsh") if shutil.which(shell)])
 def test_any_login_shell_passes_the_command_on(shell: str) -> None:
-    program = shutil.which(shell)
-    if program is None:
-        pytest.skip(f"{shell} is not installed")
     line = relay_command([Hop("ssh", "host")], None)[-1].replace("exec sh", "exec printf '%s|'", 1)
-    printed = subprocess.run([program, "-c", line], capture_output=True, encoding="utf-8", check=True).stdout
+    printed = subprocess.run([shell, "-c", line], capture_output=True, encoding="utf-8", check=True).stdout
     assert printed == "|".join([*shlex.split(relay_command([Hop("ssh", "host")], None)[-1])[2:], ""])

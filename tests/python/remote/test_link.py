@@ -11,7 +11,7 @@ import signal
 import struct
 import sys
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -55,11 +55,14 @@ class Server:
         self.link: Link | None = None
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.lines.append(await reader.readline())
-        self.callers.append(self.link and self.link.who(writer.get_extra_info("peername")[1]))
-        writer.write(b"x" * SIZE)
-        await writer.drain()
-        writer.close()
+        try:
+            self.lines.append(await reader.readline())
+            self.callers.append(self.link and self.link.who(writer.get_extra_info("peername")[1]))
+            writer.write(b"x" * SIZE)
+            with suppress(ConnectionError):
+                await writer.drain()
+        finally:
+            writer.close()
 
 
 @asynccontextmanager
@@ -205,7 +208,7 @@ def hello(**changes: object) -> bytes:
 def says(home: Path, data: bytes) -> list[str]:
     """Return the command of a stand-in that prints `data`, and then takes all that it is sent."""
     (home / "said").write_bytes(data)
-    return ["sh", "-c", f"cat {shlex.quote(str(home / 'said'))} -"]
+    return ["sh", "-c", f"cat {shlex.quote(str(home / 'said'))}; exec cat >/dev/null"]
 
 
 HOSTILE = {
@@ -226,8 +229,11 @@ HOSTILE = {
 async def test_a_relay_that_breaks_the_rules_is_left(home: Path, name: str) -> None:
     data, reason = HOSTILE[name]
 
-    async def keep(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
-        await anyio.sleep_forever()
+    async def keep(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            writer.close()
 
     async with await asyncio.start_server(keep, "127.0.0.1", 0) as listener:
         port = listener.sockets[0].getsockname()[1]
@@ -264,7 +270,7 @@ async def test_a_place_without_the_right_node_is_told(home: Path, node: str | No
     link = Link(
         relay_command([Hop("docker", "box")], None),
         relay_source("id", 0),
-        {**environ(home), "PATH": f"{home.parent}/bin"},
+        {**environ(home), "PATH": f"{home.parent}/bin", "SHELL": "/bin/false"},
         1,
         lambda _paths: None,
     )

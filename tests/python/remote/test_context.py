@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which files the CLIs at a place hear of, by what the relay says of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+import anyio
+import pytest
+
+from qwen_companion.domain import HIDE, SHOW, KnownSession, Peer, Settings, Snapshot, VisitedFile
+from qwen_companion.ide.context import ResolvedPath
+from qwen_companion.remote.context import PlaceContext
+from qwen_companion.remote.link import Link, LinkError
+
+pytestmark = pytest.mark.anyio
+
+PLACE = "/ssh:far:"
+ROOT = "/home/me/proj"
+
+
+class Relay:
+    """Answers as the relay does: all is a file that nothing excludes, but for `changes`; None fails."""
+
+    def __init__(self, **changes: dict[str, Any] | None) -> None:
+        self.changes = changes
+        self.texts: dict[str, dict[str, str]] = {}
+
+    async def request(self, name: str, *, paths: list[str]) -> dict[str, Any]:
+        if name == "texts":
+            return {"texts": [self.texts.get(path, {}) for path in paths]}
+        if None in self.changes.values():
+            raise LinkError("the connection has ended")
+        return {
+            "files": [
+                {"spellings": [path], "kind": "file", "repository": ROOT, "ignored": False}
+                | (self.changes.get(path.rpartition("/")[2].partition(".")[0]) or {})
+                for path in paths
+            ]
+        }
+
+
+async def told(relay: Relay, *names: str, settings: Settings = Settings(), exposure: str | None = None) -> list[str]:  # noqa: B008
+    """Return the files of which a CLI in `ROOT` is told, [] also where it is told nothing."""
+    contexts: list[bytes] = []
+    delivered = anyio.Event()
+
+    def deliver(_session: str, context: bytes) -> None:
+        contexts.append(context)
+        delivered.set()
+
+    context = PlaceContext(PLACE, deliver)
+    files = tuple(VisitedFile(name, index, exposure) for index, name in enumerate(names))
+    context.set_snapshot(Snapshot(files, None, None, None, None))
+    context.set_settings(settings)
+    context.set_roots([ResolvedPath(ROOT, ROOT)])
+    peer = Peer(-1, "", ROOT, "qwen", (), PLACE)
+    context.set_session(KnownSession("s", "1", "Qwen Code", "0.24.4", peer))
+    context.set_link(cast("Link", relay), "/home/me")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(context.run)
+        with anyio.move_on_after(0.1 if None in relay.changes.values() else None):
+            await delivered.wait()
+        tasks.cancel_scope.cancel()
+    if not contexts:
+        return []
+    files_told = json.loads(contexts[-1])["params"]["workspaceState"]["openFiles"]
+    return sorted(file["path"] for file in files_told)
+
+
+async def test_only_files_of_the_place_and_the_root_are_told_without_the_place() -> None:
+    names = (f"{PLACE}{ROOT}/a.txt", "/home/me/proj/local.txt", "/ssh:other:/home/me/proj/b.txt", f"{PLACE}/etc/hosts")
+    assert await told(Relay(), *names) == [f"{ROOT}/a.txt"]
+    everywhere = Settings(all_roots=True)
+    assert await told(Relay(), *names, settings=everywhere) == ["/etc/hosts", f"{ROOT}/a.txt"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"error": "EACCES"},
+        {"kind": None},
+        {"kind": "directory"},
+        {"ignored": True},
+        {"ignored": None},
+        {"ignored": "no"},
+        {"spellings": []},
+        {"spellings": [f"{ROOT}/odd.txt", "/home/me/.ssh/id_rsa"]},
+        {"spellings": [f"{ROOT}/odd.txt", "/etc/elsewhere"], "kind": "other"},
+    ],
+)
+async def test_what_the_relay_does_not_say_excludes_a_file(said: dict[str, Any]) -> None:
+    names = (f"{PLACE}{ROOT}/odd.txt", f"{PLACE}{ROOT}/a.txt")
+    assert await told(Relay(odd=said), *names) == [f"{ROOT}/a.txt"]
+
+
+async def test_rules_are_those_of_the_place_and_the_user() -> None:
+    names = tuple(f"{PLACE}{ROOT}/{name}" for name in (".env", "a.txt", "b.txt", "c.txt"))
+    relay = Relay()
+    relay.texts[f"{ROOT}/.qwenignore"] = {"text": "b.*\n"}
+    settings = Settings(patterns=("~/proj/c.txt",))
+    assert await told(relay, *names, settings=settings) == [f"{ROOT}/a.txt"]
+    assert await told(relay, *names, exposure=SHOW) == [
+        f"{ROOT}/{name}" for name in (".env", "a.txt", "b.txt", "c.txt")
+    ]
+    assert await told(relay, *names, exposure=HIDE) == []
+    relay.texts[f"{ROOT}/.qwenignore"] = {"error": "EACCES"}
+    assert await told(relay, *names) == []
+
+
+async def test_nothing_is_told_while_the_relay_does_not_answer() -> None:
+    assert await told(Relay(a=None), f"{PLACE}{ROOT}/a.txt") == []
