@@ -608,22 +608,20 @@ class Journal:
     async def _before_edit(self, root: _Root, path: bytes, session: str, running: _Running) -> None:
         """Record `path` as it is before a tool of `session` writes it, and let no look at all files see it."""
         writer = None
+        before = await self._read(root, path)
         if running.ready.is_set():
             # The CLI may not wait as long as the look after its last command takes, which is to see this file too.
-            before = await self._read(root, path)
             with anyio.move_on_after(LOOK_WAIT_S) as waited:
                 await root.done_so_far()
             if waited.cancelled_caught:
                 writer = root.commands.get(session)
             else:
                 before = await self._read(root, path)
-            root.reserved[path] += 1
-        else:
-            root.reserved[path] += 1
-            before = await self._read(root, path)
+        elif await to_thread.run_sync(changed_since, path, running.since, abandon_on_cancel=True):
             # Else undoing the edit would not give back what the command has deleted or written over.
-            if await to_thread.run_sync(changed_since, path, running.since, abandon_on_cancel=True):
-                writer = root.commands.get(session)
+            writer = root.commands.get(session)
+        # Without a wait until the call is known, with which this ends.
+        root.reserved[path] += 1
         root.do(lambda: self._record(root, path, before, writer))
 
     async def _after_tool(self, root: _Root, report: Report) -> None:
