@@ -58,7 +58,7 @@ from qwen_companion.journal.subscriptions import EDIT_TOOLS, ENTER_TOOL, EXIT_TO
 from qwen_companion.journal.tree_watch import TreeWatch
 from qwen_companion.journal.versions import Loaded, TooLargeError, changed_since
 from qwen_companion.journal.witness import Witness
-from qwen_companion.journal.worktrees import entered, home_of, root_around, worktrees_below
+from qwen_companion.journal.worktrees import entered, home_of, is_ignored, root_around, worktrees_below
 from qwen_companion.privacy.options import Options
 from qwen_companion.processes import age_of
 from qwen_companion.processes import ended as process_ended
@@ -468,6 +468,11 @@ class Journal:
     def _open_roots(self, names: Sequence[str]) -> list[_Root]:
         return [self._roots[name] for name in names if name in self._roots]
 
+    def _root_around(self, name: str, path: str) -> str:
+        """Return the root `name`, or the worktree below it that `path` is in and that has another record."""
+        around = root_around(name, path)
+        return around if around in self._trees or (around != name and is_ignored(name, around)) else name
+
     def _names_of(self, name: str, session: str) -> list[str]:
         """Return `name`, and the other roots in which `session` has a turn or a tool at work."""
         others = [key for key, root in self._roots.items() if session in root.running or root.has_call_of(session)]
@@ -476,7 +481,7 @@ class Journal:
     def _names_at_work(self, name: str, event: Event) -> list[str]:
         """Return the roots in which the tool of `event` may write; its session works in the root `name`."""
         call = _values_of(event)
-        around = root_around(name, os.path.join(event.cwd, call.place)) if call.place else name
+        around = self._root_around(name, os.path.join(event.cwd, call.place)) if call.place else name
         if call.tool != SHELL_TOOL:
             return [around]
         return list(dict.fromkeys((around, *self._names_of(name, event.session_id))))
@@ -505,7 +510,7 @@ class Journal:
             return False
         by_root: dict[str, list[str]] = {}
         for path in paths:
-            by_root.setdefault(root_around(name, os.path.join(directory, path)), []).append(path)
+            by_root.setdefault(self._root_around(name, os.path.join(directory, path)), []).append(path)
         found = [await self._records_below(await self._root(each), its) for each, its in by_root.items()]
         return all(found)
 

@@ -7,10 +7,14 @@ Names of roots are those that Emacs has; that of a worktree begins with that of 
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import lru_cache
 
 from qwen_companion.errors import CompanionError
 from qwen_companion.file_names import FileNameError, file_name
+from qwen_companion.journal.git import OPTIONS
 from qwen_companion.journal.places import is_recorded
 from qwen_companion.journal.repository import find_repository
 from qwen_companion.privacy.disk import read_start
@@ -22,6 +26,9 @@ class WorktreeError(CompanionError):
 
 _MOST = 200
 """Worktrees of one repository that are looked at."""
+
+_GIT_S = 1.0
+"""How long to wait for git at most, in seconds."""
 
 
 def root_around(root: str, path: str) -> str:
@@ -37,6 +44,21 @@ def root_around(root: str, path: str) -> str:
         # A submodule, or another repository in the worktree.
         directory = os.path.dirname(repository.top)
     return root
+
+
+@lru_cache(maxsize=_MOST)
+def is_ignored(root: str, tree: str) -> bool:
+    """Return whether git ignores the worktree `tree` below `root`, whose record lacks its files then.
+
+    Runs git the first time.
+    """
+    # This command takes no pathspecs, and says so.
+    options = [option for option in OPTIONS if option != "--literal-pathspecs"]
+    command = ["git", *options, "check-ignore", "--no-index", "--quiet", "--", tree]
+    with suppress(OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(command, cwd=root, capture_output=True, timeout=_GIT_S, check=False)  # noqa: S603 - the user's own git
+        return done.returncode == 0
+    return False
 
 
 def worktrees_below(root: str) -> list[str]:

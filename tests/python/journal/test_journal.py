@@ -1386,6 +1386,23 @@ async def test_a_cli_that_was_started_in_a_worktree_is_recorded_there(project: P
         await place.until({"a.txt": "modified", "made.txt": "added"}, {"b.txt": "added"})
 
 
+async def test_a_worktree_that_git_does_not_ignore_is_part_of_the_project_of_the_cli(project: Project) -> None:
+    tree = add_worktree(project)
+    project.write(".qwen/.gitignore", b"")
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        await agent.prompt("Fix it")
+        call = await agent.begin("edit", file_path=str(tree / "a.txt"))
+        (tree / "a.txt").write_bytes(AFTER)
+        await agent.done(call)
+        await place.until({"a.txt": "modified"})
+        assert roots_of(place) == [str(project.root)]
+        call = await agent.begin(SHELL, command="...")
+        shutil.rmtree(tree)
+        await agent.done(call)
+        await place.until({"a.txt": "deleted"})
+
+
 async def test_a_cli_that_enters_a_worktree_has_a_turn_in_each(project: Project) -> None:
     tree = add_worktree(project)
     async with site(project) as place:
