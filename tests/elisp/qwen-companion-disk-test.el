@@ -99,7 +99,9 @@
                    (when (string-match-p "\\`[a-z]+/\\'" name)
                      (push name asked))
                    (apply find name more))))
-        (let ((qwen-companion-disk-recent (list nil)))
+        (let ((qwen-companion-disk-recent (list nil))
+              ;; The moment must not be over on a busy machine.
+              (qwen-companion-disk--recent-seconds 3600))
           (dolist (file '("one/a.txt" "two/a.txt" "one/b.txt" "three/a.txt" "two/a.txt"))
             (qwen-companion-disk-buffers file))
           ;; Only the last two are kept.
