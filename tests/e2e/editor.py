@@ -27,6 +27,9 @@ QUIET: Final = (
     " transient-save-history nil"
     # A third of what Emacs does in a test is collecting, by default after each 800 kB.
     " gc-cons-threshold (* 32 1024 1024))",
+    # Each file that is visited would start git four times, for the mode line.
+    "--eval",
+    "(remove-hook 'find-file-hook #'vc-refresh-state)",
 )
 CLIENT: Final = os.environ.get("EMACSCLIENT") or "emacsclient"
 

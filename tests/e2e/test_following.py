@@ -78,7 +78,7 @@ def test_folds_windows_and_narrowing_stay(stage: Stage) -> None:
     stage.emacs.eval(in_buffer(stage.sandbox.notes, narrow))
     # One window shows the beginning, with one chapter unfolded, the other one the end.
     stage.emacs.eval(
-        f"(progn (find-file {lisp_string(str(book))}) (delete-other-windows) (org-overview)"
+        f"(progn (find-file {lisp_string(str(book))}) (vc-refresh-state) (delete-other-windows) (org-overview)"
         ' (re-search-forward "^[*] 5") (org-cycle) (split-window-below)'
         " (with-selected-window (next-window) (goto-char (point-max)) (recenter -1)))"
     )

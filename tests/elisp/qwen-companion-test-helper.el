@@ -10,6 +10,9 @@
 (require 'ert)
 (require 'qwen-companion)
 
+;; Each file that is visited would start git, for the mode line.
+(remove-hook 'find-file-hook #'vc-refresh-state)
+
 (defmacro qwen-companion-test-with-files (files &rest body)
   "Run BODY in a new directory with FILES, a list of (NAME TEXT).
 The directory is the value of `default-directory' and a git project."
