@@ -33,8 +33,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Return the number of workers of `-n auto`: two more than processors, since each also waits."""
-    return (os.cpu_count() or 1) + 2
+    """Return the number of workers of `-n auto`: three more than processors, since each also waits."""
+    return (os.cpu_count() or 1) + 3
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
