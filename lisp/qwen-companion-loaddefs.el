@@ -198,6 +198,13 @@ Again, to the one after it.
 
 (fn)" t)
 
+;; qwen-companion-worktrees.el
+(autoload 'qwen-companion-worktrees "qwen-companion-worktrees" "List the git worktrees of the project: who works there and what has changed.
+\\<qwen-companion-worktrees-mode-map>\\[qwen-companion-worktrees-changes] shows the changes of agents, \\[qwen-companion-worktrees-merge] merges them into the main tree, \\[qwen-companion-worktrees-diff]
+shows all differences, \\[qwen-companion-worktrees-remove] removes the worktree.
+
+(fn)" t)
+
 ;; qwen-companion-ask.el
 (autoload 'qwen-companion-ask "qwen-companion-ask" "Write a prompt for a CLI about the code, error or region at point.
 Quote the region if it is active, else the marked files, the hunk, the

@@ -87,7 +87,9 @@ its key, nil where there is none."
 (qwen-companion-messages-define "qwen-companion-changed-file" ChangedFile
   path kind from binary added deleted seen seen-hunks mixed by)
 (qwen-companion-messages-define "qwen-companion-journal-reply" JournalReply
-  id error root files spans seen busy texts texts-file)
+  id error root worktrees files spans seen busy texts texts-file)
+(qwen-companion-messages-define "qwen-companion-worktree" Worktree
+  path branch head locked gone base files uncommitted ahead behind conflicts)
 (qwen-companion-messages-define "qwen-companion-texts" Texts
   path error from mixed before before-mode after after-mode)
 

@@ -85,6 +85,8 @@ Below 0, some are missing, or not as they should be.")
 The cdr is a list of files, or a string, the reason why there is none.")
 (defvar-local qwen-companion-changes-items--net-request nil
   "Number of the last request for the files of the scope.")
+(defvar-local qwen-companion-changes-items-root nil
+  "The only root that is shown, nil for all.")
 (defvar-local qwen-companion-changes-items-lines qwen-companion-changes-items--context
   "Lines of context around hunks.")
 (defvar-local qwen-companion-changes-items-whole nil
@@ -112,6 +114,8 @@ The cdr is a list of files, or a string, the reason why there is none.")
      (and (or (null qwen-companion-changes-items-client)
               (equal qwen-companion-changes-items-client (qwen-companion-turn-client turn))
               (eq 'user (qwen-companion-turn-who turn)))
+          (member qwen-companion-changes-items-root
+                  (list nil (qwen-companion-turn-root turn)))
           (or (qwen-companion-turn-files turn)
               (qwen-companion-turn-notes turn)
               (null (qwen-companion-turn-end turn)))))
@@ -179,7 +183,9 @@ With NOW non-nil, return those seen by now."
 
 (defun qwen-companion-changes-items--roots ()
   "Return the root of each turn, each root once."
-  (delete-dups (mapcar #'qwen-companion-turn-root (qwen-companion-journal-turns))))
+  (if qwen-companion-changes-items-root
+      (list qwen-companion-changes-items-root)
+    (delete-dups (mapcar #'qwen-companion-turn-root (qwen-companion-journal-turns)))))
 
 (defun qwen-companion-changes-items-request-nets ()
   "Ask for the files of the scope, unless each turn is shown by itself."
@@ -800,6 +806,9 @@ file, only see whether there is one."
         (qwen-companion-untrusted-mode-line
          (concat
           " " (qwen-companion-changes-items-scope-words)
+          (when qwen-companion-changes-items-root
+            (concat ", in " (qwen-companion-untrusted-line
+                             (file-name-nondirectory qwen-companion-changes-items-root))))
           (when qwen-companion-changes-items-client
             (concat ", " (qwen-companion-untrusted-line qwen-companion-changes-items-client)))
           (when qwen-companion-changes-items-all ", seen too")

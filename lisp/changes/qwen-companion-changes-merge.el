@@ -54,8 +54,7 @@ undone there.  Nothing is committed; to merge the branch use git."
   "Merge what VIEWS, of files in GROUP, show into the main tree.
 With CHANGES, only these are wanted, of the only view."
   (let* ((tree (qwen-companion-changes-items-group-root group))
-         (main (qwen-companion-journal-reply-root
-                (qwen-companion-journal-await 'journal-merge (list :root tree) 60)))
+         (main (qwen-companion-changes-merge--main tree))
          (steps (delq nil (mapcar (lambda (view)
                                     (qwen-companion-changes-merge--step
                                      view main (or changes (qwen-companion-changes-merge--kept view))))
@@ -78,6 +77,43 @@ With CHANGES, only these are wanted, of the only view."
               (qwen-companion-changes-undo-title group))
       'merge)
      (length steps) qwen-companion-changes-merge--words)))
+
+(defun qwen-companion-changes-merge-root (tree)
+  "Merge all that agents changed in the worktree TREE into the main tree.
+What is undone there by now is left out."
+  (let* ((main (qwen-companion-changes-merge--main tree))
+         (part (list :root tree :scope 'all :turn nil :session nil))
+         (files (qwen-companion-journal-reply-files
+                 (qwen-companion-journal-await 'journal-files part)))
+         (turn (cl-find tree (qwen-companion-journal-turns)
+                        :key #'qwen-companion-turn-root :test #'equal))
+         (name (file-name-nondirectory tree)))
+    (unless files
+      (user-error "Nothing that an agent changed is left in %s"
+                  (qwen-companion-untrusted-text name)))
+    (cl-flet ((in-main (path) (expand-file-name (file-relative-name path tree) main)))
+      (qwen-companion-undo-confirm
+       (mapcar (lambda (file) (in-main (qwen-companion-changed-file-path file))) files)
+       "merge"
+       (format "Merge %d file%s of %s into %s, as text; git merges its commits"
+               (length files) (if (cdr files) "s" "") (qwen-companion-untrusted-text name)
+               (qwen-companion-untrusted-text (abbreviate-file-name main))))
+      (qwen-companion-changes-undo-report
+       (qwen-companion-undo-files
+        part files (qwen-companion-turn-id turn) (format "From %s" name) 'merge
+        (lambda (step)
+          (setf (qwen-companion-undo-step-root step) main
+                (qwen-companion-undo-step-labels step) qwen-companion-conflicts-worktree-labels)
+          (cl-callf in-main (qwen-companion-undo-step-path step))
+          (when (qwen-companion-undo-step-from step)
+            (cl-callf in-main (qwen-companion-undo-step-from step)))
+          step))
+       (length files) qwen-companion-changes-merge--words))))
+
+(defun qwen-companion-changes-merge--main (tree)
+  "Return the main tree of the worktree TREE, ready to be merged into."
+  (qwen-companion-journal-reply-root
+   (qwen-companion-journal-await 'journal-merge (list :root tree) 60)))
 
 (defun qwen-companion-changes-merge--kept (view)
   "Return each change of VIEW that is not undone; t if it has no text."

@@ -164,11 +164,13 @@ On the heading of a turn, fold or unfold it; on a button, push it."
 
 ;;; What is shown
 
-(defun qwen-companion-changes--show (scope)
-  "Show SCOPE, see `qwen-companion-changes-items-scope'."
-  (unless (equal scope qwen-companion-changes-items-scope)
+(defun qwen-companion-changes--show (scope &optional root)
+  "Show SCOPE, see `qwen-companion-changes-items-scope', of ROOT or of all."
+  (unless (equal (cons scope root)
+                 (cons qwen-companion-changes-items-scope qwen-companion-changes-items-root))
     (qwen-companion-changes-items-forget-views)
     (setq qwen-companion-changes-items-scope scope
+          qwen-companion-changes-items-root root
           qwen-companion-changes-items-nets nil
           qwen-companion-changes-items-fresh t))
   (qwen-companion-changes-items-request-nets)
@@ -186,7 +188,7 @@ On the heading of a turn, fold or unfold it; on a button, push it."
 (defun qwen-companion-changes-show-turns ()
   "Show each turn by itself."
   (interactive nil qwen-companion-changes-mode)
-  (qwen-companion-changes--show 'turns))
+  (qwen-companion-changes--show 'turns qwen-companion-changes-items-root))
 
 (defun qwen-companion-changes-show-since ()
   "Show each change since the turn at point began, or the newest one."
@@ -203,12 +205,12 @@ On the heading of a turn, fold or unfold it; on a button, push it."
 (defun qwen-companion-changes-show-unseen ()
   "Show each change that is not marked as seen."
   (interactive nil qwen-companion-changes-mode)
-  (qwen-companion-changes--show 'look))
+  (qwen-companion-changes--show 'look qwen-companion-changes-items-root))
 
 (defun qwen-companion-changes-show-since-commit ()
   "Show all differences from the last commit, the user's included."
   (interactive nil qwen-companion-changes-mode)
-  (qwen-companion-changes--show 'commit))
+  (qwen-companion-changes--show 'commit qwen-companion-changes-items-root))
 
 (defun qwen-companion-changes-toggle-seen ()
   "Toggle the display of each change that is marked as seen."
@@ -628,9 +630,16 @@ marked as seen (\\[qwen-companion-changes-mark-seen]) is not shown the next time
     (user-error "The companion is off and has no journal; turn it on with M-x qwen-companion-mode"))
   (let ((buffer (qwen-companion-changes--open)))
     (with-current-buffer buffer
+      (setq qwen-companion-changes-items-root nil)
       (qwen-companion-changes-items-note-seen))
     (pop-to-buffer buffer)
-    (qwen-companion-changes-items-update)))
+    (qwen-companion-changes-items-update)
+    (qwen-companion-changes-items-update-header)))
+
+(defun qwen-companion-changes-of-root (root)
+  "Show each change of agents below ROOT only."
+  (qwen-companion-changes)
+  (qwen-companion-changes--show 'turns root))
 
 (defun qwen-companion-changes-of-session (turn)
   "Show each change in the conversation of TURN."

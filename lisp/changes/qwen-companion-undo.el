@@ -214,11 +214,12 @@ It shows nothing in the first second.  BRING-BACK is as in
 
 ;;; Many files
 
-(defun qwen-companion-undo-files (part files turn label &optional bring-back)
+(defun qwen-companion-undo-files (part files turn label &optional bring-back adapt)
   "Undo what was done to FILES in PART of the journal, or BRING-BACK them.
 PART is a list as in a request; each of FILES is in the form of
 `qwen-companion-changed-file-path'.  TURN, LABEL and the value are as in
-`qwen-companion-undo-run'."
+`qwen-companion-undo-run'.  The function ADAPT, if any, gets each step and
+returns the one to take."
   (let* ((root (plist-get part :root))
          (files (qwen-companion-undo--in-order files bring-back))
          (paths (mapcar #'qwen-companion-changed-file-path files))
@@ -226,12 +227,14 @@ PART is a list as in a request; each of FILES is in the form of
                  :part part
                  :files (mapcar #'qwen-companion-undo-wanted-file files)))
          (next (lambda ()
-                 (qwen-companion-undo-step-from-texts
-                  root
-                  ;; Nothing of the file is done yet.
-                  (let ((inhibit-quit nil))
-                    (qwen-companion-journal-next-texts texts))
-                  bring-back)))
+                 (funcall
+                  (or adapt #'identity)
+                  (qwen-companion-undo-step-from-texts
+                   root
+                   ;; Nothing of the file is done yet.
+                   (let ((inhibit-quit nil))
+                     (qwen-companion-journal-next-texts texts))
+                   bring-back))))
          (results nil))
     (unwind-protect
         (setq results (qwen-companion-undo-run

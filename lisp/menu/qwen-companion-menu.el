@@ -368,6 +368,7 @@ They are those of its `:type', a `choice' or a boolean.")
         ("&" "Go on" qwen-companion-continue qwen-companion-menu--no-program)
         ("T" "In worktree" qwen-companion-run-in-worktree
          qwen-companion-menu--no-program)
+        ("O" "Worktrees" qwen-companion-worktrees qwen-companion-menu--not-ready)
         ("X" "Restart" qwen-companion-restart qwen-companion-menu--no-terminal)
         ("j" "Paste image" qwen-companion-paste-image qwen-companion-menu--no-image)
         ("x" "Send Esc" qwen-companion-terminal-escape

@@ -301,6 +301,30 @@ class ChangedFile:
 
 
 @frozen
+class Worktree:
+    """A git worktree at `path`; the main one is the first of a list.
+
+    `branch` is None for a detached head, "" for a bare repository, `head` the commit, "" for none yet.  `locked` is the
+    reason for that, None where it is not.  `gone`: its directory is not there any more.  The rest is None or nothing
+    while it is not known: `base`, the commit at which it left the main tree; how many `files` differ from that, and how
+    many are `uncommitted`; how many commits it is `ahead` of the main tree and `behind`; and the files in which
+    merging them would end in `conflicts`.
+    """
+
+    path: str
+    branch: str | None
+    head: str
+    locked: str | None
+    gone: bool
+    base: str | None = None
+    files: int | None = None
+    uncommitted: int = 0
+    ahead: int = 0
+    behind: int = 0
+    conflicts: tuple[str, ...] = ()
+
+
+@frozen
 class Turn:
     """The changes below `root` from a prompt of the user to the end of the work on it.
 

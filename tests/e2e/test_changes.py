@@ -473,6 +473,35 @@ def test_clis_in_worktrees_are_recorded_there(stage: Stage) -> None:
     stage.screen.keys("u")
     holds(stage, tree / "greeting.py", edited)
     merge_into_the_project(stage, edited)
+    look_at_all_worktrees(stage, tree)
+
+
+def look_at_all_worktrees(stage: Stage, tree: Path) -> None:
+    """See who works where, a conflict that a merge would have, and end one."""
+    stage.sandbox.greeting.write_text(GREETING.replace('"hello "', '"hi "'))
+    stage.emacs.eval('(progn (pop-to-buffer "greeting.py") (delete-other-windows) nil)')
+    stage.emacs.command("qwen-companion-worktrees")
+    stage.screen.wait_for(re.compile(r"feat +worktree-feat +Qwen Code +done +1 +\+0 -0 +1 .*greet in feat"))
+    stage.screen.wait_for(re.compile(r"entered +worktree-entered +Qwen Code +done +2 +\+0 -0 +1 .*greet in a worktree"))
+    stage.emacs.eval(
+        '(with-selected-window (get-buffer-window "*qwen-companion worktrees*")'
+        ' (goto-char (point-min)) (search-forward "worktree-feat") (forward-line 0))'
+    )
+    stage.screen.keys("d")
+    stage.screen.wait_for('+    return "good day " + name')
+    stage.screen.keys("q")
+    stage.screen.wait_for("worktree-feat")
+    stage.screen.keys("Enter")
+    stage.screen.wait_for("Turns, in feat")
+    assert "entered" not in stage.emacs.buffer_text(CHANGES)
+    stage.emacs.command("qwen-companion-worktrees")
+    stage.screen.wait_for("worktree-feat")
+    stage.screen.keys("k")
+    stage.screen.wait_for("Remove worktree feat, and lose what is not committed in 1 file?")
+    stage.screen.enter("yes")
+    stage.screen.wait_until(lambda: not tree.exists(), "the worktree gone")
+    stage.screen.wait_for("branch worktree-feat stays")
+    stage.screen.wait_for("Qwen[1]")
 
 
 def merge_into_the_project(stage: Stage, edited: str) -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from anyio import to_thread
 
@@ -21,6 +21,7 @@ from qwen_companion.emacs.messages import (
     JournalSpans,
     JournalTexts,
     JournalWatch,
+    JournalWorktrees,
     JournalWrote,
     Span,
     Texts,
@@ -30,6 +31,7 @@ from qwen_companion.journal.changes import MissingTextError
 from qwen_companion.journal.journal import Journal
 from qwen_companion.journal.record import Record, RecordError, Scope
 from qwen_companion.journal.versions import LINK, Loaded
+from qwen_companion.journal.worktree_list import WorktreeList
 from qwen_companion.tasks import log_failure
 
 _BYTES = 8 * 1024 * 1024
@@ -65,6 +67,8 @@ async def _reply(journal: Journal, call: JournalAnswered) -> JournalReply:
     if isinstance(call, JournalForget):
         await journal.forget(call.root)
         return JournalReply(call.id)
+    if isinstance(call, JournalWorktrees):
+        return await _in_thread(lambda: _worktrees(call, journal.environ))
     if isinstance(call, JournalMerge):
         return JournalReply(call.id, root=await journal.prepare_merge(call.root))
     if isinstance(call, JournalSpans):
@@ -80,6 +84,11 @@ async def _reply(journal: Journal, call: JournalAnswered) -> JournalReply:
 
 async def _in_thread(work: Callable[[], JournalReply]) -> JournalReply:
     return await to_thread.run_sync(work, abandon_on_cancel=True)
+
+
+def _worktrees(call: JournalWorktrees, environ: Mapping[str, str]) -> JournalReply:
+    trees = WorktreeList(call.root, environ)
+    return JournalReply(call.id, worktrees=trees.trees() if call.tree is None else [trees.examined(call.tree)])
 
 
 def _scope(record: Record, scope: ChangeScope) -> Scope:

@@ -40,6 +40,7 @@ from qwen_companion.domain import (
     Turn,
     Word,
     Words,
+    Worktree,
 )
 from qwen_companion.emacs.plists import (
     INLINE,
@@ -377,7 +378,21 @@ class JournalMerge:
     root: str
 
 
-JournalAnswered = JournalFiles | JournalTexts | JournalSpans | JournalBusy | JournalForget | JournalMerge
+@frozen
+class JournalWorktrees:
+    """`journal-worktrees`: asks which worktrees the repository of `root` has, or all there is to know of `tree`.
+
+    The answer is a `JournalReply`.
+    """
+
+    id: int
+    root: str
+    tree: str | None
+
+
+JournalAnswered = (
+    JournalFiles | JournalTexts | JournalSpans | JournalBusy | JournalForget | JournalMerge | JournalWorktrees
+)
 """What a `JournalReply` answers."""
 
 JournalCall = JournalWatch | JournalSeen | JournalWrote | JournalAnswered
@@ -575,6 +590,7 @@ _INCOMING: Mapping[str, Callable[[Plist, Spool], Incoming]] = {
     "journal-busy": partial(from_plist, JournalBusy),
     "journal-forget": partial(from_plist, JournalForget),
     "journal-merge": partial(from_plist, JournalMerge),
+    "journal-worktrees": partial(from_plist, JournalWorktrees),
     "prompt": partial(from_plist, Prompt),
     "list-recorded": partial(from_plist, ListRecorded),
     "stop": partial(from_plist, Stop),
@@ -1058,18 +1074,22 @@ class JournalReply(Notification):
     seen: Sequence[str] = ()
     busy: Sequence[tuple[str, str, str]] | None = None
     root: str | None = None
+    worktrees: Sequence[Worktree] | None = None
 
     def payload(self, spool: Spool) -> Sexp:
         """`(:id ID :error S-or-nil)`, and the keys that belong to the request.
 
-        `:root S`; or `:files (FILE...)`; or `:spans ((LINE COUNT TURN SEEN)...) :seen (S...)`; or `:busy ((PATH TURN
-        TOOL)...)`; or `:texts (TEXTS...) :texts-file S`.  Each of TEXTS is `(:path S :error S-or-nil :before (FROM TO)
-        :before-mode N-or-link :after (FROM TO) :after-mode N-or-link :from S :mixed B)`: where the bytes are in the
-        file, which is for Emacs to remove, both nil where there was none; modes are the permission bits.
+        `:root S`; or `:worktrees (WORKTREE...)`, see `domain.Worktree`; or `:files (FILE...)`; or `:spans ((LINE COUNT
+        TURN SEEN)...) :seen (S...)`; or `:busy ((PATH TURN TOOL)...)`; or `:texts (TEXTS...) :texts-file S`.  Each of
+        TEXTS is `(:path S :error S-or-nil :before (FROM TO) :before-mode N-or-link :after (FROM TO) :after-mode
+        N-or-link :from S :mixed B)`: where the bytes are in the file, which is for Emacs to remove, both nil where
+        there was none; modes are the permission bits.
         """
         result = plist(id=self.id, error=self.error)
         if self.root is not None:
             result += plist(root=self.root)
+        if self.worktrees is not None:
+            result += plist(worktrees=[to_plist(tree, spool) for tree in self.worktrees])
         if self.files is not None:
             result += plist(files=[_changed_file_plist(file) for file in self.files])
         if self.spans is not None:

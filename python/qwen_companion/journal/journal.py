@@ -253,7 +253,7 @@ class Journal:
 
         `tell_refused` gets all roots that cannot be recorded just now, with the reason; each reason is warned of once.
         """
-        self._environ = environ
+        self.environ = environ
         self._tell = tell
         self._warn = warn
         self._tell_refused = tell_refused
@@ -397,7 +397,7 @@ class Journal:
             if name in self._roots or self._tasks is None:
                 return self._roots.get(name)
             try:
-                record = await to_thread.run_sync(_open, name, self._environ, only_known, abandon_on_cancel=True)
+                record = await to_thread.run_sync(_open, name, self.environ, only_known, abandon_on_cancel=True)
             except NoRecordError as error:
                 self._refuse(name, str(error))
                 return None
@@ -1170,7 +1170,7 @@ class Journal:
             root.do(forget)
             await done.wait()
         if name is None:
-            await to_thread.run_sync(forget_unused, self._environ, abandon_on_cancel=True)
+            await to_thread.run_sync(forget_unused, self.environ, abandon_on_cancel=True)
 
     def busy(self, paths: Sequence[str]) -> list[tuple[str, str, str]]:
         """Return at which of `paths` an agent is at work: the path, the turn and the tool."""

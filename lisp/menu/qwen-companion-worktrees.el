@@ -1,0 +1,420 @@
+;;; qwen-companion-worktrees.el --- The worktrees of a project beside each other  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; The git worktrees of a project in a table: who works there, what it has
+;; changed, and what a merge into the main tree would contradict.  The names
+;; are shown at once; what git has to compute follows, one worktree after the
+;; other.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'diff-mode)
+(require 'easymenu)
+(require 'seq)
+(require 'subr-x)
+(require 'tabulated-list)
+(require 'qwen-companion-ask)
+(require 'qwen-companion-backend)
+(require 'qwen-companion-changes)
+(require 'qwen-companion-changes-merge)
+(require 'qwen-companion-header)
+(require 'qwen-companion-journal)
+(require 'qwen-companion-messages)
+(require 'qwen-companion-roots)
+(require 'qwen-companion-session-list)
+(require 'qwen-companion-terminal)
+(require 'qwen-companion-timers)
+(require 'qwen-companion-untrusted)
+
+(defconst qwen-companion-worktrees--buffer-name "*qwen-companion worktrees*")
+
+(defconst qwen-companion-worktrees--period 5
+  "Seconds between two updates of the states in a list that is visible.")
+
+(defvar-local qwen-companion-worktrees--root nil
+  "The directory whose repository is shown.")
+(defvar-local qwen-companion-worktrees--trees nil
+  "The worktrees, the main one first, with all that is known of them.")
+(defvar-local qwen-companion-worktrees--problems nil
+  "Alist of the paths of worktrees and why no more is known of them.")
+(defvar-local qwen-companion-worktrees--queue nil
+  "Paths of the worktrees to ask for; the first one is asked for.")
+(defvar-local qwen-companion-worktrees--error nil
+  "The reason why there is no list, or nil.")
+
+;;; What is known
+
+(defun qwen-companion-worktrees--load ()
+  "Ask for the worktrees; return at once."
+  (let ((buffer (current-buffer)))
+    (qwen-companion-journal-ask
+     'journal-worktrees (list :root qwen-companion-worktrees--root :tree nil)
+     (lambda (reply)
+       (when (buffer-live-p buffer)
+         (with-current-buffer buffer
+           (let ((trees (qwen-companion-journal-reply-worktrees reply)))
+             (setq qwen-companion-worktrees--error (qwen-companion-journal-error reply)
+                   qwen-companion-worktrees--problems nil
+                   ;; What was known stays until there is something newer.
+                   qwen-companion-worktrees--trees
+                   (mapcar (lambda (tree)
+                             (or (qwen-companion-worktrees--tree
+                                  (qwen-companion-worktree-path tree))
+                                 tree))
+                           trees))
+             (qwen-companion-worktrees--examine
+              (mapcar #'qwen-companion-worktree-path
+                      (seq-remove #'qwen-companion-worktree-gone trees))))
+           (qwen-companion-timers-update-soon 0)))))))
+
+(defun qwen-companion-worktrees--tree (path)
+  "Return the known worktree PATH, or nil."
+  (cl-find path qwen-companion-worktrees--trees
+           :key #'qwen-companion-worktree-path :test #'equal))
+
+(defun qwen-companion-worktrees--examine (paths)
+  "Ask for all that can be known of the worktrees PATHS, one after the other."
+  (let ((idle (null qwen-companion-worktrees--queue)))
+    (setq qwen-companion-worktrees--queue
+          (append qwen-companion-worktrees--queue
+                  (seq-difference paths (cdr qwen-companion-worktrees--queue))))
+    (when (and idle qwen-companion-worktrees--queue)
+      (qwen-companion-worktrees--ask-for-next))))
+
+(defun qwen-companion-worktrees--ask-for-next ()
+  "Ask for the first worktree of the queue."
+  (let ((buffer (current-buffer))
+        (path (car qwen-companion-worktrees--queue)))
+    (qwen-companion-journal-ask
+     'journal-worktrees (list :root qwen-companion-worktrees--root :tree path)
+     (lambda (reply)
+       (when (buffer-live-p buffer)
+         (with-current-buffer buffer
+           (qwen-companion-worktrees--keep path reply)
+           (pop qwen-companion-worktrees--queue)
+           (when qwen-companion-worktrees--queue
+             (qwen-companion-worktrees--ask-for-next))
+           (qwen-companion-timers-update-soon 0.1)))))))
+
+(defun qwen-companion-worktrees--keep (path reply)
+  "Keep REPLY as what is known of the worktree PATH."
+  (setf (alist-get path qwen-companion-worktrees--problems nil t #'equal)
+        (qwen-companion-journal-error reply))
+  (when-let* ((tree (car (qwen-companion-journal-reply-worktrees reply))))
+    (setq qwen-companion-worktrees--trees
+          (mapcar (lambda (old)
+                    (if (equal path (qwen-companion-worktree-path old)) tree old))
+                  qwen-companion-worktrees--trees))))
+
+(defun qwen-companion-worktrees--around (path)
+  "Return the path of the innermost worktree that PATH is in, or nil."
+  (car (sort (seq-filter (lambda (tree)
+                           (qwen-companion-untrusted-in-directory-p path tree))
+                         (mapcar #'qwen-companion-worktree-path
+                                 qwen-companion-worktrees--trees))
+             (lambda (a b) (> (length a) (length b))))))
+
+(defun qwen-companion-worktrees--turns (tree)
+  "Return each turn of an agent in the worktree TREE, newest first."
+  (seq-filter (lambda (turn)
+                (and (eq 'agent (qwen-companion-turn-who turn))
+                     (not (eq 'merge (qwen-companion-turn-source turn)))
+                     (equal (file-truename (qwen-companion-turn-root turn))
+                            (file-truename (qwen-companion-worktree-path tree)))))
+              (qwen-companion-journal-turns)))
+
+(defun qwen-companion-worktrees--sessions (tree)
+  "Return the connected CLIs that work in the worktree TREE.
+One that has entered it by a tool has its newest turn there."
+  (let* ((path (qwen-companion-worktree-path tree))
+         (newest (qwen-companion-turn-cli (car (qwen-companion-worktrees--turns tree)))))
+    (seq-filter (lambda (session)
+                  (let ((directory (qwen-companion-session-directory session)))
+                    (or (equal newest (qwen-companion-session-id session))
+                        (and directory
+                             (equal path (qwen-companion-worktrees--around
+                                          (file-truename directory)))))))
+                (qwen-companion-backend-sessions))))
+
+;;; What a row says
+
+(defun qwen-companion-worktrees--entry (tree)
+  "Return the entry of the worktree TREE in the list."
+  (let* ((path (qwen-companion-worktree-path tree))
+         (session (car (qwen-companion-worktrees--sessions tree)))
+         (turn (car (qwen-companion-worktrees--turns tree)))
+         (known (qwen-companion-worktree-files tree)))
+    (list path
+          (vector
+           (qwen-companion-untrusted-text (file-name-nondirectory path))
+           (pcase (qwen-companion-worktree-branch tree)
+             ('nil "(no branch)") ("" "(bare)")
+             (branch (qwen-companion-untrusted-text branch)))
+           (if session
+               (qwen-companion-untrusted-text (qwen-companion-session-client session))
+             "")
+           (if session
+               (symbol-name (qwen-companion-session-list-activity session))
+             "")
+           (if known (number-to-string known) "")
+           (if (qwen-companion-worktree-base tree)
+               (format "+%d -%d" (qwen-companion-worktree-ahead tree)
+                       (qwen-companion-worktree-behind tree))
+             "")
+           (qwen-companion-worktrees--conflicts tree)
+           (if-let* ((tokens (qwen-companion-cli-state-tokens
+                              (qwen-companion-session-state session))))
+               (format "%s" tokens)
+             "")
+           (qwen-companion-untrusted-line
+            (or (cdr (assoc path qwen-companion-worktrees--problems))
+                (qwen-companion-worktrees--oddity tree)
+                (qwen-companion-turn-prompt turn)
+                ""))))))
+
+(defun qwen-companion-worktrees--conflicts (tree)
+  "Return the number of files of TREE that a merge would contradict, as text."
+  (let ((files (qwen-companion-worktree-conflicts tree)))
+    (if files
+        (propertize (number-to-string (length files))
+                    'face 'warning
+                    'help-echo (mapconcat #'qwen-companion-untrusted-text files "\n"))
+      "")))
+
+(defun qwen-companion-worktrees--oddity (tree)
+  "Return in words what is odd about TREE, or nil."
+  (cond ((qwen-companion-worktree-gone tree)
+         (concat "its directory is not there"
+                 (and (qwen-companion-worktree-locked tree) "; locked")))
+        ((qwen-companion-worktree-locked tree)
+         (format "locked: %s" (qwen-companion-worktree-locked tree)))))
+
+;;; The list
+
+(defun qwen-companion-worktrees--print ()
+  "Draw the list; point stays on its worktree."
+  (when-let* ((window (qwen-companion-timers-visible-window)))
+    (with-selected-window window
+      (setq tabulated-list-entries
+            (or (mapcar #'qwen-companion-worktrees--entry qwen-companion-worktrees--trees)
+                (list (list nil (vconcat (list (or qwen-companion-worktrees--error "..."))
+                                         (make-vector 8 ""))))))
+      (tabulated-list-print t))))
+
+(defun qwen-companion-worktrees--journal-changed (paths)
+  "Look again at the worktrees in which PATHS were changed, or at all if t."
+  (when-let* ((buffer (get-buffer qwen-companion-worktrees--buffer-name)))
+    (with-current-buffer buffer
+      (when (qwen-companion-timers-visible-window)
+        (qwen-companion-worktrees--examine
+         (delete-dups
+          (delq nil (mapcar #'qwen-companion-worktrees--around (and (listp paths) paths)))))
+        (qwen-companion-timers-update-soon 0.2)))))
+
+(defun qwen-companion-worktrees--clean-up ()
+  "Remove the hooks: the buffer of the list is being killed."
+  (remove-hook 'qwen-companion-journal-changed-functions
+               #'qwen-companion-worktrees--journal-changed)
+  (qwen-companion-journal-watch 'worktrees nil))
+
+(defun qwen-companion-worktrees--at-point ()
+  "Return the worktree on the line at point, or signal a `user-error'."
+  (or (qwen-companion-worktrees--tree (tabulated-list-get-id))
+      (user-error "There is no worktree on this line")))
+
+(defun qwen-companion-worktrees--main-p (tree)
+  "Return non-nil when TREE is the main one of its repository."
+  (eq tree (car qwen-companion-worktrees--trees)))
+
+(defun qwen-companion-worktrees-changes (tree)
+  "Show what agents have changed in TREE, the worktree at point."
+  (interactive (list (qwen-companion-worktrees--at-point)) qwen-companion-worktrees-mode)
+  (qwen-companion-changes-of-root
+   (qwen-companion-turn-root
+    (or (car (qwen-companion-worktrees--turns tree))
+        (user-error "Nothing is recorded that an agent has changed there; d shows all differences")))))
+
+(defun qwen-companion-worktrees-terminal (tree)
+  "Go to the terminal of the CLI that works in TREE, the worktree at point."
+  (interactive (list (qwen-companion-worktrees--at-point)) qwen-companion-worktrees-mode)
+  (if-let* ((session (car (qwen-companion-worktrees--sessions tree))))
+      (qwen-companion-session-list-visit session)
+    (user-error "No CLI works there; r writes a prompt for a new one")))
+
+(declare-function qwen-companion-start-cli "qwen-companion"
+                  (directory arguments another interactive))
+
+(defun qwen-companion-worktrees-ask (tree)
+  "Write a prompt for the CLI in TREE, the worktree at point.
+Start one there if there is none."
+  (interactive (list (qwen-companion-worktrees--at-point)) qwen-companion-worktrees-mode)
+  (let ((path (qwen-companion-worktree-path tree)))
+    (when (qwen-companion-worktree-gone tree)
+      (user-error "Its directory is not there any more"))
+    (if (qwen-companion-worktrees--sessions tree)
+        (let ((default-directory (file-name-as-directory path)))
+          (call-interactively #'qwen-companion-ask))
+      (qwen-companion-start-cli path nil nil t))))
+
+(defun qwen-companion-worktrees-merge (tree)
+  "Merge what agents changed in TREE, the worktree at point, into the main tree.
+As text, which can be undone; use git to merge the commits of its branch."
+  (interactive (list (qwen-companion-worktrees--at-point)) qwen-companion-worktrees-mode)
+  (qwen-companion-changes-merge-root
+   (qwen-companion-turn-root
+    (or (car (qwen-companion-worktrees--turns tree))
+        (user-error "Nothing is recorded that an agent has changed there; merge branch %s with git"
+                    (qwen-companion-untrusted-text
+                     (or (qwen-companion-worktree-branch tree) "")))))))
+
+(defconst qwen-companion-worktrees--diff-script
+  "new=$(mktemp) && trap 'rm -f \"$new\"' EXIT &&
+cp \"$(git rev-parse --git-path index)\" \"$new\" && export GIT_INDEX_FILE=\"$new\" &&
+git add --intent-to-add -- . && git diff --no-color --no-ext-diff --no-textconv \"$1\" --"
+  "Shell script that shows the difference from a commit, with new files.
+The index of the user stays as it is.")
+
+(defun qwen-companion-worktrees-diff (tree)
+  "Show the difference of TREE, the worktree at point, from where it began.
+Whether it is committed or not; new files count."
+  (interactive (list (qwen-companion-worktrees--at-point)) qwen-companion-worktrees-mode)
+  (let ((base (or (qwen-companion-worktree-base tree)
+                  (user-error "It is not known where this worktree began")))
+        (default-directory (file-name-as-directory (qwen-companion-worktree-path tree)))
+        (buffer (get-buffer-create
+                 (format "*difference: %s*"
+                         (qwen-companion-untrusted-text
+                          (file-name-nondirectory (qwen-companion-worktree-path tree)))))))
+    (with-current-buffer buffer
+      (let ((inhibit-read-only t))
+        (erase-buffer))
+      (diff-mode)
+      (setq buffer-read-only t
+            default-directory (file-name-as-directory (qwen-companion-worktree-path tree))))
+    (make-process :name "qwen-companion-diff" :buffer buffer :noquery t
+                  :connection-type 'pipe :coding 'utf-8-unix
+                  :command (list "sh" "-c" qwen-companion-worktrees--diff-script "sh" base)
+                  :sentinel #'ignore)
+    (pop-to-buffer buffer)))
+
+(defun qwen-companion-worktrees-remove (tree)
+  "End the CLI in TREE, the worktree at point, and remove the worktree.
+Ask before, with what would be lost.  Its branch stays, with what is committed."
+  (interactive (list (qwen-companion-worktrees--at-point)) qwen-companion-worktrees-mode)
+  (let ((path (qwen-companion-worktree-path tree))
+        (main (qwen-companion-worktree-path (car qwen-companion-worktrees--trees))))
+    (cond
+     ((qwen-companion-worktrees--main-p tree)
+      (user-error "This is the main tree"))
+     ((qwen-companion-worktree-locked tree)
+      (user-error "It is locked; git worktree unlock lets it be removed"))
+     ((not (or (qwen-companion-worktree-gone tree) (qwen-companion-worktree-files tree)))
+      (user-error "What is in it is not known yet; try again in a moment")))
+    (unless (yes-or-no-p (qwen-companion-worktrees--removal-text tree))
+      (keyboard-quit))
+    (dolist (session (qwen-companion-worktrees--sessions tree))
+      (when-let* ((pid (qwen-companion-session-pid session))
+                  (directory (qwen-companion-session-directory session))
+                  ((equal path (qwen-companion-worktrees--around (file-truename directory)))))
+        (signal-process pid 'SIGTERM)))
+    (with-temp-buffer
+      (setq default-directory (file-name-as-directory main))
+      (unless (eql 0 (call-process "git" nil t nil "worktree" "remove" "--force" path))
+        (user-error "Git does not remove it: %s"
+                    (qwen-companion-untrusted-line (string-trim (buffer-string))))))
+    (revert-buffer)
+    (message "Removed; branch %s stays"
+             (qwen-companion-untrusted-text
+              (or (qwen-companion-worktree-branch tree) "(none)")))))
+
+(defun qwen-companion-worktrees--removal-text (tree)
+  "Return the question whether to remove TREE, with what would be lost."
+  (let ((sessions (qwen-companion-worktrees--sessions tree))
+        (lost (qwen-companion-worktree-uncommitted tree)))
+    (format "%sRemove worktree %s%s? "
+            (if sessions
+                (format "End %s there.  "
+                        (mapconcat (lambda (session)
+                                     (qwen-companion-untrusted-text
+                                      (qwen-companion-session-client session)))
+                                   sessions ", "))
+              "")
+            (qwen-companion-untrusted-text
+             (file-name-nondirectory (qwen-companion-worktree-path tree)))
+            (if (> lost 0)
+                (format ", and lose what is not committed in %d file%s" lost
+                        (if (= lost 1) "" "s"))
+              ", in which all is committed"))))
+
+(defvar qwen-companion-worktrees-mode-map
+  (let ((map (make-sparse-keymap)))
+    (define-key map (kbd "RET") #'qwen-companion-worktrees-changes)
+    (define-key map "d" #'qwen-companion-worktrees-diff)
+    (define-key map "t" #'qwen-companion-worktrees-terminal)
+    (define-key map "r" #'qwen-companion-worktrees-ask)
+    (define-key map "m" #'qwen-companion-worktrees-merge)
+    (define-key map "k" #'qwen-companion-worktrees-remove)
+    map)
+  "Keymap of the list of worktrees.")
+
+(define-derived-mode qwen-companion-worktrees-mode tabulated-list-mode "Worktrees"
+  "Major mode of the list of a project's worktrees.
+Info node `(qwen-companion)Several agents at once' is about it.
+
+\\{qwen-companion-worktrees-mode-map}"
+  :interactive nil
+  (setq tabulated-list-format
+        [("Worktree" 16 t) ("Branch" 20 t) ("CLI" 12 t) ("State" 10 t)
+         ("Files" 5 nil :right-align t) ("Commits" 8 nil)
+         ("Conflicts" 9 nil :right-align t) ("Tokens" 8 nil :right-align t)
+         ("Turn" 0 nil)]
+        tabulated-list-padding 1)
+  (qwen-companion-header-keep-keys)
+  (qwen-companion-header-menu-at-click)
+  (tabulated-list-init-header)
+  (setq-local revert-buffer-function (lambda (&rest _) (qwen-companion-worktrees--load)))
+  (add-hook 'qwen-companion-journal-changed-functions
+            #'qwen-companion-worktrees--journal-changed)
+  (qwen-companion-journal-watch 'worktrees t)
+  (qwen-companion-timers-keep-updated #'qwen-companion-worktrees--print
+                                      qwen-companion-worktrees--period)
+  (add-hook 'kill-buffer-hook #'qwen-companion-worktrees--clean-up nil t))
+
+(easy-menu-define qwen-companion-worktrees-menu qwen-companion-worktrees-mode-map
+  "Menu of the list of worktrees."
+  '("Worktree"
+    ["What Agents Have Changed" qwen-companion-worktrees-changes]
+    ["All Differences" qwen-companion-worktrees-diff]
+    ["Go to Its Terminal" qwen-companion-worktrees-terminal]
+    ["Write a Prompt" qwen-companion-worktrees-ask]
+    ["Merge into the Main Tree" qwen-companion-worktrees-merge]
+    ["End and Remove" qwen-companion-worktrees-remove]))
+
+;;;###autoload
+(defun qwen-companion-worktrees ()
+  "List the git worktrees of the project: who works there and what has changed.
+\\<qwen-companion-worktrees-mode-map>\\[qwen-companion-worktrees-changes] shows the changes of agents, \\[qwen-companion-worktrees-merge] merges them into the main tree, \\[qwen-companion-worktrees-diff]
+shows all differences, \\[qwen-companion-worktrees-remove] removes the worktree."
+  (interactive)
+  (unless (eq 'ready (qwen-companion-state))
+    (user-error "The companion is not running; M-x qwen-companion-mode starts it"))
+  (let ((root (qwen-companion-terminal-here))
+        (buffer (get-buffer-create qwen-companion-worktrees--buffer-name)))
+    (with-current-buffer buffer
+      (unless (derived-mode-p 'qwen-companion-worktrees-mode)
+        (qwen-companion-worktrees-mode))
+      (unless (equal root qwen-companion-worktrees--root)
+        (setq qwen-companion-worktrees--root root
+              qwen-companion-worktrees--trees nil))
+      (qwen-companion-worktrees--load))
+    (pop-to-buffer buffer)
+    (qwen-companion-timers-update-visible)))
+
+(provide 'qwen-companion-worktrees)
+;;; qwen-companion-worktrees.el ends here

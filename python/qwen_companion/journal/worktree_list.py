@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The worktrees of a repository beside each other: what each has changed, and what a merge would contradict.
+
+Git is only asked.  A merge is tried in memory, file by file, with what is on the disk on both sides: what is not
+committed counts too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+
+from qwen_companion.domain import Worktree
+from qwen_companion.journal.git import Git, GitError, items
+from qwen_companion.journal.repository import Repository, find_repository
+from qwen_companion.journal.versions import MAX_FILE_BYTES
+from qwen_companion.journal.worktrees import WorktreeError
+from qwen_companion.texts.hunks import Budget
+from qwen_companion.texts.merge import Labels, merge
+
+_MOST = 200
+"""Worktrees that are listed, and files that are merged in memory for each."""
+
+_STEPS = 300_000
+"""Budget for merging one file, in steps of a microsecond."""
+
+
+class WorktreeList:
+    """The worktrees of the repository that a directory is in.  All methods wait for git and the disk."""
+
+    def __init__(self, directory: str, environ: Mapping[str, str]) -> None:
+        """`directory` is in the repository.
+
+        :raises WorktreeError: where it is in none
+        """
+        repository = find_repository(os.path.realpath(directory))
+        if repository is None:
+            raise WorktreeError(f"{directory} is not in a git repository")
+        self._repository: Repository = repository
+        self._git = Git(repository.common, environ, None)
+
+    def trees(self) -> list[Worktree]:
+        """Return the worktrees, the main one first; nothing is known of their files yet.
+
+        :raises GitError: when that fails
+        """
+        output = self._ask(self._repository.top, "worktree", "list", "--porcelain").decode("utf-8", "replace")
+        found = [_read(part) for part in output.split("\n\n") if part.strip()]
+        return [tree for tree in found if tree is not None][:_MOST]
+
+    def examined(self, path: str) -> Worktree:
+        """Return the worktree `path` with all that can be known of it.
+
+        :raises GitError, WorktreeError: when that fails
+        """
+        main, *others = self.trees()
+        tree = next((tree for tree in (main, *others) if tree.path == path), None)
+        if tree is None or tree.gone:
+            raise WorktreeError(f"{path} is no worktree any more")
+        open_files = self._uncommitted(path)
+        if tree == main or main.branch == "" or not tree.head or not main.head:
+            return replace(tree, files=0, uncommitted=len(open_files))
+        base = self._ask(path, "merge-base", main.head, tree.head, good=(0, 1)).decode().strip()
+        if not base:
+            raise WorktreeError("it has no commit in common with the main tree")
+        counted = self._ask(path, "rev-list", "--left-right", "--count", f"{main.head}...{tree.head}").split()
+        changed = self._changed(path, base) | open_files
+        both = sorted(changed & (self._changed(main.path, base) | self._uncommitted(main.path)))[:_MOST]
+        conflicts = [os.fsdecode(name) for name in both if self._conflicts(main.path, path, base, name)]
+        return replace(
+            tree,
+            base=base,
+            files=len(changed),
+            uncommitted=len(open_files),
+            behind=int(counted[0]),
+            ahead=int(counted[1]),
+            conflicts=tuple(conflicts),
+        )
+
+    def _ask(self, top: str, *command: str, good: tuple[int, ...] = (0,)) -> bytes:
+        return self._git.run(command, cwd=top, good=good)
+
+    def _changed(self, top: str, base: str) -> set[bytes]:
+        """Return the tracked files in the worktree `top` that differ from the commit `base`."""
+        command = ("diff-index", "--name-only", "-z", "--no-renames", "--ignore-submodules=all", base)
+        return set(items(self._ask(top, *command)))
+
+    def _uncommitted(self, top: str) -> set[bytes]:
+        """Return the files in the worktree `top` that are changed or new since its last commit."""
+        output = self._ask(top, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=all")
+        return {entry[3:] for entry in items(output)}
+
+    def _conflicts(self, main: str, tree: str, base: str, name: bytes) -> bool:
+        """Return whether the file `name` of the worktree `tree` cannot be merged into that of `main`."""
+        mine, theirs = (_text(os.path.join(os.fsencode(top), name)) for top in (main, tree))
+        if mine == theirs:
+            return False
+        before = ""
+        with suppress(GitError):
+            before = self._ask(main, "cat-file", "blob", f"{base}:{os.fsdecode(name)}").decode("latin-1")
+        if theirs == before or mine == before:
+            return False
+        if mine is None or theirs is None or "\0" in mine + theirs:
+            return True
+        return merge(before, mine, theirs, Labels("", "", ""), Budget(_STEPS)).conflicts > 0
+
+
+def _read(part: str) -> Worktree | None:
+    """Return the worktree that a paragraph of `git worktree list` is about; None without its name."""
+    values = dict(_pairs(part))
+    path = values.get("worktree")
+    if not path:
+        return None
+    branch = "" if "bare" in values else values.get("branch", "").removeprefix("refs/heads/") or None
+    head = values.get("HEAD", "").strip("0")
+    is_gone = "prunable" in values or not os.path.isdir(path)
+    return Worktree(path, branch, values["HEAD"] if head else "", values.get("locked"), is_gone)
+
+
+def _pairs(part: str) -> Iterator[tuple[str, str]]:
+    for line in part.splitlines():
+        name, _, value = line.partition(" ")
+        yield name, value
+
+
+def _text(path: bytes) -> str | None:
+    """Return the bytes of the file `path` as characters; None where there is none that can be merged."""
+    with suppress(OSError):
+        if os.path.isfile(path) and not os.path.islink(path) and os.path.getsize(path) <= MAX_FILE_BYTES:
+            with open(path, "rb") as file:
+                return file.read().decode("latin-1")
+    return None
