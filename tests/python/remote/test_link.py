@@ -10,7 +10,8 @@ import shlex
 import signal
 import struct
 import sys
-from collections.abc import AsyncGenerator, Callable, Sequence
+import tempfile
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -30,16 +31,22 @@ SIZE = 2_000_000
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """Return a home directory for the relay, and a PATH with Node.js and the stand-in `docker` in it."""
-    programs = tmp_path / "bin"
+def home() -> Iterator[Path]:
+    """Yield a home directory for the relay, and a PATH with Node.js and the stand-in `docker` in it."""
+    # With a short name: that of a socket may have 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="qc-") as directory:
+        yield _make_home(Path(directory).resolve())
+
+
+def _make_home(place: Path) -> Path:
+    programs = place / "bin"
     programs.mkdir()
     # Of its container, what is asked for runs here.
     (programs / "docker").write_text('#!/bin/sh\n[ "$1 $2 $3" = \'exec -i box\' ] || exit 3\nshift 3\nexec "$@"\n')
     (programs / "docker").chmod(0o700)
     (programs / "node").symlink_to(NODE)
-    (tmp_path / "home").mkdir()
-    return tmp_path / "home"
+    (place / "home").mkdir()
+    return place / "home"
 
 
 def environ(home: Path) -> dict[str, str]:

@@ -1,0 +1,90 @@
+;;; qwen-companion-remote-test.el --- Tests of CLIs at other places  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Code:
+
+(require 'ert)
+(require 'qwen-companion-places)
+(require 'qwen-companion-proposal)
+(require 'qwen-companion-remote)
+
+(defmacro qwen-companion-remote-test--with (&rest body)
+  "Run BODY with no place served, where TRAMP must not connect; return its value."
+  (declare (indent 0))
+  `(let ((qwen-companion-places--served nil)
+         (qwen-companion-places--copies (make-hash-table :test #'equal))
+         (qwen-companion-remote--sent nil)
+         (qwen-companion-remote--directories nil)
+         (qwen-companion-remote--waiting nil)
+         (calls nil))
+     (cl-letf (((symbol-function 'tramp-maybe-open-connection)
+                (lambda (&rest _) (error "TRAMP has connected")))
+               ((symbol-function 'qwen-companion-backend-call)
+                (lambda (method payload) (push (cons method payload) calls) t)))
+       ,@body)))
+
+(ert-deftest qwen-companion-remote-test-names-are-shown-with-their-place ()
+  "A copy is named as its original, a name below the home directory by it."
+  (qwen-companion-remote-test--with
+    (qwen-companion-places-set "/ssh:me@far:" '(:name "/ssh:me@far:" :state ready :home "/home/me"
+                                                      :roots ("/home/me/proj")))
+    (qwen-companion-places-copy "/tmp/copy/a.py" "/ssh:me@far:/home/me/proj/a.py")
+    (should (equal "me@far:~/proj/a.py" (qwen-companion-untrusted-path "/tmp/copy/a.py")))
+    (should (equal "me@far:/home/meg/b" (qwen-companion-untrusted-path "/ssh:me@far:/home/meg/b")))
+    (should (equal "/home/me/proj/a.py" (qwen-companion-places-path "/tmp/copy/a.py")))
+    (should (equal "/ssh:me@far:/home/me/proj"
+                   (qwen-companion-places-root "/ssh:me@far:/home/me/proj/sub")))
+    (should-not (qwen-companion-places-root "/ssh:me@far:/home/me/project"))
+    (should-not (qwen-companion-places-of "/ssh:me@fara:/home/me"))
+    (should-not (qwen-companion-places-of "/home/me"))))
+
+(ert-deftest qwen-companion-remote-test-only-places-with-consent-are-wanted ()
+  "Hops and ports go with them; without consent nothing is sent at all."
+  (qwen-companion-remote-test--with
+    (let ((qwen-companion-remote-places nil))
+      (qwen-companion-remote--update '("/ssh:far:/home/me/" "/tmp/"))
+      (should-not calls))
+    (let ((qwen-companion-remote-places '(("/ssh:me@far#22:" . serve) ("/ssh:other:" . leave))))
+      (qwen-companion-remote--update '("/ssh:me@far#22:/home/me/a b/" "/ssh:other:/x/" "/tmp/"))
+      (let ((place (car (plist-get (cdar calls) :places))))
+        (should (equal '((:method "ssh" :host "far" :user "me" :port "22")) (plist-get place :hops)))
+        (should (equal '("/home/me/a b") (plist-get place :directories)))
+        (should (equal 1 (length (plist-get (cdar calls) :places)))))
+      ;; The same again is not sent, and the last file closed is.
+      (qwen-companion-remote--update '("/ssh:me@far#22:/home/me/a b/"))
+      (should (equal 1 (length calls)))
+      (qwen-companion-remote--update '("/tmp/"))
+      (should (equal '(:places nil) (cdar calls))))))
+
+(ert-deftest qwen-companion-remote-test-a-refusal-is-kept-and-told ()
+  "The question comes once."
+  (qwen-companion-remote-test--with
+    (let ((qwen-companion-remote-places nil)
+          (asked 0))
+      (cl-letf (((symbol-function 'yes-or-no-p) (lambda (_) (cl-incf asked) nil))
+                ((symbol-function 'customize-save-variable)
+                 (lambda (_ value) (setq qwen-companion-remote-places value))))
+        (dotimes (_ 2)
+          (should-error (qwen-companion-remote-run "/ssh:far:/x" nil t) :type 'user-error)))
+      (should (equal 1 asked))
+      (should-not calls))))
+
+(ert-deftest qwen-companion-remote-test-a-proposal-of-no-served-place-is-refused ()
+  "Nor does a name that a CLI of this machine says become a remote one."
+  (qwen-companion-remote-test--with
+    (let ((payload (list :id "1" :session "s" :client "c" :path "/tmp/none/a.txt" :digest "d"
+                         :text "x" :copy-of "/ssh:far:/home/me/a.txt")))
+      (should (string-match-p "does not serve" (qwen-companion-proposal-on-open payload)))
+      (should-not (qwen-companion-proposals))
+      (should (equal "/tmp/none/a.txt" (qwen-companion-places-name "/tmp/none/a.txt")))
+      (should (string-match-p
+               "local files"
+               (qwen-companion-proposal-on-open
+                (list :id "2" :session "s" :client "c" :path "/ssh:far:/home/me/a.txt"
+                      :digest "d" :text "x")))))))
+
+(provide 'qwen-companion-remote-test)
+;;; qwen-companion-remote-test.el ends here
