@@ -413,7 +413,8 @@ With INTERACTIVE, the Python environment may be made first."
       (user-error "No directory %s" directory))
     (unless (and (not another) (qwen-companion-terminal-go-to here))
       ;; Nothing is turned on for a CLI that cannot be started.
-      (unless remote
+      (if remote
+          (qwen-companion-remote-check remote)
         (qwen-companion-terminal-command))
       (unless qwen-companion-mode
         (when (and interactive (qwen-companion--offer-environment))

@@ -19,6 +19,7 @@
 (require 'qwen-companion-environment)
 (require 'qwen-companion-journal)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-places)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-untrusted)
@@ -79,13 +80,15 @@
       (_ (list "fail" "Companion" (or (qwen-companion-backend-failure) "not running")
                "see M-x qwen-companion-log"))))
    (when (eq 'ready (qwen-companion-state))
-     (list
-      (if-let* ((reason (qwen-companion-roots-unreachable)))
-          (list "fail" "Workspace roots" reason "open a file of a project")
-        (list "pass" "Workspace roots"
-              (mapconcat #'abbreviate-file-name (qwen-companion-roots-published) ", ") ""))
-      (qwen-companion-doctor--sessions)
-      (qwen-companion-doctor--context)))
+     (append
+      (list
+       (if-let* ((reason (qwen-companion-roots-unreachable)))
+           (list "fail" "Workspace roots" reason "open a file of a project")
+         (list "pass" "Workspace roots"
+               (mapconcat #'abbreviate-file-name (qwen-companion-roots-published) ", ") ""))
+       (qwen-companion-doctor--sessions)
+       (qwen-companion-doctor--context))
+      (qwen-companion-doctor--places)))
    (mapcar (lambda (problem)
              (list "warn" "Journal" problem "mend what the reason names"))
            (qwen-companion-journal-problems))
@@ -96,6 +99,20 @@
                  (format "%s: %s" (qwen-companion-daemon-state)
                          (or (qwen-companion-daemon-description) ""))
                  "")))))
+
+(defun qwen-companion-doctor--places ()
+  "Return the check of each place whose CLIs are served."
+  (mapcar (lambda (place)
+            (let* ((message (qwen-companion-places-message place))
+                   (state (qwen-companion-place-state message)))
+              (if (eq state 'ready)
+                  (list "pass" "CLIs elsewhere" (format "%s is served" place) "")
+                (list "warn" "CLIs elsewhere"
+                      (format "%s is not served: %s" place
+                              (qwen-companion-untrusted-text
+                               (or (qwen-companion-place-reason message) "connecting")))
+                      "when that is mended, M-x qwen-companion-run there tries again"))))
+          (qwen-companion-places)))
 
 (defun qwen-companion-doctor--sessions ()
   "Return the check of the connected CLIs."

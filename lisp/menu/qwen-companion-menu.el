@@ -119,6 +119,11 @@
   (unless (buffer-file-name (or (buffer-base-buffer) (current-buffer)))
     "no file"))
 
+(defun qwen-companion-menu--no-place ()
+  "Return why there is no other place to serve."
+  (unless (file-remote-p default-directory)
+    "local"))
+
 (defun qwen-companion-menu--no-proposal ()
   "Return why there is nothing to review."
   (unless (qwen-companion-proposals)
@@ -369,6 +374,7 @@ They are those of its `:type', a `choice' or a boolean.")
         ("T" "In worktree" qwen-companion-run-in-worktree
          qwen-companion-menu--no-program)
         ("O" "Worktrees" qwen-companion-worktrees qwen-companion-menu--not-ready)
+        ("@" "Serve" qwen-companion-serve-place qwen-companion-menu--no-place)
         ("X" "Restart" qwen-companion-restart qwen-companion-menu--no-terminal)
         ("j" "Paste image" qwen-companion-paste-image qwen-companion-menu--no-image)
         ("x" "Send Esc" qwen-companion-terminal-escape

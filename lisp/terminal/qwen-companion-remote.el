@@ -111,9 +111,10 @@ PAYLOAD is that of the `run-at' call.")
           (unless (member place names)
             (qwen-companion-places-set place nil)))))))
 
-(defun qwen-companion-remote--ask (place)
+(defun qwen-companion-remote-check (place)
   "Ask whether to serve the CLIs at PLACE, unless that is known.
-Return non-nil if so.  The answer is kept for later sessions of Emacs."
+Keep the answer for later sessions of Emacs.  Signal a `user-error' if it
+is no."
   (let ((known (cdr (assoc place qwen-companion-remote-places))))
     (unless known
       (setq known (if (yes-or-no-p
@@ -122,7 +123,9 @@ Return non-nil if so.  The answer is kept for later sessions of Emacs."
                       'serve 'leave))
       (customize-save-variable 'qwen-companion-remote-places
                                (cons (cons place known) qwen-companion-remote-places)))
-    (eq known 'serve)))
+    (unless (eq known 'serve)
+      (user-error "CLIs at %s are left alone; M-x qwen-companion-serve-place in a file there changes that"
+                  place))))
 
 ;;;###autoload
 (defun qwen-companion-serve-place (place leave)
@@ -145,24 +148,21 @@ With a prefix argument LEAVE, leave them alone."
 (defun qwen-companion-remote-run (directory arguments project)
   "Start the CLI with ARGUMENTS in DIRECTORY, at a place.
 With PROJECT, in the project that DIRECTORY belongs to."
-  (let ((place (file-remote-p directory)))
-    (unless (qwen-companion-remote--ask place)
-      (user-error "CLIs at %s are left alone; C-u 0 M-x qwen-companion-serve-place changes that"
-                  place))
-    (let ((number (cl-incf qwen-companion-remote--terminals)))
-      (push (list number
-                  :terminal number :place place
-                  :name directory
-                  :directory (directory-file-name (file-remote-p directory 'localname))
-                  :project project
-                  :command (append qwen-companion-qwen-command
-                                   (when qwen-companion-approval-mode
-                                     (list "--approval-mode" qwen-companion-approval-mode))
-                                   arguments))
-            qwen-companion-remote--waiting)
-      (qwen-companion-remote--send)
-      (qwen-companion-remote--send-run (car qwen-companion-remote--waiting))
-      (message "Connecting to %s..." place))))
+  (let ((place (file-remote-p directory))
+        (number (cl-incf qwen-companion-remote--terminals)))
+    (push (list number
+                :terminal number :place place
+                :name directory
+                :directory (directory-file-name (file-remote-p directory 'localname))
+                :project project
+                :command (append qwen-companion-qwen-command
+                                 (when qwen-companion-approval-mode
+                                   (list "--approval-mode" qwen-companion-approval-mode))
+                                 arguments))
+          qwen-companion-remote--waiting)
+    (qwen-companion-remote--send)
+    (qwen-companion-remote--send-run (car qwen-companion-remote--waiting))
+    (message "Connecting to %s..." place)))
 
 (defun qwen-companion-remote--send-run (cli)
   "Ask how to run CLI, an element of `qwen-companion-remote--waiting'."

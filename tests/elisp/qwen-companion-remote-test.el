@@ -68,12 +68,12 @@
                 ((symbol-function 'customize-save-variable)
                  (lambda (_ value) (setq qwen-companion-remote-places value))))
         (dotimes (_ 2)
-          (should-error (qwen-companion-remote-run "/ssh:far:/x" nil t) :type 'user-error)))
+          (should-error (qwen-companion-remote-check "/ssh:far:") :type 'user-error)))
       (should (equal 1 asked))
       (should-not calls))))
 
 (ert-deftest qwen-companion-remote-test-a-proposal-of-no-served-place-is-refused ()
-  "Nor does a name that a CLI of this machine says become a remote one."
+  "A remote name that a CLI of this machine says is refused too."
   (qwen-companion-remote-test--with
     (let ((payload (list :id "1" :session "s" :client "c" :path "/tmp/none/a.txt" :digest "d"
                          :text "x" :copy-of "/ssh:far:/home/me/a.txt")))

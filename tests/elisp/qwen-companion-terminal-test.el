@@ -268,9 +268,10 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
     (should-not qwen-companion-terminal--waiting)))
 
 (ert-deftest qwen-companion-terminal-test-bad-directories ()
-  (let ((qwen-companion-qwen-command '("sh")))
+  (let ((qwen-companion-qwen-command '("sh"))
+        (qwen-companion-remote-places '(("/ssh:host:" . leave))))
     (should (string-match-p
-             "remote"
+             "left alone"
              (cadr (should-error (qwen-companion-run "/ssh:host:/tmp")
                                  :type 'user-error))))
     (should (string-match-p

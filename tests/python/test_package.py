@@ -71,10 +71,15 @@ def test_it_holds_what_runs_and_nothing_else(package: Path) -> None:
     allowed = re.compile(
         r"qwen-companion(-pkg)?\.el|lisp(/[a-z]+)?(/qwen-companion-[a-z-]+\.el)?|qwen-companion\.info|dir"
         r"|python(/requirements\.lock)?"
-        r"|python/qwen_companion(/[a-z_]+)*(\.py|/py\.typed)?"
+        r"|python/qwen_companion(/[a-z_]+)*(\.py|/py\.typed|/relay\.js)?"
     )
     assert [name for name in names if not allowed.fullmatch(name)] == []
-    assert {"qwen-companion.el", "qwen-companion-pkg.el", "python/requirements.lock"} <= set(names)
+    assert {
+        "qwen-companion.el",
+        "qwen-companion-pkg.el",
+        "python/requirements.lock",
+        "python/qwen_companion/remote/relay.js",
+    } <= set(names)
 
 
 def test_an_emacs_with_nothing_else_installs_and_loads_it(package: Path, tmp_path: Path) -> None:
