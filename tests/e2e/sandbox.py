@@ -26,7 +26,8 @@ from clis import QWEN_SETTINGS_FILE, SETTINGS
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 BUILD: Final = CHECKOUT / ".build"
-_COMPILED: Final = BUILD / "eln-cache"
+# Not that of the Emacsen outside: they rename what lies there while it is copied.
+_COMPILED: Final = BUILD / "eln-cache-for-tests"
 MARKER: Final = "QWEN_COMPANION_E2E"
 
 GREETING: Final = """\
