@@ -19,8 +19,9 @@ import pytest
 
 from clis import QWEN, Cli
 from editor import lisp_string
+from qwen_companion.journal.answers import RecordError, Scope
 from qwen_companion.journal.places import key_of, state_directory
-from qwen_companion.journal.record import Record, RecordError, Scope
+from qwen_companion.journal.record import Record
 from sandbox import CHECKOUT, GREETING, NOTES, has_ended
 from stage import PATIENCE, Stage
 from test_following import in_buffer, wait_for_text
@@ -147,10 +148,10 @@ def three_turns(stage: Stage, tmp_path: Path, mode: str, cli: Cli, goes_on: bool
     assert has_ended(backend, PATIENCE)
     record = Record(str(project), stage.sandbox.environment())
     # Of those before, there may be some of other tests.
-    turns = record.turns()[-3:]
+    turns = record.answers.turns()[-3:]
     sides: list[tuple[dict[str, bytes], dict[str, bytes]]] = []
     for number, turn in enumerate(turns):
-        summary = record.summary(turn)
+        summary = record.answers.summary(turn)
         assert summary is not None
         before, after = files_of(copies[number]), files_of(copies[number + 1])
         if number == 1:
@@ -162,7 +163,7 @@ def three_turns(stage: Stage, tmp_path: Path, mode: str, cli: Cli, goes_on: bool
         changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
         told: set[str] = set()
         for file in summary.files.values():
-            (net,) = record.texts([(file.path, file.previous)], Scope("turn", turn))
+            (net,) = record.answers.texts([(file.path, file.previous)], Scope("turn", turn))
             assert not isinstance(net, RecordError)
             name = os.path.relpath(file.path, project)
             old = name if file.previous is None else os.path.relpath(file.previous, project)
@@ -170,7 +171,7 @@ def three_turns(stage: Stage, tmp_path: Path, mode: str, cli: Cli, goes_on: bool
             assert (None if net.before is None else net.before.data) == before.get(old), file
             assert (None if net.after is None else net.after.data) == after.get(name), file
         assert told == changed | ({"run.sh"} if number == 0 else set()), number
-    first = record.summary(turns[0])
+    first = record.answers.summary(turns[0])
     assert first is not None
     assert (first.turn.prompt, first.turn.client.split()[0]) == ("change a lot", "Qwen")
     assert first.turn.end is not None
@@ -178,7 +179,7 @@ def three_turns(stage: Stage, tmp_path: Path, mode: str, cli: Cli, goes_on: bool
     assert (kinds["new name.txt"], kinds["last.txt"], kinds["made.txt"]) == ("renamed", "deleted", "added")
     assert (kinds["run.sh"], kinds["greeting.py"]) == ("mode", "modified")
     # The prompt of the third is lost where the new backend took longer than a hook waits.
-    summaries = [record.summary(turn) for turn in reversed(turns)]
+    summaries = [record.answers.summary(turn) for turn in reversed(turns)]
     record.close()
     prompts = [summary.turn.prompt for summary in summaries if summary is not None]
     with stage.beside() as other:

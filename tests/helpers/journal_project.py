@@ -10,9 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from qwen_companion.domain import ChangedFile
+from qwen_companion.journal.answers import RecordError, Scope
 from qwen_companion.journal.changes import Net
-from qwen_companion.journal.record import DISK, NOBODY, Cause, Record, RecordError, Scope
-from qwen_companion.journal.store import TurnRow
+from qwen_companion.journal.record import NOBODY, Cause, Record
+from qwen_companion.journal.store import DISK, TurnRow
 from qwen_companion.journal.versions import LINK
 
 SHELL = "run_shell_command"
@@ -91,7 +92,7 @@ class Project:
     def begin(self, session: str = "s", start: int = 1000) -> int:
         """Begin a turn: everything is looked at."""
         self.record.scan(NOBODY)
-        return self.record.begin(turn_row(session, start=start)).id
+        return self.record.store.begin(turn_row(session, start=start)).id
 
     def scan(self, turn: int | None, tool: str = SHELL) -> None:
         """Record the changes that a command has made."""
@@ -116,7 +117,7 @@ class Project:
 
     def files(self, turn: int) -> dict[str, ChangedFile]:
         """Return the files of `turn` by their names below the root."""
-        summary = self.record.summary(turn)
+        summary = self.record.answers.summary(turn)
         return {} if summary is None else {os.path.relpath(path, self.root): f for path, f in summary.files.items()}
 
     def kinds(self, turn: int) -> dict[str, str]:
@@ -127,11 +128,11 @@ class Project:
         """Return the files `names` before and after `turn`, as Emacs asks for them."""
         scope = Scope(kind, turn, "s")
         # Those of a turn are known already, as Emacs has them.
-        files = self.files(turn).values() if kind == "turn" else self.record.files(scope)
+        files = self.files(turn).values() if kind == "turn" else self.record.answers.files(scope)
         previous = {file.path: file.previous for file in files}
         paths = [str(self.root / name) for name in names]
         found: list[Net] = []
-        for net in self.record.texts([(path, previous.get(path)) for path in paths], scope):
+        for net in self.record.answers.texts([(path, previous.get(path)) for path in paths], scope):
             if isinstance(net, RecordError):
                 raise net
             found.append(net)
@@ -154,7 +155,7 @@ class Project:
 
     def notes(self, turn: int) -> tuple[str, ...]:
         """Return the notes of `turn`."""
-        summary = self.record.summary(turn)
+        summary = self.record.answers.summary(turn)
         return () if summary is None else summary.turn.notes
 
     def undo(self, turn: int) -> None:

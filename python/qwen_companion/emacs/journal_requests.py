@@ -27,9 +27,10 @@ from qwen_companion.emacs.messages import (
     Texts,
 )
 from qwen_companion.errors import CompanionError
+from qwen_companion.journal.answers import RecordError, Scope
 from qwen_companion.journal.changes import MissingTextError
 from qwen_companion.journal.journal import Journal
-from qwen_companion.journal.record import Record, RecordError, Scope
+from qwen_companion.journal.record import Record
 from qwen_companion.journal.versions import LINK, Loaded
 from qwen_companion.journal.worktree_list import WorktreeList
 from qwen_companion.tasks import log_failure
@@ -78,7 +79,7 @@ async def _reply(journal: Journal, call: JournalAnswered) -> JournalReply:
         return await _in_thread(lambda: _spans(record, call))
     record = journal.record_of(call.scope.root)
     if isinstance(call, JournalFiles):
-        return await _in_thread(lambda: JournalReply(call.id, files=record.files(_scope(record, call.scope))))
+        return await _in_thread(lambda: JournalReply(call.id, files=record.answers.files(_scope(record, call.scope))))
     return await _in_thread(lambda: _texts(record, call))
 
 
@@ -92,7 +93,7 @@ def _worktrees(call: JournalWorktrees, environ: Mapping[str, str]) -> JournalRep
 
 
 def _scope(record: Record, scope: ChangeScope) -> Scope:
-    number = None if scope.turn is None else record.number(scope.turn)
+    number = None if scope.turn is None else record.names.number(scope.turn)
     if scope.turn is not None and number is None:
         raise RecordError("the turn is not one of this root")
     return Scope(scope.scope, number, scope.session)
@@ -101,12 +102,12 @@ def _scope(record: Record, scope: ChangeScope) -> Scope:
 def _texts(record: Record, call: JournalTexts) -> JournalReply:
     texts: list[Texts] = []
     size = 0
-    nets = record.texts([(file.path, file.previous) for file in call.files], _scope(record, call.scope))
+    nets = record.answers.texts([(file.path, file.previous) for file in call.files], _scope(record, call.scope))
     for file, net in zip(call.files, nets, strict=False):
         if isinstance(net, RecordError):
             texts.append(Texts(file.path, error=str(net)))
             continue
-        previous = None if net.previous is None else record.name_out(net.previous)
+        previous = None if net.previous is None else record.names.name_out(net.previous)
         texts.append(Texts(file.path, _version(net.before), _version(net.after), previous, net.mixed))
         size += sum(len(side.data) for side in (net.before, net.after) if side is not None)
         if size >= _BYTES:
@@ -121,7 +122,7 @@ def _version(loaded: Loaded | None) -> FileVersion | None:
 
 
 def _spans(record: Record, call: JournalSpans) -> JournalReply:
-    found, keys = record.spans(call.path)
+    found, keys = record.answers.spans(call.path)
     return JournalReply(
         call.id, spans=[Span(span.line, span.count, turn, seen) for span, turn, seen in found], seen=keys
     )

@@ -20,7 +20,9 @@ from contextlib import suppress
 from dataclasses import replace
 
 from qwen_companion.errors import CompanionError
-from qwen_companion.journal.first_look import FirstLook
+from qwen_companion.journal.database import StoreError
+from qwen_companion.journal.first_look import FirstLook, LimitError
+from qwen_companion.journal.git import GitError
 from qwen_companion.journal.index import Index
 from qwen_companion.journal.indexes import Indexes
 from qwen_companion.journal.last_look import Evidence, LastLook, clock_ns, load_last_look
@@ -47,6 +49,15 @@ class UnknownBeforeError(CompanionError):
 
     def __init__(self) -> None:
         super().__init__("it may have been there before, and its earlier text is not known")
+
+
+FAILURES = (GitError, LimitError, StoreError, OSError)
+"""Errors that keep changes from being recorded."""
+
+
+def reason_of(error: Exception) -> str:
+    """Return the text of `error` for the user."""
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
 
 
 class Baseline:

@@ -37,23 +37,14 @@ from qwen_companion.errors import CompanionError
 from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.frozen import frozen
 from qwen_companion.journal.activity import SAMPLE_S, Activity, Probe, last_input, may_have_acted, written_by
+from qwen_companion.journal.answers import RecordError, Summary
+from qwen_companion.journal.baselines import FAILURES, reason_of
 from qwen_companion.journal.database import DamagedStoreError, StoreError
 from qwen_companion.journal.last_look import clock_ns
 from qwen_companion.journal.places import is_recorded
-from qwen_companion.journal.record import (
-    CHAT,
-    DISK,
-    FAILURES,
-    HOOKS,
-    NOBODY,
-    Cause,
-    NoRecordError,
-    Record,
-    RecordError,
-    Summary,
-    forget_unused,
-)
-from qwen_companion.journal.store import MAX_BYTES, TurnRow
+from qwen_companion.journal.record import NOBODY, Cause, Record
+from qwen_companion.journal.record_directory import NoRecordError, forget_unused
+from qwen_companion.journal.store import CHAT, DISK, HOOKS, MAX_BYTES, TurnRow
 from qwen_companion.journal.subscriptions import EDIT_TOOLS, ENTER_TOOL, EXIT_TOOL, HOLD_S, SHELL_TOOL
 from qwen_companion.journal.tree_watch import TreeWatch
 from qwen_companion.journal.versions import Loaded, TooLargeError, changed_since
@@ -358,7 +349,7 @@ class Journal:
             self._do_on_whole_record(root, job)
         except (*FAILURES, CompanionError) as error:
             root.failed = root.failed or isinstance(error, StoreError)
-            self._refuse(root.record.root, (error.strerror or str(error)) if isinstance(error, OSError) else str(error))
+            self._refuse(root.record.root, reason_of(error))
 
     def _do_on_whole_record(self, root: _Root, job: Callable[[], None]) -> None:
         """Do `job`; begin the record anew where it has been removed or is damaged, and tell the user."""
@@ -436,7 +427,7 @@ class Journal:
                     running.ready.set()
                 else:
                     root.do(lambda row=row: self._finish(root, row.id, now))
-            root.changed.update(root.record.turns())
+            root.changed.update(root.record.answers.turns())
 
     # --- What agents do ---
 
@@ -568,7 +559,7 @@ class Journal:
         def begin() -> None:
             try:
                 self._scan(root, lambda: self._suspects_before(root, {row.session}))
-                running.number = root.record.begin(row).id
+                running.number = root.record.store.begin(row).id
             finally:
                 with suppress(RuntimeError):
                     anyio.from_thread.run_sync(running.ready.set)
@@ -690,7 +681,7 @@ class Journal:
 
     def _note(self, root: _Root, writer: tuple[_Running, _Call] | None, text: str) -> None:
         if writer is not None and writer[0].number is not None:
-            root.record.note(writer[0].number, text)
+            root.record.store.add_note(writer[0].number, text)
 
     def _release(self, root: _Root, path: bytes) -> None:
         """Let scans look at `path` again, once its last contents are recorded."""
@@ -732,7 +723,7 @@ class Journal:
 
     def _worktrees_in(self, root: _Root) -> tuple[bytes, ...]:
         """Return the worktrees below `root` that have records of their own, each with a slash at its end."""
-        names = [root.record.name_in(name) for name in list(self._trees)]
+        names = [root.record.names.name_in(name) for name in list(self._trees)]
         return tuple(name + b"/" for name in names if name is not None)
 
     def _writers(
@@ -758,7 +749,7 @@ class Journal:
         numbers = {each for each in (number, *(other.number for other in others)) if each is not None}
         if others:
             for each in numbers:
-                root.record.note(each, _TWO_AT_ONCE)
+                root.record.store.add_note(each, _TWO_AT_ONCE)
         root.changed.update(numbers)
         return Cause(number, first.tool, first.agent)
 
@@ -806,8 +797,8 @@ class Journal:
         self._forget_old(root)
 
     def _forget_old(self, root: _Root) -> None:
-        root.changed.update(root.record.forget_old(_now()))
-        gone = root.record.shrink()
+        root.changed.update(root.record.store.forget_old(_now()))
+        gone = root.record.store.shrink()
         root.changed.update(gone)
         if gone:
             which = "the oldest turn is" if len(gone) == 1 else f"the {len(gone)} oldest turns are"
@@ -891,7 +882,7 @@ class Journal:
         running = root.running.get(work.session)
         if work.tools and running is not None and not running.ready.is_set():
             # The daemon waits for nobody.
-            root.do(lambda: None if running.number is None else root.record.note(running.number, _LATE))
+            root.do(lambda: None if running.number is None else root.record.store.add_note(running.number, _LATE))
 
     async def _watch(self, root: _Root) -> None:
         """Look at the files when the disk changes, as long as anybody may be at work below `root`."""
@@ -1058,9 +1049,9 @@ class Journal:
         if row is None or (typed is not None and typed > cli.written):
             if row is not None:
                 self._finish(root, row.id, cli.written)
-            row = root.record.begin(_row(_key_of(cli.peer), cli.session.label, DISK, "", _now(), cli.peer))
+            row = root.record.store.begin(_row(_key_of(cli.peer), cli.session.label, DISK, "", _now(), cli.peer))
         elif _key_of(cli.peer) not in root.running:
-            root.record.go_on(row.id)
+            root.record.store.end(row.id, None)
         anyio.from_thread.run_sync(self._goes_on, root, cli, row)
         return row.id
 
@@ -1084,8 +1075,8 @@ class Journal:
         With `bring_back`, a part of that turn that was undone is there again.
         """
         for root in list(self._roots.values()):
-            names = [path for each in paths if (path := root.record.name_in(each)) is not None]
-            undone = None if undo_of is None else root.record.number(undo_of)
+            names = [path for each in paths if (path := root.record.names.name_in(each)) is not None]
+            undone = None if undo_of is None else root.record.names.number(undo_of)
             if undone is not None:
                 root.do(partial(self._undo, root, undone, label or "Undo", names, bring_back))
             elif undo_of is None:
@@ -1124,13 +1115,14 @@ class Journal:
 
     async def merged(self, paths: Sequence[str], turn: str, label: str) -> None:
         """Record that Emacs has merged parts of `turn`, one in a worktree, into `paths`."""
-        found = [(root, number) for root in self._roots.values() if (number := root.record.number(turn)) is not None]
-        row = found[0][0].record.turn(found[0][1]) if found else None
+        numbers = ((root, root.record.names.number(turn)) for root in self._roots.values())
+        found = [(root, number) for root, number in numbers if number is not None]
+        row = found[0][0].record.store.turn(found[0][1]) if found else None
         if row is None:
             await self.wrote(paths, None, None)
             return
         for root in list(self._roots.values()):
-            names = [path for each in paths if (path := root.record.name_in(each)) is not None]
+            names = [path for each in paths if (path := root.record.names.name_in(each)) is not None]
             if names and root.record is self.record_around(paths[0]):
                 root.do(partial(self._merge, root, row, label, names))
 
@@ -1142,11 +1134,11 @@ class Journal:
     def mark(self, turn: str, path: str | None, hunks: Sequence[str], seen: bool) -> None:
         """Note that the user has `seen` something of `turn`, or takes that back."""
         for root in self._roots.values():
-            number = root.record.number(turn)
+            number = root.record.names.number(turn)
             if number is not None:
 
                 def mark(root: _Root = root, number: int = number) -> None:
-                    root.record.mark(number, path, hunks, seen)
+                    root.record.answers.mark(number, path, hunks, seen)
                     root.changed.add(number)
 
                 root.do(mark)
@@ -1178,9 +1170,9 @@ class Journal:
         for root in self._roots.values():
             for call in root.calls.values():
                 running = root.running.get(call.session)
-                turn = "" if running is None or running.number is None else root.record.identifier(running.number)
+                turn = "" if running is None or running.number is None else root.record.names.identifier(running.number)
                 for path in paths:
-                    name = root.record.name_in(path)
+                    name = root.record.names.name_in(path)
                     if name is not None and (call.is_command or call.path == name):
                         found.append((path, turn, call.tool))
         return found
@@ -1224,12 +1216,12 @@ class Journal:
             gone = [number for number in numbers if number not in now and root.told.pop(number, None) is not None]
             root.told.update(now)
             if updates or gone:
-                self._tell(updates, [root.record.identifier(number) for number in gone], False)
+                self._tell(updates, [root.record.names.identifier(number) for number in gone], False)
 
     def _summaries(self, root: _Root, numbers: set[int] | None) -> dict[int, Summary]:
         try:
-            wanted = root.record.turns() if numbers is None else sorted(numbers)
-            return {number: found for number in wanted if (found := root.record.summary(number)) is not None}
+            wanted = root.record.answers.turns() if numbers is None else sorted(numbers)
+            return {number: found for number in wanted if (found := root.record.answers.summary(number)) is not None}
         except FAILURES:
             return {}
 
@@ -1253,7 +1245,7 @@ class Journal:
 
     def record_around(self, path: str) -> Record | None:
         """Return the record of the innermost root that `path` is in."""
-        found = [root.record for root in self._roots.values() if root.record.name_in(path) is not None]
+        found = [root.record for root in self._roots.values() if root.record.names.name_in(path) is not None]
         return max(found, key=lambda record: len(record.root), default=None)
 
     def _name_of(self, directory: str) -> str | None:
@@ -1295,7 +1287,7 @@ def _values_of(event: Event) -> _CallValues:
 def _call_of(event: Event, record: Record) -> _Call:
     values = _values_of(event)
     path = values.place if values.tool in EDIT_TOOLS else ""
-    name = record.name_in(os.path.join(event.cwd, path)) if path else None
+    name = record.names.name_in(os.path.join(event.cwd, path)) if path else None
     return _Call(event.session_id, values.tool, event.agent_id or "", name)
 
 

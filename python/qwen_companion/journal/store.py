@@ -26,6 +26,18 @@ MAX_AGE_MS = 14 * 24 * 3600 * 1000
 _RECENT_S = 2
 """How long after a save Emacs's word on it may come."""
 
+UNDO = "undo"
+"""The source of a turn of the user's."""
+
+HOOKS, CHAT = "hooks", "chat"
+"""The source of a turn that a CLI or a daemon has told of."""
+
+DISK = "disk"
+"""The tool of a write, and the source of a turn, that only the disk tells of."""
+
+MERGE = "merge"
+"""The source of a turn by which the user took over changes of an agent in a worktree."""
+
 _SELECT_TURN = "select id, session, client, source, prompt, start, end, undone, notes, pid, started from turns"
 _SELECT_WRITE = "select turn, path, before, before_mode, after, after_mode, tool, agent from writes"
 

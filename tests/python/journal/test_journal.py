@@ -58,10 +58,12 @@ from qwen_companion.emacs.messages import (
     WantedFile,
 )
 from qwen_companion.journal.activity import GRACE_S, Activity, Probe, last_input, may_have_acted
+from qwen_companion.journal.answers import Answers, Summary
 from qwen_companion.journal.database import StoreError
 from qwen_companion.journal.journal import Journal
 from qwen_companion.journal.last_look import clock_ns
-from qwen_companion.journal.record import Cause, Chooser, Record, Summary
+from qwen_companion.journal.record import Cause, Chooser, Record
+from qwen_companion.journal.store import Store
 from qwen_companion.journal.tree_watch import TreeWatch
 from qwen_companion.processes import start_of
 from support import TIMEOUT_S
@@ -313,8 +315,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the names of the methods of records that were called and are done; "scan found" after a change."""
     done: list[str] = []
 
-    def watch(name: str) -> None:
-        method = getattr(Record, name)
+    def watch(owner: type[Record | Store], name: str) -> None:
+        method = getattr(owner, name)
 
         def call(*arguments: Any) -> Any:
             result = None
@@ -326,10 +328,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
                 if result is True:
                     done.append(f"{name} found")
 
-        monkeypatch.setattr(Record, name, call)
+        monkeypatch.setattr(owner, name, call)
 
-    for name in ("scan", "begin"):
-        watch(name)
+    watch(Record, "scan")
+    watch(Store, "begin")
     return done
 
 
@@ -788,11 +790,11 @@ async def test_what_changes_while_all_turns_are_told_is_told_too(
 ) -> None:
     project.commit(a=b"a\n")
     is_read, go_on = anyio.Event(), threading.Event()
-    summary = Record.summary
+    summary = Answers.summary
 
-    def summary_of_then(record: Record, number: int) -> Summary | None:
-        monkeypatch.setattr(Record, "summary", summary)
-        found = summary(record, number)
+    def summary_of_then(answers: Answers, number: int) -> Summary | None:
+        monkeypatch.setattr(Answers, "summary", summary)
+        found = summary(answers, number)
         anyio.from_thread.run_sync(is_read.set)
         go_on.wait(TIMEOUT_S)
         return found
@@ -803,7 +805,7 @@ async def test_what_changes_while_all_turns_are_told_is_told_too(
         await agent.edit("a", b"agent\n")
         await place.until({"a": "modified"})
         place.told.clear()
-        monkeypatch.setattr(Record, "summary", summary_of_then)
+        monkeypatch.setattr(Answers, "summary", summary_of_then)
         place.say(JournalWatch(on=True))
         with anyio.fail_after(TIMEOUT_S):
             await is_read.wait()

@@ -15,8 +15,8 @@ from pathlib import Path
 import hypothesis
 
 from journal_project import Project
+from qwen_companion.journal.answers import Scope
 from qwen_companion.journal.changes import Net
-from qwen_companion.journal.record import Scope
 from qwen_companion.texts.hunks import Budget
 from qwen_companion.texts.merge import Labels, merge
 
@@ -161,7 +161,7 @@ class Model:
     def check_all(self) -> None:
         """Compare the net changes of all turns with the first files, where both have the user's text."""
         self.next_turn()
-        told = {file.path for file in self.project.record.files(Scope("all"))}
+        told = {file.path for file in self.project.record.answers.files(Scope("all"))}
         for name, values in self.values.items():
             user = [self.original[name][n] if n % 2 == 0 else value for n, value in enumerate(values)]
             assert (str(self.project.root / name) in told) == (user != values), name

@@ -20,10 +20,12 @@ import pytest
 from journal_project import SHELL, Project
 from qwen_companion.journal import git
 from qwen_companion.journal.activity import written_by
+from qwen_companion.journal.answers import RecordError, Scope
 from qwen_companion.journal.first_look import LimitError
 from qwen_companion.journal.git import GitError
 from qwen_companion.journal.index import Index
-from qwen_companion.journal.record import ONE_GO_MS, Cause, NoRecordError, Record, RecordError, Scope, forget_unused
+from qwen_companion.journal.record import ONE_GO_MS, Cause, Record
+from qwen_companion.journal.record_directory import NoRecordError, forget_unused
 from qwen_companion.journal.repository import find_repository
 from qwen_companion.journal.store import MAX_AGE_MS, TurnRow
 from qwen_companion.journal.versions import Loaded, load
@@ -111,7 +113,7 @@ def test_the_users_repository_stays_as_it_is(project: Project) -> None:
     project.write("ignored", b"not recorded\n")
     project.scan(turn)
     project.end(turn)
-    assert project.record.files(Scope("commit"))
+    assert project.record.answers.files(Scope("commit"))
     assert project.kinds(turn) == {"a.txt": "modified"}
     assert project.before("a.txt", turn) == b"changed by the user\n"
     assert project.repository_state() == before
@@ -211,7 +213,7 @@ def test_no_filter_program_runs(project: Project) -> None:
     project.write("a.bin", b"larger\n")
     project.write("b.bin", b"new\n")
     project.scan(turn)
-    project.record.files(Scope("commit"))
+    project.record.answers.files(Scope("commit"))
     assert project.kinds(turn) == {"a.bin": "modified", "b.bin": "added"}
     assert project.before("a.bin", turn) == b"large\n"
     assert not (project.home / "ran").exists()
@@ -550,7 +552,7 @@ def test_a_large_file_is_recorded_and_one_too_large_is_told(project: Project, mo
     project.scan(turn)
     assert {name: (file.kind, file.added) for name, file in project.files(turn).items()} == {"a": ("modified", 1)}
     assert project.before("a", turn) == large
-    summary = project.record.summary(turn)
+    summary = project.record.answers.summary(turn)
     assert summary is not None
     assert summary.turn.notes == (f"not recorded: {project.root / 'b'}: larger than 64 MiB",)
 
@@ -614,9 +616,9 @@ def test_another_process_goes_on_with_the_record(any_project: Project) -> None:
     assert project.before("b", turn) == b"b\n"
     # A second Emacs records for itself meanwhile.
     other = Record(str(project.root), project.environ)
-    assert other.turns() == []
-    assert other.number(record.identifier(turn)) is None
-    assert record.number(record.identifier(turn)) == turn
+    assert other.answers.turns() == []
+    assert other.names.number(record.names.identifier(turn)) is None
+    assert record.names.number(record.names.identifier(turn)) == turn
 
 
 def test_a_baseline_that_was_not_finished_is_taken_anew(any_project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -781,11 +783,11 @@ def test_undoing_is_a_turn_that_can_be_undone(project: Project) -> None:
     assert undo is not None
     assert project.kinds(undo.id) == {"a": "modified", "b": "added"}
     assert project.before("a", undo.id) == b"agent\n"
-    first, second = project.record.summary(turn), project.record.summary(undo.id)
+    first, second = project.record.answers.summary(turn), project.record.answers.summary(undo.id)
     assert first is not None
     assert second is not None
     assert (first.turn.undone_by, second.turn.undone) == ((second.turn.id,), first.turn.id)
-    assert project.record.files(Scope("all")) == []
+    assert project.record.answers.files(Scope("all")) == []
     assert project.record.take_undone("s") == [str(project.root / "a"), str(project.root / "b")]
     assert project.record.take_undone("s") == []
     # What changes nothing is none.
@@ -843,7 +845,7 @@ def test_hunks_undone_one_after_the_other_are_one_turn(project: Project) -> None
     first = undo("a", changed.replace(b"three", b"3"), turn, 3000)
     assert undo("a", lines, turn, 4000) == first
     assert (project.before("a", first), project.kinds(first)) == (changed, {"a": "modified"})
-    summary = project.record.summary(first)
+    summary = project.record.answers.summary(first)
     assert summary is not None
     assert (summary.turn.prompt, summary.turn.end) == ("Undo changes of a", 4000)
     assert undo("b", b"b\n", turn, 5000) == first
@@ -852,16 +854,16 @@ def test_hunks_undone_one_after_the_other_are_one_turn(project: Project) -> None
     assert project.record.undo(turn, "again", [os.fsencode(project.root / "b")], 6000) is None
     again = undo("a", changed, first, 7000)
     assert undo("b", b"agent\n", first, 8000) == again
-    summary = project.record.summary(again)
+    summary = project.record.answers.summary(again)
     assert summary is not None
     assert (summary.turn.prompt, project.kinds(again)) == (
         "Bring back changes of 2 files",
         {"a": "modified", "b": "modified"},
     )
-    spans, _ = project.record.spans(str(project.root / "a"))
+    spans, _ = project.record.answers.spans(str(project.root / "a"))
     assert [(span.line, whose) for span, whose, _ in spans] == [
-        (4, project.record.identifier(turn)),
-        (10, project.record.identifier(turn)),
+        (4, project.record.names.identifier(turn)),
+        (10, project.record.names.identifier(turn)),
     ]
     # After a while, or after another turn, it is another one.
     late = undo("a", lines, turn, 9000)
@@ -880,7 +882,7 @@ def test_scopes_and_marks(project: Project) -> None:
     project.end(second)
 
     def names(kind: str, turn: int | None = None, session: str | None = None) -> dict[str, int]:
-        found = project.record.files(Scope(kind, turn, session))
+        found = project.record.answers.files(Scope(kind, turn, session))
         return {os.path.relpath(file.path, project.root): file.added for file in found}
 
     assert names("turn", first) == {"a": 1}
@@ -889,13 +891,13 @@ def test_scopes_and_marks(project: Project) -> None:
     assert names("session", session="t") == {"a": 1, "c": 1}
     assert names("commit") == names("all") == names("look") == {"a": 2, "c": 1}
     record, path = project.record, str(project.root / "a")
-    record.mark(second, None, (), seen=True)
-    record.mark(first, path, ("k1", "k2"), seen=True)
-    record.mark(first, path, ("k2",), seen=False)
+    record.answers.mark(second, None, (), seen=True)
+    record.answers.mark(first, path, ("k1", "k2"), seen=True)
+    record.answers.mark(first, path, ("k2",), seen=False)
     assert names("look") == {"a": 2}
     assert project.files(first)["a"].seen_hunks == ("k1",)
-    spans, keys = record.spans(path)
-    assert [(span.line, span.count, record.number(turn), seen) for span, turn, seen in spans] == [
+    spans, keys = record.answers.spans(path)
+    assert [(span.line, span.count, record.names.number(turn), seen) for span, turn, seen in spans] == [
         (1, 1, first, False),
         (3, 1, second, True),
     ]
@@ -914,11 +916,11 @@ def test_old_turns_are_forgotten_and_all_on_request(project: Project) -> None:
     later = project.begin(start=MAX_AGE_MS)
     project.edit(later, "a", b"later\n")
     project.end(later, MAX_AGE_MS)
-    assert project.record.forget_old(MAX_AGE_MS + 2000) == [turn]
-    assert project.record.turns() == [later]
+    assert project.record.store.forget_old(MAX_AGE_MS + 2000) == [turn]
+    assert project.record.answers.turns() == [later]
     assert project.before("a", later) == b"agent\n" * 1000
     project.record.forget()
-    assert project.record.turns() == []
+    assert project.record.answers.turns() == []
     state = [path for path in (project.home / "state").rglob("*") if path.is_file()]
     assert not any(b"agent\n" in path.read_bytes() for path in state)
     turn = project.begin()
@@ -942,13 +944,13 @@ def test_the_oldest_turns_are_forgotten_when_all_need_too_much(
         project.edit(turns[name], name, b"agent\n")
         if name != "c":
             project.end(turns[name])
-    assert project.record.shrink() == []
+    assert project.record.store.shrink() == []
     monkeypatch.setattr("qwen_companion.journal.store.MAX_BYTES", 250_000)
-    assert project.record.shrink() == [turns["a"]]
+    assert project.record.store.shrink() == [turns["a"]]
     assert project.before("b", turns["b"]) == texts["b"]
     # A turn that goes on is kept, however much it needs.
     monkeypatch.setattr("qwen_companion.journal.store.MAX_BYTES", 1000)
-    assert project.record.shrink() == [turns["b"]]
+    assert project.record.store.shrink() == [turns["b"]]
     assert project.before("c", turns["c"]) == texts["c"]
 
 
@@ -958,7 +960,7 @@ def test_a_full_disk_loses_nothing_of_what_was_recorded(project: Project, monkey
     project.write("a", b"agent\n")
     project.scan(turn)
     project.write("b", os.urandom(100_000))
-    store = project.record._store  # pyright: ignore[reportPrivateUsage]
+    store = project.record.store
     with store.database.transaction() as db:
         pages = db.execute("pragma page_count").fetchone()[0]
     with store.database.transaction() as db:
@@ -1066,7 +1068,7 @@ def test_a_damaged_journal_is_put_aside_and_begun_anew(project: Project, change:
     record, file = damaged(project, change)
     (aside,) = file.parent.glob("journal.sqlite.damaged-*")
     assert str(aside) in (record.news or "")
-    assert record.turns() == []
+    assert record.answers.turns() == []
     turn = project.begin()
     project.edit(turn, "a.txt", b"three\n")
     assert project.kinds(turn) == {"a.txt": "modified"}
@@ -1129,6 +1131,6 @@ def test_what_is_forgotten_leaves_the_file_and_the_disk(project: Project) -> Non
     (file,) = (project.home / "state").rglob("journal.sqlite")
     before = file.stat().st_size
     assert secret[:64] in file.read_bytes()
-    assert project.record.forget_old(2000 + MAX_AGE_MS) == [turn]
+    assert project.record.store.forget_old(2000 + MAX_AGE_MS) == [turn]
     assert file.stat().st_size < before / 2
     assert secret[:64] not in file.read_bytes()

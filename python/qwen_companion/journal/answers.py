@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What Emacs asks of one root's record: its turns, the files changed in them, texts, and whose each line is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+
+from qwen_companion.domain import ChangedFile, Turn
+from qwen_companion.errors import CompanionError
+from qwen_companion.frozen import frozen
+from qwen_companion.journal.baselines import FAILURES, Baseline, reason_of
+from qwen_companion.journal.changes import MissingTextError, Net, Owned, owners, renamed, sizes, with_renames
+from qwen_companion.journal.names import Names
+from qwen_companion.journal.nets import Nets
+from qwen_companion.journal.store import UNDO, SeenRow, Store, Write
+from qwen_companion.journal.undos import Undos
+from qwen_companion.journal.versions import TooLargeError
+
+_GONE = "its text is not kept any more"
+
+
+class RecordError(CompanionError):
+    """A request about the record cannot be answered; the text says why."""
+
+
+@frozen
+class Scope:
+    """See `ChangeScope` of the messages; `turn` is a number of this record."""
+
+    kind: str
+    turn: int | None = None
+    session: str | None = None
+
+
+@frozen
+class Summary:
+    """A turn as Emacs is told of it, with all its `files`."""
+
+    turn: Turn
+    files: dict[str, ChangedFile]
+
+
+class Answers:
+    """Its methods wait for the disk, and may be called in any thread."""
+
+    def __init__(self, root: str, names: Names, store: Store, baseline: Baseline, scan: Callable[[], object]) -> None:
+        """`root` is the directory as Emacs has it; `scan` records what has changed since the last look."""
+        self._root = root
+        self._names = names
+        self._store = store
+        self._baseline = baseline
+        self._scan = scan
+        self._nets = Nets(store, baseline)
+        self._known: dict[tuple[int, bytes], tuple[int, ChangedFile]] = {}
+        """Files of turns, each with the number of its last write."""
+
+    def turns(self) -> list[int]:
+        """Return the numbers of all turns in which something was changed."""
+        return [turn.id for turn in self._store.turns() if self._store.paths([turn.id])]
+
+    def summary(self, number: int) -> Summary | None:
+        """Return the turn of that number with its files; None where it is not recorded or has changed nothing."""
+        row = self._store.turn(number)
+        if row is None or not self._store.paths([number]):
+            return None
+        files = self._files_of(number)
+        undone_by = [self._names.identifier(turn.id) for turn in self._store.turns() if turn.undone == number]
+        turn = Turn(
+            id=self._names.identifier(number),
+            root=self._root,
+            session=row.session,
+            client=row.client,
+            source=row.source,
+            prompt=row.prompt,
+            start=row.start,
+            end=row.end,
+            undone=None if row.undone is None else self._names.identifier(row.undone),
+            undone_by=tuple(undone_by),
+            notes=row.notes,
+        )
+        return Summary(turn, {file.path: file for file in files if file.kind})
+
+    def _files_of(self, number: int) -> list[ChangedFile]:
+        """Return the files of a turn; those unchanged since the last call are not read again."""
+        files: list[ChangedFile] = []
+        moved: list[bytes] = []
+        writes = self._store.last_writes(number)
+        changed = [path for path, last in writes.items() if self._known.get((number, path), (None,))[0] != last]
+        for path, net in self._nets.several(changed, [number], to_now=False):
+            self._known[number, path] = (writes[path], self._file(net, path, [number]))
+        for path in writes:
+            file = self._known[number, path][1]
+            if file.kind in ("added", "deleted"):
+                moved.append(path)
+            files.append(file)
+        if {"added", "deleted"} <= {file.kind for file in files}:
+            nets = [net for _, net in self._nets.several(moved, [number], to_now=False) if net is not None]
+            files = [file for file in files if file.kind not in ("added", "deleted")]
+            files += [self._file(net, net.path, [number]) for net in with_renames(nets)]
+        return files
+
+    def files(self, scope: Scope) -> list[ChangedFile]:
+        """Return the files changed in `scope`.
+
+        :raises RecordError: when that fails
+        """
+        if scope.kind == "commit":
+            return [self._file(net, net.path, []) for net in with_renames(self._since_commit()) if net.kind]
+        turns = self._turns_in(scope)
+        chosen = self._with_undos(turns, scope)
+        nets: list[Net] = []
+        lost: list[ChangedFile] = []
+        paths = [path for path in self._store.paths(turns) if scope.kind != "look" or self._unseen(turns, path)]
+        for path, net in self._nets.several(paths, chosen, to_now=scope.kind != "turn"):
+            if net is not None:
+                nets.append(net)
+            else:
+                lost.append(self._file(net, path, turns))
+        return [*(self._file(net, net.path, turns) for net in with_renames(nets)), *(f for f in lost if f.kind)]
+
+    def texts(self, files: Sequence[tuple[str, str | None]], scope: Scope) -> Iterator[Net | RecordError]:
+        """Yield the change in `scope` of each of `files`: its path, and the one that `files` has told it was before.
+
+        Yield an error where there is none.
+
+        :raises RecordError: when the scope is not recorded
+        """
+        if scope.kind == "commit":
+            changed = {net.path: net for net in with_renames(self._since_commit())}
+            for path, _ in files:
+                yield changed.get(self._told_name(path) or b"") or RecordError("the file is not changed there")
+            return
+        turns = self._with_undos(self._turns_in(scope), scope)
+        names = [None if path is None else self._told_name(path) for pair in files for path in pair]
+        nets = iter(self._nets.several(names, turns, scope.kind != "turn"))
+        for (_, net), (_, old) in zip(nets, nets, strict=True):
+            if net is None:
+                yield RecordError(_GONE)
+            else:
+                is_moved = old is not None and (old.kind, net.kind) == ("deleted", "added")
+                yield renamed(old, net) if old is not None and is_moved else net
+
+    def spans(self, path: str) -> tuple[list[tuple[Owned, str, bool]], tuple[str, ...]]:
+        """Return which lines of `path` are an agent's, with the turn and whether it was seen; and all marked hunks."""
+        name = self._names.name_in(path)
+        writes = [] if name is None else self._store.writes(name)
+        if name is None or not writes:
+            return [], ()
+        origins = Undos(self._store.turns()).origins()
+        agents = {turn for turn, origin in origins.items() if origin is not None}
+        with suppress(OSError, TooLargeError):
+            now = self._baseline.load(name)
+            last = writes[-1].after
+            if now is not None and now.version != last:
+                # Somebody has written it since.
+                self._store.contents.put([(now.version.digest, now.data)])
+                writes = [*writes, Write(None, name, last, now.version)]
+        try:
+            found = owners(writes, agents, self._baseline.indexes.text)
+        except MissingTextError:
+            return [], ()
+        seen = {turn: self._seen(turn, name) for turn in {write.turn for write in writes} if turn is not None}
+        keys = tuple(dict.fromkeys(key for row in seen.values() for key in row.hunks))
+        turns = {turn: self._names.identifier(origin or turn) for turn, origin in origins.items()}
+        return [(span, turns[span.turn], seen[span.turn].whole) for span in found], keys
+
+    def mark(self, number: int, path: str | None, hunks: Sequence[str], seen: bool) -> None:
+        """Note that the user has `seen` of a turn: `hunks` of the file `path`, or all of it, or of all its files."""
+        name = None if path is None else self._told_name(path)
+        for each in self._store.paths([number]) if name is None else [name]:
+            row = self._seen(number, each)
+            if hunks:
+                kept = [key for key in row.hunks if key not in hunks]
+                row = SeenRow(row.digest, row.whole and seen, (*kept, *hunks) if seen else tuple(kept))
+            else:
+                row = SeenRow(self._last(number, each), seen, row.hunks if seen else ())
+            self._store.mark(number, each, row)
+            self._known.pop((number, each), None)
+
+    # --- Inside ---
+
+    def _told_name(self, path: str) -> bytes | None:
+        """Return the name of `path`, as Emacs was told of it, in the record."""
+        told = self._names.told(path)
+        return told if told is None or self._store.is_known(told) else self._names.name_in(path)
+
+    def _turns_in(self, scope: Scope) -> list[int]:
+        rows = [turn for turn in self._store.turns() if turn.source != UNDO or turn.id == scope.turn]
+        if scope.kind == "turn":
+            return [turn.id for turn in rows if turn.id == scope.turn]
+        if scope.kind == "since":
+            return [turn.id for turn in rows if turn.id >= (scope.turn or 0)]
+        if scope.kind == "session":
+            return [turn.id for turn in rows if turn.session == scope.session]
+        return [turn.id for turn in rows]
+
+    def _with_undos(self, turns: Sequence[int], scope: Scope) -> list[int]:
+        """Return `turns`; in a wider `scope`, add their undos and redos, whose text is not the user's own."""
+        if scope.kind == "turn":
+            return list(turns)
+        return Undos(self._store.turns()).within(turns)
+
+    def _unseen(self, turns: Sequence[int], path: bytes) -> bool:
+        there = {write.turn for write in self._store.writes(path)}
+        return any(not self._seen(turn, path).whole for turn in turns if turn in there)
+
+    def _file(self, net: Net | None, path: bytes, turns: Sequence[int]) -> ChangedFile:
+        """Return `net` of `path` as Emacs is told of it; its kind is "" where there is nothing to tell."""
+        name = self._names.name_out(path)
+        if net is None:
+            return ChangedFile(name or "", "modified" if name else "", binary=True)
+        kind = net.kind if name is not None else None
+        added, deleted, binary = sizes(net) if kind not in (None, "mode") else (0, 0, False)
+        rows = [self._seen(turn, path) for turn in turns if len(turns) == 1]
+        return ChangedFile(
+            path=name or "",
+            kind=kind or "",
+            previous=None if net.previous is None else self._names.name_out(net.previous),
+            binary=binary,
+            added=added,
+            deleted=deleted,
+            seen=bool(rows) and all(row.whole for row in rows),
+            seen_hunks=tuple(key for row in rows for key in row.hunks),
+            mixed=net.mixed,
+            writers=net.writers,
+        )
+
+    def _seen(self, turn: int, path: bytes) -> SeenRow:
+        """Return the marks; a mark of a whole file ends when the file changes."""
+        row = self._store.seen(turn, path)
+        last = self._last(turn, path)
+        return SeenRow(last, row.whole and row.digest == last, row.hunks)
+
+    def _last(self, turn: int, path: bytes) -> str:
+        afters = [write.after for write in self._store.writes(path) if write.turn == turn]
+        return "" if not afters or afters[-1] is None else afters[-1].digest
+
+    def _since_commit(self) -> list[Net]:
+        try:
+            self._scan()
+            return list(self._nets.since_commit())
+        except FAILURES as error:
+            raise RecordError(reason_of(error)) from None

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Names of files and turns: as Emacs has them, and as they are recorded."""
+
+from __future__ import annotations
+
+import os
+
+from qwen_companion.file_names import FileNameError, file_name
+
+
+class Names:
+    """Translates the names of one root.  The methods that take a name of Emacs's wait for the disk."""
+
+    def __init__(self, root: str, key: str) -> None:
+        """`root` is the directory as Emacs has it, `key` that of the record."""
+        self._root = root
+        self._true = os.path.realpath(root)
+        self._key = key
+
+    def name_in(self, path: str) -> bytes | None:
+        """Return the true name of `path`, as Emacs or a CLI has it; None where it is not below the root."""
+        try:
+            directory, name = os.path.split(os.path.normpath(file_name(path)))
+        except FileNameError:
+            return None
+        true = os.path.join(os.path.realpath(directory), name)
+        return os.fsencode(true) if true.startswith(self._true.rstrip("/") + "/") else None
+
+    def told(self, path: str) -> bytes | None:
+        """Return the name that was told as `path`, also where a directory above it has become a link since."""
+        try:
+            return os.fsencode(os.path.join(self._true, os.path.relpath(file_name(path), self._root)))
+        except FileNameError:
+            return None
+
+    def name_out(self, path: bytes) -> str | None:
+        """Return `path` as Emacs has it; None for a name that is no text."""
+        try:
+            return os.path.join(self._root, os.path.relpath(path, os.fsencode(self._true)).decode("utf-8"))
+        except UnicodeDecodeError:
+            return None
+
+    def identifier(self, turn: int) -> str:
+        """Return the id in Emacs of the turn of that number."""
+        return f"{self._key}-{turn}"
+
+    def number(self, identifier: str) -> int | None:
+        """Return the number of the turn that Emacs calls `identifier`; None for one of another record."""
+        head, _, number = identifier.rpartition("-")
+        return int(number) if head == self._key and number.isdigit() else None

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The net changes of files in turns, or since the last commit, with the texts that they need."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+
+from qwen_companion.journal.baselines import Baseline
+from qwen_companion.journal.changes import MissingTextError, Net, net_of
+from qwen_companion.journal.store import Store, Write
+from qwen_companion.journal.versions import Loaded, TooLargeError, git_mode
+
+_AT_ONCE = 50
+"""Files whose texts are asked of git at once: to start it takes 3 ms, and all of them are in memory."""
+
+
+class Nets:
+    """Its methods wait for the disk, may be called in any thread, and raise StoreError."""
+
+    def __init__(self, store: Store, baseline: Baseline) -> None:
+        """Take writes from `store`, and texts from `baseline`."""
+        self._store = store
+        self._baseline = baseline
+
+    def net(
+        self, path: bytes, turns: Collection[int], to_now: bool, fetched: Mapping[str, bytes] | None = None
+    ) -> Net | None:
+        """Return the net change of `turns` in `path`; None where a text is not there any more.
+
+        `fetched` are the bytes of some digests.
+        """
+        writes = self._store.writes(path)
+        if to_now and writes:
+            with suppress(OSError, TooLargeError):
+                now = self._baseline.load(path)
+                version = None if now is None else now.version
+                if version != writes[-1].after:
+                    self._store.contents.put([] if now is None else [(now.version.digest, now.data)])
+                    writes.append(Write(None, path, writes[-1].after, version))
+        try:
+            return net_of(writes, turns, to_now, partial(self._text, fetched or {}))
+        except MissingTextError:
+            return None
+
+    def several(
+        self, paths: Sequence[bytes | None], turns: Collection[int], to_now: bool
+    ) -> Iterator[tuple[bytes, Net | None]]:
+        """Yield each of `paths`, b"" for None, with what `net` returns; git is asked for the bytes of many at once."""
+        for start in range(0, len(paths), _AT_ONCE):
+            names = [path or b"" for path in paths[start : start + _AT_ONCE]]
+            writes = [write for path in names for write in self._store.writes(path)]
+            fetched = self._baseline.indexes.fetch(
+                side.digest for write in writes for side in (write.before, write.after) if side is not None
+            )
+            for path in names:
+                yield path, self.net(path, turns, to_now, fetched)
+
+    def _text(self, fetched: Mapping[str, bytes], digest: str) -> bytes | None:
+        return fetched[digest] if digest in fetched else self._baseline.indexes.text(digest)
+
+    def since_commit(self) -> Iterator[Net]:
+        """Yield the changes of files since the last commit, as they were looked at last.
+
+        :raises GitError: when that fails
+        """
+        for path, version in self._baseline.indexes.committed().items():
+            before = None if version is None else self._baseline.indexes.text(version.digest)
+            with suppress(OSError, TooLargeError):
+                now = self._baseline.load(path)
+                if before is not None and now is not None and b"\r\n" in now.data and b"\r" not in before:
+                    # A commit may have other line ends than the disk.
+                    before = before.replace(b"\n", b"\r\n")
+                loaded = None if version is None or before is None else Loaded(version, before)
+                if (
+                    loaded is None
+                    or now is None
+                    or loaded.data != now.data
+                    or loaded.version.mode != git_mode(now.version.mode)
+                ):
+                    yield Net(path, loaded, now)

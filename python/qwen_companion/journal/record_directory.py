@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The directory of one root's record: private, used by one Emacs at a time, and begun anew where it is damaged."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+
+from qwen_companion.errors import CompanionError
+from qwen_companion.journal.database import DamagedStoreError, StoreError
+from qwen_companion.journal.places import key_of, state_directory
+from qwen_companion.journal.store import Store
+
+_SLOTS = 8
+"""As many Emacsen can record the same root at once, each for itself."""
+
+
+class NoRecordError(CompanionError):
+    """Nothing can be recorded below a root; the text says why."""
+
+
+class RecordDirectory:
+    """The locked directory of one root's record.  Its methods wait for the disk, and must not overlap."""
+
+    def __init__(self, root: str, environ: Mapping[str, str]) -> None:
+        """Lock a directory for the directory `root`, as Emacs has it.
+
+        :raises OSError, NoRecordError: when that fails
+        """
+        self._root = root
+        self._environ = environ
+        self.news: str | None = None
+        """A message for the user about what was recorded before and is lost; None for none."""
+        self._descriptor = -1
+        self.path, self.key = self._lock()
+
+    def _lock(self) -> tuple[str, str]:
+        name = key_of(self._root)
+        above = os.path.join(state_directory(self._environ), name)
+        state = state_directory(self._environ)
+        os.makedirs(os.path.dirname(state), exist_ok=True)
+        _make_private(state)
+        if os.path.lexists(above) and not os.path.isdir(above):
+            aside = _put_aside(above)
+            self.news = f"A file was in the place of the record of {self._root}: it was put aside as {aside}"
+        _make_private(above)
+        for slot in range(_SLOTS):
+            directory = os.path.join(above, str(slot))
+            try:
+                _make_private(directory)
+                descriptor = os.open(os.path.join(directory, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except NotADirectoryError:
+                continue
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                continue
+            self._descriptor = descriptor
+            return directory, f"{name}-{slot}"
+        raise NoRecordError("too many Emacsen record it")
+
+    @property
+    def trees(self) -> str:
+        """The directory for git's indexes."""
+        return os.path.join(self.path, "trees")
+
+    @property
+    def _file(self) -> str:
+        return os.path.join(self.path, "journal.sqlite")
+
+    def close(self) -> None:
+        """Let another Emacs use the directory."""
+        os.close(self._descriptor)
+
+    def clear(self) -> None:
+        """Remove all that is recorded."""
+        for name in os.listdir(self.path):
+            path = os.path.join(self.path, name)
+            if name != "lock":
+                with suppress(OSError):
+                    os.unlink(path)
+                shutil.rmtree(path, ignore_errors=True)
+
+    def open_store(self) -> Store:
+        """Open the store; put one that is damaged aside and begin anew.
+
+        :raises OSError, StoreError: when that fails
+        """
+        if os.path.isdir(self.trees) and os.path.exists(self._file) and os.path.getsize(self._file) == 0:
+            self.news = f"What was recorded of changes in {self._root} is lost: its file was empty; it begins anew"
+            shutil.rmtree(self.trees, ignore_errors=True)
+        try:
+            return Store(self._file)
+        except DamagedStoreError as error:
+            return self.replace_store(str(error))
+
+    def replace_store(self, damage: str) -> Store:
+        """Put the store's file aside for its `damage`, and return a new one.
+
+        :raises OSError, StoreError: when that fails
+        """
+        aside = _put_aside(self._file)
+        with suppress(FileNotFoundError):
+            # It belongs to that file, and would be applied to the new one.
+            os.rename(f"{self._file}-journal", f"{aside}-journal")
+        # So do these.
+        shutil.rmtree(self.trees, ignore_errors=True)
+        self.news = (
+            f"What was recorded of changes in {self._root} is damaged ({damage}): it was put aside as {aside}, and "
+            "the record begins anew"
+        )
+        return Store(self._file)
+
+    def restore(self) -> Store | None:
+        """Return a new store if the directory has been removed, None where it has not.
+
+        :raises DamagedStoreError: when the store's file has been emptied
+        :raises OSError, StoreError, NoRecordError: when that fails
+        """
+        with suppress(FileNotFoundError):
+            if os.path.getsize(self._file) == 0:
+                raise DamagedStoreError("its file was emptied")
+            return None
+        descriptor = self._descriptor
+        self.path, self.key = self._lock()
+        try:
+            store = Store(self._file)
+        except (OSError, StoreError):
+            os.close(self._descriptor)
+            self._descriptor = descriptor
+            with suppress(OSError):
+                os.unlink(self._file)
+            raise
+        os.close(descriptor)
+        return store
+
+
+def _put_aside(path: str) -> str:
+    """Rename the file `path`; return its new name, with the date.
+
+    :raises OSError: when that fails
+    """
+    aside = f"{path}.damaged-{time.strftime('%Y-%m-%d-%H%M%S')}"
+    os.rename(path, aside)
+    return aside
+
+
+def _make_private(directory: str) -> None:
+    with suppress(FileExistsError):
+        os.mkdir(directory, 0o700)
+    if not os.path.isdir(directory):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory)
+    os.chmod(directory, 0o700)
+
+
+def forget_unused(environ: Mapping[str, str]) -> None:
+    """Remove what is recorded of roots that no Emacs has open."""
+    above = state_directory(environ)
+    with suppress(FileNotFoundError):
+        for name in os.listdir(above):
+            # A file that is none of ours may lie in any of these.
+            with suppress(NotADirectoryError):
+                for slot in os.listdir(os.path.join(above, name)):
+                    with suppress(NotADirectoryError):
+                        _forget_slot(os.path.join(above, name, slot))
+            with suppress(OSError):
+                os.rmdir(os.path.join(above, name))
+
+
+def _forget_slot(directory: str) -> None:
+    """Remove the record in `directory`, unless an Emacs has it open.
+
+    :raises NotADirectoryError: when that fails
+    """
+    with open(os.path.join(directory, "lock"), "ab") as lock, suppress(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(directory, ignore_errors=True)
