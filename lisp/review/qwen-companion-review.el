@@ -238,6 +238,18 @@ Search only a text that had such characters when the review began."
 
 ;;; What a review says
 
+(defun qwen-companion-review--rival-warning (proposal)
+  "Return the warning that another CLI proposes a change of PROPOSAL's file.
+Return nil if none does, or if that is the same CLI's."
+  (when-let* ((rival (cl-find-if
+                      (lambda (other)
+                        (and (equal (qwen-companion-proposal-path proposal)
+                                    (qwen-companion-proposal-path other))
+                             (not (equal (qwen-companion-proposal-session proposal)
+                                         (qwen-companion-proposal-session other)))))
+                      (qwen-companion-proposals))))
+    (format "%s proposes a change of it too" (qwen-companion-proposal-client rival))))
+
 (defun qwen-companion-review-warning-parts (proposal)
   "Return the warnings about accepting PROPOSAL.
 They are parts of `qwen-companion-header-line' that are never left out,
@@ -250,6 +262,7 @@ there is little room."
         (cons nil (and warning (qwen-companion-review--warning warning))))
       (list (and (qwen-companion-proposal-lossy proposal) "loses text (U+FFFD)")
             (qwen-companion-proposal-warning proposal)
+            (qwen-companion-review--rival-warning proposal)
             (qwen-companion-proposal-note proposal)
             (and (qwen-companion-proposal-edited-p proposal)
                  (qwen-companion-proposal-unwritten-before proposal)

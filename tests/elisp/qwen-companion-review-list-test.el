@@ -56,6 +56,21 @@
        (equal (list (list "src/a.txt" "Qwen Code 0.24.4" project "+3 -2" "0 s" "waits"))
               (qwen-companion-review-list-test--lines))))))
 
+(ert-deftest qwen-companion-review-list-test-names-another-cli-at-the-file ()
+  "The header of a review does, while a proposal of the other CLI waits."
+  (qwen-companion-review-list-test-with '(("a.txt" "1\n") ("b.txt" "1\n"))
+    (cl-flet ((warns-p (proposal text)
+                (cl-some (lambda (part) (and (stringp (cdr part)) (string-search text (cdr part))))
+                         (qwen-companion-review-warning-parts proposal))))
+      (let ((one (qwen-companion-test-propose "a.txt" "2\n" :client "Qwen Code" :session "s"))
+            (other (qwen-companion-test-propose "a.txt" "3\n" :client "Gemini CLI" :session "t"))
+            (third (qwen-companion-test-propose "b.txt" "3\n" :client "Gemini CLI" :session "t")))
+        (should (warns-p one "Gemini CLI proposes a change of it too"))
+        (should (warns-p other "Qwen Code proposes a change of it too"))
+        (should-not (warns-p third "too"))
+        (qwen-companion-diff-reject one)
+        (should-not (warns-p other "too"))))))
+
 (ert-deftest qwen-companion-review-list-test-fits-into-eighty-columns ()
   "The state does; the warnings after it continue below, and none is cut off."
   (qwen-companion-review-list-test-with '(("a.txt" "1\n"))
