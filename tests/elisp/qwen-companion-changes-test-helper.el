@@ -222,6 +222,11 @@ turn.  The files are written and Emacs is told."
         (list :id id :busy (pop qwen-companion-changes-test-busy))))
       ('journal-spans
        (qwen-companion-journal-on-reply (list :id id :spans nil)))
+      ('journal-merge
+       ;; The main tree is the directory around the worktree.
+       (qwen-companion-journal-on-reply
+        (list :id id :root (directory-file-name
+                            (file-name-directory (plist-get payload :root))))))
       ('journal-seen
        (let ((known (cl-find turn qwen-companion-changes-test-turns
                              :key (lambda (turn) (plist-get turn :id)) :test #'equal)))

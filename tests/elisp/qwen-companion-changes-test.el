@@ -209,6 +209,38 @@ A text that is nil removes the line."
                  (cadr (should-error (basic-save-buffer) :type 'user-error))))
         (set-buffer-modified-p nil)))))
 
+(ert-deftest qwen-companion-changes-test-merges-from-a-worktree ()
+  "A hunk and a turn, without what is undone there, beside other edits."
+  (cl-flet ((lines (first fifth last)
+              (concat first "\n2\n3\n4\n" fifth "\n6\n7\n8\n9\n10\n11\n12\n13\n14\n15\n16\n"
+                      last "\n")))
+    (qwen-companion-changes-test-with
+        `(("a.txt" ,(lines "mine" "5" "17")) ("gone.txt" "x\n") ("old.txt" "old\n")
+          ("tree/a.txt" ,(lines "1" "5" "17")) ("tree/gone.txt" "x\n") ("tree/old.txt" "old\n"))
+      (let ((default-directory (expand-file-name "tree/")))
+        (qwen-companion-changes-test-turn
+         "one" `(("a.txt" ,(lines "1" "FIVE" "END")) ("gone.txt" nil)
+                 ("new/b.txt" "b\n") ("moved.txt" "old\n" :from "old.txt"))))
+      (cl-letf (((symbol-function 'y-or-n-p) #'always))
+        (qwen-companion-changes-test-open)
+        (qwen-companion-changes-test-goto "a.txt")
+        (qwen-companion-changes-test-press "TAB")
+        (qwen-companion-changes-test-goto "+END")
+        (qwen-companion-changes-test-press "m")
+        (let ((merged (lines "mine" "5" "END")))
+          (should (equal merged (qwen-companion-changes-test-bytes "a.txt")))
+          (should (equal '(t "one") (let ((sent (alist-get 'journal-wrote qwen-companion-test-calls)))
+                                      (list (plist-get sent :merged) (plist-get sent :undo-of)))))
+          (qwen-companion-changes-test-goto "+FIVE")
+          (qwen-companion-changes-test-press "k")
+          (should-error (qwen-companion-changes-test-press "m") :type 'user-error)
+          (qwen-companion-changes-test-goto "partly undone  Prompt of one")
+          (qwen-companion-changes-test-press "m")
+          (should (equal merged (qwen-companion-changes-test-bytes "a.txt"))))
+        (should (equal '(nil "b\n" nil "old\n")
+                       (mapcar #'qwen-companion-changes-test-bytes
+                               '("gone.txt" "new/b.txt" "old.txt" "moved.txt"))))))))
+
 (ert-deftest qwen-companion-changes-test-renames-back-with-unsaved-text ()
   "Conflicts are shown under the old name; unsaved text needs it free."
   (qwen-companion-changes-test-with '(("a.txt" "one\ntwo\n"))
