@@ -49,7 +49,14 @@ from qwen_companion.journal.subscriptions import EDIT_TOOLS, ENTER_TOOL, EXIT_TO
 from qwen_companion.journal.tree_watch import TreeWatch
 from qwen_companion.journal.versions import Loaded, TooLargeError, changed_since
 from qwen_companion.journal.witness import Witness
-from qwen_companion.journal.worktrees import entered, home_of, is_ignored, root_around, worktrees_below
+from qwen_companion.journal.worktrees import (
+    entered,
+    home_of,
+    is_ignored,
+    note_recorded,
+    recorded_below,
+    root_around,
+)
 from qwen_companion.privacy.options import Options
 from qwen_companion.processes import age_of
 from qwen_companion.processes import ended as process_ended
@@ -306,7 +313,7 @@ class Journal:
         if self._settings.journal:
             for name in names:
                 await self._root(name, only_known=True)
-                for tree in await to_thread.run_sync(worktrees_below, name, abandon_on_cancel=True):
+                for tree in await to_thread.run_sync(recorded_below, name, self.environ, abandon_on_cancel=True):
                     await self._root(tree, only_known=True)
 
     # --- Life ---
@@ -399,6 +406,7 @@ class Journal:
             root = self._roots[name] = _Root(record, self._activity)
             if (around := self._name_of(os.path.dirname(name))) is not None and root_around(around, name) == name:
                 self._trees.add(name)
+                await to_thread.run_sync(note_recorded, around, name, self.environ)
             await to_thread.run_sync(self._set_rules, record)
             await to_thread.run_sync(self._resume, root)
             self._tasks.start_soon(self._work, root)

@@ -15,7 +15,7 @@ from functools import lru_cache
 from qwen_companion.errors import CompanionError
 from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.journal.git import OPTIONS
-from qwen_companion.journal.places import is_recorded
+from qwen_companion.journal.places import is_recorded, key_of, state_directory
 from qwen_companion.journal.repository import find_repository
 from qwen_companion.privacy.disk import read_start
 
@@ -29,6 +29,9 @@ _MOST = 200
 
 _GIT_S = 1.0
 """How long to wait for git at most, in seconds."""
+
+_MOST_NOTED = 1024 * 1024
+"""Bytes of the names of worktrees that were recorded."""
 
 
 def root_around(root: str, path: str) -> str:
@@ -84,6 +87,36 @@ def worktrees_below(root: str) -> list[str]:
     return found
 
 
+def recorded_below(root: str, environ: Mapping[str, str]) -> list[str]:
+    """Return the worktrees below `root` of which something has been recorded, also those that are gone.
+
+    Waits for the disk.
+    """
+    noted: list[str] = []
+    with suppress(OSError):
+        noted = os.fsdecode(read_start(_notes(root, environ), _MOST_NOTED)).split("\0")[:-1]
+    trees = dict.fromkeys((*worktrees_below(root), *(os.path.join(root, name) for name in noted)))
+    return [tree for tree in trees if is_recorded([tree], environ)]
+
+
+def note_recorded(root: str, tree: str, environ: Mapping[str, str]) -> None:
+    """Note that the worktree `tree` below `root` is recorded: git forgets it once it is removed.
+
+    Waits for the disk.
+    """
+    path = _notes(root, environ)
+    name = os.fsencode(os.path.relpath(tree, root))
+    with suppress(OSError):
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "r+b") as file:
+            if name not in file.read(_MOST_NOTED).split(b"\0"):
+                file.write(name + b"\0")
+
+
+def _notes(root: str, environ: Mapping[str, str]) -> str:
+    return os.path.join(state_directory(environ), key_of(root), "worktrees")
+
+
 def home_of(tree: str, roots: Iterable[str]) -> str:
     """Return the main work tree of the repository of the worktree `tree`, by its name in `roots` if it has one.
 
@@ -109,4 +142,4 @@ def entered(root: str, name: object) -> str | None:
 
 def any_is_recorded(roots: Iterable[str], environ: Mapping[str, str]) -> bool:
     """Return whether something of `roots`, or of a worktree below one, has been recorded.  Waits for the disk."""
-    return any(is_recorded([root, *worktrees_below(root)], environ) for root in roots)
+    return any(is_recorded([root], environ) or recorded_below(root, environ) for root in roots)

@@ -1439,7 +1439,8 @@ async def test_a_command_is_recorded_in_the_worktree_that_it_runs_in(project: Pr
         assert turn.root == str(tree)
 
 
-async def test_what_was_recorded_of_a_worktree_is_told_by_the_next_backend(project: Project) -> None:
+@pytest.mark.parametrize("removed", [False, True])
+async def test_what_was_recorded_of_a_worktree_is_told_by_the_next_backend(project: Project, removed: bool) -> None:
     tree = add_worktree(project)
     async with site(project) as place:
         agent = Agent(place.front, project)
@@ -1450,9 +1451,15 @@ async def test_what_was_recorded_of_a_worktree_is_told_by_the_next_backend(proje
         await agent.done(call)
         await agent.report("Stop")
         await place.until({"a.txt": "modified"})
+    if removed:
+        project.git("worktree", "remove", "--force", str(tree))
     async with site(project) as place:
         (turn,) = await place.until({"a.txt": "modified"})
         assert turn.root == str(tree)
+        scope = ChangeScope(turn.root, "turn", turn.id, None)
+        texts = (await place.ask(lambda number: JournalTexts(number, scope, (WantedFile(str(tree / "a.txt")),)))).texts
+        assert texts is not None
+        assert [side and side.data for side in (texts[0].before, texts[0].after)] == [BEFORE, AFTER]
         # It goes with what is recorded of the project.
         await place.ask(lambda number: JournalForget(number, str(tree)))
         await place.until()
