@@ -210,7 +210,7 @@ A text that is nil removes the line."
         (set-buffer-modified-p nil)))))
 
 (ert-deftest qwen-companion-changes-test-merges-from-a-worktree ()
-  "Hunks and turns are merged beside other edits, and not what is undone there."
+  "Hunks and turns are merged beside other edits; undone hunks are left out."
   (cl-flet ((lines (first fifth last)
               (concat first "\n2\n3\n4\n" fifth "\n6\n7\n8\n9\n10\n11\n12\n13\n14\n15\n16\n"
                       last "\n")))
