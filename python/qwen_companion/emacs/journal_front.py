@@ -31,7 +31,8 @@ from qwen_companion.tasks import contained
 
 if TYPE_CHECKING:
     from qwen_companion.doors.events import Event
-    from qwen_companion.journal.journal import Journal, Update
+    from qwen_companion.journal.journal import Journal
+    from qwen_companion.journal.telling import Update
 
 
 SILENCE_S = 2.0
@@ -94,12 +95,12 @@ class JournalFront:
             lambda text: self._tell(Notice("warning", text)),
             lambda reasons: self._tell(Unrecorded(reasons)),
         )
-        journal.set_settings(self._settings)
+        journal.roots.set_settings(self._settings)
         if self._snapshot is not None:
-            journal.set_snapshot(self._snapshot)
+            journal.roots.set_snapshot(self._snapshot)
         await tasks.start(journal.run)
-        await journal.set_roots(self._roots)
-        journal.watch(self._watching)
+        await journal.roots.set_roots(self._roots)
+        journal.telling.watch(self._watching)
         return journal
 
     def _tell_turns(self, updates: Sequence[Update], gone: Sequence[str], reset: bool) -> None:
@@ -112,7 +113,7 @@ class JournalFront:
         """Take the user's `settings`."""
         before, self._settings = self._settings, settings
         if self._journal is not None:
-            self._journal.set_settings(settings)
+            self._journal.roots.set_settings(settings)
         self._load_known()
         if before.journal != settings.journal:
             self._silent_changed()
@@ -121,13 +122,13 @@ class JournalFront:
         """Take the files that the user looks at."""
         self._snapshot = snapshot
         if self._journal is not None:
-            self._journal.set_snapshot(snapshot)
+            self._journal.roots.set_snapshot(snapshot)
 
     def set_roots(self, roots: Sequence[str]) -> None:
         """Take the open workspace roots."""
         self._roots = tuple(roots)
         if self._journal is not None and self._tasks is not None:
-            self._tasks.start_soon(contained, self._journal.set_roots, self._roots)
+            self._tasks.start_soon(contained, self._journal.roots.set_roots, self._roots)
         self._load_known()
         self._silent_changed()
 
@@ -151,7 +152,7 @@ class JournalFront:
         elif isinstance(call, JournalWatch):
             self._watching = call.on
             if self._journal is not None:
-                self._journal.watch(call.on)
+                self._journal.telling.watch(call.on)
             elif call.on:
                 # Nothing has been recorded yet.
                 self._tell(TurnChanges((), reset=True))
@@ -250,11 +251,11 @@ class JournalFront:
 
     async def hear(self, report: Report) -> str | None:
         """Handle the report of a hook; return a text for the agent, or None."""
-        return await (await self._load()).hear(report) if self._settings.journal else None
+        return await (await self._load()).hooks.hear(report) if self._settings.journal else None
 
     async def records(self, directory: str, paths: Collection[str]) -> bool:
         """Return whether each of the files `paths` of the project `directory` is recorded."""
-        return await (await self._load()).records(directory, paths) if self._settings.journal else False
+        return await (await self._load()).roots.records(directory, paths) if self._settings.journal else False
 
     def ended(self, peer: Peer) -> None:
         """Take that the process of a CLI has ended."""

@@ -42,7 +42,7 @@ _BYTES = 8 * 1024 * 1024
 async def answer(journal: Journal, call: JournalCall) -> JournalReply | None:
     """Carry `call` out, and return the answer to it, None where Emacs wants none."""
     if isinstance(call, JournalWatch):
-        journal.watch(call.on)
+        journal.telling.watch(call.on)
     elif isinstance(call, JournalSeen):
         journal.mark(call.turn, call.path, call.hunks, call.seen)
     elif isinstance(call, JournalWrote):
@@ -63,21 +63,21 @@ async def answer(journal: Journal, call: JournalCall) -> JournalReply | None:
 
 async def _reply(journal: Journal, call: JournalAnswered) -> JournalReply:
     if isinstance(call, JournalBusy):
-        busy = await journal.wait_until_idle(call.paths) if call.wait else journal.busy(call.paths)
+        busy = await journal.turns.wait_until_idle(call.paths) if call.wait else journal.turns.busy(call.paths)
         return JournalReply(call.id, busy=busy)
     if isinstance(call, JournalForget):
         await journal.forget(call.root)
         return JournalReply(call.id)
     if isinstance(call, JournalWorktrees):
-        return await _in_thread(lambda: _worktrees(call, journal.environ))
+        return await _in_thread(lambda: _worktrees(call, journal.roots.environ))
     if isinstance(call, JournalMerge):
         return JournalReply(call.id, root=await journal.prepare_merge(call.root))
     if isinstance(call, JournalSpans):
-        record = journal.record_around(call.path)
+        record = journal.roots.record_around(call.path)
         if record is None:
             return JournalReply(call.id, spans=())
         return await _in_thread(lambda: _spans(record, call))
-    record = journal.record_of(call.scope.root)
+    record = journal.roots.record_of(call.scope.root)
     if isinstance(call, JournalFiles):
         return await _in_thread(lambda: JournalReply(call.id, files=record.answers.files(_scope(record, call.scope))))
     return await _in_thread(lambda: _texts(record, call))

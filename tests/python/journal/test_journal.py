@@ -411,8 +411,8 @@ async def test_a_file_is_read_before_a_tool_that_waits_no_longer_for_the_look_af
         may_look.clear()
         project.write("a", b"of the command\n")
         await agent.done(call)
-        monkeypatch.setattr("qwen_companion.journal.journal.LOOK_WAIT_S", 0.01)
-        monkeypatch.setattr("qwen_companion.journal.journal._Root.done_so_far", write_while_looking)
+        monkeypatch.setattr("qwen_companion.journal.hook_reports.LOOK_WAIT_S", 0.01)
+        monkeypatch.setattr("qwen_companion.journal.root.Root.done_so_far", write_while_looking)
         await agent.done(await agent.begin("edit", file_path=str(project.root / "a")))
         may_look.set()
         (turn,) = await place.until({"a": "modified"})
@@ -552,7 +552,7 @@ async def test_an_odd_file_of_rules_stalls_no_tool_and_is_told_until_it_is_mende
 ) -> None:
     monkeypatch.setattr("qwen_companion.journal.git.STALL_S", 0.2)
     monkeypatch.setattr("qwen_companion.journal.git.RETRY_S", 0.2)
-    monkeypatch.setattr("qwen_companion.journal.journal.LOOK_WAIT_S", 0.2)
+    monkeypatch.setattr("qwen_companion.journal.hook_reports.LOOK_WAIT_S", 0.2)
     lead, reason = ODD_FILES[name]
     project.commit(a=b"a\n", **{"deep/b": b"b\n"})
     pipe = project.root / name
@@ -611,7 +611,7 @@ async def test_a_command_that_could_not_wait_any_longer_is_noted(
     project: Project, may_look: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project.commit(a=b"a\n")
-    monkeypatch.setattr("qwen_companion.journal.journal.LOOK_WAIT_S", 0)
+    monkeypatch.setattr("qwen_companion.journal.hook_reports.LOOK_WAIT_S", 0)
     async with site(project) as place:
         agent = Agent(place.front, project)
         await agent.prompt("Fix it")
@@ -645,7 +645,7 @@ async def test_what_a_command_that_could_not_wait_did_to_the_file_of_the_next_to
         path = project.write("b", b"by the user\n")
         while clock_ns() <= path.stat().st_ctime_ns:
             await anyio.lowlevel.checkpoint()
-        monkeypatch.setattr("qwen_companion.journal.journal.LOOK_WAIT_S", 0)
+        monkeypatch.setattr("qwen_companion.journal.hook_reports.LOOK_WAIT_S", 0)
         await agent.prompt("Begin it anew")
         call = await agent.begin(SHELL, command="...")
         (project.root / "a").rename(project.root / "c")
@@ -880,14 +880,14 @@ async def test_the_turns_of_another_process_are_told_and_go_on(project: Project)
 async def test_a_cli_without_hooks_has_turns_by_what_it_writes(
     project: Project, calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qwen_companion.journal.journal.QUIET_S", 0.5)
+    monkeypatch.setattr("qwen_companion.journal.disk_watch.QUIET_S", 0.5)
     typed = [0]
 
     # The system's time changes with what is typed every 8 seconds only.
     def typed_at(_: int) -> int:
         return typed[0]
 
-    monkeypatch.setattr("qwen_companion.journal.journal.last_input", typed_at)
+    monkeypatch.setattr("qwen_companion.journal.agents.last_input", typed_at)
     project.commit(a=b"a\n", b=b"b\n", c=b"c\n", d=b"d\n")
     project.write("e/old", b"old\n")
     project.write("d", b"before it came\n")
@@ -1144,7 +1144,7 @@ async def test_what_a_long_command_writes_is_seen_while_it_runs(project: Project
 
 async def test_a_look_that_could_not_be_recorded_is_repeated(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """Although nothing happens on the disk any more."""
-    monkeypatch.setattr("qwen_companion.journal.journal.QUIET_S", 0.05)
+    monkeypatch.setattr("qwen_companion.journal.disk_watch.QUIET_S", 0.05)
     project.commit(a=b"a\n")
     async with site(project) as place:
         agent = Agent(place.front, project)

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Who may be writing below a root: CLIs with hooks, without them, and agents of a daemon."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+import anyio
+
+from qwen_companion.domain import ChatWork, KnownSession, Peer
+from qwen_companion.journal.activity import Activity, Probe, last_input, written_by
+from qwen_companion.journal.root import Root, Running, SilentCli, Worker, key_of, now_ms, row_of
+from qwen_companion.journal.store import CHAT, DISK, TurnRow
+from qwen_companion.processes import age_of
+
+ARRIVAL_S = 10.0
+"""How long before a CLI is seen first it may have started for its changes since then to be its own."""
+
+
+class Agents:
+    """All methods are for the event loop, if they do not say otherwise."""
+
+    def __init__(self) -> None:
+        """Begin with no agent."""
+        self.activity = Activity()
+        self.pids: dict[str, int] = {}
+        """The processes of CLIs that call hooks, by their sessions."""
+        self.entered: dict[str, str] = {}
+        """The worktrees that agents have entered by a tool, by their sessions: hooks go on naming the project."""
+        self.connected: dict[str, str | None] = {}
+        """The connected CLIs, by their sessions."""
+        self.silent: dict[str, SilentCli] = {}
+        self.arriving: dict[str, SilentCli] = {}
+        """CLIs that may call hooks and have called none yet."""
+        self.chats: dict[str, ChatWork] = {}
+
+    def workers(self, root: Root) -> list[Worker]:
+        """Return the agents that may be writing below `root`."""
+        found: list[Worker] = []
+        for call in root.calls.values():
+            if call.is_command:
+                pid = self.pids.get(call.session)
+                probe = None if pid is None else Probe(pid, below=True)
+                running = root.running.get(call.session)
+                found.append(Worker(call.session, call.tool, running, probe, call.agent, runs_tool=True))
+        # CLIs with hooks write mostly by the tools that these report.
+        has_chat = any(running.row.source == CHAT for running in root.running.values())
+        found += [
+            Worker(key, DISK, root.running.get(key), Probe(cli.peer.pid), cli=cli)
+            for key, cli in self.silent_in(root)
+            # One without a terminal is the agent of that chat, of which the daemon tells more.
+            if not has_chat or last_input(cli.peer.pid) is not None
+        ]
+        for session, running in root.running.items():
+            work = self.chats.get(session)
+            if work is not None and running.row.source == CHAT:
+                # Events may come later than the writes they report.
+                found += [Worker(session, tool, running, runs_tool=True) for _, tool in work.tools] or [
+                    Worker(session, DISK, running)
+                ]
+            elif running.row.pid is not None and session not in self.silent:
+                found.append(Worker(session, DISK, running, Probe(running.row.pid)))
+        found += [Worker(session, DISK, running) for session, running in [*root.ending]]
+        return found
+
+    def at_work(self, root: Root) -> list[Worker]:
+        """Return those that may be writing below `root` without a hook that tells of the file."""
+        return [worker for worker in self.workers(root) if worker.writes_by_itself]
+
+    def probes_in(self, root: Root) -> list[Probe]:
+        """Return what to look at of the agents below `root`."""
+        return [worker.probe for worker in self.workers(root) if worker.probe is not None]
+
+    def silent_in(self, root: Root) -> list[tuple[str, SilentCli]]:
+        """Return the CLIs that call no hooks and work in `root`, with their keys."""
+        return [(key, cli) for key, cli in self.silent.items() if cli.root is root]
+
+    def is_watched(self, root: Root) -> bool:
+        """Return whether anybody may be at work below `root`."""
+        return bool(root.running or root.calls or self.silent_in(root))
+
+    # --- CLIs that call no hooks ---
+
+    def check_quiet(self, root: Root) -> bool:
+        """End the turns of CLIs that have done nothing for a while; return whether anybody has done something."""
+        busy = False
+        for key, cli in self.silent.items():
+            done = written_by(cli.peer.pid)
+            if done is None or done != cli.done:
+                cli.done = done
+                busy = True
+            elif key in root.running:
+                running = root.running.pop(key)
+                root.do(lambda number=running.number, cli=cli: root.finish(number or 0, cli.written))
+        return busy or any(key not in self.silent for key in root.running)
+
+    def turn_of_silent(self, root: Root, cli: SilentCli) -> int:
+        """Return the turn of `cli` for a change: the last, or a new one if its terminal has been typed to since."""
+        row = cli.turn
+        typed = last_input(cli.peer.pid)
+        if row is None or (typed is not None and typed > cli.written):
+            if row is not None:
+                root.finish(row.id, cli.written)
+            row = root.record.store.begin(row_of(key_of(cli.peer), cli.session.label, DISK, "", now_ms(), cli.peer))
+        elif key_of(cli.peer) not in root.running:
+            root.record.store.end(row.id, None)
+        anyio.from_thread.run_sync(self._goes_on, root, cli, row)
+        return row.id
+
+    def _goes_on(self, root: Root, cli: SilentCli, row: TurnRow) -> None:
+        """Take that the turn `row` of `cli` goes on; end it if the CLI has gone meanwhile."""
+        key = key_of(cli.peer)
+        cli.turn, cli.written = row, now_ms()
+        if key not in self.silent:
+            root.do(lambda: root.finish(row.id, cli.written))
+        elif key not in root.running or root.running[key].row is not row:
+            running = root.running[key] = Running(row, number=row.id)
+            running.ready.set()
+
+
+def clis_of(sessions: Sequence[KnownSession], known: Mapping[str, SilentCli]) -> list[SilentCli]:
+    """Return the CLIs of `sessions` with a process; those of `known` as they are."""
+    return [
+        known.get(key_of(session.peer)) or SilentCli(session, session.peer, _since(session.peer))
+        for session in sessions
+        if session.peer is not None
+    ]
+
+
+def _since(peer: Peer) -> float:
+    """Return the time since which changes may be those of a CLI that is seen for the first time."""
+    age = age_of(peer.started)
+    return time.time() - (age if age is not None and age <= ARRIVAL_S else 0)

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Looks at the files of a root when the disk changes, as long as anybody may be at work there."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import anyio
+from anyio import to_thread
+
+from qwen_companion.journal.activity import SAMPLE_S
+from qwen_companion.journal.agents import Agents
+from qwen_companion.journal.attribution import Attribution
+from qwen_companion.journal.baselines import FAILURES
+from qwen_companion.journal.root import News, Root
+from qwen_companion.journal.roots import Roots
+from qwen_companion.journal.tree_watch import TreeWatch
+
+SETTLE_S = 0.3
+"""How long after a change on the disk it is looked at: one seldom comes alone."""
+
+QUIET_S = 5.0
+"""How long a CLI that calls no hooks does nothing until its turn is taken for ended."""
+
+LOOK_SHARE = 0.1
+"""The part of the time that may be spent on looking at the files again and again."""
+
+MAX_PAUSE_S = 2.0
+"""How long a change waits at most for that."""
+
+TOOLS_SAMPLE_S = 0.2
+"""Seconds between two looks at the processes of tools of several agents."""
+
+
+class DiskWatch:
+    """All methods are for the event loop."""
+
+    def __init__(self, roots: Roots, agents: Agents, attribution: Attribution) -> None:
+        """Watch for `agents` in `roots`."""
+        self._roots = roots
+        self._agents = agents
+        self._attribution = attribution
+
+    async def run(self, root: Root) -> None:
+        """Look at the files when the disk changes, as long as anybody may be at work below `root`."""
+        while True:
+            await root.stirred.wait()
+            root.stirred = anyio.Event()
+            if self._agents.is_watched(root):
+                watch = root.watch = TreeWatch(lambda paths: self._attribution.disk_changed(root, paths))
+                try:
+                    async with anyio.create_task_group() as tasks:
+                        tasks.start_soon(self._sample, root)
+                        await self._watch_with(root, watch)
+                        tasks.cancel_scope.cancel()
+                finally:
+                    root.watch = None
+                    root.witness.forget()
+                    watch.close()
+
+    async def _sample(self, root: Root) -> None:
+        """Look again and again at what the processes do that may be writing, below `root` and elsewhere."""
+        while True:
+            roots = self._roots.by_name.values()
+            self._agents.activity.sample(probe for each in roots for probe in self._agents.probes_in(each))
+            at_work = self._agents.at_work(root)
+            several = len({worker.session for worker in at_work}) > 1 and any(worker.runs_tool for worker in at_work)
+            if several:
+                self._attribution.look_at_processes(root)
+            await anyio.sleep(TOOLS_SAMPLE_S if several else SAMPLE_S)
+
+    async def _watch_with(self, root: Root, watch: TreeWatch) -> None:
+        complete = await self._cover(root, watch)
+        while self._agents.is_watched(root):
+            with anyio.move_on_after(QUIET_S if self._looks_by_itself(root, complete) else math.inf) as waited:
+                await root.stirred.wait()
+            root.stirred = anyio.Event()
+            if waited.cancelled_caught and ((self._agents.check_quiet(root) and not complete) or root.failed):
+                root.news = self._attribution.news_since_look(root)
+            if root.news is None:
+                continue
+            await anyio.sleep(SETTLE_S)
+            start = time.monotonic()
+            news, root.news = root.news, None
+            if root.looked < news.time:
+                await self._look(root, news)
+            complete = await self._cover(root, watch)
+            await anyio.sleep(min(MAX_PAUSE_S, (time.monotonic() - start) / LOOK_SHARE))
+
+    async def _cover(self, root: Root, watch: TreeWatch) -> bool:
+        """Watch the directories of `root`; return whether each change will be told."""
+        try:
+            directories = await to_thread.run_sync(root.record.directories, abandon_on_cancel=True)
+        except FAILURES:
+            return False
+        coverage = await watch.cover(directories)
+        if coverage.grown and root.news is None:
+            root.news = self._attribution.news_since_look(root)
+            root.stirred.set()
+        return coverage.complete
+
+    def _looks_by_itself(self, root: Root, complete: bool) -> bool:
+        """Return whether to look now and then without news of the disk."""
+        return root.failed or not complete or any(key in self._agents.silent for key in root.running)
+
+    async def _look(self, root: Root, news: News) -> None:
+        """Look at all files because of `news`."""
+        done = anyio.Event()
+
+        def look() -> None:
+            try:
+                self._attribution.scan(root, lambda: self._attribution.suspects(root, news))
+            finally:
+                anyio.from_thread.run_sync(done.set)
+
+        root.do(look)
+        await done.wait()

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What hooks tell of agents: prompts, tools and their ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, cast
+
+import anyio
+from anyio import to_thread
+
+from qwen_companion.doors.listeners import Report
+from qwen_companion.frozen import frozen
+from qwen_companion.journal.database import StoreError
+from qwen_companion.journal.last_look import clock_ns
+from qwen_companion.journal.record import Record
+from qwen_companion.journal.store import HOOKS
+from qwen_companion.journal.subscriptions import EDIT_TOOLS, ENTER_TOOL, EXIT_TOOL, HOLD_S, SHELL_TOOL
+from qwen_companion.journal.versions import changed_since
+from qwen_companion.journal.worktrees import entered
+
+if TYPE_CHECKING:
+    from qwen_companion.doors.events import Event
+from qwen_companion.journal.agents import Agents
+from qwen_companion.journal.attribution import Attribution
+from qwen_companion.journal.root import Call, Root, Running, Worker, row_of
+from qwen_companion.journal.roots import Roots
+from qwen_companion.journal.turns import Turns
+
+LOOK_WAIT_S = 0.8 * HOLD_S
+"""How long the report of a tool waits at most for looks at all files; the rest is for the file itself."""
+
+LATE = "the first look at all files took too long; what was changed in that time may be missing"
+
+
+class HookReports:
+    """All methods are for the event loop."""
+
+    def __init__(self, roots: Roots, agents: Agents, attribution: Attribution, turns: Turns) -> None:
+        """Take what hooks tell of `agents` in `roots`."""
+        self._roots = roots
+        self._agents = agents
+        self._attribution = attribution
+        self._turns = turns
+
+    async def hear(self, report: Report) -> str | None:
+        """Handle the report of a hook; return a text for the agent, or None."""
+        name = self._roots.name_of(report.event.cwd)
+        if not self._roots.settings.journal or name is None:
+            return None
+        event = report.event
+        self._agents.pids[event.session_id] = report.peer.pid
+        self._agents.connected[event.session_id] = report.session
+        kind = event.name
+        if kind == "UserPromptSubmit":
+            return await self._prompt(name, report)
+        if getattr(event, "tool_name", "") in (ENTER_TOOL, EXIT_TOOL):
+            await self._move(name, report)
+        elif kind == "PreToolUse":
+            for each in self._names_at_work(name, event):
+                await self._before_tool(each, report)
+        elif kind in ("PostToolUse", "PostToolUseFailure"):
+            for root in self._open_roots(self._names_at_work(name, event)):
+                await self._after_tool(root, report)
+        elif kind in ("Stop", "SessionEnd") or getattr(event, "notification_type", "") == "idle_prompt":
+            # There is no Stop of a turn that was cancelled.
+            for root in self._open_roots(self._names_of(name, event.session_id)):
+                self._turns.end(root, event.session_id, report.time)
+        return None
+
+    def _open_roots(self, names: Sequence[str]) -> list[Root]:
+        return [self._roots.by_name[name] for name in names if name in self._roots.by_name]
+
+    def _names_of(self, name: str, session: str) -> list[str]:
+        """Return `name`, and the other roots in which `session` has a turn or a tool at work."""
+        roots = self._roots.by_name.items()
+        others = [key for key, root in roots if session in root.running or root.has_call_of(session)]
+        return list(dict.fromkeys((name, *others)))
+
+    def _names_at_work(self, name: str, event: Event) -> list[str]:
+        """Return the roots in which the tool of `event` may write; its session works in the root `name`."""
+        call = _values_of(event)
+        around = self._roots.root_around(name, os.path.join(event.cwd, call.place)) if call.place else name
+        if call.tool != SHELL_TOOL:
+            return [around]
+        return list(dict.fromkeys((around, *self._names_of(name, event.session_id))))
+
+    async def _move(self, name: str, report: Report) -> None:
+        """Begin a turn in the worktree that an agent has entered by the tool of `report`, or note that it has left."""
+        session = report.event.session_id
+        self._agents.entered.pop(session, None)
+        if report.event.name == "PostToolUse" and getattr(report.event, "tool_name", "") == ENTER_TOOL:
+            wanted = cast("Mapping[str, object]", getattr(report.event, "tool_input", {})).get("name")
+            tree = await to_thread.run_sync(entered, name, wanted, abandon_on_cancel=True)
+            root = None if tree is None else await self._roots.open(tree)
+            if root is not None:
+                self._agents.entered[session] = root.record.root
+                self._begin_reported(root, report, self._prompt_of(session))
+
+    def _prompt_of(self, session: str) -> str:
+        """Return the first line of the prompt that `session` works on, "" if unknown."""
+        turns = [root.running[session].row.prompt for root in self._roots.by_name.values() if session in root.running]
+        return next(filter(None, turns), "")
+
+    async def _prompt(self, name: str, report: Report) -> str | None:
+        session = report.event.session_id
+        if not report.event.begins_turn:
+            # The turn only goes on.
+            return None
+        prompt = str(getattr(report.event, "prompt", "")).strip()
+        files: list[str] = []
+        for each in filter(None, (name, self._agents.entered.get(session))):
+            root = await self._roots.open(each)
+            if root is not None:
+                self._begin_reported(root, report, prompt)
+                with suppress(StoreError):
+                    files += await to_thread.run_sync(root.record.take_undone, session, abandon_on_cancel=True)
+        return _undone_text(files) if files else None
+
+    def _begin_reported(self, root: Root, report: Report, prompt: str) -> Running:
+        row = row_of(report.event.session_id, report.cli, HOOKS, prompt, report.time, report.peer)
+        return self._turns.begin(root, row)
+
+    async def _before_tool(self, name: str, report: Report) -> None:
+        root = await self._roots.open(name)
+        if root is None:
+            return
+        session = report.event.session_id
+        running = root.running.get(session) or self._begin_reported(root, report, self._prompt_of(session))
+        call = _call_of(report.event, root.record)
+        if call.is_command:
+            self._attribution.look_at_processes(root)
+        if call.path is not None:
+            await self._before_edit(root, call.path, session, running)
+        root.calls[_call_id(report.event)] = call
+        if running.ready.is_set():
+            return
+        with anyio.move_on_after(0 if running.waited else LOOK_WAIT_S):
+            await running.ready.wait()
+            return
+        running.waited = True
+        if call.is_command:
+            running.since = min(running.since, clock_ns() / 1e9)
+            root.do(lambda: root.note((running, call), LATE))
+
+    async def _before_edit(self, root: Root, path: bytes, session: str, running: Running) -> None:
+        """Record `path` as it is before a tool of `session` writes it, and let no look at all files see it."""
+        writer = None
+        before = await root.read(path)
+        if running.ready.is_set():
+            # The CLI may not wait as long as the look after its last command takes, which is to see this file too.
+            with anyio.move_on_after(LOOK_WAIT_S) as waited:
+                await root.done_so_far()
+            if waited.cancelled_caught:
+                writer = root.commands.get(session)
+            else:
+                before = await root.read(path)
+        elif await to_thread.run_sync(changed_since, path, running.since, abandon_on_cancel=True):
+            # Else undoing the edit would not give back what the command has deleted or written over.
+            writer = root.commands.get(session)
+        # Without a wait until the call is known, with which this ends.
+        root.reserved[path] += 1
+        root.do(lambda: root.keep(path, before, writer))
+
+    async def _after_tool(self, root: Root, report: Report) -> None:
+        session = report.event.session_id
+        self._attribution.look_at_processes(root)
+        call = root.calls.pop(_call_id(report.event), None) or _call_of(report.event, root.record)
+        self._turns.now_idle()
+        running = root.running.get(session) or self._begin_reported(root, report, self._prompt_of(session))
+        if call.path is not None:
+            after = await root.read(call.path)
+            root.do(lambda path=call.path: root.keep(path, after, (running, call)))
+            root.release(call.path)
+            return
+        if not call.is_command:
+            root.do(lambda: root.note((running, call), "not recorded: a file that is not below the root"))
+            return
+        root.commands[session] = command = running, call
+        self._turns.look_for(root, Worker(session, call.tool, running, None, call.agent))
+
+        def forget() -> None:
+            if root.commands.get(session) is command:
+                del root.commands[session]
+
+        root.do(forget)
+
+
+@frozen
+class CallValues:
+    """What a hook says of a call of `tool`: the file that it edits, or the directory that it runs in; "" for none."""
+
+    tool: str
+    place: str
+
+
+def _values_of(event: Event) -> CallValues:
+    tool = str(getattr(event, "tool_name", ""))
+    values = cast("Mapping[str, object]", getattr(event, "tool_input", {}))
+    place = values.get("directory" if tool == SHELL_TOOL else EDIT_TOOLS.get(tool, ""))
+    return CallValues(tool, place if isinstance(place, str) else "")
+
+
+def _call_of(event: Event, record: Record) -> Call:
+    values = _values_of(event)
+    path = values.place if values.tool in EDIT_TOOLS else ""
+    name = record.names.name_in(os.path.join(event.cwd, path)) if path else None
+    return Call(event.session_id, values.tool, event.agent_id or "", name)
+
+
+def _call_id(event: Event) -> str:
+    identifier = getattr(event, "tool_call_id", None) or getattr(event, "tool_use_id", None)
+    return f"{event.session_id} {identifier or getattr(event, 'tool_name', '')}"
+
+
+def _undone_text(files: Sequence[str]) -> str:
+    """Return the note for the agent that the user has undone something in `files`."""
+    named = "\n".join(f"- {path}" for path in files[:50])
+    more = f"\n- and {len(files) - 50} more" if len(files) > 50 else ""
+    return (
+        "Since your last turn the user has undone some or all of your changes in these files, on purpose. "
+        f"Read a file again before you edit it or rely on its text:\n{named}{more}"
+    )

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The work on the record of one root: who is at work there, what was changed, and jobs done one after the other."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import anyio
+from anyio import to_thread
+
+from qwen_companion.domain import KnownSession, Peer
+from qwen_companion.frozen import frozen
+from qwen_companion.journal.activity import Activity, Probe
+from qwen_companion.journal.answers import Summary
+from qwen_companion.journal.baselines import FAILURES
+from qwen_companion.journal.record import NOBODY, Cause, Record
+from qwen_companion.journal.store import MAX_BYTES, TurnRow
+from qwen_companion.journal.subscriptions import SHELL_TOOL
+from qwen_companion.journal.tree_watch import TreeWatch
+from qwen_companion.journal.versions import Loaded, TooLargeError
+from qwen_companion.journal.witness import Witness
+
+
+@frozen
+class Call:
+    """A tool at work for `session`; `path` is the file it writes, None if that is unknown, or not below the root."""
+
+    session: str
+    tool: str
+    agent: str
+    path: bytes | None
+
+    @property
+    def is_command(self) -> bool:
+        """Return whether it may write any file."""
+        return self.tool == SHELL_TOOL
+
+
+@dataclass
+class Running:
+    """A turn that goes on.  `ready` is set when the files have been looked at; `number` is that of the record then."""
+
+    row: TurnRow
+    ready: anyio.Event = field(default_factory=anyio.Event)
+    number: int | None = None
+    waited: bool = False
+    """Whether a tool has waited for `ready` as long as one may."""
+    since: float = math.inf
+    """When a command of it began that could not wait for `ready`, in seconds since the epoch."""
+
+
+@frozen
+class Worker:
+    """Somebody who may be writing, for `session`, by `tool`.  `probe`: only if that does something just then."""
+
+    session: str
+    tool: str
+    running: Running | None
+    probe: Probe | None = None
+    agent: str = ""
+    runs_tool: bool = False
+    cli: SilentCli | None = None
+
+    @property
+    def writes_by_itself(self) -> bool:
+        """Return whether it may write without a hook that tells of the file."""
+        return self.runs_tool or self.cli is not None
+
+    @property
+    def number(self) -> int | None:
+        """Return the number of its turn, None while that has not begun."""
+        return None if self.running is None else self.running.number
+
+
+@dataclass
+class SilentCli:
+    """A CLI that calls no hooks.  `turn` is the last of its turns, in which it wrote last at the time `written`.
+
+    Changes after `since`, in seconds since the epoch, may be its own.
+    """
+
+    session: KnownSession
+    peer: Peer
+    since: float
+    root: Root | None = None
+    turn: TurnRow | None = None
+    written: int = 0
+    done: int | None = None
+    """How much its process had written in total at the last sample."""
+
+
+@dataclass
+class News:
+    """The disk changed, at `time` last.  So much had processes written `before` it, and when it was `told` first."""
+
+    time: float
+    before: Mapping[Probe, int | None]
+    told: Mapping[Probe, int | None]
+
+
+class Root:
+    """The work on the record of one root: jobs in a thread, one after the other."""
+
+    def __init__(self, record: Record, activity: Activity, warn: Callable[[str], None]) -> None:
+        """Work on `record`; `warn` tells the user something."""
+        self.record = record
+        self._warn = warn
+        self.watch: TreeWatch | None = None
+        self.witness: Witness[Worker] = Witness(activity)
+        self.stirred = anyio.Event()
+        self.news: News | None = None
+        self.looked = -math.inf
+        self.failed = False
+        """Whether the last look at the files could not be recorded; it is repeated."""
+        self.running: dict[str, Running] = {}
+        self.ending: list[tuple[str, Running]] = []
+        """Turns that have ended, with their sessions, while not all that they have changed has been looked at."""
+        self.coming: set[str] = set()
+        """Silent CLIs, by their keys, while what was changed before they came has not been looked at."""
+        self.calls: dict[str, Call] = {}
+        self.commands: dict[str, tuple[Running, Call]] = {}
+        """The last command of each session, until the look after it is done."""
+        self.reserved: Counter[bytes] = Counter()
+        self.told: dict[int, Summary] = {}
+        self.changed: set[int] = set()
+        self.jobs, self.jobs_left = anyio.create_memory_object_stream[Callable[[], None]](math.inf)
+
+    def do(self, job: Callable[[], None]) -> None:
+        """Have `job` done after those before it."""
+        self.jobs.send_nowait(job)
+
+    async def done_so_far(self) -> None:
+        """Wait until the jobs so far are done."""
+        done = anyio.Event()
+        self.do(partial(anyio.from_thread.run_sync, done.set))
+        await done.wait()
+
+    def is_reserved(self, path: bytes) -> bool:
+        """Return whether somebody else will say who has written `path`."""
+        return path in self.reserved
+
+    def has_call_of(self, session: str) -> bool:
+        """Return whether a tool of `session` is at work."""
+        return any(call.session == session for call in self.calls.values())
+
+    def commands_of_others(self, session: str) -> bool:
+        """Return whether an agent of another session runs a command."""
+        return any(call.is_command and call.session != session for call in self.calls.values())
+
+    # --- What is recorded, by jobs ---
+
+    def keep(
+        self,
+        path: bytes,
+        found: Loaded | TooLargeError | OSError | None,
+        writer: tuple[Running, Call] | None,
+    ) -> None:
+        """Record what was `found` at `path` as written by `writer`, or with None by somebody else."""
+        if isinstance(found, TooLargeError):
+            self.note(writer, f"not recorded: {os.fsdecode(path)}: larger than 64 MiB")
+        elif not isinstance(found, OSError):
+            cause = NOBODY if writer is None else Cause(writer[0].number, writer[1].tool, writer[1].agent)
+            if self.record.observe(path, found, cause) and cause.turn is not None:
+                self.changed.add(cause.turn)
+
+    def note(self, writer: tuple[Running, Call] | None, text: str) -> None:
+        """Tell the user `text` with the turn of `writer`, if that has begun."""
+        if writer is not None and writer[0].number is not None:
+            self.record.store.add_note(writer[0].number, text)
+
+    def claim(self, path: bytes, loaded: Loaded | None) -> None:
+        """Record that Emacs has written `loaded` to `path`."""
+        self.record.claim(path, loaded)
+        self.changed.update(running.number for running in self.running.values() if running.number is not None)
+
+    def undo(self, undone: int, label: str, paths: Sequence[bytes], bring_back: bool) -> None:
+        """Record that the user has undone a part of the turn `undone` in `paths`, or brought it back."""
+        turn = self.record.undo(undone, shortened(label), paths, now_ms(), bring_back)
+        self.changed.add(undone)
+        if turn is not None:
+            # For what is brought back, an undoing that Emacs may not have known of.
+            self.changed.update(number for number in (turn.id, turn.undone) if number is not None)
+
+    def merge(self, of: TurnRow, label: str, paths: Sequence[bytes]) -> None:
+        """Record that the user has merged parts of the turn `of`, one in a worktree, into `paths`."""
+        turn = self.record.merge(of, shortened(label), paths, now_ms())
+        if turn is not None:
+            self.changed.add(turn.id)
+
+    def finish(self, number: int, time: int) -> None:
+        """Record that the turn `number` ended at `time`, in ms since the epoch."""
+        self.record.end(number, time)
+        self.changed.add(number)
+        self.forget_old()
+
+    def forget_old(self) -> None:
+        """Forget the oldest turns, and tell the user of those that need too much room."""
+        self.changed.update(self.record.store.forget_old(now_ms()))
+        gone = self.record.store.shrink()
+        self.changed.update(gone)
+        if gone:
+            which = "the oldest turn is" if len(gone) == 1 else f"the {len(gone)} oldest turns are"
+            limit = f"{MAX_BYTES >> 20} MiB"
+            self._warn(f"Changes in {self.record.root} need more than {limit}: {which} forgotten and cannot be undone")
+
+    def begun_anew(self, news: str) -> None:
+        """Take that the record has begun anew, and tell the user the `news`."""
+        for running in self.running.values():
+            running.number = None
+        self.changed.update(self.told)
+        self._warn(news)
+
+    def summaries(self, numbers: set[int] | None) -> dict[int, Summary]:
+        """Return the turns of `numbers`, or with None all, that have changed something."""
+        try:
+            wanted = self.record.answers.turns() if numbers is None else sorted(numbers)
+            return {number: found for number in wanted if (found := self.record.answers.summary(number)) is not None}
+        except FAILURES:
+            return {}
+
+    # --- Files that others record ---
+
+    async def read(self, path: bytes) -> Loaded | TooLargeError | OSError | None:
+        """Return the file at `path`, or why it cannot be read."""
+        try:
+            return await to_thread.run_sync(self.record.look, path, abandon_on_cancel=True)
+        except (TooLargeError, OSError) as error:
+            return error
+
+    def release(self, path: bytes) -> None:
+        """Let scans look at `path` again, once its last contents are recorded."""
+
+        def release() -> None:
+            self.reserved[path] -= 1
+            if self.reserved[path] <= 0:
+                del self.reserved[path]
+
+        self.do(release)
+
+
+def row_of(session: str, client: str, source: str, prompt: str, start: int, peer: Peer | None) -> TurnRow:
+    """Return a turn that begins."""
+    line = shortened(next(iter(prompt.splitlines()), ""))
+    pid, started = (None, None) if peer is None else (peer.pid, peer.started)
+    return TurnRow(0, session, client, source, line, start, None, None, (), pid, started)
+
+
+def key_of(peer: Peer) -> str:
+    """Return an id for the conversation of a CLI that does not tell its own."""
+    return f"process {peer.pid} {peer.started}"
+
+
+def shortened(text: str) -> str:
+    """Return `text` as one line of at most 80 characters."""
+    words = " ".join(text[:800].split())
+    return words if len(words) <= 80 else words[:79] + "…"
+
+
+def now_ms() -> int:
+    """Return the time in ms since the epoch."""
+    return int(time.time() * 1000)

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The roots that are recorded: opened when agents work there, and their jobs done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+
+import anyio
+from anyio import to_thread
+from anyio.abc import TaskGroup
+from anyio.lowlevel import checkpoint
+
+from qwen_companion.domain import HIDE as _HIDE
+from qwen_companion.domain import Settings, Snapshot
+from qwen_companion.errors import CompanionError
+from qwen_companion.file_names import FileNameError, file_name
+from qwen_companion.journal.activity import Activity
+from qwen_companion.journal.answers import RecordError
+from qwen_companion.journal.baselines import FAILURES, reason_of
+from qwen_companion.journal.database import DamagedStoreError, StoreError
+from qwen_companion.journal.places import is_recorded
+from qwen_companion.journal.record import Record
+from qwen_companion.journal.record_directory import NoRecordError
+from qwen_companion.journal.root import Root
+from qwen_companion.journal.worktrees import is_ignored, note_recorded, recorded_below, root_around
+from qwen_companion.privacy.options import Options
+from qwen_companion.tasks import contained_call
+
+RECORDS_S = 5.0
+"""How long a CLI waits at most to hear whether files are recorded, behind the first look at all of them."""
+
+
+class Roots:
+    """All methods are for the event loop."""
+
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        activity: Activity,
+        begin: Callable[[Root], Awaitable[None]],
+        warn: Callable[[str], None],
+        tell_refused: Callable[[Mapping[str, str]], None],
+    ) -> None:
+        """Call `begin` with each root that is opened, before its jobs are done; `warn` tells the user something.
+
+        `tell_refused` gets all roots that cannot be recorded just now, with the reason; each reason is warned of once.
+        """
+        self.environ = environ
+        self._activity = activity
+        self._begin = begin
+        self.warn = warn
+        self._tell_refused = tell_refused
+        self.settings = Settings()
+        self._hidden: tuple[str, ...] = ()
+        self.names: tuple[str, ...] = ()
+        self._names_around: dict[str, str | None] = {}
+        """The results of `name_of` for the roots there are now."""
+        self.by_name: dict[str, Root] = {}
+        """Those that are open."""
+        self._trees: set[str] = set()
+        """Those of the roots that are worktrees below another."""
+        self.refused: dict[str, str] = {}
+        self._warned: set[tuple[str, str]] = set()
+        self.dirty = anyio.Event()
+        """Set when jobs may have changed something that Emacs is told."""
+        self.tasks: TaskGroup | None = None
+        """Runs the jobs; None before the journal runs, and after."""
+        self._opening = anyio.Lock()
+
+    # --- What the user wants ---
+
+    def set_settings(self, settings: Settings) -> None:
+        """Take the user's `settings`."""
+        self.settings = settings
+        if not settings.journal:
+            for name in list(self.refused):
+                self.refuse(name, None)
+        self._update_rules()
+
+    def set_snapshot(self, snapshot: Snapshot) -> None:
+        """Take from `snapshot` which files the user hides."""
+        hidden = tuple(sorted(file.path for file in snapshot.files if file.exposure == _HIDE))
+        if hidden != self._hidden:
+            self._hidden = hidden
+            self._update_rules()
+
+    def _update_rules(self) -> None:
+        for root in self.by_name.values():
+            root.do(lambda record=root.record: self._set_rules(record))
+
+    def _set_rules(self, record: Record) -> None:
+        record.rules.set_options(Options(self.settings.patterns, self.settings.auth_sources), self._hidden)
+
+    async def set_roots(self, names: Sequence[str]) -> None:
+        """Take the open workspace roots; those with a record are opened, so that their turns can be told."""
+        self.names = tuple(names)
+        self._names_around.clear()
+        if self.settings.journal:
+            for name in names:
+                await self.open(name, only_known=True)
+                for tree in await to_thread.run_sync(recorded_below, name, self.environ, abandon_on_cancel=True):
+                    await self.open(tree, only_known=True)
+
+    # --- Opening and closing ---
+
+    async def open(self, name: str, only_known: bool = False) -> Root | None:
+        """Return the work on the root `name`, begun if need be; None where it cannot be recorded."""
+        if name in self.by_name and not self._opening.locked():
+            return self.by_name[name]
+        async with self._opening:
+            if name in self.by_name or self.tasks is None:
+                return self.by_name.get(name)
+            try:
+                record = await to_thread.run_sync(_open, name, self.environ, only_known, abandon_on_cancel=True)
+            except NoRecordError as error:
+                self.refuse(name, str(error))
+                return None
+            if record is None:
+                return None
+            if record.news is not None:
+                self.warn(record.news)
+            root = self.by_name[name] = Root(record, self._activity, self.warn)
+            if (around := self.name_of(os.path.dirname(name))) is not None and root_around(around, name) == name:
+                self._trees.add(name)
+                await to_thread.run_sync(note_recorded, around, name, self.environ)
+            await to_thread.run_sync(self._set_rules, record)
+            await self._begin(root)
+            self.tasks.start_soon(self._work, root)
+            self.dirty.set()
+            return root
+
+    async def close(self) -> None:
+        """Close all roots."""
+        for root in self.by_name.values():
+            root.jobs.close()
+            root.jobs_left.close()
+            # A job may have it in use, and ask this event loop something.
+            with anyio.CancelScope(shield=True):
+                await to_thread.run_sync(root.record.close)
+
+    # --- Jobs ---
+
+    async def _work(self, root: Root) -> None:
+        """Do the jobs of `root`."""
+        with suppress(anyio.ClosedResourceError):
+            async for job in root.jobs_left:
+                # Let the hook that has added this job be answered first: the job's thread would slow it down.
+                await checkpoint()
+                failed = root.failed
+                await to_thread.run_sync(contained_call, self._attempt, root, job, abandon_on_cancel=True)
+                if root.failed and not failed:
+                    root.stirred.set()
+                self.dirty.set()
+
+    def _attempt(self, root: Root, job: Callable[[], None]) -> None:
+        try:
+            self._do_on_whole_record(root, job)
+        except (*FAILURES, CompanionError) as error:
+            root.failed = root.failed or isinstance(error, StoreError)
+            self.refuse(root.record.root, reason_of(error))
+
+    def _do_on_whole_record(self, root: Root, job: Callable[[], None]) -> None:
+        """Do `job`; begin the record anew where it has been removed or is damaged, and tell the user."""
+        try:
+            if root.record.restore():
+                news = f"What was recorded of changes in {root.record.root} has been removed; it begins anew"
+                root.begun_anew(news)
+            job()
+        except DamagedStoreError as error:
+            root.record.replace_damaged(str(error))
+            root.begun_anew(root.record.news or "")
+            job()
+
+    def refuse(self, name: str, reason: str | None) -> None:
+        """Tell the user why nothing is recorded of the root `name`, or with None that it is recorded again."""
+        if self.refused.get(name) == reason:
+            return
+        refused = {key: its for key, its in self.refused.items() if key != name}
+        self.refused = refused if reason is None else {**refused, name: reason}
+        self._tell_refused(self.refused)
+        if reason is not None and (name, reason) not in self._warned:
+            self._warned.add((name, reason))
+            self.warn(f"Changes in {name} are not recorded: {reason}")
+
+    # --- Finding ---
+
+    def record_of(self, name: str) -> Record:
+        """Return the record of the root `name`, as Emacs has it.
+
+        :raises RecordError: when that fails
+        """
+        root = self.by_name.get(name)
+        if root is None:
+            raise RecordError(f"Nothing is recorded of {name}")
+        return root.record
+
+    def record_around(self, path: str) -> Record | None:
+        """Return the record of the innermost root that `path` is in."""
+        found = [root.record for root in self.by_name.values() if root.record.names.name_in(path) is not None]
+        return max(found, key=lambda record: len(record.root), default=None)
+
+    def name_of(self, directory: str) -> str | None:
+        """Return the root that `directory` is in, as Emacs has it, or the worktree in that."""
+        if directory not in self._names_around:
+            try:
+                file_name(directory)
+            except FileNameError:
+                return None
+            true = os.path.realpath(directory) + "/"
+            found = [name for name in self.names if true.startswith(os.path.realpath(name).rstrip("/") + "/")]
+            innermost = max(found, key=len, default=None)
+            self._names_around[directory] = innermost and root_around(innermost, directory)
+        return self._names_around[directory]
+
+    def root_around(self, name: str, path: str) -> str:
+        """Return the root `name`, or the worktree below it that `path` is in and that has another record."""
+        around = root_around(name, path)
+        return around if around in self._trees or (around != name and is_ignored(name, around)) else name
+
+    def worktrees_in(self, root: Root) -> tuple[bytes, ...]:
+        """Return the worktrees below `root` that have records of their own, each with a slash at its end."""
+        names = [root.record.names.name_in(name) for name in list(self._trees)]
+        return tuple(name + b"/" for name in names if name is not None)
+
+    async def records(self, directory: str, paths: Collection[str]) -> bool:
+        """Return whether each of the files `paths` is recorded with `directory`, so that its change can be undone."""
+        name = self.name_of(directory)
+        if name is None or not self.settings.journal:
+            return False
+        by_root: dict[str, list[str]] = {}
+        for path in paths:
+            by_root.setdefault(self.root_around(name, os.path.join(directory, path)), []).append(path)
+        found = [await self._records_below(await self.open(each), its) for each, its in by_root.items()]
+        return all(found)
+
+    async def _records_below(self, root: Root | None, paths: Collection[str]) -> bool:
+        if root is None or root.failed:
+            return False
+        found: list[bool] = []
+        looked = anyio.Event()
+
+        def look() -> None:
+            # A file may have gone meanwhile.
+            with suppress(*FAILURES):
+                found.append(root.record.records(paths))
+            with suppress(RuntimeError):
+                anyio.from_thread.run_sync(looked.set)
+
+        # After the scan with which the turn begins.
+        root.do(look)
+        with anyio.move_on_after(RECORDS_S):
+            await looked.wait()
+        return found == [True]
+
+
+def _open(name: str, environ: Mapping[str, str], only_known: bool) -> Record | None:
+    """Open the record of the root `name`; None where there is none and it is `only_known` that is wanted."""
+    if only_known and not is_recorded([name], environ):
+        return None
+    return Record(name, environ)

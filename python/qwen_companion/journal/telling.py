@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Emacs is told of turns that have changed, while the user looks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from anyio import to_thread
+
+from qwen_companion.domain import ChangedFile, Turn
+from qwen_companion.frozen import frozen
+from qwen_companion.journal.agents import Agents
+from qwen_companion.journal.answers import Summary
+from qwen_companion.journal.roots import Roots
+from qwen_companion.tasks import contained
+
+
+@frozen
+class Update:
+    """A turn, its changed `files`, and the files of `gone`, which have no change any more."""
+
+    turn: Turn
+    files: tuple[ChangedFile, ...]
+    gone: tuple[str, ...]
+
+
+class Telling:
+    """All methods are for the event loop."""
+
+    def __init__(
+        self, roots: Roots, agents: Agents, tell: Callable[[Sequence[Update], Sequence[str], bool], None]
+    ) -> None:
+        """`tell` gets turns that have changed, the ids of those that are gone, and whether these are all there are."""
+        self._roots = roots
+        self._agents = agents
+        self._tell = tell
+        self._watching = False
+        self._telling_all = False
+        """Whether all turns are to be told next, not only what has changed."""
+
+    def watch(self, on: bool) -> None:
+        """Begin or stop telling Emacs: the user looks, or no longer does."""
+        self._watching = self._telling_all = on
+        self._roots.dirty.set()
+
+    async def tell_news(self) -> None:
+        """Tell what has changed since the last time, or all turns, if the user looks."""
+        if self._watching:
+            await contained(self._tell_all if self._telling_all else self._tell_changes)
+
+    async def _tell_all(self) -> None:
+        self._telling_all = False
+        updates: list[Update] = []
+        for root in list(self._roots.by_name.values()):
+            # What changes from now on is told next.
+            root.changed = set()
+            root.told = await to_thread.run_sync(root.summaries, None, abandon_on_cancel=True)
+            updates += [self._update(summary, None) for summary in root.told.values()]
+        self._tell(sorted(updates, key=lambda update: update.turn.start), (), True)
+
+    async def _tell_changes(self) -> None:
+        for root in list(self._roots.by_name.values()):
+            numbers, root.changed = root.changed, set()
+            if not numbers:
+                continue
+            now = await to_thread.run_sync(root.summaries, numbers, abandon_on_cancel=True)
+            updates = [self._update(summary, root.told.get(number)) for number, summary in now.items()]
+            gone = [number for number in numbers if number not in now and root.told.pop(number, None) is not None]
+            root.told.update(now)
+            if updates or gone:
+                self._tell(updates, [root.record.names.identifier(number) for number in gone], False)
+
+    def _update(self, summary: Summary, before: Summary | None) -> Update:
+        known = {} if before is None else before.files
+        files = tuple(file for path, file in summary.files.items() if known.get(path) != file)
+        turn = replace(summary.turn, cli=self._agents.connected.get(summary.turn.session))
+        return Update(turn, files, tuple(path for path in known if path not in summary.files))

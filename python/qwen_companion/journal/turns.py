@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The turns of agents: where they begin and end, and waiting until no agent is at work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import anyio
+
+from qwen_companion.journal.agents import Agents
+from qwen_companion.journal.attribution import Attribution
+from qwen_companion.journal.baselines import FAILURES
+from qwen_companion.journal.root import Root, Running, Worker, now_ms
+from qwen_companion.journal.roots import Roots
+from qwen_companion.journal.store import DISK, HOOKS, TurnRow
+from qwen_companion.processes import ended as process_ended
+
+WAIT_S = 60.0
+"""How long Emacs can wait for an agent to be done with a file."""
+
+_POLL_S = 2.0
+"""How often a process is looked after where the system does not tell its end."""
+
+
+class Turns:
+    """All methods are for the event loop."""
+
+    def __init__(self, roots: Roots, agents: Agents, attribution: Attribution) -> None:
+        """Record the turns of `agents` in `roots`."""
+        self._roots = roots
+        self._agents = agents
+        self._attribution = attribution
+        self._idle = anyio.Event()
+
+    def begin(self, root: Root, row: TurnRow) -> Running:
+        """Begin the turn `row` with a look at all files."""
+        self.end(root, row.session, row.start)
+        running = root.running[row.session] = Running(row)
+        root.stirred.set()
+
+        def begin() -> None:
+            try:
+                self._attribution.scan(root, lambda: self._attribution.suspects_before(root, {row.session}))
+                running.number = root.record.store.begin(row).id
+            finally:
+                with suppress(RuntimeError):
+                    anyio.from_thread.run_sync(running.ready.set)
+
+        root.do(begin)
+        return running
+
+    def end(self, root: Root, session: str, time: int, looks: bool = True) -> None:
+        """End the turn of `session`; with `looks`, look at the files first."""
+        self._attribution.look_at_processes(root)
+        running = root.running.pop(session, None)
+        for identifier in [key for key, call in root.calls.items() if call.session == session]:
+            call = root.calls.pop(identifier)
+            if call.path is not None:
+                root.release(call.path)
+        self.now_idle()
+        root.stirred.set()
+        if running is None:
+            return
+        # A look that has begun may find changes of it.
+        ending = (session, running)
+        root.ending.append(ending)
+
+        def end() -> None:
+            try:
+                if running.number is not None:
+                    if looks and not root.commands_of_others(session):
+                        self._attribution.scan(root, lambda: [Worker(session, DISK, running)])
+                    root.finish(running.number, time)
+            finally:
+                root.ending.remove(ending)
+
+        root.do(end)
+
+    def look_for(self, root: Root, worker: Worker) -> None:
+        """Look at all files after the end of `worker`, or its tool: what has changed is its, as far as is known."""
+
+        def suspects() -> Sequence[Worker]:
+            others = self._attribution.suspects(root, self._attribution.news_since_look(root))
+            at_once = [other for other in others if other.session != worker.session and other.writes_by_itself]
+            return [worker, *at_once]
+
+        def scan() -> None:
+            if worker.cli is not None or worker.number is not None:
+                self._attribution.scan(root, suspects)
+
+        root.do(scan)
+
+    def resume(self, root: Root) -> None:
+        """Go on with turns that another process of this Emacs has recorded."""
+        now = now_ms()
+        with suppress(*FAILURES):
+            root.forget_old()
+            for row in root.record.resume():
+                going = Worker(row.session, DISK, Running(row, number=row.id))
+                root.do(lambda going=going: self._attribution.scan(root, lambda: [going]))
+                if row.source == HOOKS:
+                    running = root.running[row.session] = Running(row, number=row.id)
+                    running.ready.set()
+                else:
+                    root.do(lambda row=row: root.finish(row.id, now))
+            root.changed.update(root.record.answers.turns())
+
+    async def end_with_process(self, root: Root, row: TurnRow) -> None:
+        """End the turn `row`, which another process has recorded, with its CLI."""
+        if row.pid is not None:
+            await process_ended(row.pid, row.started or "", _POLL_S)
+            self.end(root, row.session, now_ms())
+
+    # --- Waiting ---
+
+    def busy(self, paths: Sequence[str]) -> list[tuple[str, str, str]]:
+        """Return at which of `paths` an agent is at work: the path, the turn and the tool."""
+        found: list[tuple[str, str, str]] = []
+        for root in self._roots.by_name.values():
+            for call in root.calls.values():
+                running = root.running.get(call.session)
+                turn = "" if running is None or running.number is None else root.record.names.identifier(running.number)
+                for path in paths:
+                    name = root.record.names.name_in(path)
+                    if name is not None and (call.is_command or call.path == name):
+                        found.append((path, turn, call.tool))
+        return found
+
+    async def wait_until_idle(self, paths: Sequence[str]) -> list[tuple[str, str, str]]:
+        """Wait until no agent is at work at `paths`, or `WAIT_S`; return what `busy` returns then."""
+        with anyio.move_on_after(WAIT_S):
+            while self.busy(paths):
+                await self._idle.wait()
+        return self.busy(paths)
+
+    def now_idle(self) -> None:
+        """Wake the waiters for agents to be done."""
+        self._idle.set()
+        self._idle = anyio.Event()
