@@ -225,12 +225,14 @@ class Baseline:
         index = look.index
         index.update(list(there))
         index.drop(gone)
-        names = (index.prefix + path for path in gone)
-        self._evidence.missed.update(self._evidence.listed[name] for name in names if name in self._evidence.listed)
+        names = [index.prefix + path for path in gone]
         if self._evidence.observed is not None:
             self._evidence.observed.difference_update(index.prefix + path for path in look.paths)
             # Written or deleted since they were read here: the index knows what is not recorded.
-            self._evidence.observed.update(index.prefix + path for path in index.differing(there))
+            later = [index.prefix + path for path in index.differing(there)]
+            self._evidence.observed.update(later)
+            names += later
+        self._evidence.missed.update(self._evidence.listed[name] for name in names if name in self._evidence.listed)
 
     def load(self, name: bytes, algorithm: str = "") -> Loaded | None:
         """Return the file `name`, with a digest by `algorithm` or that of the root; None also for one behind a link.
