@@ -111,7 +111,8 @@ def changed_since(path: bytes, moment: float) -> bool:
     """
     while True:
         try:
-            return os.lstat(path).st_ctime >= moment
+            # `st_ctime` is rounded in another way than `clock_ns`, to before a moment that is the same.
+            return os.lstat(path).st_ctime_ns / 1e9 >= moment
         except (FileNotFoundError, NotADirectoryError):
             path = os.path.dirname(path)
         except OSError:

@@ -17,6 +17,7 @@ from journal_project import Project
 from qwen_companion.journal.baselines import Baseline
 from qwen_companion.journal.index import Index, Listing
 from qwen_companion.journal.last_look import clock_ns
+from qwen_companion.journal.versions import changed_since
 from qwen_companion.privacy.options import Options
 
 PRECIOUS = "data/precious.csv"
@@ -550,3 +551,14 @@ def test_what_the_user_had_deleted_is_not_deleted_by_the_agent(project: Project)
     assert project.kinds(turn) == {"a": "added", "nest/a": "added"}
     project.undo(turn)
     assert project.tree() == before
+
+
+def test_a_file_has_changed_since_the_moment_of_its_change(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.touch()
+    moments: set[int] = set()
+    while len(moments) < 60:
+        path.chmod(0o600)
+        moment = path.stat().st_ctime_ns
+        assert changed_since(os.fsencode(path), moment / 1e9)
+        moments.add(moment)
