@@ -110,6 +110,7 @@ REVIEW_KEYS = (
     ("RET", NO_PROMPT),
     ("C-c C-u", said("no unsaved text")),
     ("C-c C-l", said("do not change")),
+    ("C-c C-w", said("no warning about this proposal")),
     ("RET", selected("list.txt")),
     ("C-x o", selected(hunks("list"))),
     ("]", selected(hunks("two"))),
