@@ -131,5 +131,6 @@ class Database:
 
 
 def _failure(error: sqlite3.Error) -> StoreError:
-    # Those of another kind, of a lock or a full disk, are subclasses.
-    return (DamagedStoreError if type(error) is sqlite3.DatabaseError else StoreError)(str(error))
+    # Those of another kind, of a lock or a full disk, are subclasses; one of these tells of a file that was emptied.
+    is_damage = type(error) is sqlite3.DatabaseError or str(error).startswith("no such table")
+    return (DamagedStoreError if is_damage else StoreError)(str(error))

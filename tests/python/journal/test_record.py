@@ -21,13 +21,14 @@ from journal_project import SHELL, Project
 from qwen_companion.journal import git
 from qwen_companion.journal.activity import written_by
 from qwen_companion.journal.answers import RecordError, Scope
+from qwen_companion.journal.database import DamagedStoreError
 from qwen_companion.journal.first_look import LimitError
 from qwen_companion.journal.git import GitError
 from qwen_companion.journal.index import Index
 from qwen_companion.journal.record import ONE_GO_MS, Cause, Record
 from qwen_companion.journal.record_directory import NoRecordError, forget_unused
 from qwen_companion.journal.repository import find_repository
-from qwen_companion.journal.store import MAX_AGE_MS, TurnRow
+from qwen_companion.journal.store import MAX_AGE_MS, Store, TurnRow
 from qwen_companion.journal.versions import Loaded, load
 from qwen_companion.privacy.options import Options
 
@@ -1134,3 +1135,14 @@ def test_what_is_forgotten_leaves_the_file_and_the_disk(project: Project) -> Non
     assert project.record.store.forget_old(2000 + MAX_AGE_MS) == [turn]
     assert file.stat().st_size < before / 2
     assert secret[:64] not in file.read_bytes()
+
+
+def test_a_store_whose_file_is_emptied_meanwhile_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    store = Store(str(path))
+    try:
+        os.truncate(path, 0)
+        with pytest.raises(DamagedStoreError):
+            store.turns()
+    finally:
+        store.database.close()
