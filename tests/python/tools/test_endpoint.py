@@ -180,8 +180,8 @@ def test_the_first_prompt_waits_until_the_tools_are_listed(client: Client, conne
 
     send("SessionStart")
     assert hooks.end()[0] == 200
-    send("UserPromptSubmit", prompt="at once")
     client.result("initialize", INITIALIZE)
+    send("UserPromptSubmit", prompt="at once")
     assert not is_answered(0.2)
     client.result("tools/list", {})
     # Before the time of such a wait is over.
