@@ -21,34 +21,40 @@ class WorkReports:
         """Report by `worked`, after each change, the activity of the agent that works in `directory`."""
         self._worked = worked
         self._told = ChatWork(session_id, directory, "Qwen Code", None, "")
-        self._prompts: dict[str | None, str] = {}
+        self._sent: dict[str | None, str] = {}
+        """The prompts that were sent from here, by their turns."""
+        self._echoed: dict[str | None, str] = {}
+        """What the daemon has told of prompts."""
         self._tools: dict[str, str] = {}
 
     def begin_anew(self, outputs: Iterable[Output]) -> None:
         """Note all of a conversation that was loaded."""
         self._tools.clear()
+        self._echoed.clear()
         for output in outputs:
             self.note(output)
 
     def note(self, output: Output | SessionChoices) -> None:
         """Note the beginning of the prompt and the running tools that `output` tells of."""
         if isinstance(output, TextChange) and output.voice == "user":
-            self._prompts[output.turn] = (self._prompts.get(output.turn, "") + output.text)[:_PROMPT_WORDS]
+            self._echoed[output.turn] = (self._echoed.get(output.turn, "") + output.text)[:_PROMPT_WORDS]
         elif isinstance(output, ToolChange) and output.status == "running":
             self._tools[output.id] = output.name or "tool"
         elif isinstance(output, ToolChange):
             self._tools.pop(output.id, None)
         elif isinstance(output, EndChange):
-            self._prompts.pop(output.turn, None)
+            self._sent.pop(output.turn, None)
+            self._echoed.pop(output.turn, None)
 
     def note_prompt(self, turn: str, text: str) -> None:
-        """Note the prompt `text` of `turn`, unless the daemon has told it."""
-        self._prompts.setdefault(turn, text[:_PROMPT_WORDS])
+        """Note the prompt `text` of `turn`, which the daemon will echo."""
+        self._sent[turn] = text[:_PROMPT_WORDS]
 
     def tell(self, turn: str | None) -> None:
         """Report what is done in `turn`, None when no turn runs, if that has changed."""
         tools = tuple(self._tools.items()) if turn is not None else ()
-        work = replace(self._told, turn=turn, prompt=self._prompts.get(turn, ""), tools=tools)
+        prompt = self._sent.get(turn) or self._echoed.get(turn, "")
+        work = replace(self._told, turn=turn, prompt=prompt, tools=tools)
         if work != self._told:
             self._told = work
             self._worked(work)

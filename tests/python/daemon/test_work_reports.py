@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the journal is told of the agent of a session."""
+
+from __future__ import annotations
+
+from qwen_companion.daemon.messages import TextChange
+from qwen_companion.daemon.work_reports import WorkReports
+from qwen_companion.domain import ChatWork
+
+
+def test_a_prompt_is_reported_once_however_often_it_is_told() -> None:
+    reported: list[ChatWork] = []
+    reports = WorkReports("session", "/project", reported.append)
+    echo = [TextChange("turn", voice="user", text=text) for text in ("Fix ", "it")]
+    reports.note_prompt("turn", "Fix it")
+    for change in echo:
+        reports.note(change)
+    reports.tell("turn")
+    # It is loaded again.
+    reports.begin_anew(echo)
+    reports.tell("turn")
+    assert [work.prompt for work in reported] == ["Fix it"]
+
+
+def test_a_prompt_is_reported_before_the_daemon_has_told_it() -> None:
+    reported: list[ChatWork] = []
+    reports = WorkReports("session", "/project", reported.append)
+    reports.note_prompt("turn", "Fix it")
+    reports.tell("turn")
+    reports.note(TextChange("turn", voice="user", text="Fix "))
+    reports.tell("turn")
+    assert [work.prompt for work in reported] == ["Fix it"]
