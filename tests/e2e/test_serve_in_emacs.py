@@ -6,7 +6,9 @@ from __future__ import annotations
 import http.client
 import json
 import re
+from contextlib import suppress
 
+import psutil
 import pytest
 
 from chat import daemons, leave_daemon, start_daemon
@@ -41,7 +43,11 @@ def enable(stage: Stage, *forms: str) -> None:
 
 def assert_unseen(stage: Stage, *hidden: str) -> None:
     """Check that the `hidden` texts are in no buffer, variable or command line."""
-    places = [" ".join(process.cmdline()) for process in stage.sandbox.processes()]
+    places: list[str] = []
+    for process in stage.sandbox.processes():
+        # One may have ended meanwhile.
+        with suppress(psutil.NoSuchProcess):
+            places.append(" ".join(process.cmdline()))
     places += [stage.emacs.buffer_text(name) for name in ("*Messages*", "*qwen-companion log*")]
     places.append(stage.emacs.text('(format "%S" reports)'))
     places.append(stage.emacs.text('(mapconcat #\'identity process-environment "\\n")'))
