@@ -138,8 +138,6 @@ def test_others_answer_and_the_connection_is_lost(stage: Stage, serve: Serve) ->
 
         # Emacs did not start this daemon: what its agent has changed is known by its events and by the disk.
         stage.emacs.command("qwen-companion-changes")
-        # The file of the third was given to nobody in two of three whole runs of the tests, for a reason not found yet:
-        # another client had allowed it while the connection was lost.
-        for number in ("one", "two", "four"):
+        for number in ("one", "two", "three", "four"):
             stage.emacs.wait_until(f"(equal '(({lisp_string(number)})) {CHANGED % lisp_string(number)})")
             shown(stage, f"Qwen Code  please touch {number}")
