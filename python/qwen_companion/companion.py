@@ -59,6 +59,7 @@ from qwen_companion.emacs.messages import (
 from qwen_companion.emacs.request_queue import RequestQueue
 from qwen_companion.emacs.session_reports import SessionReports
 from qwen_companion.emacs.spool import Spool
+from qwen_companion.errors import first_error
 from qwen_companion.ide.context_distributor import ContextDistributor
 from qwen_companion.ide.peers import Caller, ends_lines, find_caller, keeps_edits
 from qwen_companion.ide.proposals import HOOK_PREFIX, Decision, Proposal, Proposals
@@ -289,7 +290,7 @@ class Companion:
                 await self._run_services()
         except BaseException as error:  # noqa: BLE001 - raised again
             # Emacs shows the last line that was printed, and a group's says nothing.
-            raise _first_error(error) from None
+            raise first_error(error) from None
         finally:
             self._bridge.close()
             if self._wire_log is not None:
@@ -482,14 +483,6 @@ def _wire_log(hello: Hello, token: str, directory: str) -> WireLog | None:
 
 def _without_hooks(proposals: Iterable[KnownProposal]) -> list[KnownProposal]:
     return [item for item in proposals if not item.id.startswith(HOOK_PREFIX)]
-
-
-def _first_error(error: BaseException) -> BaseException:
-    """Return `error`, or if it is a group, the first error in it that is not a group."""
-    # Python 3.10 has no name for a group.
-    while members := getattr(error, "exceptions", ()):
-        error = members[0]
-    return error
 
 
 def _import_server() -> tuple[type[McpServer], type[Door]]:

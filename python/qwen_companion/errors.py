@@ -50,3 +50,11 @@ class PatternError(CompanionError):
 
 class RuleFileError(CompanionError):
     """A file of patterns is there but cannot be used."""
+
+
+def first_error(error: BaseException) -> BaseException:
+    """Return `error`, or if it is a group, the first error in it that is not a group."""
+    # Python 3.10 has no name for a group.
+    while members := getattr(error, "exceptions", ()):
+        error = members[0]
+    return error

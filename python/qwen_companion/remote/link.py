@@ -22,7 +22,7 @@ import anyio
 from anyio.abc import ByteReceiveStream, Process, TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from qwen_companion.errors import CompanionError
+from qwen_companion.errors import CompanionError, first_error
 from qwen_companion.frozen import frozen
 from qwen_companion.listening import LOOPBACK
 from qwen_companion.remote.commands import failure, is_lasting
@@ -152,7 +152,7 @@ class Link:
         try:
             await self._run(ready)
         except BaseException as error:  # noqa: BLE001 - raised again
-            found = _first(error)
+            found = first_error(error)
             if isinstance(found, (FrameError, OSError, anyio.BrokenResourceError, anyio.ClosedResourceError)):
                 raise LinkError(self._reason(found), lasting=is_lasting(self._printed())) from None
             raise found from None
@@ -316,7 +316,7 @@ class Link:
         except OSError:
             await self._send(Frame(stream.number, Kind.RESET))
         except BaseException as error:  # noqa: BLE001 - raised again
-            found = _first(error)
+            found = first_error(error)
             if not isinstance(found, OSError):
                 raise found from None
             await self._send(Frame(stream.number, Kind.RESET))
@@ -452,10 +452,3 @@ def _words(error: object) -> str:
     text = "".join(character for character in str(error)[:200] if character.isprintable())
     number = {"ENOSPC": 28, "EROFS": 30, "EACCES": 13, "EDQUOT": 122}.get(text)
     return os.strerror(number) if number else text
-
-
-def _first(error: BaseException) -> BaseException:
-    """Return `error`, or if it is a group, the first error in it that is not a group."""
-    while members := getattr(error, "exceptions", ()):
-        error = members[0]
-    return error

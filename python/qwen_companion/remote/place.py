@@ -21,7 +21,7 @@ from qwen_companion.doors.hook_settings import PATH as HOOK_PATH
 from qwen_companion.doors.hook_settings import door_secret
 from qwen_companion.doors.layer import VARIABLE, JsonObject, LayerError, merge, parse_settings
 from qwen_companion.emacs.messages import Notice, Notification, PlaceState, RunAt, RunCommand, WantedPlace
-from qwen_companion.errors import CompanionError
+from qwen_companion.errors import CompanionError, first_error
 from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.ide.context import ResolvedPath
 from qwen_companion.ide.guard import Keys
@@ -223,9 +223,7 @@ class Place:
                     self._again = anyio.Event()
                     await self._lay(link)
         except BaseException as error:  # noqa: BLE001 - raised again
-            found: BaseException = error
-            while members := getattr(found, "exceptions", ()):
-                found = members[0]
+            found = first_error(error)
             if not isinstance(found, (LinkError, RequestError)):
                 raise found from None
             self._failure = str(found)
