@@ -57,6 +57,8 @@ _END_S = 1.0
 _CHUNK_BYTES = 64 * 1024
 _EVENT_LIMIT = 1000
 _KEPT_S = 10.0
+_MAX_PORTS = 10 * MAX_STREAMS
+_MAX_REFUSALS = 1000
 
 
 class LinkError(CompanionError):
@@ -96,6 +98,9 @@ class _Stream:
     arrived: MemoryObjectReceiveStream[bytes | None]
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     port: int = 0
+    ended: bool = False
+    """Whether the relay has sent its end."""
+
     room: int = WINDOW_BYTES
     """Bytes that the relay may still send."""
 
@@ -139,6 +144,7 @@ class Link:
         self._ports: dict[int, Mapping[str, Any]] = {}
         self._requests: dict[int, _Request] = {}
         self._last_request = 0
+        self._refusals = 0
         self._output = bytearray()
         self._greeted = anyio.Event()
         self._heard = 0.0
@@ -266,13 +272,17 @@ class Link:
             self._take_stream(self._streams[frame.stream], frame)
 
     def _take_stream(self, stream: _Stream, frame: Frame) -> None:
-        if frame.kind is Kind.DATA:
+        if frame.kind in (Kind.DATA, Kind.END):
+            if stream.ended:
+                raise FrameError("a stream goes on after its end")
+            stream.ended = frame.kind is Kind.END
+            # Empty pieces would cost no credit, so there could be any number of them.
+            if not stream.ended and not frame.payload:
+                raise FrameError("a stream has an empty piece")
             stream.room -= len(frame.payload)
             if stream.room < 0:
                 raise FrameError("a stream has more bytes on their way than it may")
-            stream.incoming.send_nowait(frame.payload)
-        elif frame.kind is Kind.END:
-            stream.incoming.send_nowait(None)
+            stream.incoming.send_nowait(None if stream.ended else frame.payload)
         elif frame.kind is Kind.CREDIT:
             stream.credit = min(stream.credit + credit_of(frame.payload), WINDOW_BYTES)
             stream.credited.set()
@@ -289,13 +299,20 @@ class Link:
         return self._ports.get(port)
 
     def _open(self, tasks: TaskGroup, frame: Frame) -> None:
-        if frame.stream in self._streams or len(self._streams) >= MAX_STREAMS:
-            tasks.start_soon(self._send, Frame(frame.stream, Kind.RESET))
+        if frame.stream in self._streams or len(self._streams) >= MAX_STREAMS or len(self._ports) >= _MAX_PORTS:
+            if self._refusals >= _MAX_REFUSALS:
+                raise FrameError("it opens more connections than can be refused")
+            self._refusals += 1
+            tasks.start_soon(self._refuse, frame.stream)
             return
         incoming, arrived = anyio.create_memory_object_stream[bytes | None](math.inf)
         stream = _Stream(frame.stream, read_object(frame.payload), incoming, arrived)
         self._streams[stream.number] = stream
         tasks.start_soon(self._serve, stream)
+
+    async def _refuse(self, number: int) -> None:
+        await self._send(Frame(number, Kind.RESET))
+        self._refusals -= 1
 
     async def _serve(self, stream: _Stream) -> None:
         """Carry `stream` to the server and back until both sides have ended it."""

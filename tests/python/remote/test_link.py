@@ -218,6 +218,8 @@ def says(home: Path, data: bytes) -> list[str]:
     return ["sh", "-c", f"cat {shlex.quote(str(home / 'said'))}; exec cat >/dev/null"]
 
 
+OPENED = Frame(1, Kind.OPEN, b"{}").encode()
+
 HOSTILE = {
     "garbage": (b"\n\r garbage" * 10_000, "no relay"),
     "a frame of 4 GB": (MARK + struct.pack(">IBI", 1, Kind.REPLY, 0xFFFFFFFF), "4294967295 bytes"),
@@ -226,8 +228,17 @@ HOSTILE = {
     "half a greeting": (MARK + hello(home=5), "greeting"),
     "no JSON": (MARK + hello() + Frame(0, Kind.EVENT, b"[" * 5000).encode(), "no JSON"),
     "too much of a stream": (
-        MARK + hello() + Frame(1, Kind.OPEN, b"{}").encode() + Frame(1, Kind.DATA, b"x" * 65536).encode() * 400,
+        MARK + hello() + OPENED + Frame(1, Kind.DATA, b"x" * 65536).encode() * 400,
         "more bytes",
+    ),
+    "empty pieces": (
+        MARK + hello() + Frame(1, Kind.OPEN, b"{}").encode() + Frame(1, Kind.DATA).encode(),
+        "empty piece",
+    ),
+    "two ends": (MARK + hello() + Frame(1, Kind.OPEN, b"{}").encode() + Frame(1, Kind.END).encode() * 2, "its end"),
+    "endless connections": (
+        MARK + hello() + b"".join(Frame(number, Kind.OPEN, b"{}").encode() for number in range(10_000)),
+        "more connections",
     ),
 }
 
