@@ -6,9 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -43,7 +40,7 @@ from qwen_companion.daemon.models import (
 )
 from qwen_companion.daemon.stream import Disconnected, Ended, EventStream, Frame, ReplayDone, Resync, StreamItem
 from qwen_companion.doors.layer import VARIABLE
-from sandbox import CHECKOUT, NOTES, Sandbox
+from sandbox import NOTES, Sandbox
 from scripted_model import ScriptedModel
 from serve import Network, Serve
 from terminal import PATIENCE
@@ -568,69 +565,6 @@ async def test_what_a_chat_asks_for_is_there(house: House) -> None:
         assert (await chat.client.context_usage(chat.session)).formatted_text
         assert chat.session in {item.session_id for item in await chat.client.list_sessions(house.project)}
         assert NOTES in house.sandbox.notes.read_text()
-
-
-# --- The command line
-
-
-def start_chat(house: House, *arguments: str, **variables: str) -> subprocess.Popen[str]:
-    """`python -m qwen_companion.daemon chat` with `arguments` as a user starts it, with the right token."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "qwen_companion.daemon", "--url", house.serve.url, "chat", *arguments],
-        cwd=house.project,
-        env={
-            **house.sandbox.environment(),
-            "PYTHONPATH": str(CHECKOUT / "python"),
-            "QWEN_SERVER_TOKEN": house.serve.token,
-            **variables,
-        },
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def test_the_command_line_prints_a_turn(house: House) -> None:
-    house.model.answer(Answer(f"\x1b[31m{NUMBERED}", pieces=10))
-    with start_chat(house, "count", "all") as chat:
-        printed, said = chat.communicate(timeout=PATIENCE)
-    assert "count all" in house.model.next_request().prompt
-    assert chat.returncode == 0
-    assert printed == f"\n[answer]\n{NUMBERED}\n"
-    assert "end_turn" in said
-    assert house.serve.token not in printed + said
-
-
-def test_the_command_line_allows_nothing_unasked(house: House) -> None:
-    path = script_writing(house)
-    with start_chat(house, "write") as chat:
-        printed, said = chat.communicate(timeout=PATIENCE)
-    assert re.search(r"\[tool\] .*new\.txt.*: failed", printed)
-    assert re.search(r"Nobody can be asked, so no: .*new\.txt", said)
-    assert not path.exists()
-
-
-def test_an_interrupt_on_the_command_line_cancels_the_turn(house: House) -> None:
-    gate = threading.Event()
-    house.model.answer(Answer(NUMBERED, pieces=2, halfway=gate))
-    with start_chat(house, "count") as chat:
-        assert chat.stdout is not None
-        beginning = chat.stdout.read(len("\n[answer]\n") + len(NUMBERED) // 2)
-        assert "<000>" in beginning
-        chat.send_signal(signal.SIGINT)
-        _, said = chat.communicate(timeout=PATIENCE)
-        gate.set()
-    assert "cancelled" in said
-    assert chat.returncode == 0
-
-
-def test_the_command_line_says_what_is_wrong(house: House) -> None:
-    with start_chat(house, "hello", QWEN_SERVER_TOKEN="wrong") as chat:
-        printed, said = chat.communicate(timeout=PATIENCE)
-    assert chat.returncode == 1
-    assert printed == ""
-    assert said == f"The daemon at {house.serve.url} does not accept the token.\n"
 
 
 # --- The end
