@@ -25,7 +25,6 @@ from qwen_companion.daemon.models import (
     PROVIDERS_FEATURE,
     REQUIRED_FEATURES,
     SNAPSHOT_FEATURE,
-    ApprovalModeReply,
     Capabilities,
     CommandsReply,
     ContextReply,
@@ -113,9 +112,7 @@ class DaemonClient:
         if found.v != ENVELOPE_VERSION or PROTOCOL not in found.protocol_versions.supported:
             raise UnsupportedError(f"The daemon at {self.url} does not speak version {PROTOCOL} of the protocol.")
         if missing := sorted(REQUIRED_FEATURES - found.features):
-            raise UnsupportedError(
-                f"The daemon at {self.url} is too old for this: it lacks {', '.join(missing)}.", missing
-            )
+            raise UnsupportedError(f"The daemon at {self.url} is too old for this: it lacks {', '.join(missing)}.")
         if root is not None and not _works_in(found, root):
             raise WrongWorkspaceError(
                 f"The daemon at {self.url} does not work in {root}; start one there.", HTTPStatus.OK
@@ -276,12 +273,12 @@ class DaemonClient:
             text = "The daemon did not switch the model: it does not know it, or cannot use it."
             raise InvalidRequestError(text, error.status, "model_switch_failed") from None
 
-    async def set_approval_mode(self, session_id: str, mode: str) -> ApprovalModeReply:
+    async def set_approval_mode(self, session_id: str, mode: str) -> None:
         """Set the approval mode, for all clients.
 
         :raises InvalidRequestError: for a mode that the daemon does not know
         """
-        return await self._http.ask(ApprovalModeReply, "POST", "/approval-mode", session_id, body={"mode": mode})
+        await self._http.call("POST", "/approval-mode", session_id, body={"mode": mode})
 
     # --- How a session is
 

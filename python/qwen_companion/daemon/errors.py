@@ -7,8 +7,6 @@ session id and no URL but for its scheme, host and port.  Status codes and `code
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from qwen_companion.errors import CompanionError
 
 
@@ -98,14 +96,7 @@ class InvalidRequestError(RefusedError):
 
 
 class UnsupportedError(DaemonError):
-    """The daemon speaks another protocol, lacks a route, or lacks features that are needed.
-
-    `missing` has the names of the features.
-    """
-
-    def __init__(self, text: str, missing: Iterable[str] = ()) -> None:
-        super().__init__(text)
-        self.missing = tuple(missing)
+    """The daemon speaks another protocol, lacks a route, or lacks features that are needed."""
 
 
 class ProtocolViolationError(DaemonError):

@@ -269,7 +269,11 @@ class Payload(Wire):
     KIND: ClassVar[str]
 
 
-class _MessageChunk(Payload):
+class Update(Payload):
+    """The fields of one kind of session update."""
+
+
+class _MessageChunk(Update):
     """A piece of a message, to be joined to the piece before."""
 
     content: Content
@@ -294,26 +298,26 @@ class AgentThoughtChunk(_MessageChunk):
     KIND = "agent_thought_chunk"
 
 
-class ToolCall(ToolFields, Payload):
+class ToolCall(ToolFields, Update):
     """A tool call begins; its title and its input come later."""
 
     KIND = "tool_call"
 
 
-class ToolCallUpdate(ToolFields, Payload):
+class ToolCallUpdate(ToolFields, Update):
     """More about a tool call."""
 
     KIND = "tool_call_update"
 
 
-class Plan(Payload):
+class Plan(Update):
     """The whole plan, in place of the one before."""
 
     KIND = "plan"
     entries: tuple[PlanEntry, ...]
 
 
-class UsageUpdate(Payload):
+class UsageUpdate(Update):
     """How full the context window is: `used` of `size` tokens."""
 
     KIND = "usage_update"
@@ -321,21 +325,21 @@ class UsageUpdate(Payload):
     size: int
 
 
-class AvailableCommandsUpdate(Payload):
+class AvailableCommandsUpdate(Update):
     """All slash commands, in place of those before."""
 
     KIND = "available_commands_update"
     available_commands: tuple[Command, ...]
 
 
-class CurrentModeUpdate(Payload):
+class CurrentModeUpdate(Update):
     """The approval mode has changed."""
 
     KIND = "current_mode_update"
     current_mode_id: str
 
 
-class SessionInfoUpdate(Payload):
+class SessionInfoUpdate(Update):
     """The title of the session has changed."""
 
     KIND = "session_info_update"
@@ -383,7 +387,6 @@ class TurnError(Payload):
     KIND = "turn_error"
     prompt_id: str | None = None
     message: str = ""
-    code: str | int | None = None
 
 
 class PromptCancelled(Payload):
@@ -407,7 +410,6 @@ class PendingPromptStarted(Payload):
 
     KIND = "pending_prompt_started"
     prompt_id: str
-    text: str = ""
 
 
 class PendingPromptCompleted(Payload):
@@ -432,7 +434,6 @@ class FollowupSuggestion(Payload):
 
     KIND = "followup_suggestion"
     suggestion: str
-    prompt_id: str | None = None
 
 
 class ModelSwitched(Payload):
@@ -515,7 +516,6 @@ class SessionClosed(Payload):
     """The session has been closed; its stream ends."""
 
     KIND = "session_closed"
-    reason: str | None = None
 
 
 class SessionDied(Payload):
@@ -529,7 +529,6 @@ class BackgroundNotificationTurnComplete(Payload):
     """A background agent has reported; no turn of ours ends by it."""
 
     KIND = "background_notification_turn_complete"
-    reason: str | None = None
 
 
 class Unknown(Payload):
@@ -544,51 +543,14 @@ class Unknown(Payload):
 
 _SESSION_UPDATE = "session_update"
 
-_UPDATES: Mapping[str, type[Payload]] = {
-    payload.KIND: payload
-    for payload in (
-        UserMessageChunk,
-        AgentMessageChunk,
-        AgentThoughtChunk,
-        ToolCall,
-        ToolCallUpdate,
-        Plan,
-        UsageUpdate,
-        AvailableCommandsUpdate,
-        CurrentModeUpdate,
-        SessionInfoUpdate,
-    )
-}
 
-_EVENTS: Mapping[str, type[Payload]] = {
-    payload.KIND: payload
-    for payload in (
-        PermissionRequest,
-        PermissionResolved,
-        PermissionAlreadyResolved,
-        TurnComplete,
-        TurnError,
-        PromptCancelled,
-        PendingPromptAdded,
-        PendingPromptStarted,
-        PendingPromptCompleted,
-        MidTurnMessageInjected,
-        FollowupSuggestion,
-        ModelSwitched,
-        ModelSwitchFailed,
-        SettingsChanged,
-        ApprovalModeChanged,
-        SessionMetadataUpdated,
-        SessionSnapshot,
-        ReplayComplete,
-        StateResyncRequired,
-        HistoryTruncated,
-        SessionRewound,
-        SessionClosed,
-        SessionDied,
-        BackgroundNotificationTurnComplete,
-    )
-}
+def _kinds(base: type[Payload]) -> dict[str, type[Payload]]:
+    """Return the classes of payloads that derive from `base` and no other kind, by their kinds."""
+    return {cls.KIND: cls for cls in base.__subclasses__() if vars(cls).get("KIND")}
+
+
+_UPDATES = {**_kinds(Update), **_kinds(_MessageChunk)}
+_EVENTS = _kinds(Payload)
 
 
 class Envelope(Wire):
@@ -619,7 +581,7 @@ def _read_payload(fields: Mapping[str, object]) -> Payload:
     A session update lies in `data.update`, in a transcript it is `data` itself.
     """
     kind, data = fields.get("type"), _object(fields.get("data"))
-    known: Mapping[str, type[Payload]] = _EVENTS
+    known = _EVENTS
     if kind == _SESSION_UPDATE:
         data = _object(data.get("update", data))
         kind, known = data.get("sessionUpdate"), _UPDATES
@@ -701,7 +663,6 @@ class Workspace(Wire):
     """A directory the daemon works in, `cwd` on its host."""
 
     cwd: str
-    trusted: bool | None = None
 
 
 class Capabilities(Wire):
@@ -710,7 +671,6 @@ class Capabilities(Wire):
     v: int
     protocol_versions: ProtocolVersions = ProtocolVersions()
     features: frozenset[str] = frozenset()
-    qwen_code_version: str | None = None
     workspace_cwd: str | None = None
     workspaces: tuple[Workspace, ...] = ()
     """All of them; older daemons have `workspace_cwd` only."""
@@ -720,7 +680,6 @@ class SessionReply(Wire):
     """POST /session: a session this client now takes part in, under `client_id`."""
 
     session_id: str
-    workspace_cwd: str | None = None
     client_id: str | None = None
     has_active_prompt: bool = False
 
@@ -730,7 +689,6 @@ class PromptTerminal(Wire):
 
     prompt_id: str
     terminal: str | None = None
-    stop_reason: str | None = None
 
 
 Events = Annotated[tuple[Envelope, ...], BeforeValidator(_read_events)]
@@ -758,8 +716,6 @@ class PromptReply(Wire):
     """POST /session/:id/prompt: the prompt is taken; its turn ends by an event that names `prompt_id`."""
 
     prompt_id: str
-    last_event_id: int | None = None
-    event_epoch: str | None = None
 
 
 class PendingAction(Wire):
@@ -773,10 +729,9 @@ class PendingAction(Wire):
 
 
 class PendingInteraction(Wire):
-    """A permission, or for `kind` `user_question` a form, that waits for an answer."""
+    """A permission, or a form, that waits for an answer."""
 
     request_id: str
-    kind: str
     title: str | None = None
     action: PendingAction | None = None
     questions: tuple[Question, ...] = ()
@@ -901,12 +856,6 @@ class MidTurnReply(Wire):
 
     accepted: bool = False
     message_id: str | None = None
-
-
-class ApprovalModeReply(Wire):
-    """POST /session/:id/approval-mode."""
-
-    mode: str
 
 
 # --- Prompts

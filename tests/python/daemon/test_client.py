@@ -55,16 +55,14 @@ async def session(daemon: FakeDaemon, client: DaemonClient) -> FakeSession:
 
 
 async def test_a_good_daemon_is_accepted(client: DaemonClient) -> None:
-    found = await client.capabilities(ROOT)
-    assert found.qwen_code_version == "0.24.4"
+    assert (await client.capabilities(ROOT)).features
 
 
 @pytest.mark.parametrize("feature", ["non_blocking_prompt", "session_load"])
 async def test_missing_feature_refused(daemon: FakeDaemon, client: DaemonClient, feature: str) -> None:
     daemon.capabilities["features"].remove(feature)
-    with pytest.raises(UnsupportedError, match=feature) as caught:
+    with pytest.raises(UnsupportedError, match=feature):
         await client.capabilities()
-    assert caught.value.missing == (feature,)
 
 
 @pytest.mark.parametrize("change", [{"v": 2}, {"protocolVersions": {"current": "v2", "supported": ["v2"]}}])
@@ -387,8 +385,8 @@ async def test_what_a_model_switch_answers_is_not_read(client: DaemonClient, ses
 
 async def test_the_approval_mode_is_set(client: DaemonClient, session: FakeSession) -> None:
     modes = (await client.context(session.id)).state.modes
-    reply = await client.set_approval_mode(session.id, modes.available_modes[0].id)
-    assert reply.mode == "plan"
+    await client.set_approval_mode(session.id, modes.available_modes[0].id)
+    assert session.ring[-1]["data"]["next"] == "plan"
     with pytest.raises(InvalidRequestError) as caught:
         await client.set_approval_mode(session.id, "none")
     assert caught.value.code == "invalid_approval_mode"

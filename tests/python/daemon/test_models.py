@@ -46,7 +46,6 @@ def test_every_recorded_event_is_known(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "model"),
     [
-        ("approval_mode", models.ApprovalModeReply),
         ("capabilities", models.Capabilities),
         ("context", models.ContextReply),
         ("context_usage", models.ContextUsageReply),
@@ -100,7 +99,7 @@ def test_what_waits_for_an_answer_is_the_same_in_the_event_and_in_the_status() -
         assert [option.label for option in waiting.options] == [option.name for option in request.options]
         meta = request.tool_call.meta
         assert meta is not None
-        assert (waiting.kind == "user_question") == (meta.qwen_interaction_kind == "user_question") == (name == "ask")
+        assert (meta.qwen_interaction_kind == "user_question") == (name == "ask")
         assert [item.question for item in waiting.questions] == [item.question for item in meta.qwen_questions]
         if waiting.action is not None:
             assert waiting.action.content == request.tool_call.content
