@@ -22,40 +22,10 @@ from qwen_companion.domain import KnownProposal, PlacedFile, SessionState, Setti
 from qwen_companion.doors.doors import Doors
 from qwen_companion.doors.hook_settings import PATH as HOOK_PATH
 from qwen_companion.doors.hook_settings import door_secret
+from qwen_companion.emacs import messages
 from qwen_companion.emacs.bridge import Bridge
 from qwen_companion.emacs.journal_front import JournalFront
 from qwen_companion.emacs.liveness import process_end, watch_input
-from qwen_companion.emacs.messages import (
-    Compare,
-    ContextSent,
-    DaemonCall,
-    Delivered,
-    EditBegins,
-    ExclusionList,
-    FileVisited,
-    Hello,
-    HookAnswers,
-    Incoming,
-    JournalCall,
-    ListRecorded,
-    Merge,
-    Notice,
-    PlacesWanted,
-    Prompt,
-    ProposalClose,
-    ProposalOpen,
-    ProposalOrphan,
-    ReviewOutcome,
-    Roots,
-    RunAt,
-    Serving,
-    Stop,
-    ToolAnswer,
-    ToolCall,
-    ToolCalled,
-    ToolsOffered,
-    Watch,
-)
 from qwen_companion.emacs.request_queue import RequestQueue
 from qwen_companion.emacs.session_reports import SessionReports
 from qwen_companion.emacs.spool import Spool
@@ -104,7 +74,7 @@ class _Editor:
 
     async def open_review(self, proposal: Proposal, client: str, text: str) -> str | None:
         place = self._places.of_session(proposal.session)
-        message = ProposalOpen(
+        message = messages.ProposalOpen(
             proposal.id,
             proposal.session,
             client,
@@ -118,17 +88,17 @@ class _Editor:
         return await self._bridge.call(message, timeout=None)
 
     async def close_review(self, proposal: Proposal) -> str | None:
-        message = ProposalClose(proposal.id, keeps_edits(self._sessions.get(proposal.session)))
+        message = messages.ProposalClose(proposal.id, keeps_edits(self._sessions.get(proposal.session)))
         return await self._bridge.call(message, CLOSE_S)
 
     def abandon(self, proposal: Proposal) -> None:
-        self._bridge.tell(ProposalOrphan(proposal.id))
+        self._bridge.tell(messages.ProposalOrphan(proposal.id))
 
     def settled(self, identifier: str) -> None:
-        self._bridge.tell(Delivered(identifier))
+        self._bridge.tell(messages.Delivered(identifier))
 
     async def is_visited(self, path: str) -> bool:
-        return await self._bridge.call(FileVisited(path), VISITED_S)
+        return await self._bridge.call(messages.FileVisited(path), VISITED_S)
 
     async def call_tool(
         self,
@@ -139,14 +109,17 @@ class _Editor:
         deadline: int,
     ) -> None:
         await self._bridge.call(
-            ToolCall(identifier, name, arguments, directories is None, directories or (), deadline), timeout=None
+            messages.ToolCall(identifier, name, arguments, directories is None, directories or (), deadline),
+            timeout=None,
         )
 
 
 class Companion:
     """The backend of one Emacs, from its hello to its end."""
 
-    def __init__(self, hello: Hello, token: str, mcp_listener: socket.socket, epc_listener: socket.socket) -> None:
+    def __init__(
+        self, hello: messages.Hello, token: str, mcp_listener: socket.socket, epc_listener: socket.socket
+    ) -> None:
         """Take two listening sockets.  Must be made on the event loop.
 
         :raises SpoolError: when the spool directory of `hello` is not private
@@ -179,7 +152,7 @@ class Companion:
         )
         self._take_over()
         self._tools = Tools(editor, self._distributor.access, self._tell_call)
-        self._diagnostics = Diagnostics(self._tools, lambda path: self._bridge.call(EditBegins(path), EDIT_S))
+        self._diagnostics = Diagnostics(self._tools, lambda path: self._bridge.call(messages.EditBegins(path), EDIT_S))
         self._first_prompt = FirstPrompt(self._tools)
         self._tool_server = ToolServer(self._tools, self._find_caller, self._first_prompt.listed)
         self._journal = JournalFront(os.environ, self._bridge.tell)
@@ -214,9 +187,9 @@ class Companion:
             os.environ,
             deliver=self._deliver_context,
             report_context=lambda session, roots, sent, text: self._bridge.tell(
-                ContextSent(session, roots, sent, text)
+                messages.ContextSent(session, roots, sent, text)
             ),
-            report_exclusions=lambda exclusions: self._bridge.tell(ExclusionList(exclusions)),
+            report_exclusions=lambda exclusions: self._bridge.tell(messages.ExclusionList(exclusions)),
             warn=self._warn,
         )
 
@@ -248,7 +221,7 @@ class Companion:
             known=self._hello.sessions,
             sessions=self._sessions.states,
             changed=self._hooks_reported,
-            report_answers=lambda session, answers: self._bridge.tell(HookAnswers(session, answers)),
+            report_answers=lambda session, answers: self._bridge.tell(messages.HookAnswers(session, answers)),
             warn=self._warn,
             records=self._journal.records,
             listeners=[self._first_prompt, self._diagnostics, self._journal],
@@ -268,10 +241,10 @@ class Companion:
         # The request of a hook has ended with the process that held it.
         for item in self._hello.proposals:
             if item.id.startswith(HOOK_PREFIX):
-                self._bridge.tell(ProposalOrphan(item.id))
+                self._bridge.tell(messages.ProposalOrphan(item.id))
 
     def _warn(self, text: str) -> None:
-        self._bridge.tell(Notice("warning", text))
+        self._bridge.tell(messages.Notice("warning", text))
 
     async def run(self, input_descriptor: int) -> None:
         """Serve until told to stop or until `input_descriptor` ends, which means that Emacs is gone.
@@ -338,9 +311,9 @@ class Companion:
         self._for_good = True
         self._ended.set()
 
-    def _take(self, message: Incoming) -> None:
+    def _take(self, message: messages.Incoming) -> None:
         """Handle a call by Emacs; called in their order."""
-        if isinstance(message, Roots):
+        if isinstance(message, messages.Roots):
             self._publisher.set_roots(message)
             self._distributor.set_roots(message.roots)
             self._journal.set_roots(message.roots)
@@ -350,39 +323,39 @@ class Companion:
             self._distributor.set_snapshot(message)
             self._places.set_snapshot(message)
             self._journal.set_snapshot(message)
-        elif isinstance(message, Watch):
+        elif isinstance(message, messages.Watch):
             self._distributor.watch(message.on)
             self._places.watch(message.on)
             self._doors.watch(message.on)
             self._tools.watch(message.on)
-        elif isinstance(message, ReviewOutcome):
+        elif isinstance(message, messages.ReviewOutcome):
             self._take_outcome(message)
-        elif isinstance(message, Stop):
+        elif isinstance(message, messages.Stop):
             self._end_for_good()
         else:
             self._take_request(message)
 
-    def _take_request(self, message: Incoming) -> None:
+    def _take_request(self, message: messages.Incoming) -> None:
         """Handle a call by Emacs that one part of the backend answers, or that is the answer to one."""
-        if isinstance(message, Compare | Merge | Prompt | ListRecorded):
+        if isinstance(message, messages.Compare | messages.Merge | messages.Prompt | messages.ListRecorded):
             self._requests.take(message)
-        elif isinstance(message, JournalCall):
+        elif isinstance(message, messages.JournalCall):
             self._journal.take(message)
-        elif isinstance(message, ToolsOffered):
+        elif isinstance(message, messages.ToolsOffered):
             self._offer_tools(message)
-        elif isinstance(message, ToolAnswer):
+        elif isinstance(message, messages.ToolAnswer):
             self._tools.take(message.id, EmacsAnswer(message.items, message.more, message.hidden, message.error))
-        elif isinstance(message, PlacesWanted):
+        elif isinstance(message, messages.PlacesWanted):
             self._places.want(message)
-        elif isinstance(message, RunAt):
+        elif isinstance(message, messages.RunAt):
             self._places.run_at(message)
-        elif isinstance(message, DaemonCall):
+        elif isinstance(message, messages.DaemonCall):
             self._daemon.take(message, self._services)
 
     def _tool_settings(self, _settings: Settings, port: int, _secret: str) -> dict[str, Any]:
         return tool_settings(port, tool_secret(self._token), self._tools.definitions)
 
-    def _offer_tools(self, message: ToolsOffered) -> None:
+    def _offer_tools(self, message: messages.ToolsOffered) -> None:
         self._diagnostics.after_edits = message.after_edits
         self._diagnostics.with_prompts = message.with_prompts
         changed = message.tools != self._tools.definitions
@@ -392,7 +365,7 @@ class Companion:
 
     def _tell_call(self, call: Called) -> None:
         size = len(call.text.encode("utf-8"))
-        message = ToolCalled(call.client, call.request, size, call.ms, call.called, call.failed, call.text)
+        message = messages.ToolCalled(call.client, call.request, size, call.ms, call.called, call.failed, call.text)
         self._bridge.tell(message)
 
     def _take_settings(self, settings: Settings) -> None:
@@ -406,7 +379,7 @@ class Companion:
         self._places.set_settings(settings)
         self._journal.set_settings(settings)
 
-    def _take_outcome(self, outcome: ReviewOutcome) -> None:
+    def _take_outcome(self, outcome: messages.ReviewOutcome) -> None:
         holder = self._doors if outcome.id.startswith(HOOK_PREFIX) else self._diff_tools
         holder.decide(outcome.id, Decision(outcome.content))
 
@@ -462,11 +435,11 @@ class Companion:
             self._listener, self._token, self._sessions, self._diff_tools, doors, self._wire_log, self._places.keys
         )
         server.limit_texts(self._text_limit)
-        await server.serve(lambda: self._bridge.tell(Serving()))
+        await server.serve(lambda: self._bridge.tell(messages.Serving()))
         self._ended.set()
 
 
-def _wire_log(hello: Hello, token: str, directory: str) -> WireLog | None:
+def _wire_log(hello: messages.Hello, token: str, directory: str) -> WireLog | None:
     """Return the record of the wires in `directory`, with the start in it, if Emacs asks for one."""
     if hello.wire_log is None:
         return None

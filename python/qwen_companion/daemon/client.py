@@ -10,6 +10,7 @@ from http import HTTPStatus
 from typing import Any, Literal
 from urllib.parse import quote
 
+from qwen_companion.daemon import models
 from qwen_companion.daemon.errors import (
     InvalidRequestError,
     ServerFailedError,
@@ -17,32 +18,6 @@ from qwen_companion.daemon.errors import (
     WrongWorkspaceError,
 )
 from qwen_companion.daemon.memberships import Memberships
-from qwen_companion.daemon.models import (
-    BRANCH_FEATURE,
-    ENVELOPE_VERSION,
-    MID_TURN_FEATURE,
-    PROTOCOL,
-    PROVIDERS_FEATURE,
-    REQUIRED_FEATURES,
-    SNAPSHOT_FEATURE,
-    Capabilities,
-    CommandsReply,
-    ContextReply,
-    ContextUsageReply,
-    Cursor,
-    LoadReply,
-    MidTurnReply,
-    PromptBlock,
-    PromptReply,
-    ProviderModel,
-    ProvidersReply,
-    RemovedReply,
-    SessionReply,
-    SessionsReply,
-    SessionSummary,
-    StatusReply,
-    W,
-)
 from qwen_companion.daemon.requests import EventSource, Requests
 
 LOAD_S = 90.0
@@ -102,32 +77,34 @@ class DaemonClient:
 
     # --- The daemon
 
-    async def capabilities(self, root: str | None = None) -> Capabilities:
+    async def capabilities(self, root: str | None = None) -> models.Capabilities:
         """Return the daemon's capabilities.  This is the first request (spec A3).
 
         :raises UnsupportedError: when it speaks another protocol or lacks a feature of `REQUIRED_FEATURES`
         :raises WrongWorkspaceError: when `root`, a directory, is none of those it works in
         """
-        found = await self._http.ask(Capabilities, "GET", "/capabilities")
-        if found.v != ENVELOPE_VERSION or PROTOCOL not in found.protocol_versions.supported:
-            raise UnsupportedError(f"The daemon at {self.url} does not speak version {PROTOCOL} of the protocol.")
-        if missing := sorted(REQUIRED_FEATURES - found.features):
+        found = await self._http.ask(models.Capabilities, "GET", "/capabilities")
+        if found.v != models.ENVELOPE_VERSION or models.PROTOCOL not in found.protocol_versions.supported:
+            raise UnsupportedError(
+                f"The daemon at {self.url} does not speak version {models.PROTOCOL} of the protocol."
+            )
+        if missing := sorted(models.REQUIRED_FEATURES - found.features):
             raise UnsupportedError(f"The daemon at {self.url} is too old for this: it lacks {', '.join(missing)}.")
         if root is not None and not _works_in(found, root):
             raise WrongWorkspaceError(
                 f"The daemon at {self.url} does not work in {root}; start one there.", HTTPStatus.OK
             )
-        if SNAPSHOT_FEATURE in found.features:
+        if models.SNAPSHOT_FEATURE in found.features:
             self._stream_parameters = {"snapshot": 1, "maxQueued": _QUEUE_LENGTH}
-        self._takes_messages = MID_TURN_FEATURE in found.features
-        self._knows_providers = PROVIDERS_FEATURE in found.features
-        self._forks = BRANCH_FEATURE in found.features
+        self._takes_messages = models.MID_TURN_FEATURE in found.features
+        self._knows_providers = models.PROVIDERS_FEATURE in found.features
+        self._forks = models.BRANCH_FEATURE in found.features
         return found
 
-    async def list_sessions(self, workspace: str) -> tuple[SessionSummary, ...]:
+    async def list_sessions(self, workspace: str) -> tuple[models.SessionSummary, ...]:
         """Return the sessions of `workspace`, live and on disk, newest first; `Capabilities` names the directory."""
         path = f"/workspace/{quote(workspace, safe='')}/sessions"
-        reply = await self._http.ask(SessionsReply, "GET", path, parameters={"limit": _SESSIONS_LIMIT})
+        reply = await self._http.ask(models.SessionsReply, "GET", path, parameters={"limit": _SESSIONS_LIMIT})
         return reply.sessions
 
     # --- Taking part in a session
@@ -140,7 +117,7 @@ class DaemonClient:
         """Return whether `client_id`, in any session, is this client or was."""
         return self._memberships.is_mine(client_id)
 
-    async def create_or_attach(self, root: str, scope: Scope) -> SessionReply:
+    async def create_or_attach(self, root: str, scope: Scope) -> models.SessionReply:
         """Take part in a session of the workspace `root`, new or shared.
 
         No cursor comes with it: `load` gives one.
@@ -149,18 +126,18 @@ class DaemonClient:
         :raises BusyError: when the daemon has as many sessions as it allows
         """
         body = {"cwd": root, "sessionScope": scope}
-        return self._joined(await self._ask_agent(SessionReply, "/session", None, body))
+        return self._joined(await self._ask_agent(models.SessionReply, "/session", None, body))
 
-    async def load(self, session_id: str) -> LoadReply:
+    async def load(self, session_id: str) -> models.LoadReply:
         """Take part in a session, live or only on disk, and get all of it; revives one that died.
 
         Under the identity from before, if there was one and the daemon still knows it.
         """
-        reply = await self._ask_agent(LoadReply, "/load", session_id, {})
+        reply = await self._ask_agent(models.LoadReply, "/load", session_id, {})
         self._joined(reply)
         return reply
 
-    async def branch(self, session_id: str) -> SessionReply:
+    async def branch(self, session_id: str) -> models.SessionReply:
         """Fork a session at its last turn, and take part in the new one.
 
         :raises UnsupportedError: when the daemon cannot do this
@@ -170,7 +147,7 @@ class DaemonClient:
             raise UnsupportedError("The daemon cannot fork a conversation.")
         try:
             return self._joined(
-                await self._http.ask(SessionReply, "POST", "/branch", session_id, body={}, limit_s=LOAD_S)
+                await self._http.ask(models.SessionReply, "POST", "/branch", session_id, body={}, limit_s=LOAD_S)
             )
         except ServerFailedError as error:
             if error.status != HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -179,7 +156,9 @@ class DaemonClient:
             text = "The daemon did not fork the conversation; is there a finished turn in it?"
             raise InvalidRequestError(text, error.status, error.code) from None
 
-    async def _ask_agent(self, model: type[W], path: str, session_id: str | None, body: Mapping[str, Any]) -> W:
+    async def _ask_agent(
+        self, model: type[models.W], path: str, session_id: str | None, body: Mapping[str, Any]
+    ) -> models.W:
         """POST a request to `path` that needs the daemon's agent; repeat it while that is slow to start (HTTP 504)."""
         try:
             for start in range(2, AGENT_STARTS + 1):
@@ -193,7 +172,7 @@ class DaemonClient:
         finally:
             self._progress(None)
 
-    def _joined(self, reply: SessionReply) -> SessionReply:
+    def _joined(self, reply: models.SessionReply) -> models.SessionReply:
         if reply.client_id is not None:
             self._memberships.joined(reply.session_id, reply.client_id)
         return reply
@@ -213,14 +192,14 @@ class DaemonClient:
 
     # --- Talking
 
-    async def prompt(self, session_id: str, parts: Sequence[PromptBlock]) -> PromptReply:
+    async def prompt(self, session_id: str, parts: Sequence[models.PromptBlock]) -> models.PromptReply:
         """Send a prompt; it runs, or waits behind the one that runs.  How it ends comes as an event.
 
         :raises BusyError: when the queue is full
         :raises UnreachableError: with `maybe_done` only its echo tells whether it runs
         """
         return await self._http.ask(
-            PromptReply, "POST", "/prompt", session_id, body={"prompt": [part.to_wire() for part in parts]}
+            models.PromptReply, "POST", "/prompt", session_id, body={"prompt": [part.to_wire() for part in parts]}
         )
 
     async def cancel(self, session_id: str) -> None:
@@ -246,18 +225,20 @@ class DaemonClient:
         """
         if not self._takes_messages:
             return None
-        reply = await self._http.ask(MidTurnReply, "POST", "/mid-turn-message", session_id, body={"message": message})
+        reply = await self._http.ask(
+            models.MidTurnReply, "POST", "/mid-turn-message", session_id, body={"message": message}
+        )
         return reply.message_id if reply.accepted else None
 
     async def take_back_mid_turn(self, session_id: str, message_id: str) -> bool:
         """Take back a message for the running turn; false when the model has got it."""
         path = f"/mid-turn-messages/{quote(message_id, safe='')}"
-        return (await self._http.ask(RemovedReply, "DELETE", path, session_id)).removed
+        return (await self._http.ask(models.RemovedReply, "DELETE", path, session_id)).removed
 
     async def remove_pending_prompt(self, session_id: str, prompt_id: str) -> bool:
         """Take a prompt out of the queue; false when it runs already or is gone."""
         path = f"/pending-prompts/{quote(prompt_id, safe='')}"
-        return (await self._http.ask(RemovedReply, "DELETE", path, session_id)).removed
+        return (await self._http.ask(models.RemovedReply, "DELETE", path, session_id)).removed
 
     # --- What a session is set to
 
@@ -282,35 +263,35 @@ class DaemonClient:
 
     # --- How a session is
 
-    async def status(self, session_id: str) -> StatusReply:
+    async def status(self, session_id: str) -> models.StatusReply:
         """Return whether it is busy, and which permissions wait for an answer."""
-        return await self._http.ask(StatusReply, "GET", "/status", session_id)
+        return await self._http.ask(models.StatusReply, "GET", "/status", session_id)
 
-    async def context(self, session_id: str) -> ContextReply:
+    async def context(self, session_id: str) -> models.ContextReply:
         """Return the models and approval modes."""
-        return await self._http.ask(ContextReply, "GET", "/context", session_id)
+        return await self._http.ask(models.ContextReply, "GET", "/context", session_id)
 
-    async def model_in_use(self, session_id: str) -> ProviderModel | None:
+    async def model_in_use(self, session_id: str) -> models.ProviderModel | None:
         """Return the session's model as the daemon's settings have it; None when they do not, or cannot be asked."""
         if not self._knows_providers:
             return None
         current = (await self.context(session_id)).state.models.current_model_id
-        reply = await self._http.ask(ProvidersReply, "GET", "/workspace/providers")
+        reply = await self._http.ask(models.ProvidersReply, "GET", "/workspace/providers")
         known = (model for provider in reply.providers for model in provider.models)
         return next((model for model in known if model.model_id == current), None)
 
-    async def context_usage(self, session_id: str) -> ContextUsageReply:
+    async def context_usage(self, session_id: str) -> models.ContextUsageReply:
         """Return how full the context window is."""
-        return await self._http.ask(ContextUsageReply, "GET", "/context-usage", session_id)
+        return await self._http.ask(models.ContextUsageReply, "GET", "/context-usage", session_id)
 
-    async def supported_commands(self, session_id: str) -> CommandsReply:
+    async def supported_commands(self, session_id: str) -> models.CommandsReply:
         """Return the slash commands."""
-        return await self._http.ask(CommandsReply, "GET", "/supported-commands", session_id)
+        return await self._http.ask(models.CommandsReply, "GET", "/supported-commands", session_id)
 
     # --- Events
 
     def events(
-        self, session_id: str, cursor: Cursor | None, silence_s: float
+        self, session_id: str, cursor: models.Cursor | None, silence_s: float
     ) -> AbstractAsyncContextManager[EventSource]:
         """Return the event stream of a session, from `cursor` on, or only what happens from now on.
 
@@ -320,7 +301,7 @@ class DaemonClient:
         return self._http.events(session_id, self._stream_parameters, cursor, silence_s)
 
 
-def _works_in(capabilities: Capabilities, root: str) -> bool:
+def _works_in(capabilities: models.Capabilities, root: str) -> bool:
     """Return whether `root` is a workspace; the daemon resolves links, but takes no directory inside one (0.24.4)."""
     known = {workspace.cwd for workspace in capabilities.workspaces} | {capabilities.workspace_cwd}
     return not known.isdisjoint({os.path.normpath(root), os.path.realpath(root)})

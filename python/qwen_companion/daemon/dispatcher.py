@@ -16,24 +16,9 @@ from weakref import WeakValueDictionary
 
 import anyio
 
-from qwen_companion.daemon import messages, models
+from qwen_companion.daemon import errors, messages, models
 from qwen_companion.daemon.connection import DaemonConnection
 from qwen_companion.daemon.conversation import Conversation
-from qwen_companion.daemon.errors import (
-    BusyError,
-    GoneError,
-    HostRefusedError,
-    InvalidRequestError,
-    NotFoundError,
-    NotStartedError,
-    ServerFailedError,
-    SettingsError,
-    UnauthorizedError,
-    UnreachableError,
-    UnsafeUrlError,
-    UnsupportedError,
-    WrongWorkspaceError,
-)
 from qwen_companion.daemon.memberships import Memberships
 from qwen_companion.daemon.messages import Reply
 from qwen_companion.daemon.open_sessions import OpenSessions
@@ -53,21 +38,21 @@ LARGEST_IMAGE_BYTES = 7 * 1024 * 1024
 """Largest image file: a request may have 10 MB, and Base64 makes it a third longer."""
 
 _PROBLEMS: Mapping[type[Exception], str] = {
-    BusyError: "busy",
-    GoneError: "gone",
-    HostRefusedError: "refused",
-    InvalidRequestError: "invalid",
+    errors.BusyError: "busy",
+    errors.GoneError: "gone",
+    errors.HostRefusedError: "refused",
+    errors.InvalidRequestError: "invalid",
     MessageError: "invalid",
-    NotFoundError: "gone",
-    NotStartedError: "refused",
-    ServerFailedError: "unknown",
-    SettingsError: "refused",
+    errors.NotFoundError: "gone",
+    errors.NotStartedError: "refused",
+    errors.ServerFailedError: "unknown",
+    errors.SettingsError: "refused",
     SpoolError: "invalid",
-    UnauthorizedError: "refused",
-    UnreachableError: "unreachable",
-    UnsafeUrlError: "refused",
-    UnsupportedError: "unsupported",
-    WrongWorkspaceError: "refused",
+    errors.UnauthorizedError: "refused",
+    errors.UnreachableError: "unreachable",
+    errors.UnsafeUrlError: "refused",
+    errors.UnsupportedError: "unsupported",
+    errors.WrongWorkspaceError: "refused",
 }
 
 _CONNECTION = "connection"
@@ -169,7 +154,7 @@ class CallDispatcher:
             finally:
                 self._connecting.discard(scope)
         if scope.cancelled_caught:
-            self._answer(method, request, UnreachableError("Disconnected from the daemon.", maybe_done=True))
+            self._answer(method, request, errors.UnreachableError("Disconnected from the daemon.", maybe_done=True))
 
     async def _carry_out(self, method: str, request: str | None, call: messages.Call, lane: anyio.Lock) -> None:
         async with lane:
@@ -183,7 +168,7 @@ class CallDispatcher:
 
     def _answer(self, method: str, request: str | None, error: Exception) -> None:
         """Tell that `method` has failed; of an `error` that is not ours only its kind, since its text may be secret."""
-        if isinstance(error, UnauthorizedError):
+        if isinstance(error, errors.UnauthorizedError):
             self._daemon.reached(error)
         foreign = not isinstance(error, CompanionError)
         text = f"The companion failed: {type(error).__name__}" if foreign else str(error)
@@ -217,7 +202,7 @@ class CallDispatcher:
 
 
 def _problem(error: Exception) -> str:
-    if isinstance(error, UnreachableError) and error.maybe_done:
+    if isinstance(error, errors.UnreachableError) and error.maybe_done:
         return "unsure"
     return _PROBLEMS.get(type(error), "unknown")
 

@@ -17,22 +17,8 @@ from urllib.parse import quote
 import anyio
 import httpx2
 
+from qwen_companion.daemon import errors
 from qwen_companion.daemon.address import clean_token, clean_url
-from qwen_companion.daemon.errors import (
-    BusyError,
-    DaemonError,
-    FrameTooLargeError,
-    HostRefusedError,
-    InvalidRequestError,
-    NotFoundError,
-    ProtocolViolationError,
-    ServerFailedError,
-    UnauthorizedError,
-    UnreachableError,
-    UnsafeUrlError,
-    UnsupportedError,
-    WrongWorkspaceError,
-)
 from qwen_companion.daemon.models import Cursor, W, parse
 from qwen_companion.frozen import frozen
 
@@ -83,7 +69,7 @@ class Requests:
                 follow_redirects=False,
             )
         except httpx2.InvalidURL:
-            raise UnsafeUrlError("The URL of the daemon has no host that could be asked.") from None
+            raise errors.UnsafeUrlError("The URL of the daemon has no host that could be asked.") from None
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -108,7 +94,7 @@ class Requests:
         try:
             value: object = json.loads(response.content)
         except (ValueError, RecursionError):
-            raise ProtocolViolationError(f"What answers at {self.url} is no daemon: it sends no JSON.") from None
+            raise errors.ProtocolViolationError(f"What answers at {self.url} is no daemon: it sends no JSON.") from None
         return parse(model, value, "An answer")
 
     async def call(
@@ -150,44 +136,44 @@ class Requests:
         client_id = None if session_id is None else self._client_id(session_id)
         return {} if client_id is None else {_CLIENT_HEADER: client_id}
 
-    def _no_answer(self, error: httpx2.HTTPError, limit_s: float) -> UnreachableError:
+    def _no_answer(self, error: httpx2.HTTPError, limit_s: float) -> errors.UnreachableError:
         # Texts of httpx2 may quote headers.
         if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout):
-            return UnreachableError(f"Nobody answers at {self.url}.", maybe_done=False)
+            return errors.UnreachableError(f"Nobody answers at {self.url}.", maybe_done=False)
         if isinstance(error, httpx2.TimeoutException):
-            return UnreachableError(f"The daemon at {self.url} said nothing for {limit_s:g} s.", maybe_done=True)
-        return UnreachableError(f"The connection to the daemon at {self.url} broke.", maybe_done=True)
+            return errors.UnreachableError(f"The daemon at {self.url} said nothing for {limit_s:g} s.", maybe_done=True)
+        return errors.UnreachableError(f"The connection to the daemon at {self.url} broke.", maybe_done=True)
 
-    def _too_slow(self, limit_s: float) -> UnreachableError:
-        return UnreachableError(f"The daemon at {self.url} took longer than {limit_s:g} s.", maybe_done=True)
+    def _too_slow(self, limit_s: float) -> errors.UnreachableError:
+        return errors.UnreachableError(f"The daemon at {self.url} took longer than {limit_s:g} s.", maybe_done=True)
 
-    def _refusal(self, response: httpx2.Response) -> DaemonError:
+    def _refusal(self, response: httpx2.Response) -> errors.DaemonError:
         """Return the error that `response` stands for (all statuses but 3xx seen on 0.24.4)."""
         status = response.status_code
         body = _json_object(response)
         code = _word(body.get("code"))
         if status == HTTPStatus.UNAUTHORIZED:
             what = "does not accept the token" if self._has_token else "wants a token"
-            return UnauthorizedError(f"The daemon at {self.url} {what}.", status, code)
+            return errors.UnauthorizedError(f"The daemon at {self.url} {what}.", status, code)
         if status == HTTPStatus.FORBIDDEN:
-            return HostRefusedError(f"The daemon does not answer to the name in {self.url}.", status, code)
+            return errors.HostRefusedError(f"The daemon does not answer to the name in {self.url}.", status, code)
         if status == HTTPStatus.NOT_FOUND and _is_of_type(response, "application/json"):
-            return NotFoundError("The daemon no longer has that session or question.", status, code)
+            return errors.NotFoundError("The daemon no longer has that session or question.", status, code)
         if status == HTTPStatus.NOT_FOUND:
-            return UnsupportedError(f"What answers at {self.url} does not know this request: another version?")
+            return errors.UnsupportedError(f"What answers at {self.url} does not know this request: another version?")
         if status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
             wait = _retry_after_s(response, body)
-            return BusyError(_BUSY.get(code or "", "The daemon has too much to do."), status, code, wait)
+            return errors.BusyError(_BUSY.get(code or "", "The daemon has too much to do."), status, code, wait)
         if code == "workspace_mismatch":
-            return WrongWorkspaceError(f"The daemon at {self.url} works in another directory.", status, code)
+            return errors.WrongWorkspaceError(f"The daemon at {self.url} works in another directory.", status, code)
         if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-            return InvalidRequestError("That is more than the daemon takes at once.", status, code)
+            return errors.InvalidRequestError("That is more than the daemon takes at once.", status, code)
         if response.is_server_error:
-            return ServerFailedError(f"The daemon failed (HTTP {status}).", status, code)
+            return errors.ServerFailedError(f"The daemon failed (HTTP {status}).", status, code)
         if response.is_client_error:
             reason = f"HTTP {status}, {code}" if code else f"HTTP {status}"
-            return InvalidRequestError(f"The daemon does not take this request ({reason}).", status, code)
-        return ProtocolViolationError(f"What answers at {self.url} is no daemon (HTTP {status}).")
+            return errors.InvalidRequestError(f"The daemon does not take this request ({reason}).", status, code)
+        return errors.ProtocolViolationError(f"What answers at {self.url} is no daemon (HTTP {status}).")
 
     @asynccontextmanager
     async def events(
@@ -221,7 +207,7 @@ class Requests:
                         await response.aread()
                         raise self._refusal(response)
                 if not _is_of_type(response, "text/event-stream"):
-                    raise ProtocolViolationError(f"What answers at {self.url} is no event stream.")
+                    raise errors.ProtocolViolationError(f"What answers at {self.url} is no event stream.")
                 yield EventSource(response.headers.get(_EPOCH_HEADER, ""), self._data(source))
         except httpx2.HTTPError as error:
             raise self._no_answer(error, silence_s) from None
@@ -237,7 +223,7 @@ class Requests:
                 if event.data:
                     yield event.data
         except httpx2.SSEError:
-            raise FrameTooLargeError("An event of the daemon is larger than can be read.") from None
+            raise errors.FrameTooLargeError("An event of the daemon is larger than can be read.") from None
 
 
 _BUSY = {

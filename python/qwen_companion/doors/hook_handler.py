@@ -14,20 +14,9 @@ import anyio
 from anyio.abc import TaskGroup
 
 from qwen_companion.domain import Peer, SessionState
+from qwen_companion.doors import events
 from qwen_companion.doors.answers import Answers
 from qwen_companion.doors.calls import HookCall, PendingReply, Reply, no_decision
-from qwen_companion.doors.events import (
-    NO_DECISION,
-    Answer,
-    AttentionRequest,
-    Event,
-    PermissionRequest,
-    SessionStart,
-    SubagentStop,
-    ToolEvent,
-    add_context,
-    parse_event,
-)
 from qwen_companion.doors.listeners import Listener, Report
 from qwen_companion.doors.reviews import Asker, HookReviews
 from qwen_companion.doors.states import States
@@ -106,7 +95,7 @@ class HookHandler:
         event = self.states.attribute(caller.peer.pid, event)
         now = _now()
         self._note(event, caller.peer, now)
-        if not isinstance(event, (PermissionRequest, AttentionRequest)):
+        if not isinstance(event, (events.PermissionRequest, events.AttentionRequest)):
             self.reviews.begin_calls(caller.peer.pid, event.agent_id)
         state = self._session(caller.peer.pid)
         report = Report(event, caller.peer, _label(caller), state and state.session.id, now)
@@ -120,20 +109,20 @@ class HookHandler:
             return partial(self._reply_with, waited, others, report)
         self._begin(hearings, report)
         # Of one elsewhere the CLI itself asks, by openDiff or in its terminal.
-        if isinstance(event, PermissionRequest) and not call.shortened and not caller.peer.place:
+        if isinstance(event, events.PermissionRequest) and not call.shortened and not caller.peer.place:
             return partial(self._decide, event, caller, call.gone)
-        self._note_answer(event, caller.peer, NO_DECISION)
+        self._note_answer(event, caller.peer, events.NO_DECISION)
         return no_decision
 
-    def _note_answer(self, event: Event, peer: Peer, answer: Answer) -> None:
+    def _note_answer(self, event: events.Event, peer: Peer, answer: events.Answer) -> None:
         self.answers.note(peer.pid, event, answer, _now())
         self._answered(peer.pid)
 
-    def _note(self, event: Event, peer: Peer, now: int) -> None:
+    def _note(self, event: events.Event, peer: Peer, now: int) -> None:
         if peer.pid not in self._turns:
             self._turns[peer.pid] = defaultdict(partial(anyio.Lock, fast_acquire=True))
             self._tasks.start_soon(self._forget_at_end, peer)
-        if isinstance(event, SubagentStop) and event.agent_id is not None:
+        if isinstance(event, events.SubagentStop) and event.agent_id is not None:
             self.reviews.end_agent(peer.pid, event.agent_id)
         if self.states.note(peer.pid, event, now):
             self._changed()
@@ -166,7 +155,7 @@ class HookHandler:
                 await hearing.done.wait()
             if hearing.text:
                 texts.append(hearing.text)
-        answer = add_context(report.event, "\n\n".join(texts)) if texts else NO_DECISION
+        answer = events.add_context(report.event, "\n\n".join(texts)) if texts else events.NO_DECISION
         self._note_answer(report.event, report.peer, answer)
         # Only now, since the CLI does not wait for them.
         self._begin(others, report)
@@ -174,7 +163,7 @@ class HookHandler:
 
     # --- Requests for permission ---
 
-    async def _decide(self, request: PermissionRequest, caller: Caller, gone: anyio.Event) -> Reply:
+    async def _decide(self, request: events.PermissionRequest, caller: Caller, gone: anyio.Event) -> Reply:
         if request.agent_id is None and request.prompt_id is None:
             # It does not say who asks.  A review serves both; without one, the subagent would be refused.
             request = request.model_copy(update={"agent_id": self.states.running_agent(caller.peer.pid)})
@@ -207,7 +196,7 @@ class HookHandler:
         while self._session(peer.pid) is not None:
             await anyio.sleep(_WATCH_S)
 
-    async def _caller(self, event: Event, connection: Connection) -> Caller | None:
+    async def _caller(self, event: events.Event, connection: Connection) -> Caller | None:
         """Return the caller that reports `event`; looked for where the conversation does not tell it."""
         elsewhere = self._caller_elsewhere(connection)
         if elsewhere is not None:
@@ -215,7 +204,7 @@ class HookHandler:
             return elsewhere
         only = self._only_caller(event.session_id)
         # Another CLI may have resumed the conversation.
-        if only is not None and not isinstance(event, SessionStart):
+        if only is not None and not isinstance(event, events.SessionStart):
             return only
         caller = await in_thread(self._find_caller, connection)
         if caller is None:
@@ -244,9 +233,9 @@ class HookHandler:
         return next((state for state in self._sessions() if state.session.peer and state.session.peer.pid == pid), None)
 
 
-def _hold_s(listener: Listener, event: Event) -> float | None:
+def _hold_s(listener: Listener, event: events.Event) -> float | None:
     """Return how long the CLI waits at most for `listener` with `event`, in seconds; None if it is not told."""
-    tool = event.tool_name if isinstance(event, ToolEvent) else ""
+    tool = event.tool_name if isinstance(event, events.ToolEvent) else ""
     matching = (
         subscription.hold_s
         for subscription in listener.subscriptions
@@ -265,5 +254,5 @@ def _label(caller: Caller) -> str:
     return f"{caller.name} {caller.version}".strip()
 
 
-async def _parse(data: bytes) -> Event | None:
-    return parse_event(data) if len(data) <= _LARGE_BYTES else await in_thread(parse_event, data)
+async def _parse(data: bytes) -> events.Event | None:
+    return events.parse_event(data) if len(data) <= _LARGE_BYTES else await in_thread(events.parse_event, data)

@@ -21,21 +21,10 @@ from typing import Any, Protocol
 
 import anyio
 
+from qwen_companion.doors import events
 from qwen_companion.doors.calls import Reply
 from qwen_companion.doors.commands import Effects
 from qwen_companion.doors.conditions import is_inside, may_pass, unasked_effects
-from qwen_companion.doors.events import (
-    AUTO,
-    EDIT,
-    EDIT_TOOLS,
-    NO_DECISION,
-    SHELL,
-    WRITE,
-    Answer,
-    PermissionRequest,
-    allow,
-    deny,
-)
 from qwen_companion.doors.hook_settings import REVIEW_TIMEOUT_S
 from qwen_companion.errors import EmacsUnavailableError
 from qwen_companion.file_names import FileNameError, file_name
@@ -199,38 +188,40 @@ class HookReviews:
             if held.asker.pid == pid:
                 self._abandon(held)
 
-    async def reply(self, request: PermissionRequest, asker: Asker, agent: str | None, gone: anyio.Event) -> Reply:
+    async def reply(
+        self, request: events.PermissionRequest, asker: Asker, agent: str | None, gone: anyio.Event
+    ) -> Reply:
         """Return the reply to `request` of `asker`.
 
         `agent` is the name of the subagent that asks, if it is one.  `gone` is set when nobody waits for the reply.
         """
-        is_command = request.tool_name == SHELL
-        if request.mode != AUTO or not (is_command or request.tool_name in EDIT_TOOLS):
-            return Reply(NO_DECISION)
+        is_command = request.tool_name == events.SHELL
+        if request.mode != events.AUTO or not (is_command or request.tool_name in events.EDIT_TOOLS):
+            return Reply(events.NO_DECISION)
         batch = self._batches[asker.pid][request.agent_id]
         try:
             directories = [file_name(request.cwd), *([asker.directory] if asker.directory else [])]
             if is_command:
                 may_run = await self._may_run(request.tool_input, directories, batch, agent is not None)
-                return Reply(allow() if may_run else NO_DECISION)
+                return Reply(events.allow() if may_run else events.NO_DECISION)
             path = file_name(request.tool_input.get("file_path", request.tool_input.get("notebook_path")))
         except FileNameError:
-            return Reply(NO_DECISION)
+            return Reply(events.NO_DECISION)
         batch.effects.append(Effects(changed={path}))
         if not await in_thread(lambda: all(is_inside(path, directory) for directory in directories)):
-            return Reply(NO_DECISION)
+            return Reply(events.NO_DECISION)
         if not await self._is_reviewed(path):
             if await in_thread(may_pass, request.tool_name, path, request.cwd, self._environ):
-                return Reply(allow())
+                return Reply(events.allow())
             # A subagent cannot ask: no decision would be a no.
             if agent is None or self.scope is None:
-                return Reply(NO_DECISION)
+                return Reply(events.NO_DECISION)
         elif agent is None and asker.opens_reviews:
-            return Reply(NO_DECISION)
+            return Reply(events.NO_DECISION)
         try:
             return await self._review(request, path, asker, agent, gone)
         except (UnreviewableError, TargetError) as error:
-            return Reply(NO_DECISION if agent is None else deny(str(error)))
+            return Reply(events.NO_DECISION if agent is None else events.deny(str(error)))
 
     async def _may_run(
         self, tool_input: Mapping[str, Any], projects: list[str], batch: _Batch, is_subagents: bool
@@ -272,7 +263,7 @@ class HookReviews:
             return True
 
     async def _review(
-        self, request: PermissionRequest, path: str, asker: Asker, agent: str | None, gone: anyio.Event
+        self, request: events.PermissionRequest, path: str, asker: Asker, agent: str | None, gone: anyio.Event
     ) -> Reply:
         """Review the edit.
 
@@ -292,10 +283,10 @@ class HookReviews:
             self._abandon(held)
         else:
             held.abandonment = asyncio.get_running_loop().call_later(self._return_s, self._abandon, held)
-            return Reply(deny(STILL_REVIEWING))
-        return Reply(NO_DECISION)
+            return Reply(events.deny(STILL_REVIEWING))
+        return Reply(events.NO_DECISION)
 
-    def _find(self, request: PermissionRequest, path: str, asker: Asker, facts: _Facts) -> _Held | None:
+    def _find(self, request: events.PermissionRequest, path: str, asker: Asker, facts: _Facts) -> _Held | None:
         """Return the review of the same change by the same agent, if that was told to ask again."""
         for held in self._held.values():
             same = (held.asker.pid, held.agent_id, held.proposal.path) == (asker.pid, request.agent_id, path)
@@ -307,7 +298,7 @@ class HookReviews:
 
     async def _begin(
         self,
-        request: PermissionRequest,
+        request: events.PermissionRequest,
         path: str,
         asker: Asker,
         agent: str | None,
@@ -362,21 +353,21 @@ async def _run(work: Callable[[], Awaitable[None]], limit_s: float, gone: anyio.
             tasks.cancel_scope.cancel()
 
 
-def _answer(request: PermissionRequest, facts: _Facts, decision: Decision) -> Answer:
+def _answer(request: events.PermissionRequest, facts: _Facts, decision: Decision) -> events.Answer:
     if decision.content is None:
-        return deny("The user rejected this change.")
+        return events.deny("The user rejected this change.")
     if decision.content == (facts.text or "") and facts.text is not None:
-        return deny("The user dropped all of this change.")
+        return events.deny("The user dropped all of this change.")
     if decision.content == facts.proposed:
-        return allow()
-    if request.tool_name == WRITE:
-        return allow({**request.tool_input, "content": decision.content})
+        return events.allow()
+    if request.tool_name == events.WRITE:
+        return events.allow({**request.tool_input, "content": decision.content})
     # The whole text for the whole text.  Should the file have changed meanwhile, the CLI does not find the old one.
     changed = {**request.tool_input, "old_string": facts.text or "", "new_string": decision.content}
-    return allow({**changed, "replace_all": False} if "replace_all" in changed else changed)
+    return events.allow({**changed, "replace_all": False} if "replace_all" in changed else changed)
 
 
-def _facts(request: PermissionRequest, path: str) -> _Facts:
+def _facts(request: events.PermissionRequest, path: str) -> _Facts:
     """Return the facts that a review needs.
 
     :raises UnreviewableError, TargetError: where there is nothing to show
@@ -384,9 +375,9 @@ def _facts(request: PermissionRequest, path: str) -> _Facts:
     check_target(path, None)
     text = _read(path)
     tool_input = request.tool_input
-    if request.tool_name == WRITE:
+    if request.tool_name == events.WRITE:
         return _Facts(text, _string(tool_input, "content"))
-    if request.tool_name != EDIT:
+    if request.tool_name != events.EDIT:
         raise UnreviewableError(f"{request.tool_name} of a subagent cannot be reviewed in Emacs.")
     old, new = _string(tool_input, "old_string"), _string(tool_input, "new_string")
     if old == "":

@@ -7,18 +7,7 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 
 from qwen_companion.domain import CliState
-from qwen_companion.doors.events import (
-    AttentionRequest,
-    Event,
-    PermissionRequest,
-    PreToolUse,
-    SessionEnd,
-    SessionStart,
-    Stop,
-    SubagentStart,
-    SubagentStop,
-    UserPromptSubmit,
-)
+from qwen_companion.doors import events
 from qwen_companion.frozen import frozen
 
 IDLE = "idle"
@@ -70,14 +59,14 @@ class States:
         running = [identifier for identifier, agent in self._agents(pid).items() if agent.running]
         return running[-1] if running else None
 
-    def attribute(self, pid: int, event: Event) -> Event:
+    def attribute(self, pid: int, event: events.Event) -> events.Event:
         """Return `event` of process `pid` without the subagent that it names, where that is not its own.
 
         Qwen Code 0.24 names a subagent also in turns of the conversation with the user, when these begin at a moment
         in which the subagent does something, most often when it has just ended.
         """
         agent = self._agents(pid).get(event.agent_id or "")
-        if agent is None or isinstance(event, SubagentStart | SubagentStop):
+        if agent is None or isinstance(event, events.SubagentStart | events.SubagentStop):
             return event
         same_turn = None in (agent.prompt_id, event.prompt_id) or agent.prompt_id == event.prompt_id
         return event if agent.running and same_turn else event.model_copy(update={"agent_id": None})
@@ -90,7 +79,7 @@ class States:
         """Forget the process `pid`, which has ended."""
         self._known.pop(pid, None)
 
-    def note(self, pid: int, event: Event, now: int) -> bool:
+    def note(self, pid: int, event: events.Event, now: int) -> bool:
         """Take an `event` of process `pid` at `now`, in ms since the epoch; return whether its state is another one."""
         before = self._known.get(pid)
         after = _after(before or _Known(CliState()), event, now)
@@ -98,51 +87,62 @@ class States:
         return before is None or before.state != after.state
 
 
-def _after(known: _Known, event: Event, now: int) -> _Known:
+def _after(known: _Known, event: events.Event, now: int) -> _Known:
     if event.agent_id is not None:
         return _with_agent(known, event.agent_id, event)
-    if isinstance(event, AttentionRequest) and event.timestamp and event.timestamp < known.settled:
+    if isinstance(event, events.AttentionRequest) and event.timestamp and event.timestamp < known.settled:
         return known
     if _settles(event):
         known = replace(known, settled=event.timestamp)
     state = known.state if event.mode is None else replace(known.state, mode=event.mode)
-    if isinstance(event, SessionStart):
+    if isinstance(event, events.SessionStart):
         return _Known(CliState(IDLE, now, mode=state.mode, model=event.model or state.model), settled=known.settled)
-    if isinstance(event, SessionEnd):
+    if isinstance(event, events.SessionEnd):
         return _Known(CliState(mode=state.mode, model=state.model), settled=known.settled)
     return replace(known, state=_state_after(state, event, now))
 
 
-def _with_agent(known: _Known, identifier: str, event: Event) -> _Known:
+def _with_agent(known: _Known, identifier: str, event: events.Event) -> _Known:
     """Return the state after an `event` of the subagent `identifier`."""
     agents = dict(known.agents)
-    if isinstance(event, SubagentStart):
+    if isinstance(event, events.SubagentStart):
         agents.pop(identifier, None)
         agents[identifier] = _Agent(first_words(event.agent_type), event.prompt_id)
-    elif isinstance(event, SubagentStop) and identifier in agents:
+    elif isinstance(event, events.SubagentStop) and identifier in agents:
         agents[identifier] = replace(agents[identifier], running=False)
     running = sum(agent.running for agent in agents.values())
     return replace(known, state=replace(known.state, subagents=running), agents=agents)
 
 
-def _settles(event: Event) -> bool:
+def _settles(event: events.Event) -> bool:
     """Return whether what the CLI does after `event` does not depend on a notification before it."""
-    return isinstance(event, SessionStart | SessionEnd | UserPromptSubmit | PreToolUse | PermissionRequest | Stop)
+    return isinstance(
+        event,
+        events.SessionStart
+        | events.SessionEnd
+        | events.UserPromptSubmit
+        | events.PreToolUse
+        | events.PermissionRequest
+        | events.Stop,
+    )
 
 
-def _state_after(state: CliState, event: Event, now: int) -> CliState:
-    if isinstance(event, UserPromptSubmit) and event.begins_turn:
+def _state_after(state: CliState, event: events.Event, now: int) -> CliState:
+    if isinstance(event, events.UserPromptSubmit) and event.begins_turn:
         return replace(state, activity=WORKING, since=now, prompt=first_words(event.prompt), question=None, said=None)
     # Without a prompt the turn goes on, with the results of its tools.
-    if isinstance(event, UserPromptSubmit | PreToolUse | PermissionRequest) and state.activity == ASKING:
+    if (
+        isinstance(event, events.UserPromptSubmit | events.PreToolUse | events.PermissionRequest)
+        and state.activity == ASKING
+    ):
         return replace(state, activity=WORKING, question=None)
-    if isinstance(event, Stop):
+    if isinstance(event, events.Stop):
         used = None if event.context_usage is None else round(100 * event.context_usage)
         said = _last_line(event.last_assistant_message or "")
         return replace(
             state, activity=IDLE, since=now, question=None, tokens=event.input_tokens, context=used, said=said
         )
-    if isinstance(event, AttentionRequest):
+    if isinstance(event, events.AttentionRequest):
         if event.notification_type == "permission_prompt":
             return replace(state, activity=ASKING, question=first_words(event.message))
         if event.notification_type == "idle_prompt" and state.activity in (WORKING, ASKING):

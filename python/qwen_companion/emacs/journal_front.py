@@ -15,17 +15,7 @@ from anyio.abc import TaskGroup
 
 from qwen_companion.domain import FAMILIES_WITH_HOOKS, ChatWork, KnownSession, Peer, SessionState, Settings, Snapshot
 from qwen_companion.doors.listeners import Report, Subscription
-from qwen_companion.emacs.messages import (
-    JournalCall,
-    JournalSeen,
-    JournalWatch,
-    JournalWrote,
-    Notice,
-    Notification,
-    TurnChange,
-    TurnChanges,
-    Unrecorded,
-)
+from qwen_companion.emacs import messages
 from qwen_companion.journal.subscriptions import SUBSCRIPTIONS
 from qwen_companion.tasks import contained
 
@@ -43,7 +33,7 @@ class JournalFront:
     """See the top of this file.  All methods are for the event loop."""
 
     def __init__(
-        self, environ: Mapping[str, str], tell: Callable[[Notification], None], silence_s: float = SILENCE_S
+        self, environ: Mapping[str, str], tell: Callable[[messages.Notification], None], silence_s: float = SILENCE_S
     ) -> None:
         """`tell` sends a message to Emacs."""
         self._silence_s = silence_s
@@ -66,7 +56,7 @@ class JournalFront:
         self._journal: Journal | None = None
         self._loading = anyio.Lock()
         self._tasks: TaskGroup | None = None
-        self._calls, self._calls_left = anyio.create_memory_object_stream[JournalCall | ChatWork](math.inf)
+        self._calls, self._calls_left = anyio.create_memory_object_stream[messages.JournalCall | ChatWork](math.inf)
         self._started = anyio.Event()
 
     async def run(self) -> None:
@@ -92,8 +82,8 @@ class JournalFront:
         journal = journal_type(
             self._environ,
             self._tell_turns,
-            lambda text: self._tell(Notice("warning", text)),
-            lambda reasons: self._tell(Unrecorded(reasons)),
+            lambda text: self._tell(messages.Notice("warning", text)),
+            lambda reasons: self._tell(messages.Unrecorded(reasons)),
         )
         journal.roots.set_settings(self._settings)
         if self._snapshot is not None:
@@ -104,8 +94,8 @@ class JournalFront:
         return journal
 
     def _tell_turns(self, updates: Sequence[Update], gone: Sequence[str], reset: bool) -> None:
-        turns = tuple(TurnChange(update.turn, update.files, update.gone) for update in updates)
-        self._tell(TurnChanges(turns, tuple(gone), reset))
+        turns = tuple(messages.TurnChange(update.turn, update.files, update.gone) for update in updates)
+        self._tell(messages.TurnChanges(turns, tuple(gone), reset))
 
     # --- What Emacs says ---
 
@@ -141,30 +131,30 @@ class JournalFront:
         if await to_thread.run_sync(_any_is_recorded, roots, self._environ, abandon_on_cancel=True):
             await self._load()
 
-    def take(self, call: JournalCall) -> None:
+    def take(self, call: messages.JournalCall) -> None:
         """Carry `call` out after those before it."""
         self._calls.send_nowait(call)
 
-    async def _carry_out(self, call: JournalCall | ChatWork) -> None:
+    async def _carry_out(self, call: messages.JournalCall | ChatWork) -> None:
         if isinstance(call, ChatWork):
             if self._settings.journal:
                 await (await self._load()).take_chat(call)
-        elif isinstance(call, JournalWatch):
+        elif isinstance(call, messages.JournalWatch):
             self._watching = call.on
             if self._journal is not None:
                 self._journal.telling.watch(call.on)
             elif call.on:
                 # Nothing has been recorded yet.
-                self._tell(TurnChanges((), reset=True))
+                self._tell(messages.TurnChanges((), reset=True))
                 self._load_known()
-        elif isinstance(call, JournalWrote | JournalSeen):
+        elif isinstance(call, messages.JournalWrote | messages.JournalSeen):
             if self._journal is not None:
                 await self._answer(call)
         elif self._tasks is not None:
             # The others of its kind do not wait for it.
             self._tasks.start_soon(contained, self._answer, call)
 
-    async def _answer(self, call: JournalCall) -> None:
+    async def _answer(self, call: messages.JournalCall) -> None:
         journal = await self._load()
         from qwen_companion.emacs.journal_requests import answer
 

@@ -7,25 +7,7 @@ from collections.abc import Callable, Mapping
 
 from anyio import to_thread
 
-from qwen_companion.emacs.messages import (
-    ChangeScope,
-    FileVersion,
-    JournalAnswered,
-    JournalBusy,
-    JournalCall,
-    JournalFiles,
-    JournalForget,
-    JournalMerge,
-    JournalReply,
-    JournalSeen,
-    JournalSpans,
-    JournalTexts,
-    JournalWatch,
-    JournalWorktrees,
-    JournalWrote,
-    Span,
-    Texts,
-)
+from qwen_companion.emacs import messages
 from qwen_companion.errors import CompanionError
 from qwen_companion.journal.answers import RecordError, Scope
 from qwen_companion.journal.changes import MissingTextError
@@ -39,13 +21,13 @@ _BYTES = 8 * 1024 * 1024
 """How much of texts goes in one answer, or one file: Emacs asks for more while it works on these."""
 
 
-async def answer(journal: Journal, call: JournalCall) -> JournalReply | None:
+async def answer(journal: Journal, call: messages.JournalCall) -> messages.JournalReply | None:
     """Carry `call` out, and return the answer to it, None where Emacs wants none."""
-    if isinstance(call, JournalWatch):
+    if isinstance(call, messages.JournalWatch):
         journal.telling.watch(call.on)
-    elif isinstance(call, JournalSeen):
+    elif isinstance(call, messages.JournalSeen):
         journal.mark(call.turn, call.path, call.hunks, call.seen)
-    elif isinstance(call, JournalWrote):
+    elif isinstance(call, messages.JournalWrote):
         if call.merged:
             await journal.merged(call.paths, call.undo_of or "", call.label or "")
         else:
@@ -54,75 +36,77 @@ async def answer(journal: Journal, call: JournalCall) -> JournalReply | None:
         try:
             return await _reply(journal, call)
         except (CompanionError, MissingTextError, OSError) as error:
-            return JournalReply(call.id, error=str(error) or "its text is not kept any more")
+            return messages.JournalReply(call.id, error=str(error) or "its text is not kept any more")
         except Exception as error:  # noqa: BLE001 - Emacs waits for an answer
             log_failure(_reply, error)
-            return JournalReply(call.id, error="The journal failed; see the buffer *qwen-companion log*")
+            return messages.JournalReply(call.id, error="The journal failed; see the buffer *qwen-companion log*")
     return None
 
 
-async def _reply(journal: Journal, call: JournalAnswered) -> JournalReply:
-    if isinstance(call, JournalBusy):
+async def _reply(journal: Journal, call: messages.JournalAnswered) -> messages.JournalReply:
+    if isinstance(call, messages.JournalBusy):
         busy = await journal.turns.wait_until_idle(call.paths) if call.wait else journal.turns.busy(call.paths)
-        return JournalReply(call.id, busy=busy)
-    if isinstance(call, JournalForget):
+        return messages.JournalReply(call.id, busy=busy)
+    if isinstance(call, messages.JournalForget):
         await journal.forget(call.root)
-        return JournalReply(call.id)
-    if isinstance(call, JournalWorktrees):
+        return messages.JournalReply(call.id)
+    if isinstance(call, messages.JournalWorktrees):
         return await _in_thread(lambda: _worktrees(call, journal.roots.environ))
-    if isinstance(call, JournalMerge):
-        return JournalReply(call.id, root=await journal.prepare_merge(call.root))
-    if isinstance(call, JournalSpans):
+    if isinstance(call, messages.JournalMerge):
+        return messages.JournalReply(call.id, root=await journal.prepare_merge(call.root))
+    if isinstance(call, messages.JournalSpans):
         record = journal.roots.record_around(call.path)
         if record is None:
-            return JournalReply(call.id, spans=())
+            return messages.JournalReply(call.id, spans=())
         return await _in_thread(lambda: _spans(record, call))
     record = journal.roots.record_of(call.scope.root)
-    if isinstance(call, JournalFiles):
-        return await _in_thread(lambda: JournalReply(call.id, files=record.answers.files(_scope(record, call.scope))))
+    if isinstance(call, messages.JournalFiles):
+        return await _in_thread(
+            lambda: messages.JournalReply(call.id, files=record.answers.files(_scope(record, call.scope)))
+        )
     return await _in_thread(lambda: _texts(record, call))
 
 
-async def _in_thread(work: Callable[[], JournalReply]) -> JournalReply:
+async def _in_thread(work: Callable[[], messages.JournalReply]) -> messages.JournalReply:
     return await to_thread.run_sync(work, abandon_on_cancel=True)
 
 
-def _worktrees(call: JournalWorktrees, environ: Mapping[str, str]) -> JournalReply:
+def _worktrees(call: messages.JournalWorktrees, environ: Mapping[str, str]) -> messages.JournalReply:
     trees = WorktreeList(call.root, environ)
-    return JournalReply(call.id, worktrees=trees.trees() if call.tree is None else [trees.examined(call.tree)])
+    return messages.JournalReply(call.id, worktrees=trees.trees() if call.tree is None else [trees.examined(call.tree)])
 
 
-def _scope(record: Record, scope: ChangeScope) -> Scope:
+def _scope(record: Record, scope: messages.ChangeScope) -> Scope:
     number = None if scope.turn is None else record.names.number(scope.turn)
     if scope.turn is not None and number is None:
         raise RecordError("the turn is not one of this root")
     return Scope(scope.scope, number, scope.session)
 
 
-def _texts(record: Record, call: JournalTexts) -> JournalReply:
-    texts: list[Texts] = []
+def _texts(record: Record, call: messages.JournalTexts) -> messages.JournalReply:
+    texts: list[messages.Texts] = []
     size = 0
     nets = record.answers.texts([(file.path, file.previous) for file in call.files], _scope(record, call.scope))
     for file, net in zip(call.files, nets, strict=False):
         if isinstance(net, RecordError):
-            texts.append(Texts(file.path, error=str(net)))
+            texts.append(messages.Texts(file.path, error=str(net)))
             continue
         previous = None if net.previous is None else record.names.name_out(net.previous)
-        texts.append(Texts(file.path, _version(net.before), _version(net.after), previous, net.mixed))
+        texts.append(messages.Texts(file.path, _version(net.before), _version(net.after), previous, net.mixed))
         size += sum(len(side.data) for side in (net.before, net.after) if side is not None)
         if size >= _BYTES:
             break
-    return JournalReply(call.id, texts=texts)
+    return messages.JournalReply(call.id, texts=texts)
 
 
-def _version(loaded: Loaded | None) -> FileVersion | None:
+def _version(loaded: Loaded | None) -> messages.FileVersion | None:
     if loaded is None:
         return None
-    return FileVersion(loaded.data, None if loaded.version.mode == LINK else loaded.version.mode & 0o777)
+    return messages.FileVersion(loaded.data, None if loaded.version.mode == LINK else loaded.version.mode & 0o777)
 
 
-def _spans(record: Record, call: JournalSpans) -> JournalReply:
+def _spans(record: Record, call: messages.JournalSpans) -> messages.JournalReply:
     found, keys = record.answers.spans(call.path)
-    return JournalReply(
-        call.id, spans=[Span(span.line, span.count, turn, seen) for span, turn, seen in found], seen=keys
+    return messages.JournalReply(
+        call.id, spans=[messages.Span(span.line, span.count, turn, seen) for span, turn, seen in found], seen=keys
     )

@@ -12,17 +12,8 @@ from anyio import to_thread
 
 from qwen_companion.doors.prompt_files import append_prompt
 from qwen_companion.doors.recorded_sessions import recorded_sessions
+from qwen_companion.emacs import messages
 from qwen_companion.emacs.bridge import Bridge
-from qwen_companion.emacs.messages import (
-    Compare,
-    Compared,
-    ListRecorded,
-    Merge,
-    Merged,
-    Notice,
-    Prompt,
-    RecordedSessions,
-)
 from qwen_companion.errors import EmacsRefusedError, EmacsUnavailableError, PromptError
 
 _log = logging.getLogger(__name__)
@@ -35,12 +26,14 @@ class RequestQueue:
         """`directory` is the spool, where prompts are handed over."""
         self._bridge = bridge
         self._directory = directory
-        self._texts, self._texts_left = anyio.create_memory_object_stream[Compare | Merge](math.inf)
-        self._terminals, self._terminals_left = anyio.create_memory_object_stream[Prompt | ListRecorded](math.inf)
+        self._texts, self._texts_left = anyio.create_memory_object_stream[messages.Compare | messages.Merge](math.inf)
+        self._terminals, self._terminals_left = anyio.create_memory_object_stream[
+            messages.Prompt | messages.ListRecorded
+        ](math.inf)
 
-    def take(self, request: Compare | Merge | Prompt | ListRecorded) -> None:
+    def take(self, request: messages.Compare | messages.Merge | messages.Prompt | messages.ListRecorded) -> None:
         """Answer `request` soon."""
-        if isinstance(request, Compare | Merge):
+        if isinstance(request, messages.Compare | messages.Merge):
             self._texts.send_nowait(request)
         else:
             self._terminals.send_nowait(request)
@@ -70,19 +63,19 @@ class RequestQueue:
     async def _serve_terminals(self) -> None:
         """Hand prompts over and list recorded conversations."""
         async for call in self._terminals_left:
-            if isinstance(call, Prompt):
+            if isinstance(call, messages.Prompt):
                 try:
                     await to_thread.run_sync(
                         append_prompt, self._directory, call.file, call.text, abandon_on_cancel=True
                     )
                 except PromptError as error:
-                    self._bridge.tell(Notice("warning", f"{error}; the prompt is in the history"))
+                    self._bridge.tell(messages.Notice("warning", f"{error}; the prompt is in the history"))
             else:
                 found = await to_thread.run_sync(recorded_sessions, os.environ, call.directory, abandon_on_cancel=True)
-                self._bridge.tell(RecordedSessions(call.id, found))
+                self._bridge.tell(messages.RecordedSessions(call.id, found))
 
 
-def _answer(request: Compare | Merge) -> Compared | Merged:
+def _answer(request: messages.Compare | messages.Merge) -> messages.Compared | messages.Merged:
     # What it takes is imported by the first request: many an Emacs never makes one.
     try:
         from qwen_companion.emacs.text_requests import answer
