@@ -21,9 +21,10 @@ import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from qwen_companion.frozen import frozen
+from qwen_companion.json_objects import as_object, read_object
 
 _LOCK: Final = Path(__file__).resolve().parents[1] / "requirements.lock"
 _LOCKED: Final = re.compile(r"^([A-Za-z0-9._-]+)==([^ ;\\]+)( ;)?", re.MULTILINE)
@@ -102,11 +103,7 @@ def discovery_files(editor_pid: int, port: int | None, environ: Mapping[str, str
             names = [path for path in sorted(Path(directory).iterdir()) if re.fullmatch(pattern, path.name)]
             contents = {path: _json(path) for path in names}
             marks = {path: content.get(MARKER) for path, content in contents.items()}
-            ours = {
-                path: contents[path]
-                for path, mark in marks.items()
-                if isinstance(mark, dict) and cast("dict[str, object]", mark).get("pid") == editor_pid
-            }
+            ours = {path: contents[path] for path, mark in marks.items() if as_object(mark).get("pid") == editor_pid}
             problem = _problem(Path(directory), ours, port)
         except OSError as error:
             ours, problem = {}, f"{error.filename}: {error.strerror}"
@@ -142,10 +139,9 @@ def _json(path: Path) -> dict[str, Any]:
     """Return the JSON object in the file `path`, {} where there is none."""
     try:
         # A pipe would be waited for.
-        content: object = json.loads(path.read_bytes()) if stat.S_ISREG(path.stat().st_mode) else {}
-    except (OSError, ValueError, RecursionError):
+        return (read_object(path.read_bytes()) or {}) if stat.S_ISREG(path.stat().st_mode) else {}
+    except OSError:
         return {}
-    return cast("dict[str, Any]", content) if isinstance(content, dict) else {}
 
 
 def server(port: int, token: str | None) -> Iterator[Check]:
@@ -290,8 +286,7 @@ def _newer_node(path: str, environ: Mapping[str, str]) -> tuple[int, str] | None
     """Return the Node.js (major version) that the CLI at `path` asks for, and the older one that is there, if it is."""
     script = Path(os.path.realpath(path))
     manifest = next((file for parent in script.parents if (file := parent / "package.json").is_file()), None)
-    engines: object = _json(manifest).get("engines") if manifest else None
-    asked = cast("dict[str, object]", engines).get("node") if isinstance(engines, dict) else None
+    asked = as_object(_json(manifest).get("engines")).get("node") if manifest else None
     wanted = re.fullmatch(r">=\s*(\d+)[.\d]*", str(asked))
     node = shutil.which("node", path=environ.get("PATH"))
     if wanted is None or node is None:
@@ -367,11 +362,10 @@ def settings(roots: list[str], environ: Mapping[str, str], version: str = "") ->
 
     path = user_settings_file(environ)
     try:
-        ide: object = read_settings(path).get("ide")
+        ide = as_object(read_settings(path).get("ide"))
     except LayerError as error:
         yield Check("fail", "Settings of Qwen Code", str(error), f"mend {path}: no CLI starts with it")
         return
-    ide = cast("dict[str, object]", ide) if isinstance(ide, dict) else {}
     if ide.get("enabled") is True:
         yield Check("pass", "Settings of Qwen Code", "the CLI connects by itself")
     elif ide.get("hasSeenNudge"):
@@ -407,10 +401,10 @@ def approval_modes(paths: Iterable[str]) -> Iterator[Check]:
 
     for path in paths:
         try:
-            tools: object = read_settings(path).get("tools")
+            tools = as_object(read_settings(path).get("tools"))
         except LayerError:
             continue
-        if isinstance(tools, dict) and cast("dict[str, object]", tools).get("approvalMode") == "yolo":
+        if tools.get("approvalMode") == "yolo":
             yield Check(
                 "warn",
                 f"Approval mode in {path}",

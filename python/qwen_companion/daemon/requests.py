@@ -11,7 +11,7 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any
 from urllib.parse import quote
 
 import anyio
@@ -21,6 +21,7 @@ from qwen_companion.daemon import errors
 from qwen_companion.daemon.address import clean_token, clean_url
 from qwen_companion.daemon.models import Cursor, W, parse
 from qwen_companion.frozen import frozen
+from qwen_companion.json_objects import read_object
 
 REQUEST_S = 30.0
 """How long an answer may take, in seconds."""
@@ -150,7 +151,7 @@ class Requests:
     def _refusal(self, response: httpx2.Response) -> errors.DaemonError:
         """Return the error that `response` stands for (all statuses but 3xx seen on 0.24.4)."""
         status = response.status_code
-        body = _json_object(response)
+        body = read_object(response.content) or {}
         code = _word(body.get("code"))
         if status == HTTPStatus.UNAUTHORIZED:
             what = "does not accept the token" if self._has_token else "wants a token"
@@ -240,14 +241,6 @@ def _path(path: str, session_id: str | None) -> str:
 
 def _is_of_type(response: httpx2.Response, name: str) -> bool:
     return response.headers.get("content-type", "").partition(";")[0].strip().lower() == name
-
-
-def _json_object(response: httpx2.Response) -> Mapping[str, Any]:
-    try:
-        value: object = json.loads(response.content)
-    except (ValueError, RecursionError):
-        return {}
-    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _word(code: object) -> str | None:

@@ -16,11 +16,12 @@ import stat
 import threading
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, cast
+from typing import Any
 
 from qwen_companion.discovery.dialects import DIALECTS, Base, Dialect, File, Pids, Value, in_effect
 from qwen_companion.discovery.editor_pids import editor_pids
 from qwen_companion.frozen import frozen
+from qwen_companion.json_objects import as_object, read_object
 from qwen_companion.processes import has_ended, process_space, start_of
 
 EDITOR_INFO = {"name": "emacs", "displayName": "Emacs"}
@@ -385,14 +386,8 @@ def _read(directory: int, name: str) -> bytes | None:
 
 def _owner(data: bytes | None) -> _Owner | None:
     """Return the process that the mark in `data`, a discovery file, names; None without a mark of ours."""
-    try:
-        content: object = json.loads(data or b"")
-    except (ValueError, RecursionError):
-        return None
-    mark = cast("dict[str, object]", content).get(MARKER) if isinstance(content, dict) else None
-    if not isinstance(mark, dict):
-        return None
-    space, pid, started = (cast("dict[str, object]", mark).get(key) for key in ("space", "pid", "started"))
+    mark = as_object((read_object(data or b"") or {}).get(MARKER))
+    space, pid, started = (mark.get(key) for key in ("space", "pid", "started"))
     if not isinstance(space, str) or not isinstance(pid, int) or not isinstance(started, str):
         return None
     return _Owner(space, pid, started)

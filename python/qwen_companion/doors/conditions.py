@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from qwen_companion.doors.commands import FILE_PROGRAMS, Effects, Simple, UnclearError, effects, split
 from qwen_companion.doors.layer import JsonObject, LayerError, read_settings, replaced_file, system_settings_file
+from qwen_companion.json_objects import as_object
 from qwen_companion.privacy.ignore_files import IGNORE_FILES
 
 _UNASKED_TOOLS = ("edit", "write_file")
@@ -281,7 +282,7 @@ def _settings_files(directory: str, environ: Mapping[str, str]) -> tuple[str, ..
 def _value(settings: JsonObject, *keys: str) -> object:
     value: Any = settings
     for key in keys:
-        value = cast("JsonObject", value).get(key) if isinstance(value, dict) else None
+        value = as_object(value).get(key)
     return value
 
 

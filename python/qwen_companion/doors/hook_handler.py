@@ -98,7 +98,7 @@ class HookHandler:
         if not isinstance(event, (events.PermissionRequest, events.AttentionRequest)):
             self.reviews.begin_calls(caller.peer.pid, event.agent_id)
         state = self._session(caller.peer.pid)
-        report = Report(event, caller.peer, _label(caller), state and state.session.id, now)
+        report = Report(event, caller.peer, caller.label, state and state.session.id, now)
         # Without its long texts it would tell something else.
         # Those that hear look at files of this machine.
         hearings = [] if call.shortened or caller.peer.place else self._hearings(report)
@@ -224,7 +224,7 @@ class HookHandler:
         peer = caller.peer
         state = self._session(peer.pid)
         if state is None:
-            return Asker(peer.pid, f"process {peer.pid}", _label(caller), False, peer.directory)
+            return Asker(peer.pid, f"process {peer.pid}", caller.label, False, peer.directory)
         known = state.session
         return Asker(peer.pid, known.id, known.label, state.streaming and known.reviews, peer.directory)
 
@@ -248,10 +248,6 @@ def _hold_s(listener: Listener, event: events.Event) -> float | None:
 
 def _now() -> int:
     return int(time.time() * 1000)
-
-
-def _label(caller: Caller) -> str:
-    return f"{caller.name} {caller.version}".strip()
 
 
 async def _parse(data: bytes) -> events.Event | None:

@@ -19,7 +19,7 @@ from anyio.abc import TaskGroup
 
 from qwen_companion.doors.calls import PERMISSION_REQUEST, HookCall, PendingReply, Reply, no_decision
 from qwen_companion.ide.bodies import BodyTooLargeError, read_body
-from qwen_companion.ide.replies import refuse
+from qwen_companion.ide.replies import refuse, reply
 from qwen_companion.sockets import Connection
 from qwen_companion.tasks import contained
 
@@ -104,9 +104,6 @@ async def _watch(receive: Receive, gone: anyio.Event) -> None:
 
 
 async def _send(send: Send, answer: dict[str, Any]) -> None:
-    body = json.dumps(answer).encode("utf-8")
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode("ascii"))]
     # A caller that has gone needs no answer.
     with suppress(OSError):
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await reply(send, 200, json.dumps(answer).encode("utf-8"))

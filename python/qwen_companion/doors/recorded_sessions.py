@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from typing import Any, cast
 
 from qwen_companion.domain import RecordedSession
 from qwen_companion.doors.conditions import user_settings_file
+from qwen_companion.json_objects import as_object, read_object
 
 MOST = 200
 """How many are returned at most."""
@@ -45,7 +45,7 @@ def _read(path: str, time: int, directory: str) -> RecordedSession | None:
     try:
         with open(path, "rb") as file:
             for line in islice(iter(lambda: file.readline(_LINE_BYTES), b""), _LINES):
-                entry = _entry(line)
+                entry = read_object(line) or {}
                 if entry.get("cwd") not in (None, directory):
                     return None
                 identifier, prompt = entry.get("sessionId"), _prompt(entry)
@@ -56,21 +56,12 @@ def _read(path: str, time: int, directory: str) -> RecordedSession | None:
     return None
 
 
-def _entry(line: bytes) -> Mapping[str, Any]:
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return cast("Mapping[str, Any]", entry) if isinstance(entry, dict) else {}
-
-
 def _prompt(entry: Mapping[str, Any]) -> str:
     """Return the beginning of the prompt in `entry`, on one line; "" if it is none."""
-    message = entry.get("message")
-    if entry.get("type") != "user" or not isinstance(message, dict):
+    if entry.get("type") != "user":
         return ""
-    parts = cast("Mapping[str, Any]", message).get("parts")
-    texts = [cast("Mapping[str, Any]", part).get("text") for part in _list(parts) if isinstance(part, dict)]
+    parts = as_object(entry.get("message")).get("parts")
+    texts = [as_object(part).get("text") for part in _list(parts)]
     words = " ".join(text for text in texts if isinstance(text, str))
     return " ".join(words[: 10 * _PROMPT].split())[:_PROMPT]
 

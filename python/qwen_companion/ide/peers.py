@@ -7,20 +7,20 @@ Nothing here is for the event loop: it goes over processes and reads files.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import psutil
 
 from qwen_companion.domain import KnownSession, Peer
 from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.frozen import frozen
+from qwen_companion.json_objects import read_object
 from qwen_companion.processes import parent_of, start_of
 from qwen_companion.sockets import KERNEL_TELLS, Connection, client_socket
 
@@ -32,6 +32,11 @@ class Caller:
     peer: Peer
     name: str
     version: str
+
+    @property
+    def label(self) -> str:
+        """Its name and version for a person; may be empty."""
+        return f"{self.name} {self.version}".strip()
 
 
 @frozen
@@ -301,10 +306,9 @@ def _package(program: str) -> tuple[str, str]:
 def _manifest(path: str) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:
-            content = json.loads(file.read(_MAX_MANIFEST_BYTES))
-    except (OSError, ValueError, RecursionError):
+            return read_object(file.read(_MAX_MANIFEST_BYTES)) or {}
+    except OSError:
         return {}
-    return cast("dict[str, Any]", content) if isinstance(content, dict) else {}
 
 
 def _label(value: object) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Refusals below the MCP library: an HTTP status with a JSON-RPC error that says why."""
+"""Answers below the MCP library: JSON, and for a refusal an HTTP status with a JSON-RPC error that says why."""
 
 from __future__ import annotations
 
@@ -32,7 +32,12 @@ async def refuse(
     headers: Iterable[tuple[bytes, bytes]] = (),
 ) -> None:
     """Answer a request with `status` and `message`."""
-    body = refusal(message, code, data)
-    standard = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode("ascii"))]
-    await send({"type": "http.response.start", "status": status, "headers": [*standard, *headers]})
+    await reply(send, status, refusal(message, code, data), headers)
+
+
+async def reply(send: Send, status: int, body: bytes = b"", headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+    """Answer a request with `status` and the JSON in `body`, if there is any."""
+    kind = [(b"content-type", b"application/json")] if body else []
+    length = (b"content-length", str(len(body)).encode("ascii"))
+    await send({"type": "http.response.start", "status": status, "headers": [*kind, length, *headers]})
     await send({"type": "http.response.body", "body": body})

@@ -28,8 +28,10 @@ from qwen_companion.domain import KnownSession
 from qwen_companion.frozen import frozen
 from qwen_companion.ide.bodies import MAX_BODY_BYTES, Body
 from qwen_companion.ide.models import ANONYMOUS_CLIENT, TOOLS
+from qwen_companion.ide.replies import reply
 from qwen_companion.ide.sessions import SESSION_HEADER, Sessions
 from qwen_companion.ide.tools import DiffTools
+from qwen_companion.json_objects import read_object
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -200,15 +202,11 @@ class RpcHandler:
         The library itself would take a third of the processor time of a new session for each of the two.
         """
         answer = f'{{"jsonrpc": "2.0", "id": {json.dumps(identifier)}, "result": {known.result}}}'.encode()
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(answer)).encode("ascii")),
-        ]
+        headers: list[tuple[bytes, bytes]] = []
         if known.handshake is not None:
             session = self._open(known.handshake, scope)
             headers.append((SESSION_HEADER, session.id.encode("ascii")))
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": answer})
+        await reply(send, 200, answer, headers)
 
     async def _call_tool(
         self, context: ServerRequestContext[Any, Any], params: types.CallToolRequestParams
@@ -251,16 +249,11 @@ def _opening(body: bytes, session: KnownSession | None, scope: Scope) -> _Openin
     # Without a look at what is surely none.
     if len(body) > MAX_OPENING_BYTES or method.encode("ascii") not in body:
         return None
-    try:
-        message: object = json.loads(body.decode("utf-8"))
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(message, dict):
-        return None
-    values = cast("dict[str, object]", message)
-    identifier = values.get("id")
+    values = read_object(body)
+    identifier: object = None if values is None else values.get("id")
     if (
-        values.keys() - {"params"} != {"jsonrpc", "id", "method"}
+        values is None
+        or values.keys() - {"params"} != {"jsonrpc", "id", "method"}
         or values["jsonrpc"] != "2.0"
         or values["method"] != method
         # No boolean, which is an integer too.

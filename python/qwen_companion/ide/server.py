@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import functools
 import gc
-import json
 import socket
 import sys
 from collections.abc import Callable, Generator, Mapping
@@ -32,9 +31,10 @@ from qwen_companion.errors import CompanionError
 from qwen_companion.frozen import frozen
 from qwen_companion.ide.bodies import Body, BodyTooLargeError, read_body
 from qwen_companion.ide.guard import Guard, Keys
-from qwen_companion.ide.replies import UNSUPPORTED_PROTOCOL_VERSION, refusal, refuse
+from qwen_companion.ide.replies import UNSUPPORTED_PROTOCOL_VERSION, refusal, refuse, reply
 from qwen_companion.ide.sessions import SESSION_HEADER, Sessions
 from qwen_companion.ide.tools import DiffTools
+from qwen_companion.json_objects import read_object
 from qwen_companion.listening import BACKLOG
 from qwen_companion.memory import MemoryReturn
 from qwen_companion.sockets import Connection, is_of_another_user
@@ -276,8 +276,7 @@ class McpServer:
         self._memory.text_was(body.size)
         if session is not None and _is_notification(body):
             # None means anything to this server, and the library takes as long for it as for a request.
-            await send({"type": "http.response.start", "status": 202, "headers": [(b"content-length", b"0")]})
-            await send({"type": "http.response.body", "body": b""})
+            await reply(send, 202)
             return
         rpc = await self._library()
         answering = rpc.post(session, body, limit, scope, receive, send)
@@ -290,13 +289,7 @@ def _is_notification(body: Body) -> bool:
     """Return whether `body` is a JSON-RPC notification of a size that a CLI sends."""
     if len(body.data) > MAX_NOTIFICATION_BYTES:
         return False
-    try:
-        message: object = json.loads(body.data)
-    except (ValueError, RecursionError):
-        return False
-    if not isinstance(message, dict):
-        return False
-    values = cast("dict[str, object]", message)
+    values = read_object(body.data) or {}
     return values.get("jsonrpc") == "2.0" and isinstance(values.get("method"), str) and "id" not in values
 
 

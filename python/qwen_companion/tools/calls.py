@@ -173,7 +173,7 @@ class Tools:
         except ToolError as error:
             result = ToolText(str(error), failed=True)
         took = int((time.monotonic() - start) * 1000)
-        client = f"{caller.name} {caller.version}".strip() if caller else ""
+        client = caller.label if caller else ""
         done = Called(client, _request(name, arguments), result.text, result.failed, called, took)
         self._kept.append(done)
         if self._watched:

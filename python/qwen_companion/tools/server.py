@@ -11,12 +11,13 @@ import json
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from qwen_companion.ide.bodies import BodyTooLargeError, read_body
 from qwen_companion.ide.peers import Caller
-from qwen_companion.ide.replies import refuse
+from qwen_companion.ide.replies import refuse, reply
 from qwen_companion.ide.sessions import SESSION_HEADER
+from qwen_companion.json_objects import as_object, read_object
 from qwen_companion.sockets import Connection
 from qwen_companion.threads import in_thread
 from qwen_companion.tools.rpc import CALL_TOOL, CANCELLED, INITIALIZE, LIST_TOOLS, JsonObject, is_request, reply_to
@@ -85,7 +86,7 @@ class ToolServer:
         else:
             if message.get("method") == CANCELLED:
                 self._cancel(session, message)
-            await _accept(send)
+            await reply(send, 202)
 
     async def _answer(self, request: JsonObject, session: str, scope: Scope, send: Send) -> None:
         key = (session, _hashable(request["id"]))
@@ -97,25 +98,21 @@ class ToolServer:
             if self._exchanges.get(key) is exchange:
                 del self._exchanges[key]
         if exchange.cancelled:
-            await _accept(send)
+            await reply(send, 202)
             return
-        body = json.dumps(response).encode("ascii")
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode("ascii"))]
+        headers: list[tuple[bytes, bytes]] = []
         if request["method"] == INITIALIZE and "result" in response:
             headers.append((SESSION_HEADER, uuid.uuid4().hex.encode("ascii")))
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await reply(send, 200, json.dumps(response).encode("ascii"), headers)
         if request["method"] == LIST_TOOLS and caller is not None:
             self._listed(caller.peer)
 
     def _cancel(self, session: str, message: JsonObject) -> None:
         """Do not answer the cancelled call: the CLI would take an answer for the end of the server."""
-        params = message.get("params")
-        if isinstance(params, dict):
-            request = _hashable(cast("dict[str, object]", params).get("requestId"))
-            exchange = self._exchanges.get((session, request))
-            if exchange is not None:
-                exchange.cancelled = True
+        request = _hashable(as_object(message.get("params")).get("requestId"))
+        exchange = self._exchanges.get((session, request))
+        if exchange is not None:
+            exchange.cancelled = True
 
     async def _caller(self, session: str, scope: Scope) -> Caller | None:
         caller = self._callers.get(session)
@@ -129,21 +126,15 @@ class ToolServer:
         return caller
 
 
-async def _accept(send: Send) -> None:
-    """Answer a message that is no request, or a request whose answer is not wanted any more."""
-    await send({"type": "http.response.start", "status": 202, "headers": [(b"content-length", b"0")]})
-    await send({"type": "http.response.body", "body": b""})
-
-
 def _message(data: bytes) -> JsonObject | None:
     """Return the JSON-RPC message in `data`, None where there is none."""
+    message = read_object(data)
     try:
-        message: object = json.loads(data)
         # Half of a character, which no answer could repeat.
         json.dumps(message, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError):
         return None
-    return cast("JsonObject", message) if isinstance(message, dict) else None
+    return message
 
 
 def _hashable(identifier: object) -> object:
