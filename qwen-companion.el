@@ -48,6 +48,7 @@
 
 (require 'qwen-companion-attention)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-changes-signs)
 (require 'qwen-companion-comments)
 (require 'qwen-companion-context)
@@ -129,11 +130,10 @@ Include the daemon's state and requests once its files are loaded."
             (qwen-companion-chat-permissions-lighter)))))))
 
 (defvar qwen-companion--lighter-map
-  (let ((map (make-sparse-keymap)))
-    (define-key map [mode-line mouse-1] #'qwen-companion-menu-popup)
-    (define-key map [mode-line mouse-2] #'qwen-companion)
-    (define-key map [mode-line down-mouse-3] mode-line-mode-menu)
-    map)
+  (qwen-companion-buffers-keymap
+   [mode-line mouse-1] #'qwen-companion-menu-popup
+   [mode-line mouse-2] #'qwen-companion
+   [mode-line down-mouse-3] mode-line-mode-menu)
   "Keymap of the text in the mode line.")
 
 (defun qwen-companion--lighter-help (window object position)
@@ -152,17 +152,7 @@ WINDOW, OBJECT and POSITION are as there: the part of the text."
   (pcase (qwen-companion-state)
     ('starting "The companion is starting")
     ('error (format "The companion is not running: %s" (qwen-companion-backend-failure)))
-    (_ (let ((sessions (length (qwen-companion-backend-sessions)))
-             (proposals (length (qwen-companion-proposals))))
-         (format "%s, %s"
-                 (pcase sessions
-                   (0 "No CLI is connected")
-                   (1 "1 CLI is connected")
-                   (_ (format "%d CLIs are connected" sessions)))
-                 (pcase proposals
-                   (0 "no proposal waits")
-                   (1 "1 proposal waits")
-                   (_ (format "%d proposals wait" proposals))))))))
+    (_ (qwen-companion-session-list-summary))))
 
 (defun qwen-companion--lighter-parts ()
   "Return the text for the mode line as a mode line construct.
@@ -354,10 +344,8 @@ When it is made, the mode comes on."
 (autoload 'qwen-companion-doctor "qwen-companion-doctor" nil t)
 
 (defvar qwen-companion-mode-map
-  (let ((map (make-sparse-keymap)))
-    (define-key map [menu-bar qwen-companion]
-                '(menu-item "Qwen" ignore :filter qwen-companion-menu-bar))
-    map)
+  (qwen-companion-buffers-keymap
+   [menu-bar qwen-companion] '(menu-item "Qwen" ignore :filter qwen-companion-menu-bar))
   "Keymap of `qwen-companion-mode': a menu in the menu bar, and no key.")
 
 ;;;###autoload

@@ -220,7 +220,7 @@ The state becomes `starting', then `ready' or `error'."
 
 (defun qwen-companion-backend--launch ()
   "Start a process, reusing the previous one's port, token and sessions."
-  (qwen-companion-backend--cancel-retry)
+  (qwen-companion-timers-cancel qwen-companion-backend--retry-timer)
   (qwen-companion-backend--set-state 'starting)
   (let ((python (qwen-companion-environment-python)))
     (cond
@@ -490,12 +490,10 @@ the call could not be sent."
   "Make FUNCTION the next turn of the timer, after the seconds of LIMIT."
   ;; Not a timer that repeats: that would make up for turns Emacs had no
   ;; time for, all at once.
-  (when-let* ((timer (qwen-companion-backend--connection-timer
-                      qwen-companion-backend--connection)))
-    (cancel-timer timer))
-  (setf (qwen-companion-backend--connection-timer
-         qwen-companion-backend--connection)
-        (run-at-time (car limit) nil function)))
+  (let ((connection qwen-companion-backend--connection))
+    (qwen-companion-timers-cancel (qwen-companion-backend--connection-timer connection))
+    (setf (qwen-companion-backend--connection-timer connection)
+          (run-at-time (car limit) nil function))))
 
 (defun qwen-companion-backend--ping-later ()
   "Ask the process in a while whether it is running."
@@ -560,7 +558,7 @@ happens on its own, also when Emacs is about to exit."
       ;; Emacs tells a process that was stopped nothing.
       (continue-process process)
       (process-send-eof process)))
-  (qwen-companion-backend--cancel-retry)
+  (qwen-companion-timers-cancel qwen-companion-backend--retry-timer)
   (qwen-companion-backend--forget-server)
   (setq qwen-companion-backend--restarts nil
         qwen-companion-backend--failure nil
@@ -693,12 +691,6 @@ With RETRY non-nil, try again after `qwen-companion-backend--retry-delay'."
     ;; Not every minute.
     (unless (equal text before)
       (message "qwen-companion: %s" text))))
-
-(defun qwen-companion-backend--cancel-retry ()
-  "Cancel the automatic start of a process."
-  (when qwen-companion-backend--retry-timer
-    (cancel-timer qwen-companion-backend--retry-timer)
-    (setq qwen-companion-backend--retry-timer nil)))
 
 (defun qwen-companion-backend--remove-files ()
   "Delete the discovery files unless another process has replaced them.

@@ -15,6 +15,7 @@
 
 (require 'cl-lib)
 (require 'subr-x)
+(require 'qwen-companion-buffers)
 
 (defcustom qwen-companion-python nil
   "Python interpreter (3.10 or later) that runs the companion's server.
@@ -127,10 +128,9 @@ with another one."
   "Progress reporter of the installation in this buffer.")
 
 (defconst qwen-companion-environment--map
-  (let ((map (make-sparse-keymap)))
-    ;; The same commands alone would leave an environment that is not used.
-    (define-key map [remap recompile] #'qwen-companion-install-backend)
-    map)
+  (qwen-companion-buffers-keymap
+   ;; The same commands alone would leave an environment that is not used.
+   [remap recompile] #'qwen-companion-install-backend)
   "Keymap of the installation, besides that of a compilation.")
 
 (defun qwen-companion-environment--packages ()

@@ -50,5 +50,13 @@ and returns its annotation, a string, or nil for none."
                         (concat "  " text)))))))
       (complete-with-action action choices string predicate))))
 
+(defun qwen-companion-completion-read (prompt choices category &optional annotate)
+  "Read the name of one of CHOICES with PROMPT; return its value.
+CHOICES is an alist (NAME . VALUE), CATEGORY and ANNOTATE are as for
+`qwen-companion-completion-table'."
+  (cdr (assoc (completing-read
+               prompt (qwen-companion-completion-table choices category annotate) nil t)
+              choices)))
+
 (provide 'qwen-companion-completion)
 ;;; qwen-companion-completion.el ends here

@@ -160,7 +160,13 @@ header line shows those that it leaves."
   "Return the keymap of the current major mode."
   (symbol-value (intern (format "%s-map" major-mode))))
 
-;;; Context menus
+;;; Clicks and context menus
+
+(defun qwen-companion-header-click (event)
+  "Do as RET does at the place of EVENT, a click."
+  (interactive "e")
+  (mouse-set-point event)
+  (call-interactively (key-binding (kbd "RET"))))
 
 (defun qwen-companion-header-menu-at-click ()
   "Have `context-menu-mode' offer the commands for the line that is clicked.

@@ -25,6 +25,7 @@
 ;;; Code:
 
 (require 'timer)
+(require 'qwen-companion-buffers)
 
 ;;; The clock
 
@@ -58,6 +59,15 @@ They are late by no more than the time since the last call then."
   (let ((function (timer--function timer)))
     (and (symbolp function)
          (string-prefix-p "qwen-companion-" (symbol-name function)))))
+
+(defmacro qwen-companion-timers-cancel (&rest places)
+  "Cancel the timers in PLACES, each a timer or nil, and set these to nil."
+  `(progn
+     ,@(mapcar (lambda (place)
+                 `(when ,place
+                    (cancel-timer ,place)
+                    (setf ,place nil)))
+               places)))
 
 ;;; Visible buffers
 
@@ -106,10 +116,9 @@ What else happens until then is shown by the same update."
 
 (defun qwen-companion-timers--update-once (buffer)
   "Update BUFFER if it is alive, for the timer of an update soon."
-  (when (buffer-live-p buffer)
-    (with-current-buffer buffer
-      (setq qwen-companion-timers--soon nil)
-      (funcall qwen-companion-timers--function))))
+  (qwen-companion-buffers-when-live buffer
+    (setq qwen-companion-timers--soon nil)
+    (funcall qwen-companion-timers--function)))
 
 (defun qwen-companion-timers-revert-visible ()
   "Revert the current buffer in its window, where point stays on its line."
@@ -122,17 +131,12 @@ What else happens until then is shown by the same update."
 
 (defun qwen-companion-timers--tick (buffer)
   "Update BUFFER if it is alive."
-  (when (buffer-live-p buffer)
-    (with-current-buffer buffer
-      (qwen-companion-timers-update-visible))))
+  (qwen-companion-buffers-when-live buffer
+    (qwen-companion-timers-update-visible)))
 
 (defun qwen-companion-timers--stop ()
   "Stop the timers of the current buffer."
-  (dolist (timer (list qwen-companion-timers--timer qwen-companion-timers--soon))
-    (when timer
-      (cancel-timer timer)))
-  (setq qwen-companion-timers--timer nil
-        qwen-companion-timers--soon nil))
+  (qwen-companion-timers-cancel qwen-companion-timers--timer qwen-companion-timers--soon))
 
 (provide 'qwen-companion-timers)
 ;;; qwen-companion-timers.el ends here

@@ -15,6 +15,7 @@
 ;;; Code:
 
 (require 'cl-lib)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-places)
 
 ;;; How long it may take
@@ -198,13 +199,11 @@ The time does not depend on the size."
 
 (defun qwen-companion-untrusted-bidi-control ()
   "Return the first character of the current buffer that reorders others, or nil."
-  (save-excursion
-    (save-restriction
-      (widen)
-      (unless (qwen-companion-untrusted-ascii-p)
-        (goto-char (point-min))
-        (skip-chars-forward "^\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069")
-        (char-after)))))
+  (qwen-companion-buffers-widened
+    (unless (qwen-companion-untrusted-ascii-p)
+      (goto-char (point-min))
+      (skip-chars-forward "^\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069")
+      (char-after))))
 
 (defun qwen-companion-untrusted-show-bidi-controls ()
   "Show characters that reorder the text as their codes, and reorder nothing.

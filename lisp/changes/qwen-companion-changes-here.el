@@ -16,6 +16,7 @@
 (require 'cl-lib)
 (require 'subr-x)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-changes)
 (require 'qwen-companion-changes-signs)
 (require 'qwen-companion-journal)
@@ -51,18 +52,16 @@
       (when-let* ((path (qwen-companion-changes-signs-path (current-buffer))))
         (qwen-companion-changes-here--watch)
         (when (qwen-companion-changes-signs-unseen path)
-          (save-excursion
-            (save-restriction
-              (widen)
-              (cl-loop for (line _ turn seen)
-                       in (qwen-companion-journal-reply-spans
-                           (qwen-companion-journal-await
-                            'journal-spans (list :path path)))
-                       unless seen
-                       collect (progn
-                                 (goto-char (point-min))
-                                 (forward-line (1- line))
-                                 (cons (point) turn)))))))))
+          (qwen-companion-buffers-widened
+            (cl-loop for (line _ turn seen)
+                     in (qwen-companion-journal-reply-spans
+                         (qwen-companion-journal-await
+                          'journal-spans (list :path path)))
+                     unless seen
+                     collect (progn
+                               (goto-char (point-min))
+                               (forward-line (1- line))
+                               (cons (point) turn))))))))
 
 (defun qwen-companion-changes-here--next-file (back)
   "Go to the first unseen change in the next file.

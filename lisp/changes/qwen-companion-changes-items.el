@@ -16,6 +16,7 @@
 (require 'diff-mode)
 (require 'subr-x)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-changes-file)
 (require 'qwen-companion-hunks)
 (require 'qwen-companion-hunks-view)
@@ -205,13 +206,12 @@ With NOW non-nil, return those seen by now."
                :turn (and (eq 'since (car-safe scope)) (cadr scope))
                :session (and (eq 'session (car-safe scope)) (cadr scope)))
          (lambda (reply)
-           (when (buffer-live-p buffer)
-             (with-current-buffer buffer
-               (when (= number qwen-companion-changes-items--net-request)
-                 (setf (alist-get root qwen-companion-changes-items-nets nil nil #'equal)
-                       (or (qwen-companion-journal-error reply)
-                           (qwen-companion-journal-reply-files reply)))
-                 (qwen-companion-changes-items-update))))))))))
+           (qwen-companion-buffers-when-live buffer
+             (when (= number qwen-companion-changes-items--net-request)
+               (setf (alist-get root qwen-companion-changes-items-nets nil nil #'equal)
+                     (or (qwen-companion-journal-error reply)
+                         (qwen-companion-journal-reply-files reply)))
+               (qwen-companion-changes-items-update)))))))))
 
 ;;; In words
 
@@ -528,9 +528,8 @@ They are as in `qwen-companion-changes-items--wanted-items'."
     (qwen-companion-changes-file-load
      view
      (lambda ()
-       (when (buffer-live-p buffer)
-         (with-current-buffer buffer
-           (qwen-companion-changes-items-update-soon)))))))
+       (qwen-companion-buffers-when-live buffer
+         (qwen-companion-changes-items-update-soon))))))
 
 (defun qwen-companion-changes-items--insert-body (group view)
   "Insert the hunks of VIEW in GROUP, or why there are none."

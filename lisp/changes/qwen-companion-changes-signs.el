@@ -16,8 +16,10 @@
 (require 'cl-lib)
 (require 'subr-x)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-journal)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-timers)
 
 (defcustom qwen-companion-changes-signs t
   "Whether lines that agents have written are marked in their files.
@@ -98,9 +100,8 @@ Leave out those that are seen."
   "Update the signs of the buffers that wait for it."
   (setq qwen-companion-changes-signs--timer nil)
   (dolist (buffer (cl-shiftf qwen-companion-changes-signs--queue nil))
-    (when (buffer-live-p buffer)
-      (with-current-buffer buffer
-        (qwen-companion-changes-signs--request)))))
+    (qwen-companion-buffers-when-live buffer
+      (qwen-companion-changes-signs--request))))
 
 (defun qwen-companion-changes-signs--request ()
   "Ask which lines of the current buffer get signs, or remove them all."
@@ -240,10 +241,8 @@ A run of marked lines is one place."
     (qwen-companion-journal-watch 'signs on)
     (if on
         (qwen-companion-changes-signs--changed t)
-      (when qwen-companion-changes-signs--timer
-        (cancel-timer qwen-companion-changes-signs--timer))
-      (setq qwen-companion-changes-signs--timer nil
-            qwen-companion-changes-signs--queue nil)
+      (qwen-companion-timers-cancel qwen-companion-changes-signs--timer)
+      (setq qwen-companion-changes-signs--queue nil)
       (dolist (buffer (buffer-list))
         (when (buffer-file-name buffer)
           (with-current-buffer buffer

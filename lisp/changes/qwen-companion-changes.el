@@ -18,6 +18,7 @@
 (require 'easymenu)
 (require 'subr-x)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-changes-comments)
 (require 'qwen-companion-changes-file)
 (require 'qwen-companion-changes-items)
@@ -443,34 +444,31 @@ What is undone is left out."
 ;;; The mode
 
 (defvar qwen-companion-changes-mode-map
-  (let ((map (make-sparse-keymap)))
-    (pcase-dolist (`(,key . ,command)
-                   '(("n" . qwen-companion-changes-next)
-                     ("p" . qwen-companion-changes-previous)
-                     ("TAB" . qwen-companion-changes-toggle-fold)
-                     ("RET" . qwen-companion-changes-visit)
-                     ("k" . qwen-companion-changes-undo)
-                     ("u" . qwen-companion-changes-bring-back)
-                     ("m" . qwen-companion-changes-merge)
-                     ("s" . qwen-companion-changes-mark-seen)
-                     ("e" . qwen-companion-changes-ediff)
-                     ("c" . qwen-companion-changes-comment)
-                     ("C-c C-c" . qwen-companion-changes-send-comments)
-                     ("w" . qwen-companion-changes-copy-patch)
-                     ("." . qwen-companion-changes-describe)
-                     ("=" . qwen-companion-changes-compare-with-proposal)
-                     ("+" . qwen-companion-changes-more-context)
-                     ("-" . qwen-companion-changes-less-context)
-                     ("v t" . qwen-companion-changes-show-turns)
-                     ("v f" . qwen-companion-changes-show-since)
-                     ("v s" . qwen-companion-changes-show-session)
-                     ("v l" . qwen-companion-changes-show-unseen)
-                     ("v c" . qwen-companion-changes-show-since-commit)
-                     ("v a" . qwen-companion-changes-toggle-seen)
-                     ("v o" . qwen-companion-changes-toggle-client)))
-      (define-key map (kbd key) command))
-    (define-key map [mouse-2] #'qwen-companion-changes-visit-clicked)
-    map)
+  (qwen-companion-buffers-keymap
+   "n" #'qwen-companion-changes-next
+   "p" #'qwen-companion-changes-previous
+   "TAB" #'qwen-companion-changes-toggle-fold
+   "RET" #'qwen-companion-changes-visit
+   "k" #'qwen-companion-changes-undo
+   "u" #'qwen-companion-changes-bring-back
+   "m" #'qwen-companion-changes-merge
+   "s" #'qwen-companion-changes-mark-seen
+   "e" #'qwen-companion-changes-ediff
+   "c" #'qwen-companion-changes-comment
+   "C-c C-c" #'qwen-companion-changes-send-comments
+   "w" #'qwen-companion-changes-copy-patch
+   "." #'qwen-companion-changes-describe
+   "=" #'qwen-companion-changes-compare-with-proposal
+   "+" #'qwen-companion-changes-more-context
+   "-" #'qwen-companion-changes-less-context
+   "v t" #'qwen-companion-changes-show-turns
+   "v f" #'qwen-companion-changes-show-since
+   "v s" #'qwen-companion-changes-show-session
+   "v l" #'qwen-companion-changes-show-unseen
+   "v c" #'qwen-companion-changes-show-since-commit
+   "v a" #'qwen-companion-changes-toggle-seen
+   "v o" #'qwen-companion-changes-toggle-client
+   [mouse-2] #'qwen-companion-changes-visit-clicked)
   "Keymap of the buffer of changes.")
 
 (easy-menu-define qwen-companion-changes-menu qwen-companion-changes-mode-map

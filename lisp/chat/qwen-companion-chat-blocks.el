@@ -21,6 +21,7 @@
 
 (require 'cl-lib)
 (require 'subr-x)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-daemon-messages)
 
 (cl-defstruct (qwen-companion-chat-block
@@ -50,27 +51,23 @@ See `qwen-companion-chat-blocks-groups-of'.")
   "Marker at the beginning of the prompt.")
 
 (defvar qwen-companion-chat-conversation-map
-  (let ((map (make-sparse-keymap)))
-    (pcase-dolist (`(,key . ,command)
-                   '(("TAB" . qwen-companion-chat-toggle-fold)
-                     ("<backtab>" . qwen-companion-chat-toggle-all-folds)
-                     ("n" . qwen-companion-chat-next-turn)
-                     ("p" . qwen-companion-chat-previous-turn)
-                     ("g" . qwen-companion-chat-reload)
-                     ("w" . qwen-companion-chat-copy-code)
-                     ("i" . qwen-companion-chat-insert-code)
-                     ("q" . quit-window)))
-      (define-key map (kbd key) command))
-    map)
+  (qwen-companion-buffers-keymap
+   "TAB" 'qwen-companion-chat-toggle-fold
+   "<backtab>" 'qwen-companion-chat-toggle-all-folds
+   "n" 'qwen-companion-chat-next-turn
+   "p" 'qwen-companion-chat-previous-turn
+   "g" 'qwen-companion-chat-reload
+   "w" 'qwen-companion-chat-copy-code
+   "i" 'qwen-companion-chat-insert-code
+   "q" 'quit-window)
   "Keymap of the conversation, above the prompt.")
 
 (defvar qwen-companion-chat-fold-map
-  (let ((map (make-sparse-keymap)))
-    (set-keymap-parent map qwen-companion-chat-conversation-map)
-    (define-key map (kbd "RET") #'qwen-companion-chat-toggle-fold)
-    (define-key map [mouse-2] #'qwen-companion-chat-toggle-fold)
-    (define-key map [follow-link] 'mouse-face)
-    map)
+  (qwen-companion-buffers-keymap
+   :parent qwen-companion-chat-conversation-map
+   "RET" #'qwen-companion-chat-toggle-fold
+   [mouse-2] #'qwen-companion-chat-toggle-fold
+   [follow-link] 'mouse-face)
   "Keymap of the first line of a block that can be folded.")
 
 (defun qwen-companion-chat-blocks-set-up (separator)

@@ -22,6 +22,7 @@
 (require 'jit-lock)
 (require 'outline)
 (require 'subr-x)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-chat-blocks)
 (require 'qwen-companion-chat-places)
 (require 'qwen-companion-spool)
@@ -221,21 +222,19 @@ is the code block that is open there, or nil."
   (let* ((reader (qwen-companion-chat-block-data block))
          (start (qwen-companion-chat-block-start block))
          (inhibit-field-text-motion t))
-    (save-excursion
-      (save-restriction
-        (widen)
-        ;; The newline at the end of the block is not part of the text.
-        (goto-char (1- (qwen-companion-chat-block-end block)))
-        (let ((last-line (line-beginning-position)))
-          (goto-char (+ start (qwen-companion-chat-reader-offset reader)))
-          (with-silent-modifications
-            (qwen-companion-chat-markdown--read-lines reader last-line)
-            (setf (qwen-companion-chat-reader-offset reader) (- last-line start))
-            ;; The last line may stay without its newline.
-            (when-let* ((code (qwen-companion-chat-reader-code reader)))
-              (goto-char last-line)
-              (when (qwen-companion-chat-markdown--fence-p code)
-                (qwen-companion-chat-markdown--close-code code)))))))))
+    (qwen-companion-buffers-widened
+      ;; The newline at the end of the block is not part of the text.
+      (goto-char (1- (qwen-companion-chat-block-end block)))
+      (let ((last-line (line-beginning-position)))
+        (goto-char (+ start (qwen-companion-chat-reader-offset reader)))
+        (with-silent-modifications
+          (qwen-companion-chat-markdown--read-lines reader last-line)
+          (setf (qwen-companion-chat-reader-offset reader) (- last-line start))
+          ;; The last line may stay without its newline.
+          (when-let* ((code (qwen-companion-chat-reader-code reader)))
+            (goto-char last-line)
+            (when (qwen-companion-chat-markdown--fence-p code)
+              (qwen-companion-chat-markdown--close-code code))))))))
 
 (defun qwen-companion-chat-markdown--read-lines (reader end)
   "Process the complete lines from point to END for READER."
@@ -429,29 +428,26 @@ The language stays; a line without one is hidden with its newline."
 (defun qwen-companion-chat-markdown--colour-next (chat)
   "Fontify the next pending code block of the buffer CHAT.
 Try again later when the user types, before or meanwhile."
-  (when (buffer-live-p chat)
-    (with-current-buffer chat
-      (setq qwen-companion-chat-markdown--timer nil)
-      (when (qwen-companion-chat-markdown--user-idle-p)
-        (qwen-companion-chat-markdown--colour-pending))
-      (when qwen-companion-chat-markdown--pending
-        (qwen-companion-chat-markdown--start-timer)))))
+  (qwen-companion-buffers-when-live chat
+    (setq qwen-companion-chat-markdown--timer nil)
+    (when (qwen-companion-chat-markdown--user-idle-p)
+      (qwen-companion-chat-markdown--colour-pending))
+    (when qwen-companion-chat-markdown--pending
+      (qwen-companion-chat-markdown--start-timer))))
 
 (defun qwen-companion-chat-markdown--colour-pending ()
   "Fontify the next pending code block, or put it last when the user types."
   (when-let* ((marker (pop qwen-companion-chat-markdown--pending)))
-    (save-excursion
-      (save-restriction
-        (widen)
-        (goto-char marker)
-        (let ((code (get-text-property (point) 'qwen-companion-chat-code)))
-          (when (and code (eq 'pending (qwen-companion-chat-code-coloured code)))
-            (if (qwen-companion-chat-markdown--colour code)
-                (setf (qwen-companion-chat-code-coloured code) t)
-              ;; Try the others first, which may be quicker.
-              (setq qwen-companion-chat-markdown--pending
-                    (append qwen-companion-chat-markdown--pending
-                            (list (copy-marker marker)))))))))
+    (qwen-companion-buffers-widened
+      (goto-char marker)
+      (let ((code (get-text-property (point) 'qwen-companion-chat-code)))
+        (when (and code (eq 'pending (qwen-companion-chat-code-coloured code)))
+          (if (qwen-companion-chat-markdown--colour code)
+              (setf (qwen-companion-chat-code-coloured code) t)
+            ;; Try the others first, which may be quicker.
+            (setq qwen-companion-chat-markdown--pending
+                  (append qwen-companion-chat-markdown--pending
+                          (list (copy-marker marker))))))))
     (set-marker marker nil)))
 
 (defun qwen-companion-chat-markdown--file-name (code)
@@ -605,12 +601,11 @@ In a list, that is the text after the bullet."
 ;;; Links
 
 (defvar qwen-companion-chat-markdown-link-map
-  (let ((map (make-sparse-keymap)))
-    (set-keymap-parent map qwen-companion-chat-conversation-map)
-    (define-key map (kbd "RET") #'qwen-companion-chat-follow-link)
-    (define-key map [mouse-2] #'qwen-companion-chat-follow-link)
-    (define-key map [follow-link] 'mouse-face)
-    map)
+  (qwen-companion-buffers-keymap
+   :parent qwen-companion-chat-conversation-map
+   "RET" #'qwen-companion-chat-follow-link
+   [mouse-2] #'qwen-companion-chat-follow-link
+   [follow-link] 'mouse-face)
   "Keymap of a link.")
 
 (defun qwen-companion-chat-markdown--link (start end url)

@@ -22,6 +22,7 @@
 (require 'ring)
 (require 'subr-x)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-chat-blocks)
 (require 'qwen-companion-chat-state)
 (require 'qwen-companion-completion)
@@ -356,13 +357,11 @@ SHOWN is as in `qwen-companion-chat-send--shown'.")
 
 (defun qwen-companion-chat-send-restore (text)
   "Insert TEXT at the beginning of the prompt."
-  (save-excursion
-    (save-restriction
-      (widen)
-      (goto-char qwen-companion-chat-blocks-prompt-start)
-      (insert text)
-      (unless (eobp)
-        (insert "\n")))))
+  (qwen-companion-buffers-widened
+    (goto-char qwen-companion-chat-blocks-prompt-start)
+    (insert text)
+    (unless (eobp)
+      (insert "\n"))))
 
 (defun qwen-companion-chat-send-empty-p ()
   "Return non-nil when the prompt is empty."
@@ -502,11 +501,7 @@ If a prompt still waits here for the session, take it back instead."
     (unless choices
       (user-error "No prompt is queued"))
     (if (cdr choices)
-        (cdr (assoc (completing-read
-                     "Take out of the queue: "
-                     (qwen-companion-completion-table choices 'qwen-companion-prompt)
-                     nil t)
-                    choices))
+        (qwen-companion-completion-read "Take out of the queue: " choices 'qwen-companion-prompt)
       (cdar choices))))
 
 (defun qwen-companion-chat-remove-queued (queued)

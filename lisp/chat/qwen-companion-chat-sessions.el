@@ -19,6 +19,7 @@
 (require 'easymenu)
 (require 'subr-x)
 (require 'tabulated-list)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-chat)
 (require 'qwen-companion-daemon)
 (require 'qwen-companion-daemon-messages)
@@ -234,12 +235,11 @@ Its chat stays."
   (qwen-companion-chat t))
 
 (defvar qwen-companion-chats-mode-map
-  (let ((map (make-sparse-keymap)))
-    (define-key map (kbd "RET") #'qwen-companion-chat-sessions-open)
-    (define-key map "+" #'qwen-companion-chat-sessions-new)
-    (define-key map "k" #'qwen-companion-chat-sessions-leave)
-    (define-key map "D" #'qwen-companion-chat-sessions-finish)
-    map)
+  (qwen-companion-buffers-keymap
+   "RET" #'qwen-companion-chat-sessions-open
+   "+" #'qwen-companion-chat-sessions-new
+   "k" #'qwen-companion-chat-sessions-leave
+   "D" #'qwen-companion-chat-sessions-finish)
   "Keymap of `qwen-companion-chats-mode'.")
 
 (easy-menu-define qwen-companion-chats-menu qwen-companion-chats-mode-map
@@ -283,12 +283,9 @@ that has ended or that is dead; the latter are loaded again.
 \\[qwen-companion-chat-sessions-new] begins a new one, \\[qwen-companion-chat-sessions-leave] leaves one,
 \\[qwen-companion-chat-sessions-finish] ends one, \\[revert-buffer] asks the daemon anew."
   (interactive)
-  (let ((buffer (get-buffer-create qwen-companion-chat-sessions--buffer-name)))
-    (with-current-buffer buffer
-      (unless (derived-mode-p 'qwen-companion-chats-mode)
-        (qwen-companion-chats-mode)))
-    (pop-to-buffer buffer)
-    (revert-buffer)))
+  (pop-to-buffer (qwen-companion-buffers-in-mode qwen-companion-chat-sessions--buffer-name
+                                                 #'qwen-companion-chats-mode))
+  (revert-buffer))
 
 ;;; Choosing by title
 

@@ -21,6 +21,7 @@
 (require 'diff-mode)
 (require 'subr-x)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-chat-blocks)
 (require 'qwen-companion-chat-markdown)
 (require 'qwen-companion-chat-places)
@@ -357,9 +358,8 @@ killed, or with nil when the disk is full."
         (qwen-companion-compare-run
          old new qwen-companion-chat-tools--diff-script
          (lambda (output)
-           (when (buffer-live-p buffer)
-             (with-current-buffer buffer
-               (funcall callback output)))))
+           (qwen-companion-buffers-when-live buffer
+             (funcall callback output))))
       (file-error (funcall callback nil)))))
 
 (defun qwen-companion-chat-tools-change-lines (tool diff callback)

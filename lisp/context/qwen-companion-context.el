@@ -23,6 +23,7 @@
 
 (require 'cl-lib)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-privacy)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-timers)
@@ -79,15 +80,13 @@ A value of `buffer-chars-modified-tick' in the view.")
   "Return the column of POSITION, 1-based, in UTF-16 code units.
 A tab is one unit, a character outside the Basic Multilingual Plane two,
 a line end none, even where the carriage return is in the buffer."
-  (save-excursion
-    (save-restriction
-      (widen)
-      (goto-char position)
-      (when (and (eolp) (eq (char-before) ?\r))
-        (backward-char))
-      (let ((start (let ((inhibit-field-text-motion t))
-                     (line-beginning-position))))
-        (1+ (qwen-companion-context--utf16-length start (point)))))))
+  (qwen-companion-buffers-widened
+    (goto-char position)
+    (when (and (eolp) (eq (char-before) ?\r))
+      (backward-char))
+    (let ((start (let ((inhibit-field-text-motion t))
+                   (line-beginning-position))))
+      (1+ (qwen-companion-context--utf16-length start (point))))))
 
 (defun qwen-companion-context--utf16-length (start end)
   "Return the number of UTF-16 code units between START and END.
@@ -212,13 +211,11 @@ Quick enough for the mode line."
   (if (not (qwen-companion-context--org-marker view))
       position
     (with-current-buffer view
-      (save-excursion
-        (save-restriction
-          (widen)
-          (goto-char position)
-          (qwen-companion-context--org-position
-           (1- (line-number-at-pos)) (- (line-end-position) position)
-           org-src--beg-marker org-src--end-marker))))))
+      (qwen-companion-buffers-widened
+        (goto-char position)
+        (qwen-companion-context--org-position
+         (1- (line-number-at-pos)) (- (line-end-position) position)
+         org-src--beg-marker org-src--end-marker)))))
 
 (defun qwen-companion-context--org-position (lines left start end)
   "Return a position in the text between the markers START and END.
@@ -226,17 +223,15 @@ It is LINES below the first and LEFT characters before the line's end.
 Org takes indentation, commas and colons from the starts of lines, so
 only the ends of lines are the same in its edit buffers."
   (with-current-buffer (marker-buffer start)
-    (save-excursion
-      (save-restriction
-        (widen)
-        (goto-char end)
-        (let ((last (if (bolp) (1- end) end)))
-          (goto-char start)
-          (forward-line lines)
-          (max start
-               (min last
-                    (max (line-beginning-position)
-                         (- (line-end-position) left)))))))))
+    (qwen-companion-buffers-widened
+      (goto-char end)
+      (let ((last (if (bolp) (1- end) end)))
+        (goto-char start)
+        (forward-line lines)
+        (max start
+             (min last
+                  (max (line-beginning-position)
+                       (- (line-end-position) left))))))))
 
 (defun qwen-companion-context-region (view)
   "Return the selection in VIEW as (START END EACH-LINE CORNER), or nil.
@@ -462,14 +457,11 @@ START, END and EACH-LINE are as in `qwen-companion-context-region'."
   "Stop reporting and forget the state."
   (pcase-dolist (`(,hook . ,function) qwen-companion-context--hooks)
     (remove-hook hook function))
-  (dolist (timer (list qwen-companion-context--idle-timer
-                       qwen-companion-context--one-shot))
-    (when timer (cancel-timer timer)))
+  (qwen-companion-timers-cancel qwen-companion-context--idle-timer
+                                qwen-companion-context--one-shot)
   (qwen-companion-roots-forget)
   (qwen-companion-privacy-forget)
-  (setq qwen-companion-context--idle-timer nil
-        qwen-companion-context--one-shot nil
-        qwen-companion-context--changes 0
+  (setq qwen-companion-context--changes 0
         qwen-companion-context--focused nil
         qwen-companion-context--active nil
         qwen-companion-context--left nil

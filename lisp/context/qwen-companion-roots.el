@@ -17,6 +17,7 @@
 (require 'project)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-timers)
 (require 'qwen-companion-untrusted)
 
 (defcustom qwen-companion-roots-outside-projects t
@@ -111,9 +112,7 @@ That is the one chosen by `project-switch-project' while it runs."
   "Send the open roots if they have changed.
 Looking up a directory can take long, so that is done in slices; the
 roots are sent when all are known."
-  (setq qwen-companion-roots--timer
-        (when qwen-companion-roots--timer
-          (cancel-timer qwen-companion-roots--timer)))
+  (qwen-companion-timers-cancel qwen-companion-roots--timer)
   (let ((end (+ (float-time) qwen-companion-roots--slice))
         (directories (qwen-companion-roots--directories))
         (roots (copy-sequence qwen-companion-roots--extra)))
@@ -204,11 +203,9 @@ Show a message the first time that no CLI can connect without a root."
 
 (defun qwen-companion-roots-forget ()
   "Stop looking up roots, and forget them."
-  (when qwen-companion-roots--timer
-    (cancel-timer qwen-companion-roots--timer))
+  (qwen-companion-timers-cancel qwen-companion-roots--timer)
   (clrhash qwen-companion-roots--table)
-  (setq qwen-companion-roots--timer nil
-        qwen-companion-roots--extra nil
+  (setq qwen-companion-roots--extra nil
         qwen-companion-roots--sent nil
         qwen-companion-roots--answer nil))
 

@@ -15,6 +15,7 @@
 
 (require 'cl-lib)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-context)
 (require 'qwen-companion-environment)
 (require 'qwen-companion-journal)
@@ -205,10 +206,9 @@
   "Add the whole lines of OUTPUT of PROCESS to the report in BUFFER."
   (let* ((lines (split-string (concat (process-get process 'rest) output) "\n")))
     (process-put process 'rest (car (last lines)))
-    (when (buffer-live-p buffer)
-      (with-current-buffer buffer
-        (dolist (line (butlast lines))
-          (qwen-companion-doctor--add (car (read-from-string line))))))))
+    (qwen-companion-buffers-when-live buffer
+      (dolist (line (butlast lines))
+        (qwen-companion-doctor--add (car (read-from-string line)))))))
 
 (defun qwen-companion-doctor--ended (process buffer errors)
   "Finish the report in BUFFER when PROCESS, which wrote ERRORS, has ended."
@@ -216,18 +216,17 @@
     (let ((said (with-current-buffer errors
                   (string-trim (buffer-string)))))
       (kill-buffer errors)
-      (when (buffer-live-p buffer)
-        (with-current-buffer buffer
-          (when (eq process qwen-companion-doctor--process)
-            (setq qwen-companion-doctor--process nil)
-            (unless (eql 0 (process-exit-status process))
-              (qwen-companion-doctor--add
-               (list "fail" "Python part"
-                     (concat "the checks broke off"
-                             (unless (string-empty-p said)
-                               (concat ": " (car (last (split-string said "\n"))))))
-                     (qwen-companion-environment-remedy))))
-            (qwen-companion-doctor--show)))))))
+      (qwen-companion-buffers-when-live buffer
+        (when (eq process qwen-companion-doctor--process)
+          (setq qwen-companion-doctor--process nil)
+          (unless (eql 0 (process-exit-status process))
+            (qwen-companion-doctor--add
+             (list "fail" "Python part"
+                   (concat "the checks broke off"
+                           (unless (string-empty-p said)
+                             (concat ": " (car (last (split-string said "\n"))))))
+                   (qwen-companion-environment-remedy))))
+          (qwen-companion-doctor--show))))))
 
 ;;; The report
 
@@ -279,10 +278,9 @@
   (message "Copied; it has no secret and no content of a file"))
 
 (defvar qwen-companion-doctor-mode-map
-  (let ((map (make-sparse-keymap)))
-    (define-key map "w" #'qwen-companion-doctor-copy)
-    (define-key map (kbd "TAB") #'forward-button)
-    map)
+  (qwen-companion-buffers-keymap
+   "w" #'qwen-companion-doctor-copy
+   "TAB" #'forward-button)
   "Keymap of the doctor's report.")
 
 (define-derived-mode qwen-companion-doctor-mode special-mode "Doctor"
@@ -309,9 +307,8 @@ Info node `(qwen-companion)When something does not work' is about it.
 
 (defun qwen-companion-doctor--report ()
   "Return the buffer of a new report; its end may be missing still."
-  (with-current-buffer (get-buffer-create qwen-companion-doctor--buffer-name)
-    (unless (derived-mode-p 'qwen-companion-doctor-mode)
-      (qwen-companion-doctor-mode))
+  (with-current-buffer (qwen-companion-buffers-in-mode qwen-companion-doctor--buffer-name
+                                                       #'qwen-companion-doctor-mode)
     (qwen-companion-doctor--revert)
     (current-buffer)))
 

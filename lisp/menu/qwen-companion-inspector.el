@@ -22,6 +22,7 @@
 (require 'let-alist)
 (require 'subr-x)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-context)
 (require 'qwen-companion-header)
 (require 'qwen-companion-items)
@@ -86,9 +87,8 @@
 (defmacro qwen-companion-inspector--with-buffer (&rest body)
   "Run BODY in the inspector if there is one."
   (declare (indent 0) (debug t))
-  `(when (buffer-live-p qwen-companion-inspector--buffer)
-     (with-current-buffer qwen-companion-inspector--buffer
-       ,@body)))
+  `(qwen-companion-buffers-when-live qwen-companion-inspector--buffer
+     ,@body))
 
 (cl-defstruct (qwen-companion-inspector--report
                (:constructor qwen-companion-inspector--make-report)
@@ -708,12 +708,6 @@ That is the buffer of a file or the terminal of a CLI."
      (qwen-companion-inspector--visit-terminal id))
     (_ (user-error "There is no file and no CLI here"))))
 
-(defun qwen-companion-inspector-visit-clicked (event)
-  "Visit the file or terminal clicked with EVENT in another window."
-  (interactive "e" qwen-companion-inspector-mode)
-  (mouse-set-point event)
-  (qwen-companion-inspector-visit))
-
 (defun qwen-companion-inspector--visit-file (path)
   "Show the file PATH in another window and select it."
   (let ((buffer (gethash path (qwen-companion-inspector--file-buffers))))
@@ -815,15 +809,14 @@ shown.  For a file that you have hidden or shown, the rules apply again."
 ;;; The buffer
 
 (defvar qwen-companion-inspector-mode-map
-  (let ((map (make-sparse-keymap)))
-    (define-key map (kbd "RET") #'qwen-companion-inspector-visit)
-    (define-key map [mouse-2] #'qwen-companion-inspector-visit-clicked)
-    (define-key map (kbd "TAB") #'qwen-companion-inspector-toggle-fold)
-    (define-key map "n" #'qwen-companion-inspector-next)
-    (define-key map "p" #'qwen-companion-inspector-previous)
-    (define-key map "t" #'qwen-companion-inspector-toggle-exclusion)
-    (define-key map "w" #'qwen-companion-inspector-copy-json)
-    map)
+  (qwen-companion-buffers-keymap
+   "RET" #'qwen-companion-inspector-visit
+   [mouse-2] #'qwen-companion-header-click
+   "TAB" #'qwen-companion-inspector-toggle-fold
+   "n" #'qwen-companion-inspector-next
+   "p" #'qwen-companion-inspector-previous
+   "t" #'qwen-companion-inspector-toggle-exclusion
+   "w" #'qwen-companion-inspector-copy-json)
   "Keys of the context inspector.")
 
 (easy-menu-define qwen-companion-inspector-menu qwen-companion-inspector-mode-map

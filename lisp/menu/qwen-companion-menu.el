@@ -240,17 +240,7 @@
     ('off "The mode is off")
     ('starting "Starting")
     ('error (format "Not running: %s" (qwen-companion-backend-failure)))
-    (_ (let ((sessions (qwen-companion-backend-sessions))
-             (proposals (qwen-companion-proposals)))
-         (format "%s, %s"
-                 (if sessions
-                     (qwen-companion-menu--count
-                      (length sessions) "CLI is connected" "CLIs are connected")
-                   "No CLI is connected")
-                 (if proposals
-                     (qwen-companion-menu--count
-                      (length proposals) "proposal waits" "proposals wait")
-                   "no proposal waits"))))))
+    (_ (qwen-companion-session-list-summary))))
 
 (defun qwen-companion-menu--daemon ()
   "Return a line on the daemon."

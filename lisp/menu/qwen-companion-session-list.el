@@ -17,6 +17,7 @@
 (require 'subr-x)
 (require 'tabulated-list)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-completion)
 (require 'qwen-companion-header)
 (require 'qwen-companion-journal)
@@ -137,6 +138,18 @@ Where nothing is known, return the reason."
 
 ;;; The list
 
+(defun qwen-companion-session-list-summary ()
+  "Return how many CLIs are connected and how many proposals wait, in words."
+  (format "%s, %s"
+          (pcase (length (qwen-companion-backend-sessions))
+            (0 "No CLI is connected")
+            (1 "1 CLI is connected")
+            (count (format "%d CLIs are connected" count)))
+          (pcase (length (qwen-companion-proposals))
+            (0 "no proposal waits")
+            (1 "1 proposal waits")
+            (count (format "%d proposals wait" count)))))
+
 (defun qwen-companion-session-list-refresh (&rest _)
   "Update the list if it is visible; point stays on its CLI."
   (when-let* ((buffer (get-buffer qwen-companion-session-list--buffer-name)))
@@ -194,12 +207,6 @@ Where nothing is known, return the reason."
        (user-error "This CLI is in a terminal outside of Emacs, process %s"
                    (or (qwen-companion-session-pid session) "unknown")))))
 
-(defun qwen-companion-session-list-visit-clicked (event)
-  "Go to the terminal of the CLI that was clicked with EVENT."
-  (interactive "e" qwen-companion-sessions-mode)
-  (mouse-set-point event)
-  (qwen-companion-session-list-visit (qwen-companion-session-list--at-point)))
-
 (defun qwen-companion-session-list-review (session)
   "Go to the oldest review of SESSION, the CLI at point."
   (interactive (list (qwen-companion-session-list--read "Go to the review of: "))
@@ -239,13 +246,12 @@ Where nothing is known, return the reason."
       (signal-process pid 'SIGTERM))))
 
 (defvar qwen-companion-sessions-mode-map
-  (let ((map (make-sparse-keymap)))
-    (define-key map (kbd "RET") #'qwen-companion-session-list-visit)
-    (define-key map [mouse-2] #'qwen-companion-session-list-visit-clicked)
-    (define-key map "r" #'qwen-companion-session-list-review)
-    (define-key map "c" #'qwen-companion-session-list-changes)
-    (define-key map "k" #'qwen-companion-session-list-end)
-    map)
+  (qwen-companion-buffers-keymap
+   "RET" #'qwen-companion-session-list-visit
+   [mouse-2] #'qwen-companion-header-click
+   "r" #'qwen-companion-session-list-review
+   "c" #'qwen-companion-session-list-changes
+   "k" #'qwen-companion-session-list-end)
   "Keymap of the list of connected CLIs.")
 
 (define-derived-mode qwen-companion-sessions-mode tabulated-list-mode "Sessions"
@@ -286,12 +292,9 @@ Info node `(qwen-companion)Terminals' is about it.
 The list follows them.  \\<qwen-companion-sessions-mode-map>\\[qwen-companion-session-list-visit] goes to the terminal of the CLI at point,
 \\[qwen-companion-session-list-review] to its review, \\[qwen-companion-session-list-end] ends it."
   (interactive)
-  (let ((buffer (get-buffer-create qwen-companion-session-list--buffer-name)))
-    (with-current-buffer buffer
-      (unless (derived-mode-p 'qwen-companion-sessions-mode)
-        (qwen-companion-sessions-mode)))
-    (pop-to-buffer buffer)
-    (qwen-companion-timers-update-visible)))
+  (pop-to-buffer (qwen-companion-buffers-in-mode qwen-companion-session-list--buffer-name
+                                                 #'qwen-companion-sessions-mode))
+  (qwen-companion-timers-update-visible))
 
 ;;; Going to one
 

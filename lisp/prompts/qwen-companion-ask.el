@@ -17,6 +17,7 @@
 (require 'seq)
 (require 'subr-x)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-completion)
 (require 'qwen-companion-layer)
 (require 'qwen-companion-messages)
@@ -178,13 +179,12 @@ SHOWN is as in `qwen-companion-ask--shown'.")
         (qwen-companion-ask--keep-draft)))))
 
 (defvar qwen-companion-ask-mode-map
-  (let ((map (make-sparse-keymap)))
-    (define-key map (kbd "C-c C-c") #'qwen-companion-ask-submit)
-    (define-key map (kbd "C-c C-k") #'qwen-companion-ask-put-aside)
-    (define-key map (kbd "C-c C-b") #'qwen-companion-ask-take-back)
-    (define-key map (kbd "M-p") #'qwen-companion-ask-previous)
-    (define-key map (kbd "M-n") #'qwen-companion-ask-next)
-    map)
+  (qwen-companion-buffers-keymap
+   "C-c C-c" #'qwen-companion-ask-submit
+   "C-c C-k" #'qwen-companion-ask-put-aside
+   "C-c C-b" #'qwen-companion-ask-take-back
+   "M-p" #'qwen-companion-ask-previous
+   "M-n" #'qwen-companion-ask-next)
   "Keymap of prompt buffers.")
 
 (define-minor-mode qwen-companion-ask-mode
@@ -333,13 +333,9 @@ One that works in ROOT is preferred to others."
                                 session))
                         sessions))
          (now (float-time)))
-    (cdr (assoc (completing-read
-                 "Send to: "
-                 (qwen-companion-completion-table
-                  table 'buffer
-                  (lambda (session) (qwen-companion-layer-describe session now)))
-                 nil t)
-                table))))
+    (qwen-companion-completion-read
+     "Send to: " table 'buffer
+     (lambda (session) (qwen-companion-layer-describe session now)))))
 
 (defun qwen-companion-ask--require ()
   "Signal a `user-error' outside of a prompt buffer."
@@ -378,21 +374,15 @@ or left.  Where several wait, choose one: they are in their order."
                                                   80 nil nil t))
                                          buffer root text)))
          (choice (if (cdr choices)
-                     (assoc (qwen-companion-ask--read-waiting choices) choices)
-                   (car choices))))
-    (pcase-let ((`(,_ ,buffer ,root ,text) choice))
+                     (qwen-companion-completion-read
+                      "Take back: " choices 'qwen-companion-prompt
+                      (lambda (waiting) (buffer-name (car waiting))))
+                   (cdar choices))))
+    (pcase-let ((`(,buffer ,root ,text) choice))
       (unless (qwen-companion-prompts-take-back buffer text)
         (user-error "That prompt has just been sent"))
       (qwen-companion-ask--show root)
       (qwen-companion-ask--insert text))))
-
-(defun qwen-companion-ask--read-waiting (choices)
-  "Read one of CHOICES, each (NAME BUFFER . _); return its name."
-  (completing-read
-   "Take back: "
-   (qwen-companion-completion-table
-    choices 'qwen-companion-prompt (lambda (waiting) (buffer-name (car waiting))))
-   nil t))
 
 (defun qwen-companion-ask-put-aside ()
   "Close the window of this prompt, to go on with it later.

@@ -23,6 +23,7 @@
 (require 'qwen-companion-messages)
 (require 'qwen-companion-spool)
 (require 'qwen-companion-terminal)
+(require 'qwen-companion-timers)
 (require 'qwen-companion-untrusted)
 
 ;;; History
@@ -224,8 +225,7 @@ Qwen Code and Gemini CLI show an invitation where nothing is."
 
 (defun qwen-companion-prompts--later (seconds function)
   "Call FUNCTION in this buffer with its session after SECONDS, if it lives."
-  (when qwen-companion-prompts--timer
-    (cancel-timer qwen-companion-prompts--timer))
+  (qwen-companion-timers-cancel qwen-companion-prompts--timer)
   (setq qwen-companion-prompts--timer
         (run-at-time seconds nil #'qwen-companion-prompts--call-in
                      (current-buffer) function)))

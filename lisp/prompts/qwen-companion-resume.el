@@ -78,19 +78,14 @@ the next keys are meant for something else."
            (completion-category-defaults
             (cons '(qwen-companion-recorded-session (styles substring))
                   completion-category-defaults))
-           (choice
-            (completing-read
-             "Go on with: "
-             (qwen-companion-completion-table
-              choices 'qwen-companion-recorded-session
-              (lambda (session)
-                (format-time-string
-                 "%F %R" (/ (qwen-companion-recorded-session-time session) 1000))))
-             nil t)))
+           (session
+            (qwen-companion-completion-read
+             "Go on with: " choices 'qwen-companion-recorded-session
+             (lambda (session)
+               (format-time-string
+                "%F %R" (/ (qwen-companion-recorded-session-time session) 1000))))))
       (qwen-companion-terminal-open
-       directory
-       (list "--resume"
-             (qwen-companion-recorded-session-id (cdr (assoc choice choices)))))))))
+       directory (list "--resume" (qwen-companion-recorded-session-id session)))))))
 
 (provide 'qwen-companion-resume)
 ;;; qwen-companion-resume.el ends here

@@ -17,6 +17,7 @@
 
 (require 'subr-x)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-disk)
 (require 'qwen-companion-spool)
 (require 'qwen-companion-untrusted)
@@ -141,12 +142,10 @@ session that compared the texts before; it is deleted as well then."
 (defun qwen-companion-compare--check-text (buffer)
   "Signal a `user-error' if diff(1) would take the text of BUFFER for binary."
   (with-current-buffer buffer
-    (save-excursion
-      (save-restriction
-        (widen)
-        (goto-char (point-min))
-        (when (search-forward "\0" nil t)
-          (user-error "A text with NUL characters is binary for diff"))))))
+    (qwen-companion-buffers-widened
+      (goto-char (point-min))
+      (when (search-forward "\0" nil t)
+        (user-error "A text with NUL characters is binary for diff")))))
 
 (defun qwen-companion-compare--adopt-directory (directory)
   "Let the current control panel keep its files in DIRECTORY until it is killed."

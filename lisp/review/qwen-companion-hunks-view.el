@@ -16,6 +16,7 @@
 
 (require 'cl-lib)
 (require 'diff-mode)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-hunks)
 (require 'qwen-companion-merge)
 (require 'qwen-companion-untrusted)
@@ -492,9 +493,8 @@ Its lines are coloured again after that."
                         (= (length old) (aref words 1)))
                    []
                  words)))
-       (when (buffer-live-p buffer)
-         (with-current-buffer buffer
-           (qwen-companion-hunks-view--recolour change)))))))
+       (qwen-companion-buffers-when-live buffer
+         (qwen-companion-hunks-view--recolour change))))))
 
 (defun qwen-companion-hunks-view--recolour (change)
   "Have the lines of CHANGE coloured again if they are shown."

@@ -21,6 +21,7 @@
 
 (require 'cl-lib)
 (require 'subr-x)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-merge)
 
 (cl-defstruct (qwen-companion-hunks-change (:copier nil))
@@ -88,13 +89,11 @@ With 0, stay even after a last line without a newline."
 (defun qwen-companion-hunks-bounds (buffer line count)
   "Return the positions (START . END) of COUNT lines from LINE in BUFFER."
   (with-current-buffer buffer
-    (save-excursion
-      (save-restriction
-        (widen)
-        (qwen-companion-hunks-goto line)
-        (let ((start (point)))
-          (qwen-companion-hunks--forward-lines count)
-          (cons start (point)))))))
+    (qwen-companion-buffers-widened
+      (qwen-companion-hunks-goto line)
+      (let ((start (point)))
+        (qwen-companion-hunks--forward-lines count)
+        (cons start (point))))))
 
 (defun qwen-companion-hunks-lines (buffer line count)
   "Return the text of COUNT lines from LINE in BUFFER."
@@ -125,24 +124,22 @@ With 0, stay even after a last line without a newline."
 Return (LINES . MENDED): the old lines, and whether a newline was added
 to keep two lines from joining."
   (with-current-buffer buffer
-    (save-excursion
-      (save-restriction
-        (widen)
-        (qwen-companion-hunks-goto line)
-        (let ((start (point)))
-          (qwen-companion-hunks--forward-lines count)
-          (let ((before (and (not (string-empty-p text))
-                             (save-excursion (goto-char start) (not (bolp)))))
-                (after (and (qwen-companion-hunks-unterminated-p text) (not (eobp)))))
-            (prog1 (cons (buffer-substring-no-properties start (point))
-                         (or before after))
-              (undo-boundary)
-              (delete-region start (point))
-              (insert (if before "\n" "") text (if after "\n" ""))
-              (undo-boundary)
-              (goto-char start)
-              (when (bolp)
-                (qwen-companion-hunks--cache-line line)))))))))
+    (qwen-companion-buffers-widened
+      (qwen-companion-hunks-goto line)
+      (let ((start (point)))
+        (qwen-companion-hunks--forward-lines count)
+        (let ((before (and (not (string-empty-p text))
+                           (save-excursion (goto-char start) (not (bolp)))))
+              (after (and (qwen-companion-hunks-unterminated-p text) (not (eobp)))))
+          (prog1 (cons (buffer-substring-no-properties start (point))
+                       (or before after))
+            (undo-boundary)
+            (delete-region start (point))
+            (insert (if before "\n" "") text (if after "\n" ""))
+            (undo-boundary)
+            (goto-char start)
+            (when (bolp)
+              (qwen-companion-hunks--cache-line line))))))))
 
 ;;; Comparing
 
@@ -592,19 +589,17 @@ date; it is outdated afterwards if the step was an edit."
       ('edited
        (pcase-let ((`((,start ,before ,after ,modified)) arguments))
          (with-current-buffer (qwen-companion-hunks-new difference)
-           (save-excursion
-             (save-restriction
-               (widen)
-               (let ((end (+ start (length after))))
-                 (unless (and (<= end (point-max))
-                              (equal after (buffer-substring-no-properties start end)))
-                   (qwen-companion-hunks--not-undone))
-                 (undo-boundary)
-                 (goto-char start)
-                 (delete-region start end)
-                 (insert before)
-                 (undo-boundary)
-                 (set-buffer-modified-p modified))))))))
+           (qwen-companion-buffers-widened
+             (let ((end (+ start (length after))))
+               (unless (and (<= end (point-max))
+                            (equal after (buffer-substring-no-properties start end)))
+                 (qwen-companion-hunks--not-undone))
+               (undo-boundary)
+               (goto-char start)
+               (delete-region start end)
+               (insert before)
+               (undo-boundary)
+               (set-buffer-modified-p modified)))))))
     step))
 
 (defun qwen-companion-hunks--not-undone ()

@@ -36,6 +36,7 @@
 (require 'qwen-companion-risks)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-spool)
+(require 'qwen-companion-timers)
 (require 'qwen-companion-untrusted)
 
 ;;; The proposal
@@ -911,9 +912,7 @@ user has edited are rescued."
     (qwen-companion-proposal--rescue-or-kill proposal "the companion was turned off"))
   (mapc #'qwen-companion-proposal--forget-write (copy-sequence qwen-companion-proposal--awaiting-write))
   (setq qwen-companion-proposal--undelivered nil)
-  (when qwen-companion-proposal--redeliver-timer
-    (cancel-timer qwen-companion-proposal--redeliver-timer)
-    (setq qwen-companion-proposal--redeliver-timer nil))
+  (qwen-companion-timers-cancel qwen-companion-proposal--redeliver-timer)
   (qwen-companion-rescue-stop-waiting))
 
 (provide 'qwen-companion-proposal)

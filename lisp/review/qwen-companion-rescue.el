@@ -19,6 +19,7 @@
 (require 'cl-lib)
 (require 'easymenu)
 (require 'subr-x)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-compare)
 (require 'qwen-companion-completion)
 (require 'qwen-companion-disk)
@@ -41,11 +42,10 @@ late, or nil."
   "The `qwen-companion-rescue' of the current buffer, or nil.")
 
 (defvar qwen-companion-kept-mode-map
-  (let ((map (make-sparse-keymap)))
-    (define-key map (kbd "C-c C-c") #'qwen-companion-kept-apply)
-    (define-key map (kbd "C-c C-k") #'qwen-companion-kept-discard)
-    (define-key map (kbd "C-c C-d") #'qwen-companion-kept-difference)
-    map)
+  (qwen-companion-buffers-keymap
+   "C-c C-c" #'qwen-companion-kept-apply
+   "C-c C-k" #'qwen-companion-kept-discard
+   "C-c C-d" #'qwen-companion-kept-difference)
   "Keymap of a buffer with a rescued text.")
 
 (easy-menu-define qwen-companion-kept-menu qwen-companion-kept-mode-map

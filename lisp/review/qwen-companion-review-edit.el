@@ -13,6 +13,7 @@
 ;;; Code:
 
 (require 'easymenu)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-review)
 (require 'qwen-companion-header)
@@ -25,10 +26,9 @@ START and END are markers in the buffer of PROPOSAL, TEXT is the text
 that was between them.")
 
 (defvar qwen-companion-edit-mode-map
-  (let ((map (make-sparse-keymap)))
-    (define-key map (kbd "C-c C-c") #'qwen-companion-edit-finish)
-    (define-key map (kbd "C-c C-k") #'qwen-companion-edit-drop)
-    map)
+  (qwen-companion-buffers-keymap
+   "C-c C-c" #'qwen-companion-edit-finish
+   "C-c C-k" #'qwen-companion-edit-drop)
   "Keymap for editing proposed lines.")
 
 (easy-menu-define qwen-companion-edit-menu qwen-companion-edit-mode-map
@@ -118,30 +118,28 @@ prefix argument FORCE, replace them."
     (save-restriction
       (widen)
       (with-current-buffer source
-        (save-excursion
-          (save-restriction
-            (widen)
-            (unless (or force
-                        (equal text (buffer-substring-no-properties start end)))
-              (user-error "These lines of the proposal have changed meanwhile; your text stays here, a prefix argument puts it in their place"))
-            (let ((before (buffer-substring-no-properties start end))
-                  (modified (buffer-modified-p)))
-              (narrow-to-region start end)
-              (undo-boundary)
-              (replace-buffer-contents buffer 0.1)
-              (goto-char (point-max))
-              (let ((open (not (bolp))))
-                (widen)
-                ;; Do not join the last line with the next one.
-                (when (and open (not (eobp)))
-                  (insert "\n")))
-              (undo-boundary)
-              (when-let* ((difference (qwen-companion-proposal-difference proposal)))
-                (qwen-companion-hunks-record
-                 difference 'edited
-                 (list (marker-position start) before
-                       (buffer-substring-no-properties start (max end (point)))
-                       modified))))))))
+        (qwen-companion-buffers-widened
+          (unless (or force
+                      (equal text (buffer-substring-no-properties start end)))
+            (user-error "These lines of the proposal have changed meanwhile; your text stays here, a prefix argument puts it in their place"))
+          (let ((before (buffer-substring-no-properties start end))
+                (modified (buffer-modified-p)))
+            (narrow-to-region start end)
+            (undo-boundary)
+            (replace-buffer-contents buffer 0.1)
+            (goto-char (point-max))
+            (let ((open (not (bolp))))
+              (widen)
+              ;; Do not join the last line with the next one.
+              (when (and open (not (eobp)))
+                (insert "\n")))
+            (undo-boundary)
+            (when-let* ((difference (qwen-companion-proposal-difference proposal)))
+              (qwen-companion-hunks-record
+               difference 'edited
+               (list (marker-position start) before
+                     (buffer-substring-no-properties start (max end (point)))
+                     modified)))))))
     (set-buffer-modified-p nil)
     (quit-window t)
     (qwen-companion-review-refresh (qwen-companion-proposal-style proposal)

@@ -18,8 +18,10 @@
 (require 'cl-lib)
 (require 'easymenu)
 (require 'tabulated-list)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-compare)
 (require 'qwen-companion-header)
+(require 'qwen-companion-layer)
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-review)
 (require 'qwen-companion-roots)
@@ -109,12 +111,6 @@ VERSIONS identifies the texts that were compared.  SIZE is (ADDED
 
 (defconst qwen-companion-review-list--buffer-name "*qwen-companion proposals*")
 
-(defun qwen-companion-review-list--age-text (seconds)
-  "Return SECONDS as short text."
-  (cond ((< seconds 60) (format "%d s" (* 5 (floor seconds 5))))
-        ((< seconds 3600) (format "%d min" (floor seconds 60)))
-        (t (format "%d h" (floor seconds 3600)))))
-
 (defun qwen-companion-review-list--size-text (proposal)
   "Return the size of the change by PROPOSAL as text."
   (pcase (qwen-companion-review-list--size proposal)
@@ -143,9 +139,10 @@ VERSIONS identifies the texts that were compared.  SIZE is (ADDED
                          (qwen-companion-proposal-client proposal)
                          (if root (file-name-nondirectory root) "")
                          (qwen-companion-review-list--size-text proposal)
-                         (qwen-companion-review-list--age-text
-                          (- (float-time)
-                             (qwen-companion-proposal-arrived proposal)))
+                         (qwen-companion-layer-duration
+                          (* 5 (floor (- (float-time)
+                                         (qwen-companion-proposal-arrived proposal))
+                                      5)))
                          (qwen-companion-review-list--state-text proposal)))))))
 
 (defun qwen-companion-review-list--line-count (entry)
@@ -313,31 +310,22 @@ With a prefix argument ALL, reject all of them."
   (interactive "P")
   (qwen-companion-review-list--answer "Reject" all #'qwen-companion-diff-reject))
 
-(defun qwen-companion-reviews-open-clicked (event)
-  "Go to the review of the proposal that EVENT clicked on."
-  (interactive "e")
-  (mouse-set-point event)
-  (qwen-companion-reviews-open))
-
 (defvar qwen-companion-diffs-mode-map
-  (let ((map (make-sparse-keymap)))
-    ;; Of several keys of a command the last one is shown.
-    (pcase-dolist (`(,key . ,command)
-                   '(("RET" . qwen-companion-reviews-open)
-                     ("C-o" . qwen-companion-reviews-show)
-                     ("SPC" . qwen-companion-reviews-show)
-                     ("n" . qwen-companion-reviews-next)
-                     ("p" . qwen-companion-reviews-previous)
-                     ("m" . qwen-companion-reviews-mark)
-                     ("u" . qwen-companion-reviews-unmark)
-                     ("A" . qwen-companion-reviews-accept-marked)
-                     ("K" . qwen-companion-reviews-reject-marked)
-                     ("C-c C-c" . qwen-companion-reviews-accept)
-                     ("C-c C-k" . qwen-companion-reviews-reject)
-                     ("?" . qwen-companion-header-help)))
-      (define-key map (kbd key) command))
-    (define-key map [mouse-2] #'qwen-companion-reviews-open-clicked)
-    map)
+  (qwen-companion-buffers-keymap
+   ;; Of several keys of a command the last one is shown.
+   "RET" #'qwen-companion-reviews-open
+   "C-o" #'qwen-companion-reviews-show
+   "SPC" #'qwen-companion-reviews-show
+   "n" #'qwen-companion-reviews-next
+   "p" #'qwen-companion-reviews-previous
+   "m" #'qwen-companion-reviews-mark
+   "u" #'qwen-companion-reviews-unmark
+   "A" #'qwen-companion-reviews-accept-marked
+   "K" #'qwen-companion-reviews-reject-marked
+   "C-c C-c" #'qwen-companion-reviews-accept
+   "C-c C-k" #'qwen-companion-reviews-reject
+   "?" #'qwen-companion-header-help
+   [mouse-2] #'qwen-companion-header-click)
   "Keymap of the list of proposals.")
 
 (easy-menu-define qwen-companion-diffs-menu qwen-companion-diffs-mode-map
@@ -410,15 +398,12 @@ The list updates itself while it is visible.
 \\<qwen-companion-diffs-mode-map>\\[qwen-companion-reviews-open] goes to a review, \\[qwen-companion-reviews-show] shows it beside the list.
 \\[qwen-companion-reviews-mark] marks, \\[qwen-companion-reviews-accept-marked] accepts and \\[qwen-companion-reviews-reject-marked] rejects what is marked."
   (interactive)
-  (let ((buffer (get-buffer-create qwen-companion-review-list--buffer-name)))
-    (with-current-buffer buffer
-      (unless (derived-mode-p 'qwen-companion-diffs-mode)
-        (qwen-companion-diffs-mode)))
-    (pop-to-buffer buffer)
-    (qwen-companion-timers-update-visible)
-    (unless (tabulated-list-get-id)
-      (goto-char (point-min))
-      (forward-line 1))))
+  (pop-to-buffer (qwen-companion-buffers-in-mode qwen-companion-review-list--buffer-name
+                                                 #'qwen-companion-diffs-mode))
+  (qwen-companion-timers-update-visible)
+  (unless (tabulated-list-get-id)
+    (goto-char (point-min))
+    (forward-line 1)))
 
 (provide 'qwen-companion-review-list)
 ;;; qwen-companion-review-list.el ends here

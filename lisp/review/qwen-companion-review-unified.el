@@ -22,6 +22,7 @@
 (require 'easymenu)
 (require 'outline)
 (require 'subr-x)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-places)
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-review)
@@ -32,6 +33,7 @@
 (require 'qwen-companion-review-edit)
 (require 'qwen-companion-review-windows)
 (require 'qwen-companion-roots)
+(require 'qwen-companion-timers)
 (require 'qwen-companion-untrusted)
 
 (defcustom qwen-companion-unified-context 3
@@ -65,44 +67,41 @@ With 0, adjacent changes are hunks of their own."
 ;;; The mode
 
 (defvar qwen-companion-unified-mode-map
-  (let ((map (make-sparse-keymap)))
-    ;; Not that of `diff-mode', see the commentary.
-    (set-keymap-parent map special-mode-map)
-    ;; Of several keys of a command the last one is shown.
-    (pcase-dolist (`(,key . ,command)
-                   '(("n" . qwen-companion-unified-next)
-                     ("p" . qwen-companion-unified-previous)
-                     ("x" . qwen-companion-unified-drop)
-                     ("k" . qwen-companion-unified-drop)
-                     ("K" . qwen-companion-unified-drop-hunk)
-                     ("o" . qwen-companion-unified-drop-others)
-                     ("u" . qwen-companion-unified-restore)
-                     ("s" . qwen-companion-unified-split)
-                     ("e" . qwen-companion-unified-edit)
-                     ("RET" . qwen-companion-unified-visit)
-                     ("w" . qwen-companion-unified-toggle-space)
-                     ("+" . qwen-companion-unified-more-context)
-                     ("-" . qwen-companion-unified-less-context)
-                     ("." . qwen-companion-unified-describe)
-                     ("C-c C-n" . qwen-companion-unified-accept-next)
-                     ("A" . qwen-companion-unified-accept-next)
-                     ("M-n" . qwen-companion-review)
-                     ("]" . qwen-companion-review)
-                     ("M-p" . qwen-companion-review-previous)
-                     ("[" . qwen-companion-review-previous)
-                     ("l" . qwen-companion-diffs)
-                     ("TAB" . qwen-companion-diff-switch)
-                     ("q" . qwen-companion-diff-bury)
-                     ("?" . qwen-companion-header-help)
-                     ("C-c C-c" . qwen-companion-unified-accept)
-                     ("C-c C-k" . qwen-companion-diff-reject)
-                     ("C-c C-u" . qwen-companion-diff-show-unsaved)
-                     ("C-c C-l" . qwen-companion-diff-toggle-line-ends)
-                     ("C-c C-w" . qwen-companion-diff-show-warnings)))
-      (define-key map (kbd key) command))
-    (define-key map [remap undo] #'qwen-companion-unified-undo)
-    (define-key map [mouse-2] #'qwen-companion-unified-visit-clicked)
-    map)
+  (qwen-companion-buffers-keymap
+   ;; Not that of `diff-mode', see the commentary.
+   :parent special-mode-map
+   ;; Of several keys of a command the last one is shown.
+   "n" #'qwen-companion-unified-next
+   "p" #'qwen-companion-unified-previous
+   "x" #'qwen-companion-unified-drop
+   "k" #'qwen-companion-unified-drop
+   "K" #'qwen-companion-unified-drop-hunk
+   "o" #'qwen-companion-unified-drop-others
+   "u" #'qwen-companion-unified-restore
+   "s" #'qwen-companion-unified-split
+   "e" #'qwen-companion-unified-edit
+   "RET" #'qwen-companion-unified-visit
+   "w" #'qwen-companion-unified-toggle-space
+   "+" #'qwen-companion-unified-more-context
+   "-" #'qwen-companion-unified-less-context
+   "." #'qwen-companion-unified-describe
+   "C-c C-n" #'qwen-companion-unified-accept-next
+   "A" #'qwen-companion-unified-accept-next
+   "M-n" #'qwen-companion-review
+   "]" #'qwen-companion-review
+   "M-p" #'qwen-companion-review-previous
+   "[" #'qwen-companion-review-previous
+   "l" #'qwen-companion-diffs
+   "TAB" #'qwen-companion-diff-switch
+   "q" #'qwen-companion-diff-bury
+   "?" #'qwen-companion-header-help
+   "C-c C-c" #'qwen-companion-unified-accept
+   "C-c C-k" #'qwen-companion-diff-reject
+   "C-c C-u" #'qwen-companion-diff-show-unsaved
+   "C-c C-l" #'qwen-companion-diff-toggle-line-ends
+   "C-c C-w" #'qwen-companion-diff-show-warnings
+   [remap undo] #'qwen-companion-unified-undo
+   [mouse-2] #'qwen-companion-header-click)
   "Keymap of a review hunk by hunk.")
 
 (easy-menu-define qwen-companion-unified-menu qwen-companion-unified-mode-map
@@ -395,13 +394,11 @@ ALIST has names by line; SECONDS is the time that the major mode took.")
         (let ((start (float-time)))
           (setq place (cons line
                             (with-current-buffer old
-                              (save-excursion
-                                (save-restriction
-                                  (widen)
-                                  (qwen-companion-hunks-goto line)
-                                  (or (and (< seconds qwen-companion-review-unified--mode-seconds)
-                                           (qwen-companion-review-unified--definition))
-                                      (qwen-companion-review-unified--unindented-line)))))))
+                              (qwen-companion-buffers-widened
+                                (qwen-companion-hunks-goto line)
+                                (or (and (< seconds qwen-companion-review-unified--mode-seconds)
+                                         (qwen-companion-review-unified--definition))
+                                    (qwen-companion-review-unified--unindented-line))))))
           (setf (nth 1 qwen-companion-review-unified--places)
                 (+ seconds (- (float-time) start))))
         (push place (nthcdr 2 qwen-companion-review-unified--places)))
@@ -457,9 +454,7 @@ diff(1) and git show that line for a function."
   "Compare the text of PROPOSAL after each edit if ON is non-nil.
 With nil, stop doing that."
   (with-current-buffer (qwen-companion-proposal-buffer proposal)
-    (when qwen-companion-review-unified--timer
-      (cancel-timer qwen-companion-review-unified--timer)
-      (setq qwen-companion-review-unified--timer nil))
+    (qwen-companion-timers-cancel qwen-companion-review-unified--timer)
     (if on
         (add-hook 'after-change-functions
                   #'qwen-companion-review-unified--text-changed nil t)
@@ -835,12 +830,6 @@ Without context, each change is a hunk."
   (unless (eq qwen-companion-review-unified--state 'failed)
     (qwen-companion-review-unified--ensure-ready))
   (qwen-companion-diff-accept-next qwen-companion-proposal-current))
-
-(defun qwen-companion-unified-visit-clicked (event)
-  "Visit the line that EVENT clicked on in the file."
-  (interactive "e")
-  (mouse-set-point event)
-  (qwen-companion-unified-visit))
 
 (defun qwen-companion-unified-describe ()
   "Say the hunk at point in words, for ears and for eyes that see no colours."

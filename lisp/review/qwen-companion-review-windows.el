@@ -13,6 +13,7 @@
 ;;; Code:
 
 (require 'cl-lib)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-header)
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-review)
@@ -332,10 +333,9 @@ a side on which no key answers is never left selected."
 ;;; Waiting for the next review
 
 (defvar qwen-companion-waiting-mode-map
-  (let ((map (make-sparse-keymap)))
-    (set-keymap-parent map special-mode-map)
-    (define-key map "q" #'qwen-companion-review-stop-waiting)
-    map)
+  (qwen-companion-buffers-keymap
+   :parent special-mode-map
+   "q" #'qwen-companion-review-stop-waiting)
   "Keymap of a buffer in which the next proposal is awaited.")
 
 (define-derived-mode qwen-companion-waiting-mode special-mode "Review"

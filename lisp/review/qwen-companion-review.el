@@ -19,6 +19,7 @@
 (require 'cl-lib)
 (require 'seq)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-completion)
 (require 'qwen-companion-context)
 (require 'qwen-companion-disk)
@@ -30,6 +31,7 @@
 (require 'qwen-companion-roots)
 (require 'qwen-companion-spool)
 (require 'qwen-companion-terminal)
+(require 'qwen-companion-timers)
 (require 'qwen-companion-untrusted)
 
 (defcustom qwen-companion-diff-arrival 'idle
@@ -114,14 +116,13 @@ The header lines of the buffers update themselves; see
 ;;; Buffers
 
 (defvar qwen-companion-review-buffer-mode-map
-  (let ((map (make-sparse-keymap)))
-    (define-key map (kbd "C-c C-c") #'qwen-companion-diff-accept)
-    (define-key map (kbd "C-c C-n") #'qwen-companion-diff-accept-next)
-    (define-key map (kbd "C-c C-k") #'qwen-companion-diff-reject)
-    (define-key map (kbd "C-c C-u") #'qwen-companion-diff-show-unsaved)
-    (define-key map (kbd "C-c C-l") #'qwen-companion-diff-toggle-line-ends)
-    (define-key map (kbd "C-c C-w") #'qwen-companion-diff-show-warnings)
-    map)
+  (qwen-companion-buffers-keymap
+   "C-c C-c" #'qwen-companion-diff-accept
+   "C-c C-n" #'qwen-companion-diff-accept-next
+   "C-c C-k" #'qwen-companion-diff-reject
+   "C-c C-u" #'qwen-companion-diff-show-unsaved
+   "C-c C-l" #'qwen-companion-diff-toggle-line-ends
+   "C-c C-w" #'qwen-companion-diff-show-warnings)
   "Keymap of the buffers of a review.")
 
 (define-minor-mode qwen-companion-review-buffer-mode
@@ -504,11 +505,9 @@ TICK is what `buffer-chars-modified-tick' was in BUFFER.")
   "Look for unsaved text now, and regularly while proposals are open."
   (cond
    ((null (qwen-companion-proposals))
-    (when qwen-companion-review--unsaved-timer
-      (cancel-timer qwen-companion-review--unsaved-timer)
-      (setq qwen-companion-review--unsaved-timer nil)
-      (dolist (hook qwen-companion-review--saving-hooks)
-        (remove-hook hook #'qwen-companion-review--check-unsaved-soon))))
+    (qwen-companion-timers-cancel qwen-companion-review--unsaved-timer)
+    (dolist (hook qwen-companion-review--saving-hooks)
+      (remove-hook hook #'qwen-companion-review--check-unsaved-soon)))
    ((null qwen-companion-review--unsaved-timer)
     (setq qwen-companion-review--unsaved-timer
           (run-with-idle-timer qwen-companion-review--unsaved-delay t
@@ -576,6 +575,11 @@ Text that is no longer unsaved may be on disk now."
     (qwen-companion-review--update-sides proposal)
     (kill-buffer yours)))
 
+(defun qwen-companion-review--put-aside (proposal)
+  "Remove the review of PROPOSAL from the screen; the proposal stays open."
+  (setf (qwen-companion-proposal-state proposal) 'pending)
+  (qwen-companion-review-hide (qwen-companion-proposal-style proposal) proposal))
+
 (defun qwen-companion-review--update-sides (proposal)
   "Show PROPOSAL with or without the copy of unsaved text, if it is visible.
 If the user has put other things in its windows, it has to be reopened."
@@ -584,9 +588,7 @@ If the user has put other things in its windows, it has to be reopened."
          (qwen-companion-proposal-style proposal) proposal)
         (qwen-companion-review-update-sides
          (qwen-companion-proposal-style proposal) proposal)
-      (setf (qwen-companion-proposal-state proposal) 'pending)
-      (qwen-companion-review-hide
-       (qwen-companion-proposal-style proposal) proposal))))
+      (qwen-companion-review--put-aside proposal))))
 
 ;;; The end of a review
 
@@ -854,19 +856,17 @@ While one is awaited in the selected window, show only that, there."
 SELECT non-nil means to select the review.  If the front end that failed
 is the one for hunks, leave the proposal pending."
   (when (qwen-companion-proposal-open-p proposal)
-    (let ((style (qwen-companion-proposal-style proposal)))
-      (setf (qwen-companion-proposal-state proposal) 'pending)
-      (qwen-companion-review-hide style proposal)
-      (if (eq style 'unified)
-          (message "qwen-companion: the review of %s could not be shown (%s); the proposal is in %s"
-                   (qwen-companion-proposal-display-path proposal)
-                   (error-message-string err)
-                   (buffer-name (qwen-companion-proposal-buffer proposal)))
-        (setf (qwen-companion-proposal-style proposal) 'unified)
-        (qwen-companion-review--display proposal select)
-        (message "qwen-companion: Ediff cannot show %s (%s); here it is hunk by hunk"
+    (qwen-companion-review--put-aside proposal)
+    (if (eq 'unified (qwen-companion-proposal-style proposal))
+        (message "qwen-companion: the review of %s could not be shown (%s); the proposal is in %s"
                  (qwen-companion-proposal-display-path proposal)
-                 (error-message-string err))))))
+                 (error-message-string err)
+                 (buffer-name (qwen-companion-proposal-buffer proposal)))
+      (setf (qwen-companion-proposal-style proposal) 'unified)
+      (qwen-companion-review--display proposal select)
+      (message "qwen-companion: Ediff cannot show %s (%s); here it is hunk by hunk"
+               (qwen-companion-proposal-display-path proposal)
+               (error-message-string err)))))
 
 (defun qwen-companion-review-frame-deleted (frame)
   "Schedule the review that was shown in FRAME, which was deleted, again."
@@ -874,9 +874,8 @@ is the one for hunks, leave the proposal pending."
     (when (and (eq (qwen-companion-proposal-state proposal) 'shown)
                (eq frame (qwen-companion-review-frame
                           (qwen-companion-proposal-style proposal) proposal)))
-      (setf (qwen-companion-proposal-state proposal) 'pending
-            (qwen-companion-proposal-seen proposal) nil)
-      (qwen-companion-review-hide (qwen-companion-proposal-style proposal) proposal)
+      (setf (qwen-companion-proposal-seen proposal) nil)
+      (qwen-companion-review--put-aside proposal)
       (qwen-companion-review-schedule))))
 
 (defun qwen-companion-diff-bury ()
@@ -885,8 +884,7 @@ is the one for hunks, leave the proposal pending."
   (interactive)
   (let ((proposal (qwen-companion-review--find nil "put aside")))
     (when (eq (qwen-companion-proposal-state proposal) 'shown)
-      (setf (qwen-companion-proposal-state proposal) 'pending)
-      (qwen-companion-review-hide (qwen-companion-proposal-style proposal) proposal))
+      (qwen-companion-review--put-aside proposal))
     (qwen-companion-review-schedule)
     (message "qwen-companion: %s waits for your answer (M-x qwen-companion-review)"
              (qwen-companion-proposal-display-path proposal))))
@@ -938,14 +936,9 @@ command by VERB, a string, when there is none or several."
   "Ask which proposal to VERB, a string, if there are several candidates."
   (let ((candidates (qwen-companion-review--candidates)))
     (when (cdr candidates)
-      (let ((choices (qwen-companion-review--choices candidates)))
-        (alist-get (completing-read
-                    (format "%s which proposal: " verb)
-                    (qwen-companion-completion-table
-                     choices 'qwen-companion-proposal
-                     #'qwen-companion-review--annotation)
-                    nil t)
-                   choices nil nil #'equal)))))
+      (qwen-companion-completion-read
+       (format "%s which proposal: " verb) (qwen-companion-review--choices candidates)
+       'qwen-companion-proposal #'qwen-companion-review--annotation))))
 
 (defun qwen-companion-review--annotation (proposal)
   "Return when PROPOSAL came and whether it is shown, for completion."
@@ -1051,8 +1044,7 @@ Act on the only proposal; FILE names the file of another one."
 SELECT non-nil means to select it."
   (let ((shown (qwen-companion-review-shown)))
     (when (and shown (not (eq shown proposal)))
-      (setf (qwen-companion-proposal-state shown) 'pending)
-      (qwen-companion-review-hide (qwen-companion-proposal-style shown) shown))
+      (qwen-companion-review--put-aside shown))
     (qwen-companion-review--display proposal select)))
 
 ;;;###autoload
@@ -1099,8 +1091,7 @@ names the file of another one.  See `qwen-companion-diff-style'."
   (let* ((proposal (qwen-companion-review--find file "switch"))
          (style (qwen-companion-proposal-style proposal)))
     (when (eq (qwen-companion-proposal-state proposal) 'shown)
-      (setf (qwen-companion-proposal-state proposal) 'pending)
-      (qwen-companion-review-hide style proposal))
+      (qwen-companion-review--put-aside proposal))
     (setf (qwen-companion-proposal-style proposal)
           (if (eq (or style qwen-companion-diff-style) 'unified)
               'ediff
@@ -1241,11 +1232,10 @@ names the file of another one."
 
 ;; Keys that do the same, or nothing, where one gets to by them.
 (defvar qwen-companion-review-repeat-map
-  (let ((map (make-sparse-keymap)))
-    (define-key map "]" #'qwen-companion-review)
-    (define-key map "[" #'qwen-companion-review-previous)
-    (define-key map "y" #'qwen-companion-diff-accept-next)
-    map)
+  (qwen-companion-buffers-keymap
+   "]" #'qwen-companion-review
+   "[" #'qwen-companion-review-previous
+   "y" #'qwen-companion-diff-accept-next)
   "Keys after a command that goes from review to review, for `repeat-mode'.")
 
 (dolist (command '(qwen-companion-review qwen-companion-review-previous
@@ -1255,14 +1245,13 @@ names the file of another one."
 ;;; Keys in terminals
 
 (defvar qwen-companion-review-command-map
-  (let ((map (make-sparse-keymap)))
-    (define-key map "r" #'qwen-companion-review)
-    (define-key map "a" #'qwen-companion-diff-accept)
-    (define-key map "k" #'qwen-companion-diff-reject)
-    (define-key map "i" #'qwen-companion-terminal-escape)
-    ;; Autoloaded: the list needs this file.
-    (define-key map "l" 'qwen-companion-diffs)
-    map)
+  (qwen-companion-buffers-keymap
+   "r" #'qwen-companion-review
+   "a" #'qwen-companion-diff-accept
+   "k" #'qwen-companion-diff-reject
+   "i" #'qwen-companion-terminal-escape
+   ;; Autoloaded: the list needs this file.
+   "l" 'qwen-companion-diffs)
   "Keymap for reviews in a terminal, behind a prefix key.")
 
 ;; C-c and a punctuation character is for minor modes by convention.  The

@@ -16,6 +16,7 @@
 
 (require 'cl-lib)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-completion)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-options)
@@ -27,10 +28,9 @@
 (defun qwen-companion-layer-on-file-visited (payload)
   "Return non-nil when a buffer visits the file in PAYLOAD."
   (let ((path (qwen-companion-file-visited-path payload)))
-    (unless (file-remote-p path)
-      (and (let ((file-name-handler-alist nil))
-             (find-buffer-visiting path))
-           t))))
+    (and (not (file-remote-p path))
+         (qwen-companion-buffers-visiting path)
+         t)))
 
 (defun qwen-companion-layer-unreviewed-mode ()
   "Return the approval mode of a CLI with unreviewed edits, or nil."
@@ -130,13 +130,9 @@ It is fit for the text property `help-echo'."
                          (cons (qwen-companion-layer-name session) session))
                        sessions))
         (now (float-time)))
-    (cdr (assoc (completing-read
-                 prompt
-                 (qwen-companion-completion-table
-                  names 'qwen-companion-session
-                  (lambda (session) (qwen-companion-layer-describe session now)))
-                 nil t)
-                names))))
+    (qwen-companion-completion-read
+     prompt names 'qwen-companion-session
+     (lambda (session) (qwen-companion-layer-describe session now)))))
 
 (provide 'qwen-companion-layer)
 ;;; qwen-companion-layer.el ends here

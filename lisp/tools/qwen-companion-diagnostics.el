@@ -18,6 +18,7 @@
 (require 'cl-lib)
 (require 'subr-x)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-context)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-privacy)
@@ -77,12 +78,11 @@ buffer that is checked visits the file."
 
 (defun qwen-companion-diagnostics--buffer (path)
   "Return the buffer that visits the file PATH if it is checked, or nil."
-  (unless (file-remote-p path)
-    (when-let* ((buffer (let ((file-name-handler-alist nil))
-                          (find-buffer-visiting path))))
-      (and (with-current-buffer buffer (qwen-companion-problems-checked-p))
-           (not (qwen-companion-privacy-secret-p buffer))
-           buffer))))
+  (when-let* (((not (file-remote-p path)))
+              (buffer (qwen-companion-buffers-visiting path)))
+    (and (with-current-buffer buffer (qwen-companion-problems-checked-p))
+         (not (qwen-companion-privacy-secret-p buffer))
+         buffer)))
 
 (defun qwen-companion-diagnostics--start ()
   "Have the current buffer checked, displayed or not."

@@ -15,6 +15,7 @@
 (eval-when-compile (require 'compile))
 (require 'cl-lib)
 (require 'subr-x)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-context)
 (require 'qwen-companion-diagnostics)
 (require 'qwen-companion-privacy)
@@ -106,10 +107,8 @@ that its name chooses, without any hooks."
   "Call FUNCTION with the text of the file PATH in the current buffer."
   (if-let* ((buffer (qwen-companion-tools-visiting path)))
       (with-current-buffer buffer
-        (save-excursion
-          (save-restriction
-            (widen)
-            (funcall function))))
+        (qwen-companion-buffers-widened
+          (funcall function)))
     (with-temp-buffer
       (let ((file-name-handler-alist nil)
             (inhibit-file-name-handlers nil))
@@ -197,8 +196,7 @@ Each of PLACES is (FILE . LINE); its text is that line."
                                     (point) (line-end-position)))
                     ""))))
       (when file
-        (with-current-buffer (or (let ((file-name-handler-alist nil))
-                                   (find-buffer-visiting file))
+        (with-current-buffer (or (qwen-companion-buffers-visiting file)
                                  (generate-new-buffer " *qwen-companion lines*" t))
           (unwind-protect
               (save-restriction
@@ -298,11 +296,9 @@ what is looked for."
         (position (point)))
     (lambda (answer)
       (with-current-buffer buffer
-        (save-excursion
-          (save-restriction
-            (widen)
-            (goto-char position)
-            (funcall function answer)))))))
+        (qwen-companion-buffers-widened
+          (goto-char position)
+          (funcall function answer))))))
 
 (defun qwen-companion-tools-read--ask-names (path name take question what)
   "Ask all that know names in the project about NAME; return an answer.
@@ -578,30 +574,28 @@ A language server that has the file is asked, else imenu."
     "The text of a file as the user has it in Emacs, with changes that are not saved yet. For files without such changes, read the file instead."
   :unasked t
   (with-current-buffer (qwen-companion-tools-buffer path)
-    (save-excursion
-      (save-restriction
-        (widen)
-        (let* ((count (qwen-companion-tools-read--line-count))
-               (start (or start 1))
-               (last (min count
-                          (or end (+ start -1 (car qwen-companion-tools-read--lines)))
-                          (+ start -1 (cdr qwen-companion-tools-read--lines)))))
-          (when (> start count)
-            (user-error "%s has %d lines, and none with the number %d" path count start))
-          (when (and end (< end start))
-            (user-error "The end is before the start"))
-          (goto-char (point-min))
-          (forward-line (1- start))
-          (list (concat
-                 (format "Lines %d to %d of %d, %s." start last count
-                         (if (buffer-modified-p) "with unsaved changes" "as saved"))
-                 (when (< last count)
-                   (format " For more, call again with start %d." (1+ last))))
-                (qwen-companion-tools-block
-                 (buffer-substring-no-properties
-                  (point)
-                  (progn (forward-line (- (1+ last) start)) (point)))
-                 start)))))))
+    (qwen-companion-buffers-widened
+      (let* ((count (qwen-companion-tools-read--line-count))
+             (start (or start 1))
+             (last (min count
+                        (or end (+ start -1 (car qwen-companion-tools-read--lines)))
+                        (+ start -1 (cdr qwen-companion-tools-read--lines)))))
+        (when (> start count)
+          (user-error "%s has %d lines, and none with the number %d" path count start))
+        (when (and end (< end start))
+          (user-error "The end is before the start"))
+        (goto-char (point-min))
+        (forward-line (1- start))
+        (list (concat
+               (format "Lines %d to %d of %d, %s." start last count
+                       (if (buffer-modified-p) "with unsaved changes" "as saved"))
+               (when (< last count)
+                 (format " For more, call again with start %d." (1+ last))))
+              (qwen-companion-tools-block
+               (buffer-substring-no-properties
+                (point)
+                (progn (forward-line (- (1+ last) start)) (point)))
+               start))))))
 
 (qwen-companion-define-tool "open_files" ()
     "The files that are open in the user's Emacs, the last used first: which have unsaved changes, which one the user is in, and where."
@@ -979,23 +973,21 @@ They are parts of an answer."
     "The end of the output of the last compilation or test run that the user has started in Emacs."
   :unasked t
   (with-current-buffer (qwen-companion-tools-read--output-buffer)
-    (save-excursion
-      (save-restriction
-        (widen)
-        (let* ((count (qwen-companion-tools-read--line-count))
-               (first (max 1 (- (1+ count)
-                                (min (max 1 (or lines 60))
-                                     (cdr qwen-companion-tools-read--lines)))))
-               (process (get-buffer-process (current-buffer))))
-          (goto-char (point-min))
-          (forward-line (1- first))
-          (list (format "%s, %slines %d to %d of %d, in %s:" (buffer-name)
-                        (if (process-live-p process) "still running, " "")
-                        first count count
-                        (abbreviate-file-name default-directory))
-                (qwen-companion-tools-block
-                 (buffer-substring-no-properties (point) (point-max))
-                 first)))))))
+    (qwen-companion-buffers-widened
+      (let* ((count (qwen-companion-tools-read--line-count))
+             (first (max 1 (- (1+ count)
+                              (min (max 1 (or lines 60))
+                                   (cdr qwen-companion-tools-read--lines)))))
+             (process (get-buffer-process (current-buffer))))
+        (goto-char (point-min))
+        (forward-line (1- first))
+        (list (format "%s, %slines %d to %d of %d, in %s:" (buffer-name)
+                      (if (process-live-p process) "still running, " "")
+                      first count count
+                      (abbreviate-file-name default-directory))
+              (qwen-companion-tools-block
+               (buffer-substring-no-properties (point) (point-max))
+               first))))))
 
 (provide 'qwen-companion-tools-read)
 ;;; qwen-companion-tools-read.el ends here

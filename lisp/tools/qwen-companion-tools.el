@@ -20,8 +20,10 @@
 (require 'cl-lib)
 (require 'subr-x)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-privacy)
+(require 'qwen-companion-timers)
 (require 'qwen-companion-untrusted)
 
 (defun qwen-companion-tools--set (option value)
@@ -182,8 +184,7 @@ Its lines are numbered from LINE if that is non-nil, else marked."
 (defun qwen-companion-tools-visiting (path)
   "Return the buffer that visits the file PATH, nil when there is none.
 Signal a `user-error' when the user hides it."
-  (when-let* ((buffer (let ((file-name-handler-alist nil))
-                        (find-buffer-visiting path))))
+  (when-let* ((buffer (qwen-companion-buffers-visiting path)))
     (when (qwen-companion-privacy-secret-p buffer)
       (user-error "The user does not show %s" path))
     buffer))
@@ -227,10 +228,8 @@ The exclusions of single files are another matter."
 
 (defun qwen-companion-tools-forget ()
   "Answer no call that waits."
-  (when qwen-companion-tools--timer
-    (cancel-timer qwen-companion-tools--timer))
-  (setq qwen-companion-tools--timer nil
-        qwen-companion-tools--queue nil
+  (qwen-companion-timers-cancel qwen-companion-tools--timer)
+  (setq qwen-companion-tools--queue nil
         qwen-companion-tools--sent nil))
 
 ;;; Calling

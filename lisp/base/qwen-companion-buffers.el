@@ -1,0 +1,55 @@
+;;; qwen-companion-buffers.el --- The whole of a buffer, live buffers, keymaps  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; Forms that recur wherever buffers are worked with.
+
+;;; Code:
+
+(defmacro qwen-companion-buffers-widened (&rest body)
+  "Evaluate BODY with the current buffer widened; return its value.
+Restore point and the narrowing."
+  (declare (indent 0) (debug t))
+  `(save-excursion
+     (save-restriction
+       (widen)
+       ,@body)))
+
+(defmacro qwen-companion-buffers-when-live (buffer &rest body)
+  "Evaluate BODY in BUFFER, a symbol, and return its value; nil if BUFFER is dead."
+  (declare (indent 1) (debug t))
+  `(when (buffer-live-p ,buffer)
+     (with-current-buffer ,buffer
+       ,@body)))
+
+(defun qwen-companion-buffers-visiting (path)
+  "Return a buffer that visits the file PATH of this machine, or nil.
+No handler of file names is asked, as for names that others have written."
+  (let ((file-name-handler-alist nil))
+    (find-buffer-visiting path)))
+
+(defun qwen-companion-buffers-in-mode (name mode)
+  "Return the buffer NAME, made if need be, in the major MODE."
+  (with-current-buffer (get-buffer-create name)
+    (unless (derived-mode-p mode)
+      (funcall mode))
+    (current-buffer)))
+
+(defun qwen-companion-buffers-keymap (&rest keys)
+  "Return a keymap of KEYS, alternately a key and its binding.
+A key is a string as for `kbd', or a vector.  The key :parent sets the
+parent."
+  (let ((map (make-sparse-keymap)))
+    (while keys
+      (let ((key (pop keys)) (binding (pop keys)))
+        (if (eq key :parent)
+            (set-keymap-parent map binding)
+          (define-key map (if (stringp key) (kbd key) key) binding))))
+    map))
+
+(provide 'qwen-companion-buffers)
+;;; qwen-companion-buffers.el ends here
