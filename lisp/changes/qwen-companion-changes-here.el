@@ -42,9 +42,7 @@
     (user-error "The companion is off and has no journal; turn it on with M-x qwen-companion-mode"))
   (unless (qwen-companion-journal-watched-p)
     (qwen-companion-journal-watch 'here t)
-    (let ((end (+ (float-time) 2)))
-      (while (and (null (qwen-companion-journal-turns)) (< (float-time) end))
-        (accept-process-output nil 0.05)))))
+    (qwen-companion-backend-wait #'qwen-companion-journal-turns 2)))
 
 (defun qwen-companion-changes-here--places ()
   "Return each unseen change in the current buffer: (POSITION . TURN), in order."
@@ -94,9 +92,7 @@ if there is none."
                  thereis (overlay-get overlay 'qwen-companion-changes-turn))
         (cl-loop for turn in (qwen-companion-journal-turns)
                  when (and (eq 'agent (qwen-companion-turn-who turn))
-                           (cl-find path (qwen-companion-turn-files turn)
-                                    :key #'qwen-companion-changed-file-path
-                                    :test #'equal))
+                           (qwen-companion-journal-file turn path))
                  return (qwen-companion-turn-id turn))
         (user-error "No agent has changed this file"))))
 
@@ -198,24 +194,22 @@ The buffer of \\[qwen-companion-changes] sends it."
 
 ;;;###autoload (autoload 'qwen-companion-changes-command-map "qwen-companion-changes-here" nil nil 'keymap)
 (defvar qwen-companion-changes-command-map
-  (let ((map (make-sparse-keymap)))
-    (pcase-dolist (`(,key . ,command)
-                   '(("n" . qwen-companion-changes-next-change)
-                     ("p" . qwen-companion-changes-previous-change)
-                     ("k" . qwen-companion-changes-undo-here)
-                     ("u" . qwen-companion-changes-bring-back-here)
-                     ("s" . qwen-companion-changes-mark-seen-here)
-                     ("e" . qwen-companion-changes-ediff-here)
-                     ("c" . qwen-companion-changes-comment-here)
-                     ("w" . qwen-companion-changes-copy-patch-here)
-                     ("=" . qwen-companion-changes-compare-with-proposal-here)))
-      (define-key map (kbd key) command)
-      (put command 'repeat-map 'qwen-companion-changes-command-map))
-    map)
+  (qwen-companion-buffers-keymap
+   "n" #'qwen-companion-changes-next-change
+   "p" #'qwen-companion-changes-previous-change
+   "k" #'qwen-companion-changes-undo-here
+   "u" #'qwen-companion-changes-bring-back-here
+   "s" #'qwen-companion-changes-mark-seen-here
+   "e" #'qwen-companion-changes-ediff-here
+   "c" #'qwen-companion-changes-comment-here
+   "w" #'qwen-companion-changes-copy-patch-here
+   "=" #'qwen-companion-changes-compare-with-proposal-here)
   "Keymap of commands on agents' changes in the file itself.
 Bind it to a key of your own.  With `repeat-mode' on, its keys work by
 themselves after one of its commands.")
 (fset 'qwen-companion-changes-command-map qwen-companion-changes-command-map)
+(map-keymap (lambda (_ command) (put command 'repeat-map 'qwen-companion-changes-command-map))
+            qwen-companion-changes-command-map)
 
 (provide 'qwen-companion-changes-here)
 ;;; qwen-companion-changes-here.el ends here

@@ -104,6 +104,11 @@ The cdr is a list of files, or a string, the reason why there is none.")
 
 ;;; What is to be shown
 
+(defun qwen-companion-changes-items--scope-of (kind)
+  "Return the turn or the session that limits the scope, if it is of KIND."
+  (and (eq kind (car-safe qwen-companion-changes-items-scope))
+       (cadr qwen-companion-changes-items-scope)))
+
 (defun qwen-companion-changes-items-buffer ()
   "Return the buffer of this mode, or nil."
   (get-buffer qwen-companion-changes-items-buffer-name))
@@ -132,10 +137,8 @@ The cdr is a list of files, or a string, the reason why there is none.")
        (qwen-companion-changes-items--make-group
         :id (list qwen-companion-changes-items-scope root)
         :scope (car (ensure-list qwen-companion-changes-items-scope))
-        :turn (and (eq 'since (car-safe qwen-companion-changes-items-scope))
-                   (cadr qwen-companion-changes-items-scope))
-        :session (and (eq 'session (car-safe qwen-companion-changes-items-scope))
-                      (cadr qwen-companion-changes-items-scope))
+        :turn (qwen-companion-changes-items--scope-of 'since)
+        :session (qwen-companion-changes-items--scope-of 'session)
         :root root
         :files files))
      qwen-companion-changes-items-nets)))
@@ -174,13 +177,8 @@ With NOW non-nil, return those seen by now."
         (let ((seen (gethash (cons turn path) qwen-companion-changes-items-seen)))
           (and (listp seen) seen))
       (cl-loop for turn in (qwen-companion-journal-turns)
-               for file = (qwen-companion-changes-items-file-of turn path)
+               for file = (qwen-companion-journal-file turn path)
                append (qwen-companion-changed-file-seen-hunks file)))))
-
-(defun qwen-companion-changes-items-file-of (turn path)
-  "Return the file PATH of TURN, or nil."
-  (cl-find path (qwen-companion-turn-files turn)
-           :key #'qwen-companion-changed-file-path :test #'equal))
 
 (defun qwen-companion-changes-items--roots ()
   "Return the root of each turn, each root once."
@@ -195,16 +193,16 @@ With NOW non-nil, return those seen by now."
         (number (setq qwen-companion-changes-items--net-request
                       (1+ (or qwen-companion-changes-items--net-request 0)))))
     (unless (eq scope 'turns)
-      (dolist (root (if-let* ((turn (and (eq 'since (car-safe scope))
-                                         (qwen-companion-journal-turn (cadr scope)))))
+      (dolist (root (if-let* ((turn (qwen-companion-journal-turn
+                                     (qwen-companion-changes-items--scope-of 'since))))
                         (list (qwen-companion-turn-root turn))
                       (qwen-companion-changes-items--roots)))
         (qwen-companion-journal-ask
          'journal-files
          (list :root root
                :scope (car (ensure-list scope))
-               :turn (and (eq 'since (car-safe scope)) (cadr scope))
-               :session (and (eq 'session (car-safe scope)) (cadr scope)))
+               :turn (qwen-companion-changes-items--scope-of 'since)
+               :session (qwen-companion-changes-items--scope-of 'session))
          (lambda (reply)
            (qwen-companion-buffers-when-live buffer
              (when (= number qwen-companion-changes-items--net-request)
@@ -235,10 +233,6 @@ With NOW non-nil, return those seen by now."
    (propertize (format "-%d" (apply #'+ (mapcar #'qwen-companion-changed-file-deleted files)))
                'face 'diff-indicator-removed)))
 
-(defun qwen-companion-changes-items--pad (text width)
-  "Return TEXT filled up with blanks to WIDTH columns."
-  (concat text (make-string (max 0 (- width (string-width text))) ?\s)))
-
 (defun qwen-companion-changes-items-time (milliseconds)
   "Return the time MILLISECONDS as text, with the day if it is not today's."
   (let ((time (seconds-to-time (/ milliseconds 1000.0))))
@@ -261,7 +255,7 @@ With NOW non-nil, return those seen by now."
        (qwen-companion-changes-items--arrow (list 'group id))
        (when turn
          (concat (qwen-companion-changes-items-time (qwen-companion-turn-start turn)) "  "))
-       (qwen-companion-changes-items--pad (qwen-companion-changes-items--counts files) 9)
+       (string-pad (qwen-companion-changes-items--counts files) 9)
        (qwen-companion-changes-items--label
         (format "  %d file%s  " (length files) (if (= 1 (length files)) " " "s")))
        (if turn

@@ -73,8 +73,7 @@ Where diff-hl is loaded, its faces are used."
   "Return the id of each turn in which an agent changed PATH, newest first.
 Leave out those that are seen."
   (cl-loop for turn in (qwen-companion-journal-turns)
-           for file = (cl-find path (qwen-companion-turn-files turn)
-                               :key #'qwen-companion-changed-file-path :test #'equal)
+           for file = (qwen-companion-journal-file turn path)
            when (and file
                      (eq 'agent (qwen-companion-turn-who turn))
                      (not (qwen-companion-changed-file-seen file)))

@@ -154,7 +154,7 @@ PATH nil means all files of GROUP."
     (cl-loop for turn in (qwen-companion-journal-turns)
              when (and (eq 'agent (qwen-companion-turn-who turn))
                        (cl-some (lambda (path)
-                                  (qwen-companion-changes-items-file-of turn path))
+                                  (qwen-companion-journal-file turn path))
                                 paths))
              return (qwen-companion-turn-id turn))))
 

@@ -300,7 +300,7 @@ PATH nil stands for any file."
     (cl-loop for turn in (qwen-companion-journal-turns)
              when (and (equal (qwen-companion-turn-root turn)
                               (qwen-companion-changes-items-group-root group))
-                       (or (null path) (qwen-companion-changes-items-file-of turn path)))
+                       (or (null path) (qwen-companion-journal-file turn path)))
              collect (qwen-companion-turn-id turn))))
 
 ;;; Comparing and copying
@@ -309,46 +309,21 @@ PATH nil stands for any file."
   "Compare the file at point with its text before the turn, in Ediff."
   (interactive nil qwen-companion-changes-mode)
   (pcase-let* ((`(,group . ,path) (qwen-companion-changes-items-file-at-point))
-               (step (qwen-companion-changes-undo-step group path))
-               (windows (current-window-configuration)))
+               (step (qwen-companion-changes-undo-step group path)))
     (when (qwen-companion-undo-step-binary step)
       (user-error "%s is not a text" (qwen-companion-untrusted-path path)))
     (unless (file-exists-p path)
       (user-error "%s is not there any more; k undoes a deletion"
                   (qwen-companion-untrusted-path path)))
     (let* ((current (find-file-noselect path))
-           (before (qwen-companion-changes--before-buffer
-                    path (or (qwen-companion-undo-step-target step) "")
-                    (buffer-local-value 'buffer-file-coding-system current))))
+           (before (qwen-companion-compare-side
+                    path "before"
+                    (decode-coding-string
+                     (or (qwen-companion-undo-step-target step) "")
+                     (or (buffer-local-value 'buffer-file-coding-system current) 'utf-8)))))
       (condition-case err
-          (qwen-companion-compare-with-ediff
-           (list before current)
-           (lambda ()
-             (ediff-buffers
-              before current
-              (list (lambda ()
-                      (add-hook 'ediff-after-quit-hook-internal
-                                (lambda ()
-                                  (when (buffer-live-p before)
-                                    (kill-buffer before))
-                                  (set-window-configuration windows))
-                                nil t))))))
-        (error
-         (kill-buffer before)
-         (set-window-configuration windows)
-         (user-error "Ediff cannot compare them: %s" (error-message-string err)))))))
-
-(defun qwen-companion-changes--before-buffer (path bytes coding)
-  "Return a read-only buffer with BYTES of PATH, decoded by CODING."
-  (with-current-buffer (generate-new-buffer
-                        (format "*before: %s*"
-                                (file-name-nondirectory
-                                 (qwen-companion-untrusted-path path))))
-    (insert (decode-coding-string bytes (or coding 'utf-8)))
-    (qwen-companion-untrusted-set-major-mode path)
-    (set-buffer-modified-p nil)
-    (setq buffer-read-only t)
-    (current-buffer)))
+          (qwen-companion-compare-sides before current (list before))
+        (error (user-error "Ediff cannot compare them: %s" (error-message-string err)))))))
 
 (defun qwen-companion-changes-compare-with-proposal ()
   "Show how the file at point was written other than the CLI had proposed."

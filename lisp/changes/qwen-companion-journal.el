@@ -53,6 +53,11 @@ Each is in the form of `qwen-companion-turn-id'."
   "Return the turn ID, or nil."
   (gethash id qwen-companion-journal--turns))
 
+(defun qwen-companion-journal-file (turn path)
+  "Return the changed file PATH of TURN, or nil."
+  (cl-find path (qwen-companion-turn-files turn)
+           :key #'qwen-companion-changed-file-path :test #'equal))
+
 (defun qwen-companion-journal-on-turns (payload)
   "Handle the message PAYLOAD about each turn that is new or has changed."
   (let ((reset (qwen-companion-journal-turns-reset payload))

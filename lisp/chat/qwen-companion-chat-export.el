@@ -32,24 +32,22 @@ KIND is `heading' or `note' with a line, `quote' or `text' with Markdown,
            for id = (qwen-companion-chat-block-id block)
            append
            (pcase (car id)
-             ('user (list (cons 'heading (qwen-companion-chat-export--speaker block))
+             ('user (list (cons 'heading (qwen-companion-chat-export--first-line block))
                           (cons 'text (qwen-companion-chat-export--message block))))
              ('answer (list (cons 'text (qwen-companion-chat-export--message block))))
              ('thought (list (cons 'quote (qwen-companion-chat-export--message block))))
              ('plan (list (cons 'steps (qwen-companion-chat-export--block-text block))))
              ('tool (qwen-companion-chat-export--tool
                      (qwen-companion-chat-tools-get (cadr id))))
-             (_ (list (cons 'note (car (split-string
-                                        (qwen-companion-chat-export--block-text block)
-                                        "\n" t))))))))
+             (_ (list (cons 'note (qwen-companion-chat-export--first-line block)))))))
 
 (defun qwen-companion-chat-export--block-text (block)
   "Return the text of BLOCK without properties."
   (buffer-substring-no-properties (qwen-companion-chat-block-start block)
                                   (qwen-companion-chat-block-end block)))
 
-(defun qwen-companion-chat-export--speaker (block)
-  "Return the name of the speaker in BLOCK, from its heading."
+(defun qwen-companion-chat-export--first-line (block)
+  "Return the first line of BLOCK that is not empty."
   (car (split-string (qwen-companion-chat-export--block-text block) "[\f\n]+" t)))
 
 (defun qwen-companion-chat-export--message (block)

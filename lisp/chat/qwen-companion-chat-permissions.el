@@ -38,6 +38,7 @@
 (require 'qwen-companion-daemon)
 (require 'qwen-companion-daemon-messages)
 (require 'qwen-companion-disk)
+(require 'qwen-companion-header)
 (require 'qwen-companion-risks)
 (require 'qwen-companion-spool)
 (require 'qwen-companion-untrusted)
@@ -91,6 +92,16 @@ answer has failed."
   "Return the item of this chat with the permission ID, or nil."
   (cl-find id qwen-companion-chat-permissions--items :test #'equal
            :key #'qwen-companion-chat-permissions--id))
+
+(defun qwen-companion-chat-permissions--current-p (item revision)
+  "Return non-nil when ITEM still waits, with REVISION of its tool."
+  (and (memq item qwen-companion-chat-permissions--items)
+       (eql revision (qwen-companion-chat-permissions--item-revision item))))
+
+(defun qwen-companion-chat-permissions--lines-of (item diff)
+  "Return the lines of DIFF, a change of the tool of ITEM, or their state."
+  (alist-get (qwen-companion-daemon-diff-index diff)
+             (qwen-companion-chat-permissions--item-diffs item)))
 
 (defun qwen-companion-chat-permissions--held-p (item)
   "Return non-nil when there is no connection to answer ITEM."
@@ -233,8 +244,7 @@ files is shown by its changes, and by the command if it runs one."
            (concat "  " (propertize warning 'face 'warning))
          "")
        "\n"
-       (pcase (alist-get (qwen-companion-daemon-diff-index diff)
-                         (qwen-companion-chat-permissions--item-diffs item))
+       (pcase (qwen-companion-chat-permissions--lines-of item diff)
          ('nil (concat "    " (propertize "The change is being fetched" 'face 'shadow) "\n"))
          ('large (qwen-companion-chat-permissions--see-all-line "The change is long"))
          ('failed (qwen-companion-chat-permissions--see-all-line "The change could not be fetched"))
@@ -339,7 +349,7 @@ It holds at the question, and after a prefix anywhere in the chat.")
     (set-keymap-parent map (make-composed-keymap qwen-companion-chat-answer-map
                                                  qwen-companion-chat-conversation-map))
     (define-key map (kbd "RET") #'qwen-companion-chat-permissions-choose)
-    (define-key map [mouse-2] #'qwen-companion-chat-permissions-choose-clicked)
+    (define-key map [mouse-2] #'qwen-companion-header-click)
     (define-key map [follow-link] 'mouse-face)
     map)
   "Keymap of a question.")
@@ -454,8 +464,7 @@ An answer that the user has given in it is void if others were faster."
   "Return lines about each change that ITEM has allowed, or \"\"."
   (mapconcat
    (lambda (diff)
-     (let ((lines (alist-get (qwen-companion-daemon-diff-index diff)
-                             (qwen-companion-chat-permissions--item-diffs item))))
+     (let ((lines (qwen-companion-chat-permissions--lines-of item diff)))
        (if (stringp lines)
            (concat "    " (propertize (qwen-companion-daemon-diff-path diff) 'face 'bold)
                    (qwen-companion-chat-tools-line-counts lines) "\n"
@@ -487,8 +496,7 @@ An answer that the user has given in it is void if others were faster."
       (qwen-companion-chat-tools-change-lines
        tool diff
        (lambda (lines)
-         (when (and (memq item qwen-companion-chat-permissions--items)
-                    (eql revision (qwen-companion-chat-permissions--item-revision item)))
+         (when (qwen-companion-chat-permissions--current-p item revision)
            (setf (alist-get (qwen-companion-daemon-diff-index diff)
                             (qwen-companion-chat-permissions--item-diffs item))
                  lines)
@@ -507,8 +515,7 @@ The user has to see all that is to be allowed."
         "what the tool is given is cut here")
        ((cl-notevery
          (lambda (diff)
-           (stringp (alist-get (qwen-companion-daemon-diff-index diff)
-                               (qwen-companion-chat-permissions--item-diffs item))))
+           (stringp (qwen-companion-chat-permissions--lines-of item diff)))
          (qwen-companion-daemon-tool-diffs tool))
         "the change is not shown here")))))
 
@@ -548,9 +555,7 @@ the text: only show it."
     (qwen-companion-chat-tools-fetch-sides
      tool diff
      (lambda (old new)
-       (when (and new
-                  (memq item qwen-companion-chat-permissions--items)
-                  (eql revision (qwen-companion-chat-permissions--item-revision item)))
+       (when (and new (qwen-companion-chat-permissions--current-p item revision))
          (if (not (qwen-companion-disk-holds-p path old))
              (qwen-companion-chat-permissions--show-all item tool)
            (setf (qwen-companion-chat-permissions--item-seen item) t)
@@ -692,8 +697,7 @@ consent."
            (not (qwen-companion-daemon-permission-questions
                  (qwen-companion-chat-permissions--item-report item))))
       (setq reason (qwen-companion-chat-permissions--read-reason))))
-    (unless (and (memq item qwen-companion-chat-permissions--items)
-                 (eql revision (qwen-companion-chat-permissions--item-revision item)))
+    (unless (qwen-companion-chat-permissions--current-p item revision)
       (user-error "The question has changed meanwhile; look at it again"))
     (qwen-companion-chat-permissions--answer item option reason)))
 
@@ -783,12 +787,6 @@ Other answers have digits."
         (_ (qwen-companion-chat-permissions--check item)
            (user-error "There is nothing to choose on this line"))))))
 
-(defun qwen-companion-chat-permissions-choose-clicked (event)
-  "Choose the option or the answer that was clicked with EVENT."
-  (interactive "e" qwen-companion-chat-mode)
-  (mouse-set-point event)
-  (qwen-companion-chat-permissions-choose))
-
 (defun qwen-companion-chat-permissions--choose (item number answer)
   "Choose ANSWER to the question NUMBER, from 0, of ITEM; nil asks for one."
   (let ((question (nth number (qwen-companion-daemon-permission-questions
@@ -847,14 +845,10 @@ From a chat with a question, that is the next chat with one."
 
 ;;; Forms
 
-(defun qwen-companion-chat-permissions--form-labels (question)
-  "Return the labels of the predefined answers to QUESTION."
-  (mapcar #'qwen-companion-daemon-answer-label
-          (qwen-companion-daemon-question-choices question)))
-
 (defun qwen-companion-chat-permissions--form-own-answers (question chosen)
   "Return the answers in CHOSEN that QUESTION does not offer."
-  (cl-set-difference chosen (qwen-companion-chat-permissions--form-labels question)
+  (cl-set-difference chosen (mapcar #'qwen-companion-daemon-answer-label
+                                    (qwen-companion-daemon-question-choices question))
                      :test #'equal))
 
 (defun qwen-companion-chat-permissions--form-text (questions answers active)

@@ -110,14 +110,16 @@ The answer of the user does not count."
 
 (defun qwen-companion-chat-review-end (reason)
   "Close all reviews of the session of this chat; keep all edits for REASON."
-  (let ((session qwen-companion-chat-session-id))
-    (dolist (proposal (copy-sequence (qwen-companion-proposals)))
-      (when (and (qwen-companion-proposal-answer proposal)
-                 (equal session (qwen-companion-proposal-session proposal)))
-        (qwen-companion-proposal-withdraw proposal reason)))
-    (qwen-companion-chat-review--keep
-     (lambda (edit) (equal session (qwen-companion-chat-review--edit-session edit)))
-     reason)))
+  (dolist (proposal (copy-sequence (qwen-companion-proposals)))
+    (when (and (qwen-companion-proposal-answer proposal)
+               (equal qwen-companion-chat-session-id
+                      (qwen-companion-proposal-session proposal)))
+      (qwen-companion-proposal-withdraw proposal reason)))
+  (qwen-companion-chat-review--keep #'qwen-companion-chat-review--here-p reason))
+
+(defun qwen-companion-chat-review--here-p (edit)
+  "Return non-nil when EDIT is of the session of this chat."
+  (equal qwen-companion-chat-session-id (qwen-companion-chat-review--edit-session edit)))
 
 (defun qwen-companion-chat-review--keep (predicate reason)
   "Keep the texts of the edits that satisfy PREDICATE, for REASON."
@@ -137,8 +139,7 @@ The answer of the user does not count."
 (defun qwen-companion-chat-review-on-tool (tool)
   "Merge the user's edits of TOOL's change into the file once TOOL has ended."
   (dolist (edit qwen-companion-chat-review--edits)
-    (when (and (equal qwen-companion-chat-session-id
-                      (qwen-companion-chat-review--edit-session edit))
+    (when (and (qwen-companion-chat-review--here-p edit)
                (equal (qwen-companion-daemon-tool-id tool)
                       (qwen-companion-chat-review--edit-tool edit)))
       (pcase (qwen-companion-daemon-tool-status tool)
@@ -153,14 +154,8 @@ The answer of the user does not count."
 (defun qwen-companion-chat-review-on-idle ()
   "Keep the edits of this session whose tools will not write any more."
   (qwen-companion-chat-review--keep
-   (lambda (edit)
-     (equal qwen-companion-chat-session-id
-            (qwen-companion-chat-review--edit-session edit)))
+   #'qwen-companion-chat-review--here-p
    "the turn has ended, and nobody knows whether the file was written"))
-
-(defun qwen-companion-chat-review--path (edit)
-  "Return the file of EDIT."
-  (qwen-companion-proposal-path (qwen-companion-chat-review--edit-proposal edit)))
 
 (defun qwen-companion-chat-review--file (edit)
   "Return the file name of EDIT, safe to display."
@@ -192,7 +187,7 @@ If the buffer does not have the written text yet, try again in a moment."
 
 (defun qwen-companion-chat-review--visit (edit)
   "Return a buffer that visits the file of EDIT."
-  (let* ((path (qwen-companion-chat-review--path edit))
+  (let* ((path (qwen-companion-proposal-path (qwen-companion-chat-review--edit-proposal edit)))
          (buffer (or (find-buffer-visiting path)
                      (let ((enable-local-variables :safe))
                        (find-file-noselect path t)))))

@@ -30,6 +30,7 @@
 (require 'qwen-companion-daemon-messages)
 (require 'qwen-companion-problems)
 (require 'qwen-companion-prompt-completion)
+(require 'qwen-companion-prompts)
 (require 'qwen-companion-quote)
 (require 'qwen-companion-spool)
 (require 'qwen-companion-untrusted)
@@ -327,13 +328,6 @@ With `send', `electric-newline-and-maybe-indent' inserts a newline."
 (defvar qwen-companion-chat-send--history (make-ring 100)
   "Ring of the prompts sent from all chats.")
 
-(defvar-local qwen-companion-chat-send--shown nil
-  "The shown prompt as it is in the history, nil for the unsent one.")
-
-(defvar-local qwen-companion-chat-send--edits nil
-  "Alist of the prompts edited since the last was sent: (SHOWN . TEXT).
-SHOWN is as in `qwen-companion-chat-send--shown'.")
-
 (defvar-local qwen-companion-chat-send--accepted nil
   "Alist (TURN . TEXT) of the prompts of turns that have not ended.")
 
@@ -403,7 +397,7 @@ prompt that is not accepted comes back."
       (user-error "%s" (substitute-command-keys refusal)))
     (when (string-blank-p text)
       (user-error "The prompt is empty"))
-    (qwen-companion-chat-send--set-edit nil)
+    (qwen-companion-prompts-set-edit nil)
     (qwen-companion-chat-send--keep-edits)
     (qwen-companion-chat-send--remember text)
     (qwen-companion-chat-send--set-text "")
@@ -538,38 +532,21 @@ See the option of the same name."
   (unless (string-blank-p text)
     (ring-remove+insert+extend qwen-companion-chat-send--history text)))
 
-(defun qwen-companion-chat-send--set-edit (text)
-  "Note TEXT as the edited form of the shown prompt; nil forgets it."
-  (setf (alist-get qwen-companion-chat-send--shown qwen-companion-chat-send--edits
-                   nil 'remove #'equal)
-        (and (not (equal text qwen-companion-chat-send--shown)) text)))
-
 (defun qwen-companion-chat-send--keep-edits ()
   "Add each edited prompt to the history, and forget it here."
-  (pcase-dolist (`(,_ . ,text) qwen-companion-chat-send--edits)
-    (qwen-companion-chat-send--remember text))
-  (setq qwen-companion-chat-send--shown nil
-        qwen-companion-chat-send--edits nil))
+  (qwen-companion-prompts-keep-edits #'qwen-companion-chat-send--remember))
 
-(defun qwen-companion-chat-send--show (prompt)
-  "Show PROMPT of the history as it was edited, the unsent one for nil."
-  (qwen-companion-chat-send--set-edit (qwen-companion-chat-send--text))
-  (setq qwen-companion-chat-send--shown prompt)
-  (qwen-companion-chat-send--set-text
-   (or (alist-get prompt qwen-companion-chat-send--edits nil nil #'equal) prompt ""))
+(defun qwen-companion-chat-send--show (text)
+  "Make TEXT, one of the history, the prompt."
+  (qwen-companion-chat-send--set-text text)
   (goto-char (point-max)))
 
 (defun qwen-companion-chat-previous-prompt (&optional count)
   "Show the COUNTth previous prompt of the history; keep edits of this one."
   (interactive "p")
-  (let* ((history qwen-companion-chat-send--history)
-         ;; Another chat may have sent one meanwhile.
-         (place (+ (or (ring-member history qwen-companion-chat-send--shown) -1) (or count 1))))
-    (when (>= place (ring-length history))
-      (user-error "No prompt before this one"))
-    (when (< place -1)
-      (user-error "No prompt after this one"))
-    (qwen-companion-chat-send--show (and (>= place 0) (ring-ref history place)))))
+  (qwen-companion-chat-send--show
+   (qwen-companion-prompts-previous (ring-elements qwen-companion-chat-send--history)
+                                    (or count 1) (qwen-companion-chat-send--text))))
 
 (defun qwen-companion-chat-next-prompt (&optional count)
   "Show the COUNTth next prompt of the history, at last the unsent one."
@@ -580,7 +557,8 @@ See the option of the same name."
   "Replace the prompt by TEXT, chosen from the history."
   (interactive
    (list (completing-read "Prompt: " (ring-elements qwen-companion-chat-send--history) nil t)))
-  (qwen-companion-chat-send--show text))
+  (qwen-companion-chat-send--show
+   (qwen-companion-prompts-show text (qwen-companion-chat-send--text))))
 
 (provide 'qwen-companion-chat-send)
 ;;; qwen-companion-chat-send.el ends here

@@ -81,7 +81,7 @@ daemon and the Python process are replaced, nobody else has them.")
     (cl-flet ((flush (text)
                 (when text
                   (push (append (qwen-companion-spool-pack (apply #'concat (nreverse texts)))
-                                (qwen-companion-chat-state--without-text text))
+                                (qwen-companion-chat-state--without :text text))
                         changes))
                 (setq texts nil)))
       (pcase-dolist (`(,_ . ,newest-first) (reverse qwen-companion-chat-state--unfinished))
@@ -107,10 +107,10 @@ daemon and the Python process are replaced, nobody else has them.")
                                 qwen-companion-daemon-text-background)
                 always (equal (funcall reader before) (funcall reader change)))))
 
-(defun qwen-companion-chat-state--without-text (change)
-  "Return CHANGE without its text."
-  (cl-loop for (key value) on change by #'cddr
-           unless (eq key :text) append (list key value)))
+(defun qwen-companion-chat-state--without (key change)
+  "Return CHANGE without KEY and its value."
+  (cl-loop for (each value) on change by #'cddr
+           unless (eq each key) append (list each value)))
 
 (defun qwen-companion-chat-state--unspool (change)
   "Return CHANGE with its text inside, if it is a text in a file.
@@ -119,8 +119,7 @@ If it cannot be read, return CHANGE as it is."
            (not (qwen-companion-daemon-text-text change)))
       (condition-case nil
           (append (list :text (qwen-companion-spool-text change))
-                  (cl-loop for (key value) on change by #'cddr
-                           unless (eq key :text-file) append (list key value)))
+                  (qwen-companion-chat-state--without :text-file change))
         (error change))
     change))
 

@@ -33,8 +33,6 @@
 (require 'qwen-companion-spool)
 (require 'qwen-companion-untrusted)
 
-(declare-function ediff-buffers "ediff" (buffer-a buffer-b &optional startup-hooks job-name))
-(defvar ediff-after-quit-hook-internal)
 (defvar-local qwen-companion-chat-tools--by-id nil
   "Hash table of the latest reports of the tools by their ids.")
 
@@ -440,46 +438,17 @@ CALLBACK is as for `qwen-companion-chat-tools-show-changes'."
                  (qwen-companion-compare-make-buffer (qwen-companion-daemon-diff-path (car diffs)) output)))
               (qwen-companion-chat-tools--show-each-change tool (cdr diffs) callback)))))))))
 
-(defun qwen-companion-chat-tools--side-buffer (path kind text)
-  "Return a new buffer with TEXT, the side KIND of a change of PATH."
-  (with-current-buffer (generate-new-buffer
-                        (format "*qwen-companion %s: %s*" kind
-                                (qwen-companion-untrusted-text
-                                 (file-name-nondirectory path))))
-    (insert text)
-    (goto-char (point-min))
-    (let ((file-name-handler-alist nil))
-      (qwen-companion-untrusted-set-major-mode path))
-    (set-buffer-modified-p nil)
-    (setq buffer-read-only t)
-    (current-buffer)))
-
 (defun qwen-companion-chat-tools--ediff (path old new)
   "Compare OLD and NEW, texts of the file PATH, in Ediff.
 Quitting it kills its buffers and restores the windows.  Return nil, and
 say why, if Ediff cannot compare them."
-  (require 'ediff)
-  (let* ((before (current-window-configuration))
-         (sides (list (qwen-companion-chat-tools--side-buffer path "before" old)
-                      (qwen-companion-chat-tools--side-buffer path "after" new)))
-         (clean (lambda ()
-                  (mapc (lambda (buffer)
-                          (when (buffer-live-p buffer)
-                            (kill-buffer buffer)))
-                        sides)
-                  (set-window-configuration before))))
+  (let ((sides (list (qwen-companion-compare-side path "before" old)
+                     (qwen-companion-compare-side path "after" new))))
     (condition-case err
         (progn
-          (qwen-companion-compare-with-ediff
-           sides
-           (lambda ()
-             (ediff-buffers
-              (car sides) (cadr sides)
-              (list (lambda ()
-                      (add-hook 'ediff-after-quit-hook-internal clean nil t))))))
+          (qwen-companion-compare-sides (car sides) (cadr sides) sides)
           t)
       (error
-       (funcall clean)
        (message "qwen-companion: Ediff cannot show %s (%s); here it is as a difference"
                 (qwen-companion-untrusted-path path) (error-message-string err))
        nil))))

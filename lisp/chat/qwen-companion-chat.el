@@ -21,6 +21,7 @@
 (require 'subr-x)
 (require 'qwen-companion-attention)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-chat-blocks)
 (require 'qwen-companion-chat-choices)
 (require 'qwen-companion-chat-export)
@@ -33,6 +34,7 @@
 (require 'qwen-companion-daemon)
 (require 'qwen-companion-daemon-messages)
 (require 'qwen-companion-spool)
+(require 'qwen-companion-timers)
 (require 'qwen-companion-untrusted)
 
 (defface qwen-companion-chat-heading
@@ -274,10 +276,8 @@ See `qwen-companion-chat-handlers'.")
 
 (defun qwen-companion-chat--stop-clock ()
   "Stop the clock unless a chat is at work."
-  (when (and qwen-companion-chat--clock
-             (not (qwen-companion-chat--working-chats)))
-    (cancel-timer qwen-companion-chat--clock)
-    (setq qwen-companion-chat--clock nil)))
+  (unless (qwen-companion-chat--working-chats)
+    (qwen-companion-timers-cancel qwen-companion-chat--clock)))
 
 (defun qwen-companion-chat--tick ()
   "Show in visible chats for how long they have been working."
@@ -525,34 +525,31 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
 ;;; The mode
 
 (defvar qwen-companion-chat-mode-map
-  (let ((map (make-sparse-keymap)))
-    (pcase-dolist (`(,key . ,command)
-                   '(("RET" . qwen-companion-chat-return)
-                     ("TAB" . completion-at-point)
-                     ;; In `text-mode', this completes words of a dictionary.
-                     ("C-M-i" . completion-at-point)
-                     ("C-c C-c" . qwen-companion-chat-send)
-                     ("C-c C-k" . qwen-companion-chat-cancel)
-                     ("C-c C-v" . qwen-companion-chat-show-change)
-                     ("C-c C-d" . qwen-companion-chat-remove-queued)
-                     ("C-c C-u" . qwen-companion-chat-show-usage)
-                     ("C-c C-m" . qwen-companion-chat-set-mode)
-                     ("C-c M-m" . qwen-companion-chat-set-model)
-                     ("C-c C-n" . qwen-companion-chat-next-turn)
-                     ("C-c C-p" . qwen-companion-chat-previous-turn)
-                     ("C-c C-l" . qwen-companion-chat-reload)
-                     ("C-c C-e" . qwen-companion-chat-export)
-                     ("C-c C-w" . qwen-companion-chat-copy-code)
-                     ("C-c TAB" . qwen-companion-chat-insert-code)
-                     ("C-c C-t" . qwen-companion-chat-toggle-markup)
-                     ("C-c C-f" . qwen-companion-chat-fork)
-                     ("C-c C-y" . qwen-companion-chat-paste-image)
-                     ("M-p" . qwen-companion-chat-previous-prompt)
-                     ("M-n" . qwen-companion-chat-next-prompt)
-                     ("M-r" . qwen-companion-chat-search-prompt)))
-      (define-key map (kbd key) command))
-    (define-key map (kbd "C-c C-a") qwen-companion-chat-answer-map)
-    map)
+  (qwen-companion-buffers-keymap
+   "RET" #'qwen-companion-chat-return
+   "TAB" #'completion-at-point
+   ;; In `text-mode', this completes words of a dictionary.
+   "C-M-i" #'completion-at-point
+   "C-c C-c" #'qwen-companion-chat-send
+   "C-c C-k" #'qwen-companion-chat-cancel
+   "C-c C-v" #'qwen-companion-chat-show-change
+   "C-c C-d" #'qwen-companion-chat-remove-queued
+   "C-c C-u" #'qwen-companion-chat-show-usage
+   "C-c C-m" #'qwen-companion-chat-set-mode
+   "C-c M-m" #'qwen-companion-chat-set-model
+   "C-c C-n" #'qwen-companion-chat-next-turn
+   "C-c C-p" #'qwen-companion-chat-previous-turn
+   "C-c C-l" #'qwen-companion-chat-reload
+   "C-c C-e" #'qwen-companion-chat-export
+   "C-c C-w" #'qwen-companion-chat-copy-code
+   "C-c TAB" #'qwen-companion-chat-insert-code
+   "C-c C-t" #'qwen-companion-chat-toggle-markup
+   "C-c C-f" #'qwen-companion-chat-fork
+   "C-c C-y" #'qwen-companion-chat-paste-image
+   "M-p" #'qwen-companion-chat-previous-prompt
+   "M-n" #'qwen-companion-chat-next-prompt
+   "M-r" #'qwen-companion-chat-search-prompt
+   "C-c C-a" qwen-companion-chat-answer-map)
   "Keymap of `qwen-companion-chat-mode'.")
 
 (defun qwen-companion-chat--waits-p ()

@@ -362,11 +362,11 @@ START, END and EACH-LINE are as in `qwen-companion-context-region'."
      (list :files
            (cl-loop for (buffer . time) in qwen-companion-context--focused
                     for file = (buffer-file-name buffer)
+                    for exposure = (qwen-companion-privacy-exposure buffer)
                     repeat qwen-companion-context--file-limit
                     when (qwen-companion-backend-unicode-p file)
-                    collect (append
-                             (list :path file :timestamp time)
-                             (qwen-companion-privacy-exposure-payload buffer))))
+                    collect (append (list :path file :timestamp time)
+                                    (and exposure (list :exposure exposure)))))
      (when (and active
                 (qwen-companion-context-frame-p)
                 (qwen-companion-backend-unicode-p (buffer-file-name active)))

@@ -114,11 +114,6 @@ them.")
   "Return the value of `qwen-companion-exposure' in BUFFER."
   (buffer-local-value 'qwen-companion-exposure buffer))
 
-(defun qwen-companion-privacy-exposure-payload (buffer)
-  "Return the value of `qwen-companion-exposure' in BUFFER for a payload."
-  (when-let* ((exposure (qwen-companion-privacy-exposure buffer)))
-    (list :exposure exposure)))
-
 (defun qwen-companion-privacy-set-exposure (buffer exposure)
   "Set `qwen-companion-exposure' in BUFFER to EXPOSURE, with a message."
   (with-current-buffer buffer

@@ -102,9 +102,7 @@ is TEXT on many lines, made when it is first needed."
 
 (defun qwen-companion-inspector-on-context-sent (payload)
   "Handle the `context-sent' message PAYLOAD: a report to a session's CLI."
-  (let ((text (with-temp-buffer
-                (qwen-companion-spool-insert payload)
-                (buffer-substring-no-properties (point-min) (point-max)))))
+  (let ((text (qwen-companion-spool-text payload)))
     (qwen-companion-inspector--with-buffer
       (setf (alist-get (qwen-companion-context-sent-session payload)
                        qwen-companion-inspector--reports nil nil #'equal)

@@ -54,7 +54,7 @@
 
 ;;; Reasons
 
-;; Each function returns why a command cannot work now, in a few words, or nil.
+;; Why a command cannot work now, in a few words, where several have the same reason.
 
 (defun qwen-companion-menu--not-ready ()
   "Return why no CLI is served."
@@ -87,57 +87,10 @@
   (and (qwen-companion-menu--no-terminal)
        (qwen-companion-menu--no-program)))
 
-(defun qwen-companion-menu--no-image ()
-  "Return why no image can be given to a CLI."
-  (or (qwen-companion-menu--not-ready)
-      (qwen-companion-menu--no-terminal)))
-
-(defun qwen-companion-menu--no-process ()
-  "Return why nothing can be sent to a program in this buffer."
-  (unless (and (not qwen-companion-terminal-outside)
-               (process-live-p (get-buffer-process (current-buffer))))
-    "no program"))
-
-(defun qwen-companion-menu--no-cli ()
-  "Return why there is no CLI to send a prompt to."
-  (unless (cl-some #'qwen-companion-terminal-session-buffer
-                   (qwen-companion-backend-sessions))
-    "no CLI"))
-
-(defun qwen-companion-menu--none-waiting ()
-  "Return why there is no CLI or chat that waits for the user."
-  (unless (or (qwen-companion-proposals) (qwen-companion-session-list-waiting))
-    "none"))
-
-(defun qwen-companion-menu--no-prompt ()
-  "Return why there is no prompt to take back."
-  (unless (qwen-companion-prompts-waiting)
-    "none"))
-
-(defun qwen-companion-menu--no-file ()
-  "Return why the current buffer has no file to hide."
-  (unless (buffer-file-name (or (buffer-base-buffer) (current-buffer)))
-    "no file"))
-
-(defun qwen-companion-menu--no-place ()
-  "Return why there is no other place to serve."
-  (unless (file-remote-p default-directory)
-    "local"))
-
 (defun qwen-companion-menu--no-proposal ()
   "Return why there is nothing to review."
   (unless (qwen-companion-proposals)
     "none"))
-
-(defun qwen-companion-menu--no-unsaved-text ()
-  "Return why there is no unsaved text to show beside a proposal."
-  (unless (cl-some #'qwen-companion-proposal-unsaved (qwen-companion-proposals))
-    "none"))
-
-(defun qwen-companion-menu--no-review ()
-  "Return why no line here can be commented on."
-  (unless qwen-companion-proposal-current
-    "no review"))
 
 (defun qwen-companion-menu--no-rescued-text ()
   "Return why there is no rescued text."
@@ -154,11 +107,6 @@
   (or (qwen-companion-menu--no-connection)
       (unless qwen-companion-daemon-url "no URL")))
 
-(defun qwen-companion-menu--no-daemon-program ()
-  "Return why no daemon can be started."
-  (or (qwen-companion-menu--no-connection)
-      (qwen-companion-menu--no-program)))
-
 (defun qwen-companion-menu--no-chat ()
   "Return why there can be no chat."
   (unless (memq (qwen-companion-menu--daemon-state) '(starting connecting connected unreachable))
@@ -172,22 +120,6 @@
   (unless (eq 'connected (qwen-companion-menu--daemon-state))
     "no daemon"))
 
-(defun qwen-companion-menu--no-daemon ()
-  "Return why no daemon can be left, or nil."
-  (unless (qwen-companion-menu--daemon-p)
-    "none"))
-
-(defun qwen-companion-menu--no-question ()
-  "Return why there is no question of a chat to answer."
-  (unless (and (featurep 'qwen-companion-chat-permissions)
-               (qwen-companion-chat-permissions-waiting-chats))
-    "none"))
-
-(defun qwen-companion-menu--not-in-chat ()
-  "Return why there is no conversation here to export."
-  (unless (derived-mode-p 'qwen-companion-chat-mode)
-    "no chat"))
-
 (defun qwen-companion-menu--no-target ()
   "Return why there is no chat to send to."
   (unless (cl-some (lambda (buffer)
@@ -195,38 +127,6 @@
                        (derived-mode-p 'qwen-companion-chat-mode)))
                    (buffer-list))
     "no chat"))
-
-(defun qwen-companion-menu--no-region ()
-  "Return why no region can be sent to a chat."
-  (or (qwen-companion-menu--no-target)
-      (unless (use-region-p) "none")))
-
-(defun qwen-companion-menu--no-buffer ()
-  "Return why this buffer cannot be sent to a chat."
-  (cond ((qwen-companion-menu--no-target))
-        ((derived-mode-p 'qwen-companion-chat-mode) "a chat")
-        ((zerop (buffer-size)) "empty")))
-
-(defun qwen-companion-menu--no-problem ()
-  "Return why no problems of this buffer can be sent to a chat."
-  (cond ((qwen-companion-menu--no-target))
-        ((not (and (qwen-companion-problems-checked-p) (qwen-companion-problems)))
-         "none")))
-
-(defun qwen-companion-menu--no-record ()
-  "Return why there is no wire log to save."
-  (unless (qwen-companion-backend-wire-log-file)
-    "no record"))
-
-(defun qwen-companion-menu--no-python ()
-  "Return why no Python environment can be made."
-  (unless (qwen-companion-environment-base)
-    "no Python"))
-
-(defun qwen-companion-menu--not-removable ()
-  "Return why the Python part cannot be removed."
-  (cond ((bound-and-true-p qwen-companion-mode) "mode on")
-        ((null (qwen-companion-environment-directories)) "none")))
 
 ;;; State
 
@@ -345,73 +245,83 @@ They are those of its `:type', a `choice' or a boolean.")
 (eval-and-compile
   (defconst qwen-companion-menu--columns
     '((("CLI"
-        ("r" "Start or go" qwen-companion-run
-         qwen-companion-menu--no-terminal-or-program)
-        ("." "Show, hide" qwen-companion-toggle
-         qwen-companion-menu--no-terminal-or-program)
+        ("r" "Start or go" qwen-companion-run (qwen-companion-menu--no-terminal-or-program))
+        ("." "Show, hide" qwen-companion-toggle (qwen-companion-menu--no-terminal-or-program))
         ("s" "List" qwen-companion-sessions)
         ("n" "Next waiting" qwen-companion-next-waiting
-         qwen-companion-menu--none-waiting)
+         (unless (or (qwen-companion-proposals) (qwen-companion-session-list-waiting)) "none"))
         ("w" "Write a prompt" qwen-companion-ask)
-        ("W" "Ask at once" qwen-companion-ask-send qwen-companion-menu--no-cli)
-        ("b" "Take back" qwen-companion-ask-take-back qwen-companion-menu--no-prompt)
-        ("=" "Resume" qwen-companion-resume qwen-companion-menu--not-ready)
-        ("i" "Context" qwen-companion-context qwen-companion-menu--off)
+        ("W" "Ask at once" qwen-companion-ask-send
+         (unless (cl-some #'qwen-companion-terminal-session-buffer
+                          (qwen-companion-backend-sessions))
+           "no CLI"))
+        ("b" "Take back" qwen-companion-ask-take-back
+         (unless (qwen-companion-prompts-waiting) "none"))
+        ("=" "Resume" qwen-companion-resume (qwen-companion-menu--not-ready))
+        ("i" "Context" qwen-companion-context (qwen-companion-menu--off))
         ("h" "Hide file" qwen-companion-toggle-exclusion
-         qwen-companion-menu--no-file)
+         (unless (buffer-file-name (or (buffer-base-buffer) (current-buffer))) "no file"))
         "--"
-        ("&" "Go on" qwen-companion-continue qwen-companion-menu--no-program)
-        ("T" "In worktree" qwen-companion-run-in-worktree
-         qwen-companion-menu--no-program)
-        ("O" "Worktrees" qwen-companion-worktrees qwen-companion-menu--not-ready)
-        ("@" "Serve" qwen-companion-serve-place qwen-companion-menu--no-place)
-        ("X" "Restart" qwen-companion-restart qwen-companion-menu--no-terminal)
-        ("j" "Paste image" qwen-companion-paste-image qwen-companion-menu--no-image)
+        ("&" "Go on" qwen-companion-continue (qwen-companion-menu--no-program))
+        ("T" "In worktree" qwen-companion-run-in-worktree (qwen-companion-menu--no-program))
+        ("O" "Worktrees" qwen-companion-worktrees (qwen-companion-menu--not-ready))
+        ("@" "Serve" qwen-companion-serve-place (unless (file-remote-p default-directory) "local"))
+        ("X" "Restart" qwen-companion-restart (qwen-companion-menu--no-terminal))
+        ("j" "Paste image" qwen-companion-paste-image
+         (or (qwen-companion-menu--not-ready) (qwen-companion-menu--no-terminal)))
         ("x" "Send Esc" qwen-companion-terminal-escape
-         qwen-companion-menu--no-process))
+         (unless (and (not qwen-companion-terminal-outside)
+                      (process-live-p (get-buffer-process (current-buffer))))
+           "no program")))
        ("Kept texts"
         "--"
-        ("p" "Apply" qwen-companion-kept-apply qwen-companion-menu--no-rescued-text)
-        ("d" "Compare" qwen-companion-kept-difference
-         qwen-companion-menu--no-rescued-text)))
+        ("p" "Apply" qwen-companion-kept-apply (qwen-companion-menu--no-rescued-text))
+        ("d" "Compare" qwen-companion-kept-difference (qwen-companion-menu--no-rescued-text))))
       (("Reviews"
-        ("v" "Next" qwen-companion-review qwen-companion-menu--no-proposal)
-        ("l" "List" qwen-companion-diffs qwen-companion-menu--not-ready)
-        ("a" "Accept" qwen-companion-diff-accept qwen-companion-menu--no-proposal)
-        ("y" "Accept, next" qwen-companion-diff-accept-next
-         qwen-companion-menu--no-proposal)
-        ("k" "Reject" qwen-companion-diff-reject qwen-companion-menu--no-proposal)
-        ("t" "Ediff or hunks" qwen-companion-diff-switch
-         qwen-companion-menu--no-proposal)
-        ("N" "Comment" qwen-companion-diff-comment qwen-companion-menu--no-review)
-        ("g" "Changes" qwen-companion-changes qwen-companion-menu--off)
+        ("v" "Next" qwen-companion-review (qwen-companion-menu--no-proposal))
+        ("l" "List" qwen-companion-diffs (qwen-companion-menu--not-ready))
+        ("a" "Accept" qwen-companion-diff-accept (qwen-companion-menu--no-proposal))
+        ("y" "Accept, next" qwen-companion-diff-accept-next (qwen-companion-menu--no-proposal))
+        ("k" "Reject" qwen-companion-diff-reject (qwen-companion-menu--no-proposal))
+        ("t" "Ediff or hunks" qwen-companion-diff-switch (qwen-companion-menu--no-proposal))
+        ("N" "Comment" qwen-companion-diff-comment
+         (unless qwen-companion-proposal-current "no review"))
+        ("g" "Changes" qwen-companion-changes (qwen-companion-menu--off))
         "--"
-        ("V" "Previous" qwen-companion-review-previous qwen-companion-menu--no-proposal)
-        ("o" "Open" qwen-companion-diff-open qwen-companion-menu--no-proposal)
-        ("e" "Empty the file" qwen-companion-diff-empty
-         qwen-companion-menu--no-proposal)
+        ("V" "Previous" qwen-companion-review-previous (qwen-companion-menu--no-proposal))
+        ("o" "Open" qwen-companion-diff-open (qwen-companion-menu--no-proposal))
+        ("e" "Empty the file" qwen-companion-diff-empty (qwen-companion-menu--no-proposal))
         ("u" "Unsaved text" qwen-companion-diff-show-unsaved
-         qwen-companion-menu--no-unsaved-text))
+         (unless (cl-some #'qwen-companion-proposal-unsaved (qwen-companion-proposals)) "none")))
        ("Daemon"
         "--"
-        ("+" "Connect" qwen-companion-daemon-connect qwen-companion-menu--no-url)
+        ("+" "Connect" qwen-companion-daemon-connect (qwen-companion-menu--no-url))
         ("*" "Start" qwen-companion-daemon-start
-         qwen-companion-menu--no-daemon-program)
-        ("_" "Disconnect" qwen-companion-daemon-stop qwen-companion-menu--no-daemon)))
+         (or (qwen-companion-menu--no-connection) (qwen-companion-menu--no-program)))
+        ("_" "Disconnect" qwen-companion-daemon-stop
+         (unless (qwen-companion-menu--daemon-p) "none"))))
       (("Chat"
-        ("c" "Chat" qwen-companion-chat qwen-companion-menu--no-chat)
-        ("C" "List" qwen-companion-chats qwen-companion-menu--not-connected)
-        ("S" "Switch" qwen-companion-chat-switch qwen-companion-menu--not-connected)
-        ("A" "Answer" qwen-companion-chat-answer qwen-companion-menu--no-question)
+        ("c" "Chat" qwen-companion-chat (qwen-companion-menu--no-chat))
+        ("C" "List" qwen-companion-chats (qwen-companion-menu--not-connected))
+        ("S" "Switch" qwen-companion-chat-switch (qwen-companion-menu--not-connected))
+        ("A" "Answer" qwen-companion-chat-answer
+         (unless (and (featurep 'qwen-companion-chat-permissions)
+                      (qwen-companion-chat-permissions-waiting-chats))
+           "none"))
         "--"
-        ("E" "Export" qwen-companion-chat-export qwen-companion-menu--not-in-chat)
+        ("E" "Export" qwen-companion-chat-export
+         (unless (derived-mode-p 'qwen-companion-chat-mode) "no chat"))
         ("R" "Send region" qwen-companion-chat-send-region
-         qwen-companion-menu--no-region)
+         (or (qwen-companion-menu--no-target) (unless (use-region-p) "none")))
         ("B" "Send buffer" qwen-companion-chat-send-buffer
-         qwen-companion-menu--no-buffer)
-        ("F" "Send file" qwen-companion-chat-send-file qwen-companion-menu--no-target)
+         (cond ((qwen-companion-menu--no-target))
+               ((derived-mode-p 'qwen-companion-chat-mode) "a chat")
+               ((zerop (buffer-size)) "empty")))
+        ("F" "Send file" qwen-companion-chat-send-file (qwen-companion-menu--no-target))
         ("D" "Send errors" qwen-companion-chat-send-diagnostics
-         qwen-companion-menu--no-problem))
+         (cond ((qwen-companion-menu--no-target))
+               ((not (and (qwen-companion-problems-checked-p) (qwen-companion-problems)))
+                "none"))))
        ("Companion"
         ("m" "Mode on or off" qwen-companion-mode)
         ("!" "Doctor" qwen-companion-doctor)
@@ -420,15 +330,18 @@ They are those of its `:type', a `choice' or a boolean.")
         (";" "Options" qwen-companion-menu-options)
         "--"
         ("L" "Log" qwen-companion-log)
-        ("J" "Wire log" qwen-companion-save-wire-log qwen-companion-menu--no-record)
-        ("I" "Install" qwen-companion-install-backend qwen-companion-menu--no-python)
+        ("J" "Wire log" qwen-companion-save-wire-log
+         (unless (qwen-companion-backend-wire-log-file) "no record"))
+        ("I" "Install" qwen-companion-install-backend
+         (unless (qwen-companion-environment-base) "no Python"))
         ("U" "Uninstall" qwen-companion-uninstall
-         qwen-companion-menu--not-removable))))
+         (cond ((bound-and-true-p qwen-companion-mode) "mode on")
+               ((null (qwen-companion-environment-directories)) "none"))))))
     "The commands: columns of groups (TITLE COMMAND... \"--\" COMMAND...).
 Those after the two hyphens are in the second menu, `qwen-companion-more'.
-A COMMAND is (KEY LABEL SYMBOL [REASON]).  REASON is called without
-arguments and returns why the command cannot work now, or nil.  Three
-columns, each with labels and reasons, fit into 80 characters.")
+A COMMAND is (KEY LABEL SYMBOL [REASON]).  The value of REASON, a form, is
+why the command cannot work now, in a word or two, or nil.  Three columns,
+each with labels and reasons, fit into 80 characters.")
 
   (defconst qwen-companion-menu--options
     '(("-e" "Edits reviewed in auto" qwen-companion-review-edits)
@@ -444,8 +357,8 @@ columns, each with labels and reasons, fit into 80 characters.")
     "Return COMMAND of the table in the form of transient."
     (pcase-let ((`(,key ,label ,symbol ,reason) command))
       `(,key ,symbol :if (lambda () (fboundp ',symbol))
-             :description (lambda () (qwen-companion-menu--label ,label ',reason))
-             ,@(and reason `(:inapt-if ,reason)))))
+             :description (lambda () (qwen-companion-menu--label ,label ,reason))
+             ,@(and reason `(:inapt-if (lambda () ,reason))))))
 
   (defun qwen-companion-menu--column (groups more)
     "Return the column of GROUPS in the form of transient.
@@ -491,9 +404,9 @@ One is shown with chats, and another one without."
                                           (symbol-name (nth 2 option)))))))
 
 (defun qwen-companion-menu--label (label reason)
-  "Return LABEL, followed by the value of the function REASON unless that is nil."
-  (if-let* ((why (and reason (funcall reason))))
-      (format "%s (%s)" label why)
+  "Return LABEL, followed by REASON unless that is nil."
+  (if reason
+      (format "%s (%s)" label reason)
     label))
 
 (defmacro qwen-companion-menu--define-prefix ()
@@ -577,8 +490,8 @@ It is bound to nothing; give it a key of your own.")
   (pcase command
     (`(,_ ,label ,symbol . ,reason)
      (vector label symbol :visible `(fboundp ',symbol)
-             :enable (if reason `(not ,reason) t)
-             :label `(qwen-companion-menu--label ,label ',(car reason))))
+             :enable `(not ,(car reason))
+             :label `(qwen-companion-menu--label ,label ,(car reason))))
     (separator separator)))
 
 (defun qwen-companion-menu-popup (event)

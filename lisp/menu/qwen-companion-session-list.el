@@ -61,12 +61,6 @@ One of `asking', `reviewing' (a proposal of it waits), `working', `done',
   "Return non-nil when SESSION waits for the user."
   (memq (qwen-companion-session-list-activity session) '(asking reviewing)))
 
-(defun qwen-companion-session-list--since (session)
-  "Return how long SESSION has been in its state, in seconds; or nil."
-  (when-let* ((since (qwen-companion-cli-state-since
-                      (qwen-companion-session-state session))))
-    (max 0 (- (float-time) (/ since 1000.0)))))
-
 (defun qwen-companion-session-list--project (session)
   "Return the project of SESSION, a short name."
   (let ((directory (qwen-companion-session-directory session)))
@@ -110,7 +104,7 @@ Where nothing is known, return the reason."
 
 (defun qwen-companion-session-list--entry (session)
   "Return the entry of SESSION in the list."
-  (let ((since (qwen-companion-session-list--since session))
+  (let ((since (qwen-companion-cli-state-since (qwen-companion-session-state session)))
         (activity (qwen-companion-session-list-activity session)))
     (list (qwen-companion-session-id session)
           (vconcat
@@ -121,7 +115,9 @@ Where nothing is known, return the reason."
                          (qwen-companion-session-list--project session)))
            (list (propertize (symbol-name activity)
                              'face (and (memq activity '(asking reviewing)) 'warning))
-                 (if since (qwen-companion-layer-duration since) "")
+                 (if since
+                     (qwen-companion-layer-duration (- (float-time) (/ since 1000.0)))
+                   "")
                  (qwen-companion-session-list--files session))
            (mapcar #'qwen-companion-untrusted-text
                    (list (qwen-companion-session-list--terminal session)

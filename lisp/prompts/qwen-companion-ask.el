@@ -123,40 +123,19 @@ NAME says what it is."
 (defvar-local qwen-companion-ask--root nil
   "Directory that the prompt in this buffer is about.")
 
-(defvar-local qwen-companion-ask--place nil
-  "Index of the shown prompt in the history, nil for none.")
-
-(defvar-local qwen-companion-ask--shown nil
-  "The shown prompt as it is in the history, nil for the unsent one.")
-
-(defvar-local qwen-companion-ask--edits nil
-  "Alist of the prompts edited since the last was sent: (SHOWN . TEXT).
-SHOWN is as in `qwen-companion-ask--shown'.")
-
 (defun qwen-companion-ask--text ()
   "Return the text of the current prompt buffer."
   (buffer-substring-no-properties (point-min) (point-max)))
 
-(defun qwen-companion-ask--set-edit (text)
-  "Note TEXT as the edited form of the shown prompt; nil forgets it."
-  (setf (alist-get qwen-companion-ask--shown qwen-companion-ask--edits
-                   nil 'remove #'equal)
-        (and (not (equal text qwen-companion-ask--shown)) text)))
-
-(defun qwen-companion-ask--keep-edits ()
-  "Save each edited prompt in the history, and forget it here."
-  (pcase-dolist (`(,_ . ,text) qwen-companion-ask--edits)
-    (qwen-companion-prompts-remember qwen-companion-ask--root (string-trim text)))
-  (setq qwen-companion-ask--place nil
-        qwen-companion-ask--shown nil
-        qwen-companion-ask--edits nil))
+(defun qwen-companion-ask--remember (text)
+  "Save TEXT, a prompt of this buffer, in the history."
+  (qwen-companion-prompts-remember qwen-companion-ask--root (string-trim text)))
 
 (defun qwen-companion-ask--keep-draft ()
   "Save the text of the current prompt buffer, and other edits, in the history."
-  (qwen-companion-ask--set-edit nil)
-  (qwen-companion-ask--keep-edits)
-  (qwen-companion-prompts-remember qwen-companion-ask--root
-                                   (string-trim (qwen-companion-ask--text))))
+  (qwen-companion-prompts-set-edit nil)
+  (qwen-companion-prompts-keep-edits #'qwen-companion-ask--remember)
+  (qwen-companion-ask--remember (qwen-companion-ask--text)))
 
 (defun qwen-companion-ask--forget-buffer ()
   "Keep the prompt of the current buffer, which is being killed, in the history."
@@ -352,8 +331,8 @@ One that works in ROOT is preferred to others."
     (let ((done (qwen-companion-prompts-send
                  (qwen-companion-ask--choose qwen-companion-ask--root)
                  qwen-companion-ask--root prompt)))
-      (qwen-companion-ask--set-edit nil)
-      (qwen-companion-ask--keep-edits)
+      (qwen-companion-prompts-set-edit nil)
+      (qwen-companion-prompts-keep-edits #'qwen-companion-ask--remember)
       (erase-buffer)
       (quit-window)
       (message "%s" done))))
@@ -395,20 +374,10 @@ or left.  Where several wait, choose one: they are in their order."
   "Show the COUNTth previous prompt of the project."
   (interactive "p")
   (qwen-companion-ask--require)
-  (let* ((prompts (qwen-companion-prompts-of qwen-companion-ask--root))
-         (place (+ (or qwen-companion-ask--place -1) (or count 1))))
-    (when (>= place (length prompts))
-      (user-error "No prompt before this one"))
-    (when (< place -1)
-      (user-error "No prompt after this one"))
-    (qwen-companion-ask--set-edit (qwen-companion-ask--text))
-    (setq qwen-companion-ask--place (and (>= place 0) place)
-          qwen-companion-ask--shown (and (>= place 0) (nth place prompts)))
-    (erase-buffer)
-    (insert (or (alist-get qwen-companion-ask--shown qwen-companion-ask--edits
-                           nil nil #'equal)
-                qwen-companion-ask--shown
-                ""))))
+  (insert (prog1 (qwen-companion-prompts-previous
+                  (qwen-companion-prompts-of qwen-companion-ask--root)
+                  (or count 1) (qwen-companion-ask--text))
+            (erase-buffer))))
 
 (defun qwen-companion-ask-next (&optional count)
   "Show the COUNTth next prompt of the project, at last the unsent one."

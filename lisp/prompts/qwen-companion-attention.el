@@ -111,11 +111,6 @@ is `done'."
       :kind kind :buffer chat :seconds seconds
       :text (format "%s %s" (qwen-companion-untrusted-text (buffer-name chat)) text)))))
 
-(defun qwen-companion-attention--ended-p (session)
-  "Return non-nil when the process of SESSION is known and has ended."
-  (and (qwen-companion-session-pid session)
-       (not (process-attributes (qwen-companion-session-pid session)))))
-
 (defun qwen-companion-attention-sessions-changed (before after)
   "Report each difference between BEFORE and AFTER, two lists of sessions."
   ;; Those that are the same object have not changed.
@@ -126,7 +121,8 @@ is `done'."
                          :key #'qwen-companion-session-id :test #'equal)))
       (cond
        ((and (not new) (memq activity '(working asking))
-             (qwen-companion-attention--ended-p old))
+             (qwen-companion-session-pid old)
+             (not (process-attributes (qwen-companion-session-pid old))))
         (qwen-companion-attention--tell 'gone old "has ended in the middle of its work"))
        (new
         (qwen-companion-attention--state-changed

@@ -193,32 +193,22 @@ the project hides one of the user, and that a built-in one."
   ;; No name of a file in the project may reach another machine.
   (let ((file-name-handler-alist nil))
     (when (file-accessible-directory-p directory)
-      (mapcar (lambda (name) (cons name about))
-              (seq-filter
-               #'qwen-companion-prompt-completion--callable-p
-               (mapcar (lambda (file)
-                         (qwen-companion-prompt-completion--name
-                          (file-relative-name file directory)))
-                       (seq-remove #'qwen-companion-prompt-completion--hidden-p
-                                   (directory-files-recursively
-                                    directory "\\.\\(?:md\\|toml\\)\\'"
-                                    nil #'file-readable-p))))))))
-
-(defun qwen-companion-prompt-completion--hidden-p (file)
-  "Return non-nil when the user hides FILE, in its buffer, from CLIs."
-  (when-let* ((buffer (get-file-buffer file)))
-    (qwen-companion-privacy-secret-p buffer)))
+      (cl-loop for file in (directory-files-recursively
+                            directory "\\.\\(?:md\\|toml\\)\\'" nil #'file-readable-p)
+               for buffer = (get-file-buffer file)
+               for name = (qwen-companion-prompt-completion--name
+                           (file-relative-name file directory))
+               unless (or (and buffer (qwen-companion-privacy-secret-p buffer))
+                          ;; A person could not read it, or a prompt not have it.
+                          (string-match-p "[[:space:]]" name)
+                          (not (equal name (qwen-companion-untrusted-text name))))
+               collect (cons name about)))))
 
 (defun qwen-companion-prompt-completion--name (file)
   "Return the name of the command in FILE, relative to the directory of commands."
   (mapconcat (lambda (part) (string-replace ":" "_" part))
              (split-string (file-name-sans-extension file) "/")
              ":"))
-
-(defun qwen-companion-prompt-completion--callable-p (name)
-  "Return non-nil when a person can read NAME and a prompt can have it."
-  (not (or (string-match-p "[[:space:]]" name)
-           (not (equal name (qwen-companion-untrusted-text name))))))
 
 (provide 'qwen-companion-prompt-completion)
 ;;; qwen-companion-prompt-completion.el ends here

@@ -50,6 +50,48 @@ The newest is first.  With `savehist-mode' on it is kept.")
           (seq-take (cons prompt (remove prompt (qwen-companion-prompts-of root)))
                     (if (natnump history-length) history-length 100)))))
 
+;; A prompt of the history that was edited is kept as edited until the next one
+;; is sent.
+
+(defvar-local qwen-companion-prompts--shown nil
+  "The prompt of the history that is shown, as it is there; nil for the unsent one.")
+
+(defvar-local qwen-companion-prompts--edits nil
+  "Alist of the prompts edited since the last was sent: (SHOWN . TEXT).
+SHOWN is as in `qwen-companion-prompts--shown'.")
+
+(defun qwen-companion-prompts-set-edit (text)
+  "Note TEXT as the edited form of the shown prompt; nil forgets it."
+  (setf (alist-get qwen-companion-prompts--shown qwen-companion-prompts--edits
+                   nil 'remove #'equal)
+        (and (not (equal text qwen-companion-prompts--shown)) text)))
+
+(defun qwen-companion-prompts-keep-edits (remember)
+  "Call REMEMBER with each edited prompt, and forget it here."
+  (pcase-dolist (`(,_ . ,text) qwen-companion-prompts--edits)
+    (funcall remember text))
+  (setq qwen-companion-prompts--shown nil
+        qwen-companion-prompts--edits nil))
+
+(defun qwen-companion-prompts-show (prompt text)
+  "Return PROMPT of the history as it was edited, the unsent one for nil.
+TEXT is that of the prompt shown until now, which is kept."
+  (qwen-companion-prompts-set-edit text)
+  (setq qwen-companion-prompts--shown prompt)
+  (or (alist-get prompt qwen-companion-prompts--edits nil nil #'equal) prompt ""))
+
+(defun qwen-companion-prompts-previous (history count text)
+  "Return the prompt COUNT places before the shown one in HISTORY, a list.
+The newest is first.  TEXT is as in `qwen-companion-prompts-show'.
+Signal a `user-error' where there is none."
+  ;; Others may have sent one meanwhile.
+  (let ((place (+ (or (seq-position history qwen-companion-prompts--shown) -1) count)))
+    (when (>= place (length history))
+      (user-error "No prompt before this one"))
+    (when (< place -1)
+      (user-error "No prompt after this one"))
+    (qwen-companion-prompts-show (and (>= place 0) (nth place history)) text)))
+
 ;;; What waits
 
 (defconst qwen-companion-prompts--begin-seconds 5

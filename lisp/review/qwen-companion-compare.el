@@ -15,6 +15,7 @@
 
 ;;; Code:
 
+(require 'cl-lib)
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-buffers)
@@ -23,9 +24,11 @@
 (require 'qwen-companion-untrusted)
 
 (defvar diff-font-lock-syntax)
+(defvar ediff-after-quit-hook-internal)
 (defvar ediff-mode-hook)
 (defvar ediff-session-registry)
 (defvar diff-font-lock-prettify)
+(declare-function ediff-buffers "ediff" (buffer-a buffer-b &optional startup-hooks job-name))
 
 (defun qwen-companion-compare-run (old new script callback)
   "Run SCRIPT in sh(1) to compare OLD with NEW; return the process.
@@ -137,6 +140,40 @@ session that compared the texts before; it is deleted as well then."
            (setq ediff-session-registry (delq buffer ediff-session-registry))
            (kill-buffer buffer)))
        (delete-directory directory t)
+       (signal (car err) (cdr err))))))
+
+(defun qwen-companion-compare-side (path kind text)
+  "Return a new read-only buffer with TEXT, the side KIND of a change of PATH."
+  (with-current-buffer (generate-new-buffer
+                        (format "*qwen-companion %s: %s*" kind
+                                (qwen-companion-untrusted-text (file-name-nondirectory path))))
+    (insert text)
+    (goto-char (point-min))
+    (let ((file-name-handler-alist nil))
+      (qwen-companion-untrusted-set-major-mode path))
+    (set-buffer-modified-p nil)
+    (setq buffer-read-only t)
+    (current-buffer)))
+
+(defun qwen-companion-compare-sides (left right own)
+  "Compare the buffers LEFT and RIGHT in Ediff.
+Quitting it kills the buffers OWN and restores the windows.  That is done
+too if Ediff cannot compare them; its error is signalled then."
+  (require 'ediff)
+  (let* ((windows (current-window-configuration))
+         (clean (lambda ()
+                  (mapc #'kill-buffer (cl-remove-if-not #'buffer-live-p own))
+                  (set-window-configuration windows))))
+    (condition-case err
+        (qwen-companion-compare-with-ediff
+         (list left right)
+         (lambda ()
+           (ediff-buffers
+            left right
+            (list (lambda ()
+                    (add-hook 'ediff-after-quit-hook-internal clean nil t))))))
+      (error
+       (funcall clean)
        (signal (car err) (cdr err))))))
 
 (defun qwen-companion-compare--check-text (buffer)

@@ -28,18 +28,12 @@
   "Face of a hunk that is dropped."
   :group 'qwen-companion)
 
-(defvar-local qwen-companion-hunks-view-note-function
-    #'qwen-companion-hunks-view--note
+(defvar-local qwen-companion-hunks-view-note-function #'ignore
   "Function that returns the note in the header of a hunk, or nil.
 It gets the difference and the hunk.")
 
 (defvar qwen-companion-hunks-view-drawn-hook nil
   "Hook run in a buffer when its hunks, or a part of them, have been drawn.")
-
-(defun qwen-companion-hunks-view--note (_difference hunk)
-  "Return a note for the header of HUNK, or nil."
-  (and (qwen-companion-hunks-dropped-p hunk)
-       (propertize " dropped, u brings it back" 'face 'warning)))
 
 (defconst qwen-companion-hunks-view--run-limit 1000
   "Lines after which the rest of a run of removed or added lines is left out.")

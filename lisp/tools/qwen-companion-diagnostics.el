@@ -84,11 +84,6 @@ buffer that is checked visits the file."
          (not (qwen-companion-privacy-secret-p buffer))
          buffer)))
 
-(defun qwen-companion-diagnostics--start ()
-  "Have the current buffer checked, displayed or not."
-  (qwen-companion-servers-send-text)
-  (qwen-companion-diagnostics--check))
-
 (defun qwen-companion-diagnostics--check ()
   "Start the checkers of the current buffer.
 Those that have the reports of a language server take them at once."
@@ -128,7 +123,8 @@ or after `qwen-companion-diagnostics--wait' seconds."
                (unless (eql (buffer-chars-modified-tick) (or started tick))
                  (setq started (buffer-chars-modified-tick))
                  (when wait (qwen-companion-servers-text-changed wait))
-                 (qwen-companion-diagnostics--start)
+                 (qwen-companion-servers-send-text)
+                 (qwen-companion-diagnostics--check)
                  (setq first (qwen-companion-diagnostics--raw)))
                ;; The time left is longer than at first when the clock was set back.
                (if (not (or (not (< 0 (- end (float-time)) (1+ qwen-companion-diagnostics--wait)))

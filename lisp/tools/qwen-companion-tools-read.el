@@ -345,10 +345,6 @@ Signal a `user-error' when none of them says anything."
             ((= (length failed) (length answers)) (user-error "%s" text))
             (t text)))))
 
-(defun qwen-companion-tools-read--last-name (symbol)
-  "Return the last part of the qualified name SYMBOL."
-  (car (last (split-string symbol "\\.\\|::\\|#\\|/" t))))
-
 (defun qwen-companion-tools-read--named (symbol)
   "Return a function that chooses what has the name SYMBOL in a list of symbols.
 A server also lists longer names, and adds the arguments to some."
@@ -370,7 +366,8 @@ A server also lists longer names, and adds the arguments to some."
       (qwen-companion-tools-read--ask-at
        path line symbol :textDocument/definition nil
        #'xref-backend-definitions "definition")
-    (let ((name (qwen-companion-tools-read--last-name symbol)))
+    ;; The last part of a qualified name.
+    (let ((name (car (last (split-string symbol "\\.\\|::\\|#\\|/" t)))))
       (qwen-companion-tools-read--ask-names
        path name (qwen-companion-tools-read--named name)
        (lambda (backend _) (xref-backend-definitions backend symbol))
