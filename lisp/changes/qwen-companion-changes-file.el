@@ -467,7 +467,7 @@ LABEL describes the action for the journal.  Return the outcome, as in
                               :base base :target target
                               :base-mode (and base (or after-mode before-mode))
                               :target-mode (and target (or after-mode before-mode)))))
-                 turn label (not undo)))))
+                 turn label (if undo 'undo 'bring-back)))))
     (when (memq result '(written unsaved same))
       (qwen-companion-changes-file--note file difference list undo))
     result))

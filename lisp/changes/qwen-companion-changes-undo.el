@@ -135,7 +135,7 @@ PATH nil means all files of GROUP."
                                 (file-name-nondirectory
                                  (qwen-companion-untrusted-path path))
                               (qwen-companion-changes-undo-title group)))
-                    (not undo))))
+                    (if undo 'undo 'bring-back))))
       (qwen-companion-changes-items-reload paths)
       (qwen-companion-changes-items-update)
       (qwen-companion-changes-undo-report
@@ -211,7 +211,7 @@ PATH nil means all files of GROUP."
                   (list :files (list (qwen-companion-undo-wanted-file
                                       (qwen-companion-changes-items-shown-file
                                        group path))))))))
-   nil))
+   'undo))
 
 (defun qwen-companion-changes-undo-report (results count words)
   "Display a message about RESULTS of `qwen-companion-undo-run', of COUNT files.

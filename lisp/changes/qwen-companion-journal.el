@@ -327,17 +327,14 @@ there is no answer."
                                   (expand-file-name buffer-file-truename))))
            (qwen-companion-roots-published)))
 
-(defun qwen-companion-journal-wrote (paths &optional undo-of label bring-back)
+(defun qwen-companion-journal-wrote (paths &optional turn label action)
   "Report that a command of the user has written PATHS.
-UNDO-OF is the turn that was undone, or nil; LABEL describes the
-action.  BRING-BACK non-nil means that what was undone of that turn has
-been restored, or if it is `merge' that parts of that turn, one in a
-worktree, were merged into PATHS."
+With TURN, it has done ACTION with a part of that: `undo', `bring-back'
+for what was undone, or `merge' for a turn in a worktree.  LABEL says so
+in words."
   (qwen-companion-backend-call
    'journal-wrote (append (list :paths paths)
-                          (and undo-of (list :undo-of undo-of :label label
-                                            :bring-back (eq t bring-back)
-                                            :merged (eq 'merge bring-back))))))
+                          (and turn (list :turn turn :label label :action action)))))
 
 ;;; What was proposed
 

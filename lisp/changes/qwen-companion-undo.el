@@ -101,27 +101,28 @@ the same question.  Quit if the user says no."
 
 ;;; Steps
 
-(defun qwen-companion-undo-step-from-texts (root taken bring-back)
-  "Return the step to undo TAKEN, the change of a file below ROOT.
-It is one of those of `qwen-companion-journal-take-texts'.  With
-BRING-BACK non-nil, do the change again instead.  Signal a `user-error'
-when the texts are an error."
+(defun qwen-companion-undo-step-from-texts (root taken action)
+  "Return the step of ACTION for TAKEN, the change of a file below ROOT.
+It is one of those of `qwen-companion-journal-take-texts'.  ACTION is as
+in `qwen-companion-undo-run': all but `undo' do the change again.  Signal
+a `user-error' when the texts are an error."
   (pcase-let* ((`(,texts ,before ,after) taken)
                (reason (qwen-companion-texts-error texts))
                (before-mode (qwen-companion-texts-before-mode texts))
                (after-mode (qwen-companion-texts-after-mode texts))
                (path (qwen-companion-texts-path texts))
-               (old (qwen-companion-texts-from texts)))
+               (old (qwen-companion-texts-from texts))
+               (again (not (eq 'undo action))))
     (when reason
       (user-error "%s" (qwen-companion-journal-sentence reason)))
     (make-qwen-companion-undo-step
      :root root
-     :path (if bring-back path (or old path))
-     :from (and old (if bring-back old path))
-     :base (if bring-back before after)
-     :target (if bring-back after before)
-     :base-mode (if bring-back before-mode after-mode)
-     :target-mode (if bring-back after-mode before-mode)
+     :path (if again path (or old path))
+     :from (and old (if again old path))
+     :base (if again before after)
+     :target (if again after before)
+     :base-mode (if again before-mode after-mode)
+     :target-mode (if again after-mode before-mode)
      :binary (not (and (qwen-companion-undo-text-p before)
                        (qwen-companion-undo-text-p after))))))
 
@@ -133,12 +134,12 @@ when the texts are an error."
       (string-prefix-p "\xff\xfe" bytes)
       (string-prefix-p "\xfe\xff" bytes)))
 
-(defun qwen-companion-undo-run (list turn label &optional bring-back)
-  "Undo TURN, or BRING-BACK it, by each element of LIST in order.
-With BRING-BACK `merge', TURN is one in a worktree, merged elsewhere.
-Each is (PATH . STEP), or (PATH . FUNCTION) with a function that returns
-the step.  Tell the journal so; LABEL says what is done.  Quitting ends
-it between two files.
+(defun qwen-companion-undo-run (list turn label action)
+  "Do ACTION with TURN by each element of LIST in order.
+ACTION is `undo', `bring-back' for what was undone, or `merge' for a turn
+in a worktree that is merged elsewhere.  Each element is (PATH . STEP), or
+\(PATH . FUNCTION) with a function that returns the step.  Tell the
+journal so; LABEL says what is done.  Quitting ends it between two files.
 Return an alist of the files that were reached and the outcome for each:
 `written', `unsaved' (it is in a buffer that had unsaved text),
 `conflict' (marked in a buffer, which visits the file of the alist),
@@ -149,7 +150,7 @@ was left as it is."
          (inhibit-quit t)
          (qwen-companion-disk-recent (list nil))
          (steps list)
-         (progress (qwen-companion-undo--progress (length steps) bring-back))
+         (progress (qwen-companion-undo--progress (length steps) action))
          (written nil)
          (results nil))
     (unwind-protect
@@ -164,7 +165,7 @@ was left as it is."
                       results)
                 (funcall progress (length results))))))
       (when written
-        (qwen-companion-journal-wrote (nreverse written) turn label bring-back)))
+        (qwen-companion-journal-wrote (nreverse written) turn label action)))
     (setq quit-flag nil)
     (nreverse results)))
 
@@ -184,9 +185,9 @@ and the files that were written."
     ((file-error user-error)
      (list (error-message-string err)))))
 
-(defun qwen-companion-undo--progress (count bring-back)
+(defun qwen-companion-undo--progress (count action)
   "Return a function to show how many of COUNT files are done, its argument.
-It shows nothing in the first second.  BRING-BACK is as in
+It shows nothing in the first second.  ACTION is as in
 `qwen-companion-undo-run'."
   (let ((start (float-time))
         (reporter nil))
@@ -195,8 +196,10 @@ It shows nothing in the first second.  BRING-BACK is as in
       (when (and (not reporter) (> (- (float-time) start) 1))
         (setq reporter (make-progress-reporter
                         (format "%s %d files (C-g stops)..."
-                                (pcase bring-back
-                                  ('nil "Undoing") ('merge "Merging") (_ "Bringing back"))
+                                (pcase-exhaustive action
+                                  ('undo "Undoing")
+                                  ('bring-back "Bringing back")
+                                  ('merge "Merging"))
                                 count)
                         0 count done 1 0.2)))
       (when reporter
@@ -214,14 +217,14 @@ It shows nothing in the first second.  BRING-BACK is as in
 
 ;;; Many files
 
-(defun qwen-companion-undo-files (part files turn label &optional bring-back adapt)
-  "Undo what was done to FILES in PART of the journal, or BRING-BACK them.
+(defun qwen-companion-undo-files (part files turn label action &optional adapt)
+  "Do ACTION with what was done to FILES in PART of the journal.
 PART is a list as in a request; each of FILES is in the form of
-`qwen-companion-changed-file-path'.  TURN, LABEL and the value are as in
-`qwen-companion-undo-run'.  The function ADAPT, if any, gets each step and
-returns the one to take."
+`qwen-companion-changed-file-path'.  TURN, LABEL, ACTION and the value are
+as in `qwen-companion-undo-run'.  The function ADAPT, if any, gets each
+step and returns the one to take."
   (let* ((root (plist-get part :root))
-         (files (qwen-companion-undo--in-order files bring-back))
+         (files (qwen-companion-undo--in-order files action))
          (paths (mapcar #'qwen-companion-changed-file-path files))
          (texts (make-qwen-companion-journal-texts
                  :part part
@@ -234,12 +237,12 @@ returns the one to take."
                    ;; Nothing of the file is done yet.
                    (let ((inhibit-quit nil))
                      (qwen-companion-journal-next-texts texts))
-                   bring-back))))
+                   action))))
          (results nil))
     (unwind-protect
         (setq results (qwen-companion-undo-run
                        (mapcar (lambda (path) (cons path next)) paths)
-                       turn label bring-back))
+                       turn label action))
       (qwen-companion-journal-end-texts texts))
     (qwen-companion-undo--delete-made-directories
      root (qwen-companion-turn-start (qwen-companion-journal-turn turn))
@@ -252,18 +255,17 @@ returns the one to take."
   (list :path (qwen-companion-changed-file-path file)
         :previous (qwen-companion-changed-file-from file)))
 
-(defun qwen-companion-undo--in-order (files bring-back)
-  "Return FILES in the order in which they can be undone.
-Deleted files come first, then renamed ones, then new ones, so that each
-name is free when it is needed.  With BRING-BACK, they are to be brought
-back."
+(defun qwen-companion-undo--in-order (files action)
+  "Return FILES in the order in which ACTION can be done with them.
+What it deletes comes first, then what it renames, and what it makes last,
+so that each name is free when it is needed."
   (cl-flet ((of (kind) (cl-remove kind files :test-not #'eq
                                   :key #'qwen-companion-changed-file-kind)))
-    (append (of (if bring-back 'deleted 'added))
+    (append (of (if (eq 'undo action) 'added 'deleted))
             (of 'renamed)
             (of 'modified)
             (of 'mode)
-            (of (if bring-back 'added 'deleted)))))
+            (of (if (eq 'undo action) 'deleted 'added)))))
 
 ;;; Directories
 

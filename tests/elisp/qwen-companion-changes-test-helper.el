@@ -271,12 +271,12 @@ turn.  The files are written and Emacs is told."
 
 (defun qwen-companion-changes-test--wrote (payload)
   "Record the write that PAYLOAD reports; an undo becomes a turn."
-  (let ((undo-of (if (plist-get payload :bring-back)
+  (let ((undo-of (if (eq 'bring-back (plist-get payload :action))
                      (cl-loop for turn in qwen-companion-changes-test-turns
                               when (equal (plist-get turn :undone-of)
-                                          (plist-get payload :undo-of))
+                                          (plist-get payload :turn))
                               return (plist-get turn :id))
-                   (plist-get payload :undo-of)))
+                   (plist-get payload :turn)))
         (id (format "undo-%d" (length qwen-companion-changes-test-turns)))
         files)
     (dolist (path (plist-get payload :paths))

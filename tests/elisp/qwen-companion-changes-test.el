@@ -73,7 +73,7 @@ A text that is nil removes the line."
       (should (looking-at "@@ -17,7 \\+17,7 @@ undone, u brings it back\n"))
       (pcase-let ((`(,wrote) (qwen-companion-test-sent 'journal-wrote)))
         (should (equal (list (expand-file-name "a.txt")) (plist-get wrote :paths)))
-        (should (equal "one" (plist-get wrote :undo-of)))
+        (should (equal "one" (plist-get wrote :turn)))
         (should (equal "Undo 1 change of a.txt" (plist-get wrote :label))))
       (should-error (qwen-companion-changes-test-press "k") :type 'user-error)
       ;; Also after it was told of the undo, and looked at the file again.
@@ -178,17 +178,17 @@ A text that is nil removes the line."
     (qwen-companion-changes-test-press "u")
     (qwen-companion-changes-test-settle)
     (should-not (string-search "undone  Prompt" (qwen-companion-changes-test-text)))
-    (should (equal '(("one" nil) ("one" t))
+    (should (equal '(("one" undo) ("one" bring-back))
                    (mapcar (lambda (wrote)
-                             (list (plist-get wrote :undo-of)
-                                   (plist-get wrote :bring-back)))
+                             (list (plist-get wrote :turn)
+                                   (plist-get wrote :action)))
                            (qwen-companion-test-sent 'journal-wrote))))
     ;; Also where more than a turn is shown.
     (qwen-companion-changes-show-unseen)
     (qwen-companion-changes-test-unfold "a.txt")
     (qwen-companion-changes-test-press "k")
     (should (equal "one" (plist-get (car (last (qwen-companion-test-sent 'journal-wrote)))
-                                    :undo-of)))))
+                                    :turn)))))
 
 (ert-deftest qwen-companion-changes-test-conflict-writes-nothing ()
   (qwen-companion-changes-test--with-hunks
@@ -229,8 +229,8 @@ A text that is nil removes the line."
         (qwen-companion-changes-test-press "m")
         (let ((merged (lines "mine" "5" "END")))
           (should (equal merged (qwen-companion-changes-test-bytes "a.txt")))
-          (should (equal '(t "one") (let ((sent (alist-get 'journal-wrote qwen-companion-test-calls)))
-                                      (list (plist-get sent :merged) (plist-get sent :undo-of)))))
+          (should (equal '(merge "one") (let ((sent (alist-get 'journal-wrote qwen-companion-test-calls)))
+                                          (list (plist-get sent :action) (plist-get sent :turn)))))
           (qwen-companion-changes-test-goto "+FIVE")
           (qwen-companion-changes-test-press "k")
           (should-error (qwen-companion-changes-test-press "m") :type 'user-error)
@@ -767,7 +767,7 @@ A text that is nil removes the line."
                     :root default-directory :path (expand-file-name "dangling")
                     :from (expand-file-name "renamed") :base "nowhere" :target "nowhere"
                     :base-mode 'link :target-mode 'link)))
-       nil "Undo")
+       nil "Undo" 'undo)
       (should (equal "nowhere" (file-symlink-p "dangling")))
       (should-not (file-symlink-p "renamed")))))
 

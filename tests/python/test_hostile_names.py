@@ -78,7 +78,7 @@ def emacs_calls(home: Home, name: str) -> Iterator[tuple[str, dict[str, object]]
     yield "journal-spans", {"id": 1, "path": name}
     yield "journal-seen", {"turn": name, "path": name, "hunks": [name], "seen": True}
     yield "journal-wrote", {"paths": [name]}
-    yield "journal-wrote", {"paths": [name], "undo-of": name, "label": name}
+    yield "journal-wrote", {"paths": [name], "turn": name, "label": name}
     yield "journal-busy", {"id": 1, "paths": [name]}
     yield "list-recorded", {"id": 1, "directory": name}
     yield "prompt", {"file": name, "text": "x"}

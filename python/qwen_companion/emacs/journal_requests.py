@@ -28,10 +28,10 @@ async def answer(journal: Journal, call: messages.JournalCall) -> messages.Journ
     elif isinstance(call, messages.JournalSeen):
         journal.mark(call.turn, call.path, call.hunks, call.seen)
     elif isinstance(call, messages.JournalWrote):
-        if call.merged:
-            await journal.merged(call.paths, call.undo_of or "", call.label or "")
+        if call.action == "merge":
+            await journal.merged(call.paths, call.turn or "", call.label or "")
         else:
-            await journal.wrote(call.paths, call.undo_of, call.label, call.bring_back)
+            await journal.wrote(call.paths, call.turn, call.label, call.action == "bring-back")
     else:
         try:
             return await _reply(journal, call)

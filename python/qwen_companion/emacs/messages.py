@@ -338,16 +338,14 @@ class JournalSeen:
 class JournalWrote:
     """`journal-wrote`: Emacs itself has just written, renamed or deleted `paths`.
 
-    `undo_of` is the turn that this undid, and `label` what was undone in words; None where it is the user's own work.
-    With `bring_back` a part of that turn that was undone is there again; with `merged` that turn is one in a worktree,
-    a part of which was merged into `paths`.
+    `action` is what was done with a part of `turn`: "undo", "bring-back" for what was undone, or "merge" for a turn in
+    a worktree; `label` says it in words.  All three are None where it is the user's own work.
     """
 
     paths: tuple[str, ...]
-    undo_of: str | None
+    turn: str | None
     label: str | None
-    bring_back: bool = False
-    merged: bool = False
+    action: Annotated[str, Words("undo", "bring-back", "merge")] | None = None
 
 
 @frozen

@@ -341,14 +341,13 @@ def test_requests_about_the_journal(spool: Spool) -> None:
     ) == JournalTexts(1, scope, (WantedFile("/r/a"), WantedFile("/r/b", "/r/c")))
     assert parsed("spans", '(:id 1 :path "/a")') == JournalSpans(1, "/a")
     assert parsed("seen", '(:turn "t" :hunks ("k") :seen t)') == JournalSeen("t", None, ("k",), True)
-    assert parsed("wrote", '(:paths ("/a") :undo-of "t" :label "l")') == JournalWrote(("/a",), "t", "l")
-    back = parsed("wrote", '(:paths ("/a") :undo-of "t" :label "l" :bring-back t)')
-    assert back == JournalWrote(("/a",), "t", "l", True)
+    assert parsed("wrote", '(:paths ("/a"))') == JournalWrote(("/a",), None, None)
+    for action in ("undo", "bring-back", "merge"):
+        wrote = parsed("wrote", f'(:paths ("/a") :turn "t" :label "l" :action {action})')
+        assert wrote == JournalWrote(("/a",), "t", "l", action)
     assert parsed("busy", '(:id 1 :paths ("/a") :wait t)') == JournalBusy(1, ("/a",), True)
     assert parsed("forget", "(:id 1 :root nil)") == JournalForget(1, None)
     assert parsed("merge", '(:id 1 :root "/t")') == JournalMerge(1, "/t")
-    taken = parsed("wrote", '(:paths ("/a") :undo-of "t" :label "l" :merged t)')
-    assert taken == JournalWrote(("/a",), "t", "l", merged=True)
     for wrong in ("turn", 'session :turn "t"', "other"):
         with pytest.raises(MessageError):
             parsed("files", f'(:id 1 :root "/r" :scope {wrong})')

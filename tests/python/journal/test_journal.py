@@ -771,7 +771,7 @@ async def test_what_was_undone_is_told_with_the_next_prompt(project: Project) ->
         await agent.report("Stop")
         (turn,) = await place.until({"a": "modified"})
         project.write("a", b"a\n")
-        place.say(JournalWrote((str(project.root / "a"),), turn.id, "Undo 1 hunk of a"))
+        place.say(JournalWrote((str(project.root / "a"),), turn.id, "Undo 1 hunk of a", "undo"))
         first, undo = await place.until({"a": "modified"}, {"a": "modified"})
         assert (undo.undone, undo.source, undo.prompt, first.undone_by) == (
             turn.id,
@@ -1499,7 +1499,7 @@ async def test_a_change_that_is_merged_from_a_worktree_is_a_turn_that_can_be_und
         assert (reply.error, reply.root) == (None, str(project.root))
         home, made = project.write("a.txt", AFTER), project.write("made.txt", AFTER)
         for path in (home, made):
-            place.say(JournalWrote((str(path),), turn.id, "From feat", merged=True))
+            place.say(JournalWrote((str(path),), turn.id, "From feat", "merge"))
         expected = {"a.txt": "modified", "made.txt": "added"}
         turns = {turn.root: turn for turn in await place.until(expected, expected)}
         merged = turns[str(project.root)]
@@ -1509,7 +1509,7 @@ async def test_a_change_that_is_merged_from_a_worktree_is_a_turn_that_can_be_und
         assert texts is not None and texts[0].before is not None
         assert texts[0].before.data == BEFORE
         project.write("a.txt", BEFORE)
-        place.say(JournalWrote((str(home),), merged.id, "Undo"))
+        place.say(JournalWrote((str(home),), merged.id, "Undo", "undo"))
         await place.until(expected, expected, {"a.txt": "modified"})
         assert (await place.ask(lambda number: JournalMerge(number, str(project.root)))).error
 
