@@ -9,10 +9,11 @@ from contextlib import suppress
 from qwen_companion.domain import ChangedFile, Turn
 from qwen_companion.errors import CompanionError
 from qwen_companion.frozen import frozen
-from qwen_companion.journal.baselines import FAILURES, Baseline, reason_of
+from qwen_companion.journal.baselines import FAILURES, reason_of
 from qwen_companion.journal.changes import MissingTextError, Net, Owned, owners, renamed, sizes, with_renames
 from qwen_companion.journal.names import Names
 from qwen_companion.journal.nets import Nets
+from qwen_companion.journal.sites import Files
 from qwen_companion.journal.store import UNDO, SeenRow, Store, Write
 from qwen_companion.journal.undos import Undos
 from qwen_companion.journal.versions import TooLargeError
@@ -44,14 +45,14 @@ class Summary:
 class Answers:
     """Its methods wait for the disk, and may be called in any thread."""
 
-    def __init__(self, root: str, names: Names, store: Store, baseline: Baseline, scan: Callable[[], object]) -> None:
+    def __init__(self, root: str, names: Names, store: Store, files: Files, scan: Callable[[], object]) -> None:
         """`root` is the directory as Emacs has it; `scan` records what has changed since the last look."""
         self._root = root
         self._names = names
         self._store = store
-        self._baseline = baseline
+        self._files = files
         self._scan = scan
-        self._nets = Nets(store, baseline)
+        self._nets = Nets(store, files)
         self._known: dict[tuple[int, bytes], tuple[int, ChangedFile]] = {}
         """Files of turns, each with the number of its last write."""
 
@@ -150,14 +151,14 @@ class Answers:
         origins = Undos(self._store.turns()).origins()
         agents = {turn for turn, origin in origins.items() if origin is not None}
         with suppress(OSError, TooLargeError):
-            now = self._baseline.load(name)
+            now = self._files.load(name)
             last = writes[-1].after
             if now is not None and now.version != last:
                 # Somebody has written it since.
                 self._store.contents.put([(now.version.digest, now.data)])
                 writes = [*writes, Write(None, name, last, now.version)]
         try:
-            found = owners(writes, agents, self._baseline.indexes.text)
+            found = owners(writes, agents, self._files.text)
         except MissingTextError:
             return [], ()
         seen = {turn: self._seen(turn, name) for turn in {write.turn for write in writes} if turn is not None}

@@ -14,7 +14,6 @@ from qwen_companion.journal.record import NOBODY, Cause
 from qwen_companion.journal.root import News, Root, SilentCli, Worker, key_of
 from qwen_companion.journal.roots import Roots
 from qwen_companion.journal.store import DISK
-from qwen_companion.journal.versions import changed_since
 
 _TWO_AT_ONCE = "another agent was at work at the same time"
 
@@ -68,6 +67,7 @@ class Attribution:
         return [root.witness.take(path) or others for path in paths]
 
     def _arrived_before(self, root: Root, path: bytes, newcomers: Sequence[SilentCli]) -> Sequence[Worker]:
+        changed_since = root.record.site.changed_since
         return [Worker(key_of(cli.peer), DISK, None, cli=cli) for cli in newcomers if changed_since(path, cli.since)]
 
     def _cause(self, root: Root, writers: Sequence[Worker]) -> Cause:

@@ -15,7 +15,7 @@ from qwen_companion.journal.attribution import Attribution
 from qwen_companion.journal.baselines import FAILURES
 from qwen_companion.journal.root import News, Root
 from qwen_companion.journal.roots import Roots
-from qwen_companion.journal.tree_watch import TreeWatch
+from qwen_companion.journal.sites import Watch
 
 SETTLE_S = 0.3
 """How long after a change on the disk it is looked at: one seldom comes alone."""
@@ -48,7 +48,7 @@ class DiskWatch:
             await root.stirred.wait()
             root.stirred = anyio.Event()
             if self._agents.is_watched(root):
-                watch = root.watch = TreeWatch(lambda paths: self._attribution.disk_changed(root, paths))
+                watch = root.watch = root.record.site.watch(lambda paths: self._attribution.disk_changed(root, paths))
                 try:
                     async with anyio.create_task_group() as tasks:
                         tasks.start_soon(self._sample, root)
@@ -70,7 +70,7 @@ class DiskWatch:
                 self._attribution.look_at_processes(root)
             await anyio.sleep(TOOLS_SAMPLE_S if several else SAMPLE_S)
 
-    async def _watch_with(self, root: Root, watch: TreeWatch) -> None:
+    async def _watch_with(self, root: Root, watch: Watch) -> None:
         complete = await self._cover(root, watch)
         while self._agents.is_watched(root):
             with anyio.move_on_after(QUIET_S if self._looks_by_itself(root, complete) else math.inf) as waited:
@@ -88,7 +88,7 @@ class DiskWatch:
             complete = await self._cover(root, watch)
             await anyio.sleep(min(MAX_PAUSE_S, (time.monotonic() - start) / LOOK_SHARE))
 
-    async def _cover(self, root: Root, watch: TreeWatch) -> bool:
+    async def _cover(self, root: Root, watch: Watch) -> bool:
         """Watch the directories of `root`; return whether each change will be told."""
         try:
             directories = await to_thread.run_sync(root.record.directories, abandon_on_cancel=True)

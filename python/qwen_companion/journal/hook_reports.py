@@ -18,7 +18,6 @@ from qwen_companion.journal.last_look import clock_ns
 from qwen_companion.journal.record import Record
 from qwen_companion.journal.store import HOOKS
 from qwen_companion.journal.subscriptions import EDIT_TOOLS, ENTER_TOOL, EXIT_TOOL, HOLD_S, SHELL_TOOL
-from qwen_companion.journal.versions import changed_since
 from qwen_companion.journal.worktrees import entered
 
 if TYPE_CHECKING:
@@ -157,7 +156,7 @@ class HookReports:
                 writer = root.commands.get(session)
             else:
                 before = await root.read(path)
-        elif await to_thread.run_sync(changed_since, path, running.since, abandon_on_cancel=True):
+        elif await to_thread.run_sync(root.record.site.changed_since, path, running.since, abandon_on_cancel=True):
             # Else undoing the edit would not give back what the command has deleted or written over.
             writer = root.commands.get(session)
         # Without a wait until the call is known, with which this ends.

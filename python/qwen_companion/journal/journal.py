@@ -35,7 +35,7 @@ from qwen_companion.journal.roots import Roots
 from qwen_companion.journal.store import CHAT, DISK
 from qwen_companion.journal.telling import Telling, Update
 from qwen_companion.journal.turns import Turns
-from qwen_companion.journal.versions import TooLargeError, changed_since
+from qwen_companion.journal.versions import TooLargeError
 from qwen_companion.journal.worktrees import home_of
 
 GATHER_S = 0.2
@@ -137,7 +137,7 @@ class Journal:
                     root,
                     lambda: self._attribution.suspects_before(root, newcomers),
                     silent,
-                    lambda path: any(changed_since(path, cli.since) for cli in waiting),
+                    lambda path: any(root.record.site.changed_since(path, cli.since) for cli in waiting),
                 )
             finally:
                 root.coming -= newcomers

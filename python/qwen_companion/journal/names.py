@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from qwen_companion.file_names import FileNameError, file_name
 
@@ -11,10 +12,11 @@ from qwen_companion.file_names import FileNameError, file_name
 class Names:
     """Translates the names of one root.  The methods that take a name of Emacs's wait for the disk."""
 
-    def __init__(self, root: str, key: str) -> None:
-        """`root` is the directory as Emacs has it, `key` that of the record."""
+    def __init__(self, root: str, key: str, true: str, true_directory: Callable[[str], str]) -> None:
+        """`root` is the directory as Emacs has it, `key` that of the record; for the others see `Site`."""
         self._root = root
-        self._true = os.path.realpath(root)
+        self._true = true
+        self._true_directory = true_directory
         self._key = key
 
     def name_in(self, path: str) -> bytes | None:
@@ -23,7 +25,7 @@ class Names:
             directory, name = os.path.split(os.path.normpath(file_name(path)))
         except FileNameError:
             return None
-        true = os.path.join(os.path.realpath(directory), name)
+        true = os.path.join(self._true_directory(directory), name)
         return os.fsencode(true) if true.startswith(self._true.rstrip("/") + "/") else None
 
     def told(self, path: str) -> bytes | None:

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
-from qwen_companion.journal.baselines import Baseline
 from qwen_companion.journal.changes import MissingTextError, Net, net_of
+from qwen_companion.journal.sites import Files
 from qwen_companion.journal.store import Store, Write
 from qwen_companion.journal.versions import Loaded, TooLargeError, git_mode
 
@@ -19,10 +19,10 @@ _AT_ONCE = 50
 class Nets:
     """Its methods wait for the disk, may be called in any thread, and raise StoreError."""
 
-    def __init__(self, store: Store, baseline: Baseline) -> None:
-        """Take writes from `store`, and texts from `baseline`."""
+    def __init__(self, store: Store, files: Files) -> None:
+        """Take writes from `store`, and texts from `files`."""
         self._store = store
-        self._baseline = baseline
+        self._files = files
 
     def net(
         self, path: bytes, turns: Collection[int], to_now: bool, fetched: Mapping[str, bytes] | None = None
@@ -34,7 +34,7 @@ class Nets:
         writes = self._store.writes(path)
         if to_now and writes:
             with suppress(OSError, TooLargeError):
-                now = self._baseline.load(path)
+                now = self._files.load(path)
                 version = None if now is None else now.version
                 if version != writes[-1].after:
                     self._store.contents.put([] if now is None else [(now.version.digest, now.data)])
@@ -51,24 +51,24 @@ class Nets:
         for start in range(0, len(paths), _AT_ONCE):
             names = [path or b"" for path in paths[start : start + _AT_ONCE]]
             writes = [write for path in names for write in self._store.writes(path)]
-            fetched = self._baseline.indexes.fetch(
+            fetched = self._files.fetch(
                 side.digest for write in writes for side in (write.before, write.after) if side is not None
             )
             for path in names:
                 yield path, self.net(path, turns, to_now, fetched)
 
     def _text(self, fetched: Mapping[str, bytes], digest: str) -> bytes | None:
-        return fetched[digest] if digest in fetched else self._baseline.indexes.text(digest)
+        return fetched[digest] if digest in fetched else self._files.text(digest)
 
     def since_commit(self) -> Iterator[Net]:
         """Yield the changes of files since the last commit, as they were looked at last.
 
         :raises GitError: when that fails
         """
-        for path, version in self._baseline.indexes.committed().items():
-            before = None if version is None else self._baseline.indexes.text(version.digest)
+        for path, version in self._files.committed().items():
+            before = None if version is None else self._files.text(version.digest)
             with suppress(OSError, TooLargeError):
-                now = self._baseline.load(path)
+                now = self._files.load(path)
                 if before is not None and now is not None and b"\r\n" in now.data and b"\r" not in before:
                     # A commit may have other line ends than the disk.
                     before = before.replace(b"\n", b"\r\n")

@@ -10,13 +10,13 @@ from contextlib import suppress
 
 from qwen_companion.frozen import frozen
 from qwen_companion.journal.answers import Answers, RecordError
-from qwen_companion.journal.baselines import Baseline, reason_of
+from qwen_companion.journal.baselines import reason_of
 from qwen_companion.journal.database import StoreError
 from qwen_companion.journal.looks import Change
 from qwen_companion.journal.names import Names
 from qwen_companion.journal.nets import Nets
 from qwen_companion.journal.record_directory import NoRecordError, RecordDirectory
-from qwen_companion.journal.rules import RecordRules
+from qwen_companion.journal.sites import Site, ThisMachine
 from qwen_companion.journal.store import DISK, MERGE, UNDO, Store, TurnRow
 from qwen_companion.journal.subscriptions import SHELL_TOOL
 from qwen_companion.journal.undos import Undos
@@ -55,16 +55,14 @@ def _always(cause: Cause) -> Chooser:
 class Record:
     """The record of one root.  Its methods wait for the disk, and may be called in any thread."""
 
-    def __init__(self, root: str, environ: Mapping[str, str]) -> None:
-        """`root` is a name of the directory as Emacs has it.
+    def __init__(self, root: str, environ: Mapping[str, str], site: Site | None = None) -> None:
+        """`root` is a name of the directory as Emacs has it, at `site`, by default on this machine.
 
         :raises NoRecordError: when that fails
         """
         self.root = root
-        self._true = os.path.realpath(root)
-        self._environ = environ
-        home = os.path.realpath(environ.get("HOME") or os.path.expanduser("~"))
-        if f"{home}/".startswith(self._true.rstrip("/") + "/"):
+        self.site = site or ThisMachine(root, environ)
+        if f"{self.site.home}/".startswith(self.site.true.rstrip("/") + "/"):
             raise NoRecordError("it is your home directory, or contains it")
         self._lock = threading.RLock()
         try:
@@ -76,7 +74,7 @@ class Record:
         except (OSError, StoreError) as error:
             self._directory.close()
             raise NoRecordError(reason_of(error)) from None
-        self.rules = RecordRules(self._true, environ)
+        self.rules = self.site.rules
         self._stamps: dict[bytes, tuple[int, int] | None] = {}
         """The stamp of each file at the last scan that found it changed by an agent."""
         self._begin_with(store)
@@ -84,10 +82,10 @@ class Record:
     def _begin_with(self, store: Store) -> None:
         """Take `store` from now on, and what depends on it."""
         self.store = store
-        self._baseline = Baseline(self._directory.trees, self._true, self._environ, store, self.rules)
-        self.names = Names(self.root, self._directory.key)
-        self.answers = Answers(self.root, self.names, store, self._baseline, lambda: self.scan(NOBODY))
-        self._nets = Nets(store, self._baseline)
+        self._files = self.site.files(self._directory.trees, store)
+        self.names = Names(self.root, self._directory.key, self.site.true, self.site.true_directory)
+        self.answers = Answers(self.root, self.names, store, self._files, lambda: self.scan(NOBODY))
+        self._nets = Nets(store, self._files)
 
     @property
     def news(self) -> str | None:
@@ -149,9 +147,9 @@ class Record:
         with self._lock:
             if len(self._stamps) > _MAX_STAMPS:
                 self._stamps.clear()
-            found = self._baseline.take(lambda changes: self._keep(changes, choose), skip)
+            found = self._files.take(lambda changes: self._keep(changes, choose), skip)
             if found.left_out:
-                (of,) = choose([os.fsencode(self._true)])
+                (of,) = choose([os.fsencode(self.site.true)])
                 if of.turn is not None:
                     for text in found.left_out:
                         self.store.add_note(of.turn, f"not recorded: {text}")
@@ -164,12 +162,12 @@ class Record:
         """
         names = [self.names.name_in(path) for path in paths]
         with self._lock:
-            return None not in names and self._baseline.records([name for name in names if name is not None])
+            return None not in names and self._files.records([name for name in names if name is not None])
 
     @property
     def has_baseline(self) -> bool:
         """Whether all files have been looked at once."""
-        return self._baseline.is_complete
+        return self._files.is_complete
 
     def directories(self) -> set[bytes]:
         """Return the absolute names of the directories in which files are recorded.
@@ -177,12 +175,12 @@ class Record:
         :raises GitError, OSError: when that fails
         """
         with self._lock:
-            return self._baseline.indexes.directories()
+            return self._files.directories()
 
     def observe(self, path: bytes, loaded: Loaded | None, cause: Cause) -> bool:
         """Record that `cause` wrote `loaded` to `path`.  Return whether that was a change."""
         with self._lock:
-            change = self._baseline.observe(path, loaded)
+            change = self._files.observe(path, loaded)
             if change is not None:
                 self._keep([change], _always(cause))
             return change is not None and change.known
@@ -196,7 +194,7 @@ class Record:
         with self._lock:
             if self.observe(path, loaded, Cause(turn, "" if turn is None else UNDO)):
                 return True
-            if path in self._stamps and self._stamps[path] != _stamp(path):
+            if path in self._stamps and self._stamps[path] != self.site.stamp(path):
                 return False
             version = None if loaded is None else loaded.version
             return self.store.reassign(path, version, turn, _FOUND)
@@ -206,7 +204,7 @@ class Record:
         for change, cause in zip(changes, choose([change.path for change in changes]), strict=True):
             by_cause.setdefault(cause if change.known else NOBODY, []).append(change)
             if cause.tool in _FOUND:
-                self._stamps[change.path] = _stamp(change.path)
+                self._stamps[change.path] = self.site.stamp(change.path)
         for cause, its in by_cause.items():
             rows = [(change.path, change.before, change.after) for change in its]
             self.store.record(rows, cause.turn, cause.tool, cause.agent)
@@ -216,7 +214,7 @@ class Record:
 
         :raises TooLargeError, OSError: when that fails
         """
-        return self._baseline.load(path)
+        return self._files.load(path)
 
     def end(self, turn: int, time: int) -> bool:
         """Record that `turn` ended at `time`, or forget it if it changed nothing; return whether it is kept."""
@@ -312,12 +310,3 @@ class Record:
     def take_undone(self, session: str) -> list[str]:
         """Return the files in which the user has undone something of `session` since this was asked last."""
         return [name for _, path in self.store.take_undone(session) if (name := self.names.name_out(path)) is not None]
-
-
-def _stamp(path: bytes) -> tuple[int, int] | None:
-    """Return the inode and the time of the last write of `path`, in ns; None without a file."""
-    try:
-        found = os.lstat(path)
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns

@@ -20,9 +20,9 @@ from qwen_companion.journal.activity import Activity, Probe
 from qwen_companion.journal.answers import Summary
 from qwen_companion.journal.baselines import FAILURES
 from qwen_companion.journal.record import NOBODY, Cause, Record
+from qwen_companion.journal.sites import Watch
 from qwen_companion.journal.store import MAX_BYTES, TurnRow
 from qwen_companion.journal.subscriptions import SHELL_TOOL
-from qwen_companion.journal.tree_watch import TreeWatch
 from qwen_companion.journal.versions import Loaded, TooLargeError
 from qwen_companion.journal.witness import Witness
 
@@ -111,7 +111,7 @@ class Root:
         """Work on `record`; `warn` tells the user something."""
         self.record = record
         self._warn = warn
-        self.watch: TreeWatch | None = None
+        self.watch: Watch | None = None
         self.witness: Witness[Worker] = Witness(activity)
         self.stirred = anyio.Event()
         self.news: News | None = None

@@ -16,6 +16,7 @@ import hypothesis
 
 from journal_project import Project
 from qwen_companion.journal.answers import Scope
+from qwen_companion.journal.baselines import Baseline
 from qwen_companion.journal.changes import Net
 from qwen_companion.texts.hunks import Budget
 from qwen_companion.texts.merge import Labels, merge
@@ -289,8 +290,9 @@ class Trees:
 
     def recorded(self) -> set[str]:
         """Return the files that the record has, as its indexes list them."""
-        indexes = self.project.record._baseline.indexes.all()  # pyright: ignore[reportPrivateUsage]
-        names = {os.fsdecode(index.prefix + path) for index in indexes for path, _ in index.entries()}
+        files = self.project.record._files  # pyright: ignore[reportPrivateUsage]
+        assert isinstance(files, Baseline)
+        names = {os.fsdecode(index.prefix + path) for index in files.indexes.all() for path, _ in index.entries()}
         return {os.path.relpath(name, self.project.root) for name in names}
 
 

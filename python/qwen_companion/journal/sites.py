@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# ruff: noqa: D102 - what implements a protocol has the docstrings
+"""Where a root lies: all that its record asks of files goes through its site.  The one here is that of this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from qwen_companion.journal.baselines import Baseline, Keep
+from qwen_companion.journal.looks import Change, Found, Skip
+from qwen_companion.journal.rules import RecordRules
+from qwen_companion.journal.store import Store
+from qwen_companion.journal.tree_watch import Coverage, TreeWatch
+from qwen_companion.journal.versions import Loaded, Version, changed_since
+
+Changed = Callable[[Collection[bytes] | None], None]
+"""Takes the files that have changed, or None if some are not known."""
+
+
+class Files(Protocol):
+    """Follows the files below one root; for each method see `Baseline`."""
+
+    @property
+    def is_complete(self) -> bool: ...
+    def take(self, record: Keep, skip: Skip = ...) -> Found: ...
+    def observe(self, path: bytes, loaded: Loaded | None) -> Change | None: ...
+    def records(self, paths: Sequence[bytes]) -> bool: ...
+    def load(self, name: bytes) -> Loaded | None: ...
+    def directories(self) -> set[bytes]: ...
+    def text(self, digest: str) -> bytes | None: ...
+    def fetch(self, digests: Iterable[str]) -> dict[str, bytes]: ...
+    def committed(self) -> dict[bytes, Version | None]: ...
+
+
+class Watch(Protocol):
+    """Tells of changes in directories; for each method see `TreeWatch`."""
+
+    async def cover(self, directories: Collection[bytes]) -> Coverage: ...
+    def read(self) -> bool: ...
+    def close(self) -> None: ...
+
+
+class Site(Protocol):
+    """Where a root lies.  `true` is its name in the record, `home` the home directory there."""
+
+    @property
+    def true(self) -> str: ...
+    @property
+    def home(self) -> str: ...
+    @property
+    def rules(self) -> RecordRules:
+        """Return which files are not recorded."""
+        ...
+
+    def true_directory(self, directory: str) -> str:
+        """Return the name in the record of `directory`, which may not be below the root."""
+        ...
+
+    def files(self, directory: str, store: Store) -> Files:
+        """Return the files below the root, recorded in `store`; lists of them are kept in `directory`."""
+        ...
+
+    def stamp(self, path: bytes) -> tuple[int, int] | None:
+        """Return what changes with each write of `path`; None without a file, or where that is not known."""
+        ...
+
+    def changed_since(self, path: bytes, moment: float) -> bool:
+        """Return whether `path` has changed after `moment`, in seconds since the epoch; see `versions`."""
+        ...
+
+    def watch(self, changed: Changed) -> Watch:
+        """Call `changed` soon after each change in the directories that are covered."""
+        ...
+
+
+class ThisMachine:
+    """The site of a root on this machine."""
+
+    def __init__(self, root: str, environ: Mapping[str, str]) -> None:
+        """`root` is a name of the directory.  Waits for the disk."""
+        self._environ = environ
+        self.true = os.path.realpath(root)
+        self.home = os.path.realpath(environ.get("HOME") or os.path.expanduser("~"))
+        self.rules = RecordRules(self.true, environ)
+
+    def true_directory(self, directory: str) -> str:
+        """See `Site`."""
+        return os.path.realpath(directory)
+
+    def files(self, directory: str, store: Store) -> Files:
+        """See `Site`."""
+        return Baseline(directory, self.true, self._environ, store, self.rules)
+
+    def stamp(self, path: bytes) -> tuple[int, int] | None:
+        """Return the inode and the time of the last write of `path`, in ns; None without a file."""
+        try:
+            found = os.lstat(path)
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+    def changed_since(self, path: bytes, moment: float) -> bool:
+        """See `Site`."""
+        return changed_since(path, moment)
+
+    def watch(self, changed: Changed) -> Watch:
+        """See `Site`."""
+        return TreeWatch(changed)
