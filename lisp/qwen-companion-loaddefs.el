@@ -234,7 +234,8 @@ one prompt, once its turn is over.
 
 ;; qwen-companion-resume.el
 (autoload 'qwen-companion-resume "qwen-companion-resume" "Choose a recorded conversation of the project, and start a CLI to continue it.
-With a prefix argument, ask for the DIRECTORY.
+With a prefix argument, ask for the DIRECTORY.  At another place, the CLI
+shows the conversations itself, in its terminal.
 
 (fn DIRECTORY)" t)
 (autoload 'qwen-companion-resume-on-recorded "qwen-companion-resume" "Handle the `recorded-sessions' message PAYLOAD: offer the conversations.

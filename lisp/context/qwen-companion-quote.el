@@ -27,13 +27,15 @@
 
 (defun qwen-companion-quote-relative-name (file root)
   "Return the name of FILE relative to ROOT, a directory or nil.
-Outside of ROOT, the name is absolute.  No file name handler is used."
-  (let* ((file-name-handler-alist nil)
+Outside of ROOT, the name is absolute; where ROOT is remote, it is the
+name there of a file there.  No file name handler is used on FILE."
+  (let* ((place (and root (file-remote-p root)))
+         (file-name-handler-alist nil)
          (file (expand-file-name file))
          (root (and root (file-name-as-directory root))))
-    (if (and root (string-prefix-p root file))
-        (substring file (length root))
-      file)))
+    (cond ((and root (string-prefix-p root file)) (substring file (length root)))
+          ((and place (string-prefix-p (concat place "/") file)) (substring file (length place)))
+          (t file))))
 
 (defun qwen-companion-quote-title (root)
   "Return the name of the current buffer's file in ROOT, else of the buffer."

@@ -17,6 +17,7 @@
 (require 'project)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-places)
 (require 'qwen-companion-timers)
 (require 'qwen-companion-untrusted)
 
@@ -54,12 +55,15 @@ A directory may have become a project, or be one no longer.")
 
 (defun qwen-companion-roots-of (directory)
   "Return the project root of DIRECTORY as an absolute name, or nil.
-The name has no slash at its end.  Remote directories have no root."
-  (car (or (qwen-companion-roots--known directory)
-           (puthash directory
-                    (cons (qwen-companion-roots--look-up directory)
-                          (float-time))
-                    qwen-companion-roots--table))))
+The name has no slash at its end.  A remote directory has a root only at
+a served place, whose relay looks it up."
+  (if (file-remote-p directory)
+      (qwen-companion-places-root directory)
+    (car (or (qwen-companion-roots--known directory)
+             (puthash directory
+                      (cons (qwen-companion-roots--look-up directory)
+                            (float-time))
+                      qwen-companion-roots--table)))))
 
 (defvar project-current-directory-override)
 
@@ -72,9 +76,8 @@ That is the one chosen by `project-switch-project' while it runs."
 
 (defun qwen-companion-roots--look-up (directory)
   "Ask project.el for the root of DIRECTORY; see `qwen-companion-roots-of'."
-  (unless (file-remote-p directory)
-    (when-let* ((project (ignore-errors (project-current nil directory))))
-      (directory-file-name (expand-file-name (project-root project))))))
+  (when-let* ((project (ignore-errors (project-current nil directory))))
+    (directory-file-name (expand-file-name (project-root project)))))
 
 (defun qwen-companion-roots--known (directory)
   "Return the table entry of DIRECTORY, nil if it is missing or out of date."
@@ -84,10 +87,10 @@ That is the one chosen by `project-switch-project' while it runs."
       known)))
 
 (defun qwen-companion-roots--or-directory (directory)
-  "Return the root that stands for DIRECTORY, or nil."
-  (when-let* ((root (or (qwen-companion-roots-of directory)
+  "Return the root that stands for DIRECTORY of this machine, or nil."
+  (when-let* (((not (file-remote-p directory)))
+              (root (or (qwen-companion-roots-of directory)
                         (and qwen-companion-roots-outside-projects
-                             (not (file-remote-p directory))
                              (directory-file-name
                               (expand-file-name directory))))))
     (if (qwen-companion-backend-unicode-p root)

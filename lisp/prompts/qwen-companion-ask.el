@@ -205,9 +205,6 @@ beginning the slash commands of Qwen Code.
 
 (defun qwen-companion-ask--current-root ()
   "Return the root of the project of the current buffer, or its directory."
-  (when (file-remote-p default-directory)
-    (user-error "Prompts are sent to CLIs of this machine; type in the terminal of the CLI at %s"
-                (file-remote-p default-directory)))
   (directory-file-name
    (expand-file-name (or (qwen-companion-roots-of default-directory)
                          default-directory))))
@@ -254,7 +251,7 @@ before goes on.  \\<qwen-companion-ask-mode-map>\\[qwen-companion-ask-submit] se
 See `qwen-companion-ask' for what is quoted."
   (interactive
    (let ((root (qwen-companion-ask--current-root)))
-     (qwen-companion-ask--sessions)
+     (qwen-companion-ask--sessions root)
      (list (read-string "Ask: " nil
                         (progn
                           (setq qwen-companion-ask--minibuffer-history
@@ -280,22 +277,23 @@ See `qwen-companion-ask' for what is quoted."
 
 ;;; Sending
 
-(defun qwen-companion-ask--sessions ()
-  "Return the CLIs in terminals of this Emacs, or signal a `user-error'."
+(defun qwen-companion-ask--sessions (root)
+  "Return the CLIs in terminals of this Emacs that run where ROOT is.
+Signal a `user-error' when there is none."
   (or (seq-filter (lambda (session)
-                    ;; What is quoted is of this machine.
-                    (and (not (qwen-companion-session-place session))
+                    ;; At another place, the names in a prompt would mean other files.
+                    (and (equal (file-remote-p root) (qwen-companion-session-place session))
                          (qwen-companion-terminal-session-buffer session)))
                   (qwen-companion-backend-sessions))
       (user-error
        (if (qwen-companion-backend-sessions)
-           "No CLI is in a terminal of this Emacs; M-x qwen-companion-run starts one"
+           "No CLI of this place is in a terminal of this Emacs; M-x qwen-companion-run starts one"
          "No CLI is connected; M-x qwen-companion-run starts one"))))
 
 (defun qwen-companion-ask--choose (root)
   "Return the CLI for a prompt about ROOT, asking where there are several.
 One that works in ROOT is preferred to others."
-  (let* ((sessions (qwen-companion-ask--sessions))
+  (let* ((sessions (qwen-companion-ask--sessions root))
          (here (seq-filter (lambda (session)
                              (when-let* ((directory (qwen-companion-session-directory session)))
                                (qwen-companion-untrusted-in-directory-p directory root)))

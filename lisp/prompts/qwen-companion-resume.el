@@ -15,6 +15,7 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-completion)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-remote)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-untrusted)
 
@@ -28,22 +29,26 @@ INPUT is `num-nonmacro-input-events' when it was asked for.")
 ;;;###autoload
 (defun qwen-companion-resume (directory)
   "Choose a recorded conversation of the project, and start a CLI to continue it.
-With a prefix argument, ask for the DIRECTORY."
+With a prefix argument, ask for the DIRECTORY.  At another place, the CLI
+shows the conversations itself, in its terminal."
   (interactive
    (list (if current-prefix-arg
              (read-directory-name "Conversations in: " nil nil t)
            (qwen-companion-terminal-here))))
-  (when (file-remote-p directory)
-    (user-error "Conversations at %s cannot be listed; M-x qwen-companion-continue takes the newest"
-                (file-remote-p directory)))
   (unless (eq 'ready (qwen-companion-state))
     (user-error "The companion is not running; M-x qwen-companion-mode starts it"))
   (let ((directory (directory-file-name (expand-file-name directory)))
+        (place (file-remote-p directory))
         (id (cl-incf qwen-companion-resume--request)))
-    (setq qwen-companion-resume--waiting
-          `(,id ,num-nonmacro-input-events . ,directory))
-    (qwen-companion-backend-call
-     'list-recorded (list :id id :directory (file-truename directory)))))
+    (cond
+     (place
+      (qwen-companion-remote-check place)
+      (qwen-companion-remote-run directory '("--resume") t))
+     (t
+      (setq qwen-companion-resume--waiting
+            `(,id ,num-nonmacro-input-events . ,directory))
+      (qwen-companion-backend-call
+       'list-recorded (list :id id :directory (file-truename directory)))))))
 
 ;;;###autoload
 (defun qwen-companion-resume-on-recorded (payload)

@@ -418,15 +418,30 @@ discovery files name DIRECTORY."
 ;; mentioned in the prompt of the CLI, as if their names had been typed.
 
 (defun qwen-companion-terminal--mention (file)
-  "Paste FILE as a mention into the terminal of the current buffer."
-  (when qwen-companion-terminal-number
-    (user-error "The CLI of this terminal runs elsewhere and cannot read %s; copy it there with `copy-file'"
-                file))
-  (qwen-companion-terminal-paste-text
-   (current-buffer)
-   (format "@%s " (qwen-companion-quote-escape
-                   (qwen-companion-quote-relative-name
-                    file qwen-companion-terminal-directory)))))
+  "Paste FILE as a mention into the terminal of the current buffer.
+For a CLI at another place, a file from elsewhere is copied there first."
+  (let ((directory qwen-companion-terminal-directory))
+    (unless (equal (file-remote-p file) (file-remote-p directory))
+      (setq file (qwen-companion-terminal--copy file directory)))
+    (qwen-companion-terminal-paste-text
+     (current-buffer)
+     (format "@%s " (qwen-companion-quote-escape
+                     (qwen-companion-quote-relative-name file directory))))))
+
+(defun qwen-companion-terminal--copy (file directory)
+  "Copy FILE to a temporary one, for its user alone, where DIRECTORY is.
+Return the name of the copy, which goes with the current buffer."
+  (let* ((default-directory (file-name-as-directory directory))
+         (copy (make-nearby-temp-file "qwen-" nil (file-name-extension file t))))
+    (add-hook 'kill-buffer-hook
+              (lambda ()
+                ;; Not worth connecting again.
+                (let ((non-essential t))
+                  (ignore-errors (delete-file copy))))
+              nil t)
+    (copy-file file copy t)
+    (set-file-modes copy #o600)
+    copy))
 
 (declare-function dnd-get-local-file-name "dnd" (uri &optional must-exist))
 

@@ -5,12 +5,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from glob import glob
+from pathlib import Path
 
 import pytest
 
 from far import PLACE, Far
 from sandbox import GREETING
 from stage import Stage
+
+PASTE_IMAGE = r"""
+  (cl-letf (((symbol-function 'gui-get-selection) (lambda (&rest _) "\211PNG\r\n")))
+    (with-current-buffer (car (qwen-companion-terminal-buffers)) (qwen-companion-paste-image)))"""
 
 EDITED = GREETING.replace("hello", "good morning")
 
@@ -42,6 +48,26 @@ def propose(stage: Stage, far: Far, content: str) -> None:
     stage.wait_for_review()
 
 
+def ask_from_emacs(stage: Stage, far: Far) -> None:
+    """Send the CLI there a region of the file, and an image of this machine."""
+    stage.model.say("Explained.")
+    stage.emacs.eval(
+        f'(with-current-buffer (get-file-buffer "{far.name(far.file)}") (goto-char (point-min))'
+        " (push-mark (line-end-position) t t) (let ((transient-mark-mode t)) (qwen-companion-ask-send "
+        '"explain")))'
+    )
+    stage.screen.wait_for("Explained.")
+    # After the three of the review.
+    *_, request = (stage.model.next_request() for _ in range(4))
+    assert "greeting.py, line 1:\n```" in request.prompt
+    before = set(glob("/tmp/qwen-*.png"))
+    stage.emacs.eval(PASTE_IMAGE)
+    stage.screen.wait_for("Attachments: [")
+    (copy,) = set(glob("/tmp/qwen-*.png")) - before
+    stage.emacs.eval("(let (kill-buffer-query-functions) (kill-buffer (car (qwen-companion-terminal-buffers))))")
+    assert not Path(copy).exists()
+
+
 def test_the_main_job(stage: Stage, far: Far) -> None:
     """Context, a review with edits and the turn's end, as here; nothing is left there."""
     stage.start_emacs(stage.sandbox.notes, forms=(far.use,))
@@ -70,6 +96,7 @@ def test_the_main_job(stage: Stage, far: Far) -> None:
     ) == json.dumps(f"far:{far.project}", ensure_ascii=False)
     stage.emacs.wait_until("(null qwen-companion-proposal--awaiting-write)")
     assert stage.emacs.eval("(qwen-companion-rescue-buffers)") == "nil"
+    ask_from_emacs(stage, far)
     stage.emacs.command("qwen-companion-mode")
     stage.screen.wait_until(lambda: not far.laid, "nothing laid there")
 

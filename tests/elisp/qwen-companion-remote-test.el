@@ -7,6 +7,7 @@
 ;;; Code:
 
 (require 'ert)
+(require 'qwen-companion-ask)
 (require 'qwen-companion-places)
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-remote)
@@ -40,6 +41,24 @@
     (should-not (qwen-companion-places-root "/ssh:me@far:/home/me/project"))
     (should-not (qwen-companion-places-of "/ssh:me@fara:/home/me"))
     (should-not (qwen-companion-places-of "/home/me"))))
+
+(ert-deftest qwen-companion-remote-test-names-in-prompts ()
+  "A prompt has the names that its CLI knows, and goes to none of another place."
+  (qwen-companion-remote-test--with
+    (qwen-companion-places-set "/ssh:far:" '(:name "/ssh:far:" :state ready :roots ("/p")))
+    (should (equal "a b.c" (qwen-companion-quote-relative-name "/ssh:far:/p/a b.c" "/ssh:far:/p")))
+    (should (equal "/etc/x" (qwen-companion-quote-relative-name "/ssh:far:/etc/x" "/ssh:far:/p")))
+    (should (equal "/ssh:other:/p/a" (qwen-companion-quote-relative-name "/ssh:other:/p/a" "/ssh:far:/p")))
+    (let ((default-directory "/ssh:far:/p/sub/"))
+      (should (equal "/ssh:far:/p" (qwen-companion-ask--current-root))))
+    (cl-letf (((symbol-function 'qwen-companion-backend-sessions)
+               (lambda () '((:id "1") (:id "2" :place "/ssh:far:"))))
+              ((symbol-function 'qwen-companion-terminal-session-buffer) #'identity))
+      (should (equal '("2") (mapcar #'qwen-companion-session-id
+                                    (qwen-companion-ask--sessions "/ssh:far:/p"))))
+      (should (equal '("1") (mapcar #'qwen-companion-session-id
+                                    (qwen-companion-ask--sessions "/p"))))
+      (should-error (qwen-companion-ask--sessions "/ssh:other:/p") :type 'user-error))))
 
 (ert-deftest qwen-companion-remote-test-only-places-with-consent-are-wanted ()
   "Hops and ports go with them; without consent nothing is sent at all."
