@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 import anyio
 
@@ -14,6 +15,7 @@ from qwen_companion.journal.baselines import FAILURES
 from qwen_companion.journal.root import Root, Running, Worker, now_ms
 from qwen_companion.journal.roots import Roots
 from qwen_companion.journal.store import DISK, HOOKS, TurnRow
+from qwen_companion.journal.versions import changed_since
 from qwen_companion.processes import ended as process_ended
 
 WAIT_S = 60.0
@@ -36,12 +38,18 @@ class Turns:
     def begin(self, root: Root, row: TurnRow) -> Running:
         """Begin the turn `row` with a look at all files."""
         self.end(root, row.session, row.start)
+        # Else the user may have written to the same files since the last look.
+        followed = bool(root.running) or not root.record.has_baseline
         running = root.running[row.session] = Running(row)
         root.stirred.set()
 
+        def is_of_its_command(path: bytes) -> bool:
+            return followed and changed_since(path, running.since)
+
         def begin() -> None:
             try:
-                self._attribution.scan(root, lambda: self._attribution.suspects_before(root, {row.session}))
+                before = partial(self._attribution.suspects_before, root, {row.session})
+                self._attribution.scan(root, before, skip=is_of_its_command)
                 running.number = root.record.store.begin(row).id
             finally:
                 with suppress(RuntimeError):

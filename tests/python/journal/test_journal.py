@@ -658,6 +658,44 @@ async def test_what_a_command_that_could_not_wait_did_to_the_file_of_the_next_to
         assert await place.before(turn, "a") == b"old\n"
 
 
+@pytest.mark.parametrize("other", [False, True])
+async def test_what_a_command_did_after_the_first_look_is_its_agents_before_the_look_of_its_turn_too(
+    project: Project, calls: list[str], monkeypatch: pytest.MonkeyPatch, other: bool
+) -> None:
+    """The first look is under way when the prompt comes: by the arrival of its CLI, or for the turn of another."""
+    project.commit(a=b"a\n")
+    may_look = threading.Semaphore(0)
+    scan = Record.scan
+
+    def wait_and_scan(record: Record, cause: Cause, skip: Callable[[bytes], bool]) -> bool:
+        may_look.acquire(timeout=TIMEOUT_S)
+        return scan(record, cause, skip)
+
+    monkeypatch.setattr(Record, "scan", wait_and_scan)
+    monkeypatch.setattr("qwen_companion.journal.hook_reports.LOOK_WAIT_S", 0)
+    async with site(project, silence_s=math.inf) as place:
+        agent = Agent(place.front, project)
+        if other:
+            await Agent(place.front, project, "other").prompt("Other")
+        else:
+            known = KnownSession("mcp", "", "Qwen Code", "0.24.4", agent.peer)
+            place.front.set_sessions([SessionState(known, streaming=True)])
+            await anyio.wait_all_tasks_blocked()
+        await agent.prompt("Fix it")
+        may_look.release()
+        with anyio.fail_after(TIMEOUT_S):
+            while "scan" not in calls:
+                await anyio.lowlevel.checkpoint()
+        call = await agent.begin(SHELL, command="...")
+        project.write("a", b"agent\n")
+        may_look.release(9)
+        await agent.done(call)
+        await agent.report("Stop")
+        (turn,) = await place.until({"a": "modified"})
+        assert turn.prompt == "Fix it"
+        assert await place.before(turn, "a") == b"a\n"
+
+
 async def test_two_agents_and_the_user_at_once(project: Project) -> None:
     project.commit(a=b"a\n", b=b"b\n", c=b"c\n", d=b"d\n")
     async with site(project) as place:
