@@ -215,18 +215,19 @@ seconds at the latest.  For commands only: it waits."
 Each is (TEXTS BEFORE AFTER), with the bytes before and after the change,
 unibyte strings, or nil where there was no file."
   (when-let* ((file (qwen-companion-journal--texts-file reply)))
-    (let ((bytes (prog1 (with-temp-buffer
-                          (set-buffer-multibyte nil)
-                          (let ((file-name-handler-alist nil))
-                            (insert-file-contents-literally file))
-                          (buffer-string))
-                   (qwen-companion-journal-drop-texts reply))))
-      (mapcar (lambda (texts)
-                (cl-flet ((part (place) (and place (apply #'substring bytes place))))
+    (with-temp-buffer
+      (set-buffer-multibyte nil)
+      (let ((file-name-handler-alist nil))
+        (insert-file-contents-literally file))
+      (qwen-companion-journal-drop-texts reply)
+      (cl-flet ((part (place)
+                  (pcase place
+                    (`(,start ,end) (buffer-substring (1+ start) (1+ end))))))
+        (mapcar (lambda (texts)
                   (list texts
                         (part (qwen-companion-texts-before texts))
-                        (part (qwen-companion-texts-after texts)))))
-              (qwen-companion-journal-reply-texts reply)))))
+                        (part (qwen-companion-texts-after texts))))
+                (qwen-companion-journal-reply-texts reply))))))
 
 (defun qwen-companion-journal-drop-texts (reply)
   "Delete the file with the bytes of the texts in REPLY, if it has one."

@@ -302,8 +302,7 @@ this and leaves the rest."
 
 (defun qwen-companion-undo--empty-directory-p (directory)
   "Return non-nil when DIRECTORY is one, no link to one, and empty."
-  (and (eq t (file-attribute-type
-              (file-attributes (directory-file-name directory))))
+  (and (qwen-companion-undo--directory-p (directory-file-name directory))
        (null (ignore-errors
                (directory-files directory nil directory-files-no-dot-files-regexp t 1)))
        (file-accessible-directory-p directory)))
@@ -327,7 +326,7 @@ this and leaves the rest."
 (defun qwen-companion-undo--make-room (path)
   "Delete the empty directories at PATH, where a file was, and make its own.
 Signal a `user-error', having deleted nothing, if anything is in them."
-  (when (eq t (file-attribute-type (file-attributes path)))
+  (when (qwen-companion-undo--directory-p path)
     (let ((found (directory-files-recursively path "" t)))
       (if-let* ((file (cl-find-if-not #'qwen-companion-undo--directory-p found)))
           (user-error "There is a directory of that name now, with %s in it"
@@ -346,11 +345,12 @@ Signal a `user-error', having deleted nothing, if anything is in them."
 
 (defun qwen-companion-undo--directory-p (path)
   "Return non-nil when PATH is a directory, and no link to one."
-  (eq t (file-attribute-type (file-attributes path))))
+  ;; Unlike `file-attributes', these make no garbage.
+  (and (file-directory-p path) (not (file-symlink-p path))))
 
 (defun qwen-companion-undo--there-p (path)
   "Return non-nil when there is anything at PATH, be it a link to nowhere."
-  (and (file-attributes path) t))
+  (and (or (file-exists-p path) (file-symlink-p path)) t))
 
 ;;; One file
 
