@@ -166,6 +166,7 @@ was left as it is."
                 (funcall progress (length results))))))
       (when written
         (qwen-companion-journal-wrote (nreverse written) turn label action)))
+    (qwen-companion-undo--let-others-run)
     (setq quit-flag nil)
     (nreverse results)))
 
@@ -248,6 +249,7 @@ step and returns the one to take."
      root (qwen-companion-turn-start (qwen-companion-journal-turn turn))
      (cl-loop for (path . result) in results
               when (eq result 'written) collect path))
+    (qwen-companion-undo--let-others-run)
     results))
 
 (defun qwen-companion-undo-wanted-file (file)
