@@ -9,16 +9,16 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 import anyio
-from anyio import to_thread
 
 from qwen_companion.daemon_front import DaemonFront
 from qwen_companion.discovery.files import Discovery
-from qwen_companion.domain import KnownProposal, PlacedFile, SessionState, Settings, Snapshot
+from qwen_companion.domain import KnownProposal, PlacedFile, SessionState
 from qwen_companion.doors.doors import Doors
 from qwen_companion.doors.hook_settings import PATH as HOOK_PATH
 from qwen_companion.doors.hook_settings import door_secret
@@ -32,13 +32,15 @@ from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import first_error
 from qwen_companion.ide.context_distributor import ContextDistributor
 from qwen_companion.ide.peers import Caller, ends_lines, find_caller, keeps_edits
-from qwen_companion.ide.proposals import HOOK_PREFIX, Decision, Proposal, Proposals
+from qwen_companion.ide.proposals import HOOK_PREFIX, Proposal, Proposals
 from qwen_companion.ide.sessions import Sessions
 from qwen_companion.ide.tools import DiffTools
+from qwen_companion.inbox import Inbox
 from qwen_companion.publisher import Publisher
 from qwen_companion.remote.places import Places
 from qwen_companion.sockets import Connection
-from qwen_companion.tools.calls import Called, EmacsAnswer, Tools
+from qwen_companion.threads import in_thread
+from qwen_companion.tools.calls import Tools
 from qwen_companion.tools.diagnostics import EDIT_S, Diagnostics
 from qwen_companion.tools.first_prompt import FirstPrompt
 from qwen_companion.tools.server import ToolServer
@@ -46,7 +48,7 @@ from qwen_companion.tools.settings import PATH as TOOL_PATH
 from qwen_companion.tools.settings import tool_secret, tool_settings
 
 if TYPE_CHECKING:
-    from qwen_companion.ide.server import Door, McpServer
+    from qwen_companion.ide.server import McpServer
     from qwen_companion.wire_log import WireLog
 
 _log = logging.getLogger(__name__)
@@ -100,19 +102,6 @@ class _Editor:
     async def is_visited(self, path: str) -> bool:
         return await self._bridge.call(messages.FileVisited(path), VISITED_S)
 
-    async def call_tool(
-        self,
-        identifier: int,
-        name: str,
-        arguments: Mapping[str, str | int | bool],
-        directories: tuple[str, ...] | None,
-        deadline: int,
-    ) -> None:
-        await self._bridge.call(
-            messages.ToolCall(identifier, name, arguments, directories is None, directories or (), deadline),
-            timeout=None,
-        )
-
 
 class Companion:
     """The backend of one Emacs, from its hello to its end."""
@@ -133,15 +122,7 @@ class Companion:
         self._bridge = Bridge(epc_listener, hello.secret, self._spool, self._wire_log)
         self._distributor = self._make_distributor()
         self._places = self._make_places()
-        self._sessions = Sessions(
-            [item.session for item in hello.sessions],
-            changed=self._session_changed,
-            gone=self._session_gone,
-            went_out=self._went_out,
-            told=self._context_sent,
-            find_caller=self._find_caller,
-            caller_elsewhere=self._places.caller,
-        )
+        self._sessions = self._make_sessions()
         editor = _Editor(self._bridge, self._sessions, self._places)
         self._diff_tools = DiffTools(
             Proposals(_without_hooks(hello.proposals)),
@@ -151,7 +132,9 @@ class Companion:
             check_elsewhere=self._places.check_target,
         )
         self._take_over()
-        self._tools = Tools(editor, self._distributor.access, self._tell_call)
+        self._tools = Tools(
+            lambda call: self._bridge.call(call, timeout=None), self._distributor.access, self._bridge.tell
+        )
         self._diagnostics = Diagnostics(self._tools, lambda path: self._bridge.call(messages.EditBegins(path), EDIT_S))
         self._first_prompt = FirstPrompt(self._tools)
         self._tool_server = ToolServer(self._tools, self._find_caller, self._first_prompt.listed)
@@ -172,12 +155,12 @@ class Companion:
             self._bridge.tell,
         )
         self._requests = RequestQueue(self._bridge, self._spool.directory)
-        self._daemon = DaemonFront(
-            self._bridge, self._spool, self._journal.take_chat, self._doors.install_for_daemon, STOP_S
-        )
-        self._server: McpServer | None = None
-        self._text_limit: int | None = None
         self._services = anyio.create_task_group()
+        self._daemon = DaemonFront(
+            self._bridge, self._spool, self._services, self._journal.take_chat, self._doors.install_for_daemon, STOP_S
+        )
+        self._inbox = self._make_inbox()
+        self._server: McpServer | None = None
         self._ended = anyio.Event()
         self._emacs_is_gone = False
         self._for_good = False
@@ -204,6 +187,17 @@ class Companion:
             tell=self._bridge.tell,
         )
 
+    def _make_sessions(self) -> Sessions:
+        return Sessions(
+            [item.session for item in self._hello.sessions],
+            changed=self._session_changed,
+            gone=self._session_gone,
+            went_out=self._went_out,
+            told=self._context_sent,
+            find_caller=self._find_caller,
+            caller_elsewhere=self._places.caller,
+        )
+
     def _find_caller(self, connection: Connection) -> Caller | None:
         """Return the process that has `connection`, here or elsewhere; see `find_caller`."""
         caller = self._places.caller(connection) or find_caller(connection, self._hello.emacs_pid)
@@ -225,8 +219,24 @@ class Companion:
             warn=self._warn,
             records=self._journal.records,
             listeners=[self._first_prompt, self._diagnostics, self._journal],
-            additions=[self._tool_settings],
+            added=lambda: tool_settings(self._port, tool_secret(self._token), self._tools.definitions),
             caller_elsewhere=self._places.caller,
+        )
+
+    def _make_inbox(self) -> Inbox:
+        return Inbox(
+            publisher=self._publisher,
+            distributor=self._distributor,
+            sessions=self._sessions,
+            diff_tools=self._diff_tools,
+            tools=self._tools,
+            diagnostics=self._diagnostics,
+            doors=self._doors,
+            places=self._places,
+            journal=self._journal,
+            requests=self._requests,
+            daemon=self._daemon,
+            stop=self._end_for_good,
         )
 
     def _take_over(self) -> None:
@@ -276,7 +286,7 @@ class Companion:
         async with self._services:
             try:
                 async with anyio.create_task_group() as jobs:
-                    self._bridge.start(self._take, self._ended.set)
+                    self._bridge.start(self._inbox.take, self._ended.set)
                     jobs.start_soon(self._publisher.run)
                     jobs.start_soon(self._distributor.run)
                     jobs.start_soon(self._requests.run)
@@ -310,78 +320,6 @@ class Companion:
         """End; no other process will take over."""
         self._for_good = True
         self._ended.set()
-
-    def _take(self, message: messages.Incoming) -> None:
-        """Handle a call by Emacs; called in their order."""
-        if isinstance(message, messages.Roots):
-            self._publisher.set_roots(message)
-            self._distributor.set_roots(message.roots)
-            self._journal.set_roots(message.roots)
-        elif isinstance(message, Settings):
-            self._take_settings(message)
-        elif isinstance(message, Snapshot):
-            self._distributor.set_snapshot(message)
-            self._places.set_snapshot(message)
-            self._journal.set_snapshot(message)
-        elif isinstance(message, messages.Watch):
-            self._distributor.watch(message.on)
-            self._places.watch(message.on)
-            self._doors.watch(message.on)
-            self._tools.watch(message.on)
-        elif isinstance(message, messages.ReviewOutcome):
-            self._take_outcome(message)
-        elif isinstance(message, messages.Stop):
-            self._end_for_good()
-        else:
-            self._take_request(message)
-
-    def _take_request(self, message: messages.Incoming) -> None:
-        """Handle a call by Emacs that one part of the backend answers, or that is the answer to one."""
-        if isinstance(message, messages.Compare | messages.Merge | messages.Prompt | messages.ListRecorded):
-            self._requests.take(message)
-        elif isinstance(message, messages.JournalCall):
-            self._journal.take(message)
-        elif isinstance(message, messages.ToolsOffered):
-            self._offer_tools(message)
-        elif isinstance(message, messages.ToolAnswer):
-            self._tools.take(message.id, EmacsAnswer(message.items, message.more, message.hidden, message.error))
-        elif isinstance(message, messages.PlacesWanted):
-            self._places.want(message)
-        elif isinstance(message, messages.RunAt):
-            self._places.run_at(message)
-        elif isinstance(message, messages.DaemonCall):
-            self._daemon.take(message, self._services)
-
-    def _tool_settings(self, _settings: Settings, port: int, _secret: str) -> dict[str, Any]:
-        return tool_settings(port, tool_secret(self._token), self._tools.definitions)
-
-    def _offer_tools(self, message: messages.ToolsOffered) -> None:
-        self._diagnostics.after_edits = message.after_edits
-        self._diagnostics.with_prompts = message.with_prompts
-        changed = message.tools != self._tools.definitions
-        self._tools.offer(message.tools)
-        if changed:
-            self._publisher.publish_again()
-
-    def _tell_call(self, call: Called) -> None:
-        size = len(call.text.encode("utf-8"))
-        message = messages.ToolCalled(call.client, call.request, size, call.ms, call.called, call.failed, call.text)
-        self._bridge.tell(message)
-
-    def _take_settings(self, settings: Settings) -> None:
-        if self._doors.set_settings(settings):
-            self._publisher.publish_again()
-        self._sessions.offer_reviews(settings.reviews)
-        self._text_limit = settings.size_limit
-        if self._server is not None:
-            self._server.limit_texts(self._text_limit)
-        self._distributor.set_settings(settings)
-        self._places.set_settings(settings)
-        self._journal.set_settings(settings)
-
-    def _take_outcome(self, outcome: messages.ReviewOutcome) -> None:
-        holder = self._doors if outcome.id.startswith(HOOK_PREFIX) else self._diff_tools
-        holder.decide(outcome.id, Decision(outcome.content))
 
     def _session_changed(self, state: SessionState) -> None:
         if not self._places.set_session(state):
@@ -426,15 +364,16 @@ class Companion:
         self._emacs_gone()
 
     async def _serve(self) -> None:
-        server_type, door_type = await to_thread.run_sync(_import_server, abandon_on_cancel=True)
+        await in_thread(import_module, "qwen_companion.ide.server")
+        from qwen_companion.ide.server import Door, McpServer
+
         doors = {
-            HOOK_PATH: door_type(self._doors.hooks, self._doors.secret),
-            TOOL_PATH: door_type(self._tool_server, tool_secret(self._token)),
+            HOOK_PATH: Door(self._doors.hooks, self._doors.secret),
+            TOOL_PATH: Door(self._tool_server, tool_secret(self._token)),
         }
-        server = self._server = server_type(
+        server = self._server = McpServer(
             self._listener, self._token, self._sessions, self._diff_tools, doors, self._wire_log, self._places.keys
         )
-        server.limit_texts(self._text_limit)
         await server.serve(lambda: self._bridge.tell(messages.Serving()))
         self._ended.set()
 
@@ -456,9 +395,3 @@ def _wire_log(hello: messages.Hello, token: str, directory: str) -> WireLog | No
 
 def _without_hooks(proposals: Iterable[KnownProposal]) -> list[KnownProposal]:
     return [item for item in proposals if not item.id.startswith(HOOK_PREFIX)]
-
-
-def _import_server() -> tuple[type[McpServer], type[Door]]:
-    from qwen_companion.ide.server import Door, McpServer
-
-    return McpServer, Door

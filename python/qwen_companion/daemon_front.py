@@ -7,10 +7,9 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from importlib import import_module
 
 import anyio
-from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from qwen_companion.domain import ChatWork
@@ -18,9 +17,7 @@ from qwen_companion.emacs.bridge import Bridge
 from qwen_companion.emacs.messages import DaemonCall
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import MessageError
-
-if TYPE_CHECKING:
-    from qwen_companion.daemon.dispatcher import CallDispatcher
+from qwen_companion.threads import in_thread
 
 
 class DaemonFront:
@@ -30,24 +27,29 @@ class DaemonFront:
         self,
         bridge: Bridge,
         spool: Spool,
+        services: TaskGroup,
         worked: Callable[[ChatWork], None],
         prepare: Callable[[], Mapping[str, str]],
         stop_s: float,
     ) -> None:
-        """`worked` and `prepare` are those of `CallDispatcher`, which may take `stop_s` seconds to stop."""
+        """Serve in `services`.
+
+        `worked` and `prepare` are those of `CallDispatcher`, which may take `stop_s` seconds to stop.
+        """
         self._bridge = bridge
         self._spool = spool
+        self._services = services
         self._worked = worked
         self._prepare = prepare
         self._stop_s = stop_s
         self._scope: anyio.CancelScope | None = None
         self._calls, self._calls_left = anyio.create_memory_object_stream[DaemonCall](math.inf)
 
-    def take(self, call: DaemonCall, services: TaskGroup) -> None:
-        """Carry out `call`; the first one begins to serve in `services`."""
+    def take(self, call: DaemonCall) -> None:
+        """Carry out `call`; with the first one, begin to serve."""
         if self._scope is None:
             self._scope = anyio.CancelScope()
-            services.start_soon(self._serve, self._scope)
+            self._services.start_soon(self._serve, self._scope)
         self._calls.send_nowait(call)
 
     def stop(self) -> None:
@@ -67,16 +69,16 @@ class DaemonFront:
         """
         with scope:
             try:
-                dispatcher_type = await to_thread.run_sync(_import_dispatcher, abandon_on_cancel=True)
+                await in_thread(import_module, "qwen_companion.daemon.dispatcher")
             except ImportError as error:
                 await self._refuse(
                     f"The client of qwen serve cannot be loaded ({error.name}): M-x qwen-companion-install-backend, "
                     "and then turn qwen-companion-mode off and on."
                 )
                 return
-            dispatcher = dispatcher_type(
-                self._bridge.call, self._spool, os.environ, self._worked, prepare=self._prepare
-            )
+            from qwen_companion.daemon.dispatcher import CallDispatcher
+
+            dispatcher = CallDispatcher(self._bridge.call, self._spool, os.environ, self._worked, prepare=self._prepare)
             async with anyio.create_task_group() as group:
                 group.start_soon(dispatcher.run, self._stop_s)
                 async for call in self._calls_left:
@@ -93,9 +95,3 @@ class DaemonFront:
             with suppress(MessageError):
                 if (request := request_of(call)) is not None:
                     self._bridge.tell(Reply(request, text, "refused"))
-
-
-def _import_dispatcher() -> type[CallDispatcher]:
-    from qwen_companion.daemon.dispatcher import CallDispatcher
-
-    return CallDispatcher

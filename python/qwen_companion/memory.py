@@ -10,7 +10,8 @@ import gc
 from contextlib import suppress
 
 import anyio
-from anyio import to_thread
+
+from qwen_companion.threads import in_thread
 
 LARGE_BYTES = 4 * 1024 * 1024
 """Texts from this size on are worth giving back."""
@@ -44,7 +45,7 @@ class MemoryReturn:
                 self._large = anyio.Event()
                 with anyio.move_on_after(_DELAY_S):
                     await self._large.wait()
-            await to_thread.run_sync(give_back, abandon_on_cancel=True)
+            await in_thread(give_back)
 
 
 def give_back() -> None:

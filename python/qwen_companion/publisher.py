@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 import anyio
-from anyio import to_thread
 
 from qwen_companion.discovery.editor_pids import ancestors
 from qwen_companion.discovery.files import Discovery, Publication
@@ -15,6 +14,7 @@ from qwen_companion.doors.doors import Doors
 from qwen_companion.doors.layer import Installed
 from qwen_companion.emacs.messages import FileList, Notice, Notification, Published, Roots
 from qwen_companion.processes import ended, start_of
+from qwen_companion.threads import in_thread
 
 RENEW_S = 300.0
 """How often the discovery files and the settings layer are checked, in seconds."""
@@ -73,8 +73,8 @@ class Publisher:
 
     async def remove(self) -> None:
         """Remove the layer and the discovery files."""
-        await to_thread.run_sync(self._doors.remove, abandon_on_cancel=True)
-        await to_thread.run_sync(self._discovery.remove, abandon_on_cancel=True)
+        await in_thread(self._doors.remove)
+        await in_thread(self._discovery.remove)
 
     async def _publish(self) -> None:
         while True:
@@ -85,7 +85,7 @@ class Publisher:
             if roots is None:
                 continue
             async with self._files_lock:
-                done, layer, files = await to_thread.run_sync(self._write, roots, abandon_on_cancel=True)
+                done, layer, files = await in_thread(self._write, roots)
                 self._tell_files(files)
             self._tell(
                 Published(
@@ -105,15 +105,15 @@ class Publisher:
     async def _keep_layer(self) -> None:
         while True:
             await anyio.sleep(RENEW_S)
-            if not await to_thread.run_sync(self._doors.is_current, abandon_on_cancel=True):
+            if not await in_thread(self._doors.is_current):
                 self.publish_again()
 
     async def _keep_files(self, wait: Callable[[], Awaitable[None]], task: Callable[[], tuple[str, ...]]) -> None:
         while True:
             await wait()
             async with self._files_lock:
-                warnings = await to_thread.run_sync(task, abandon_on_cancel=True)
-                self._tell_files(await to_thread.run_sync(self._discovery.paths, abandon_on_cancel=True))
+                warnings = await in_thread(task)
+                self._tell_files(await in_thread(self._discovery.paths))
             for warning in warnings:
                 self._tell(Notice("warning", warning))
 
@@ -121,7 +121,7 @@ class Publisher:
         """Return when a process above Emacs has ended, or when it is time to look."""
         # One may count as ended that is still above it.
         await anyio.sleep(ANCESTORS_S)
-        above = await to_thread.run_sync(ancestors, self._emacs_pid, abandon_on_cancel=True)
+        above = await in_thread(ancestors, self._emacs_pid)
         if above != self._ancestors:
             # One has ended that was not waited for yet.
             self._ancestors = above

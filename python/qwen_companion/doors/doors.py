@@ -19,7 +19,7 @@ from qwen_companion.doors.conditions import version_numbers, why_hooks_are_off
 from qwen_companion.doors.hook_settings import door_secret, hook_settings
 from qwen_companion.doors.hooks import Hooks
 from qwen_companion.doors.layer import DAEMON_FILE_NAME, VARIABLE, Installed, JsonObject, Layer, combine
-from qwen_companion.doors.listeners import LayerAddition, Listener
+from qwen_companion.doors.listeners import Listener
 from qwen_companion.ide.peers import Caller
 from qwen_companion.ide.proposals import Decision
 from qwen_companion.processes import start_of, started_before
@@ -63,7 +63,7 @@ class Doors:
         warn: Callable[[str], None],
         records: Callable[[str, Collection[str]], Awaitable[bool]],
         listeners: Sequence[Listener] = (),
-        additions: Sequence[LayerAddition] = (),
+        added: Callable[[], JsonObject] = dict,
         silence_s: float = SILENCE_S,
         unexplained_silence_s: float = UNEXPLAINED_SILENCE_S,
         caller_elsewhere: Callable[[Connection], Caller | None] = lambda _connection: None,
@@ -73,7 +73,7 @@ class Doors:
         `known` has the states of sessions from an earlier process; `sessions` returns the connected CLIs.  `changed` is
         called when `annotated` would return another result, `report_answers`, while watched, with the answers to the
         hooks of a session, `warn` with a text for the user.  For `records` see `HookReviews`.  `listeners` hear the
-        events that hooks report, `additions` return more settings for the layer.  For `caller_elsewhere` see
+        events that hooks report, `added` returns more settings for the layer.  For `caller_elsewhere` see
         `HookHandler`.
         """
         self.secret = door_secret(token)
@@ -95,7 +95,7 @@ class Doors:
         self._unexplained_silence_s = unexplained_silence_s
         self._settings = Settings()
         self._listeners = listeners
-        self._additions = additions
+        self._added = added
         self._subscriptions = [item for listener in listeners for item in listener.subscriptions]
         held = {item.event for item in self._subscriptions if item.hold_s > 0}
         self.hooks = Hooks(self._load, held)
@@ -121,24 +121,18 @@ class Doors:
         if not settings.layer:
             return None
         ours = hook_settings(self._port, self.secret, _scope(settings) is not None, self._subscriptions)
-        return combine(ours, self._added(settings))
+        return combine(ours, self._added())
 
     def settings_elsewhere(self, port: int, secret: str) -> JsonObject | None:
         """Return the content of the layer for CLIs at a place that reach the hooks at `port`; None for no layer."""
         return hook_settings(port, secret, _scope(self._settings) is not None) if self._settings.layer else None
-
-    def _added(self, settings: Settings) -> JsonObject:
-        added: JsonObject = {}
-        for addition in self._additions:
-            added = combine(added, addition(settings, self._port, self.secret))
-        return added
 
     def _daemon_settings(self) -> JsonObject | None:
         """Return the content of a daemon's layer; None for no layer.
 
         It has no hooks: the edits of a chat are reviewed in the chat.
         """
-        added = self._added(self._settings) if self._serves_daemon and self._settings.layer else {}
+        added = self._added() if self._serves_daemon and self._settings.layer else {}
         return added or None
 
     def install(self) -> Installed:

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Interfaces for other parts of the backend to hear of the events that hooks report, and to add to the layer.
+"""The interface for other parts of the backend to hear of the events that hooks report.
 
 Importing this module does not import pydantic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from qwen_companion.domain import Peer, Settings
-from qwen_companion.doors.layer import JsonObject
+from qwen_companion.domain import Peer
 from qwen_companion.frozen import frozen
 
 if TYPE_CHECKING:
@@ -70,10 +69,3 @@ class Listener(Protocol):
     def ended(self, peer: Peer) -> None:
         """Handle the end of a process that has reported events."""
         ...
-
-
-LayerAddition = Callable[[Settings, int, str], JsonObject]
-"""Returns more settings for the layer, such as `mcpServers`, for the user's settings, the port and the doors' secret.
-
-It must return the same for the same arguments.
-"""

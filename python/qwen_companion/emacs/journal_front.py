@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 import anyio
-from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from qwen_companion.domain import FAMILIES_WITH_HOOKS, ChatWork, KnownSession, Peer, SessionState, Settings, Snapshot
@@ -18,6 +17,7 @@ from qwen_companion.doors.listeners import Report, Subscription
 from qwen_companion.emacs import messages
 from qwen_companion.journal.subscriptions import SUBSCRIPTIONS
 from qwen_companion.tasks import contained
+from qwen_companion.threads import in_thread
 
 if TYPE_CHECKING:
     from qwen_companion.doors.events import Event
@@ -78,8 +78,11 @@ class JournalFront:
         return self._journal
 
     async def _begin(self, tasks: TaskGroup) -> Journal:
-        journal_type = await to_thread.run_sync(_import_journal, abandon_on_cancel=True)
-        journal = journal_type(
+        # That imports the journal.
+        await in_thread(import_module, "qwen_companion.emacs.journal_requests")
+        from qwen_companion.journal.journal import Journal
+
+        journal = Journal(
             self._environ,
             self._tell_turns,
             lambda text: self._tell(messages.Notice("warning", text)),
@@ -128,7 +131,7 @@ class JournalFront:
             self._tasks.start_soon(contained, self._load_if_recorded, self._roots)
 
     async def _load_if_recorded(self, roots: Sequence[str]) -> None:
-        if await to_thread.run_sync(_any_is_recorded, roots, self._environ, abandon_on_cancel=True):
+        if await in_thread(_any_is_recorded, roots, self._environ):
             await self._load()
 
     def take(self, call: messages.JournalCall) -> None:
@@ -257,10 +260,3 @@ def _any_is_recorded(roots: Sequence[str], environ: Mapping[str, str]) -> bool:
     from qwen_companion.journal.worktrees import any_is_recorded
 
     return any_is_recorded(roots, environ)
-
-
-def _import_journal() -> type[Journal]:
-    import_module("qwen_companion.emacs.journal_requests")
-    from qwen_companion.journal.journal import Journal
-
-    return Journal

@@ -8,13 +8,13 @@ import math
 import os
 
 import anyio
-from anyio import to_thread
 
 from qwen_companion.doors.prompt_files import append_prompt
 from qwen_companion.doors.recorded_sessions import recorded_sessions
 from qwen_companion.emacs import messages
 from qwen_companion.emacs.bridge import Bridge
 from qwen_companion.errors import EmacsRefusedError, EmacsUnavailableError, PromptError
+from qwen_companion.threads import in_thread
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class RequestQueue:
         """Compare and merge texts."""
         async for request in self._texts_left:
             try:
-                await self._bridge.call(await to_thread.run_sync(_answer, request, abandon_on_cancel=True))
+                await self._bridge.call(await in_thread(_answer, request))
             except EmacsRefusedError:
                 # Perhaps there is no room for a long answer on the disk.
                 self._bridge.tell(request.failed())
@@ -65,13 +65,11 @@ class RequestQueue:
         async for call in self._terminals_left:
             if isinstance(call, messages.Prompt):
                 try:
-                    await to_thread.run_sync(
-                        append_prompt, self._directory, call.file, call.text, abandon_on_cancel=True
-                    )
+                    await in_thread(append_prompt, self._directory, call.file, call.text)
                 except PromptError as error:
                     self._bridge.tell(messages.Notice("warning", f"{error}; the prompt is in the history"))
             else:
-                found = await to_thread.run_sync(recorded_sessions, os.environ, call.directory, abandon_on_cancel=True)
+                found = await in_thread(recorded_sessions, os.environ, call.directory)
                 self._bridge.tell(messages.RecordedSessions(call.id, found))
 
 

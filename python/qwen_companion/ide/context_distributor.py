@@ -15,13 +15,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import anyio
-from anyio import to_thread
 
 from qwen_companion.domain import HIDE, SHOW, Exclusion, Peer, SessionState, Settings, Snapshot
 from qwen_companion.frozen import frozen
 from qwen_companion.ide.access import HIDDEN, Access
 from qwen_companion.ide.context import ResolvedPath, describe, newest_times, own_root
 from qwen_companion.ide.models import context_update
+from qwen_companion.threads import in_thread
 
 if TYPE_CHECKING:
     from qwen_companion.privacy.exclusions import Exclusions
@@ -317,7 +317,7 @@ class ContextDistributor:
         if not changed.is_set():
             changes = self._disk_changes
             if self._last is not None:
-                if not await to_thread.run_sync(_are_outdated, self._last, abandon_on_cancel=True):
+                if not await in_thread(_are_outdated, self._last):
                     self._look_later(changes)
                     return
             self._look_again_at = 0.0
@@ -370,9 +370,9 @@ class ContextDistributor:
             tasks.start_soon(self._tell_meanwhile, job)
             if last is not None and is_current:
                 # Only the sessions have changed, so the verdicts on the files hold.
-                self._last = await to_thread.run_sync(_extend, last, job, abandon_on_cancel=True)
+                self._last = await in_thread(_extend, last, job)
             else:
-                found = await to_thread.run_sync(_find_and_watch, job, self._watch, abandon_on_cancel=True)
+                found = await in_thread(_find_and_watch, job, self._watch)
                 self._last, watched = found
                 self._interval = WATCHED_RULES_S if watched else RULES_S
                 self._look_later(changes)

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import uvicorn
-from anyio import to_thread
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
@@ -38,6 +37,7 @@ from qwen_companion.json_objects import read_object
 from qwen_companion.listening import BACKLOG
 from qwen_companion.memory import MemoryReturn
 from qwen_companion.sockets import Connection, is_of_another_user
+from qwen_companion.threads import in_thread
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -117,7 +117,6 @@ class McpServer:
         self._listener = listener
         self._sessions = sessions
         self._tools = tools
-        self._text_limit: int | None = None
         self._memory = MemoryReturn()
         self._ready = anyio.Event()
         self._library_wanted = anyio.Event()
@@ -172,7 +171,7 @@ class McpServer:
         # CLIs that an earlier process had come back soon.
         with anyio.move_on_after(0.0 if self._sessions.states() else LIBRARY_AFTER_S):
             await self._library_wanted.wait()
-        rpc_type = await to_thread.run_sync(_import_rpc, abandon_on_cancel=True)
+        rpc_type = await in_thread(_import_rpc)
         rpc = rpc_type(self._sessions, self._tools, self._identify)
         async with rpc.run():
             self._rpc = rpc
@@ -184,10 +183,6 @@ class McpServer:
         while self._rpc is None:
             await self._library_there.wait()
         return self._rpc
-
-    def limit_texts(self, limit: int | None) -> None:
-        """Refuse proposals of texts larger than `limit`, in UTF-8 bytes, without keeping them; None for no limit."""
-        self._text_limit = limit
 
     async def stop(self, for_good: bool) -> None:
         """End the streams in good order and let `serve` return soon; for `for_good` see `Sessions.end_streams`."""
@@ -267,7 +262,7 @@ class McpServer:
             self._sessions.identify(session.id, Connection(tuple(scope["client"]), tuple(scope["server"])))
 
     async def _post(self, session: KnownSession | None, scope: Scope, receive: Receive, send: Send) -> None:
-        limit = self._text_limit
+        limit = self._tools.text_limit
         try:
             body = await read_body(receive, limit)
         except BodyTooLargeError as error:

@@ -23,6 +23,7 @@ from anyio import to_thread
 from qwen_companion.domain import KnownSession, Peer, SessionState
 from qwen_companion.frozen import frozen
 from qwen_companion.ide.peers import Caller
+from qwen_companion.ide.streams import OpenStreams, Stream, body
 from qwen_companion.processes import ended
 from qwen_companion.sockets import Connection
 from qwen_companion.tasks import Task, Tasks
@@ -61,9 +62,6 @@ FIRST_STREAM_S = 60.0
 STALL_S = 600.0
 """How long a stream may take nothing before it is cut.  A CLI stopped with C-z for a coffee is to find it open."""
 
-PIECE_BYTES = 256 * 1024
-"""A CLI that takes less than this within the time limit for a stalled stream is not reading."""
-
 WATCH_S = 2.0
 """Interval, in seconds, of checks of the process of a CLI whose stream is open."""
 
@@ -100,35 +98,6 @@ class _Posted:
 
 
 @dataclass(eq=False)
-class _Stream:
-    """One open GET, served within `scope`.
-
-    `context` is the one sent last.  `is_silent`: a sign of life is due.  `sending_since` is the time of the event loop
-    at which the piece was begun that is being sent, None between pieces.
-    """
-
-    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    wake: anyio.Event = field(default_factory=anyio.Event)
-    context: bytes | None = None
-    is_silent: bool = False
-    sending_since: float | None = None
-    ended: bool = False
-    last_words: bytes = b""
-    lost: bool = False
-
-    def lose(self) -> None:
-        """Note that the connection is lost."""
-        self.lost = True
-        self.wake.set()
-
-    def end(self, last_words: bytes = b"") -> None:
-        """Let the task that serves this stream finish; `last_words` go out before."""
-        self.ended = True
-        self.last_words = last_words
-        self.wake.set()
-
-
-@dataclass(eq=False)
 class _Session:
     known: KnownSession
     patience: float
@@ -140,7 +109,7 @@ class _Session:
     context: bytes | None = None
 
     unsent: list[_Posted] = field(default_factory=list[_Posted])
-    stream: _Stream | None = None
+    stream: Stream | None = None
     reaper: asyncio.TimerHandle | None = None
     hider: asyncio.TimerHandle | None = None
     is_hidden: bool = False
@@ -192,13 +161,11 @@ class Sessions:
         self._find_caller = find_caller
         self._caller_elsewhere = caller_elsewhere
         self._timing = timing or Timing()
-        self._reviews = True
+        self.offers_reviews = True
+        """Whether sessions opened from now on are offered reviews; a CLI asks once, when it connects."""
         self._loop = asyncio.get_running_loop()
         self._sessions: dict[str, _Session] = {}
-        self._open_streams: set[_Stream] = set()
-        self._no_streams = anyio.Event()
-        self._no_streams.set()
-        self._some_stream = anyio.Event()
+        self._streams = OpenStreams(self._timing.keep_alive, self._timing.stall)
         self._tasks = Tasks()
         for item in known:
             session = self._sessions[item.id] = _Session(item, self._timing.give_up, identified=True)
@@ -209,17 +176,13 @@ class Sessions:
     async def run(self) -> None:
         """Look for the processes of sessions, watch them, and look after streams, until cancelled."""
         async with self._tasks:
-            await self._look_after_streams()
+            await self._streams.look_after()
 
     # --- Sessions ---
 
-    def offer_reviews(self, reviews: bool) -> None:
-        """Say whether sessions opened from now on are offered reviews; a CLI asks once, when it connects."""
-        self._reviews = reviews
-
     def open(self, client: str, version: str, protocol: str) -> KnownSession:
         """Return a new session, for a client of that name and version that speaks that MCP version."""
-        known = KnownSession(uuid.uuid4().hex, protocol, client, version, reviews=self._reviews)
+        known = KnownSession(uuid.uuid4().hex, protocol, client, version, reviews=self.offers_reviews)
         session = self._sessions[known.id] = _Session(known, self._timing.first_stream)
         self._reap_later(session)
         self._changed(session.state())
@@ -264,10 +227,8 @@ class Sessions:
         for session in self._sessions.values():
             session.stop_watching()
         self._sessions.clear()
-        for stream in self._open_streams:
-            stream.end(_retry(LAST_RETRY_MS) if for_good else b"")
         with anyio.move_on_after(timeout):
-            await self._no_streams.wait()
+            await self._streams.end(_retry(LAST_RETRY_MS) if for_good else b"")
 
     # --- Processes ---
 
@@ -375,13 +336,10 @@ class Sessions:
         session = self._sessions[identifier]
         if session.stream is not None:
             session.stream.end()
-        stream = session.stream = _Stream()
+        stream = session.stream = Stream()
         session.patience = self._timing.give_up
         self._show(session)
-        if not self._open_streams:
-            self._no_streams = anyio.Event()
-            self._some_stream.set()
-        self._open_streams.add(stream)
+        self._streams.add(stream)
         self._keep(session)
         self._changed(session.state())
         when_lost(stream.lose)
@@ -390,9 +348,7 @@ class Sessions:
                 await self._pump(session, stream, send)
             return not stream.scope.cancelled_caught
         finally:
-            self._open_streams.discard(stream)
-            if not self._open_streams:
-                self._no_streams.set()
+            self._streams.discard(stream)
             if session.stream is stream:
                 session.stream = None
                 if self._sessions.get(identifier) is session:
@@ -402,28 +358,28 @@ class Sessions:
                     self._reap_later(session)
                     self._changed(session.state())
 
-    async def _pump(self, session: _Session, stream: _Stream, send: Send) -> None:
+    async def _pump(self, session: _Session, stream: Stream, send: Send) -> None:
         # It goes out with what follows, and so waits for nothing.
         await send(_start(session.known.id))
-        await self._send(stream, send, _body(_retry(RETRY_MS)))
+        await stream.send(send, body(_retry(RETRY_MS)))
         while not (stream.ended or stream.lost):
             stream.wake = anyio.Event()
             context = session.context
             if context is not None and stream.context != context:
                 stream.context = context
-                await self._send(stream, send, _event(context))
+                await stream.send(send, _event(context))
                 self._told(session.known.id, context)
             elif session.unsent:
                 await self._send_posted(session, stream, send, session.unsent[0])
             elif stream.is_silent:
-                await self._send(stream, send, _body(b": still here\n\n"))
+                await stream.send(send, body(b": still here\n\n"))
             else:
                 await stream.wake.wait()
         if not stream.lost:
-            await self._send(stream, send, _body(stream.last_words, more=False))
+            await stream.send(send, body(stream.last_words, more=False))
 
-    async def _send_posted(self, session: _Session, stream: _Stream, send: Send, posted: _Posted) -> None:
-        await self._send(stream, send, _event(posted.notification))
+    async def _send_posted(self, session: _Session, stream: Stream, send: Send, posted: _Posted) -> None:
+        await stream.send(send, _event(posted.notification))
         # A send on a connection that has just been lost says nothing.
         for _ in range(LOSS_TURNS):
             await anyio.sleep(0)
@@ -432,39 +388,6 @@ class Sessions:
         session.unsent.remove(posted)
         if posted.key is not None:
             self._went_out(posted.key)
-
-    async def _send(self, stream: _Stream, send: Send, message: Message) -> None:
-        """Send `message` on `stream` and wait until all of it has been taken."""
-        body: bytes = message.get("body", b"")
-        for start in range(0, max(len(body), 1), PIECE_BYTES):
-            piece = message
-            if len(body) > PIECE_BYTES:
-                end = start + PIECE_BYTES
-                piece = _body(body[start:end], more=end < len(body) or message["more_body"])
-            stream.sending_since = self._loop.time()
-            await send(piece)
-            stream.sending_since = None
-        stream.is_silent = False
-
-    async def _look_after_streams(self) -> None:
-        """Have streams show now and then that they are alive, and cut those that take nothing.
-
-        All at the same moments, without a timer of its own for each.  A stream is cut when one piece takes too long,
-        however long the whole is.
-        """
-        period = min(self._timing.keep_alive, self._timing.stall)
-        while True:
-            if not self._open_streams:
-                self._some_stream = anyio.Event()
-                await self._some_stream.wait()
-            now = self._loop.time()
-            await anyio.sleep(period - now % period)
-            for stream in self._open_streams:
-                if stream.sending_since is None:
-                    stream.is_silent = True
-                    stream.wake.set()
-                elif self._loop.time() - stream.sending_since >= self._timing.stall:
-                    stream.scope.cancel()
 
 
 def _start(identifier: str) -> Message:
@@ -477,14 +400,10 @@ def _start(identifier: str) -> Message:
     return {"type": "http.response.start", "status": 200, "headers": headers}
 
 
-def _body(data: bytes, more: bool = True) -> Message:
-    return {"type": "http.response.body", "body": data, "more_body": more}
-
-
 def _retry(milliseconds: int) -> bytes:
     return b"retry: %d\n\n" % milliseconds
 
 
 def _event(notification: bytes) -> Message:
     # JSON escapes line ends inside strings, so the data is one line.
-    return _body(b"event: message\ndata: " + notification + b"\n\n")
+    return body(b"event: message\ndata: " + notification + b"\n\n")

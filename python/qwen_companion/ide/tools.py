@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 import anyio
-from anyio import to_thread
 
 from qwen_companion.errors import EmacsUnavailableError
 from qwen_companion.file_names import FileNameError, file_name
@@ -16,6 +15,7 @@ from qwen_companion.ide.models import CLOSE_DIFF, OPEN_DIFF, close_result, diff_
 from qwen_companion.ide.proposals import Decision, Proposal, Proposals
 from qwen_companion.ide.targets import TargetError, check_target
 from qwen_companion.tasks import Tasks
+from qwen_companion.threads import in_thread
 
 OPEN_S = 1.0
 """How long `openDiff` waits to hear whether Emacs shows the review, in seconds.  A busy Emacs shows it later."""
@@ -97,6 +97,8 @@ class DiffTools:
         whether it is one.
         `patience` is how long `openDiff` waits for Emacs, in seconds.
         """
+        self.text_limit: int | None = None
+        """Size of the largest text that is kept for a review, in UTF-8 bytes; None for any."""
         self._proposals = proposals
         self._editor = editor
         self._notifier = notifier
@@ -124,7 +126,7 @@ class DiffTools:
                     _check_unicode(filePath=path, newContent=content)
                 if self._check_elsewhere is None or not await self._check_elsewhere(session, path):
                     roots = self._roots_of(session)
-                    await to_thread.run_sync(check_target, path, roots, abandon_on_cancel=True)
+                    await in_thread(check_target, path, roots)
                 return await self._open(session, client, path, content)
             if name == CLOSE_DIFF:
                 suppress = arguments.get("suppressNotification") is True

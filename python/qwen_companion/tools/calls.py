@@ -8,13 +8,13 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import anyio
 
 from qwen_companion.domain import Peer, ToolDefinition, ToolItem
+from qwen_companion.emacs.messages import ToolAnswer, ToolCall, ToolCalled
 from qwen_companion.errors import EmacsUnavailableError
 from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.frozen import frozen
@@ -54,31 +54,6 @@ _UNTRUSTED = "The user does not trust this folder in Emacs, so Emacs tells nothi
 
 
 @frozen
-class EmacsAnswer:
-    """The findings of a tool in Emacs, or an `error` for the model.
-
-    `more` items were not sent, `hidden` ones are in files that the user hides.
-    """
-
-    items: tuple[ToolItem, ...] = ()
-    more: int = 0
-    hidden: int = 0
-    error: str | None = None
-
-
-@frozen
-class Called:
-    """One call that is over, for the user.  Times in ms, `called` since the epoch."""
-
-    client: str
-    request: str
-    text: str
-    failed: bool
-    called: int
-    ms: int
-
-
-@frozen
 class ToolText:
     """The answer to a model."""
 
@@ -91,28 +66,7 @@ class _Question:
     """A call that Emacs has not answered yet."""
 
     answered: anyio.Event = field(default_factory=anyio.Event)
-    answer: EmacsAnswer | None = None
-
-
-class ToolEditor(Protocol):
-    """Emacs as the tools see it."""
-
-    async def call_tool(
-        self,
-        identifier: int,
-        name: str,
-        arguments: Mapping[str, Value],
-        directories: tuple[str, ...] | None,
-        deadline: int,
-    ) -> None:
-        """Have the tool `name` called, whose answer comes to `Tools.take`.
-
-        It may tell of files below `directories` only, None for anywhere, and nobody waits for it after `deadline`, in
-        ms since the epoch.
-
-        :raises EmacsUnavailableError: when Emacs does not answer
-        """
-        ...
+    answer: ToolAnswer | None = None
 
 
 class Tools:
@@ -120,24 +74,25 @@ class Tools:
 
     def __init__(
         self,
-        editor: ToolEditor,
+        call: Callable[[ToolCall], Awaitable[None]],
         access: Callable[[Peer | None], Access | None],
-        report: Callable[[Called], None],
+        report: Callable[[ToolCalled], None],
         answer_s: float = ANSWER_S,
     ) -> None:
-        """`access`, called in a thread, returns the access rules of a CLI.
+        """`call` sends a call to Emacs, whose answer comes to `take`, and raises EmacsUnavailableError.
 
+        `access`, called in a thread, returns the access rules of a CLI.
         `report` gets, while the user watches, each call that is over.
         """
         self.definitions: tuple[ToolDefinition, ...] = ()
         self._offered = anyio.Event()
-        self._editor = editor
+        self._call_emacs = call
         self._access = access
         self._report = report
         self._answer_s = answer_s
         self._ids = itertools.count(1)
         self._questions: dict[int, _Question] = {}
-        self._kept: deque[Called] = deque(maxlen=MAX_KEPT)
+        self._kept: deque[ToolCalled] = deque(maxlen=MAX_KEPT)
         self._watched = False
 
     def offer(self, definitions: tuple[ToolDefinition, ...]) -> None:
@@ -158,9 +113,9 @@ class Tools:
             for call in self._kept:
                 self._report(call)
 
-    def take(self, identifier: int, answer: EmacsAnswer) -> None:
+    def take(self, answer: ToolAnswer) -> None:
         """Handle the answer of Emacs; drop it if the call has ended."""
-        question = self._questions.pop(identifier, None)
+        question = self._questions.pop(answer.id, None)
         if question is not None:
             question.answer = answer
             question.answered.set()
@@ -174,7 +129,8 @@ class Tools:
             result = ToolText(str(error), failed=True)
         took = int((time.monotonic() - start) * 1000)
         client = caller.label if caller else ""
-        done = Called(client, _request(name, arguments), result.text, result.failed, called, took)
+        size = len(result.text.encode("utf-8"))
+        done = ToolCalled(client, _request(name, arguments), size, took, called, result.failed, result.text)
         self._kept.append(done)
         if self._watched:
             self._report(done)
@@ -230,13 +186,14 @@ class Tools:
         items = [item for item in answer.items if item.path not in hidden]
         return render(items, 0, 0, {}, shown_as, None, len(items)) if items else None
 
-    async def _ask(self, name: str, values: Mapping[str, Value], access: Access, wait_s: float) -> EmacsAnswer:
+    async def _ask(self, name: str, values: Mapping[str, Value], access: Access, wait_s: float) -> ToolAnswer:
         identifier = next(self._ids)
         question = self._questions[identifier] = _Question()
         deadline = int((time.time() + wait_s) * 1000)
         try:
             with anyio.move_on_after(wait_s):
-                await self._editor.call_tool(identifier, name, values, access.directories, deadline)
+                roots = access.directories
+                await self._call_emacs(ToolCall(identifier, name, values, roots is None, roots or (), deadline))
                 await question.answered.wait()
         except EmacsUnavailableError:
             if question.answer is None:

@@ -312,9 +312,7 @@ async def test_two_clis_of_one_conversation_are_told_apart() -> None:
 
 
 async def test_the_layer_names_what_listeners_hear_of_and_what_is_added(tmp_path: Any) -> None:
-    def addition(settings: Settings, port: int, secret: str) -> JsonObject:
-        server = {"httpUrl": f"http://127.0.0.1:{port}/tools", "headers": {"Authorization": f"Bearer {secret}"}}
-        return {"mcpServers": {"emacs": server}, "permissions": {"ask": ["x"]}} if settings.size_limit else {}
+    added: JsonObject = {}
 
     def find_caller(_: Connection) -> Caller | None:
         raise AssertionError
@@ -337,7 +335,7 @@ async def test_the_layer_names_what_listeners_hear_of_and_what_is_added(tmp_path
         warn=lambda _: None,
         records=nothing_recorded,
         listeners=listeners,
-        additions=[addition],
+        added=lambda: added,
     )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(doors.run)
@@ -358,10 +356,12 @@ async def test_the_layer_names_what_listeners_hear_of_and_what_is_added(tmp_path
     matcher = re.compile(layer["hooks"]["PreToolUse"][0]["matcher"])
     tools = ("edit", "run_shell_command", "mcp__emacs__read_file", "read_file_twice", "read_file", "glob")
     assert [tool for tool in tools if matcher.search(tool)] == list(tools[:4])
-    assert doors.set_settings(Settings(layer=True, review_edits="all", size_limit=1))
+    assert doors.is_current()
+    added |= {"mcpServers": {"emacs": {"httpUrl": "http://127.0.0.1:4711/tools"}}, "permissions": {"ask": ["x"]}}
+    assert not doors.is_current()
     doors.install()
     layer = json.loads(path.read_text())
-    assert layer["mcpServers"]["emacs"]["headers"] == {"Authorization": f"Bearer {doors.secret}"}
+    assert layer["mcpServers"] == added["mcpServers"]
     assert layer["permissions"]["ask"] == ["Edit(/**)", "x"]
     # A daemon has what was added and no hooks; its file is there once there is one.
     (name,) = doors.install_for_daemon().values()

@@ -296,7 +296,7 @@ async def test_without_reviews_the_tools_are_not_offered_to_those_that_come_late
         return [tool["name"] for tool in answer["result"]["tools"]]
 
     before = await site.connected()
-    site.sessions.offer_reviews(False)
+    site.sessions.offers_reviews = False
     later = await site.connected()
     assert await tools(before) == ["openDiff", "closeDiff"]
     assert await tools(later) == []
@@ -304,7 +304,7 @@ async def test_without_reviews_the_tools_are_not_offered_to_those_that_come_late
     assert result["isError"]
     assert "no reviews" in result["content"][0]["text"]
     assert not site.editor.opened
-    site.sessions.offer_reviews(True)
+    site.sessions.offers_reviews = True
     assert await tools(await site.connected()) == ["openDiff", "closeDiff"]
     assert await tools(later) == []
 
@@ -366,7 +366,7 @@ async def test_the_library_is_asked_once_which_tools_there_are(site: Site, asked
         return status, {name: headers.get(name, "") for name in ("content-type", "mcp-session-id")}, body
 
     one, two = await site.connected(), await site.connected()
-    site.sessions.offer_reviews(False)
+    site.sessions.offers_reviews = False
     without_reviews = await site.connected()
     asked.clear()
     status, headers, first = await away(tools, one, 1)

@@ -19,6 +19,7 @@ from sexpdata import Symbol, dumps
 
 from qwen_companion.domain import ToolDefinition
 from qwen_companion.doors.layer import FILE_NAME
+from qwen_companion.emacs.messages import ToolCall
 from qwen_companion.tools.calls import Tools
 from qwen_companion.tools.first_prompt import WAIT_S
 from qwen_companion.tools.rpc import PROTOCOLS, reply_to
@@ -351,16 +352,13 @@ def test_tools_are_listed_and_called_before_the_mcp_library_is_there(home: Home,
             gate.write_text("")
 
 
-class NoEditor:
-    """An Emacs that is not there yet."""
-
-    async def call_tool(self, *_args: Any, **_keys: Any) -> None:
-        raise AssertionError
+async def _asked(_call: ToolCall) -> None:
+    raise AssertionError
 
 
 def test_a_cli_that_asks_before_emacs_has_said_which_tools_there_are_gets_them_all() -> None:
     async def ask_and_offer() -> Any:
-        tools = Tools(NoEditor(), lambda _: None, lambda _: None)
+        tools = Tools(_asked, lambda _: None, lambda _: None)
         listed: list[Any] = []
 
         async def ask() -> None:

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import anyio
 import pytest
 
 from qwen_companion.domain import Peer, ToolDefinition
 from qwen_companion.doors.events import Event, SessionStart, UserPromptSubmit
 from qwen_companion.doors.listeners import Report
+from qwen_companion.emacs.messages import ToolCall
 from qwen_companion.ide.access import Access
 from qwen_companion.tools import first_prompt
 from qwen_companion.tools.calls import Tools
@@ -24,20 +23,15 @@ START = SessionStart.model_validate({"session_id": "s"})
 PROMPT = UserPromptSubmit.model_validate({"session_id": "s", "prompt": "hello"})
 
 
-class Nobody:
-    """An Emacs that is asked nothing."""
-
-    async def call_tool(
-        self, identifier: int, name: str, arguments: Mapping[str, object], directories: object, deadline: int
-    ) -> None:
-        raise NotImplementedError
+async def _asked(_call: ToolCall) -> None:
+    raise AssertionError
 
 
 class Site:
     """The prompts of CLIs that know the tools or not."""
 
     def __init__(self) -> None:
-        self.tools = Tools(Nobody(), _no_access, lambda _: None)
+        self.tools = Tools(_asked, _no_access, lambda _: None)
         self.tools.offer((ToolDefinition("look", "Look."),))
         self.first_prompt = FirstPrompt(self.tools)
 

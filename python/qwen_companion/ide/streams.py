@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The event streams of sessions: sending on one, and looking after those that are open."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import anyio
+
+if TYPE_CHECKING:
+    from starlette.types import Message, Send
+
+PIECE_BYTES = 256 * 1024
+"""A CLI that takes less than this within the time limit for a stalled stream is not reading."""
+
+
+@dataclass(eq=False)
+class Stream:
+    """One open GET, served within `scope`.
+
+    `context` is the one sent last.  `is_silent`: a sign of life is due.  `sending_since` is the time of the event loop
+    at which the piece was begun that is being sent, None between pieces.
+    """
+
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    wake: anyio.Event = field(default_factory=anyio.Event)
+    context: bytes | None = None
+    is_silent: bool = False
+    sending_since: float | None = None
+    ended: bool = False
+    last_words: bytes = b""
+    lost: bool = False
+
+    def lose(self) -> None:
+        """Note that the connection is lost."""
+        self.lost = True
+        self.wake.set()
+
+    def end(self, last_words: bytes = b"") -> None:
+        """Let the task that serves this stream finish; `last_words` go out before."""
+        self.ended = True
+        self.last_words = last_words
+        self.wake.set()
+
+    async def send(self, send: Send, message: Message) -> None:
+        """Send `message` and wait until all of it has been taken."""
+        data: bytes = message.get("body", b"")
+        for start in range(0, max(len(data), 1), PIECE_BYTES):
+            piece = message
+            if len(data) > PIECE_BYTES:
+                end = start + PIECE_BYTES
+                piece = body(data[start:end], more=end < len(data) or message["more_body"])
+            self.sending_since = anyio.current_time()
+            await send(piece)
+            self.sending_since = None
+        self.is_silent = False
+
+
+class OpenStreams:
+    """The streams that are open."""
+
+    def __init__(self, keep_alive_s: float, stall_s: float) -> None:
+        """For the times see `sessions.Timing`."""
+        self._keep_alive_s = keep_alive_s
+        self._stall_s = stall_s
+        self._open: set[Stream] = set()
+        self._none = anyio.Event()
+        self._none.set()
+        self._some = anyio.Event()
+
+    def add(self, stream: Stream) -> None:
+        """Look after `stream` from now on."""
+        if not self._open:
+            self._none = anyio.Event()
+            self._some.set()
+        self._open.add(stream)
+
+    def discard(self, stream: Stream) -> None:
+        """Note that `stream` has ended."""
+        self._open.discard(stream)
+        if not self._open:
+            self._none.set()
+
+    async def end(self, last_words: bytes) -> None:
+        """End all streams with `last_words`, and wait until they have ended."""
+        for stream in self._open:
+            stream.end(last_words)
+        await self._none.wait()
+
+    async def look_after(self) -> None:
+        """Have streams show now and then that they are alive, and cut those that take nothing.
+
+        All at the same moments, without a timer of its own for each.  A stream is cut when one piece takes too long,
+        however long the whole is.
+        """
+        period = min(self._keep_alive_s, self._stall_s)
+        while True:
+            if not self._open:
+                self._some = anyio.Event()
+                await self._some.wait()
+            await anyio.sleep(period - anyio.current_time() % period)
+            for stream in self._open:
+                if stream.sending_since is None:
+                    stream.is_silent = True
+                    stream.wake.set()
+                elif anyio.current_time() - stream.sending_since >= self._stall_s:
+                    stream.scope.cancel()
+
+
+def body(data: bytes, more: bool = True) -> Message:
+    """Return a piece of an answer; the last one has no `more`."""
+    return {"type": "http.response.body", "body": data, "more_body": more}

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The calls of Emacs, each handed to the parts of the backend that it concerns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qwen_companion.daemon_front import DaemonFront
+from qwen_companion.domain import Settings, Snapshot
+from qwen_companion.doors.doors import Doors
+from qwen_companion.emacs import messages
+from qwen_companion.emacs.journal_front import JournalFront
+from qwen_companion.emacs.request_queue import RequestQueue
+from qwen_companion.frozen import frozen
+from qwen_companion.ide.context_distributor import ContextDistributor
+from qwen_companion.ide.proposals import HOOK_PREFIX, Decision
+from qwen_companion.ide.sessions import Sessions
+from qwen_companion.ide.tools import DiffTools
+from qwen_companion.publisher import Publisher
+from qwen_companion.remote.places import Places
+from qwen_companion.tools.calls import Tools
+from qwen_companion.tools.diagnostics import Diagnostics
+
+
+@frozen
+class Inbox:
+    """Hands calls over; `stop` ends the backend for good."""
+
+    publisher: Publisher
+    distributor: ContextDistributor
+    sessions: Sessions
+    diff_tools: DiffTools
+    tools: Tools
+    diagnostics: Diagnostics
+    doors: Doors
+    places: Places
+    journal: JournalFront
+    requests: RequestQueue
+    daemon: DaemonFront
+    stop: Callable[[], None]
+
+    def take(self, message: messages.Incoming) -> None:
+        """Handle a call by Emacs; called in their order."""
+        if isinstance(message, messages.Roots):
+            self.publisher.set_roots(message)
+            self.distributor.set_roots(message.roots)
+            self.journal.set_roots(message.roots)
+        elif isinstance(message, Settings):
+            self._take_settings(message)
+        elif isinstance(message, Snapshot):
+            self.distributor.set_snapshot(message)
+            self.places.set_snapshot(message)
+            self.journal.set_snapshot(message)
+        elif isinstance(message, messages.Watch):
+            self.distributor.watch(message.on)
+            self.places.watch(message.on)
+            self.doors.watch(message.on)
+            self.tools.watch(message.on)
+        elif isinstance(message, messages.ReviewOutcome):
+            holder = self.doors if message.id.startswith(HOOK_PREFIX) else self.diff_tools
+            holder.decide(message.id, Decision(message.content))
+        elif isinstance(message, messages.Stop):
+            self.stop()
+        else:
+            self._take_request(message)
+
+    def _take_request(self, message: messages.Incoming) -> None:
+        """Handle a call that one part of the backend answers, or that is the answer to one."""
+        if isinstance(message, messages.Compare | messages.Merge | messages.Prompt | messages.ListRecorded):
+            self.requests.take(message)
+        elif isinstance(message, messages.JournalCall):
+            self.journal.take(message)
+        elif isinstance(message, messages.ToolsOffered):
+            self._offer_tools(message)
+        elif isinstance(message, messages.ToolAnswer):
+            self.tools.take(message)
+        elif isinstance(message, messages.PlacesWanted):
+            self.places.want(message)
+        elif isinstance(message, messages.RunAt):
+            self.places.run_at(message)
+        elif isinstance(message, messages.DaemonCall):
+            self.daemon.take(message)
+
+    def _offer_tools(self, message: messages.ToolsOffered) -> None:
+        self.diagnostics.after_edits = message.after_edits
+        self.diagnostics.with_prompts = message.with_prompts
+        changed = message.tools != self.tools.definitions
+        self.tools.offer(message.tools)
+        if changed:
+            self.publisher.publish_again()
+
+    def _take_settings(self, settings: Settings) -> None:
+        if self.doors.set_settings(settings):
+            self.publisher.publish_again()
+        self.sessions.offers_reviews = settings.reviews
+        self.diff_tools.text_limit = settings.size_limit
+        self.distributor.set_settings(settings)
+        self.places.set_settings(settings)
+        self.journal.set_settings(settings)
