@@ -164,9 +164,8 @@ A text that is nil removes the line."
       (qwen-companion-changes-test-write "a.txt" text)
       (set-file-times "a.txt" (time-add nil 20))
       (qwen-companion-changes-test-goto "@@ -17")
-      (should (string-match-p "unsaved text, and its file has changed"
-                              (cadr (should-error (qwen-companion-changes-test-press "k")
-                                                  :type 'user-error))))
+      (qwen-companion-test-refused "unsaved text, and its file has changed"
+        (qwen-companion-changes-test-press "k"))
       (should (equal text (qwen-companion-changes-test-bytes "a.txt"))))))
 
 (ert-deftest qwen-companion-changes-test-says-what-is-undone ()
@@ -204,9 +203,7 @@ A text that is nil removes the line."
         (should (string-search "<<<<<<< yours\nmine\n||||||| before\nfive\n=======\n5\n>>>>>>> undone\n"
                                (buffer-string)))
         (should (qwen-companion-conflicts-p))
-        (should (string-match-p
-                 "1 conflict with what was undone"
-                 (cadr (should-error (basic-save-buffer) :type 'user-error))))
+        (qwen-companion-test-refused "1 conflict with what was undone" (basic-save-buffer))
         (set-buffer-modified-p nil)))))
 
 (ert-deftest qwen-companion-changes-test-merges-from-a-worktree ()
@@ -264,9 +261,7 @@ A text that is nil removes the line."
       (delete-file "a.txt")
       (with-current-buffer new
         (insert "unsaved\n"))
-      (should (string-match-p "b.txt has unsaved text"
-                              (cadr (should-error (qwen-companion-changes-test-press "k")
-                                                  :type 'user-error))))
+      (qwen-companion-test-refused "b.txt has unsaved text" (qwen-companion-changes-test-press "k"))
       (with-current-buffer new
         (should (file-exists-p buffer-file-name))
         (set-buffer-modified-p nil))
@@ -550,9 +545,8 @@ A text that is nil removes the line."
       (qwen-companion-changes-test-settle)
       (should (string-search "+two" (qwen-companion-changes-test-text)))
       (should-not (use-region-p))
-      (should (string-match-p "marked lines have just changed"
-                              (cadr (should-error (qwen-companion-changes-test-press "k")
-                                                  :type 'user-error))))
+      (qwen-companion-test-refused "marked lines have just changed"
+        (qwen-companion-changes-test-press "k"))
       (should (equal text (qwen-companion-changes-test-bytes "a.txt"))))))
 
 ;;; Very many files
@@ -700,9 +694,7 @@ A text that is nil removes the line."
     (qwen-companion-changes-test-write "made" "m\nmine\n")
     (qwen-companion-changes-test-goto "made")
     (cl-letf (((symbol-function 'y-or-n-p) #'always))
-      (should (string-match-p "other changes"
-                              (cadr (should-error (qwen-companion-changes-test-press "k")
-                                                  :type 'user-error)))))
+      (qwen-companion-test-refused "other changes" (qwen-companion-changes-test-press "k")))
     (should (equal "m\nmine\n" (qwen-companion-changes-test-bytes "made")))
     ;; Nor when the edits are not saved.
     (qwen-companion-changes-test-write "made" "m\n")
@@ -724,9 +716,7 @@ A text that is nil removes the line."
       (should buffer-read-only)
       (should-not (buffer-modified-p)))
     (cl-letf (((symbol-function 'file-writable-p) #'ignore))
-      (should (string-match-p "read-only on disk"
-                              (cadr (should-error (qwen-companion-changes-test-press "n" "k")
-                                                  :type 'user-error)))))))
+      (qwen-companion-test-refused "read-only on disk" (qwen-companion-changes-test-press "n" "k")))))
 
 (ert-deftest qwen-companion-changes-test-modes-and-links ()
   (qwen-companion-changes-test-with '(("run" "#!/bin/sh\n"))
@@ -940,9 +930,7 @@ A text that is nil removes the line."
       (should-error (qwen-companion-changes-test-press "k") :type 'user-error))
     ;; The process is gone.
     (cl-letf (((symbol-function 'qwen-companion-backend-connected-p) #'ignore))
-      (should (string-match-p "not running"
-                              (cadr (should-error (qwen-companion-changes-test-press "k")
-                                                  :type 'user-error)))))
+      (qwen-companion-test-refused "not running" (qwen-companion-changes-test-press "k")))
     ;; And a new one is there.
     (qwen-companion-journal-resend)
     (qwen-companion-changes-test-settle)

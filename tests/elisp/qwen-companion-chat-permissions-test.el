@@ -728,10 +728,8 @@
     (qwen-companion-chat-permissions-test--ask
      :state 'held :questions qwen-companion-chat-permissions-test--questions)
     (should (qwen-companion-chat-permissions-test--shown-p "(x) sqlite"))
-    (should (string-match-p "connection"
-                            (cadr (should-error
-                                   (qwen-companion-chat-permissions-test--choose "postgres")
-                                   :type 'user-error))))
+    (qwen-companion-test-refused "connection"
+      (qwen-companion-chat-permissions-test--choose "postgres"))
     (should (qwen-companion-chat-permissions-test--shown-p "(x) sqlite"))))
 
 (provide 'qwen-companion-chat-permissions-test)

@@ -18,15 +18,11 @@
 (ert-deftest qwen-companion-chat-test-off-says-what-to-do ()
   (qwen-companion-test-with-backend
     (let ((qwen-companion-daemon-enabled nil))
-      (should (string-match-p
-               "customize .qwen-companion-daemon-enabled"
-               (cadr (should-error (call-interactively #'qwen-companion-chat)
-                                   :type 'user-error)))))
+      (qwen-companion-test-refused "customize .qwen-companion-daemon-enabled"
+        (call-interactively #'qwen-companion-chat)))
     (let ((qwen-companion-daemon-enabled t))
-      (should (string-match-p
-               "turn on .qwen-companion-mode"
-               (cadr (should-error (call-interactively #'qwen-companion-chat)
-                                   :type 'user-error)))))
+      (qwen-companion-test-refused "turn on .qwen-companion-mode"
+        (call-interactively #'qwen-companion-chat)))
     (should-not (qwen-companion-chat-buffers))))
 
 (ert-deftest qwen-companion-chat-test-opens-a-session-and-shows-its-texts ()
@@ -337,7 +333,7 @@
     (should (equal "" (qwen-companion-chat-send--text)))
     (qwen-companion-chat-test-reply 'daemon-prompt :turn "t1")
     (should (equal "" (qwen-companion-chat-send--text)))
-    (should (string-match-p "empty" (cadr (should-error (qwen-companion-chat-send) :type 'user-error))))
+    (qwen-companion-test-refused "empty" (qwen-companion-chat-send))
     (should (= 1 (length (qwen-companion-test-sent 'daemon-prompt))))))
 
 (ert-deftest qwen-companion-chat-test-a-prompt-that-is-not-taken-comes-back ()
@@ -362,8 +358,7 @@
       (qwen-companion-chat-test-tell 'daemon-session :session "s" :state state :text "it crashed")
       (should (string-match-p "loads the session again: it crashed" qwen-companion-chat--header))
       (insert "precious")
-      (should (string-match-p "C-c C-l" (cadr (should-error (qwen-companion-chat-send)
-                                                            :type 'user-error))))
+      (qwen-companion-test-refused "C-c C-l" (qwen-companion-chat-send))
       (should (equal "precious" (qwen-companion-chat-send--text)))
       (should-not (qwen-companion-test-sent 'daemon-prompt)))))
 
@@ -449,8 +444,7 @@
 
 (ert-deftest qwen-companion-chat-test-cancel ()
   (qwen-companion-chat-test-with
-    (should (string-match-p "idle" (cadr (should-error (qwen-companion-chat-cancel)
-                                                       :type 'user-error))))
+    (qwen-companion-test-refused "idle" (qwen-companion-chat-cancel))
     (dolist (state '(busy waiting))
       (qwen-companion-chat-test-tell 'daemon-session :session "s" :state state)
       (call-interactively #'qwen-companion-chat-cancel))

@@ -193,10 +193,7 @@
       (write-region "one\n" nil file nil 'silent)
       (qwen-companion-chat-tools-test--place file 1)
       (delete-file file)
-      (should (string-match-p
-               "no longer exists"
-               (cadr (should-error (qwen-companion-chat-tools-test--push file)
-                                   :type 'user-error))))
+      (qwen-companion-test-refused "no longer exists" (qwen-companion-chat-tools-test--push file))
       (should-not (find-buffer-visiting file)))))
 
 (ert-deftest qwen-companion-chat-tools-test-files-that-are-not-followed ()

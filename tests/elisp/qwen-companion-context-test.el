@@ -584,9 +584,7 @@
 (ert-deftest qwen-companion-context-test-exclusion-needs-a-file ()
   (with-temp-buffer
     (rename-buffer "no file" t)
-    (should (string-match-p "no file visits no file"
-                            (cadr (should-error (qwen-companion-toggle-exclusion)
-                                                :type 'user-error))))))
+    (qwen-companion-test-refused "no file visits no file" (qwen-companion-toggle-exclusion))))
 
 (ert-deftest qwen-companion-context-test-mode-line-marks-unsaved-text ()
   "The file that a CLI is told of, only while there is a CLI."

@@ -82,9 +82,7 @@ token for the URL, which is the value of the option."
   (qwen-companion-daemon-test-with
     (let ((qwen-companion-daemon-enabled nil))
       (dolist (command '(qwen-companion-daemon-connect qwen-companion-daemon-start))
-        (should (string-match-p
-                 "qwen-companion-daemon-enabled"
-                 (cadr (should-error (call-interactively command) :type 'user-error))))))
+        (qwen-companion-test-refused "qwen-companion-daemon-enabled" (call-interactively command))))
     (should-not qwen-companion-test-calls)
     (should-not qwen-companion-backend-methods)
     (should-not (qwen-companion-daemon-test--left))))
@@ -204,10 +202,8 @@ token for the URL, which is the value of the option."
     (call-interactively #'qwen-companion-daemon-connect)
     (dolist (state '(starting connecting connected unreachable))
       (qwen-companion-daemon-test--report 'daemon-state :state state)
-      (should (string-match-p
-               (symbol-name state)
-               (cadr (should-error (call-interactively #'qwen-companion-daemon-connect)
-                                   :type 'user-error)))))
+      (qwen-companion-test-refused (symbol-name state)
+        (call-interactively #'qwen-companion-daemon-connect)))
     (qwen-companion-daemon-test--report 'daemon-state :state 'refused :text "wrong token")
     (call-interactively #'qwen-companion-daemon-connect)
     (should (= 2 (length (qwen-companion-test-sent 'daemon-connect))))

@@ -547,12 +547,10 @@ visits and that has changed."
       (erase-buffer)
       (insert "mine\n")
       (let ((qwen-companion-follow--save-wait 0.05))
-        (should (string-match-p "save again"
-                                (cadr (should-error (save-buffer) :type 'user-error)))))
+        (qwen-companion-test-refused "save again" (save-buffer)))
       (run-at-time 0.05 nil #'qwen-companion-follow-test--release)
       (let ((qwen-companion-follow--save-wait qwen-companion-test-limit))
-        (should (string-match-p "conflicts"
-                                (cadr (should-error (save-buffer) :type 'user-error)))))
+        (qwen-companion-test-refused "conflicts" (save-buffer)))
       (should (equal "theirs\n" (qwen-companion-test-file-text "a.txt")))
       (should smerge-mode)
       (should (buffer-modified-p))

@@ -215,12 +215,8 @@ is kept."
   (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (dolist (command '(qwen-companion-diff-accept qwen-companion-diff-reject
                        qwen-companion-diff-open))
-      (should (string-match-p "no proposal waits"
-                              (cadr (should-error (funcall command)
-                                                  :type 'user-error))))
-      (should (string-match-p "Nothing is proposed for"
-                              (cadr (should-error (funcall command "a.txt")
-                                                  :type 'user-error)))))))
+      (qwen-companion-test-refused "no proposal waits" (funcall command))
+      (qwen-companion-test-refused "Nothing is proposed for" (funcall command "a.txt")))))
 
 (ert-deftest qwen-companion-proposal-test-ambiguity-is-an-error ()
   (qwen-companion-proposal-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
@@ -596,9 +592,7 @@ That saves looking at each line, most of a second for 20 MB."
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
         (erase-buffer))
-      (should (string-match-p "M-x qwen-companion-diff-empty"
-                              (cadr (should-error (qwen-companion-diff-accept)
-                                                  :type 'user-error))))
+      (qwen-companion-test-refused "M-x qwen-companion-diff-empty" (qwen-companion-diff-accept))
       (should-not (qwen-companion-proposal-test--outcomes))
       (should (qwen-companion-proposals)))))
 
@@ -621,9 +615,7 @@ That saves looking at each line, most of a second for 20 MB."
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
         (goto-char (point-max))
         (insert (string-to-multibyte "\300")))
-      (should (string-match-p "Character 5"
-                              (cadr (should-error (qwen-companion-diff-accept)
-                                                  :type 'user-error)))))))
+      (qwen-companion-test-refused "Character 5" (qwen-companion-diff-accept)))))
 
 (ert-deftest qwen-companion-proposal-test-remote-and-relative-names-are-refused ()
   (qwen-companion-proposal-test-with nil
@@ -786,9 +778,8 @@ that of the unified review."
               (should (string-search note (funcall header (qwen-companion-proposal-buffer proposal))))))
           ;; What is shown so from the beginning was seen.
           (when (if (eq shown 'before) refusal (not shown))
-            (should (string-match-p (or refusal "was written after")
-                                    (cadr (should-error (qwen-companion-diff-accept proposal)
-                                                        :type 'user-error)))))
+            (qwen-companion-test-refused (or refusal "was written after")
+              (qwen-companion-diff-accept proposal)))
           (qwen-companion-diff-accept proposal)
           (should (equal '((accepted "two\n")) (qwen-companion-proposal-test--outcomes))))))))
 
@@ -1255,10 +1246,8 @@ The CLI writes both one after the other, and nothing is amiss."
       (should (string-match-p "changed since"
                               (qwen-companion-test-header
                                (qwen-companion-proposal-buffer proposal))))
-      (should (string-match-p
-               "a\\.txt was written after this was proposed, and accepting may overwrite that"
-               (cadr (should-error (qwen-companion-diff-accept proposal)
-                                   :type 'user-error))))
+      (qwen-companion-test-refused "a\\.txt was written after this was proposed, and accepting may overwrite that"
+        (qwen-companion-diff-accept proposal))
       (should-not (qwen-companion-proposal-test--outcomes))
       (qwen-companion-diff-accept proposal)
       (should (equal '((accepted "two\n")) (qwen-companion-proposal-test--outcomes))))))

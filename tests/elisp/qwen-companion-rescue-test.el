@@ -58,9 +58,7 @@ Return the buffer with the kept text, and what was said."
           (should (string-match-p "a\\.txt  answered in the terminal.*C-c C-c .*C-c C-k "
                                   (qwen-companion-test-header))))
         ;; Nobody knows yet whether the CLI is going to write.
-        (should (string-match-p
-                 "may be about to write"
-                 (cadr (should-error (qwen-companion-kept-apply) :type 'user-error))))
+        (qwen-companion-test-refused "may be about to write" (qwen-companion-kept-apply))
         (should (string-match-p "M-x qwen-companion-kept-apply"
                                 (qwen-companion-rescue-test--write "a.txt" "two\n")))
         (with-current-buffer file-buffer
@@ -141,9 +139,8 @@ Return the buffer with the kept text, and what was said."
     (find-file-noselect "a.txt")
     (delete-other-windows)
     (switch-to-buffer (get-buffer-create "*terminal*"))
-    (should (string-match-p
-             "a\\.txt has other changes too.*NUL.*qwen-companion-kept-difference"
-             (cadr (should-error (qwen-companion-kept-apply) :type 'user-error))))
+    (qwen-companion-test-refused "a\\.txt has other changes too.*NUL.*qwen-companion-kept-difference"
+      (qwen-companion-kept-apply))
     (should (equal '("*terminal*")
                    (mapcar (lambda (window) (buffer-name (window-buffer window)))
                            (window-list))))
@@ -160,9 +157,7 @@ Return the buffer with the kept text, and what was said."
       (let ((proposal (qwen-companion-test-propose name "two\n")))
         (qwen-companion-proposal-on-orphan
          (list :id (qwen-companion-proposal-id proposal)))))
-    (should (string-match-p
-             "kept: [ab]\\.txt.*kept: [ab]\\.txt"
-             (cadr (should-error (qwen-companion-kept-apply) :type 'user-error))))
+    (qwen-companion-test-refused "kept: [ab]\\.txt.*kept: [ab]\\.txt" (qwen-companion-kept-apply))
     (with-current-buffer (find-file-noselect "b.txt")
       (qwen-companion-kept-apply)
       (should (equal "two\n" (buffer-string))))

@@ -231,9 +231,7 @@
     (write-region "other\n" nil "a.txt" nil 'silent)
     (qwen-companion-diffs)
     (cl-letf (((symbol-function 'y-or-n-p) #'always))
-      (should (string-match-p
-               "a\\.txt was written after"
-               (cadr (should-error (execute-kbd-macro (kbd "C-u A")) :type 'user-error)))))
+      (qwen-companion-test-refused "a\\.txt was written after" (execute-kbd-macro (kbd "C-u A"))))
     (should (equal (list (expand-file-name "a.txt"))
                    (mapcar #'qwen-companion-proposal-path (qwen-companion-proposals))))))
 

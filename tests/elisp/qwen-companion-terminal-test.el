@@ -260,24 +260,15 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
 (ert-deftest qwen-companion-terminal-test-missing-program ()
   "Nothing is started, not even the mode, and the error names the way out."
   (let ((qwen-companion-qwen-command '("no-such-qwen")))
-    (should (string-match-p
-             "npm install"
-             (cadr (should-error (qwen-companion-run temporary-file-directory)
-                                 :type 'user-error))))
+    (qwen-companion-test-refused "npm install" (qwen-companion-run temporary-file-directory))
     (should-not qwen-companion-mode)
     (should-not qwen-companion-terminal--waiting)))
 
 (ert-deftest qwen-companion-terminal-test-bad-directories ()
   (let ((qwen-companion-qwen-command '("sh"))
         (qwen-companion-remote-places '(("/ssh:host:" . leave))))
-    (should (string-match-p
-             "left alone"
-             (cadr (should-error (qwen-companion-run "/ssh:host:/tmp")
-                                 :type 'user-error))))
-    (should (string-match-p
-             "No directory"
-             (cadr (should-error (qwen-companion-run "/no/such/directory")
-                                 :type 'user-error))))
+    (qwen-companion-test-refused "left alone" (qwen-companion-run "/ssh:host:/tmp"))
+    (qwen-companion-test-refused "No directory" (qwen-companion-run "/no/such/directory"))
     (should-not qwen-companion-mode)))
 
 (ert-deftest qwen-companion-terminal-test-waits-for-the-discovery-files ()
@@ -616,9 +607,7 @@ ROOT is the directory."
           (qwen-companion-terminal-test--wait-for
            (concat "@spool/" (file-name-nondirectory file))))
         (setq image nil)
-        (should (string-match-p "no image in the clipboard"
-                                (cadr (should-error (qwen-companion-paste-image)
-                                                    :type 'user-error))))))))
+        (qwen-companion-test-refused "no image in the clipboard" (qwen-companion-paste-image))))))
 
 (ert-deftest qwen-companion-terminal-test-room-for-questions ()
   "A new window is high enough for them, unless the other one would be too low."

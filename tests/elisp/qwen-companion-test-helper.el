@@ -166,6 +166,11 @@ MORE are further keys and values of the payload."
     'compare-window-configurations)
   "Return non-nil when two window configurations are equal.")
 
+(defmacro qwen-companion-test-refused (pattern &rest body)
+  "Check that BODY signals a `user-error' with a text that matches PATTERN."
+  (declare (indent 1) (debug t))
+  `(should (string-match-p ,pattern (cadr (should-error (progn ,@body) :type 'user-error)))))
+
 (defmacro qwen-companion-test-messages (&rest body)
   "Run BODY and return its messages in the echo area, one string."
   (declare (indent 0) (debug t))
