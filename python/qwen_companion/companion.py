@@ -138,7 +138,7 @@ class Companion:
         self._diagnostics = Diagnostics(self._tools, lambda path: self._bridge.call(messages.EditBegins(path), EDIT_S))
         self._first_prompt = FirstPrompt(self._tools)
         self._tool_server = ToolServer(self._tools, self._find_caller, self._first_prompt.listed)
-        self._journal = JournalFront(os.environ, self._bridge.tell)
+        self._journal = JournalFront(os.environ, self._bridge.tell, elsewhere=self._places)
         self._doors = self._make_doors(editor)
         self._publisher = Publisher(
             hello.emacs_pid,
@@ -185,6 +185,7 @@ class Companion:
             layer_of=lambda port, secret: self._doors.settings_elsewhere(port, secret),
             deliver=self._deliver_context,
             tell=self._bridge.tell,
+            roots_changed=lambda: self._journal.update_roots(),
         )
 
     def _make_sessions(self) -> Sessions:

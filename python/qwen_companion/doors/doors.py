@@ -125,7 +125,8 @@ class Doors:
 
     def settings_elsewhere(self, port: int, secret: str) -> JsonObject | None:
         """Return the content of the layer for CLIs at a place that reach the hooks at `port`; None for no layer."""
-        return hook_settings(port, secret, _scope(self._settings) is not None) if self._settings.layer else None
+        heard = [item for item in self._subscriptions if item.elsewhere]
+        return hook_settings(port, secret, _scope(self._settings) is not None, heard) if self._settings.layer else None
 
     def _daemon_settings(self) -> JsonObject | None:
         """Return the content of a daemon's layer; None for no layer.

@@ -100,8 +100,7 @@ class HookHandler:
         state = self._session(caller.peer.pid)
         report = Report(event, caller.peer, caller.label, state and state.session.id, now)
         # Without its long texts it would tell something else.
-        # Those that hear look at files of this machine.
-        hearings = [] if call.shortened or caller.peer.place else self._hearings(report)
+        hearings = [] if call.shortened else self._hearings(report)
         waited = [hearing for hearing in hearings if hearing.hold_s > 0]
         if waited:
             self._begin(waited, report)
@@ -133,7 +132,7 @@ class HookHandler:
         """Return a hearing for each listener that hears of the event of `report`."""
         # The locks: they are forgotten when the process ends, which may be before a hearing begins.
         turns = self._turns[report.peer.pid]
-        holds = ((place, listener, _hold_s(listener, report.event)) for place, listener in enumerate(self._listeners))
+        holds = ((place, listener, _hold_s(listener, report)) for place, listener in enumerate(self._listeners))
         return [_Hearing(listener, turns[place], hold_s) for place, listener, hold_s in holds if hold_s is not None]
 
     def _begin(self, hearings: Iterable[_Hearing], report: Report) -> None:
@@ -233,13 +232,15 @@ class HookHandler:
         return next((state for state in self._sessions() if state.session.peer and state.session.peer.pid == pid), None)
 
 
-def _hold_s(listener: Listener, event: events.Event) -> float | None:
-    """Return how long the CLI waits at most for `listener` with `event`, in seconds; None if it is not told."""
+def _hold_s(listener: Listener, report: Report) -> float | None:
+    """Return how long the CLI waits at most for `listener` with `report`, in seconds; None if it is not told."""
+    event = report.event
     tool = event.tool_name if isinstance(event, events.ToolEvent) else ""
     matching = (
         subscription.hold_s
         for subscription in listener.subscriptions
         if subscription.event == event.name
+        and (subscription.elsewhere or not report.peer.place)
         and (subscription.tools is None or re.fullmatch(subscription.tools, tool) is not None)
     )
     hold_s = max(matching, default=None)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import anyio
 from anyio.abc import TaskGroup
@@ -22,6 +22,7 @@ from qwen_companion.threads import in_thread
 if TYPE_CHECKING:
     from qwen_companion.doors.events import Event
     from qwen_companion.journal.journal import Journal
+    from qwen_companion.journal.sites import Site
     from qwen_companion.journal.telling import Update
 
 
@@ -29,13 +30,35 @@ SILENCE_S = 2.0
 """How long after it has connected a CLI is taken for one that calls no hooks: it calls one when it starts."""
 
 
+class Elsewhere(Protocol):
+    """The roots at other places."""
+
+    @property
+    def roots(self) -> Sequence[str]:
+        """Return their names in Emacs."""
+        ...
+
+    def site(self, name: str) -> Site | None:
+        """Return where the root `name` lies, None for one of this machine."""
+        ...
+
+    def named(self, report: Report) -> Report | None:
+        """Return `report`, of a CLI at a place, with the names that Emacs has; None where it names nothing there."""
+        ...
+
+
 class JournalFront:
     """See the top of this file.  All methods are for the event loop."""
 
     def __init__(
-        self, environ: Mapping[str, str], tell: Callable[[messages.Notification], None], silence_s: float = SILENCE_S
+        self,
+        environ: Mapping[str, str],
+        tell: Callable[[messages.Notification], None],
+        silence_s: float = SILENCE_S,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         """`tell` sends a message to Emacs."""
+        self._elsewhere = elsewhere
         self._silence_s = silence_s
         self._silent: dict[str, KnownSession] = {}
         self._gone: list[KnownSession] = []
@@ -51,6 +74,7 @@ class JournalFront:
         self._tell = tell
         self._settings = Settings()
         self._snapshot: Snapshot | None = None
+        self._roots_here: tuple[str, ...] = ()
         self._roots: tuple[str, ...] = ()
         self._watching = False
         self._journal: Journal | None = None
@@ -87,6 +111,7 @@ class JournalFront:
             self._tell_turns,
             lambda text: self._tell(messages.Notice("warning", text)),
             lambda reasons: self._tell(messages.Unrecorded(reasons)),
+            lambda name: None if self._elsewhere is None else self._elsewhere.site(name),
         )
         journal.roots.set_settings(self._settings)
         if self._snapshot is not None:
@@ -119,7 +144,12 @@ class JournalFront:
 
     def set_roots(self, roots: Sequence[str]) -> None:
         """Take the open workspace roots."""
-        self._roots = tuple(roots)
+        self._roots_here = tuple(roots)
+        self.update_roots()
+
+    def update_roots(self) -> None:
+        """Take that there are other roots at other places."""
+        self._roots = (*self._roots_here, *(self._elsewhere.roots if self._elsewhere is not None else ()))
         if self._journal is not None and self._tasks is not None:
             self._tasks.start_soon(contained, self._journal.roots.set_roots, self._roots)
         self._load_known()
@@ -244,7 +274,10 @@ class JournalFront:
 
     async def hear(self, report: Report) -> str | None:
         """Handle the report of a hook; return a text for the agent, or None."""
-        return await (await self._load()).hooks.hear(report) if self._settings.journal else None
+        if not self._settings.journal:
+            return None
+        named = self._elsewhere.named(report) if report.peer.place and self._elsewhere is not None else report
+        return None if named is None else await (await self._load()).hooks.hear(named)
 
     async def records(self, directory: str, paths: Collection[str]) -> bool:
         """Return whether each of the files `paths` of the project `directory` is recorded."""

@@ -25,7 +25,7 @@ class Agents:
         """Begin with no agent."""
         self.activity = Activity()
         self.pids: dict[str, int] = {}
-        """The processes of CLIs that call hooks, by their sessions."""
+        """The processes of CLIs that call hooks, by their sessions; negative for one at another place."""
         self.entered: dict[str, str] = {}
         """The worktrees that agents have entered by a tool, by their sessions: hooks go on naming the project."""
         self.connected: dict[str, str | None] = {}
@@ -41,7 +41,7 @@ class Agents:
         for call in root.calls.values():
             if call.is_command:
                 pid = self.pids.get(call.session)
-                probe = None if pid is None else Probe(pid, below=True)
+                probe = None if pid is None or pid < 0 else Probe(pid, below=True)
                 running = root.running.get(call.session)
                 found.append(Worker(call.session, call.tool, running, probe, call.agent, runs_tool=True))
         # CLIs with hooks write mostly by the tools that these report.
@@ -61,6 +61,9 @@ class Agents:
                 ]
             elif running.row.pid is not None and session not in self.silent:
                 found.append(Worker(session, DISK, running, Probe(running.row.pid)))
+            elif self.pids.get(session, 0) < 0:
+                # At another place nobody looks at processes.
+                found.append(Worker(session, DISK, running))
         found += [Worker(session, DISK, running) for session, running in [*root.ending]]
         return found
 

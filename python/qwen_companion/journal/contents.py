@@ -92,6 +92,11 @@ class Contents:
                 "insert or replace into current values(?, ?, ?)", ((path, *columns_of(v)) for path, v in items)
             )
 
+    def recorded(self) -> list[bytes]:
+        """Return the files of which a version is noted as on the disk now."""
+        with self._database.transaction() as db:
+            return [bytes(path) for (path,) in db.execute("select path from current where digest is not null")]
+
     def restart(self) -> None:
         """Forget the versions noted as on the disk; a new baseline notes them again."""
         with self._database.transaction() as db:

@@ -32,6 +32,7 @@ from qwen_companion.journal.hook_reports import LATE, HookReports
 from qwen_companion.journal.record_directory import forget_unused
 from qwen_companion.journal.root import Root, SilentCli, Worker, key_of, now_ms, row_of
 from qwen_companion.journal.roots import Roots
+from qwen_companion.journal.sites import Site
 from qwen_companion.journal.store import CHAT, DISK
 from qwen_companion.journal.telling import Telling, Update
 from qwen_companion.journal.turns import Turns
@@ -51,10 +52,11 @@ class Journal:
         tell: Callable[[Sequence[Update], Sequence[str], bool], None],
         warn: Callable[[str], None],
         tell_refused: Callable[[Mapping[str, str]], None],
+        site_of: Callable[[str], Site | None],
     ) -> None:
-        """`tell`, `warn` and `tell_refused` are those of `Telling` and `Roots`."""
+        """`tell` and the others are those of `Telling` and `Roots`."""
         self._agents = Agents()
-        self.roots = Roots(environ, self._agents.activity, self._begin_root, warn, tell_refused)
+        self.roots = Roots(environ, self._agents.activity, self._begin_root, warn, tell_refused, site_of)
         self._attribution = Attribution(self.roots, self._agents)
         self.turns = Turns(self.roots, self._agents, self._attribution)
         self.hooks = HookReports(self.roots, self._agents, self._attribution, self.turns)

@@ -309,4 +309,5 @@ class Record:
 
     def take_undone(self, session: str) -> list[str]:
         """Return the files in which the user has undone something of `session` since this was asked last."""
-        return [name for _, path in self.store.take_undone(session) if (name := self.names.name_out(path)) is not None]
+        names = (self.names.name_out(path) for _, path in self.store.take_undone(session))
+        return [self.site.there(name) for name in names if name is not None]

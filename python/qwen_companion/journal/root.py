@@ -247,7 +247,8 @@ class Root:
 def row_of(session: str, client: str, source: str, prompt: str, start: int, peer: Peer | None) -> TurnRow:
     """Return a turn that begins."""
     line = shortened(next(iter(prompt.splitlines()), ""))
-    pid, started = (None, None) if peer is None else (peer.pid, peer.started)
+    # Of a process at another place nothing is known here.
+    pid, started = (None, None) if peer is None or peer.place else (peer.pid, peer.started)
     return TurnRow(0, session, client, source, line, start, None, None, (), pid, started)
 
 

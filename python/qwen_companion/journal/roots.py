@@ -24,6 +24,7 @@ from qwen_companion.journal.places import is_recorded
 from qwen_companion.journal.record import Record
 from qwen_companion.journal.record_directory import NoRecordError
 from qwen_companion.journal.root import Root
+from qwen_companion.journal.sites import Site
 from qwen_companion.journal.worktrees import is_ignored, note_recorded, recorded_below, root_around
 from qwen_companion.privacy.options import Options
 from qwen_companion.tasks import contained_call
@@ -42,16 +43,19 @@ class Roots:
         begin: Callable[[Root], Awaitable[None]],
         warn: Callable[[str], None],
         tell_refused: Callable[[Mapping[str, str]], None],
+        site_of: Callable[[str], Site | None],
     ) -> None:
         """Call `begin` with each root that is opened, before its jobs are done; `warn` tells the user something.
 
         `tell_refused` gets all roots that cannot be recorded just now, with the reason; each reason is warned of once.
+        `site_of` returns where a root at another place lies, None for one of this machine.
         """
         self.environ = environ
         self._activity = activity
         self._begin = begin
         self.warn = warn
         self._tell_refused = tell_refused
+        self._site_of = site_of
         self.settings = Settings()
         self._hidden: tuple[str, ...] = ()
         self.names: tuple[str, ...] = ()
@@ -113,7 +117,7 @@ class Roots:
             if name in self.by_name or self.tasks is None:
                 return self.by_name.get(name)
             try:
-                record = await to_thread.run_sync(_open, name, self.environ, only_known, abandon_on_cancel=True)
+                record = await to_thread.run_sync(self._open, name, only_known, abandon_on_cancel=True)
             except NoRecordError as error:
                 self.refuse(name, str(error))
                 return None
@@ -254,9 +258,8 @@ class Roots:
             await looked.wait()
         return found == [True]
 
-
-def _open(name: str, environ: Mapping[str, str], only_known: bool) -> Record | None:
-    """Open the record of the root `name`; None where there is none and it is `only_known` that is wanted."""
-    if only_known and not is_recorded([name], environ):
-        return None
-    return Record(name, environ)
+    def _open(self, name: str, only_known: bool) -> Record | None:
+        """Open the record of the root `name`; None where there is none and it is `only_known` that is wanted."""
+        if only_known and not is_recorded([name], self.environ):
+            return None
+        return Record(name, self.environ, self._site_of(name))

@@ -37,7 +37,7 @@ class Files(Protocol):
 class Watch(Protocol):
     """Tells of changes in directories; for each method see `TreeWatch`."""
 
-    async def cover(self, directories: Collection[bytes]) -> Coverage: ...
+    async def cover(self, directories: Collection[bytes], /) -> Coverage: ...
     def read(self) -> bool: ...
     def close(self) -> None: ...
 
@@ -58,15 +58,19 @@ class Site(Protocol):
         """Return the name in the record of `directory`, which may not be below the root."""
         ...
 
+    def there(self, name: str) -> str:
+        """Return the name that programs there have for the file that Emacs calls `name`."""
+        ...
+
     def files(self, directory: str, store: Store) -> Files:
         """Return the files below the root, recorded in `store`; lists of them are kept in `directory`."""
         ...
 
-    def stamp(self, path: bytes) -> tuple[int, int] | None:
+    def stamp(self, path: bytes, /) -> tuple[int, int] | None:
         """Return what changes with each write of `path`; None without a file, or where that is not known."""
         ...
 
-    def changed_since(self, path: bytes, moment: float) -> bool:
+    def changed_since(self, path: bytes, moment: float, /) -> bool:
         """Return whether `path` has changed after `moment`, in seconds since the epoch; see `versions`."""
         ...
 
@@ -88,6 +92,10 @@ class ThisMachine:
     def true_directory(self, directory: str) -> str:
         """See `Site`."""
         return os.path.realpath(directory)
+
+    def there(self, name: str) -> str:
+        """See `Site`."""
+        return name
 
     def files(self, directory: str, store: Store) -> Files:
         """See `Site`."""

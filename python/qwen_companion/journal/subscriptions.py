@@ -22,12 +22,12 @@ PROMPT_HOLD_S = 0.5
 _TOOLS = "|".join((*EDIT_TOOLS, SHELL_TOOL))
 
 SUBSCRIPTIONS = (
-    Subscription("UserPromptSubmit", hold_s=PROMPT_HOLD_S),
-    Subscription("PreToolUse", _TOOLS, hold_s=HOLD_S),
+    Subscription("UserPromptSubmit", hold_s=PROMPT_HOLD_S, elsewhere=True),
+    Subscription("PreToolUse", _TOOLS, hold_s=HOLD_S, elsewhere=True),
     # Not held: the next `PreToolUse` of the CLI is heard after these, and waits for them.
-    Subscription("PostToolUse", "|".join((_TOOLS, ENTER_TOOL, EXIT_TOOL))),
-    Subscription("PostToolUseFailure", _TOOLS),
-    Subscription("Stop"),
-    Subscription("Notification"),
-    Subscription("SessionEnd"),
+    Subscription("PostToolUse", "|".join((_TOOLS, ENTER_TOOL, EXIT_TOOL)), elsewhere=True),
+    Subscription("PostToolUseFailure", _TOOLS, elsewhere=True),
+    Subscription("Stop", elsewhere=True),
+    Subscription("Notification", elsewhere=True),
+    Subscription("SessionEnd", elsewhere=True),
 )

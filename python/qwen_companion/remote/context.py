@@ -30,13 +30,13 @@ LOOK_S = 5.0
 """How long the rules that were read there count, in seconds: then they are read again before anything is told."""
 
 
-class _NoLinks(dict[str, "str | None"]):
+class NoLinks(dict[str, "str | None"]):
     """Says of each file that it is no link: the patterns of the user mean names there, not files here."""
 
-    def __contains__(self, _key: object) -> bool:
+    def __contains__(self, _key: object) -> bool:  # noqa: D105
         return True
 
-    def __missing__(self, _key: str) -> None:
+    def __missing__(self, _key: str) -> None:  # noqa: D105
         return None
 
 
@@ -148,7 +148,7 @@ class PlaceContext:
         looks = [read_look(item) for item in objects((await link.request("check", paths=paths)).get("files"))]
         rules = await self._ignore_rules(link)
         user = UserRules(Options(settings.patterns, settings.auth_sources), {"HOME": self._home})
-        settled = user.settle(_NoLinks())
+        settled = user.settle(NoLinks())
         allowed: dict[str, ResolvedPath] = {}
         for path, look in zip(paths, looks, strict=False):
             if look is None or look.kind != "file":
@@ -173,10 +173,10 @@ class PlaceContext:
         texts = objects((await link.request("texts", paths=[file.path for file in files])).get("texts"))
         if len(texts) != len(files):
             raise RequestError("the relay has not read all ignore files")
-        return [_rules(file, text) for file, text in zip(files, texts, strict=True)]
+        return [rules_of(file, text) for file, text in zip(files, texts, strict=True)]
 
 
-def _rules(file: IgnoreFile, found: Mapping[str, Any]) -> Rules:
+def rules_of(file: IgnoreFile, found: Mapping[str, Any]) -> Rules:
     """Return the rules in `file`, by what the relay has `found` there."""
     if not found:
         return Rules(file, None, None)

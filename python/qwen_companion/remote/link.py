@@ -386,6 +386,15 @@ class Link:
         """
         return (await self._ask(name, values)).values or {}
 
+    async def ask(self, name: str, **values: Any) -> tuple[dict[str, Any], bytes]:
+        """Do the same as `request`; return what the relay answers, and the bytes with it.
+
+        :raises RequestError: when it cannot
+        :raises LinkError: when the pipe is broken
+        """
+        request = await self._ask(name, values)
+        return request.values or {}, request.data
+
     async def read(self, path: str, limit: int) -> bytes:
         """Return the bytes of the file `path` there, which must be a regular one of at most `limit` bytes.
 

@@ -64,10 +64,13 @@ class Place:
         layer_of: LayerOf,
         deliver: Callable[[str, bytes], None],
         tell: Callable[[Notification], None],
+        roots_changed: Callable[[], None],
+        stirred: Callable[[str], None],
     ) -> None:
         """`token` opens the server on this machine, and is not told there: the place has its own, derived from it.
 
         Copies of files are kept below `spool`.  `deliver` sends a context to a session, `tell` a message to Emacs.
+        `stirred` is called with the name of a root in which files have changed.
         """
         self.context = PlaceContext(wanted.name, deliver)
         self.wanted = wanted
@@ -79,6 +82,8 @@ class Place:
         self._environ = environ
         self._layer_of = layer_of
         self._tell = tell
+        self._roots_changed = roots_changed
+        self._stirred = stirred
         self._mirrors = Mirrors(spool)
         self._link: Link | None = None
         self._greeting: Greeting | None = None
@@ -114,13 +119,35 @@ class Place:
         """Open the pipe at once, where that waits."""
         self._again.set()
 
+    @property
+    def roots(self) -> Sequence[PlacedFile]:
+        """Return the projects there."""
+        return [self._file(root.path) for root in self._roots]
+
+    @property
+    def home(self) -> str:
+        """Return the home directory there, "" while that is not known."""
+        return self._greeting.home if self._greeting else ""
+
+    def name(self, path: object) -> str | None:
+        """Return the name in Emacs of `path` there; None for what is no absolute name."""
+        try:
+            known = os.path.normpath(file_name(path))
+        except FileNameError:
+            return None
+        for root in self._roots:
+            if known == root.real or known.startswith(f"{root.real.rstrip('/')}/"):
+                known = root.path + known[len(root.real) :]
+                break
+        return self._file(known).name
+
     async def check_target(self, path: str) -> None:
         """Check that the file `path` there can be given a new text in a review.
 
         :raises TargetError: when it cannot
         """
         try:
-            link = self._open_link()
+            link = self.link()
             (look,) = [read_look(item) for item in objects((await link.request("look", paths=[path])).get("files"))]
         except (CompanionError, ValueError) as error:
             raise TargetError(f"{path} cannot be inspected: {error}. Decide in the terminal instead.") from None
@@ -141,7 +168,7 @@ class Place:
         """Return the name of a copy here of the file `path` there, which is kept current."""
         copy = self._mirrors.add(self._file(path))
         with suppress(CompanionError):
-            await self._open_link().request("watch", paths=list(self._mirrors.paths))
+            await self.link().request("watch", paths=list(self._mirrors.paths))
             await self._update(path)
         return copy
 
@@ -153,7 +180,7 @@ class Place:
                 self._settled = anyio.Event()
                 self._again.set()
             await self._settled.wait()
-            link = self._open_link()
+            link = self.link()
             if request.project:
                 directory = (await self._projects(link, [directory]))[0].path
             self._extra[directory] = None
@@ -238,7 +265,11 @@ class Place:
         home = self._greeting.home if self._greeting else None
         self._tell(PlaceState(self.wanted.name, state, reason, tuple(root.path for root in self._roots), home))
 
-    def _open_link(self) -> Link:
+    def link(self) -> Link:
+        """Return the pipe.
+
+        :raises LinkError: when it is not open
+        """
         if self._link is None:
             raise LinkError(f"{self.wanted.name} cannot be reached: {self._failure or 'it is being connected'}")
         return self._link
@@ -260,7 +291,7 @@ class Place:
         await self._lay(link)
         await link.request("watch", paths=list(self._mirrors.paths))
         self._note_changes(self._mirrors.paths)
-        self.context.set_link(link, self._greeting.home if self._greeting else "")
+        self.context.set_link(link, self.home)
         self._failure = ""
         self._settled.set()
 
@@ -292,6 +323,7 @@ class Place:
             laid = await link.request("lay", kind="sh", port=keys.port, text=_shell(variables, greeting.node))
             self._variables = str(laid.get("path", ""))
             self.context.set_roots(self._roots)
+            self._roots_changed()
             self._report("ready")
 
     async def _lay_layer(self, link: Link, greeting: Greeting, keys: Keys) -> str | None:
@@ -326,6 +358,8 @@ class Place:
     # --- Copies of files
 
     def _note_changes(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self._stirred(self._file(path).name)
         self._stale.update(path for path in paths if path in self._mirrors.paths)
         self._stale_noted.set()
 
@@ -342,7 +376,7 @@ class Place:
 
         :raises TargetError: when that cannot be found out
         """
-        link, data = self._open_link(), None
+        link, data = self.link(), None
         try:
             data = await link.read(path, self.size_limit or MAX_TEXT_BYTES)
         except RequestError as error:

@@ -3,26 +3,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
 
 from qwen_companion.domain import SessionState, Settings, Snapshot
 from qwen_companion.emacs.messages import ContextSent, Notification, PlacesWanted, RunAt, RunCommand, WantedPlace
 from qwen_companion.ide.peers import Caller, caller_at
 from qwen_companion.ide.targets import TargetError
+from qwen_companion.remote.link import LinkError
 from qwen_companion.sockets import Connection
 from qwen_companion.tasks import Task, Tasks
 
 if TYPE_CHECKING:
+    from qwen_companion.doors.listeners import Report
     from qwen_companion.ide.guard import Keys
+    from qwen_companion.remote.far import FarSite
     from qwen_companion.remote.place import LayerOf, Place
+
+
+_PATHS = ("file_path", "notebook_path", "directory")
+"""Where names of files are in what tools are called with."""
 
 
 @dataclass(eq=False)
 class _Open:
     place: Place
     task: Task
+
+
+class _Reach:
+    """The way to the place `name`, as long as it is served."""
+
+    def __init__(self, places: Places, name: str) -> None:
+        self._places = places
+        self._name = name
+
+    @property
+    def home(self) -> str:
+        try:
+            return self._places.place(self._name).home
+        except LinkError:
+            return ""
+
+    async def ask(self, name: str, **values: Any) -> tuple[dict[str, Any], bytes]:
+        return await self._places.place(self._name).link().ask(name, **values)
+
+    async def read(self, path: str, limit: int) -> bytes:
+        return await self._places.place(self._name).link().read(path, limit)
 
 
 class Places:
@@ -37,9 +66,11 @@ class Places:
         layer_of: LayerOf,
         deliver: Callable[[str, bytes], None],
         tell: Callable[[Notification], None],
+        roots_changed: Callable[[], None],
     ) -> None:
         """For the arguments see `Place`."""
-        self._arguments = (token, server_port, environ, spool, layer_of, deliver, tell)
+        self._arguments = (token, server_port, environ, spool, layer_of, deliver, tell, roots_changed, self._stirred)
+        self._sites: dict[str, FarSite] = {}
         self._tell = tell
         self._open: dict[str, _Open] = {}
         self._sessions: dict[str, SessionState] = {}
@@ -108,6 +139,52 @@ class Places:
         if on:
             for sent in self._sent.values():
                 self._tell(sent)
+
+    # --- Roots
+
+    @property
+    def roots(self) -> Sequence[str]:
+        """Return the names in Emacs of the projects at all places."""
+        return [root.name for item in self._open.values() for root in item.place.roots]
+
+    def site(self, name: str) -> FarSite | None:
+        """Return where the root `name` lies, None for one of this machine.  It may be called in any thread."""
+        from qwen_companion.remote.far import FarSite
+
+        roots = (root for item in tuple(self._open.values()) for root in item.place.roots)
+        root = next((root for root in roots if root.name == name), None)
+        if root is not None and name not in self._sites:
+            self._sites[name] = FarSite(root, _Reach(self, root.place))
+        return self._sites.get(name)
+
+    def _stirred(self, name: str) -> None:
+        if name in self._sites:
+            self._sites[name].stir()
+
+    def place(self, name: str) -> Place:
+        """Return the place `name`.
+
+        :raises LinkError: when it is not served
+        """
+        if name not in self._open:
+            raise LinkError(f"{name} is not served")
+        return self._open[name].place
+
+    def named(self, report: Report) -> Report | None:
+        """Return `report`, of a CLI at a place, with the names that Emacs has; None where it names nothing there."""
+        place, event = self._open.get(report.peer.place or ""), report.event
+        directory = None if place is None else place.place.name(event.cwd)
+        if place is None or directory is None:
+            return None
+        # A conversation there may have the number of any one here.
+        changes: dict[str, object] = {"cwd": directory, "session_id": f"{event.session_id} {report.peer.place}"}
+        values: object = getattr(event, "tool_input", None)
+        if isinstance(values, dict):
+            call = cast("dict[str, object]", values)
+            paths = {key: call[key] for key in _PATHS if isinstance(call.get(key), str)}
+            there = {key: place.place.name(os.path.join(event.cwd, str(path))) or "" for key, path in paths.items()}
+            changes["tool_input"] = {**call, **there}
+        return replace(report, event=event.model_copy(update=changes))
 
     # --- Connections and sessions
 

@@ -8,7 +8,7 @@
 // `require` and `rest`, the bytes after the source, are given by the bootstrap in commands.py; before the source, it
 // has `KEEP`: the `id` of the place in this Emacs, and after how many `seconds` without a pipe it ends.
 "use strict";
-const fs = require("fs"), net = require("net"), os = require("os"), path = require("path");
+const crypto = require("crypto"), fs = require("fs"), net = require("net"), os = require("os"), path = require("path");
 const { execFile } = require("child_process");
 
 const VERSION = 1;
@@ -22,6 +22,13 @@ const QUIET_MS = 45000; // without any frame from Emacs for so long, the pipe is
 const GATHER_MS = 20; // changes of files in this time are told together
 const MAX_HELD = 100; // connections while there is no pipe
 const POLL_MS = 1000; // where the system does not tell of changes
+const MAX_TREES = 16; // roots whose files are followed
+const MAX_FILES = 100000; // below one root
+const MAX_WATCHED = 8192; // directories of one root
+const MAX_FILE = 64 * 1024 * 1024;
+const SENT = 1024 * 1024; // bytes of files in a reply, about
+const LISTED = 2 * 1024 * 1024; // bytes of names in a reply, about
+const YOUNG_MS = 50; // a file that was changed so lately may change again and have the same time
 
 // --- Frames
 
@@ -476,7 +483,10 @@ const changed = new Set();
 let gathering = null;
 
 function note(file) {
-    if (!wanted.has(file)) return;
+    if (wanted.has(file)) tell(file);
+}
+
+function tell(file) {
     changed.add(file);
     gathering = gathering || setTimeout(() => {
         gathering = null;
@@ -515,6 +525,254 @@ function poll(directory) {
     for (const file of wanted) {
         if (path.dirname(file) === directory) {
             fs.watchFile(file, { interval: POLL_MS, persistent: false }, () => note(file));
+        }
+    }
+}
+
+// --- Files of a root: which there are, and what has changed since they were told last.  Git's digests name bytes.
+
+const trees = new Map(); // by root
+let lastTold = 0;
+
+function git(root, words, input = "") {
+    const env = {
+        ...process.env, GIT_ALLOW_PROTOCOL: "none", GIT_NO_LAZY_FETCH: "1", GIT_OPTIONAL_LOCKS: "0",
+        GIT_TERMINAL_PROMPT: "0", LC_ALL: "C",
+    };
+    const safe = ["--no-pager", "--literal-pathspecs", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"];
+    const options = { encoding: "buffer", timeout: 60000, maxBuffer: MAX_FILE, env };
+    return new Promise((resolve, reject) => {
+        const child = execFile("git", ["-C", root, ...safe, ...words], options, (error, output, errors) => {
+            const reason = () => errors.toString().trim().split("\n")[0] || "git has failed there";
+            if (error) reject(new Error(error.code === "ENOENT" ? "git is not installed there" : reason()));
+            else resolve(output);
+        });
+        child.stdin.on("error", () => {});
+        child.stdin.end(input);
+    });
+}
+
+async function list(root) {
+    if (above(root, [".git"]) === null) return walk(root);
+    const output = await git(root, ["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
+    return [...new Set(output.toString().split("\0"))].filter((name) => name && !name.endsWith("/"));
+}
+
+function walk(root) {
+    const found = [], waiting = [""];
+    while (waiting.length > 0) {
+        const directory = waiting.pop();
+        const items = guarded((name) => fs.readdirSync(name, { withFileTypes: true }), path.join(root, directory));
+        for (const item of items.error ? [] : items) {
+            if (!item.isDirectory()) found.push(directory + item.name);
+            else if (item.name !== ".git") waiting.push(`${directory}${item.name}/`);
+        }
+        if (found.length + waiting.length > MAX_FILES) break;
+    }
+    return found;
+}
+
+// The file or link `name`, with its bytes in `data`; `known` if that is still right; null where there is none.
+function entry(root, name, known, directories = new Map()) {
+    const file = path.join(root, name), directory = path.dirname(file);
+    let status;
+    try {
+        status = fs.lstatSync(file);
+        if (!directories.has(directory)) directories.set(directory, fs.realpathSync(directory));
+    } catch {
+        return null;
+    }
+    if (directories.get(directory) !== directory || !(status.isFile() || status.isSymbolicLink())) return null;
+    const { ino, size, mode, mtimeMs, ctimeMs, birthtimeMs, nlink } = status;
+    const stamp = [ino, size, mode, mtimeMs, ctimeMs].join(" ");
+    if (known && known.stamp === stamp) return known;
+    const result = { name, mode, ino, nlink, born: birthtimeMs || (nlink === 1 ? ctimeMs : 0) };
+    result.stamp = Date.now() - ctimeMs < YOUNG_MS ? null : stamp;
+    try {
+        if (size > MAX_FILE) throw new Error("larger than 64 MiB");
+        result.data = status.isFile() ? whole(file) : fs.readlinkSync(file, "buffer");
+        result.digest = digestOf(result.data);
+    } catch (error) {
+        result.error = error.code || error.message;
+    }
+    return result;
+}
+
+function whole(file) {
+    const { O_RDONLY, O_NOFOLLOW, O_NONBLOCK } = fs.constants;
+    const descriptor = fs.openSync(file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+    try {
+        if (!fs.fstatSync(descriptor).isFile()) throw new Error("not a regular file");
+        return fs.readFileSync(descriptor);
+    } finally {
+        fs.closeSync(descriptor);
+    }
+}
+
+function digestOf(data) {
+    return crypto.createHash("sha1").update(`blob ${data.length}\0`).update(data).digest("hex");
+}
+
+const words = ({ name, mode, ino, born, digest, error, kept, ignored }) =>
+    ({ name, mode, ino, born, digest, error, kept, ignored });
+
+// The bytes in a reply, and their digests and lengths.
+class Blobs {
+    told = [];
+    data = [];
+    size = 0;
+    add(digest, data) {
+        if (this.size > 0 && this.size + data.length > SENT) return false;
+        this.told.push([digest, data.length]);
+        this.data.push(data);
+        this.size += data.length;
+        return true;
+    }
+}
+
+async function addStored(root, digests, blobs) {
+    const output = digests.length ? await git(root, ["cat-file", "--batch"], digests.join("\n") + "\n") : "";
+    for (let place = 0; place < output.length;) {
+        const end = output.indexOf(10, place), [digest, , size] = output.subarray(place, end).toString().split(" ");
+        place = end + 1;
+        if (size === undefined) continue;
+        blobs.add(digest, output.subarray(place, place + Number(size)));
+        place += Number(size) + 1;
+    }
+}
+
+// Which of `entries` git has the bytes of.
+async function markKept(root, entries) {
+    if (above(root, [".git"]) === null || entries.length === 0) return;
+    const format = "--batch-check=%(objectname) %(objecttype) %(objectsize)";
+    const output = await git(root, ["cat-file", format], entries.map(({ digest }) => `${digest}\n`).join(""));
+    output.toString().split("\n").forEach((line, index) => {
+        const [, kind, size] = line.split(" ");
+        if (kind === "blob" && Number(size) <= SENT) entries[index].kept = true;
+    });
+}
+
+async function lookAt(tree, root, since, skip) {
+    const isFull = tree.told !== since, time = Date.now(), real = fs.realpathSync(root);
+    const listed = await list(real), before = isFull ? new Map() : tree.files, after = new Map();
+    if (listed.length > MAX_FILES) throw new Error(`it has more than ${MAX_FILES} files`);
+    const changed = [], blobs = new Blobs(), directories = new Map();
+    let odd = 0;
+    for (const [index, name] of listed.entries()) {
+        if (index % 200 === 199) await new Promise(setImmediate);
+        if (name.includes("\ufffd")) {
+            ++odd;
+            continue;
+        }
+        const known = before.get(name), found = entry(real, name, known, directories);
+        if (found === null) continue;
+        after.set(name, found);
+        const { data } = found;
+        delete found.data;
+        if (found === known) continue;
+        if (known && known.digest === found.digest && known.mode === found.mode) {
+            found.kept = known.kept;
+        } else {
+            changed.push(found);
+            if (known && data && !skip.includes(name)) blobs.add(found.digest, data);
+        }
+    }
+    const gone = [...before.values()].filter(({ name }) => !after.has(name));
+    if (isFull) await markKept(real, changed.filter(({ digest }) => digest));
+    const old = [...gone, ...changed.map(({ name }) => before.get(name))].filter((known) => known && known.kept);
+    await addStored(real, old.map(({ digest }) => digest), blobs);
+    Object.assign(tree, { told: ++lastTold, files: after, left: changed });
+    return {
+        told: tree.told, full: isFull, time, odd, gone: gone.map(({ name, ino }) => [name, ino]),
+        blobs: blobs.told, data: Buffer.concat(blobs.data), ...next(tree),
+    };
+}
+
+function next(tree) {
+    const files = [];
+    for (let size = 0; tree.left.length > 0 && size < LISTED;) {
+        files.push(words(tree.left.shift()));
+        size += 250 + 3 * files[files.length - 1].name.length;
+    }
+    return { files, more: tree.left.length > 0 };
+}
+
+// Watch the directories of the files; return whether each change will be told.
+function cover(tree, root, on) {
+    const real = on ? fs.realpathSync(root) : "";
+    const wanted = new Set(on ? [real] : []);
+    for (const name of on ? tree.files.keys() : []) wanted.add(path.join(real, path.dirname(name)));
+    for (const [directory, watcher] of tree.watchers) {
+        if (wanted.has(directory)) continue;
+        watcher.close();
+        tree.watchers.delete(directory);
+    }
+    const isFirst = tree.watchers.size === 0;
+    let complete = true;
+    for (const directory of wanted) {
+        if (tree.watchers.has(directory)) continue;
+        try {
+            if (tree.watchers.size >= MAX_WATCHED) throw new Error("too many");
+            const watcher = fs.watch(directory, { persistent: false }, () => tell(root));
+            watcher.on("error", () => {});
+            tree.watchers.set(directory, watcher);
+            // What was made in it before is not told.
+            if (!isFirst) tell(root);
+        } catch {
+            complete = false;
+        }
+    }
+    return complete;
+}
+
+let staged = Buffer.alloc(0);
+
+// Write what is staged to the file, or remove it, if it has the bytes that are expected.
+function replace({ root, name, expected, digest, mode, link, since }) {
+    const real = fs.realpathSync(root), file = path.join(real, name), directory = path.dirname(file);
+    if (!file.startsWith(`${real}/`) || name.split("/").includes(".git")) throw new Error("not a file of the project");
+    const found = entry(real, name);
+    if (found === null && guarded(fs.lstatSync, file).error !== "ENOENT") throw new Error("no regular file now");
+    if ((found ? found.digest : null) !== expected) throw new Error("differs");
+    if (digest === null) {
+        fs.unlinkSync(file);
+        removeMade(real, directory, since);
+        return {};
+    }
+    const data = staged;
+    staged = Buffer.alloc(0);
+    if (digestOf(data) !== digest) throw new Error("the bytes have not come whole");
+    fs.mkdirSync(directory, { recursive: true });
+    if (fs.realpathSync(directory) !== directory) throw new Error("its directory leads out of the project");
+    const isFile = found !== null && !link && (found.mode & fs.constants.S_IFMT) === fs.constants.S_IFREG;
+    if (isFile && found.nlink > 1) {
+        fs.writeFileSync(file, data);
+        fs.chmodSync(file, mode);
+        return {};
+    }
+    const temporary = path.join(directory, `.qwen-companion-${crypto.randomBytes(6).toString("hex")}`);
+    try {
+        if (link) {
+            fs.symlinkSync(data, temporary);
+        } else {
+            fs.writeFileSync(temporary, data, { mode: 0o600, flag: "wx" });
+            fs.chmodSync(temporary, mode);
+        }
+        fs.renameSync(temporary, file);
+    } finally {
+        fs.rmSync(temporary, { force: true });
+    }
+    return {};
+}
+
+// Remove directories that are empty and were made after `since`, the beginning of the turn.
+function removeMade(root, directory, since) {
+    for (let place = directory; place !== root && since; place = path.dirname(place)) {
+        try {
+            if (!(fs.statSync(place).birthtimeMs > since)) return;
+            fs.rmdirSync(place);
+        } catch {
+            return;
         }
     }
 }
@@ -561,6 +819,39 @@ const REQUESTS = {
     }),
     read: ({ path: file, offset, length }) => ({ data: readPart(file, offset, length) }),
     watch: ({ paths }) => (watch(paths), {}),
+    // The files of a root that have changed since the reply `since`, all of them where that was not the last one; with
+    // the bytes of those that were told before, but those to `skip`, and with the texts of `files`.
+    async tree({ root, since, skip, files, watch: on }) {
+        if (!trees.has(root) && trees.size >= MAX_TREES) throw new Error("too many projects there");
+        const tree = trees.get(root) || { told: 0, files: new Map(), watchers: new Map(), left: [] };
+        trees.set(root, tree);
+        const texts = files.map(text), result = await lookAt(tree, root, since, skip);
+        return { ...result, texts, complete: cover(tree, root, on) };
+    },
+    rest: ({ root }) => next(trees.get(root)),
+    // Files as they are now with their bytes, and bytes that git has, as many as there is room for.
+    async fetch({ root, names: wantedNames, digests }) {
+        const real = fs.realpathSync(root), blobs = new Blobs(), found = [];
+        let done = 0;
+        for (const name of wantedNames) {
+            const item = entry(real, name);
+            if (item && item.data && item.data.length <= SENT && !blobs.add(item.digest, item.data)) break;
+            if (item) found.push({ ...words(item), size: item.data ? item.data.length : 0 });
+            ++done;
+        }
+        const known = (trees.get(root) || { files: new Map() }).files, repository = above(real, [".git"]);
+        const unknown = found.filter(({ name }) => !known.has(name)).map(({ name }) => path.join(real, name));
+        const hidden = repository && unknown.length ? await ignored(repository, unknown) : new Set();
+        for (const item of found) item.ignored = hidden === null || hidden.has(path.join(real, item.name));
+        await addStored(real, digests, blobs);
+        return { files: found, done, blobs: blobs.told, data: Buffer.concat(blobs.data) };
+    },
+    stage({ data, first }) {
+        staged = Buffer.concat([first ? Buffer.alloc(0) : staged, Buffer.from(data, "base64")]);
+        if (staged.length > MAX_FILE) staged = Buffer.alloc(0);
+        return {};
+    },
+    replace,
     quit,
 };
 

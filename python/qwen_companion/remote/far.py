@@ -1,0 +1,526 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The files of a root at a place, for the journal: what has changed there, and the bytes, in one request to the relay.
+
+The relay names bytes by git's digests and remembers what it has told.  What it says is checked: names are below the
+root, bytes have the digest they are told with, and there are no more of them than of a root of this machine.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol, TypeVar, cast
+
+import anyio
+
+from qwen_companion.domain import PlacedFile
+from qwen_companion.file_names import FileNameError, file_name
+from qwen_companion.frozen import frozen
+from qwen_companion.journal.baselines import Keep, UnknownBeforeError
+from qwen_companion.journal.first_look import MAX_FILES, MAX_TOTAL_BYTES, LimitError
+from qwen_companion.journal.looks import CHUNK, Change, Found, Skip
+from qwen_companion.journal.places import write_private
+from qwen_companion.journal.rules import RecordRules
+from qwen_companion.journal.sites import Changed
+from qwen_companion.journal.store import Store
+from qwen_companion.journal.tree_watch import Coverage
+from qwen_companion.journal.versions import LINK, MAX_FILE_BYTES, Loaded, TooLargeError, Version, digest_of
+from qwen_companion.privacy import options
+from qwen_companion.privacy.ignore_files import IgnoreFile, ignore_files
+from qwen_companion.privacy.options import Options, UserRules
+from qwen_companion.remote.context import NoLinks, rules_of
+from qwen_companion.remote.link import LinkError, RequestError, objects
+
+_AT_ONCE = 2000
+"""Most files or digests that one request asks for."""
+
+_LATE_MS = 10
+"""The clock that stamps files may be late by so much."""
+
+T = TypeVar("T")
+
+_UNKNOWN = Version("", 0)
+
+
+class Reach(Protocol):
+    """The way to a place."""
+
+    @property
+    def home(self) -> str:
+        """Return the home directory there, "" while that is not known."""
+        ...
+
+    async def ask(self, name: str, **values: Any) -> tuple[dict[str, Any], bytes]:
+        """Have the relay do `name` with `values`; return what it answers, and the bytes with it.
+
+        :raises LinkError, RequestError: when that fails
+        """
+        ...
+
+    async def read(self, path: str, limit: int) -> bytes:
+        """Return the bytes of the file `path` there, at most `limit`.
+
+        :raises LinkError, RequestError: when that fails
+        """
+        ...
+
+
+class _FarRules(RecordRules):
+    """The rules of a root at a place; `take` has them as they are there now."""
+
+    def __init__(self, root: PlacedFile, reach: Reach) -> None:
+        self._there = root.path
+        self._reach = reach
+        self._options = Options()
+        super().__init__(root.name, {})
+
+    def set_options(self, options: Options, hidden: Iterable[str]) -> None:
+        self._options = options
+        self._hidden = frozenset(hidden)
+
+    def refresh(self) -> None:
+        self._spellings = (self._there,)
+        self._files = []
+        self._settled = ()
+
+    def take(self, texts: Sequence[Mapping[str, Any]]) -> None:
+        """Take the `texts` of the ignore files there."""
+        home = self._reach.home or "/"
+        settled = UserRules(self._options, {"HOME": home}).settle(NoLinks())
+        self._settled = options.within(settled, self._spellings)
+        files = (rules_of(file, found) for file, found in zip(self.ignore_files, texts, strict=False))
+        self._files = [file for file in files if file.patterns is not None or file.problem is not None]
+
+    @property
+    def ignore_files(self) -> list[IgnoreFile]:
+        """The ignore files of CLIs, there or not."""
+        return list(ignore_files([self._spellings]))
+
+
+@frozen
+class _Entry:
+    """A file there: `version` is None where it cannot be recorded for the reason `problem`.
+
+    `born` is when it was made, in ms by the clock there, 0 if unknown.  `kept` says that git there has its bytes.
+    """
+
+    version: Version | None
+    inode: int
+    born: float
+    kept: bool
+    ignored: bool
+    problem: str
+
+
+class FarSite:
+    """The site of `root` at a place, see `Site`.  What waits for the relay is for threads."""
+
+    def __init__(self, root: PlacedFile, reach: Reach) -> None:
+        self._root = root
+        self._reach = reach
+        self.true = root.name
+        self.rules = _FarRules(root, reach)
+        self.complete = False
+        """Whether the relay tells of each change."""
+        self._changed: Changed | None = None
+
+    @property
+    def home(self) -> str:
+        """The home directory, as Emacs has it."""
+        return PlacedFile(self._root.place, self._reach.home).name
+
+    def true_directory(self, directory: str) -> str:
+        """See `Site`.  Links there are not looked at: a file behind one has no other name in the record."""
+        return directory
+
+    def files(self, directory: str, store: Store) -> FarFiles:
+        """See `Site`."""
+        return FarFiles(self, directory, store)
+
+    def there(self, name: str) -> str:
+        """See `Site`."""
+        return name.removeprefix(self._root.place)
+
+    def stamp(self, _path: bytes) -> None:
+        """See `Site`: it is not known."""
+
+    def changed_since(self, _path: bytes, _moment: float) -> bool:
+        """See `Site`: it may have been."""
+        return True
+
+    def watch(self, changed: Changed) -> FarSite:
+        """See `Site`."""
+        self._changed = changed
+        return self
+
+    async def cover(self, _directories: Collection[bytes]) -> Coverage:
+        """Let the next look, and those after it, watch the directories there; see `TreeWatch`."""
+        return Coverage(self.complete, grown=False)
+
+    def read(self) -> bool:
+        """See `TreeWatch`: the news come by themselves."""
+        return False
+
+    def close(self) -> None:
+        """Watch no longer, from the next look on."""
+        self._changed = None
+
+    def stir(self) -> None:
+        """Take that something has changed there."""
+        if self._changed is not None:
+            self._changed(None)
+
+    # --- Requests, in a thread
+
+    def name(self, path: str) -> bytes:
+        """Return the name in the record of `path`, relative to the root."""
+        return os.fsencode(f"{self.true.rstrip('/')}/{path}")
+
+    def path(self, name: bytes) -> str:
+        """Return the path relative to the root of `name` in the record."""
+        return os.fsdecode(name)[len(self.true.rstrip("/")) + 1 :]
+
+    def ask(self, request: str, **values: Any) -> tuple[dict[str, Any], bytes]:
+        """Return the relay's answer to `request`.
+
+        :raises OSError: when there is none
+        """
+        return self._wait(partial(self._reach.ask, request, root=self._root.path, **values))
+
+    def look(self, since: int, skip: Sequence[str]) -> tuple[dict[str, Any], bytes]:
+        """Return the relay's answer to a look at all files; the rules are those of just now.
+
+        :raises OSError: when there is none
+        """
+        files = [file.path for file in self.rules.ignore_files]
+        found, data = self.ask("tree", since=since, skip=list(skip), files=files, watch=self._changed is not None)
+        self.rules.take(objects(found.get("texts")))
+        self.complete = found.get("complete") is True
+        return found, data
+
+    def large(self, path: str) -> bytes:
+        """Return the bytes of the file `path`, relative to the root.
+
+        :raises OSError: when it cannot be read
+        """
+        return self._wait(partial(self._reach.read, f"{self._root.path.rstrip('/')}/{path}", MAX_FILE_BYTES))
+
+    def _wait(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        try:
+            return anyio.from_thread.run(work)
+        except (LinkError, RequestError) as error:
+            raise OSError(errno.EIO, str(error)) from None
+
+
+class FarFiles:
+    """The files below the root of a site, see `Files`."""
+
+    def __init__(self, site: FarSite, directory: str, store: Store) -> None:
+        """Keep in `directory` what is known of the last look."""
+        self._site = site
+        self._store = store
+        self._contents = store.contents
+        self._file = os.path.join(directory, "far-look")
+        self._since = 0
+        """The last answer of the relay that was recorded."""
+        self._time: float | None = None
+        """When that was, in ms by the clock there; None before the first look."""
+        self._hidden: set[bytes] = set()
+        """Files that were left out at the last look: nobody knows what they were."""
+        self._seen: set[bytes] = set()
+        """Files that were seen not to be there since the last look."""
+        self._ignored: set[bytes] = set()
+        self._skipped: set[bytes] = set()
+        with suppress(OSError, ValueError, TypeError):
+            with open(self._file, "rb") as kept:
+                time, hidden = json.load(kept)
+            self._time, self._hidden = float(time), {os.fsencode(name) for name in hidden}
+
+    @property
+    def is_complete(self) -> bool:
+        """See `Files`."""
+        return self._time is not None
+
+    def take(self, record: Keep, skip: Skip = lambda _path: False) -> Found:
+        """See `Files`.
+
+        :raises OSError, StoreError, LimitError: when that fails
+        """
+        found = Found()
+        since, self._since = self._since, 0
+        answer, data = self._site.look(since, [self._site.path(name) for name in self._hidden])
+        entries = self._entries(answer)
+        gone = self._gone(answer, entries)
+        if self._skipped:
+            skipped = {name for name in self._skipped if name not in entries}
+            now = {name: entry for name, entry, _ in self._fetch(sorted(skipped))}
+            entries.update(now)
+            gone.update((name, 0) for name in skipped - now.keys())
+        self._skipped = {name for name in (*entries, *gone) if skip(name)}
+        rules = self._site.rules.excluded([*entries, *gone])
+        before_hidden, self._hidden = self._hidden, self._hidden - entries.keys() - gone.keys()
+        self._hidden |= rules
+        for name, entry in entries.items():
+            if entry.version is None and name not in rules:
+                self._hidden.add(name)
+                found.warn(name, TooLargeError(entry.problem))
+        if int(answer.get("odd") or 0):
+            found.left_out.append("files whose names are not UTF-8")
+        wanted = {
+            name: entry
+            for name, entry in entries.items()
+            if entry.version is not None and name not in rules and name not in self._skipped
+        }
+        time = float(answer.get("time") or 0)
+        self._contents.put(_blobs(answer, data))
+        if self._time is None:
+            self._begin(wanted)
+        else:
+            moved = {inode for inode in gone.values() if inode}
+            names = [name for name in gone if name not in self._skipped]
+            self._compare(wanted, names, moved, before_hidden, record, found)
+        self._save(time)
+        self._seen.clear()
+        self._since = int(answer.get("told") or 0)
+        return found
+
+    def _compare(
+        self,
+        entries: Mapping[bytes, _Entry],
+        gone: Sequence[bytes],
+        moved: Collection[int],
+        hidden: Collection[bytes],
+        record: Keep,
+        found: Found,
+    ) -> None:
+        changes: list[Change] = []
+        for name, entry in entries.items():
+            before = self._contents.current(name, _UNKNOWN)
+            known = name not in hidden
+            if before is _UNKNOWN:
+                known = known and (name in self._seen or self._is_new(entry) or entry.inode in moved)
+                before = None
+            if before != entry.version:
+                changes.append(Change(name, before, entry.version, known))
+                if not known:
+                    found.warn(name, UnknownBeforeError())
+        for name in gone:
+            before = self._contents.current(name, None)
+            if before is not None:
+                changes.append(Change(name, before, None))
+        lost = self._keep(changes)
+        changes = [change for change in changes if change.path not in lost]
+        for start in range(0, len(changes), CHUNK):
+            record(changes[start : start + CHUNK])
+        found.changes += [change for change in changes if change.known]
+        # Written again since it was told: the next look has to tell it again.
+        self._skipped |= lost
+
+    def _is_new(self, entry: _Entry) -> bool:
+        return self._time is not None and entry.born > self._time - _LATE_MS
+
+    def _begin(self, entries: Mapping[bytes, _Entry]) -> None:
+        """Take the files as they are; keep the bytes that git there has not."""
+        if len(entries) > MAX_FILES:
+            raise LimitError(f"it has {len(entries)} files, and {MAX_FILES} are the limit")
+        self._contents.restart()
+        versions = {name: entry.version for name, entry in entries.items()}
+        lacking = set(self._contents.lacking(e.version.digest for e in entries.values() if e.version and not e.kept))
+        names = [name for name, version in versions.items() if version is not None and version.digest in lacking]
+        total = 0
+        for name, entry, data in self._fetch(names):
+            total += len(data)
+            if total > MAX_TOTAL_BYTES:
+                raise LimitError(f"its files have more than {MAX_TOTAL_BYTES >> 20} MiB")
+            versions[name] = entry.version
+            if entry.version is not None:
+                self._contents.put([(entry.version.digest, data)])
+        self._contents.set_current(versions.items())
+        for path in self._store.written():
+            last, now = self._store.writes(path)[-1].after, versions.get(path)
+            if last != now:
+                self._store.record([(path, last, now)], None, "", "")
+
+    def _keep(self, changes: Sequence[Change]) -> set[bytes]:
+        """Keep the bytes before and after `changes`; return the files whose bytes have changed again."""
+        digests = {change.before.digest for change in changes if change.before is not None}
+        self._contents.put(self.fetch(digests).items())
+        lacking = set(self._contents.lacking(change.after.digest for change in changes if change.after is not None))
+        names = [change.path for change in changes if change.after is not None and change.after.digest in lacking]
+        for _, entry, data in self._fetch(names):
+            if entry.version is not None:
+                self._contents.put([(entry.version.digest, data)])
+        left = set(self._contents.lacking(lacking))
+        return {change.path for change in changes if change.after is not None and change.after.digest in left}
+
+    def observe(self, path: bytes, loaded: Loaded | None) -> Change | None:
+        """See `Files`."""
+        before = self._contents.current(path, _UNKNOWN)
+        if before is _UNKNOWN:
+            if path in self._ignored or self._site.rules.excluded([path]):
+                return None
+            if loaded is None:
+                self._seen.add(path)
+                return None
+            before = None
+        known = before is not None or (path in self._seen and path not in self._hidden)
+        self._seen.add(path)
+        self._skipped.discard(path)
+        after = None if loaded is None else loaded.version
+        if before == after:
+            return None
+        if loaded is not None:
+            self._contents.put([(loaded.version.digest, loaded.data)])
+        if before is not None:
+            self._contents.put(self.fetch([before.digest]).items())
+        return Change(path, before, after, known)
+
+    def records(self, paths: Sequence[bytes]) -> bool:
+        """See `Files`."""
+        if self._time is None or self._site.rules.excluded(paths):
+            return False
+        for path in paths:
+            self.load(path)
+        return self._ignored.isdisjoint(paths) and self._hidden.isdisjoint(paths)
+
+    def load(self, name: bytes) -> Loaded | None:
+        """See `Files`.
+
+        :raises TooLargeError: for a file too large to record
+        :raises OSError: where it cannot be read
+        """
+        for _, entry, data in self._fetch([name]):
+            (self._ignored.add if entry.ignored else self._ignored.discard)(name)
+            if entry.version is not None:
+                return Loaded(entry.version, data)
+            if entry.problem.startswith("larger"):
+                raise TooLargeError(entry.problem)
+            raise OSError(errno.EIO, entry.problem)
+        return None
+
+    def directories(self) -> set[bytes]:
+        """See `Files`: the relay knows them."""
+        return set()
+
+    def text(self, digest: str) -> bytes | None:
+        """See `Files`."""
+        data = self._contents.get(digest)
+        return self.fetch([digest]).get(digest) if data is None else data
+
+    def fetch(self, digests: Iterable[str]) -> dict[str, bytes]:
+        """See `Files`."""
+        found: dict[str, bytes] = {}
+        lacking = self._contents.lacking(digests)
+        with suppress(OSError):
+            while lacking:
+                answer, data = self._site.ask("fetch", names=[], digests=lacking[:_AT_ONCE])
+                got = dict(_blobs(answer, data))
+                found.update(got)
+                lacking = [digest for digest in lacking if digest not in got] if got else []
+        return found
+
+    def committed(self) -> dict[bytes, Version | None]:
+        """See `Files`.
+
+        :raises OSError: always
+        """
+        raise OSError(errno.ENOSYS, "the changes since the last commit are not looked at there")
+
+    # --- What the relay says
+
+    def _entries(self, answer: Mapping[str, Any]) -> dict[bytes, _Entry]:
+        """Return the files in `answer`, and in what follows it."""
+        found = dict(self._read_entries(answer.get("files")))
+        while answer.get("more") is True and len(found) <= MAX_FILES:
+            answer, _ = self._site.ask("rest")
+            found.update(self._read_entries(answer.get("files")))
+        return found
+
+    def _read_entries(self, values: object) -> Iterator[tuple[bytes, _Entry]]:
+        for value in objects(values):
+            name = self._read_name(value.get("name"))
+            if name is not None:
+                yield name, _entry(value)
+
+    def _read_name(self, value: object) -> bytes | None:
+        """Return the name in the record of the file `value`; None for one that is not below the root."""
+        with suppress(FileNameError):
+            path = file_name(value, "/")[1:] if isinstance(value, str) and not value.startswith("/") else ""
+            if path and os.path.normpath(path) == path and not {"..", ".git"} & set(path.split("/")):
+                return self._site.name(path)
+        return None
+
+    def _gone(self, answer: Mapping[str, Any], entries: Collection[bytes]) -> dict[bytes, int]:
+        """Return the files that are not there any more, with their inodes as far as these are known."""
+        if answer.get("full") is True:
+            return {name: 0 for name in self._contents.recorded() if name not in entries}
+        pairs = ((self._read_name(path), inode) for path, inode in _pairs(answer.get("gone")))
+        return {name: inode for name, inode in pairs if name is not None}
+
+    def _fetch(self, names: Sequence[bytes]) -> Iterator[tuple[bytes, _Entry, bytes]]:
+        """Yield those of the files `names` that are there, with their bytes."""
+        left = [self._site.path(name) for name in names]
+        while left:
+            answer, data = self._site.ask("fetch", names=left[:_AT_ONCE], digests=[])
+            blobs = dict(_blobs(answer, data))
+            done = answer.get("done")
+            if not isinstance(done, int) or done < 1:
+                raise OSError(errno.EIO, "the relay's answer is not understood")
+            asked = set(left[:done])
+            left = left[done:]
+            for name, entry in self._read_entries(answer.get("files")):
+                path = self._site.path(name)
+                if path not in asked or entry.version is None:
+                    yield name, entry, b""
+                    continue
+                text = blobs.get(entry.version.digest)
+                if text is None:
+                    text = self._site.large(path)
+                    entry_version = Version(digest_of(text), entry.version.mode)
+                    entry = _Entry(entry_version, entry.inode, entry.born, False, entry.ignored, "")
+                yield name, entry, text
+
+    def _save(self, time: float) -> None:
+        os.makedirs(os.path.dirname(self._file), mode=0o700, exist_ok=True)
+        write_private(f"{self._file}.new", json.dumps([time, sorted(map(os.fsdecode, self._hidden))]).encode())
+        os.replace(f"{self._file}.new", self._file)
+        self._time = time
+
+
+def _entry(value: Mapping[str, Any]) -> _Entry:
+    mode, inode, born, digest = (value.get(key) for key in ("mode", "ino", "born", "digest"))
+    version = None
+    if isinstance(mode, int) and isinstance(digest, str) and len(digest) == 40 and digest.isalnum():
+        version = Version(digest, LINK if stat.S_ISLNK(mode) else stat.S_IFREG | mode & 0o777)
+    problem = "".join(c for c in str(value.get("error") or "it cannot be read")[:100] if c.isprintable())
+    return _Entry(
+        version,
+        inode if isinstance(inode, int) else 0,
+        float(born) if isinstance(born, int | float) else 0.0,
+        value.get("kept") is True,
+        value.get("ignored") is True,
+        problem,
+    )
+
+
+def _blobs(answer: Mapping[str, Any], data: bytes) -> Iterator[tuple[str, bytes]]:
+    """Yield the bytes that came with `answer`, by their digests."""
+    start = 0
+    for digest, size in _pairs(answer.get("blobs")):
+        text = data[start : start + max(0, size)]
+        start += len(text)
+        if digest == digest_of(text):
+            yield digest, text
+
+
+def _pairs(value: object) -> Iterator[tuple[str, int]]:
+    """Yield the pairs of a text and a number in `value`, if it is a list of the relay's."""
+    for item in cast("list[object]", value) if isinstance(value, list) else []:
+        parts = cast("list[object]", item) if isinstance(item, list) else []
+        if len(parts) == 2 and isinstance(parts[0], str) and isinstance(parts[1], int):
+            yield parts[0], parts[1]
