@@ -91,29 +91,41 @@ What is undone there by now is left out."
     (unless files
       (user-error "Nothing that an agent changed is left in %s"
                   (qwen-companion-untrusted-text name)))
-    (cl-flet ((in-main (path) (expand-file-name (file-relative-name path tree) main)))
-      (qwen-companion-undo-confirm
-       (mapcar (lambda (file) (in-main (qwen-companion-changed-file-path file))) files)
-       "merge"
-       (format "Merge %d file%s of %s into %s, as text; git merges its commits"
-               (length files) (if (cdr files) "s" "") (qwen-companion-untrusted-text name)
-               (qwen-companion-untrusted-text (abbreviate-file-name main))))
-      (qwen-companion-changes-undo-report
-       (qwen-companion-undo-files
-        part files (qwen-companion-turn-id turn) (format "From %s" name) 'merge
-        (lambda (step)
-          (setf (qwen-companion-undo-step-root step) main
-                (qwen-companion-undo-step-labels step) qwen-companion-conflicts-worktree-labels)
-          (cl-callf in-main (qwen-companion-undo-step-path step))
-          (when (qwen-companion-undo-step-from step)
-            (cl-callf in-main (qwen-companion-undo-step-from step)))
-          step))
-       (length files) qwen-companion-changes-merge--words))))
+    (qwen-companion-undo-confirm
+     (mapcar (lambda (file)
+               (qwen-companion-changes-merge--counterpart
+                (qwen-companion-changed-file-path file) tree main))
+             files)
+     "merge"
+     (format "Merge %d file%s of %s into %s, as text; git merges its commits"
+             (length files) (if (cdr files) "s" "") (qwen-companion-untrusted-text name)
+             (qwen-companion-untrusted-text (abbreviate-file-name main))))
+    (qwen-companion-changes-undo-report
+     (qwen-companion-undo-files
+      part files (qwen-companion-turn-id turn) (format "From %s" name) 'merge
+      (apply-partially #'qwen-companion-changes-merge--in-main tree main))
+     (length files) qwen-companion-changes-merge--words)))
 
 (defun qwen-companion-changes-merge--main (tree)
   "Return the main tree of the worktree TREE, ready to be merged into."
   (qwen-companion-journal-reply-root
    (qwen-companion-journal-await 'journal-merge (list :root tree) 60)))
+
+(defun qwen-companion-changes-merge--counterpart (path tree main)
+  "Return the file of the tree MAIN that PATH of TREE stands for; nil for nil."
+  (and path (expand-file-name (file-relative-name path tree) main)))
+
+(defun qwen-companion-changes-merge--in-main (tree main step)
+  "Return STEP, for a file of TREE, as one for that file of the tree MAIN."
+  (setf (qwen-companion-undo-step-root step) main
+        (qwen-companion-undo-step-labels step) qwen-companion-conflicts-worktree-labels
+        (qwen-companion-undo-step-path step)
+        (qwen-companion-changes-merge--counterpart
+         (qwen-companion-undo-step-path step) tree main)
+        (qwen-companion-undo-step-from step)
+        (qwen-companion-changes-merge--counterpart
+         (qwen-companion-undo-step-from step) tree main))
+  step)
 
 (defun qwen-companion-changes-merge--kept (view)
   "Return each change of VIEW that is not undone; t if it has no text."
@@ -129,26 +141,23 @@ left in the worktree."
   (let* ((changes (if (listp list)
                       (cl-remove-if #'qwen-companion-hunks-change-text list)
                     list))
-         (tree (qwen-companion-changes-file-root view))
-         (from (qwen-companion-changes-file-from view))
          (before-mode (qwen-companion-changes-file-before-mode view))
          (after-mode (qwen-companion-changes-file-after-mode view))
          (target (if (listp changes)
                      (qwen-companion-changes-file-bytes
                       view (lambda (change) (not (memq change changes))))
                    (qwen-companion-changes-file-after view))))
-    (cl-flet ((in-main (path) (expand-file-name (file-relative-name path tree) main)))
-      (when changes
-        (make-qwen-companion-undo-step
-         :root main
-         :path (in-main (qwen-companion-changes-file-path view))
-         :from (and from (in-main from))
-         :base (qwen-companion-changes-file-before view)
-         :target target
-         :base-mode before-mode
-         :target-mode (and target (or after-mode before-mode))
-         :binary (eq 'binary (qwen-companion-changes-file-state view))
-         :labels qwen-companion-conflicts-worktree-labels)))))
+    (when changes
+      (qwen-companion-changes-merge--in-main
+       (qwen-companion-changes-file-root view) main
+       (make-qwen-companion-undo-step
+        :path (qwen-companion-changes-file-path view)
+        :from (qwen-companion-changes-file-from view)
+        :base (qwen-companion-changes-file-before view)
+        :target target
+        :base-mode before-mode
+        :target-mode (and target (or after-mode before-mode))
+        :binary (eq 'binary (qwen-companion-changes-file-state view)))))))
 
 (defun qwen-companion-changes-merge--in-order (list)
   "Return LIST in order, in the form for `qwen-companion-undo-run'.

@@ -31,6 +31,7 @@
 
 (defconst qwen-companion-conflicts-worktree-labels '("yours" "before" "in the worktree")
   "Labels of the texts in a conflict with what is merged from a worktree.")
+
 (defconst qwen-companion-conflicts-review-labels '("as written" "as proposed" "as reviewed")
   "Labels of the three texts of a conflict with what the user made of an edit.")
 

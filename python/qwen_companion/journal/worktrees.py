@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
+from pathlib import Path
 
 from qwen_companion.errors import CompanionError
 from qwen_companion.file_names import FileNameError, file_name
@@ -49,12 +50,25 @@ def root_around(root: str, path: str) -> str:
     return root
 
 
-@lru_cache(maxsize=_MOST)
 def is_ignored(root: str, tree: str) -> bool:
     """Return whether git ignores the worktree `tree` below `root`, whose record lacks its files then.
 
-    Runs git the first time.
+    Runs git the first time, and after a change of the files of rules above the worktree.
     """
+    above = Path(tree).parents
+    rules = [*(parent / ".gitignore" for parent in above), *(parent / ".git/info/exclude" for parent in above)]
+    return _is_ignored(root, tree, tuple(map(_written, rules)))
+
+
+def _written(path: Path) -> int | None:
+    """Return when `path` was written, in ns; None where there is no file."""
+    with suppress(OSError):
+        return os.stat(path).st_mtime_ns
+    return None
+
+
+@lru_cache(maxsize=_MOST)
+def _is_ignored(root: str, tree: str, _rules: tuple[int | None, ...]) -> bool:
     # This command takes no pathspecs, and says so.
     options = [option for option in OPTIONS if option != "--literal-pathspecs"]
     command = ["git", *options, "check-ignore", "--no-index", "--quiet", "--", tree]

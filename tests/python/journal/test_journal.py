@@ -1443,6 +1443,24 @@ async def test_a_worktree_that_git_does_not_ignore_is_part_of_the_project_of_the
         await place.until({"a.txt": "deleted"})
 
 
+async def test_a_rule_that_comes_later_makes_git_ignore_a_worktree(project: Project) -> None:
+    tree = add_worktree(project)
+    project.write(".qwen/.gitignore", b"")
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        await agent.prompt("Fix it")
+        call = await agent.begin("edit", file_path=str(tree / "a.txt"))
+        (tree / "a.txt").write_bytes(AFTER)
+        await agent.done(call)
+        await place.until({"a.txt": "modified"})
+        project.write(".git/info/exclude", b"worktrees/\n")
+        call = await agent.begin("edit", file_path=str(tree / "new.txt"))
+        (tree / "new.txt").write_bytes(AFTER)
+        await agent.done(call)
+        await place.until({"a.txt": "modified"}, {"new.txt": "added"})
+        assert sorted(roots_of(place)) == [str(project.root), str(tree)]
+
+
 async def test_a_cli_that_enters_a_worktree_has_a_turn_in_each(project: Project) -> None:
     tree = add_worktree(project)
     async with site(project) as place:
