@@ -108,10 +108,18 @@ class Agent:
     async def done(self, call: dict[str, Any], **fields: Any) -> None:
         await self.report("PostToolUse", **call, **fields)
 
-    async def edit(self, name: str, data: bytes, agent: str | None = None) -> None:
-        """Write `data` as a tool does."""
-        call = await self.begin("write_file", agent, file_path=str(Path(self.cwd) / name))
-        self._project.write(name, data)
+    async def edit(self, name: str | Path, data: bytes, agent: str | None = None) -> None:
+        """Write `data` to `name`, below where it works, as a tool does."""
+        path = Path(self.cwd) / name
+        call = await self.begin("write_file", agent, file_path=str(path))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        await self.done(call)
+
+    async def run(self, write: Callable[[], object], **values: str) -> None:
+        """Run a command that does `write`."""
+        call = await self.begin(SHELL, command="make", **values)
+        write()
         await self.done(call)
 
 
@@ -349,9 +357,7 @@ async def test_turns_of_edits_and_commands(project: Project) -> None:
         start = agent.time
         assert await agent.prompt("Fix it\nplease") is None
         await agent.edit("a", b"agent\n")
-        call = await agent.begin(SHELL, command="...")
-        (project.root / "b").rename(project.root / "renamed")
-        await agent.done(call)
+        await agent.run(lambda: (project.root / "b").rename(project.root / "renamed"))
         (turn,) = await place.until({"a": "modified", "renamed": "renamed"})
         assert (turn.prompt, turn.client, turn.cli, turn.session) == ("Fix it", "Qwen Code 0.24.4", "connected", "s")
         assert (turn.root, turn.start, turn.end, turn.source) == (str(project.root), start + 1, None, "hooks")
@@ -386,10 +392,8 @@ async def test_what_a_command_did_to_the_file_of_the_next_tool_is_the_agents(pro
     async with site(project) as place:
         agent = Agent(place.front, project)
         await agent.prompt("Begin it anew")
-        call = await agent.begin(SHELL, command="...")
-        (project.root / "a").rename(project.root / "b")
         # At once: nobody waits for the look after the command.
-        await agent.done(call)
+        await agent.run(lambda: (project.root / "a").rename(project.root / "b"))
         await agent.edit("a", b"new\n")
         await place.until({"a": "modified", "b": "added"})
 
@@ -647,9 +651,7 @@ async def test_what_a_command_that_could_not_wait_did_to_the_file_of_the_next_to
             await anyio.lowlevel.checkpoint()
         monkeypatch.setattr("qwen_companion.journal.hook_reports.LOOK_WAIT_S", 0)
         await agent.prompt("Begin it anew")
-        call = await agent.begin(SHELL, command="...")
-        (project.root / "a").rename(project.root / "c")
-        await agent.done(call)
+        await agent.run(lambda: (project.root / "a").rename(project.root / "c"))
         call = await agent.begin("write_file", file_path=str(project.root / "a"))
         project.write("a", b"new\n")
         may_look.set()
@@ -1398,30 +1400,19 @@ async def test_a_cli_that_was_started_in_a_worktree_is_recorded_there(project: P
         agent = Agent(place.front, project)
         agent.cwd = str(tree)
         await agent.prompt("in the tree")
-        call = await agent.begin("edit", file_path=str(tree / "a.txt"))
-        (tree / "a.txt").write_bytes(AFTER)
-        await agent.done(call)
-        call = await agent.begin("run_shell_command", command="make")
-        (tree / "made.txt").write_bytes(b"made\n")
-        await agent.done(call)
+        await agent.edit("a.txt", AFTER)
+        await agent.run(lambda: (tree / "made.txt").write_bytes(b"made\n"))
         await agent.report("Stop")
         (turn,) = await place.until({"a.txt": "modified", "made.txt": "added"})
         assert turn.root == str(tree)
-        scope = ChangeScope(turn.root, "turn", turn.id, None)
-        reply = await place.ask(lambda number: JournalTexts(number, scope, (WantedFile(str(tree / "a.txt")),)))
-        assert reply.texts is not None
-        (texts,) = reply.texts
-        assert texts.before is not None and texts.before.data == BEFORE
+        assert await place.before(turn, "a.txt") == BEFORE
         spans = (await place.ask(lambda number: JournalSpans(number, str(tree / "a.txt")))).spans
         assert spans is not None
         assert [(span.line, span.turn) for span in spans] == [(2, turn.id)]
         # One at work in the project itself has not made what is in the worktree.
         other = Agent(place.front, project, "other")
         await other.prompt("in the project")
-        call = await other.begin("run_shell_command", command="make")
-        (tree / "made.txt").write_bytes(b"by hand\n")
-        project.write("b.txt", b"b\n")
-        await other.done(call)
+        await other.run(lambda: ((tree / "made.txt").write_bytes(b"by hand\n"), project.write("b.txt", b"b\n")))
         await other.report("Stop")
         await place.until({"a.txt": "modified", "made.txt": "added"}, {"b.txt": "added"})
 
@@ -1432,14 +1423,10 @@ async def test_a_worktree_that_git_does_not_ignore_is_part_of_the_project_of_the
     async with site(project) as place:
         agent = Agent(place.front, project)
         await agent.prompt("Fix it")
-        call = await agent.begin("edit", file_path=str(tree / "a.txt"))
-        (tree / "a.txt").write_bytes(AFTER)
-        await agent.done(call)
+        await agent.edit(tree / "a.txt", AFTER)
         await place.until({"a.txt": "modified"})
         assert roots_of(place) == [str(project.root)]
-        call = await agent.begin(SHELL, command="...")
-        shutil.rmtree(tree)
-        await agent.done(call)
+        await agent.run(lambda: shutil.rmtree(tree))
         await place.until({"a.txt": "deleted"})
 
 
@@ -1467,13 +1454,8 @@ async def test_a_cli_that_enters_a_worktree_has_a_turn_in_each(project: Project)
         agent = Agent(place.front, project)
         await agent.prompt("enter it")
         await agent.edit("b.txt", b"b\n")
-        call = await agent.begin("edit", file_path=str(tree / "a.txt"))
-        (tree / "a.txt").write_bytes(AFTER)
-        await agent.done(call)
-        call = await agent.begin("run_shell_command", command="make")
-        (tree / "made.txt").write_bytes(b"made\n")
-        project.write("c.txt", b"c\n")
-        await agent.done(call)
+        await agent.edit(tree / "a.txt", AFTER)
+        await agent.run(lambda: ((tree / "made.txt").write_bytes(b"made\n"), project.write("c.txt", b"c\n")))
         await agent.report("Stop")
         turns = await place.until({"b.txt": "added", "c.txt": "added"}, {"a.txt": "modified", "made.txt": "added"})
         assert {turn.root: turn.prompt for turn in turns} == {str(project.root): "enter it", str(tree): "enter it"}
@@ -1487,9 +1469,7 @@ async def test_a_command_is_recorded_in_the_worktree_that_it_runs_in(project: Pr
     async with site(project) as place:
         agent = Agent(place.front, project)
         await agent.prompt("run it there")
-        call = await agent.begin("run_shell_command", command="make", directory=".qwen/worktrees/feat")
-        (tree / "made.txt").write_bytes(b"made\n")
-        await agent.done(call)
+        await agent.run(lambda: (tree / "made.txt").write_bytes(b"made\n"), directory=".qwen/worktrees/feat")
         await agent.report("Stop")
         (turn,) = await place.until({"made.txt": "added"})
         assert turn.root == str(tree)
@@ -1502,9 +1482,7 @@ async def test_what_was_recorded_of_a_worktree_is_told_by_the_next_backend(proje
         agent = Agent(place.front, project)
         agent.cwd = str(tree)
         await agent.prompt("in the tree")
-        call = await agent.begin("edit", file_path=str(tree / "a.txt"))
-        (tree / "a.txt").write_bytes(AFTER)
-        await agent.done(call)
+        await agent.edit("a.txt", AFTER)
         await agent.report("Stop")
         await place.until({"a.txt": "modified"})
     if removed:
@@ -1546,9 +1524,7 @@ async def test_a_change_that_is_merged_from_a_worktree_is_a_turn_that_can_be_und
         agent.cwd = str(tree)
         await agent.prompt("in the tree")
         for name in ("a.txt", "made.txt"):
-            call = await agent.begin("edit", file_path=str(tree / name))
-            (tree / name).write_bytes(AFTER)
-            await agent.done(call)
+            await agent.edit(name, AFTER)
         await agent.report("Stop")
         (turn,) = await place.until({"a.txt": "modified", "made.txt": "added"})
         reply = await place.ask(lambda number: JournalMerge(number, str(tree)))
@@ -1560,10 +1536,7 @@ async def test_a_change_that_is_merged_from_a_worktree_is_a_turn_that_can_be_und
         turns = {turn.root: turn for turn in await place.until(expected, expected)}
         merged = turns[str(project.root)]
         assert (merged.prompt, merged.source, merged.client) == ("From feat", "merge", "Qwen Code 0.24.4")
-        scope = ChangeScope(merged.root, "turn", merged.id, None)
-        texts = (await place.ask(lambda number: JournalTexts(number, scope, (WantedFile(str(home)),)))).texts
-        assert texts is not None and texts[0].before is not None
-        assert texts[0].before.data == BEFORE
+        assert await place.before(merged, "a.txt") == BEFORE
         project.write("a.txt", BEFORE)
         place.say(JournalWrote((str(home),), merged.id, "Undo", "undo"))
         await place.until(expected, expected, {"a.txt": "modified"})
