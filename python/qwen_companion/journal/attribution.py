@@ -89,9 +89,14 @@ class Attribution:
 
     def suspects(self, root: Root, news: News) -> Sequence[Worker]:
         """Return the workers that may have caused `news`, the likeliest first."""
-        workers = self._agents.workers(root)
+        # A command that has ended may have made what the look after it has not come to yet.
+        ended = [
+            Worker(session, call.tool, running, None, call.agent, runs_tool=True)
+            for session, (running, call) in root.commands.items()
+        ]
+        workers = [*self._agents.workers(root), *ended]
         if any(worker.runs_tool for worker in workers):
-            workers = self._agents.at_work(root)
+            workers = [worker for worker in workers if worker.writes_by_itself]
         workers = [worker for worker in workers if worker.session not in root.coming]
         now = self._agents.activity.look(worker.probe for worker in workers)
         # One may have done its last work between the change and the news of it; one that goes on is likelier.

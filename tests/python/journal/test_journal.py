@@ -698,6 +698,27 @@ async def test_what_a_command_did_after_the_first_look_is_its_agents_before_the_
         assert await place.before(turn, "a") == b"a\n"
 
 
+async def test_what_a_command_did_that_ended_before_the_look_of_another_is_noted_with_both(
+    project: Project, may_look: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the system does not tell of changes, the first look finds those of both."""
+    monkeypatch.setattr("qwen_companion.journal.tree_watch.open_inotify", lambda: None)
+    project.commit(a=b"a\n", b=b"b\n")
+    may_look.set()
+    async with site(project) as place:
+        first, second = Agent(place.front, project, "first"), Agent(place.front, project, "second")
+        await first.prompt("One")
+        await second.prompt("Two")
+        await second.edit("c", b"second\n")
+        await place.until({"c": "added"})
+        may_look.clear()
+        await first.run(lambda: project.write("a", b"first\n"))
+        await second.run(lambda: project.write("b", b"second\n"))
+        may_look.set()
+        turns = await place.until({"a": "modified", "b": "modified"}, {"c": "added"})
+        assert [turn.notes for turn in turns] == [("another agent was at work at the same time",)] * 2
+
+
 async def test_two_agents_and_the_user_at_once(project: Project) -> None:
     project.commit(a=b"a\n", b=b"b\n", c=b"c\n", d=b"d\n")
     async with site(project) as place:
