@@ -34,6 +34,8 @@ class Indexes:
         self._contents = contents
         self._indexes: dict[str, Index] = {}
         """Those that are open, by the directories of their repositories."""
+        self._unopened: dict[str, Index] = {}
+        """Those that could not be opened: they know when git has stalled."""
         self.nested = dict(nested)
 
     @property
@@ -75,9 +77,12 @@ class Indexes:
             repository = find_repository(scope)
             if scope != self._root and (repository is None or repository.top != scope):
                 repository = self.nested.get(scope)
-            index = Index(os.path.join(self._directory, self._name(scope)), scope, self._environ, repository)
+            index = self._unopened.get(scope)
+            if index is None or index.repository != repository:
+                directory = os.path.join(self._directory, self._name(scope))
+                index = self._unopened[scope] = Index(directory, scope, self._environ, repository)
             index.open()
-            self._indexes[scope] = index
+            self._indexes[scope] = self._unopened.pop(scope)
             if scope != self._root:
                 self.nested[scope] = repository
         return index

@@ -1037,6 +1037,17 @@ def test_a_pipe_in_place_of_rules_does_not_stall_the_record(
     assert time.monotonic() - start < git.TIMEOUT_S / 2
 
 
+def test_git_is_not_asked_again_where_it_has_just_stalled(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(git, "STALL_S", 0.3)
+    os.mkfifo(project.home / "included")
+    project.git("config", "include.path", str(project.home / "included"))
+    with pytest.raises(GitError, match="no answer"):
+        project.begin()
+    monkeypatch.setattr(git.subprocess, "Popen", None)
+    with pytest.raises(GitError, match="no answer"):
+        project.begin()
+
+
 def damaged(project: Project, change: Callable[[Path], object]) -> tuple[Record, Path]:
     """Record a turn, `change` the journal's file, and open it anew."""
     turn = project.begin()
