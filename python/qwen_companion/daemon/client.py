@@ -59,9 +59,7 @@ class DaemonClient:
         """Holds nothing secret."""
         self._progress = progress
         self._stream_parameters: Mapping[str, str | int] = {}
-        self._takes_messages = False
-        self._knows_providers = False
-        self._forks = False
+        self._features: frozenset[str] = frozenset()
 
     async def __aenter__(self) -> DaemonClient:
         """Return the client itself, to be closed with the context."""
@@ -96,9 +94,7 @@ class DaemonClient:
             )
         if models.SNAPSHOT_FEATURE in found.features:
             self._stream_parameters = {"snapshot": 1, "maxQueued": _QUEUE_LENGTH}
-        self._takes_messages = models.MID_TURN_FEATURE in found.features
-        self._knows_providers = models.PROVIDERS_FEATURE in found.features
-        self._forks = models.BRANCH_FEATURE in found.features
+        self._features = found.features
         return found
 
     async def list_sessions(self, workspace: str) -> tuple[models.SessionSummary, ...]:
@@ -143,7 +139,7 @@ class DaemonClient:
         :raises UnsupportedError: when the daemon cannot do this
         :raises InvalidRequestError: when nothing was said in the session
         """
-        if not self._forks:
+        if models.BRANCH_FEATURE not in self._features:
             raise UnsupportedError("The daemon cannot fork a conversation.")
         try:
             return self._joined(
@@ -223,7 +219,7 @@ class DaemonClient:
 
         None when no turn runs, or the daemon cannot do this.
         """
-        if not self._takes_messages:
+        if models.MID_TURN_FEATURE not in self._features:
             return None
         reply = await self._http.ask(
             models.MidTurnReply, "POST", "/mid-turn-message", session_id, body={"message": message}
@@ -273,7 +269,7 @@ class DaemonClient:
 
     async def model_in_use(self, session_id: str) -> models.ProviderModel | None:
         """Return the session's model as the daemon's settings have it; None when they do not, or cannot be asked."""
-        if not self._knows_providers:
+        if models.PROVIDERS_FEATURE not in self._features:
             return None
         current = (await self.context(session_id)).state.models.current_model_id
         reply = await self._http.ask(models.ProvidersReply, "GET", "/workspace/providers")

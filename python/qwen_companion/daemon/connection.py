@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import anyio
 
 from qwen_companion.daemon import messages, models
+from qwen_companion.daemon.address import DaemonAddress, find_address
 from qwen_companion.daemon.client import DaemonClient
 from qwen_companion.daemon.errors import (
     BusyError,
@@ -23,7 +24,6 @@ from qwen_companion.daemon.local_daemon import LocalDaemon, start_local
 from qwen_companion.daemon.memberships import Memberships
 from qwen_companion.daemon.messages import DaemonState
 from qwen_companion.daemon.sanitize import line
-from qwen_companion.daemon.settings import DaemonAddress, find_address
 from qwen_companion.daemon.stream import Backoff
 from qwen_companion.frozen import frozen
 from qwen_companion.tasks import Task, Tasks

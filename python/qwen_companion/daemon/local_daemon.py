@@ -18,8 +18,8 @@ from typing import IO
 
 import anyio
 
+from qwen_companion.daemon.address import DaemonAddress
 from qwen_companion.daemon.errors import NotStartedError
-from qwen_companion.daemon.settings import DaemonAddress
 
 START_S = 60.0
 """How long a daemon may take until it listens.  One second is usual; the first start after an update takes longer."""

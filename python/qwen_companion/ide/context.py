@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from qwen_companion.domain import Snapshot
 from qwen_companion.file_names import LONGEST_BYTES
 from qwen_companion.frozen import frozen
-from qwen_companion.ide.models import Cursor, File, IdeContext, WorkspaceState
+from qwen_companion.ide.models import Json, active_file, ide_context, open_file
 
 MAX_FILES = 10
 MAX_SELECTION_UNITS = 16384
@@ -59,19 +59,19 @@ def newest_times(snapshot: Snapshot) -> dict[str, int]:
     return newest
 
 
-def describe(snapshot: Snapshot, allowed: Mapping[str, int], trusted: bool | None) -> IdeContext:
+def describe(snapshot: Snapshot, allowed: Mapping[str, int], trusted: bool | None) -> Json:
     """Return the context of `snapshot` with the newest ten of the files `allowed`, path to time; the active one first.
 
     A CLI takes the file with the newest timestamp for the active one, and no file when that one does not say so.  So
     when the active file is not allowed, none is active.
     """
     files = sorted(allowed.items(), key=lambda item: item[1], reverse=True)
-    told = [File(path, stamp) for path, stamp in files if path != snapshot.active]
+    told = [open_file(path, stamp) for path, stamp in files if path != snapshot.active]
     if snapshot.active is not None and snapshot.active in allowed:
         cursor = None
         if snapshot.line is not None and snapshot.character is not None:
-            cursor = Cursor(max(1, snapshot.line), max(1, snapshot.character))
+            cursor = max(1, snapshot.line), max(1, snapshot.character)
         selection = cut_utf16(snapshot.selection, MAX_SELECTION_UNITS) if snapshot.selection else None
-        stamp = max(allowed[snapshot.active], told[0].timestamp + 1 if told else 0)
-        told.insert(0, File(snapshot.active, stamp, True, cursor, selection))
-    return IdeContext(WorkspaceState(tuple(told[:MAX_FILES]), trusted))
+        stamp = max(allowed[snapshot.active], told[0]["timestamp"] + 1 if told else 0)
+        told.insert(0, active_file(snapshot.active, stamp, cursor, selection))
+    return ide_context(told[:MAX_FILES], trusted)

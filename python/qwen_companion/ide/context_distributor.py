@@ -250,9 +250,10 @@ class ContextDistributor:
     def watch(self, on: bool) -> None:
         """Begin to report each change, with the present state first, or cease to."""
         job = self._job()
-        if on and job is not None and self._last is not None and self._covers(self._last, job):
+        last = self._last
+        if on and job is not None and last is not None and last.job.basis == job.basis and last.cover(job):
             # Those of sessions that came while nobody looked are not known yet.
-            self._tell(job, self._last)
+            self._tell(job, last)
         self._watched = on
         if on:
             self._report_exclusions(self._exclusions)
@@ -353,9 +354,6 @@ class ContextDistributor:
             directories=sessions.directories,
             exclusions=inputs.exclusions,
         )
-
-    def _covers(self, findings: _Findings, job: _Job) -> bool:
-        return findings.job.basis == job.basis and findings.cover(job)
 
     async def _inform(self, job: _Job, newcomers: set[str] | None) -> None:
         """Tell `newcomers`, or with None all sessions."""

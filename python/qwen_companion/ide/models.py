@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qwen_companion.frozen import frozen
@@ -60,69 +60,34 @@ TOOLS = (
 )
 
 
-@frozen
-class Cursor:
-    """Both count from 1; `character` in UTF-16 code units."""
-
-    line: int
-    character: int
+def open_file(path: str, timestamp: int) -> Json:
+    """Return an open file (spec C3), last in focus at `timestamp`, in ms since the epoch."""
+    return {"path": path, "timestamp": timestamp}
 
 
-@frozen
-class File:
-    """An open file (spec C3): `timestamp` in ms since the epoch; the active one has `cursor` and `selected_text`."""
-
-    path: str
-    timestamp: int
-    is_active: bool = False
-    cursor: Cursor | None = None
-    selected_text: str | None = None
-
-    def to_wire(self) -> Json:
-        """Return the JSON object without fields that are None."""
-        wire: Json = {"path": self.path, "timestamp": self.timestamp}
-        if self.is_active:
-            wire["isActive"] = True
-        if self.cursor is not None:
-            wire["cursor"] = {"line": self.cursor.line, "character": self.cursor.character}
-        if self.selected_text is not None:
-            wire["selectedText"] = self.selected_text
-        return wire
+def active_file(path: str, timestamp: int, cursor: tuple[int, int] | None, selected_text: str | None) -> Json:
+    """Return the open file in focus; `cursor` is line and character, from 1, in UTF-16 code units."""
+    wire = {**open_file(path, timestamp), "isActive": True}
+    if cursor is not None:
+        wire["cursor"] = {"line": cursor[0], "character": cursor[1]}
+    if selected_text is not None:
+        wire["selectedText"] = selected_text
+    return wire
 
 
-@frozen
-class WorkspaceState:
-    """The open files, newest first.
+def ide_context(open_files: Sequence[Json], is_trusted: bool | None) -> Json:
+    """Return the context of the open files, newest first (spec C3).
 
     `is_trusted` must stay the same for the life of a connection: at a change of it the CLI asks for a restart.  None
     says nothing of it.
     """
-
-    open_files: tuple[File, ...] = ()
-    is_trusted: bool | None = None
-
-    def to_wire(self) -> Json:
-        """Return the JSON object."""
-        wire: Json = {"openFiles": [file.to_wire() for file in self.open_files]}
-        if self.is_trusted is not None:
-            wire["isTrusted"] = self.is_trusted
-        return wire
+    trust = {} if is_trusted is None else {"isTrusted": is_trusted}
+    return {"workspaceState": {"openFiles": open_files, **trust}}
 
 
-@frozen
-class IdeContext:
-    """The open files and the place of the user (spec C3)."""
-
-    workspace_state: WorkspaceState
-
-    def to_wire(self) -> Json:
-        """Return the params of `CONTEXT_UPDATE`."""
-        return {"workspaceState": self.workspace_state.to_wire()}
-
-
-def context_update(context: IdeContext) -> bytes:
+def context_update(context: Json) -> bytes:
     """Return the notification that tells `context`."""
-    return _notification(CONTEXT_UPDATE, context.to_wire())
+    return _notification(CONTEXT_UPDATE, context)
 
 
 def diff_accepted(path: str, content: str) -> bytes:

@@ -8,7 +8,7 @@ a second, and three on a busy machine; these few methods without state need noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, cast
 
 from qwen_companion import __version__
@@ -79,17 +79,14 @@ async def _result(method: str, params: JsonObject, tools: Tools, caller: Caller 
         return await _call(params, tools, caller)
     if method == LIST_TOOLS:
         return _list_tools(await tools.offered())
-    # What has not to be waited for.
-    methods: Mapping[str, Callable[[JsonObject, Tools], JsonObject]] = {
-        INITIALIZE: _initialize,
-        "ping": lambda _params, _tools: {},
-    }
-    if method not in methods:
-        raise RpcError(_METHOD_NOT_FOUND, "Method not found")
-    return methods[method](params, tools)
+    if method == INITIALIZE:
+        return _initialize(params)
+    if method == "ping":
+        return {}
+    raise RpcError(_METHOD_NOT_FOUND, "Method not found")
 
 
-def _initialize(params: JsonObject, _tools: Tools) -> JsonObject:
+def _initialize(params: JsonObject) -> JsonObject:
     wanted = params.get("protocolVersion")
     return {
         "protocolVersion": wanted if wanted in PROTOCOLS else PROTOCOLS[-1],

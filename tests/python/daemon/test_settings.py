@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from qwen_companion.daemon.errors import DaemonError, SettingsError, UnsafeUrlError
-from qwen_companion.daemon.settings import (
+from qwen_companion.daemon.address import (
     TOKEN_FILE_VARIABLE,
     TOKEN_VARIABLE,
     URL_VARIABLE,
     DaemonAddress,
     find_address,
 )
+from qwen_companion.daemon.errors import DaemonError, SettingsError, UnsafeUrlError
 
 LOCAL = "http://127.0.0.1:4170"
 SECRET = "a-secret-nobody-sees"

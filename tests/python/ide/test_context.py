@@ -18,7 +18,7 @@ from qwen_companion.ide.context import (
     newest_times,
     own_root,
 )
-from qwen_companion.ide.models import Cursor, File, IdeContext, context_update
+from qwen_companion.ide.models import Json, active_file, context_update, open_file
 
 UNICODE = st.text(st.characters(exclude_categories=["Cs"]))
 
@@ -27,14 +27,14 @@ def snapshot(*files: tuple[str, int], active: str | None = None, selection: str 
     return Snapshot(tuple(VisitedFile(*file) for file in files), active, 3, 7, selection)
 
 
-def context(given: Snapshot, trusted: bool | None = None) -> IdeContext:
+def context(given: Snapshot, trusted: bool | None = None) -> Json:
     """Return the context of `given` when only files with "secret" in their names are not allowed."""
     allowed = {path: time for path, time in newest_times(given).items() if "secret" not in path}
     return describe(given, allowed, trusted)
 
 
-def files(given: Snapshot) -> tuple[File, ...]:
-    return context(given).workspace_state.open_files
+def files(given: Snapshot) -> list[Json]:
+    return context(given)["workspaceState"]["openFiles"]
 
 
 def units(text: str) -> int:
@@ -51,50 +51,52 @@ def test_a_cut_text_is_the_longest_start_that_fits(text: str, limit: int) -> Non
 
 def test_the_selection_is_cut_between_characters() -> None:
     (file,) = files(snapshot(("/a", 1), active="/a", selection="x" + "😀" * MAX_SELECTION_UNITS))
-    assert file.selected_text is not None
-    assert units(file.selected_text) == MAX_SELECTION_UNITS - 1
-    assert file.selected_text.endswith("😀")
+    assert units(file["selectedText"]) == MAX_SELECTION_UNITS - 1
+    assert file["selectedText"].endswith("😀")
 
 
 def test_files_come_newest_first_and_at_most_ten() -> None:
     got = files(snapshot(*((f"/{number}", number) for number in range(30))))
-    assert [file.timestamp for file in got] == list(range(29, 29 - MAX_FILES, -1))
-    assert not any(file.is_active for file in got)
+    assert [file["timestamp"] for file in got] == list(range(29, 29 - MAX_FILES, -1))
+    assert not any("isActive" in file for file in got)
 
 
 def test_the_active_file_is_the_newest_whatever_its_time() -> None:
     got = files(snapshot(*((f"/{number}", number) for number in range(30)), active="/3"))
     assert len(got) == MAX_FILES
-    assert got[0] == File("/3", 30, True, Cursor(3, 7))
-    assert [file.cursor for file in got[1:]] == [None] * (MAX_FILES - 1)
+    assert got[0] == active_file("/3", 30, (3, 7), None)
+    assert not any("cursor" in file for file in got[1:])
 
 
 def test_times_stay_as_they_are_where_the_active_file_is_the_newest() -> None:
-    assert files(snapshot(("/a", 5), ("/b", 9), active="/b")) == (File("/b", 9, True, Cursor(3, 7)), File("/a", 5))
+    assert files(snapshot(("/a", 5), ("/b", 9), active="/b")) == [
+        active_file("/b", 9, (3, 7), None),
+        open_file("/a", 5),
+    ]
 
 
 def test_two_files_of_the_same_time_leave_no_doubt() -> None:
     active, other = files(snapshot(("/a", 5), ("/b", 5), active="/a"))
-    assert active.path == "/a"
-    assert active.timestamp > other.timestamp
+    assert active["path"] == "/a"
+    assert active["timestamp"] > other["timestamp"]
 
 
 def test_what_is_not_allowed_is_left_out() -> None:
-    assert files(snapshot(("/secret", 5), ("/b", 4))) == (File("/b", 4),)
+    assert files(snapshot(("/secret", 5), ("/b", 4))) == [open_file("/b", 4)]
 
 
 def test_an_active_file_that_is_not_allowed_leaves_none_active() -> None:
-    assert files(snapshot(("/secret", 5), ("/b", 4), active="/secret", selection="x")) == (File("/b", 4),)
-    assert files(snapshot(("/b", 4), active="/elsewhere")) == (File("/b", 4),)
+    assert files(snapshot(("/secret", 5), ("/b", 4), active="/secret", selection="x")) == [open_file("/b", 4)]
+    assert files(snapshot(("/b", 4), active="/elsewhere")) == [open_file("/b", 4)]
 
 
 def test_a_file_named_twice_is_one() -> None:
-    assert files(snapshot(("/a", 5), ("/a", 7), ("/a", 6))) == (File("/a", 7),)
+    assert files(snapshot(("/a", 5), ("/a", 7), ("/a", 6))) == [open_file("/a", 7)]
 
 
 def test_no_position_and_no_selection_are_left_out() -> None:
     bare = Snapshot((VisitedFile("/a", 1),), "/a", None, None, "")
-    assert files(bare) == (File("/a", 1, True),)
+    assert files(bare) == [active_file("/a", 1, None, None)]
 
 
 @pytest.mark.parametrize("trusted", [True, False])
