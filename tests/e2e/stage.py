@@ -210,6 +210,11 @@ class Stage:
 
     # --- Steps
 
+    def start(self) -> None:
+        """Start Emacs with the greeting, and the CLI from it."""
+        self.start_emacs(self.sandbox.greeting)
+        self.start_cli()
+
     def start_emacs(self, *files: Path, forms: tuple[str, ...] = (), by_shell: bool = False) -> None:
         """Start Emacs, `by_shell` or not, and turn the mode on by typing its name; returns when it is ready.
 

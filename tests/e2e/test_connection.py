@@ -60,8 +60,7 @@ def test_yes_to_the_nudge_connects(stage: Stage) -> None:
 
 
 def test_disabled_and_enabled_again(stage: Stage) -> None:
-    stage.start_emacs(stage.sandbox.greeting)
-    stage.start_cli()
+    stage.start()
     stage.ask_command("/ide disable")
     stage.screen.wait_for("Disconnected: IDE integration disabled")
     stage.screen.wait_for(NO_SESSION)
@@ -144,8 +143,7 @@ def test_two_clis_in_two_projects(stage: Stage) -> None:
     other = stage.sandbox.make_project("other")
     letter = other / "letter.txt"
     letter.write_text("Dear all,\n")
-    stage.start_emacs(stage.sandbox.greeting)
-    stage.start_cli()
+    stage.start()
     stage.emacs.eval(f"(progn (find-file-other-window {lisp_string(str(letter))}) nil)")
     stage.screen.wait_for("Dear all")
     stage.emacs.command("qwen-companion-run")

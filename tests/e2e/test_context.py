@@ -80,8 +80,7 @@ def test_a_rectangle_is_selected_and_kept_while_asking(stage: Stage) -> None:
 
 
 def test_unsaved_text_is_marked_in_every_mode_line(stage: Stage) -> None:
-    stage.start_emacs(stage.sandbox.greeting)
-    stage.start_cli()
+    stage.start()
     to_other_window(stage)
     stage.screen.keys("x")
     stage.screen.wait_until(lambda: stage.screen.capture().count("Qwen[1]*") == 2, "a star in both mode lines")
@@ -117,8 +116,7 @@ def test_help_is_no_file_and_a_closed_file_goes(stage: Stage) -> None:
 
 def test_a_prompt_is_written_from_the_file(stage: Stage) -> None:
     """It goes to the CLI, with the lines quoted, and the window of the file stays selected."""
-    stage.start_emacs(stage.sandbox.greeting)
-    stage.start_cli()
+    stage.start()
     to_other_window(stage)
     stage.screen.keys("M-<", "C-Space", "C-n", "C-n")
     stage.emacs.command("qwen-companion-ask")
@@ -144,8 +142,7 @@ WATCH: Final = """
 
 def test_a_read_that_was_allowed_is_work_again(stage: Stage) -> None:
     """Of tools that only read no hook tells before their result."""
-    stage.start_emacs(stage.sandbox.greeting)
-    stage.start_cli()
+    stage.start()
     elsewhere = stage.sandbox.home / "elsewhere.txt"
     elsewhere.write_text("not in the project\n")
     working = threading.Event()

@@ -115,8 +115,7 @@ def test_nothing_open_means_no_cli_and_the_user_is_told(stage: Stage) -> None:
 # The projects of earlier tests may still be told.
 @pytest.mark.fresh_stage
 def test_other_projects_come_and_go_without_disturbing_a_cli(stage: Stage) -> None:
-    stage.start_emacs(stage.sandbox.greeting)
-    stage.start_cli()
+    stage.start()
     (cli,) = {process.pid for process in stage.sandbox.clis() if not process.children()}
     other = stage.sandbox.make_project("other") / "new.txt"
     stage.emacs.eval(f'(find-file-noselect "{other}")')

@@ -14,8 +14,7 @@ pytestmark = pytest.mark.reuses_stage("context")
 
 
 def test_the_doctor_finds_nothing_wrong_and_tells_no_secret(stage: Stage) -> None:
-    stage.start_emacs(stage.sandbox.greeting)
-    stage.start_cli()
+    stage.start()
     stage.emacs.command("qwen-companion-doctor")
     stage.screen.wait_for("Nothing failed.")
     report = stage.emacs.buffer_text("*qwen-companion doctor*")

@@ -65,8 +65,7 @@ def assert_session_is(stage: Stage, process: psutil.Process, directory: Path, bu
 
 
 def test_a_cli_in_a_terminal_of_emacs(stage: Stage) -> None:
-    stage.start_emacs(stage.sandbox.greeting)
-    stage.start_cli()
+    stage.start()
     process = cli(stage)
     assert_session_is(stage, process, stage.sandbox.project, "*qwen: project*")
     assert stage.emacs.process.pid not in session(stage)["ancestors"]
@@ -83,8 +82,7 @@ def test_a_cli_in_a_terminal_of_emacs(stage: Stage) -> None:
 
 
 def test_a_restarted_backend_still_knows_the_process(stage: Stage) -> None:
-    stage.start_emacs(stage.sandbox.greeting)
-    stage.start_cli()
+    stage.start()
     before = session(stage)
     stage.emacs.eval("(put 'qwen-companion-mode 'before-the-kill (qwen-companion-backend-sessions))")
     stage.sandbox.backend().kill()
@@ -95,8 +93,7 @@ def test_a_restarted_backend_still_knows_the_process(stage: Stage) -> None:
 
 
 def test_a_killed_cli_is_gone_and_leaves_its_proposal_in_a_buffer(stage: Stage) -> None:
-    stage.start_emacs(stage.sandbox.greeting)
-    stage.start_cli()
+    stage.start()
     stage.propose(stage.sandbox.greeting, EDITED, "change the greeting")
     stage.sandbox.kill_clis()
     stage.screen.wait_gone("Qwen[1!1]")

@@ -45,8 +45,7 @@ def test_the_cli_connects_without_a_question(stage: Stage) -> None:
 
 
 def test_cursor_and_selection_reach_the_model(stage: Stage) -> None:
-    stage.start_emacs(stage.sandbox.greeting)
-    stage.start_cli()
+    stage.start()
     stage.screen.keys("C-x", "o")
     # To line 5, "return", and over two words.
     stage.screen.keys("M-g", "g")
@@ -64,8 +63,7 @@ def test_cursor_and_selection_reach_the_model(stage: Stage) -> None:
 
 
 def test_a_move_of_the_cursor_is_told_with_the_next_question(stage: Stage) -> None:
-    stage.start_emacs(stage.sandbox.greeting)
-    stage.start_cli()
+    stage.start()
     stage.model.say("First answer.")
     stage.ask("first question")
     stage.screen.wait_for("First answer.")
@@ -118,8 +116,7 @@ RECORD_SELECTED = """
 
 def test_from_one_change_of_a_turn_to_the_next(stage: Stage) -> None:
     """Five edits in one answer of the model come one after the other; no key goes to the terminal meanwhile."""
-    stage.start_emacs(stage.sandbox.greeting)
-    stage.start_cli()
+    stage.start()
     paths = [stage.sandbox.project / f"part{number}.txt" for number in range(1, 6)]
     for path in paths:
         path.write_text("before\n")
@@ -197,8 +194,7 @@ def test_the_review_is_put_aside_and_comes_back(stage: Stage) -> None:
 
 
 def test_the_review_waits_for_the_tab_of_its_terminal(stage: Stage) -> None:
-    stage.start_emacs(stage.sandbox.greeting)
-    stage.start_cli()
+    stage.start()
     before = stage.emacs.visible_buffers()
     stage.emacs.eval("(progn (tab-bar-new-tab) (switch-to-buffer (messages-buffer)) (delete-other-windows))")
     stage.script_change(stage.sandbox.greeting, EDITED)
@@ -297,8 +293,7 @@ def test_the_command_from_outside_accepts_the_only_proposal(stage: Stage) -> Non
 
 @pytest.mark.ends_stage
 def test_mode_off_ends_everything_and_the_cli_says_so(stage: Stage) -> None:
-    stage.start_emacs(stage.sandbox.greeting)
-    stage.start_cli()
+    stage.start()
     # A CLI that loses its companion in the very act of connecting may go on saying that it is connected.
     stage.wait_for_status("Connected to Emacs")
     backend = stage.sandbox.backend()
@@ -329,8 +324,7 @@ def test_it_works_in_term_too(stage: Stage) -> None:
 
 @pytest.mark.ends_stage
 def test_emacs_killed_leaves_nothing(stage: Stage) -> None:
-    stage.start_emacs(stage.sandbox.greeting)
-    stage.start_cli()
+    stage.start()
     backend = stage.sandbox.backend()
     stage.emacs.process.send_signal(signal.SIGKILL)
     assert has_ended(backend, PATIENCE)

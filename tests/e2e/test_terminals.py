@@ -17,8 +17,7 @@ PASTE_IMAGE = r"""
 
 
 def test_clis_in_terminals_of_one_project(stage: Stage) -> None:
-    stage.start_emacs(stage.sandbox.greeting)
-    stage.start_cli()
+    stage.start()
     assert "remember the teapot" in stage.asked("remember the teapot")
 
     # This Emacs is the editor of what is typed.

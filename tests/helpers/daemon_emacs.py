@@ -11,17 +11,8 @@ from typing import Any, TypeVar, cast
 from sexpdata import dumps, loads
 
 from fake_daemon import ROOT, TOKEN, FakeDaemon, FakeSession
+from qwen_companion.daemon import messages
 from qwen_companion.daemon.dispatcher import CallDispatcher
-from qwen_companion.daemon.messages import (
-    EndChange,
-    Permission,
-    Reply,
-    Reset,
-    SessionInfo,
-    TextChange,
-    ToolChange,
-    Turns,
-)
 from qwen_companion.emacs.bridge import MAX_FRAME_BYTES
 from qwen_companion.emacs.messages import DaemonCall, Notification
 from qwen_companion.emacs.plists import Plist
@@ -37,29 +28,29 @@ class Chat:
 
     def __init__(self) -> None:
         self.texts: dict[tuple[str | None, str], str] = {}
-        self.tools: dict[str, ToolChange] = {}
+        self.tools: dict[str, messages.ToolChange] = {}
         self.ends: list[tuple[str | None, str]] = []
-        self.state: SessionInfo | None = None
-        self.permissions: dict[str, Permission] = {}
-        self.resets: list[Reset] = []
+        self.state: messages.SessionInfo | None = None
+        self.permissions: dict[str, messages.Permission] = {}
+        self.resets: list[messages.Reset] = []
 
     def take(self, message: Notification) -> None:
         match message:
-            case Reset():
+            case messages.Reset():
                 self.resets.append(message)
                 self.texts, self.tools, self.ends = {}, {}, []
-            case Turns():
+            case messages.Turns():
                 for change in message.changes:
-                    if isinstance(change, TextChange):
+                    if isinstance(change, messages.TextChange):
                         key = change.turn, change.voice
                         self.texts[key] = self.texts.get(key, "") + change.text
-                    elif isinstance(change, ToolChange):
+                    elif isinstance(change, messages.ToolChange):
                         self.tools[change.id] = change
-                    elif isinstance(change, EndChange):
+                    elif isinstance(change, messages.EndChange):
                         self.ends.append((change.turn, change.outcome))
-            case SessionInfo():
+            case messages.SessionInfo():
                 self.state = message
-            case Permission():
+            case messages.Permission():
                 self.permissions[message.permission] = message
             case _:
                 pass
@@ -107,12 +98,12 @@ class Emacs:
         self.dispatcher.take(DaemonCall(method, Plist(loads(dumps(payload)))))
         return request
 
-    async def reply(self, request: str) -> Reply:
-        await self.until(lambda: self.all(Reply, request=request))
-        (reply,) = self.all(Reply, request=request)
+    async def reply(self, request: str) -> messages.Reply:
+        await self.until(lambda: self.all(messages.Reply, request=request))
+        (reply,) = self.all(messages.Reply, request=request)
         return reply
 
-    async def call(self, method: str, **values: object) -> Reply:
+    async def call(self, method: str, **values: object) -> messages.Reply:
         """Call `method`, which goes well."""
         reply = await self.reply(self.ask(method, **values))
         assert reply.error is None, reply
@@ -151,10 +142,10 @@ class Emacs:
 
         await self.until(reached)
 
-    async def prompt(self, session: str, text: str = "hello") -> Reply:
+    async def prompt(self, session: str, text: str = "hello") -> messages.Reply:
         return await self.call("daemon-prompt", session=session, parts=[text_part(text)])
 
-    def answer(self, asked: Permission, option: str | None) -> dict[str, object]:
+    def answer(self, asked: messages.Permission, option: str | None) -> dict[str, object]:
         """Return the message that answers `asked` with `option`, with the tool as last reported."""
         tool = self.chats[asked.session].tools[str(asked.tool)]
         return {
@@ -164,7 +155,7 @@ class Emacs:
             "revision": tool.revision,
         }
 
-    async def permission(self, session: str, state: str) -> Permission:
+    async def permission(self, session: str, state: str) -> messages.Permission:
         chat = self.chats[session]
         await self.until(lambda: any(item.state == state for item in chat.permissions.values()))
         return next(item for item in chat.permissions.values() if item.state == state)

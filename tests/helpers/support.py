@@ -252,6 +252,12 @@ class Backend:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait(TIMEOUT_S)
 
+    def stopped(self) -> str:
+        """Tell the process to stop; return what it has printed to standard error."""
+        self.emacs.call("stop", "nil")
+        assert self.exit_code() == 0
+        return self.error_text()
+
     def exit_code(self) -> int:
         return self.process.wait(TIMEOUT_S)
 

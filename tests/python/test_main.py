@@ -60,8 +60,7 @@ def test_prints_the_port_and_nothing_else_on_standard_output(home: Home) -> None
     with Backend(home, fresh=True) as backend:
         backend.greet()
         backend.emacs.wait_for("serving")
-        backend.emacs.call("stop", "nil")
-        assert backend.exit_code() == 0
+        backend.stopped()
         assert backend.process.stdout is not None
         assert backend.process.stdout.read() == b""
         assert backend.error_text() == ""
@@ -320,9 +319,7 @@ def test_a_python_with_sniffio_serves_as_well(home: Home, tmp_path: Path) -> Non
     with Backend(home, settings=f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import sniffio") as backend:
         assert backend.greet()["port"]
         backend.cli()
-        backend.emacs.call("stop", "nil")
-        assert backend.exit_code() == 0
-        assert backend.error_text() == ""
+        assert backend.stopped() == ""
 
 
 def test_all_packages_are_looked_for() -> None:
@@ -344,9 +341,7 @@ def test_a_package_that_cannot_be_imported_is_the_failure_of_the_request(
             backend.emacs.call("merge", dumps({"id": number, "labels": ["1", "2", "3"], **texts}))
             merged = backend.emacs.wait_for("merged")
             assert (merged["id"], merged["edits"]) == (number, [])
-        backend.emacs.call("stop", "nil")
-        assert backend.exit_code() == 0
-        assert "neither compared nor merged" in backend.error_text()
+        assert "neither compared nor merged" in backend.stopped()
 
 
 def test_an_old_python_is_told_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -547,8 +542,7 @@ def test_two_starts_at_once_do_not_disturb_each_other(home: Home) -> None:
         ports = {one.greet()["port"], two.greet()["port"]}
         assert len(ports) == 2
         one.emacs.wait_for("serving")
-        one.emacs.call("stop", "nil")
-        assert one.exit_code() == 0
+        one.stopped()
 
 
 def test_concurrent_streams_each_get_the_context(backend: Backend, home: Home) -> None:

@@ -191,8 +191,7 @@ def test_a_disk_that_is_full_from_any_moment_on_loses_nothing(home: Home, chance
         backend.emacs.wait_until("published", lambda message: not message["warnings"])
         assert [found.name for found in home.files()]
         stream.close()
-        backend.emacs.call("stop", "nil")
-        assert backend.exit_code() == 0
+        backend.stopped()
         assert "Traceback" not in backend.error_text()
         assert home.files() == []
 
@@ -227,9 +226,7 @@ def test_a_poor_system_has_its_reviews(home: Home, monkeypatch: pytest.MonkeyPat
             while (event := stream.event())["method"] != "ide/diffAccepted":
                 pass
             assert event["params"]["content"] == text + "more"
-        backend.emacs.call("stop", "nil")
-        assert backend.exit_code() == 0
-        assert backend.error_text() == ""
+        assert backend.stopped() == ""
         assert home.files() == []
 
 
@@ -274,6 +271,4 @@ def test_steps_of_the_clock_end_nothing_of_a_live_emacs(home: Home, chance: rand
 
 def check_unharmed(backend: Backend) -> None:
     """End `backend`, which has nothing to say."""
-    backend.emacs.call("stop", "nil")
-    assert backend.exit_code() == 0
-    assert backend.error_text() == ""
+    assert backend.stopped() == ""

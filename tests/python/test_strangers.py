@@ -96,9 +96,7 @@ def besieged(tmp_path_factory: pytest.TempPathFactory) -> Generator[Backend, Non
         backend.greet()
         backend.emacs.wait_for("serving")
         yield backend
-        backend.emacs.call("stop", "nil")
-        assert backend.exit_code() == 0
-        assert backend.error_text() == ""
+        assert backend.stopped() == ""
 
 
 @pytest.fixture(scope="module")

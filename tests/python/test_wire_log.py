@@ -43,9 +43,7 @@ def recorded_session(home: Home, mode: str) -> str:
             )
             assert stream.event()["method"] == "ide/diffAccepted"
             backend.emacs.wait_for("delivered")
-        backend.emacs.call("stop", "nil")
-        assert backend.exit_code() == 0
-        assert backend.error_text() == ""
+        assert backend.stopped() == ""
         record = (home.spool / NAME).read_text()
         assert backend.token not in record
         assert SECRET not in record
@@ -176,6 +174,5 @@ def test_a_full_disk_ends_it_with_whole_lines(
 
 def test_without_the_option_there_is_none(backend: Backend, home: Home) -> None:
     backend.cli()
-    backend.emacs.call("stop", "nil")
-    assert backend.exit_code() == 0
+    backend.stopped()
     assert not (home.spool / NAME).exists()

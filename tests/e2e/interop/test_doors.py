@@ -291,8 +291,7 @@ def test_a_folder_that_is_not_trusted(stage: Stage) -> None:
     (stage.sandbox.home / ".qwen/trustedFolders.json").write_text(
         json.dumps({str(stage.sandbox.project): "DO_NOT_TRUST"})
     )
-    stage.start_emacs(stage.sandbox.greeting)
-    stage.start_cli()
+    stage.start()
     stage.propose(stage.sandbox.greeting, EDITED, "change the greeting")
     stage.model.say("All done.")
     stage.accept("All done.")

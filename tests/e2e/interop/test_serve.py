@@ -17,26 +17,13 @@ import anyio
 import pytest
 
 from model_types import Answer
+from qwen_companion.daemon import models
 from qwen_companion.daemon.client import DaemonClient
 from qwen_companion.daemon.errors import (
     InvalidRequestError,
     NotFoundError,
     UnauthorizedError,
     WrongWorkspaceError,
-)
-from qwen_companion.daemon.models import (
-    AgentMessageChunk,
-    Cursor,
-    Envelope,
-    ImageBlock,
-    Payload,
-    PermissionRequest,
-    PermissionResolved,
-    SessionDied,
-    TextBlock,
-    ToolCallUpdate,
-    TurnComplete,
-    UserMessageChunk,
 )
 from qwen_companion.daemon.stream import Disconnected, Ended, EventStream, Frame, ReplayDone, Resync, StreamItem
 from qwen_companion.doors.layer import VARIABLE
@@ -47,7 +34,7 @@ from terminal import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
-P = TypeVar("P", bound=Payload)
+P = TypeVar("P", bound=models.Payload)
 
 DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 """A PNG image of one pixel, in Base64."""
@@ -159,14 +146,14 @@ class Chat:
         return item.envelope.payload
 
     async def prompt(self, text: str) -> str:
-        return (await self.client.prompt(self.session, [TextBlock(text)])).prompt_id
+        return (await self.client.prompt(self.session, [models.TextBlock(text)])).prompt_id
 
     async def turn(self, prompt_id: str) -> str | None:
         """Listen to the end of a turn; return why it has ended."""
-        return (await self.event(TurnComplete, lambda payload: payload.prompt_id == prompt_id)).stop_reason
+        return (await self.event(models.TurnComplete, lambda payload: payload.prompt_id == prompt_id)).stop_reason
 
     @property
-    def envelopes(self) -> list[Envelope]:
+    def envelopes(self) -> list[models.Envelope]:
         return [item.envelope for item in self.items if isinstance(item, Frame)]
 
     def payloads(self, kind: type[P]) -> list[P]:
@@ -177,7 +164,7 @@ class Chat:
         return "".join(
             envelope.payload.content.text
             for envelope in self.envelopes
-            if envelope.prompt_id == prompt_id and isinstance(envelope.payload, AgentMessageChunk)
+            if envelope.prompt_id == prompt_id and isinstance(envelope.payload, models.AgentMessageChunk)
         )
 
 
@@ -226,8 +213,8 @@ async def test_a_prompt_streams(house: House) -> None:
         prompt = await chat.prompt("count")
         assert await chat.turn(prompt) == "end_turn"
         assert chat.text(prompt) == NUMBERED
-        assert [echo.content.text for echo in chat.payloads(UserMessageChunk)] == ["count"]
-        assert len([chunk for chunk in chat.payloads(AgentMessageChunk) if chunk.content.text]) == 20
+        assert [echo.content.text for echo in chat.payloads(models.UserMessageChunk)] == ["count"]
+        assert len([chunk for chunk in chat.payloads(models.AgentMessageChunk) if chunk.content.text]) == 20
     assert "count" in house.model.next_request().prompt
 
 
@@ -246,7 +233,7 @@ async def test_cancelling_ends_the_turn_and_leaves_the_queue(house: House) -> No
     house.model.say("Next.")
     async with house.session() as chat:
         first = await chat.prompt("count")
-        await chat.event(AgentMessageChunk)
+        await chat.event(models.AgentMessageChunk)
         second = await chat.prompt("go on")
         await chat.client.cancel(chat.session)
         assert await chat.turn(first) == "cancelled"
@@ -261,7 +248,7 @@ async def test_a_prompt_is_taken_out_of_the_queue(house: House) -> None:
     house.model.answer(Answer(NUMBERED, pieces=4, halfway=gate))
     async with house.session() as chat:
         first = await chat.prompt("count")
-        await chat.event(AgentMessageChunk)
+        await chat.event(models.AgentMessageChunk)
         second = await chat.prompt("never mind")
         assert await chat.client.remove_pending_prompt(chat.session, second)
         assert await chat.turn(second) == "cancelled"
@@ -273,7 +260,7 @@ async def test_a_prompt_is_taken_out_of_the_queue(house: House) -> None:
 async def test_an_image_reaches_a_model_that_takes_it(house: House) -> None:
     house.model.say("A dot.")
     async with house.session() as chat:
-        parts = [TextBlock("what is it?"), ImageBlock(DOT, "image/png")]
+        parts = [models.TextBlock("what is it?"), models.ImageBlock(DOT, "image/png")]
         prompt = (await chat.client.prompt(chat.session, parts)).prompt_id
         assert await chat.turn(prompt) == "end_turn"
         # The daemon lists no model that only a name stands for.
@@ -290,7 +277,7 @@ async def test_a_conversation_is_forked(house: House) -> None:
         assert fork.session_id != chat.session
         loaded = await chat.client.load(fork.session_id)
         events = [envelope.payload for envelope in (*loaded.compacted_replay, *loaded.live_journal)]
-        assert [event.content.text for event in events if isinstance(event, UserMessageChunk)] == ["one"]
+        assert [event.content.text for event in events if isinstance(event, models.UserMessageChunk)] == ["one"]
         async with EventStream(chat.client, fork.session_id, loaded.cursor) as stream:
             forked = Chat(chat.client, fork.session_id, stream)
             await forked.until(is_(ReplayDone))
@@ -301,7 +288,7 @@ async def test_a_conversation_is_forked(house: House) -> None:
         # The other goes on without it.
         again = await chat.client.load(chat.session)
         events = [envelope.payload for envelope in (*again.compacted_replay, *again.live_journal)]
-        assert [event.content.text for event in events if isinstance(event, UserMessageChunk)] == ["one"]
+        assert [event.content.text for event in events if isinstance(event, models.UserMessageChunk)] == ["one"]
 
 
 # --- Permissions
@@ -319,14 +306,14 @@ async def test_a_permission_is_given(house: House) -> None:
     house.model.say("Written.")
     async with house.session() as chat:
         prompt = await chat.prompt("write")
-        request = await chat.event(PermissionRequest)
+        request = await chat.event(models.PermissionRequest)
         assert not path.exists()
         (once,) = (option.option_id for option in request.options if option.kind == "allow_once")
         with pytest.raises(InvalidRequestError) as caught:
             await chat.client.answer_permission(chat.session, request.request_id, "no-such-option")
         assert caught.value.code == "invalid_option_id"
         await chat.client.answer_permission(chat.session, request.request_id, once)
-        resolved = await chat.event(PermissionResolved)
+        resolved = await chat.event(models.PermissionResolved)
         assert resolved.outcome.option_id == once
         assert resolved.voter_client_id == chat.client.client_id(chat.session)
         assert await chat.turn(prompt) == "end_turn"
@@ -339,9 +326,9 @@ async def test_a_permission_is_refused(house: House) -> None:
     path = script_writing(house)
     async with house.session() as chat:
         prompt = await chat.prompt("write")
-        request = await chat.event(PermissionRequest)
+        request = await chat.event(models.PermissionRequest)
         await chat.client.answer_permission(chat.session, request.request_id, None)
-        update = await chat.event(ToolCallUpdate, lambda update: update.status == "failed")
+        update = await chat.event(models.ToolCallUpdate, lambda update: update.status == "failed")
         assert update.tool_call_id == request.tool_call.tool_call_id
         assert await chat.turn(prompt) == "end_turn"
         assert not path.exists()
@@ -353,12 +340,12 @@ async def test_another_client_answers(house: House) -> None:
     async with house.session() as chat, house.client() as other:
         await other.load(chat.session)
         prompt = await chat.prompt("write")
-        await chat.event(PermissionRequest)
+        await chat.event(models.PermissionRequest)
         # It was not there when the question came.
         (waiting,) = (await other.status(chat.session)).pending_interactions
         (once,) = (option.option_id for option in waiting.options if option.kind == "allow_once")
         await other.answer_permission(chat.session, waiting.request_id, once)
-        resolved = await chat.event(PermissionResolved)
+        resolved = await chat.event(models.PermissionResolved)
         assert resolved.voter_client_id == other.client_id(chat.session) != chat.client.client_id(chat.session)
         await chat.turn(prompt)
         assert path.exists()
@@ -380,7 +367,7 @@ async def test_a_connection_cut_in_the_middle_of_a_turn_loses_and_doubles_nothin
         assert network.cuts == 2
         assert sum(isinstance(item, Disconnected) for item in chat.items) == 2
         assert chat.text(prompt) == NUMBERED
-        assert len(chat.payloads(UserMessageChunk)) == 1
+        assert len(chat.payloads(models.UserMessageChunk)) == 1
         ids = [envelope.id for envelope in chat.envelopes if envelope.id is not None]
         assert ids == list(range(ids[0], ids[0] + len(ids)))
         assert not any(isinstance(item, Resync) for item in chat.items)
@@ -392,14 +379,14 @@ async def test_a_permission_that_waits_is_still_known_after_the_connection_was_c
     async with Network(house.serve.port) as network, house.session(network.url) as chat:
         network.cut_at(b'"type":"permission_request"')
         prompt = await chat.prompt("write")
-        request = await chat.event(PermissionRequest)
+        request = await chat.event(models.PermissionRequest)
         assert network.cuts == 1
         (waiting,) = (await chat.client.status(chat.session)).pending_interactions
         assert waiting.request_id == request.request_id
         (once,) = (option.option_id for option in request.options if option.kind == "allow_once")
         await chat.client.answer_permission(chat.session, request.request_id, once)
         await chat.turn(prompt)
-        assert len(chat.payloads(PermissionRequest)) == 1
+        assert len(chat.payloads(models.PermissionRequest)) == 1
         assert path.exists()
 
 
@@ -411,7 +398,7 @@ async def stalled_chat(house: House, pieces: int) -> AsyncGenerator[tuple[Chat, 
     async with Network(house.serve.port) as network, house.session(network.url) as chat, house.client() as other:
         await other.load(chat.session)
         network.stall()
-        prompt = (await other.prompt(chat.session, [TextBlock("say a lot")])).prompt_id
+        prompt = (await other.prompt(chat.session, [models.TextBlock("say a lot")])).prompt_id
         while (await other.status(chat.session)).has_active_prompt:
             await asyncio.sleep(0.1)
         assert re.search("(client|subscriber) evicted", house.serve.log)
@@ -434,9 +421,13 @@ async def test_a_reader_that_missed_too_much_is_told_so(house: House) -> None:
         assert text.startswith(chat.text(prompt))
         loaded = await chat.client.load(chat.session)
         assert [
-            event.payload.stop_reason for event in loaded.compacted_replay if isinstance(event.payload, TurnComplete)
+            event.payload.stop_reason
+            for event in loaded.compacted_replay
+            if isinstance(event.payload, models.TurnComplete)
         ]
-        said = [event.payload for event in loaded.compacted_replay if isinstance(event.payload, AgentMessageChunk)]
+        said = [
+            event.payload for event in loaded.compacted_replay if isinstance(event.payload, models.AgentMessageChunk)
+        ]
         assert "".join(chunk.content.text for chunk in said) == text
         house.model.say("Short.")
         async with EventStream(chat.client, chat.session, loaded.cursor) as stream:
@@ -455,7 +446,7 @@ async def test_an_event_of_ten_megabytes(house: House) -> None:
         await chat.client.set_approval_mode(chat.session, "yolo")
         await chat.turn(await chat.prompt("write"))
         assert large.read_text() == text
-        (update,) = (update for update in chat.payloads(ToolCallUpdate) if update.status == "completed")
+        (update,) = (update for update in chat.payloads(models.ToolCallUpdate) if update.status == "completed")
         assert [part.new_text for part in update.content or () if part.type == "diff"] == [text]
         assert len(json.dumps(update.model_dump())) > 10_000_000
         assert not any(isinstance(item, Disconnected) for item in chat.items)
@@ -472,7 +463,7 @@ async def test_a_large_file_is_changed(house: House) -> None:
     async with house.session() as chat:
         await chat.client.set_approval_mode(chat.session, "yolo")
         await chat.turn(await chat.prompt("write"))
-        *_, last = (update for update in chat.payloads(ToolCallUpdate) if update.status)
+        *_, last = (update for update in chat.payloads(models.ToolCallUpdate) if update.status)
     if house.version.changes_large_files:
         assert (last.status, large.read_text() == changed) == ("completed", True)
     else:
@@ -491,7 +482,7 @@ async def test_killed_and_restarted_in_the_middle_of_a_turn(house: House) -> Non
     async with house.session() as chat:
         await chat.turn(await chat.prompt("one"))
         await chat.prompt("two")
-        await chat.event(AgentMessageChunk)
+        await chat.event(models.AgentMessageChunk)
         stale = chat.stream.cursor
         assert stale is not None
         await asyncio.to_thread(house.serve.kill)
@@ -505,8 +496,8 @@ async def test_killed_and_restarted_in_the_middle_of_a_turn(house: House) -> Non
         # Loading brings it back, once.
         loaded = await chat.client.load(chat.session)
         events = [envelope.payload for envelope in (*loaded.compacted_replay, *loaded.live_journal)]
-        assert [event.content.text for event in events if isinstance(event, UserMessageChunk)] == ["one", "two"]
-        said = "".join(event.content.text for event in events if isinstance(event, AgentMessageChunk))
+        assert [event.content.text for event in events if isinstance(event, models.UserMessageChunk)] == ["one", "two"]
+        said = "".join(event.content.text for event in events if isinstance(event, models.AgentMessageChunk))
         assert said.count("First.") == 1
         # What was known of the time before is of no use, and that is noticed.
         assert loaded.cursor.epoch != stale.epoch
@@ -531,7 +522,7 @@ async def test_a_wrong_token_is_refused(house: House) -> None:
                     await stranger.capabilities()
                 with pytest.raises(UnauthorizedError):
                     await stranger.load(chat.session)
-                async with EventStream(stranger, chat.session, Cursor(0, "epoch")) as stream:
+                async with EventStream(stranger, chat.session, models.Cursor(0, "epoch")) as stream:
                     (item,) = [item async for item in stream]
                 assert isinstance(item, Ended)
                 assert isinstance(item.error, UnauthorizedError)
@@ -574,6 +565,6 @@ async def test_what_a_chat_asks_for_is_there(house: House) -> None:
 async def test_told_to_end_it_says_so(house: House) -> None:
     async with house.session() as chat:
         ending = asyncio.create_task(asyncio.to_thread(house.serve.close))
-        died = await chat.event(SessionDied)
+        died = await chat.event(models.SessionDied)
         assert died.reason == "daemon_shutdown"
         await ending

@@ -15,23 +15,9 @@ import pytest
 
 from fake_daemon import ROOT, TOKEN, FakeDaemon, FakeSession, event
 from qwen_companion.daemon import client as client_module
+from qwen_companion.daemon import errors
 from qwen_companion.daemon import requests as requests_module
 from qwen_companion.daemon.client import DaemonClient
-from qwen_companion.daemon.errors import (
-    BusyError,
-    DaemonError,
-    HostRefusedError,
-    InvalidRequestError,
-    NotFoundError,
-    ProtocolViolationError,
-    ServerFailedError,
-    SettingsError,
-    UnauthorizedError,
-    UnreachableError,
-    UnsafeUrlError,
-    UnsupportedError,
-    WrongWorkspaceError,
-)
 from qwen_companion.daemon.models import Cursor, ImageBlock, LinkBlock, PromptBlock, TextBlock
 
 pytestmark = pytest.mark.anyio
@@ -61,24 +47,24 @@ async def test_a_good_daemon_is_accepted(client: DaemonClient) -> None:
 @pytest.mark.parametrize("feature", ["non_blocking_prompt", "session_load"])
 async def test_missing_feature_refused(daemon: FakeDaemon, client: DaemonClient, feature: str) -> None:
     daemon.capabilities["features"].remove(feature)
-    with pytest.raises(UnsupportedError, match=feature):
+    with pytest.raises(errors.UnsupportedError, match=feature):
         await client.capabilities()
 
 
 @pytest.mark.parametrize("change", [{"v": 2}, {"protocolVersions": {"current": "v2", "supported": ["v2"]}}])
 async def test_another_protocol_is_refused(daemon: FakeDaemon, client: DaemonClient, change: dict[str, object]) -> None:
     daemon.capabilities |= change
-    with pytest.raises(UnsupportedError, match="v1"):
+    with pytest.raises(errors.UnsupportedError, match="v1"):
         await client.capabilities()
 
 
 async def test_workspace_mismatch(daemon: FakeDaemon, client: DaemonClient, tmp_path: Path) -> None:
-    with pytest.raises(WrongWorkspaceError, match=r"/home/user/other;"):
+    with pytest.raises(errors.WrongWorkspaceError, match=r"/home/user/other;"):
         await client.capabilities("/home/user/other")
     # The daemon takes no directory inside of its workspace either.
-    with pytest.raises(WrongWorkspaceError):
+    with pytest.raises(errors.WrongWorkspaceError):
         await client.capabilities(f"{ROOT}/below")
-    with pytest.raises(WrongWorkspaceError) as caught:
+    with pytest.raises(errors.WrongWorkspaceError) as caught:
         await client.create_or_attach("/home/user/other", "single")
     assert (caught.value.status, caught.value.code) == (400, "workspace_mismatch")
 
@@ -94,25 +80,25 @@ async def test_workspace_mismatch(daemon: FakeDaemon, client: DaemonClient, tmp_
 async def test_401_says_whether_the_token_is_wrong_or_missing(daemon: FakeDaemon) -> None:
     for token, text in (("wrong", "does not accept the token"), (None, "wants a token")):
         async with DaemonClient(daemon.url, token) as client:
-            with pytest.raises(UnauthorizedError, match=text):
+            with pytest.raises(errors.UnauthorizedError, match=text):
                 await client.capabilities()
 
 
 @pytest.mark.parametrize("refusal", ["host", "origin"])
 async def test_host_403(daemon: FakeDaemon, client: DaemonClient, refusal: str) -> None:
     daemon.refuse("/capabilities", refusal)
-    with pytest.raises(HostRefusedError, match="does not answer to the name"):
+    with pytest.raises(errors.HostRefusedError, match="does not answer to the name"):
         await client.capabilities()
 
 
 async def test_html_404(client: DaemonClient, daemon: FakeDaemon) -> None:
     daemon.refuse("/capabilities", "no_route")
-    with pytest.raises(UnsupportedError, match="another version"):
+    with pytest.raises(errors.UnsupportedError, match="another version"):
         await client.capabilities()
 
 
 async def test_a_session_that_is_not_there_is_not_an_older_daemon(client: DaemonClient) -> None:
-    with pytest.raises(NotFoundError) as caught:
+    with pytest.raises(errors.NotFoundError) as caught:
         await client.status("gone")
     assert caught.value.code == "session_not_found"
 
@@ -126,7 +112,7 @@ async def test_an_agent_that_is_slow_to_start_is_waited_for_and_this_is_said(dae
         assert [text and text[-9:] for text in said] == ["(2 of 5).", "(3 of 5).", None]
         said.clear()
         daemon.refuse("/session", "no_route", times=5, status=504)
-        with pytest.raises(ServerFailedError, match="504"):
+        with pytest.raises(errors.ServerFailedError, match="504"):
             await client.create_or_attach(ROOT, "thread")
         assert len(daemon.asked_for("/session")) == 8
         assert said[-1] is None
@@ -148,18 +134,18 @@ async def test_an_answer_that_never_ends_is_given_up(head: bytes, monkeypatch: p
     async with await asyncio.start_server(drip, "127.0.0.1", 0) as server:
         port: int = server.sockets[0].getsockname()[1]
         async with DaemonClient(f"http://127.0.0.1:{port}", TOKEN) as client:
-            with pytest.raises(UnreachableError) as caught:
+            with pytest.raises(errors.UnreachableError) as caught:
                 await client.load("session")
             assert caught.value.maybe_done
             if head.endswith(b": "):
-                with pytest.raises(UnreachableError):
+                with pytest.raises(errors.UnreachableError):
                     async with client.events("session", None, 60.0):
                         pass
 
 
 async def test_queue_full_503(daemon: FakeDaemon, client: DaemonClient, session: FakeSession) -> None:
     daemon.refuse("/prompt", "queue_full")
-    with pytest.raises(BusyError, match="queue") as caught:
+    with pytest.raises(errors.BusyError, match="queue") as caught:
         await client.prompt(session.id, HELLO)
     assert (caught.value.status, caught.value.code, caught.value.retry_after_s) == (503, "prompt_queue_full", 5.0)
     assert len(daemon.asked_for("/prompt")) == 1
@@ -179,7 +165,7 @@ async def test_rate_limited_429(
 ) -> None:
     text = json.dumps({"error": "Rate limit exceeded", "code": "rate_limit_exceeded", "tier": "read", **body})
     daemon.refuse("/capabilities", "subscriber_limit", headers=headers, body=text)
-    with pytest.raises(BusyError, match="fewer requests") as caught:
+    with pytest.raises(errors.BusyError, match="fewer requests") as caught:
         await client.capabilities()
     assert caught.value.retry_after_s == wait_s
 
@@ -188,14 +174,14 @@ async def test_a_prompt_that_is_too_large_is_refused(
     daemon: FakeDaemon, client: DaemonClient, session: FakeSession
 ) -> None:
     daemon.refuse("/prompt", "too_large")
-    with pytest.raises(InvalidRequestError, match="more than the daemon takes"):
+    with pytest.raises(errors.InvalidRequestError, match="more than the daemon takes"):
         await client.prompt(session.id, HELLO)
 
 
 async def test_a_redirection_is_not_followed(daemon: FakeDaemon, client: DaemonClient) -> None:
     async with FakeDaemon() as other:
         daemon.refuse("/capabilities", "no_route", status=307, headers={"location": f"{other.url}/capabilities"})
-        with pytest.raises(ProtocolViolationError, match="307"):
+        with pytest.raises(errors.ProtocolViolationError, match="307"):
             await client.capabilities()
         assert other.asked == []
 
@@ -203,7 +189,7 @@ async def test_a_redirection_is_not_followed(daemon: FakeDaemon, client: DaemonC
 @pytest.mark.parametrize("body", ["<html>", "[", "[]", '{"v": 1, "features": 5}'])
 async def test_what_is_no_daemon_is_found_out(daemon: FakeDaemon, client: DaemonClient, body: str) -> None:
     daemon.refuse("/capabilities", "no_route", status=200, body=body)
-    with pytest.raises((ProtocolViolationError, UnsupportedError)):
+    with pytest.raises((errors.ProtocolViolationError, errors.UnsupportedError)):
         await client.capabilities()
 
 
@@ -220,10 +206,10 @@ async def test_a_proxy_of_the_environment_is_not_asked(
 
 async def test_an_unusable_url_or_token_is_refused_at_once() -> None:
     for url in ("http://me:hidden@192.0.2.1", "https://me:hidden@999.1.1.1", "nonsense"):
-        with pytest.raises(UnsafeUrlError) as caught:
+        with pytest.raises(errors.UnsafeUrlError) as caught:
             DaemonClient(url, TOKEN)
         assert "hidden" not in "".join(traceback.format_exception(caught.value))
-    with pytest.raises(SettingsError):
+    with pytest.raises(errors.SettingsError):
         DaemonClient("http://127.0.0.1:1", "hidden\n")
 
 
@@ -244,10 +230,10 @@ async def test_a_daemon_that_forgot_us_is_told_apart(
 ) -> None:
     before = client.client_id(session.id)
     session.die()
-    with pytest.raises(NotFoundError):
+    with pytest.raises(errors.NotFoundError):
         await client.context(session.id)
     session.revive()
-    with pytest.raises(InvalidRequestError) as caught:
+    with pytest.raises(errors.InvalidRequestError) as caught:
         await client.context(session.id)
     assert caught.value.code == "invalid_client_id"
     assert (await client.load(session.id)).client_id != before
@@ -300,7 +286,7 @@ async def test_a_prompt_whose_answer_was_lost_is_not_sent_again(
     daemon: FakeDaemon, client: DaemonClient, session: FakeSession
 ) -> None:
     daemon.break_off("/prompt")
-    with pytest.raises(UnreachableError, match="broke") as caught:
+    with pytest.raises(errors.UnreachableError, match="broke") as caught:
         await client.prompt(session.id, HELLO)
     assert caught.value.maybe_done
     assert len(daemon.asked_for("/prompt")) == 1
@@ -310,7 +296,7 @@ async def test_a_prompt_to_nobody_was_certainly_not_done(
     daemon: FakeDaemon, client: DaemonClient, session: FakeSession
 ) -> None:
     await daemon.stop()
-    with pytest.raises(UnreachableError, match="Nobody answers") as caught:
+    with pytest.raises(errors.UnreachableError, match="Nobody answers") as caught:
         await client.prompt(session.id, HELLO)
     assert not caught.value.maybe_done
 
@@ -350,7 +336,7 @@ async def test_late_vote_404(client: DaemonClient, session: FakeSession) -> None
     await client.prompt(session.id, HELLO)
     (waiting,) = (await client.status(session.id)).pending_interactions
     await client.answer_permission(session.id, waiting.request_id, "proceed_once")
-    with pytest.raises(NotFoundError, match="no longer") as caught:
+    with pytest.raises(errors.NotFoundError, match="no longer") as caught:
         await client.answer_permission(session.id, waiting.request_id, "proceed_once")
     # Unlike that of a session that is gone.
     assert caught.value.code is None
@@ -360,7 +346,7 @@ async def test_invalid_option(client: DaemonClient, session: FakeSession) -> Non
     session.script("write")
     await client.prompt(session.id, HELLO)
     (waiting,) = (await client.status(session.id)).pending_interactions
-    with pytest.raises(InvalidRequestError) as caught:
+    with pytest.raises(errors.InvalidRequestError) as caught:
         await client.answer_permission(session.id, waiting.request_id, "proceed_always_and_ever")
     assert caught.value.code == "invalid_option_id"
     # The question is still there to be answered.
@@ -371,7 +357,7 @@ async def test_invalid_option(client: DaemonClient, session: FakeSession) -> Non
 
 
 async def test_model_switch_failed(client: DaemonClient, session: FakeSession) -> None:
-    with pytest.raises(InvalidRequestError, match="did not switch the model") as caught:
+    with pytest.raises(errors.InvalidRequestError, match="did not switch the model") as caught:
         await client.set_model(session.id, "none")
     assert caught.value.code == "model_switch_failed"
     assert session.ring[-1]["type"] == "model_switch_failed"
@@ -387,7 +373,7 @@ async def test_the_approval_mode_is_set(client: DaemonClient, session: FakeSessi
     modes = (await client.context(session.id)).state.modes
     await client.set_approval_mode(session.id, modes.available_modes[0].id)
     assert session.ring[-1]["data"]["next"] == "plan"
-    with pytest.raises(InvalidRequestError) as caught:
+    with pytest.raises(errors.InvalidRequestError) as caught:
         await client.set_approval_mode(session.id, "none")
     assert caught.value.code == "invalid_approval_mode"
 
@@ -430,10 +416,10 @@ async def test_nothing_secret_is_said_anywhere(
                 daemon.refuse("", refusal)
             try:
                 said.append(repr(await request()))
-            except DaemonError as error:
+            except errors.DaemonError as error:
                 said += [repr(error), *traceback.format_exception(error)]
     await daemon.stop()
-    with pytest.raises(UnreachableError) as caught:
+    with pytest.raises(errors.UnreachableError) as caught:
         await client.capabilities()
     said += traceback.format_exception(caught.value)
     said += [repr(client), client.url, repr(vars(client)), caplog.text, *capsys.readouterr()]
@@ -451,7 +437,7 @@ async def test_nothing_secret_is_said_anywhere(
 async def test_an_answer_that_does_not_come_is_not_waited_for(
     daemon: FakeDaemon, client: DaemonClient, session: FakeSession
 ) -> None:
-    with pytest.raises(UnreachableError, match=r"said nothing for 0\.05 s") as caught:
+    with pytest.raises(errors.UnreachableError, match=r"said nothing for 0\.05 s") as caught:
         async with client.events(session.id, None, 0.05) as source:
             stream = await daemon.next_stream()
             assert stream.headers["x-qwen-client-id"] == client.client_id(session.id)

@@ -14,22 +14,11 @@ from sexpdata import Symbol
 import fake_daemon
 from daemon_emacs import Chatting, Emacs, connected_emacs, lisp, part, text_part
 from fake_daemon import ROOT, FakeDaemon, FakeSession, chunk, event
-from qwen_companion.daemon import conversation, session_queries
+from qwen_companion.daemon import conversation, messages, session_queries
 from qwen_companion.daemon import dispatcher as module
 from qwen_companion.daemon import requests as requests_module
 from qwen_companion.daemon import transcript as transcript_module
 from qwen_companion.daemon.ids import local_id
-from qwen_companion.daemon.messages import (
-    ContextUsageReport,
-    DaemonState,
-    Permission,
-    Reset,
-    SessionChoices,
-    SessionInfo,
-    SlashCommands,
-    ToolText,
-    Turns,
-)
 from qwen_companion.daemon.outbox import BATCH_WEIGHT
 from qwen_companion.daemon.review_note import review_note
 from qwen_companion.daemon.sanitize import TextStream
@@ -357,7 +346,7 @@ async def _allowing(emacs: Emacs, session: str) -> tuple[dict[str, object], str]
     tool = str(asked.tool)
     allow = next(option for option in asked.options if option.allows and not option.lasting)
     await emacs.call("daemon-fetch", session=session, tool=tool, part=lisp("new"), index=0)
-    return emacs.answer(asked, allow.id), emacs.all(ToolText, tool=tool)[-1].text
+    return emacs.answer(asked, allow.id), emacs.all(messages.ToolText, tool=tool)[-1].text
 
 
 async def test_a_permission_waits_while_the_connection_is_lost(
@@ -369,8 +358,8 @@ async def test_a_permission_waits_while_the_connection_is_lost(
     asked = await emacs.permission(session, "open")
     for stream in theirs.streams:
         stream.cut()
-    await emacs.until(lambda: len(emacs.all(Permission)) == 3)
-    assert [item.state for item in emacs.all(Permission)] == ["open", "held", "open"]
+    await emacs.until(lambda: len(emacs.all(messages.Permission)) == 3)
+    assert [item.state for item in emacs.all(messages.Permission)] == ["open", "held", "open"]
     await emacs.state(session, "waiting")
     assert chat.permissions[asked.permission] == asked
 
@@ -402,13 +391,13 @@ async def test_a_daemon_restart_is_survived(emacs: Emacs, daemon: FakeDaemon, ch
     before = chat.text()
     await daemon.stop()
     theirs.die()
-    await emacs.until(lambda: emacs.last(DaemonState).state == "unreachable")
+    await emacs.until(lambda: emacs.last(messages.DaemonState).state == "unreachable")
     await emacs.state(session, "disconnected")
     await daemon.start()
     await emacs.state(session, "idle")
     assert [reset.text for reset in chat.resets] == [None, "The daemon has been restarted."]
     assert chat.text() == before
-    assert emacs.last(DaemonState).state == "connected"
+    assert emacs.last(messages.DaemonState).state == "connected"
     theirs.script("answer")
     await emacs.prompt(session)
     await emacs.until(lambda: chat.text() == before * 2)
@@ -521,7 +510,7 @@ async def test_a_daemon_without_a_context_can_be_talked_to(emacs: Emacs, daemon:
     daemon.refuse("/status", "no_route")
     await emacs.connect(daemon)
     await emacs.open()
-    assert emacs.all(SessionChoices) == []
+    assert emacs.all(messages.SessionChoices) == []
 
 
 # --- Large texts
@@ -544,7 +533,7 @@ async def test_10mb_frame_trimmed_before_it_crosses(emacs: Emacs, chatting: Chat
     (tool,) = chat.tools.values()
     assert tool.diffs[0].new_size == len(new)
     await emacs.call("daemon-fetch", session=session, tool=tool.id, part=lisp("new"), index=0)
-    assert emacs.last(ToolText).text == new
+    assert emacs.last(messages.ToolText).text == new
     # The session may tell of itself meanwhile.
     fetched = next(frame for frame in reversed(emacs.frames) if ":text-file" in frame)
     assert len(fetched) < 1000
@@ -582,7 +571,7 @@ async def test_a_text_that_changes_while_it_is_fetched_is_fetched_again(
     monkeypatch.setattr(session_queries, "in_thread", in_thread)
     await emacs.call("daemon-fetch", session=session, tool=tool.id, part=lisp("new"), index=0)
     # In Emacs it comes after the revision of the tool that it is of.
-    assert [item.text for item in emacs.all(ToolText)] == ["three"]
+    assert [item.text for item in emacs.all(messages.ToolText)] == ["three"]
 
 
 async def test_a_chat_streams_on_while_megabytes_of_another_are_sanitised(
@@ -673,7 +662,7 @@ async def test_a_session_that_is_left_while_it_is_loaded_stays_left(
     await emacs.call("daemon-disconnect")
     slow.may_go_on.set()
     assert (await emacs.reply(request)).problem == "gone"
-    assert (emacs.last(SessionInfo).state, emacs.chats[session].resets) == ("closed", [])
+    assert (emacs.last(messages.SessionInfo).state, emacs.chats[session].resets) == ("closed", [])
     assert not theirs.streams
 
 
@@ -684,8 +673,8 @@ async def test_a_long_history_comes_in_small_messages(emacs: Emacs, daemon: Fake
     await emacs.connect(daemon)
     session = local_id("session", theirs.id)
     await emacs.call("daemon-load", session=session)
-    await emacs.until(lambda: len(emacs.all(Turns, session=session)) == emacs.last(Reset).batches)
-    assert emacs.last(Reset).batches > 1
+    await emacs.until(lambda: len(emacs.all(messages.Turns, session=session)) == emacs.last(messages.Reset).batches)
+    assert emacs.last(messages.Reset).batches > 1
     assert max(map(len, emacs.frames)) < 2 * BATCH_WEIGHT
     assert emacs.chats[session].text() == "word " * 40_000
 
@@ -716,13 +705,13 @@ async def test_who_takes_part_is_asked_now_and_then(
     session = await emacs.open()
     (theirs,) = daemon.sessions.values()
     theirs.members["client of somebody else"] += 1
-    await emacs.until(lambda: emacs.all(SessionInfo, session=session, clients=2))
+    await emacs.until(lambda: emacs.all(messages.SessionInfo, session=session, clients=2))
 
 
 async def test_usage_and_commands_are_told(emacs: Emacs, chatting: Chatting) -> None:
     session, _, _ = chatting
     await emacs.call("daemon-usage", session=session)
-    assert "Context Usage" in emacs.last(ContextUsageReport).text
-    told = len(emacs.all(SlashCommands))
+    assert "Context Usage" in emacs.last(messages.ContextUsageReport).text
+    told = len(emacs.all(messages.SlashCommands))
     await emacs.call("daemon-commands", session=session)
-    assert len(emacs.all(SlashCommands)) == told + 1
+    assert len(emacs.all(messages.SlashCommands)) == told + 1

@@ -23,9 +23,7 @@ def imported(home: Home, *, asked: bool) -> str:
             backend.emacs.call("daemon-disconnect", dumps({"request": "1"}))
             backend.emacs.wait_for("daemon-reply")
         backend.emacs.call("context", dumps({"files": None, "active": None}))
-        backend.emacs.call("stop", "nil")
-        assert backend.exit_code() == 0
-        return backend.error_text()
+        return backend.stopped()
 
 
 def test_default_off(home: Home) -> None:

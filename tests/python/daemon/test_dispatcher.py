@@ -9,21 +9,11 @@ import pytest
 
 from daemon_emacs import Chatting, Emacs, connected_emacs, lisp, text_part
 from fake_daemon import ROOT, TOKEN, FakeDaemon, chunk
-from qwen_companion.daemon import connection, open_sessions
+from qwen_companion.daemon import connection, messages, open_sessions
 from qwen_companion.daemon import dispatcher as module
 from qwen_companion.daemon import requests as requests_module
 from qwen_companion.daemon.client import DaemonClient
 from qwen_companion.daemon.ids import local_id
-from qwen_companion.daemon.messages import (
-    DaemonSessions,
-    DaemonState,
-    Reply,
-    SessionChoices,
-    SessionInfo,
-    SlashCommands,
-    TextChange,
-    Turns,
-)
 from qwen_companion.emacs.messages import DaemonCall
 from qwen_companion.emacs.plists import Plist
 from qwen_companion.emacs.spool import Spool
@@ -36,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 async def test_a_connection_says_where_everything_is(emacs: Emacs, daemon: FakeDaemon) -> None:
     await emacs.connect(daemon)
-    states = emacs.all(DaemonState)
+    states = emacs.all(messages.DaemonState)
     assert [state.state for state in states][-1] == "connected"
     state = states[-1]
     assert (state.host, state.workspace, state.local) == (daemon.url.removeprefix("http://"), ROOT, False)
@@ -46,10 +36,10 @@ async def test_a_daemon_that_is_not_there_yet_is_waited_for(emacs: Emacs, daemon
     url = daemon.url
     await daemon.stop()
     assert await emacs.refused("daemon-connect", url=url, token=TOKEN, root=ROOT) == "unreachable"
-    assert emacs.last(DaemonState).state == "unreachable"
+    assert emacs.last(messages.DaemonState).state == "unreachable"
     assert await emacs.refused("daemon-list") == "unreachable"
     await daemon.start()
-    await emacs.until(lambda: emacs.all(DaemonState, state="connected"))
+    await emacs.until(lambda: emacs.all(messages.DaemonState, state="connected"))
     await emacs.call("daemon-list")
 
 
@@ -68,9 +58,9 @@ async def test_a_daemon_that_cannot_be_used_is_not_tried_again(
 ) -> None:
     values = {"url": daemon.url, "token": TOKEN, "root": ROOT, **changes}
     assert await emacs.refused("daemon-connect", **values) == problem
-    state = emacs.last(DaemonState)
+    state = emacs.last(messages.DaemonState)
     assert state.state == "refused"
-    assert state.text == emacs.last(Reply).error
+    assert state.text == emacs.last(messages.Reply).error
     asked = len(daemon.asked)
     assert await emacs.refused("daemon-open") == "unreachable"
     assert len(daemon.asked) == asked
@@ -88,7 +78,7 @@ async def test_a_call_is_answered_whatever_is_raised(
     with monkeypatch.context() as patch:
         patch.setattr(*((module.messages, place) if place == "parse_call" else (DaemonClient, "list_sessions")), broken)
         assert await emacs.refused("daemon-list") == "unknown"
-    assert emacs.last(Reply).error == "The companion failed: ValueError"
+    assert emacs.last(messages.Reply).error == "The companion failed: ValueError"
     await emacs.call("daemon-list")
 
 
@@ -96,20 +86,20 @@ async def test_a_call_is_answered_whatever_is_raised(
 async def test_no_daemon_is_judged_by_its_version(emacs: Emacs, daemon: FakeDaemon, version: str | None) -> None:
     daemon.capabilities["qwenCodeVersion"] = version
     await emacs.connect(daemon)
-    assert emacs.last(DaemonState).state == "connected"
+    assert emacs.last(messages.DaemonState).state == "connected"
 
 
 async def test_a_daemon_that_is_too_old_is_refused_by_what_it_lacks(emacs: Emacs, daemon: FakeDaemon) -> None:
     daemon.capabilities["features"].remove("non_blocking_prompt")
     assert await emacs.refused("daemon-connect", url=daemon.url, token=TOKEN, root=ROOT) == "unsupported"
-    assert "non_blocking_prompt" in str(emacs.last(DaemonState).text)
+    assert "non_blocking_prompt" in str(emacs.last(messages.DaemonState).text)
 
 
 async def test_the_environment_names_daemon_and_token(spool: Spool, daemon: FakeDaemon) -> None:
     environment = {"QWEN_IDE_DAEMON_URL": daemon.url, "QWEN_SERVER_TOKEN": TOKEN}
     async with connected_emacs(spool, environment) as emacs:
         await emacs.call("daemon-connect", root=ROOT)
-        assert emacs.last(DaemonState).state == "connected"
+        assert emacs.last(messages.DaemonState).state == "connected"
 
 
 async def test_a_rotated_token_is_refused_and_read_again(emacs: Emacs, daemon: FakeDaemon, tmp_path: Path) -> None:
@@ -128,8 +118,8 @@ async def test_a_rotated_token_is_refused_and_read_again(emacs: Emacs, daemon: F
     daemon.token = "rotated"
     # Seen by the stream, and by what the user does.
     theirs.streams[0].cut()
-    await emacs.until(lambda: emacs.last(DaemonState).state == "refused")
-    assert "does not accept the token" in str(emacs.last(DaemonState).text)
+    await emacs.until(lambda: emacs.last(messages.DaemonState).state == "refused")
+    assert "does not accept the token" in str(emacs.last(messages.DaemonState).text)
     write("rotated")
     await connect()
     # Nobody has left the session.
@@ -138,17 +128,17 @@ async def test_a_rotated_token_is_refused_and_read_again(emacs: Emacs, daemon: F
     assert (state.state, state.text) != ("closed", "The session has been left.")
     await emacs.call("daemon-load", session=session)
     await emacs.state(session, "idle")
-    assert emacs.last(DaemonState).state == "connected"
+    assert emacs.last(messages.DaemonState).state == "connected"
     daemon.token = "rotated again"
     assert await emacs.refused("daemon-list") == "refused"
-    assert emacs.last(DaemonState).state == "refused"
+    assert emacs.last(messages.DaemonState).state == "refused"
     assert "rotated" not in "".join(emacs.frames)
 
 
 async def test_a_daemon_that_cannot_be_started_says_why(emacs: Emacs, tmp_path: Path) -> None:
     program = [str(tmp_path / "no-such-qwen")]
     assert await emacs.refused("daemon-start", root=str(tmp_path), program=program) == "refused"
-    states = [state.state for state in emacs.all(DaemonState)]
+    states = [state.state for state in emacs.all(messages.DaemonState)]
     assert states == ["starting", "refused"]
 
 
@@ -158,7 +148,7 @@ async def test_leaving_takes_part_in_nothing_any_more(emacs: Emacs, daemon: Fake
     await emacs.prompt(session)
     await emacs.permission(session, "open")
     await emacs.call("daemon-disconnect")
-    assert emacs.last(DaemonState).state == "off"
+    assert emacs.last(messages.DaemonState).state == "off"
     # The turn goes on there, and somebody else may answer.
     assert chat.state is not None
     assert (chat.state.state, chat.state.text) == ("closed", "The session has been left.")
@@ -207,7 +197,7 @@ async def test_a_connect_under_way_ends_with_disconnect(emacs: Emacs, daemon: Fa
         assert anyio.current_time() - started < requests_module.REQUEST_S / 3
         assert (await emacs.reply(connecting)).problem == "unsure"
         assert (await emacs.reply(waiting)).problem in ("unsure", "unreachable")
-        assert emacs.last(DaemonState).state == "off"
+        assert emacs.last(messages.DaemonState).state == "off"
         over.set()
     await emacs.connect(daemon)
 
@@ -223,8 +213,8 @@ async def test_a_daemon_that_says_nothing_is_named(emacs: Emacs, monkeypatch: py
     async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         emacs.ask("daemon-connect", url=url, token=TOKEN, root=ROOT)
-        await emacs.until(lambda: emacs.all(DaemonState, state="unreachable"))
-        said = str(emacs.last(DaemonState).text)
+        await emacs.until(lambda: emacs.all(messages.DaemonState, state="unreachable"))
+        said = str(emacs.last(messages.DaemonState).text)
         assert "has said nothing for" in said
         assert "M-x qwen-companion-daemon-stop" in said
         await emacs.call("daemon-disconnect")
@@ -235,7 +225,7 @@ async def test_a_slow_agent_is_said_until_it_is_there(emacs: Emacs, daemon: Fake
     await emacs.connect(daemon)
     daemon.refuse("/session", "no_route", times=2, status=504)
     await emacs.open()
-    told = [(state.state, state.text) for state in emacs.all(DaemonState)]
+    told = [(state.state, state.text) for state in emacs.all(messages.DaemonState)]
     slow = "The agent takes long to start; asked again"
     assert told[-3:] == [
         ("connected", f"{slow} (2 of 5)."),
@@ -252,7 +242,7 @@ async def test_sessions_are_listed_and_opened_by_names_of_ours(emacs: Emacs, dae
     theirs.emit(chunk("Hi"))
     await emacs.connect(daemon)
     await emacs.call("daemon-list")
-    (row,) = emacs.last(DaemonSessions).sessions
+    (row,) = emacs.last(messages.DaemonSessions).sessions
     assert row.id == local_id("session", theirs.id)
     assert row.updated is not None
     assert row.updated > 1_700_000_000_000
@@ -261,8 +251,8 @@ async def test_sessions_are_listed_and_opened_by_names_of_ours(emacs: Emacs, dae
     assert emacs.chats[row.id].text() == "Hi"
     await emacs.call("daemon-list")
     # Its title is known from now on.
-    assert emacs.chats[row.id].state == emacs.last(SessionInfo)
-    assert emacs.last(SessionInfo).title == row.title != ""
+    assert emacs.chats[row.id].state == emacs.last(messages.SessionInfo)
+    assert emacs.last(messages.SessionInfo).title == row.title != ""
 
 
 async def test_a_session_known_from_before_is_found_again(emacs: Emacs, daemon: FakeDaemon) -> None:
@@ -288,8 +278,8 @@ async def test_a_conversation_is_forked(emacs: Emacs, daemon: FakeDaemon, chatti
     assert fork is not None
     assert fork != session
     await emacs.call("daemon-load", session=fork)
-    changes = [change for turns in emacs.all(Turns) if turns.session == fork for change in turns.changes]
-    assert [change.text for change in changes if isinstance(change, TextChange)] == ["Said before."]
+    changes = [change for turns in emacs.all(messages.Turns) if turns.session == fork for change in turns.changes]
+    assert [change.text for change in changes if isinstance(change, messages.TextChange)] == ["Said before."]
     assert theirs.alive
     # A session in which nothing was said cannot be forked.
     daemon.refuse("/branch", "bad_model")
@@ -301,8 +291,8 @@ async def test_a_conversation_is_forked(emacs: Emacs, daemon: FakeDaemon, chatti
 
 
 async def test_an_open_session_tells_what_can_be_chosen(emacs: Emacs, chatting: Chatting) -> None:
-    await emacs.until(lambda: emacs.all(SessionChoices))
-    choices = emacs.last(SessionChoices)
+    await emacs.until(lambda: emacs.all(messages.SessionChoices))
+    choices = emacs.last(messages.SessionChoices)
     assert [mode.id for mode in choices.modes] == ["plan", "default", "auto-edit", "auto", "yolo"]
     assert choices.modes[-1].description == "Automatically approve all tools"
     assert [model.name for model in choices.models] == ["scripted"]
@@ -310,7 +300,7 @@ async def test_an_open_session_tells_what_can_be_chosen(emacs: Emacs, chatting: 
     await emacs.until(lambda: chatting[2].state and chatting[2].state.model == "scripted")
     assert chatting[2].state is not None
     assert (chatting[2].state.clients, chatting[2].state.mode) == (1, "default")
-    assert emacs.last(SlashCommands).commands
+    assert emacs.last(messages.SlashCommands).commands
 
 
 async def test_a_session_is_left_or_ended(emacs: Emacs, daemon: FakeDaemon, chatting: Chatting) -> None:
@@ -349,8 +339,8 @@ async def test_nothing_is_kept_of_sessions_that_are_asked_for(emacs: Emacs, chat
 
 async def test_models_and_modes_are_set(emacs: Emacs, daemon: FakeDaemon, chatting: Chatting) -> None:
     session, _, chat = chatting
-    await emacs.until(lambda: emacs.all(SessionChoices))
-    (model,) = emacs.last(SessionChoices).models
+    await emacs.until(lambda: emacs.all(messages.SessionChoices))
+    (model,) = emacs.last(messages.SessionChoices).models
     await emacs.call("daemon-model", session=session, model=model.id)
     assert daemon.asked_for("/model")[0].body["modelId"].endswith("scripted(openai)")
     assert await emacs.refused("daemon-model", session=session, model="nothing") == "gone"

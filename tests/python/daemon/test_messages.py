@@ -6,59 +6,7 @@ from typing import Any, cast
 import pytest
 
 from daemon_emacs import lisp
-from qwen_companion.daemon.messages import (
-    Answer,
-    AskCommands,
-    AskedQuestion,
-    AskUsage,
-    Call,
-    Cancel,
-    Change,
-    Choice,
-    Close,
-    Connect,
-    ContextUsageReport,
-    DaemonSessions,
-    DaemonState,
-    DiffInfo,
-    Disconnect,
-    EndChange,
-    Fetch,
-    FilePosition,
-    Fork,
-    ImagePart,
-    LinkPart,
-    ListedSession,
-    ListSessions,
-    Load,
-    NoteChange,
-    Open,
-    Option,
-    Permission,
-    PlanChange,
-    PlanStep,
-    Prompt,
-    QuestionChoice,
-    Queued,
-    RemovePrompt,
-    Reply,
-    Reset,
-    SessionChoices,
-    SessionInfo,
-    SetMode,
-    SetModel,
-    SlashCommand,
-    SlashCommands,
-    Start,
-    TextChange,
-    TextPart,
-    ToolChange,
-    ToolText,
-    Turns,
-    UsageChange,
-    parse_call,
-    request_of,
-)
+from qwen_companion.daemon import messages
 from qwen_companion.daemon.sanitize import Capped
 from qwen_companion.emacs.messages import DaemonCall, Notification, parse_incoming
 from qwen_companion.emacs.plists import INLINE_TEXT_BYTES, to_plist
@@ -75,45 +23,45 @@ def call_of(method: str, payload: str, spool: Spool) -> DaemonCall:
 @pytest.mark.parametrize(
     ("method", "payload", "call"),
     [
-        ("connect", '(:url "u" :token "t" :root "/r")', Connect("u", "t", "/r")),
-        ("connect", '(:url nil :token nil :root "/r")', Connect(None, None, "/r")),
-        ("start", '(:root "/r" :program ("qwen" "-x"))', Start("/r", ("qwen", "-x"))),
-        ("disconnect", "nil", Disconnect()),
-        ("open", "nil", Open(None, "new")),
-        ("open", '(:root "/r" :scope shared)', Open("/r", "shared")),
-        ("open", "(:scope new)", Open(None, "new")),
-        ("list", "nil", ListSessions()),
-        ("load", '(:session "s")', Load("s")),
-        ("close", '(:session "s" :end t)', Close("s", end=True)),
+        ("connect", '(:url "u" :token "t" :root "/r")', messages.Connect("u", "t", "/r")),
+        ("connect", '(:url nil :token nil :root "/r")', messages.Connect(None, None, "/r")),
+        ("start", '(:root "/r" :program ("qwen" "-x"))', messages.Start("/r", ("qwen", "-x"))),
+        ("disconnect", "nil", messages.Disconnect()),
+        ("open", "nil", messages.Open(None, "new")),
+        ("open", '(:root "/r" :scope shared)', messages.Open("/r", "shared")),
+        ("open", "(:scope new)", messages.Open(None, "new")),
+        ("list", "nil", messages.ListSessions()),
+        ("load", '(:session "s")', messages.Load("s")),
+        ("close", '(:session "s" :end t)', messages.Close("s", end=True)),
         (
             "prompt",
             '(:session "s" :parts ((:kind text :text "a") (:kind image :path "/i.png") (:kind link :path "/f")))',
-            Prompt("s", (TextPart("a"), ImagePart("/i.png"), LinkPart("/f"))),
+            messages.Prompt("s", (messages.TextPart("a"), messages.ImagePart("/i.png"), messages.LinkPart("/f"))),
         ),
-        ("cancel", '(:session "s")', Cancel("s")),
-        ("model", '(:session "s" :model "m")', SetModel("s", "m")),
-        ("mode", '(:session "s" :mode "yolo")', SetMode("s", "yolo")),
+        ("cancel", '(:session "s")', messages.Cancel("s")),
+        ("model", '(:session "s" :model "m")', messages.SetModel("s", "m")),
+        ("mode", '(:session "s" :mode "yolo")', messages.SetMode("s", "yolo")),
         (
             "answer",
             '(:session "s" :permission "p" :option "o" :revision 2 :answers (("a") ("b" "c")))',
-            Answer("s", "p", "o", 2, (("a",), ("b", "c"))),
+            messages.Answer("s", "p", "o", 2, (("a",), ("b", "c"))),
         ),
-        ("answer", '(:session "s" :permission "p")', Answer("s", "p", None, None, ())),
-        ("fetch", '(:session "s" :tool "t" :part new :index 2)', Fetch("s", "t", "new", 2)),
-        ("fetch", '(:session "s" :tool "t" :part output)', Fetch("s", "t", "output", 0)),
-        ("remove-prompt", '(:session "s" :turn "t")', RemovePrompt("s", "t")),
-        ("fork", '(:session "s")', Fork("s")),
-        ("commands", '(:session "s")', AskCommands("s")),
-        ("usage", '(:session "s")', AskUsage("s")),
+        ("answer", '(:session "s" :permission "p")', messages.Answer("s", "p", None, None, ())),
+        ("fetch", '(:session "s" :tool "t" :part new :index 2)', messages.Fetch("s", "t", "new", 2)),
+        ("fetch", '(:session "s" :tool "t" :part output)', messages.Fetch("s", "t", "output", 0)),
+        ("remove-prompt", '(:session "s" :turn "t")', messages.RemovePrompt("s", "t")),
+        ("fork", '(:session "s")', messages.Fork("s")),
+        ("commands", '(:session "s")', messages.AskCommands("s")),
+        ("usage", '(:session "s")', messages.AskUsage("s")),
     ],
 )
-def test_calls(method: str, payload: str, call: Call, spool: Spool) -> None:
-    assert parse_call(call_of(f"daemon-{method}", payload, spool), spool) == call
+def test_calls(method: str, payload: str, call: messages.Call, spool: Spool) -> None:
+    assert messages.parse_call(call_of(f"daemon-{method}", payload, spool), spool) == call
 
 
 def test_a_call_says_how_its_answer_is_to_be_known(spool: Spool) -> None:
-    assert request_of(call_of("daemon-list", '(:request "7")', spool)) == "7"
-    assert request_of(call_of("daemon-list", "nil", spool)) is None
+    assert messages.request_of(call_of("daemon-list", '(:request "7")', spool)) == "7"
+    assert messages.request_of(call_of("daemon-list", "nil", spool)) is None
 
 
 def test_no_repr_shows_a_secret_or_a_text(spool: Spool) -> None:
@@ -123,7 +71,7 @@ def test_no_repr_shows_a_secret_or_a_text(spool: Spool) -> None:
         ("answer", '(:session "s" :permission "p" :answers (("HIDDEN")))'),
     ):
         call = call_of(f"daemon-{method}", payload, spool)
-        assert "HIDDEN" not in repr(call) + repr(parse_call(call, spool))
+        assert "HIDDEN" not in repr(call) + repr(messages.parse_call(call, spool))
 
 
 def plain(value: object) -> Any:
@@ -136,13 +84,13 @@ def plain(value: object) -> Any:
     return [plain(item) for item in items]
 
 
-CHANGES: list[tuple[Change, dict[str, Any]]] = [
+CHANGES: list[tuple[messages.Change, dict[str, Any]]] = [
     (
-        TextChange("t", voice="user", text="a", by="me"),
+        messages.TextChange("t", voice="user", text="a", by="me"),
         {"kind": "text", "voice": "user", "by": "me", "parent": None, "background": False, "text": "a"},
     ),
     (
-        ToolChange("t", id="i", status="done", started=5),
+        messages.ToolChange("t", id="i", status="done", started=5),
         {
             "kind": "tool",
             "id": "i",
@@ -157,37 +105,37 @@ CHANGES: list[tuple[Change, dict[str, Any]]] = [
         },
     ),
     (
-        PlanChange("t", (PlanStep("one", "running"),)),
+        messages.PlanChange("t", (messages.PlanStep("one", "running"),)),
         {"kind": "plan", "steps": [{"text": "one", "status": "running"}]},
     ),
     (
-        UsageChange("t", input=1, output=2),
+        messages.UsageChange("t", input=1, output=2),
         {"kind": "usage", "input": 1, "output": 2},
     ),
-    (EndChange("t", outcome="failed", text="why"), {"kind": "end", "outcome": "failed", "text": "why"}),
-    (NoteChange("t", note="unsupported", text="x"), {"kind": "note", "note": "unsupported", "text": "x"}),
+    (messages.EndChange("t", outcome="failed", text="why"), {"kind": "end", "outcome": "failed", "text": "why"}),
+    (messages.NoteChange("t", note="unsupported", text="x"), {"kind": "note", "note": "unsupported", "text": "x"}),
 ]
 
 
 @pytest.mark.parametrize(("change", "shape"), CHANGES)
-def test_changes(change: Change, shape: dict[str, Any], spool: Spool) -> None:
-    assert plain(Turns("s", (change,)).payload(spool)) == {
+def test_changes(change: messages.Change, shape: dict[str, Any], spool: Spool) -> None:
+    assert plain(messages.Turns("s", (change,)).payload(spool)) == {
         "session": "s",
         "changes": [{"turn": "t", **shape}],
     }
 
 
 def test_a_tool_with_all_it_has(spool: Spool) -> None:
-    change = ToolChange(
+    change = messages.ToolChange(
         None,
         id="i",
         status="running",
         command=Capped("ls", 0),
         output=Capped("out", 7),
         revision=2,
-        diffs=(DiffInfo(0, "/a", None, 3), DiffInfo(1, "/b", 2, 4)),
+        diffs=(messages.DiffInfo(0, "/a", None, 3), messages.DiffInfo(1, "/b", 2, 4)),
         diffs_more=1,
-        places=(FilePosition("/a", 3),),
+        places=(messages.FilePosition("/a", 3),),
         places_more=5,
     )
     shape = plain(to_plist(change, spool))
@@ -203,7 +151,7 @@ def test_a_tool_with_all_it_has(spool: Spool) -> None:
 
 MESSAGES: list[tuple[Notification, str, dict[str, Any]]] = [
     (
-        DaemonState("refused", "why", "h:1", True, "/w"),
+        messages.DaemonState("refused", "why", "h:1", True, "/w"),
         "daemon-state",
         {
             "state": "refused",
@@ -214,12 +162,12 @@ MESSAGES: list[tuple[Notification, str, dict[str, Any]]] = [
         },
     ),
     (
-        DaemonSessions((ListedSession("s", "T", 5, 2, busy=False),)),
+        messages.DaemonSessions((messages.ListedSession("s", "T", 5, 2, busy=False),)),
         "daemon-sessions",
         {"sessions": [{"id": "s", "title": "T", "updated": 5, "clients": 2, "busy": False}]},
     ),
     (
-        SessionInfo("s", "busy", None, "t", "T", "m", "auto", 1, 2, 3, (Queued("u", "x", "other"),)),
+        messages.SessionInfo("s", "busy", None, "t", "T", "m", "auto", 1, 2, 3, (messages.Queued("u", "x", "other"),)),
         "daemon-session",
         {
             "session": "s",
@@ -236,7 +184,9 @@ MESSAGES: list[tuple[Notification, str, dict[str, Any]]] = [
         },
     ),
     (
-        SessionChoices("s", (Choice("m", "M", None),), (Choice("auto", "Auto", "d"),), "user"),
+        messages.SessionChoices(
+            "s", (messages.Choice("m", "M", None),), (messages.Choice("auto", "Auto", "d"),), "user"
+        ),
         "daemon-choices",
         {
             "session": "s",
@@ -245,18 +195,18 @@ MESSAGES: list[tuple[Notification, str, dict[str, Any]]] = [
             "model-writes": "user",
         },
     ),
-    (Reset("s", 2, None), "daemon-reset", {"session": "s", "batches": 2, "text": None}),
+    (messages.Reset("s", 2, None), "daemon-reset", {"session": "s", "batches": 2, "text": None}),
     (
-        Permission(
+        messages.Permission(
             "s",
             "p",
             "open",
             "t",
             "i",
             "title",
-            (Option("o", "Always", allows=True, lasting=True, writes="project"),),
+            (messages.Option("o", "Always", allows=True, lasting=True, writes="project"),),
             "beware",
-            (AskedQuestion("q?", "Q", multiple=True, choices=(QuestionChoice("a", None),)),),
+            (messages.AskedQuestion("q?", "Q", multiple=True, choices=(messages.QuestionChoice("a", None),)),),
         ),
         "daemon-permission",
         {
@@ -281,18 +231,18 @@ MESSAGES: list[tuple[Notification, str, dict[str, Any]]] = [
         },
     ),
     (
-        ToolText("s", "i", "old", 1, "text"),
+        messages.ToolText("s", "i", "old", 1, "text"),
         "daemon-text",
         {"session": "s", "tool": "i", "part": "old", "index": 1, "text": "text"},
     ),
     (
-        SlashCommands("s", (SlashCommand("bug", "d", "h"),)),
+        messages.SlashCommands("s", (messages.SlashCommand("bug", "d", "h"),)),
         "daemon-commands",
         {"session": "s", "commands": [{"name": "bug", "description": "d", "hint": "h"}]},
     ),
-    (ContextUsageReport("s", "text"), "daemon-usage", {"session": "s", "text": "text"}),
+    (messages.ContextUsageReport("s", "text"), "daemon-usage", {"session": "s", "text": "text"}),
     (
-        Reply("r", "why", "busy", "s", "t"),
+        messages.Reply("r", "why", "busy", "s", "t"),
         "daemon-reply",
         {"request": "r", "error": "why", "problem": "busy", "session": "s", "turn": "t"},
     ),
@@ -307,6 +257,6 @@ def test_messages(message: Notification, method: str, shape: dict[str, Any], spo
 
 def test_a_long_text_of_a_conversation_goes_by_file(spool: Spool) -> None:
     text = "x" * (INLINE_TEXT_BYTES + 1)
-    shape = plain(to_plist(TextChange("t", voice="answer", text=text), spool))
+    shape = plain(to_plist(messages.TextChange("t", voice="answer", text=text), spool))
     assert "text" not in shape
     assert spool.read(shape["text-file"]) == text

@@ -88,6 +88,4 @@ def test_what_is_missing_is_said_in_answer_to_each_call(
             assert (str(state["state"]), str(reply["problem"]), reply["request"]) == ("refused", "refused", request)
             assert "(httpx2): M-x qwen-companion-install-backend" in state["text"] == reply["error"]
         process.emacs.call("daemon-list", "(:request 5)")
-        process.emacs.call("stop", "nil")
-        assert process.exit_code() == 0
-        assert process.error_text() == ""
+        assert process.stopped() == ""

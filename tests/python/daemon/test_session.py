@@ -36,23 +36,11 @@ from daemon_wire import (
     update,
     words,
 )
-from qwen_companion.daemon import models
+from qwen_companion.daemon import messages, models
 from qwen_companion.daemon.errors import UnauthorizedError
 from qwen_companion.daemon.events import EVENTS, Treatment
 from qwen_companion.daemon.ids import local_id
 from qwen_companion.daemon.interrupted_turns import InterruptedTurns, Output
-from qwen_companion.daemon.messages import (
-    Change,
-    EndChange,
-    NoteChange,
-    Permission,
-    PlanChange,
-    SessionInfo,
-    SlashCommands,
-    TextChange,
-    ToolChange,
-    UsageChange,
-)
 from qwen_companion.daemon.models import LoadReply
 from qwen_companion.daemon.session import DaemonSession
 from qwen_companion.daemon.stream import Connected, Disconnected, Ended, ReplayDone, Resync, StreamItem
@@ -91,7 +79,7 @@ class Seen:
         return self
 
     @property
-    def info(self) -> SessionInfo:
+    def info(self) -> messages.SessionInfo:
         return self.session.info
 
     @property
@@ -102,20 +90,20 @@ class Seen:
         return "".join(
             item.text
             for item in self.outputs
-            if isinstance(item, TextChange) and item.voice == voice and item.turn == turn(prompt)
+            if isinstance(item, messages.TextChange) and item.voice == voice and item.turn == turn(prompt)
         )
 
     @property
     def ends(self) -> list[tuple[str | None, str]]:
-        return [(item.turn, item.outcome) for item in self.outputs if isinstance(item, EndChange)]
+        return [(item.turn, item.outcome) for item in self.outputs if isinstance(item, messages.EndChange)]
 
     @property
-    def tool(self) -> ToolChange:
-        return [item for item in self.outputs if isinstance(item, ToolChange)][-1]
+    def tool(self) -> messages.ToolChange:
+        return [item for item in self.outputs if isinstance(item, messages.ToolChange)][-1]
 
     @property
-    def permissions(self) -> list[Permission]:
-        return [item for item in self.outputs if isinstance(item, Permission)]
+    def permissions(self) -> list[messages.Permission]:
+        return [item for item in self.outputs if isinstance(item, messages.Permission)]
 
     @property
     def permission_states(self) -> list[str]:
@@ -123,7 +111,7 @@ class Seen:
 
     @property
     def notes(self) -> list[tuple[str, str]]:
-        return [(item.note, item.text) for item in self.outputs if isinstance(item, NoteChange)]
+        return [(item.note, item.text) for item in self.outputs if isinstance(item, messages.NoteChange)]
 
 
 # --- Turns
@@ -143,13 +131,13 @@ def test_a_turn_from_its_prompt_to_its_end() -> None:
     assert seen.text("thought") == "hm"
     assert seen.text() == "Hello there."
     assert seen.ends == [(turn(P1), "done")]
-    (cost,) = [item for item in seen.outputs if isinstance(item, UsageChange)]
+    (cost,) = [item for item in seen.outputs if isinstance(item, messages.UsageChange)]
     assert (cost.input, cost.output) == (1, 2)
 
 
 def test_who_asks_is_told() -> None:
     seen = Seen().go(echo(P1, client=US), complete(P1), echo(P2, client=THEM))
-    assert [item.by for item in seen.outputs if isinstance(item, TextChange)] == ["me", "other"]
+    assert [item.by for item in seen.outputs if isinstance(item, messages.TextChange)] == ["me", "other"]
 
 
 def test_echo_before_202() -> None:
@@ -175,7 +163,7 @@ def test_removed_prompt_turn_complete() -> None:
     assert seen.info.queue == ()
     assert (seen.state, seen.info.turn) == ("busy", turn(P1))
     assert seen.ends == [(turn(P2), "removed")]
-    assert next(item.text for item in seen.outputs if isinstance(item, EndChange)) == "later"
+    assert next(item.text for item in seen.outputs if isinstance(item, messages.EndChange)) == "later"
     seen.take(words("still here"), complete(P1))
     assert seen.state == "idle"
     assert seen.ends[1:] == [(turn(P1), "done")]
@@ -235,7 +223,7 @@ def test_a_failed_turn_ends_once_in_either_order(first: str) -> None:
     assert Seen().go(echo(P1), cancelled).state == "busy"
     seen = Seen().go(echo(P1), *((error, cancelled) if first == "turn_error" else (cancelled, error)))
     assert (seen.state, seen.ends) == ("idle", [(turn(P1), "failed")])
-    (end,) = [item for item in seen.outputs if isinstance(item, EndChange)]
+    (end,) = [item for item in seen.outputs if isinstance(item, messages.EndChange)]
     assert end.text == "401 fake upstream failure"
 
 
@@ -243,13 +231,13 @@ def test_what_runs_in_a_turn_fails_with_it() -> None:
     seen = Seen().go(echo(P1), tool_call("call_1"), tool_update("call_1", status="in_progress"))
     seen.take(tool_call("call_2"), tool_update("call_2", status="completed"), tool_call("call_3", prompt=P2))
     seen.take(event("turn_error", P1, message="agent channel closed", promptId=P1))
-    states = {item.id: item.status for item in seen.outputs if isinstance(item, ToolChange)}
+    states = {item.id: item.status for item in seen.outputs if isinstance(item, messages.ToolChange)}
     assert list(states.values()) == ["failed", "done", "preparing"]
 
 
 def test_an_end_for_another_reason_says_it() -> None:
     seen = Seen().go(echo(P1), complete(P1, "max_tokens"))
-    (end,) = [item for item in seen.outputs if isinstance(item, EndChange)]
+    (end,) = [item for item in seen.outputs if isinstance(item, messages.EndChange)]
     assert (end.outcome, end.text) == ("other", "max_tokens")
 
 
@@ -263,7 +251,7 @@ def test_chunk_after_turn_complete() -> None:
         event("background_notification_turn_complete", own, reason="end_turn", turnId=own),
     )
     assert seen.state == "idle"
-    (message,) = [item for item in seen.outputs if isinstance(item, TextChange) and item.background]
+    (message,) = [item for item in seen.outputs if isinstance(item, messages.TextChange) and item.background]
     assert (message.text, message.turn) == ("The agent is done.", turn(own))
 
 
@@ -276,10 +264,10 @@ def test_the_end_of_something_in_the_background_is_told_once() -> None:
         words(text, P2, source="background_notification", **meta),
         words("It has ended.", P2, source="background_notification_response", **meta),
     )
-    assert [item.text for item in seen.outputs if isinstance(item, TextChange)] == [text, "It has ended."]
+    assert [item.text for item in seen.outputs if isinstance(item, messages.TextChange)] == [text, "It has ended."]
     other = {**meta, "backgroundTask": {"taskId": "bg_2"}}
     seen.take(words(text, P2, source="background_notification", **other))
-    assert [item.text for item in seen.outputs if isinstance(item, TextChange)][2:] == [text]
+    assert [item.text for item in seen.outputs if isinstance(item, messages.TextChange)][2:] == [text]
 
 
 # --- Text
@@ -298,7 +286,7 @@ def test_a_character_cut_in_two_by_chunks_is_whole() -> None:
 
 def test_words_of_an_agent_name_its_tool() -> None:
     seen = Seen().go(tool_call("call_7", name="agent"), words("sub", parentToolCallId="call_7"))
-    (text,) = [item for item in seen.outputs if isinstance(item, TextChange)]
+    (text,) = [item for item in seen.outputs if isinstance(item, messages.TextChange)]
     assert text.parent == seen.tool.id
 
 
@@ -324,7 +312,7 @@ def test_partial_tool_merge() -> None:
     # What comes late adds to it, and takes nothing away.
     seen.take(tool_update(status="in_progress", content=[], rawInput={}))
     assert (seen.tool.status, seen.tool.output, seen.tool.input) == ("done", ("Output: hi", 0), tool.input)
-    assert len({item.id for item in seen.outputs if isinstance(item, ToolChange)}) == 1
+    assert len({item.id for item in seen.outputs if isinstance(item, messages.ToolChange)}) == 1
 
 
 def test_how_long_a_tool_took_is_not_made_up() -> None:
@@ -339,7 +327,7 @@ def test_an_update_of_a_tool_that_never_began_is_shown() -> None:
 
 def test_an_id_that_is_used_again_is_another_tool() -> None:
     seen = Seen().go(tool_call("call_0"), tool_update("call_0", status="completed"), tool_call("call_0", prompt=P2))
-    first, second = {item.id: item for item in seen.outputs if isinstance(item, ToolChange)}.values()
+    first, second = {item.id: item for item in seen.outputs if isinstance(item, messages.ToolChange)}.values()
     assert (first.status, second.status) == ("done", "preparing")
 
 
@@ -450,7 +438,9 @@ def test_what_would_be_allowed_has_another_revision_when_it_is_another() -> None
 
 def test_a_plan_takes_the_place_of_the_one_before() -> None:
     entries = [{"content": "one", "status": "in_progress"}, {"content": "two"}]
-    (plan,) = [item for item in Seen().go(update("plan", P1, entries=entries)).outputs if isinstance(item, PlanChange)]
+    (plan,) = [
+        item for item in Seen().go(update("plan", P1, entries=entries)).outputs if isinstance(item, messages.PlanChange)
+    ]
     assert [(step.text, step.status) for step in plan.steps] == [("one", "running"), ("two", "pending")]
 
 
@@ -733,8 +723,8 @@ def test_a_turn_that_broke_off_with_its_agent_is_not_lost() -> None:
     told = seen.outputs
     load_again(seen, disk("user_message_chunk", "hello", P1), **{P1: "error"})
     assert (seen.text("user"), seen.text(), seen.ends) == ("hello", "half", [(turn(P1), "failed")])
-    assert [item for item in seen.outputs if isinstance(item, ToolChange)] == [told[2]]
-    assert [item.text for item in seen.outputs if isinstance(item, EndChange)] == ["channel closed"]
+    assert [item for item in seen.outputs if isinstance(item, messages.ToolChange)] == [told[2]]
+    assert [item.text for item in seen.outputs if isinstance(item, messages.EndChange)] == ["channel closed"]
 
 
 def test_a_turn_that_broke_off_with_the_daemon_stays_where_it_was() -> None:
@@ -744,9 +734,9 @@ def test_a_turn_that_broke_off_with_the_daemon_stays_where_it_was() -> None:
     assert (seen.text("user"), seen.text(), seen.ends) == ("hello", "half", [(turn(P1), "failed")])
     seen.go(echo(P2), words("whole", P2), complete(P2))
     load_again(seen, first, disk("user_message_chunk", "hello", P2), disk("agent_message_chunk", "whole"))
-    texts = [(item.turn, item.text) for item in seen.outputs if isinstance(item, TextChange)]
+    texts = [(item.turn, item.text) for item in seen.outputs if isinstance(item, messages.TextChange)]
     assert texts == [(turn(P1), "hello"), (turn(P1), "half"), (turn(P2), "hello"), (turn(P2), "whole")]
-    assert [(item.turn, item.text) for item in seen.outputs if isinstance(item, EndChange)] == [
+    assert [(item.turn, item.text) for item in seen.outputs if isinstance(item, messages.EndChange)] == [
         (turn(P1), "Restarted.")
     ]
 
@@ -767,7 +757,7 @@ def test_a_turn_that_broke_off_is_not_lost_when_a_prompt_runs_already() -> None:
     assert (seen.text("user", P2), seen.info.turn) == ("next", turn(P2))
     seen.go(words("whole", P2)).take(CUT)
     load_again(seen)
-    told = [(item.turn, item.text) for item in seen.outputs if isinstance(item, TextChange)]
+    told = [(item.turn, item.text) for item in seen.outputs if isinstance(item, messages.TextChange)]
     assert told == [(turn(P1), "hello"), (turn(P1), "half"), (turn(P2), "next"), (turn(P2), "whole")]
 
 
@@ -784,7 +774,7 @@ def test_a_turn_that_broke_off_is_known_by_its_texts_where_prompts_have_no_ids()
     parts = [disk("user_message_chunk", "one"), disk("agent_message_chunk", "whole"), disk("user_message_chunk", "two")]
     for _ in range(2):
         load_again(seen, *parts)
-        told = [item.text for item in seen.outputs if isinstance(item, TextChange)]
+        told = [item.text for item in seen.outputs if isinstance(item, messages.TextChange)]
         assert told == ["one", "whole", "two", "half"]
         assert seen.ends == [(turn(P2), "failed")]
 
@@ -802,7 +792,7 @@ def test_every_turn_that_broke_off_unwritten_stays_in_its_place() -> None:
         load_again(seen)
     seen.go(echo(P3, "three"), words("whole", P3), complete(P3))
     load_again(seen, disk("user_message_chunk", "three", P3), disk("agent_message_chunk", "whole"))
-    told = [(item.turn, item.text) for item in seen.outputs if isinstance(item, TextChange)]
+    told = [(item.turn, item.text) for item in seen.outputs if isinstance(item, messages.TextChange)]
     assert told == [
         *((turn(P1), text) for text in (P1, "half")),
         *((turn(P2), text) for text in (P2, "half")),
@@ -813,7 +803,7 @@ def test_every_turn_that_broke_off_unwritten_stays_in_its_place() -> None:
 
 def test_what_another_process_has_told_is_not_lost() -> None:
     before = Seen().go(echo(P1), words("half"), tool_call())
-    interrupted = InterruptedTurns(item for item in before.outputs if isinstance(item, Change))
+    interrupted = InterruptedTurns(item for item in before.outputs if isinstance(item, messages.Change))
     seen = Seen()
     seen.session = DaemonSession(SESSION, US, interrupted=interrupted)
     load_again(seen, disk("user_message_chunk", "hello", P1))
@@ -866,7 +856,7 @@ def test_a_session_read_from_the_disk_has_turns_although_it_names_no_prompts() -
 
     parts = [old("user_message_chunk", "a"), old("agent_message_chunk", "A")]
     seen = Seen(*parts, old("user_message_chunk", "b"), old("agent_message_chunk", "B"))
-    texts = [item for item in seen.outputs if isinstance(item, TextChange)]
+    texts = [item for item in seen.outputs if isinstance(item, messages.TextChange)]
     assert [(item.text, item.by) for item in texts] == [("a", None), ("A", None), ("b", None), ("B", None)]
     first, second = texts[0].turn, texts[2].turn
     assert first is not None
@@ -888,7 +878,7 @@ def test_in_a_session_read_from_the_disk_the_user_said_only_what_the_user_said()
         old("user_message_chunk", "also X", source="mid_turn_message_injected", qwenDiscreteMessage=True),
         old("agent_message_chunk", "B"),
     )
-    texts = [item for item in seen.outputs if isinstance(item, TextChange)]
+    texts = [item for item in seen.outputs if isinstance(item, messages.TextChange)]
     assert [(item.voice, item.background, item.text) for item in texts] == [
         ("user", False, "a"),
         ("answer", True, "The agent is done."),
@@ -909,7 +899,7 @@ def test_a_queue_is_lost_with_its_agent_and_with_its_daemon() -> None:
     followed = Seen().go(echo(P1), queued(P2))
     followed.load(load_reply(echo(P1)))
     for seen, lost in ((ended, "then this"), (restarted, "then this"), (followed, None)):
-        texts = [item.text for item in seen.outputs if isinstance(item, EndChange) and item.outcome == "lost"]
+        texts = [item.text for item in seen.outputs if isinstance(item, messages.EndChange) and item.outcome == "lost"]
         assert texts == ([] if lost is None else [lost])
         assert seen.info.queue == ()
 
@@ -974,7 +964,7 @@ def test_commands_are_told_whole() -> None:
         {"name": "vim", "description": "keys", "input": None, "_meta": {"supportedModes": ["interactive"]}},
     ]
     value = update("available_commands_update", P1, availableCommands=commands)
-    (told,) = [item for item in Seen().go(value).outputs if isinstance(item, SlashCommands)]
+    (told,) = [item for item in Seen().go(value).outputs if isinstance(item, messages.SlashCommands)]
     assert [(item.name, item.description, item.hint) for item in told.commands] == [
         ("status", "show version info", ""),
         ("bug", "submit a bug", "<description>"),
@@ -1046,7 +1036,7 @@ def test_what_cannot_be_shown_is_named_in_each_turn() -> None:
         return update("agent_message_chunk", prompt, content={"type": "image", "data": "AAAA"})
 
     seen = Seen().go(echo(P1), image(P1), image(P1), complete(P1), echo(P2), image(P2))
-    notes = [(item.turn, item.text) for item in seen.outputs if isinstance(item, NoteChange)]
+    notes = [(item.turn, item.text) for item in seen.outputs if isinstance(item, messages.NoteChange)]
     assert notes == [(turn(P1), "answer/image"), (turn(P2), "answer/image")]
 
 

@@ -10,18 +10,8 @@ from typing import Any, TypeVar
 import pytest
 
 from qwen_companion.emacs import bridge as module
+from qwen_companion.emacs import messages
 from qwen_companion.emacs.bridge import Bridge
-from qwen_companion.emacs.messages import (
-    Delivered,
-    Incoming,
-    Notice,
-    ProposalClose,
-    ProposalOpen,
-    ReviewOutcome,
-    Roots,
-    Serving,
-    Stop,
-)
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import EmacsBusyError, EmacsGoneError, EmacsRefusedError
 from support import SECRET, TIMEOUT_S, EpcPeer, no_answer
@@ -42,7 +32,7 @@ class Site:
         listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = listener.getsockname()[1]
         self.bridge = Bridge(listener, SECRET, spool)
-        self.received: asyncio.Queue[Incoming] = asyncio.Queue()
+        self.received: asyncio.Queue[messages.Incoming] = asyncio.Queue()
         self.gone = asyncio.Event()
         self.peers: list[EpcPeer] = []
         self.bridge.start(self.received.put_nowait, self.gone.set)
@@ -56,7 +46,7 @@ class Site:
     async def connect(self) -> EpcPeer:
         peer = await self.peer()
         assert (await call(peer, "roots", "(:roots nil)"))[0] == "return"
-        assert await soon(self.received.get()) == Roots(())
+        assert await soon(self.received.get()) == messages.Roots(())
         return peer
 
 
@@ -82,7 +72,7 @@ async def test_calls_arrive_in_order_and_are_answered_with_nil(site: Site) -> No
     for number in range(200):
         assert await call(peer, "outcome", f'(:id "{number}" :outcome rejected)') == ["return", number + 2, []]
     for number in range(200):
-        assert await soon(site.received.get()) == ReviewOutcome(str(number), None)
+        assert await soon(site.received.get()) == messages.ReviewOutcome(str(number), None)
 
 
 @pytest.mark.parametrize("secret", ["", "wrong", SECRET[:-1], SECRET + "x"])
@@ -154,14 +144,14 @@ async def test_a_message_of_another_shape_is_answered_with_an_error(site: Site) 
 async def test_a_call_returns_the_answer(site: Site) -> None:
     peer = await site.connect()
     peer.handlers["proposal-close"] = lambda values: ["x"][:0] if values["id"] == "a" else None
-    assert await soon(site.bridge.call(ProposalClose("a", keeps_edits=True))) is None
+    assert await soon(site.bridge.call(messages.ProposalClose("a", keeps_edits=True))) is None
     peer.handlers["proposal-open"] = lambda values: "no: " + values["path"]
-    assert await soon(site.bridge.call(ProposalOpen("i", "s", "c", '/a\n"b\\', "d", "text"))) == 'no: /a\n"b\\'
+    assert await soon(site.bridge.call(messages.ProposalOpen("i", "s", "c", '/a\n"b\\', "d", "text"))) == 'no: /a\n"b\\'
 
 
 async def test_calls_before_the_connection_wait_for_it(site: Site) -> None:
-    waiting = asyncio.create_task(site.bridge.call(Delivered("early")))
-    site.bridge.tell(Serving())
+    waiting = asyncio.create_task(site.bridge.call(messages.Delivered("early")))
+    site.bridge.tell(messages.Serving())
     peer = await site.connect()
     await soon(waiting)
     assert await asyncio.to_thread(peer.wait_for, "delivered") == {"id": "early"}
@@ -172,11 +162,11 @@ async def test_no_answer_in_time_is_emacs_busy(site: Site) -> None:
     peer = await site.connect()
     peer.handlers["delivered"] = no_answer
     with pytest.raises(EmacsBusyError, match="delivered"):
-        await site.bridge.call(Delivered("a"), timeout=0.01)
+        await site.bridge.call(messages.Delivered("a"), timeout=0.01)
     # An answer that comes after all disturbs nothing.
     peer.send("(return 1 nil)")
     peer.send("(return 77 nil)")
-    await soon(site.bridge.call(Serving()))
+    await soon(site.bridge.call(messages.Serving()))
 
 
 async def test_a_call_that_could_not_be_sent_in_time_is_sent_later(spool: Spool) -> None:
@@ -188,10 +178,10 @@ async def test_a_call_that_could_not_be_sent_in_time_is_sent_later(spool: Spool)
         body = f'(call 1 stop ("{SECRET}" nil))'.encode()
         busy.sendall(b"%06x" % len(body) + body)
         for _ in range(8):
-            bridge.tell(Notice("warning", "x" * 1_000_000))
+            bridge.tell(messages.Notice("warning", "x" * 1_000_000))
         with pytest.raises(EmacsBusyError):
-            await bridge.call(Delivered("the last"), timeout=0.01)
-        bridge.tell(Serving())
+            await bridge.call(messages.Delivered("the last"), timeout=0.01)
+        bridge.tell(messages.Serving())
 
         def read() -> list[bytes]:
             with busy.makefile("rb") as file:
@@ -212,7 +202,7 @@ async def test_a_ping_is_answered_by_the_event_loop(site: Site) -> None:
     peer.send(f'(call 3 stop ("{SECRET}" nil))')
     first = peer.next_reply()
     assert (first, await asyncio.to_thread(peer.next_reply)) == (["return", 3, []], ["return", 2, []])
-    assert await soon(site.received.get()) == Stop()
+    assert await soon(site.received.get()) == messages.Stop()
     assert site.received.empty()
 
 
@@ -220,7 +210,7 @@ async def test_an_error_in_emacs_is_told(site: Site) -> None:
     peer = await site.connect()
     peer.handlers["delivered"] = no_answer
     for kind in ("return-error", "epc-error"):
-        task = asyncio.create_task(site.bridge.call(Delivered("a")))
+        task = asyncio.create_task(site.bridge.call(messages.Delivered("a")))
         await asyncio.to_thread(peer.wait_for, "delivered")
         peer.send(f'({kind} {1 if kind == "return-error" else 2} "kaputt")')
         with pytest.raises(EmacsRefusedError, match="kaputt"):
@@ -231,13 +221,13 @@ async def test_an_answer_of_another_shape_is_told(site: Site) -> None:
     peer = await site.connect()
     peer.handlers["proposal-open"] = lambda _values: 5
     with pytest.raises(EmacsRefusedError, match="proposal-open"):
-        await soon(site.bridge.call(ProposalOpen("i", "s", "c", "/a", "d", "text")))
+        await soon(site.bridge.call(messages.ProposalOpen("i", "s", "c", "/a", "d", "text")))
 
 
 async def test_a_lost_connection_fails_what_waits_and_what_comes(site: Site) -> None:
     peer = await site.connect()
     peer.handlers["delivered"] = no_answer
-    waiting = [asyncio.create_task(site.bridge.call(Delivered(str(number)))) for number in range(3)]
+    waiting = [asyncio.create_task(site.bridge.call(messages.Delivered(str(number)))) for number in range(3)]
     await asyncio.to_thread(peer.wait_for, "delivered")
     await asyncio.to_thread(peer.close)
     for task in waiting:
@@ -245,21 +235,21 @@ async def test_a_lost_connection_fails_what_waits_and_what_comes(site: Site) -> 
             await soon(task)
     await soon(site.gone.wait())
     with pytest.raises(EmacsGoneError):
-        await soon(site.bridge.call(Serving()))
-    site.bridge.tell(Serving())
+        await soon(site.bridge.call(messages.Serving()))
+    site.bridge.tell(messages.Serving())
 
 
 async def test_a_message_too_large_for_a_frame_fails_alone(site: Site) -> None:
     await site.connect()
     with pytest.raises(EmacsRefusedError, match="too large"):
-        await soon(site.bridge.call(Notice("warning", "x" * module.MAX_FRAME_BYTES)))
-    await soon(site.bridge.call(Serving()))
+        await soon(site.bridge.call(messages.Notice("warning", "x" * module.MAX_FRAME_BYTES)))
+    await soon(site.bridge.call(messages.Serving()))
 
 
 async def test_a_text_that_cannot_be_spooled_goes_inside_the_call(site: Site, spool: Spool) -> None:
     peer = await site.connect()
     spool.remove()
-    await soon(site.bridge.call(ProposalOpen("i", "s", "c", "/a", "d", "é" * 100_000)))
+    await soon(site.bridge.call(messages.ProposalOpen("i", "s", "c", "/a", "d", "é" * 100_000)))
     assert peer.calls("proposal-open").get_nowait()["text"] == "é" * 100_000
 
 
@@ -267,8 +257,8 @@ async def test_a_very_long_text_that_cannot_be_spooled_fails_alone(site: Site, s
     await site.connect()
     spool.remove()
     with pytest.raises(EmacsRefusedError, match="spool"):
-        await soon(site.bridge.call(ProposalOpen("i", "s", "c", "/a", "d", "x" * 10_000_000)))
-    await soon(site.bridge.call(Serving()))
+        await soon(site.bridge.call(messages.ProposalOpen("i", "s", "c", "/a", "d", "x" * 10_000_000)))
+    await soon(site.bridge.call(messages.Serving()))
 
 
 async def test_a_text_that_emacs_could_not_spool_comes_in_parts(site: Site) -> None:
@@ -276,7 +266,7 @@ async def test_a_text_that_emacs_could_not_spool_comes_in_parts(site: Site) -> N
     for part in ("one\n", "naïve "):
         assert (await call(peer, "text-part", f'(:id 7 :text "{part}")'))[0] == "return"
     assert (await call(peer, "outcome", '(:id "p" :outcome accepted :text-parts 7)'))[0] == "return"
-    assert await soon(site.received.get()) == ReviewOutcome("p", "one\nnaïve ")
+    assert await soon(site.received.get()) == messages.ReviewOutcome("p", "one\nnaïve ")
     # They are there once only.
     assert (await call(peer, "outcome", '(:id "p" :outcome accepted :text-parts 7)'))[0] == "return-error"
     assert site.received.empty()
@@ -286,7 +276,7 @@ async def test_what_was_said_before_the_end_still_goes_out(site: Site, monkeypat
     monkeypatch.setattr(module, "_LAST_WORDS_S", TIMEOUT_S)
     peer = await site.connect()
     for number in range(20):
-        site.bridge.tell(Delivered(str(number)))
+        site.bridge.tell(messages.Delivered(str(number)))
     site.bridge.close()
     assert await ended(peer)
     calls = peer.calls("delivered")
@@ -297,14 +287,14 @@ async def test_an_emacs_that_does_not_read_blocks_only_the_writer(spool: Spool) 
     listener = socket.create_server(("127.0.0.1", 0))
     bridge = Bridge(listener, SECRET, spool)
     gone = asyncio.Event()
-    received: asyncio.Queue[Incoming] = asyncio.Queue()
+    received: asyncio.Queue[messages.Incoming] = asyncio.Queue()
     bridge.start(received.put_nowait, gone.set)
     with socket.create_connection(listener.getsockname()) as deaf:
         body = f'(call 1 stop ("{SECRET}" nil))'.encode()
         deaf.sendall(b"%06x" % len(body) + body)
         await soon(received.get())
         for _ in range(20):
-            bridge.tell(Notice("warning", "x" * 1_000_000))
+            bridge.tell(messages.Notice("warning", "x" * 1_000_000))
         # The loop goes on, and so does the reader.
         deaf.sendall(b"%06x" % len(body) + body)
         await soon(received.get())
@@ -321,6 +311,6 @@ async def test_the_secret_is_never_logged(
     assert await ended(stranger)
     peer = await site.connect()
     await call(peer, "roots", f'(:roots "{SECRET}")')
-    await soon(site.bridge.call(Serving()))
+    await soon(site.bridge.call(messages.Serving()))
     written = capfd.readouterr()
     assert SECRET not in caplog.text + written.out + written.err

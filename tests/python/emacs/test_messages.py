@@ -24,52 +24,7 @@ from qwen_companion.domain import (
     ToolItem,
     VisitedFile,
 )
-from qwen_companion.emacs.messages import (
-    ChangeScope,
-    Compare,
-    Compared,
-    ContextSent,
-    DaemonCall,
-    Delivered,
-    EditBegins,
-    ExclusionList,
-    FileVersion,
-    FileVisited,
-    Hello,
-    JournalBusy,
-    JournalFiles,
-    JournalForget,
-    JournalMerge,
-    JournalReply,
-    JournalSeen,
-    JournalSpans,
-    JournalTexts,
-    JournalWatch,
-    JournalWrote,
-    ListRecorded,
-    Merge,
-    Merged,
-    Notice,
-    Outgoing,
-    Prompt,
-    ProposalClose,
-    ProposalOpen,
-    ProposalOrphan,
-    Published,
-    RecordedSessions,
-    ReviewOutcome,
-    Roots,
-    Serving,
-    SessionChanges,
-    Stop,
-    Texts,
-    ToolAnswer,
-    ToolCall,
-    ToolsOffered,
-    WantedFile,
-    Watch,
-    parse_incoming,
-)
+from qwen_companion.emacs import messages
 from qwen_companion.emacs.plists import INLINE_TEXT_BYTES, read_sexp
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import HelloError, MessageError, SpoolError
@@ -84,16 +39,16 @@ HELLO = (
 
 
 def incoming(method: str, payload: str, spool: Spool) -> object:
-    return parse_incoming(method, read_sexp(payload.encode()), spool)
+    return messages.parse_incoming(method, read_sexp(payload.encode()), spool)
 
 
-def outgoing(message: Outgoing[Any], spool: Spool) -> object:
+def outgoing(message: messages.Outgoing[Any], spool: Spool) -> object:
     """Return the payload as Emacs would read it."""
     return loads(dumps(message.payload(spool)))
 
 
 def test_hello_is_read_whole() -> None:
-    assert Hello.parse(HELLO.encode()) == Hello(
+    assert messages.Hello.parse(HELLO.encode()) == messages.Hello(
         secret="s",
         emacs_pid=7,
         port=0,
@@ -112,10 +67,10 @@ PEER = Peer(7, "boot:25", "/d", "qwen", (7, 6))
 @pytest.mark.parametrize("peer", [None, PEER, replace(PEER, directory=None, family=None, ancestors=())])
 def test_a_session_comes_back_as_it_was_told(peer: Peer | None, reviews: bool, spool: Spool) -> None:
     session = KnownSession("i", "2025-11-25", "c", "1", peer, reviews)
-    told = SessionChanges((SessionState(session, True),)).payload(spool)
+    told = messages.SessionChanges((SessionState(session, True),)).payload(spool)
     # Emacs keeps the list as it is and puts it into the next hello.
     items = dumps(as_dict(told)["sessions"])
-    assert Hello.parse(HELLO.replace(SESSIONS, items).encode()).sessions == (SessionState(session, False),)
+    assert messages.Hello.parse(HELLO.replace(SESSIONS, items).encode()).sessions == (SessionState(session, False),)
 
 
 @pytest.mark.parametrize(("client", "version", "label"), [("c", "1", "c 1"), ("c", "", "c"), ("", "1", "")])
@@ -142,7 +97,7 @@ def test_a_client_without_name_is_called_nothing(client: str, version: str, labe
 )
 def test_a_hello_of_another_shape_is_refused(change: tuple[str, str]) -> None:
     with pytest.raises(HelloError):
-        Hello.parse(HELLO.replace(*change, 1).encode())
+        messages.Hello.parse(HELLO.replace(*change, 1).encode())
 
 
 @pytest.mark.parametrize("text", ["", "(", ")", "(a))", '"', "'", '(a "b', "(" * 100_000, "1 2", "(a . ", "\\"])
@@ -152,7 +107,7 @@ def test_what_is_no_expression_is_a_message_error(text: str) -> None:
 
 
 def test_incoming_messages(spool: Spool) -> None:
-    assert incoming("roots", '(:roots ("/a" "/b"))', spool) == Roots(("/a", "/b"))
+    assert incoming("roots", '(:roots ("/a" "/b"))', spool) == messages.Roots(("/a", "/b"))
     assert incoming("settings", "nil", spool) == Settings()
     assert incoming(
         "settings", '(:all-roots t :trusted-directories ("/a") :patterns ("*.x") :auth-sources ("~/.authinfo"))', spool
@@ -163,14 +118,14 @@ def test_incoming_messages(spool: Spool) -> None:
     assert incoming("settings", "(:settings-layer t :review-edits open)", spool) == Settings(
         layer=True, review_edits="open"
     )
-    assert incoming("watch", "(:on t)", spool) == Watch(True)
+    assert incoming("watch", "(:on t)", spool) == messages.Watch(True)
     assert incoming("context", '(:files ((:path "/a" :timestamp 5 :exposure hide)))', spool) == Snapshot(
         (VisitedFile("/a", 5, HIDE),), None, None, None, None
     )
-    assert incoming("roots", "(:roots nil)", spool) == Roots(())
-    assert incoming("stop", "nil", spool) == Stop()
-    assert incoming("outcome", '(:id "p" :outcome rejected)', spool) == ReviewOutcome("p", None)
-    assert incoming("outcome", '(:id "p" :outcome accepted :text "")', spool) == ReviewOutcome("p", "")
+    assert incoming("roots", "(:roots nil)", spool) == messages.Roots(())
+    assert incoming("stop", "nil", spool) == messages.Stop()
+    assert incoming("outcome", '(:id "p" :outcome rejected)', spool) == messages.ReviewOutcome("p", None)
+    assert incoming("outcome", '(:id "p" :outcome accepted :text "")', spool) == messages.ReviewOutcome("p", "")
     full = '(:files ((:path "/a" :timestamp 5.9)) :active "/a" :line 2 :character 3 :text "a\\"b\\\\n")'
     assert incoming("context", full, spool) == Snapshot((VisitedFile("/a", 5),), "/a", 2, 3, 'a"b\\n')
     assert incoming("context", "(:files nil :active nil)", spool) == Snapshot((), None, None, None, None)
@@ -178,7 +133,7 @@ def test_incoming_messages(spool: Spool) -> None:
 
 def test_a_call_about_the_daemon_is_handed_on_and_shows_nothing_in_its_repr(spool: Spool) -> None:
     call = incoming("daemon-whatever", '(:token "a secret")', spool)
-    assert isinstance(call, DaemonCall)
+    assert isinstance(call, messages.DaemonCall)
     assert (call.method, call.values.string(":token")) == ("daemon-whatever", "a secret")
     assert "a secret" not in repr(call)
 
@@ -216,51 +171,53 @@ def test_a_text_outside_the_spool_is_refused(spool: Spool) -> None:
 def test_emacs_leaves_crlf_to_this_process(spool: Spool) -> None:
     file = spool.write("\ufeffé\n\r\n")
     long = incoming("outcome", f'(:id "p" :outcome accepted :text-file "{file}" :crlf t)', spool)
-    assert long == ReviewOutcome("p", "\ufeffé\r\n\r\r\n")
+    assert long == messages.ReviewOutcome("p", "\ufeffé\r\n\r\r\n")
     for text, crlf, content in (("one\n", "t", "one\r\n"), ("one\n", "nil", "one\n"), ("", "t", "")):
         payload = f'(:id "p" :outcome accepted :text "{text}" :crlf {crlf})'
-        assert incoming("outcome", payload, spool) == ReviewOutcome("p", content)
-    assert ProposalClose("p", True).parse_reply(loads('(:text "a\nb" :crlf t)'), spool) == "a\r\nb"
+        assert incoming("outcome", payload, spool) == messages.ReviewOutcome("p", content)
+    assert messages.ProposalClose("p", True).parse_reply(loads('(:text "a\nb" :crlf t)'), spool) == "a\r\nb"
     spool.keep_part(7, "one\n")
     parts = incoming("outcome", '(:id "p" :outcome accepted :text-parts 7 :crlf t)', spool)
-    assert parts == ReviewOutcome("p", "one\r\n")
+    assert parts == messages.ReviewOutcome("p", "one\r\n")
 
 
 def test_requests_about_texts(spool: Spool) -> None:
     file = spool.write("b")
-    assert incoming("compare", f'(:id 1 :old (:text "") :new (:text-file "{file}"))', spool) == Compare(1, ("", "b"))
+    assert incoming("compare", f'(:id 1 :old (:text "") :new (:text-file "{file}"))', spool) == messages.Compare(
+        1, ("", "b")
+    )
     labels = ("m", "b", "t")
     two = '(:id 2 :mine (:text "a") :theirs (:text "b") :labels ("m" "b" "t"))'
-    assert incoming("merge", two, spool) == Merge(2, ("a", "b"), labels)
+    assert incoming("merge", two, spool) == messages.Merge(2, ("a", "b"), labels)
     three = two.replace(":mine", ':base (:text "") :mine')
-    assert incoming("merge", three, spool) == Merge(2, ("", "a", "b"), labels)
-    assert incoming("merge", two.replace('("m" "b" "t")', "nil"), spool) == Merge(2, ("a", "b"), None)
+    assert incoming("merge", three, spool) == messages.Merge(2, ("", "a", "b"), labels)
+    assert incoming("merge", two.replace('("m" "b" "t")', "nil"), spool) == messages.Merge(2, ("a", "b"), None)
 
 
 def test_a_request_whose_text_is_lost_is_read_all_the_same_and_leaves_no_other_text(spool: Spool) -> None:
     lost, file = spool.write("a"), spool.write("b")
     spool.discard(lost)
     request = incoming("compare", f'(:id 1 :old (:text-file "{lost}") :new (:text-file "{file}"))', spool)
-    assert request == Compare(1, None)
+    assert request == messages.Compare(1, None)
     assert list(Path(spool.directory).iterdir()) == []
 
 
 def test_answers_about_texts(spool: Spool) -> None:
-    def answer(message: Compared | Merged) -> dict[str, Any]:
+    def answer(message: messages.Compared | messages.Merged) -> dict[str, Any]:
         return as_dict(outgoing(message, spool))
 
-    assert answer(Compared(1, None)) == {"id": 1, "hunks": []}
-    assert as_dict(answer(Compared(1, []))["hunks"]) == {"text": ""}
-    assert as_dict(answer(Compared(1, [1, 2, 3, 4]))["hunks"]) == {"text": "1 2 3 4"}
-    assert answer(Merged(1, None)) == {"id": 1, "edits": [], "result": [], "conflicts": 0}
-    merged = answer(Merged(1, [0] * INLINE_TEXT_BYTES, "", 2))
+    assert answer(messages.Compared(1, None)) == {"id": 1, "hunks": []}
+    assert as_dict(answer(messages.Compared(1, []))["hunks"]) == {"text": ""}
+    assert as_dict(answer(messages.Compared(1, [1, 2, 3, 4]))["hunks"]) == {"text": "1 2 3 4"}
+    assert answer(messages.Merged(1, None)) == {"id": 1, "edits": [], "result": [], "conflicts": 0}
+    merged = answer(messages.Merged(1, [0] * INLINE_TEXT_BYTES, "", 2))
     assert spool.read(as_dict(merged["edits"])["text-file"]).split() == ["0"] * INLINE_TEXT_BYTES
     assert (as_dict(merged["result"]), merged["conflicts"]) == ({"text": ""}, 2)
 
 
 def test_outgoing_messages(spool: Spool) -> None:
     session = KnownSession("i", "2025-11-25", "c", "1")
-    published = outgoing(Published(("/r",), True, 1, "t", {"A": "b"}, ["w"]), spool)
+    published = outgoing(messages.Published(("/r",), True, 1, "t", {"A": "b"}, ["w"]), spool)
     assert as_dict(published) == {
         "roots": ["/r"],
         "reachable": True,
@@ -269,34 +226,38 @@ def test_outgoing_messages(spool: Spool) -> None:
         "environment": [["A", "b"]],
         "warnings": ["w"],
     }
-    assert outgoing(Serving(), spool) == []
-    sessions = as_dict(outgoing(SessionChanges((SessionState(session, True), SessionState(session, False))), spool))
+    assert outgoing(messages.Serving(), spool) == []
+    sessions = as_dict(
+        outgoing(messages.SessionChanges((SessionState(session, True), SessionState(session, False))), spool)
+    )
     assert [as_dict(item)["streaming"] for item in sessions["sessions"]] == [True, []]
     told = SessionState(session, True, state=CliState("asking", 5, question="why"), no_hooks="off")
-    (item,) = as_dict(outgoing(SessionChanges((told,)), spool))["sessions"]
-    assert Hello.parse(HELLO.replace(SESSIONS, dumps([item])).encode()).sessions == (replace(told, streaming=False),)
+    (item,) = as_dict(outgoing(messages.SessionChanges((told,)), spool))["sessions"]
+    assert messages.Hello.parse(HELLO.replace(SESSIONS, dumps([item])).encode()).sessions == (
+        replace(told, streaming=False),
+    )
     state = as_dict(as_dict(item)["state"])
     assert (str(state["activity"]), state["since"], state["question"], state["mode"]) == ("asking", 5, "why", [])
     assert as_dict(item)["no-hooks"] == "off"
-    assert as_dict(outgoing(FileVisited("/a"), spool)) == {"path": "/a"}
-    assert FileVisited("/a").parse_reply(read_sexp(b"t"), spool)
-    assert not FileVisited("/a").parse_reply([], spool)
-    assert EditBegins("/a").parse_reply(read_sexp(b"t"), spool)
-    assert not EditBegins("/a").parse_reply([], spool)
-    assert as_dict(outgoing(ContextSent("i", ("/r",), 5, "{}"), spool)) == {
+    assert as_dict(outgoing(messages.FileVisited("/a"), spool)) == {"path": "/a"}
+    assert messages.FileVisited("/a").parse_reply(read_sexp(b"t"), spool)
+    assert not messages.FileVisited("/a").parse_reply([], spool)
+    assert messages.EditBegins("/a").parse_reply(read_sexp(b"t"), spool)
+    assert not messages.EditBegins("/a").parse_reply([], spool)
+    assert as_dict(outgoing(messages.ContextSent("i", ("/r",), 5, "{}"), spool)) == {
         "session": "i",
         "everywhere": [],
         "roots": ["/r"],
         "sent": 5,
         "text": "{}",
     }
-    assert as_dict(outgoing(ContextSent("i", None, 5, "{}"), spool))["everywhere"] is True
-    (exclusion,) = as_dict(outgoing(ExclusionList((Exclusion("/a", "why"),)), spool))["exclusions"]
+    assert as_dict(outgoing(messages.ContextSent("i", None, 5, "{}"), spool))["everywhere"] is True
+    (exclusion,) = as_dict(outgoing(messages.ExclusionList((Exclusion("/a", "why"),)), spool))["exclusions"]
     assert as_dict(exclusion) == {"path": "/a", "rule": "why", "session": []}
-    assert as_dict(outgoing(ProposalClose("p", keeps_edits=True), spool)) == {"id": "p", "keeps-edits": True}
-    for message in (ProposalOrphan("p"), Delivered("p")):
+    assert as_dict(outgoing(messages.ProposalClose("p", keeps_edits=True), spool)) == {"id": "p", "keeps-edits": True}
+    for message in (messages.ProposalOrphan("p"), messages.Delivered("p")):
         assert as_dict(outgoing(message, spool)) == {"id": "p"}
-    assert {key: str(value) for key, value in as_dict(outgoing(Notice("warning", "w"), spool)).items()} == {
+    assert {key: str(value) for key, value in as_dict(outgoing(messages.Notice("warning", "w"), spool)).items()} == {
         "level": "warning",
         "text": "w",
     }
@@ -304,50 +265,50 @@ def test_outgoing_messages(spool: Spool) -> None:
 
 @pytest.mark.parametrize("text", ["", "a", "x" * INLINE_TEXT_BYTES, "é" * (INLINE_TEXT_BYTES // 2)])
 def test_a_text_up_to_the_limit_goes_inside(text: str, spool: Spool) -> None:
-    assert as_dict(outgoing(ProposalOpen("p", "i", "c", "/a", "d", text), spool))["text"] == text
+    assert as_dict(outgoing(messages.ProposalOpen("p", "i", "c", "/a", "d", text), spool))["text"] == text
 
 
 @pytest.mark.parametrize("text", ["x" * (INLINE_TEXT_BYTES + 1), "é" * (INLINE_TEXT_BYTES // 2 + 1)])
 def test_a_text_over_the_limit_goes_by_file(text: str, spool: Spool) -> None:
-    payload = as_dict(outgoing(ProposalOpen("p", "i", "c", "/a", "d", text), spool))
+    payload = as_dict(outgoing(messages.ProposalOpen("p", "i", "c", "/a", "d", text), spool))
     assert "text" not in payload
     assert spool.read(payload["text-file"]) == text
 
 
 def test_replies(spool: Spool) -> None:
-    opened = ProposalOpen("p", "i", "c", "/a", "d", "x")
+    opened = messages.ProposalOpen("p", "i", "c", "/a", "d", "x")
     assert opened.parse_reply([], spool) is None
     assert opened.parse_reply("why not", spool) == "why not"
     with pytest.raises(MessageError):
         opened.parse_reply(5, spool)
-    closed = ProposalClose("p", keeps_edits=False)
+    closed = messages.ProposalClose("p", keeps_edits=False)
     assert closed.parse_reply([], spool) is None
     assert closed.parse_reply(read_sexp(b'(:text "x")'), spool) == "x"
     assert closed.parse_reply(["x"][:0], spool) is None
     with pytest.raises(MessageError):
         closed.parse_reply("x", spool)
-    Delivered("p").parse_reply("whatever", spool)
+    messages.Delivered("p").parse_reply("whatever", spool)
 
 
 def test_requests_about_the_journal(spool: Spool) -> None:
     def parsed(method: str, payload: str) -> object:
-        return parse_incoming(f"journal-{method}", read_sexp(payload.encode()), spool)
+        return messages.parse_incoming(f"journal-{method}", read_sexp(payload.encode()), spool)
 
-    scope = ChangeScope("/r", "turn", "t", None)
-    assert parsed("watch", "(:on t)") == JournalWatch(True)
-    assert parsed("files", '(:id 1 :root "/r" :scope turn :turn "t")') == JournalFiles(1, scope)
+    scope = messages.ChangeScope("/r", "turn", "t", None)
+    assert parsed("watch", "(:on t)") == messages.JournalWatch(True)
+    assert parsed("files", '(:id 1 :root "/r" :scope turn :turn "t")') == messages.JournalFiles(1, scope)
     assert parsed(
         "texts", '(:id 1 :root "/r" :scope turn :turn "t" :files ((:path "/r/a") (:path "/r/b" :previous "/r/c")))'
-    ) == JournalTexts(1, scope, (WantedFile("/r/a"), WantedFile("/r/b", "/r/c")))
-    assert parsed("spans", '(:id 1 :path "/a")') == JournalSpans(1, "/a")
-    assert parsed("seen", '(:turn "t" :hunks ("k") :seen t)') == JournalSeen("t", None, ("k",), True)
-    assert parsed("wrote", '(:paths ("/a"))') == JournalWrote(("/a",), None, None)
+    ) == messages.JournalTexts(1, scope, (messages.WantedFile("/r/a"), messages.WantedFile("/r/b", "/r/c")))
+    assert parsed("spans", '(:id 1 :path "/a")') == messages.JournalSpans(1, "/a")
+    assert parsed("seen", '(:turn "t" :hunks ("k") :seen t)') == messages.JournalSeen("t", None, ("k",), True)
+    assert parsed("wrote", '(:paths ("/a"))') == messages.JournalWrote(("/a",), None, None)
     for action in ("undo", "bring-back", "merge"):
         wrote = parsed("wrote", f'(:paths ("/a") :turn "t" :label "l" :action {action})')
-        assert wrote == JournalWrote(("/a",), "t", "l", action)
-    assert parsed("busy", '(:id 1 :paths ("/a") :wait t)') == JournalBusy(1, ("/a",), True)
-    assert parsed("forget", "(:id 1 :root nil)") == JournalForget(1, None)
-    assert parsed("merge", '(:id 1 :root "/t")') == JournalMerge(1, "/t")
+        assert wrote == messages.JournalWrote(("/a",), "t", "l", action)
+    assert parsed("busy", '(:id 1 :paths ("/a") :wait t)') == messages.JournalBusy(1, ("/a",), True)
+    assert parsed("forget", "(:id 1 :root nil)") == messages.JournalForget(1, None)
+    assert parsed("merge", '(:id 1 :root "/t")') == messages.JournalMerge(1, "/t")
     for wrong in ("turn", 'session :turn "t"', "other"):
         with pytest.raises(MessageError):
             parsed("files", f'(:id 1 :root "/r" :scope {wrong})')
@@ -357,22 +318,24 @@ def test_messages_about_tools(spool: Spool) -> None:
     tools = """(:tools ((:name "n" :description "d" :unasked t :paged nil :arguments
                ((:name "a" :kind path :description "f" :required t :choices ("x"))))))"""
     argument = ToolArgument("a", "path", "f", required=True, choices=("x",))
-    offered = ToolsOffered((ToolDefinition("n", "d", (argument,), unasked=True),))
-    assert parse_incoming("tools", read_sexp(tools.encode()), spool) == offered
+    offered = messages.ToolsOffered((ToolDefinition("n", "d", (argument,), unasked=True),))
+    assert messages.parse_incoming("tools", read_sexp(tools.encode()), spool) == offered
     answer = b'(:id 3 :items ((:text "t" :path "/a" :line 1 :column 2 :block t) (:text "u")) :more 4 :hidden 5)'
     items = (ToolItem("t", "/a", 1, 2, block=True), ToolItem("u"))
-    assert parse_incoming("tool-answer", read_sexp(answer), spool) == ToolAnswer(3, items, 4, 5)
-    assert parse_incoming("tool-answer", read_sexp(b'(:id 3 :error "e")'), spool) == ToolAnswer(3, error="e")
+    assert messages.parse_incoming("tool-answer", read_sexp(answer), spool) == messages.ToolAnswer(3, items, 4, 5)
+    assert messages.parse_incoming("tool-answer", read_sexp(b'(:id 3 :error "e")'), spool) == messages.ToolAnswer(
+        3, error="e"
+    )
     with pytest.raises(MessageError):
-        parse_incoming("tool-answer", read_sexp(b"(:id 3 :items ((:path 7)))"), spool)
-    call = as_dict(outgoing(ToolCall(3, "n", {"a": "/a", "l": 2, "b": False}, False, ("/r",), 9), spool))
+        messages.parse_incoming("tool-answer", read_sexp(b"(:id 3 :items ((:path 7)))"), spool)
+    call = as_dict(outgoing(messages.ToolCall(3, "n", {"a": "/a", "l": 2, "b": False}, False, ("/r",), 9), spool))
     assert (call["arguments"], call["everywhere"], call["roots"]) == ([["a", "/a"], ["l", 2], ["b", []]], [], ["/r"])
 
 
 def test_texts_of_the_journal_go_as_bytes(spool: Spool) -> None:
-    texts = Texts("/r/a", FileVersion(b"\xff\r\n", 0o755), None, "/r/old", mixed=True)
-    others = Texts("/r/b", FileVersion(b"", 0o644), FileVersion(b"link", None))
-    reply = as_dict(loads(dumps(JournalReply(3, texts=[texts, others]).payload(spool))))
+    texts = messages.Texts("/r/a", messages.FileVersion(b"\xff\r\n", 0o755), None, "/r/old", mixed=True)
+    others = messages.Texts("/r/b", messages.FileVersion(b"", 0o644), messages.FileVersion(b"link", None))
+    reply = as_dict(loads(dumps(messages.JournalReply(3, texts=[texts, others]).payload(spool))))
     payload, other = map(as_dict, reply["texts"])
     file = Path(str(reply["texts-file"]))
     assert file.read_bytes() == b"\xff\r\nlink"
@@ -386,8 +349,8 @@ def test_texts_of_the_journal_go_as_bytes(spool: Spool) -> None:
 
 def test_prompts_and_recorded_conversations(spool: Spool) -> None:
     text = spool.write("long")
-    assert incoming("prompt", f'(:file "/s/f" :text-file "{text}")', spool) == Prompt("/s/f", "long")
-    assert incoming("list-recorded", '(:id 3 :directory "/d")', spool) == ListRecorded(3, "/d")
-    answer = as_dict(outgoing(RecordedSessions(3, [RecordedSession("a", 4, "first")]), spool))
+    assert incoming("prompt", f'(:file "/s/f" :text-file "{text}")', spool) == messages.Prompt("/s/f", "long")
+    assert incoming("list-recorded", '(:id 3 :directory "/d")', spool) == messages.ListRecorded(3, "/d")
+    answer = as_dict(outgoing(messages.RecordedSessions(3, [RecordedSession("a", 4, "first")]), spool))
     assert answer["id"] == 3
     assert [as_dict(item) for item in answer["sessions"]] == [{"id": "a", "time": 4, "prompt": "first"}]

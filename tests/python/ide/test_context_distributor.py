@@ -18,17 +18,7 @@ from typing import Any
 
 import pytest
 
-from qwen_companion.domain import (
-    HIDE,
-    SHOW,
-    Exclusion,
-    KnownSession,
-    Peer,
-    SessionState,
-    Settings,
-    Snapshot,
-    VisitedFile,
-)
+from qwen_companion import domain
 from qwen_companion.emacs.messages import ContextSent, ExclusionList, Notification
 from qwen_companion.ide import context_distributor as module
 from qwen_companion.ide.context_distributor import ContextDistributor
@@ -82,8 +72,10 @@ class Hall:
 
     def join(self, name: str, directory: Path | None, family: str | None = "qwen", identified: bool = True) -> None:
         """Connect a CLI that works in `directory`, or one whose process is unknown."""
-        peer = Peer(1, "boot:1", str(directory), family, (1,)) if directory else None
-        self.distributor.set_session(SessionState(KnownSession(name, "1", "", "", peer), True, identified))
+        peer = domain.Peer(1, "boot:1", str(directory), family, (1,)) if directory else None
+        self.distributor.set_session(
+            domain.SessionState(domain.KnownSession(name, "1", "", "", peer), True, identified)
+        )
 
     def leave(self, name: str) -> None:
         """Let a CLI go."""
@@ -94,8 +86,8 @@ class Hall:
         self, *paths: str, active: str | None = None, exposures: Mapping[str, str] | None = None, selection: str = ""
     ) -> None:
         """Emacs has `paths` open, the first one longest ago."""
-        files = tuple(VisitedFile(path, time, (exposures or {}).get(path)) for time, path in enumerate(paths, 1))
-        self.distributor.set_snapshot(Snapshot(files, active, 3, 7, selection))
+        files = tuple(domain.VisitedFile(path, time, (exposures or {}).get(path)) for time, path in enumerate(paths, 1))
+        self.distributor.set_snapshot(domain.Snapshot(files, active, 3, 7, selection))
 
     async def next(self) -> tuple[str, dict[str, Any]]:
         """Return the name of the CLI that is notified next, and the notification."""
@@ -132,7 +124,7 @@ async def hall(home: Home) -> AsyncIterator[Hall]:
 
 
 async def test_a_cli_hears_of_the_files_below_its_own_root(hall: Hall) -> None:
-    hall.distributor.set_settings(Settings())
+    hall.distributor.set_settings(domain.Settings())
     a, b, c = hall.file("one/a"), hall.file("one/deep/b"), hall.file("two/c")
     hall.join("first", hall.one)
     hall.join("second", hall.two)
@@ -143,21 +135,21 @@ async def test_a_cli_hears_of_the_files_below_its_own_root(hall: Hall) -> None:
 
 
 async def test_all_roots_when_the_user_says_so(hall: Hall) -> None:
-    hall.distributor.set_settings(Settings(all_roots=True))
+    hall.distributor.set_settings(domain.Settings(all_roots=True))
     hall.join("first", hall.one)
     hall.show(hall.file("one/a"), hall.file("two/c"), hall.file("elsewhere/d"))
     assert await hall.heard("first") == {"first": ["d", "c", "a"]}
 
 
 async def test_a_cli_of_which_nothing_is_known_hears_of_all_roots_and_of_nothing_else(hall: Hall) -> None:
-    hall.distributor.set_settings(Settings())
+    hall.distributor.set_settings(domain.Settings())
     hall.join("stranger", None)
     hall.show(hall.file("one/a"), hall.file("two/c"), hall.file("elsewhere/d"))
     assert await hall.heard("stranger") == {"stranger": ["c", "a"]}
 
 
 async def test_nothing_is_told_before_it_is_known_whom(hall: Hall) -> None:
-    hall.distributor.set_settings(Settings())
+    hall.distributor.set_settings(domain.Settings())
     hall.join("first", hall.one)
     hall.join("new", None, identified=False)
     a, c = hall.file("one/a"), hall.file("two/c")
@@ -170,13 +162,13 @@ async def test_nothing_is_told_before_it_is_known_whom(hall: Hall) -> None:
 async def test_nothing_is_told_before_the_settings_are_known(hall: Hall) -> None:
     hall.join("first", hall.one)
     hall.show(hall.file("one/a"), hall.file("one/b"))
-    hall.distributor.set_settings(Settings(patterns=("b",)))
+    hall.distributor.set_settings(domain.Settings(patterns=("b",)))
     # Not the file first, and then no longer.
     assert await hall.heard("first") == {"first": ["a"]}
 
 
 async def test_a_secret_in_focus_means_no_active_file(hall: Hall) -> None:
-    hall.distributor.set_settings(Settings())
+    hall.distributor.set_settings(domain.Settings())
     a, key = hall.file("one/a"), hall.file("one/.env")
     hall.join("first", hall.one)
     hall.show(a, key, active=key, selection="PASSWORD=x")
@@ -192,7 +184,7 @@ async def test_what_git_ignores_and_what_is_not_on_disk(hall: Hall) -> None:
     kept, ignored = hall.file("one/a"), hall.file("one/b.log")
     tracked = hall.file("one/tracked.log")
     hall.git(hall.one, "add", "--force", "tracked.log")
-    hall.distributor.set_settings(Settings())
+    hall.distributor.set_settings(domain.Settings())
     hall.join("first", hall.one)
     hall.show(kept, ignored, tracked, str(hall.one / "missing"), "relative", "/ssh:host:/tmp/x")
     assert await hall.heard("first") == {"first": ["tracked.log", "a"]}
@@ -201,7 +193,7 @@ async def test_what_git_ignores_and_what_is_not_on_disk(hall: Hall) -> None:
 async def test_each_family_has_its_ignore_file(hall: Hall) -> None:
     hall.file("one/.qwenignore", "only-gemini\n")
     hall.file("one/.geminiignore", "only-qwen\n")
-    hall.distributor.set_settings(Settings())
+    hall.distributor.set_settings(domain.Settings())
     hall.join("qwen", hall.one, "qwen")
     hall.join("gemini", hall.one, "gemini")
     hall.join("other", hall.one, None)
@@ -233,7 +225,7 @@ def noticed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.usefixtures("noticed")
 async def test_a_rule_file_that_changes_counts_without_any_other_event(hall: Hall) -> None:
-    hall.distributor.set_settings(Settings())
+    hall.distributor.set_settings(domain.Settings())
     hall.join("first", hall.one)
     hall.show(hall.file("one/a"), hall.file("one/b"))
     assert await hall.heard("first") == {"first": ["b", "a"]}
@@ -262,7 +254,7 @@ async def test_a_rule_file_that_changes_counts_without_any_other_event(hall: Hal
 
 @pytest.mark.usefixtures("noticed")
 async def test_a_deleted_file_is_noticed_without_any_other_event(hall: Hall) -> None:
-    hall.distributor.set_settings(Settings())
+    hall.distributor.set_settings(domain.Settings())
     hall.join("first", hall.one)
     hall.show(hall.file("one/a"), path := hall.file("one/b"))
     assert await hall.heard("first") == {"first": ["b", "a"]}
@@ -288,7 +280,7 @@ def no_disk(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
 async def test_a_move_of_the_cursor_asks_neither_disk_nor_git(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RULES_S", 3600)
     monkeypatch.setattr(module, "WATCHED_RULES_S", 3600)
-    hall.distributor.set_settings(Settings())
+    hall.distributor.set_settings(domain.Settings())
     hall.join("first", hall.one)
     paths = hall.file("one/a"), hall.file("one/b")
     hall.show(*paths)
@@ -304,7 +296,7 @@ async def test_one_more_session_asks_neither_disk_nor_git_and_tells_no_other(
 ) -> None:
     monkeypatch.setattr(module, "RULES_S", 3600)
     monkeypatch.setattr(module, "WATCHED_RULES_S", 3600)
-    hall.distributor.set_settings(Settings())
+    hall.distributor.set_settings(domain.Settings())
     hall.join("first", hall.one)
     hall.show(hall.file("one/a"), hall.file("two/c"))
     assert await hall.heard("first") == {"first": ["a"]}
@@ -321,7 +313,7 @@ async def test_one_more_session_asks_neither_disk_nor_git_and_tells_no_other(
 async def test_one_more_session_costs_the_same_with_many_open(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RULES_S", 3600)
     monkeypatch.setattr(module, "WATCHED_RULES_S", 3600)
-    hall.distributor.set_settings(Settings())
+    hall.distributor.set_settings(domain.Settings())
     hall.show(hall.file("one/a"))
     calls: list[int] = []
     for number in range(200):
@@ -345,7 +337,7 @@ def counted_calls(calls: list[int]) -> Generator[None]:
 
 
 async def test_what_many_hear_is_made_once(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
-    hall.distributor.set_settings(Settings())
+    hall.distributor.set_settings(domain.Settings())
     made: list[object] = []
 
     def describe(*arguments: Any) -> object:
@@ -365,18 +357,18 @@ async def test_what_many_hear_is_made_once(hall: Hall, monkeypatch: pytest.Monke
 
 
 async def test_the_word_of_the_user_comes_before_the_rules(hall: Hall) -> None:
-    hall.distributor.set_settings(Settings())
+    hall.distributor.set_settings(domain.Settings())
     a, key = hall.file("one/a"), hall.file("one/.env")
     hall.join("first", hall.one)
-    hall.show(a, key, active=a, exposures={a: HIDE, key: SHOW})
+    hall.show(a, key, active=a, exposures={a: domain.HIDE, key: domain.SHOW})
     assert await hall.heard("first") == {"first": [".env"]}
     # It does not bring a file to those in whose root it is not, nor one that does not exist.
-    hall.show(a, hall.file("two/c"), "/missing", exposures={"/missing": SHOW, hall.file("two/c"): SHOW})
+    hall.show(a, hall.file("two/c"), "/missing", exposures={"/missing": domain.SHOW, hall.file("two/c"): domain.SHOW})
     assert await hall.heard("first") == {"first": ["a"]}
 
 
 async def test_while_the_rules_are_being_asked_nothing_new_is_told(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
-    hall.distributor.set_settings(Settings())
+    hall.distributor.set_settings(domain.Settings())
     hall.join("first", hall.one)
     a, b, c = hall.file("one/a"), hall.file("one/b"), hall.file("one/c")
     hall.show(a, b, active=a)
@@ -389,7 +381,7 @@ async def test_while_the_rules_are_being_asked_nothing_new_is_told(hall: Hall, m
         return check(self, paths, roots, family)
 
     monkeypatch.setattr(Exclusions, "check", slow)
-    hall.show(a, b, c, active=c, exposures={b: HIDE})
+    hall.show(a, b, c, active=c, exposures={b: domain.HIDE})
     # The new file is not told, what the user has just hidden is not either, and none is active.
     assert await hall.heard("first") == {"first": ["a"]}
     answer.set()
@@ -403,7 +395,7 @@ async def test_while_the_rules_are_being_asked_nothing_new_is_told(hall: Hall, m
 async def test_trust(hall: Hall, trust: bool | tuple[str, ...] | None, first: bool | None, second: bool | None) -> None:
     if isinstance(trust, tuple):
         trust = tuple(str(hall.one.parent / name) for name in trust)
-    hall.distributor.set_settings(Settings(trust=trust))
+    hall.distributor.set_settings(domain.Settings(trust=trust))
     hall.join("first", hall.one)
     hall.join("second", hall.two)
     hall.show(hall.file("one/a"))
@@ -412,11 +404,11 @@ async def test_trust(hall: Hall, trust: bool | tuple[str, ...] | None, first: bo
 
 
 async def test_trust_stays_the_same_for_the_life_of_a_connection(hall: Hall) -> None:
-    hall.distributor.set_settings(Settings(trust=True))
+    hall.distributor.set_settings(domain.Settings(trust=True))
     hall.join("first", hall.one)
     hall.show(hall.file("one/a"))
     assert (await hall.next())[1]["isTrusted"] is True
-    hall.distributor.set_settings(Settings(trust=None))
+    hall.distributor.set_settings(domain.Settings(trust=None))
     hall.show(hall.file("one/a"), hall.file("one/b"))
     state: dict[str, Any] = {}
     while len(state.get("openFiles", ())) < 2:
@@ -428,12 +420,12 @@ async def test_trust_stays_the_same_for_the_life_of_a_connection(hall: Hall) -> 
 
 
 async def test_a_pattern_that_cannot_be_used_is_said(hall: Hall) -> None:
-    hall.distributor.set_settings(Settings(patterns=("good", "~nobody-of-this-name/x")))
+    hall.distributor.set_settings(domain.Settings(patterns=("good", "~nobody-of-this-name/x")))
     assert any("~nobody-of-this-name/x" in warning for warning in hall.warnings)
 
 
 async def test_who_looks_is_shown_what_is_told_and_what_is_not(hall: Hall) -> None:
-    hall.distributor.set_settings(Settings())
+    hall.distributor.set_settings(domain.Settings())
     hall.join("first", hall.one)
     a, key, c = hall.file("one/a"), hall.file("one/.env"), hall.file("two/c")
     hall.show(a, key, c, active=a, selection="some text")
@@ -450,12 +442,12 @@ async def test_who_looks_is_shown_what_is_told_and_what_is_not(hall: Hall) -> No
     assert told["method"] == "ide/contextUpdate"
     assert told["params"]["workspaceState"]["openFiles"][0]["selectedText"] == "some text"
     # Each change is shown too, until nobody looks.
-    hall.show(a, key, c, active=a, exposures={a: HIDE})
+    hall.show(a, key, c, active=a, exposures={a: domain.HIDE})
     first, second = await hall.report(), await hall.report()
     (sent,) = [report for report in (first, second) if isinstance(report, ContextSent)]
     assert json.loads(sent.text)["params"] == {"workspaceState": {"openFiles": []}}
     (exclusions,) = [report for report in (first, second) if isinstance(report, ExclusionList)]
-    assert Exclusion(a, module.HIDDEN) in exclusions.exclusions
+    assert domain.Exclusion(a, module.HIDDEN) in exclusions.exclusions
     await hall.heard("first")
     hall.distributor.watch(False)
     hall.show(a)
@@ -464,7 +456,7 @@ async def test_who_looks_is_shown_what_is_told_and_what_is_not(hall: Hall) -> No
 
 
 async def test_the_ignore_file_of_one_cli_excludes_nothing_for_another(hall: Hall) -> None:
-    hall.distributor.set_settings(Settings())
+    hall.distributor.set_settings(domain.Settings())
     (hall.one / ".geminiignore").write_text("draft\n")
     draft, key = hall.file("one/draft"), hall.file("one/.env")
     hall.join("first", hall.one, "qwen")
@@ -485,7 +477,7 @@ async def test_the_ignore_file_of_one_cli_excludes_nothing_for_another(hall: Hal
 
 
 async def test_who_looks_before_any_cli_is_there_is_shown_what_the_rules_say(hall: Hall) -> None:
-    hall.distributor.set_settings(Settings())
+    hall.distributor.set_settings(domain.Settings())
     key = hall.file("one/.env")
     hall.distributor.watch(True)
     assert await hall.report() == ExclusionList(())
@@ -496,7 +488,7 @@ async def test_who_looks_before_any_cli_is_there_is_shown_what_the_rules_say(hal
 
 
 async def test_who_looks_when_the_last_cli_has_gone_is_shown_what_is_open_now(hall: Hall) -> None:
-    hall.distributor.set_settings(Settings())
+    hall.distributor.set_settings(domain.Settings())
     key, other = hall.file("one/.env"), hall.file("one/.netrc")
     hall.join("first", hall.one)
     hall.show(key, other)
@@ -514,7 +506,7 @@ async def test_who_looks_when_the_last_cli_has_gone_is_shown_what_is_open_now(ha
 
 
 async def test_proposals_are_reviewed_below_all_roots_and_where_the_cli_works(hall: Hall) -> None:
-    hall.distributor.set_settings(Settings())
+    hall.distributor.set_settings(domain.Settings())
     hall.join("first", hall.one)
     hall.join("elsewhere", hall.one / "deep")
     hall.join("stranger", None)
@@ -527,9 +519,9 @@ async def test_proposals_are_reviewed_below_all_roots_and_where_the_cli_works(ha
 async def test_proposals_are_reviewed_anywhere_when_the_user_says_so_and_nowhere_without_roots(hall: Hall) -> None:
     hall.join("first", hall.one)
     hall.join("stranger", None)
-    hall.distributor.set_settings(Settings(all_roots=True))
+    hall.distributor.set_settings(domain.Settings(all_roots=True))
     assert hall.distributor.review_roots("first") is None
-    hall.distributor.set_settings(Settings())
+    hall.distributor.set_settings(domain.Settings())
     hall.distributor.set_roots(())
     assert hall.distributor.review_roots("first") == (str(hall.one),)
     assert hall.distributor.review_roots("stranger") == ()

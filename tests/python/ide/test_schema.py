@@ -35,6 +35,4 @@ def test_any_message_by_the_schema_is_answered_or_refused(backend: Backend, home
     assert {"tools/call", "ping"} <= answered
     assert home.files() == files
     assert cli.tool("closeDiff", filePath=str(home.work / "a.txt"))["content"]
-    backend.emacs.call("stop", "nil")
-    assert backend.exit_code() == 0
-    assert backend.error_text() == ""
+    assert backend.stopped() == ""

@@ -114,6 +114,11 @@ class Get:
         self.flowing.set()
         self._tell_loss()
 
+    async def end(self) -> None:
+        """Break the connection, and wait until the stream has ended."""
+        self.lose()
+        await soon(self.task)
+
     async def next(self) -> bytes:
         """Return the next piece that is more than nothing."""
         while not (piece := await soon(self.sent.get())):
@@ -166,8 +171,7 @@ async def test_a_context_that_comes_later_is_sent_and_the_same_one_is_not() -> N
     table.tell(b"one")
     table.tell(b"two")
     assert await get.next() == event(b"two")
-    get.lose()
-    await soon(get.task)
+    await get.end()
 
 
 async def test_silence_is_broken() -> None:
@@ -175,8 +179,7 @@ async def test_silence_is_broken() -> None:
     get = await Get(table, table.open()).ready()
     for _ in range(3):
         assert (await get.next()).startswith(b":")
-    get.lose()
-    await soon(get.task)
+    await get.end()
 
 
 async def test_silent_streams_are_spoken_to_at_the_same_moments(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,8 +195,7 @@ async def test_silent_streams_are_spoken_to_at_the_same_moments(monkeypatch: pyt
     shift += 2000
     for get in (first, second):
         assert (await get.next()).startswith(b":")
-        get.lose()
-        await soon(get.task)
+        await get.end()
 
 
 async def test_a_long_sleep_of_the_machine_ends_no_stream(forward: Callable[[float], None]) -> None:
@@ -207,8 +209,7 @@ async def test_a_long_sleep_of_the_machine_ends_no_stream(forward: Callable[[flo
     assert await get.next() == event(b"context")
     assert table.gone.empty()
     assert [state.session.id for state in table.sessions.states()] == [session]
-    get.lose()
-    await soon(get.task)
+    await get.end()
 
 
 async def test_what_is_posted_waits_for_the_stream_and_is_confirmed_once_out() -> None:
@@ -223,8 +224,7 @@ async def test_what_is_posted_waits_for_the_stream_and_is_confirmed_once_out() -
     assert table.sessions.post(session, b"three", "3")
     assert await get.next() == event(b"three")
     assert await soon(table.out.get()) == "3"
-    get.lose()
-    await soon(get.task)
+    await get.end()
     assert not table.sessions.post("never", b"x")
 
 
@@ -239,8 +239,7 @@ async def test_what_a_broken_stream_swallowed_is_sent_again() -> None:
     again = await Get(table, session).ready()
     assert await again.next() == event(b"one")
     assert await soon(table.out.get()) == "1"
-    again.lose()
-    await soon(again.task)
+    await again.end()
 
 
 async def test_what_is_only_buffered_is_not_out() -> None:
@@ -252,13 +251,11 @@ async def test_what_is_only_buffered_is_not_out() -> None:
     assert await get.next() == event(b"one")
     await anyio.wait_all_tasks_blocked()
     assert table.out.empty()
-    get.lose()
-    await soon(get.task)
+    await get.end()
     again = await Get(table, session).ready()
     assert await again.next() == event(b"one")
     assert await soon(table.out.get()) == "1"
-    again.lose()
-    await soon(again.task)
+    await again.end()
 
 
 async def test_what_is_withdrawn_does_not_go_out() -> None:
@@ -271,8 +268,7 @@ async def test_what_is_withdrawn_does_not_go_out() -> None:
     get = await Get(table, session).ready()
     assert await get.next() == event(b"two")
     assert await soon(table.out.get()) == "2"
-    get.lose()
-    await soon(get.task)
+    await get.end()
 
 
 async def test_a_stalled_client_holds_up_nobody_and_gets_the_newest_context_later() -> None:
@@ -289,8 +285,7 @@ async def test_a_stalled_client_holds_up_nobody_and_gets_the_newest_context_late
     slow.flowing.set()
     assert await slow.next() == event(b"399")
     for get in (slow, fast):
-        get.lose()
-        await soon(get.task)
+        await get.end()
 
 
 async def test_a_client_that_takes_nothing_for_too_long_is_cut() -> None:
@@ -311,8 +306,7 @@ async def test_a_second_stream_takes_the_place_of_the_first() -> None:
     table.tell(b"context")
     assert await second.next() == event(b"context")
     assert [state.streaming for state in table.sessions.states()] == [True]
-    second.lose()
-    await soon(second.task)
+    await second.end()
 
 
 async def test_two_sessions_of_one_client_keep_both_streams() -> None:
@@ -320,8 +314,7 @@ async def test_two_sessions_of_one_client_keep_both_streams() -> None:
     gets = [await Get(table, table.open()).ready() for _ in range(2)]
     for get in gets:
         assert (await get.next()).startswith(b":")
-        get.lose()
-        await soon(get.task)
+        await get.end()
 
 
 async def test_a_session_whose_cli_has_ended_the_stream_is_not_reported(forward: Callable[[float], None]) -> None:
@@ -332,8 +325,7 @@ async def test_a_session_whose_cli_has_ended_the_stream_is_not_reported(forward:
     table = Table(hidden=10.0)
     session = table.open()
     get = await Get(table, session).ready()
-    get.lose()
-    await soon(get.task)
+    await get.end()
     table.changed.clear()
     assert table.sessions.reported(session) is not None
     forward(11.0)
@@ -343,8 +335,7 @@ async def test_a_session_whose_cli_has_ended_the_stream_is_not_reported(forward:
     # Its stream has ended by mistake.
     again = await Get(table, session).ready()
     assert table.sessions.reported(session) is not None
-    again.lose()
-    await soon(again.task)
+    await again.end()
     once_more = await Get(table, session).ready()
     later = asyncio.Event()
     asyncio.get_running_loop().call_later(11.0, later.set)
@@ -370,19 +361,16 @@ async def test_a_session_that_comes_back_is_kept(forward: Callable[[float], None
     table = Table(left=10.0)
     session = table.open()
     get = await Get(table, session).ready()
-    get.lose()
-    await soon(get.task)
+    await get.end()
     again = await Get(table, session).ready()
     other = table.open()
     lost = await Get(table, other).ready()
-    lost.lose()
-    await soon(lost.task)
+    await lost.end()
     # The other one's time, which began later, runs out; the first is still there.
     forward(11.0)
     assert await soon(table.gone.get()) == other
     assert table.sessions.get(session) is not None
-    again.lose()
-    await soon(again.task)
+    await again.end()
 
 
 async def test_a_session_that_never_opens_a_stream_is_given_up() -> None:
@@ -415,8 +403,7 @@ async def test_every_change_is_told() -> None:
     table = Table()
     session = table.open()
     get = await Get(table, session).ready()
-    get.lose()
-    await soon(get.task)
+    await get.end()
     table.sessions.close(session)
     table.sessions.close(session)
     assert [state.streaming for state in table.states] == [False, True, False]
@@ -433,8 +420,7 @@ async def test_a_change_of_one_session_tells_of_no_other() -> None:
         (second, False),
         (second, True),
     ]
-    get.lose()
-    await soon(get.task)
+    await get.end()
 
 
 async def test_closing_a_session_ends_its_stream() -> None:
@@ -460,8 +446,7 @@ async def test_a_stalled_stream_does_not_hold_up_the_end() -> None:
     get.stall()
     table.tell(b"context")
     await soon(table.sessions.end_streams(AT_ONCE, for_good=True))
-    get.lose()
-    await soon(get.task)
+    await get.end()
 
 
 # --- Processes ---
@@ -542,8 +527,7 @@ async def test_a_client_that_nobody_knows_stays_unknown() -> None:
     assert known is not None
     assert known.peer is None
     get = await Get(table, session).ready()
-    get.lose()
-    await soon(get.task)
+    await get.end()
 
 
 async def test_a_process_found_later_is_watched_as_well(child: Child) -> None:
@@ -564,8 +548,7 @@ async def test_a_session_whose_stream_and_process_end_is_given_up_at_once(child:
     # Until the stream ends nobody looks.
     table = Table((known_session(child),), lost_watch=AT_ONCE)
     get = await Get(table, "old").ready()
-    get.lose()
-    await soon(get.task)
+    await get.end()
     assert table.sessions.get("old") is not None
     # Killed, and nobody has waited for it yet.
     child.process.kill()
