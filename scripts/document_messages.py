@@ -86,11 +86,16 @@ def as_org(text: str) -> str:
 def messages_of(module: ModuleType, outgoing: bool) -> list[str]:
     """Return one Org list item for each message class of `module` with this direction, by method."""
     items: list[str] = []
-    owners = (module.__name__, domain.__name__)
-    classes: list[type[Any]] = [cls for _, cls in inspect.getmembers(module, inspect.isclass)]
-    for cls in classes:
+    # Some messages of Emacs are types of the domain as well.
+    owners = (emacs_messages, domain) if module is emacs_messages else (module,)
+    classes: list[type[Any]] = [cls for owner in owners for _, cls in inspect.getmembers(owner, inspect.isclass)]
+    for cls in dict.fromkeys(classes):
         found = described(inspect.getdoc(cls) or "")
-        if cls.__module__ not in owners or found is None or issubclass(cls, Outgoing) != outgoing:
+        if (
+            cls.__module__ not in [owner.__name__ for owner in owners]
+            or found is None
+            or issubclass(cls, Outgoing) != outgoing
+        ):
             continue
         method, summary = found
         text = summary[0].upper() + summary[1:]

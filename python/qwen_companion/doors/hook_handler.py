@@ -7,19 +7,18 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import anyio
 from anyio.abc import TaskGroup
 
-from qwen_companion.domain import Peer, SessionState
+from qwen_companion.domain import HookAnswer, Peer, SessionState
 from qwen_companion.doors import events
-from qwen_companion.doors.answers import Answers
 from qwen_companion.doors.calls import HookCall, PendingReply, Reply, no_decision
 from qwen_companion.doors.listeners import Listener, Report
 from qwen_companion.doors.reviews import Asker, HookReviews
-from qwen_companion.doors.states import States
+from qwen_companion.doors.states import States, first_words
 from qwen_companion.ide.peers import Caller
 from qwen_companion.processes import ended
 from qwen_companion.sockets import Connection
@@ -34,6 +33,38 @@ _CONNECTED_S = 30.0
 
 _LARGE_BYTES = 256 * 1024
 """Size of a body that takes too long to parse on the event loop."""
+
+
+_MAX_KINDS = 30
+"""How many different answers are kept for a process; the one that was given longest ago goes first."""
+
+
+class Answers:
+    """The answers to all CLIs, by the number of their process, for the user to see.  Nothing of a prompt or a file."""
+
+    def __init__(self) -> None:
+        self._given: defaultdict[int, dict[tuple[str, str, str], HookAnswer]] = defaultdict(dict)
+
+    def note(self, pid: int, event: events.Event, answer: events.Answer, now: int) -> None:
+        """Take that `event` of process `pid` was answered `answer` at `now`, in ms since the epoch."""
+        given = self._given[pid]
+        key = (
+            event.name,
+            first_words(event.tool_name) if isinstance(event, events.ToolEvent) else "",
+            events.describe(answer),
+        )
+        before = given.pop(key, HookAnswer(*key, count=0, time=now))
+        given[key] = replace(before, count=before.count + 1, time=now)
+        if len(given) > _MAX_KINDS:
+            del given[next(iter(given))]
+
+    def get(self, pid: int) -> tuple[HookAnswer, ...]:
+        """Return the answers to process `pid`, the newest first."""
+        return tuple(reversed(self._given[pid].values())) if pid in self._given else ()
+
+    def forget(self, pid: int) -> None:
+        """Forget the process `pid`, which has ended."""
+        self._given.pop(pid, None)
 
 
 @dataclass(eq=False)

@@ -20,28 +20,7 @@ from typing import Annotated, ClassVar, Generic, TypeVar
 
 from sexpdata import Symbol
 
-from qwen_companion.domain import (
-    ChangedFile,
-    CliState,
-    Exclusion,
-    HookAnswer,
-    Hop,
-    KnownProposal,
-    KnownSession,
-    Peer,
-    PlacedFile,
-    RecordedSession,
-    SessionState,
-    Settings,
-    Snapshot,
-    Text,
-    ToolDefinition,
-    ToolItem,
-    Turn,
-    Word,
-    Words,
-    Worktree,
-)
+from qwen_companion import domain
 from qwen_companion.emacs.plists import (
     INLINE,
     Nested,
@@ -66,23 +45,23 @@ PROTOCOL = 1
 # --- The hello line ---------------------------------------------------------------------------------------------------
 
 
-def _parse_session(values: Plist) -> KnownSession:
+def _parse_session(values: Plist) -> domain.KnownSession:
     """Read what `_session_plist` writes."""
     keys = (":id", ":protocol", ":client", ":version")
-    return KnownSession(
+    return domain.KnownSession(
         *(values.string(key) for key in keys),
         peer=_parse_peer(values),
         reviews=not values.boolean(":no-reviews"),
     )
 
 
-def _parse_peer(values: Plist) -> Peer | None:
+def _parse_peer(values: Plist) -> domain.Peer | None:
     if values.boolean(":pid"):
-        return from_plist(Peer, values)
+        return from_plist(domain.Peer, values)
     place, directory = values.optional_string(":place"), values.optional_string(":directory")
     if place is None:
         return None
-    return Peer(
+    return domain.Peer(
         pid=values.integer(":number"),
         started="",
         directory=None if directory is None else directory.removeprefix(place),
@@ -93,7 +72,7 @@ def _parse_peer(values: Plist) -> Peer | None:
     )
 
 
-def _session_plist(session: KnownSession, spool: Spool) -> list[Sexp]:
+def _session_plist(session: domain.KnownSession, spool: Spool) -> list[Sexp]:
     """Return `(:id :protocol :client :version)`, with `:no-reviews t` if so, and the keys of its process if known.
 
     One at a place has `:number` for `:pid`, and its directory is the name that Emacs has for it: nobody takes them for
@@ -110,19 +89,19 @@ def _session_plist(session: KnownSession, spool: Spool) -> list[Sexp]:
         + plist(
             number=peer.pid,
             place=peer.place,
-            directory=None if peer.directory is None else PlacedFile(peer.place, peer.directory).name,
+            directory=None if peer.directory is None else domain.PlacedFile(peer.place, peer.directory).name,
             family=None if peer.family is None else Symbol(peer.family),
             terminal=peer.terminal,
         )
     )
 
 
-def _parse_session_state(values: Plist) -> SessionState:
+def _parse_session_state(values: Plist) -> domain.SessionState:
     """Read what `SessionChanges` says of a session; its stream has ended with the process that said so."""
-    return SessionState(
+    return domain.SessionState(
         _parse_session(values),
         streaming=False,
-        state=from_plist(CliState, values.plist(":state")) if values.boolean(":state") else None,
+        state=from_plist(domain.CliState, values.plist(":state")) if values.boolean(":state") else None,
         no_hooks=values.optional_string(":no-hooks"),
     )
 
@@ -141,8 +120,8 @@ class Hello:
     reserve: str | None
     token: str
     spool: str
-    sessions: tuple[SessionState, ...]
-    proposals: tuple[KnownProposal, ...]
+    sessions: tuple[domain.SessionState, ...]
+    proposals: tuple[domain.KnownProposal, ...]
     wire_log: str | None = None
 
     @classmethod
@@ -167,7 +146,7 @@ class Hello:
                 token=values.optional_string(":token") or "",
                 spool=values.string(":spool"),
                 sessions=tuple(_parse_session_state(item) for item in values.plists(":sessions")),
-                proposals=tuple(from_plist(KnownProposal, item) for item in values.plists(":proposals")),
+                proposals=tuple(from_plist(domain.KnownProposal, item) for item in values.plists(":proposals")),
                 wire_log=values.optional_symbol(":wire-log"),
             )
         except MessageError as error:
@@ -272,7 +251,7 @@ class ChangeScope:
     """
 
     root: str
-    scope: Annotated[str, Words("turn", "since", "session", "look", "all", "commit")]
+    scope: Annotated[str, domain.Words("turn", "since", "session", "look", "all", "commit")]
     turn: str | None
     session: str | None
 
@@ -345,7 +324,7 @@ class JournalWrote:
     paths: tuple[str, ...]
     turn: str | None
     label: str | None
-    action: Annotated[str, Words("undo", "bring-back", "merge")] | None = None
+    action: Annotated[str, domain.Words("undo", "bring-back", "merge")] | None = None
 
 
 @frozen
@@ -401,7 +380,7 @@ class Prompt:
     """`prompt`: the CLI that watches `file`, which is in the spool directory, is to get the prompt `text`."""
 
     file: str
-    text: Text
+    text: domain.Text
 
 
 @frozen
@@ -416,7 +395,7 @@ class ListRecorded:
 class ToolsOffered:
     """`tools`: the tools that Emacs offers to models, and what it tells them by itself: after edits, with prompts."""
 
-    tools: tuple[ToolDefinition, ...]
+    tools: tuple[domain.ToolDefinition, ...]
     after_edits: bool = False
     with_prompts: bool = False
 
@@ -429,7 +408,7 @@ class ToolAnswer:
     """
 
     id: int
-    items: tuple[ToolItem, ...] = ()
+    items: tuple[domain.ToolItem, ...] = ()
     more: int = 0
     hidden: int = 0
     error: str | None = None
@@ -444,7 +423,7 @@ class WantedPlace:
     """
 
     name: str
-    hops: tuple[Hop, ...]
+    hops: tuple[domain.Hop, ...]
     control: str | None
     directories: tuple[str, ...] = ()
 
@@ -494,8 +473,8 @@ class DaemonCall:
 
 Incoming = (
     Roots
-    | Settings
-    | Snapshot
+    | domain.Settings
+    | domain.Snapshot
     | Watch
     | ReviewOutcome
     | Compare
@@ -518,8 +497,8 @@ TEXT_PART = "text-part"
 """`(:id N :text S)`: the next part of a text that Emacs could not put into a file."""
 
 
-def _parse_settings(values: Plist, _spool: Spool) -> Settings:
-    return Settings(
+def _parse_settings(values: Plist, _spool: Spool) -> domain.Settings:
+    return domain.Settings(
         all_roots=values.boolean(":all-roots"),
         trust=True if values.boolean(":trusted") else values.strings(":trusted-directories") or None,
         patterns=values.strings(":patterns"),
@@ -574,7 +553,7 @@ def _parse_texts(values: Plist, keys: Sequence[str], spool: Spool) -> tuple[str,
 _INCOMING: Mapping[str, Callable[[Plist, Spool], Incoming]] = {
     "roots": partial(from_plist, Roots),
     "settings": _parse_settings,
-    "context": partial(from_plist, Snapshot),
+    "context": partial(from_plist, domain.Snapshot),
     "watch": partial(from_plist, Watch),
     "outcome": _parse_outcome,
     "compare": _parse_compare,
@@ -690,7 +669,7 @@ class SessionChanges(Notification):
     """
 
     method = "sessions"
-    sessions: tuple[SessionState, ...]
+    sessions: tuple[domain.SessionState, ...]
     gone: tuple[str, ...] = ()
 
     def payload(self, spool: Spool) -> Sexp:
@@ -737,7 +716,7 @@ class HookAnswers(Notification):
 
     method = "hook-answers"
     session: str
-    answers: tuple[HookAnswer, ...]
+    answers: tuple[domain.HookAnswer, ...]
 
 
 @frozen
@@ -745,7 +724,7 @@ class ExclusionList(Notification):
     """`exclusions`: the open files that a CLI is not told of, while the user is looking."""
 
     method = "exclusions"
-    exclusions: tuple[Exclusion, ...]
+    exclusions: tuple[domain.Exclusion, ...]
 
 
 @frozen
@@ -758,7 +737,7 @@ class PlaceState(Notification):
 
     method = "place"
     name: str
-    state: Word
+    state: domain.Word
     reason: str | None = None
     roots: tuple[str, ...] = ()
     home: str | None = None
@@ -796,7 +775,7 @@ class ProposalOpen(Outgoing["str | None"]):
     client: str
     path: str
     digest: str
-    text: Text
+    text: domain.Text
     ends_lines: bool = False
     held: bool = False
     copy_of: str | None = None
@@ -930,7 +909,7 @@ class ToolCalled(Notification):
     ms: int
     called: int
     failed: bool
-    text: Text
+    text: domain.Text
 
 
 @frozen
@@ -938,7 +917,7 @@ class Notice(Notification):
     """`notice`: show the user a warning or an error."""
 
     method = "notice"
-    level: Annotated[str, Words("warning", "error")]
+    level: Annotated[str, domain.Words("warning", "error")]
     text: str
 
 
@@ -946,8 +925,8 @@ class Notice(Notification):
 class TurnChange:
     """A turn and its news: the changed `files`, and the files in `gone` that have no change any more."""
 
-    turn: Turn
-    files: tuple[ChangedFile, ...]
+    turn: domain.Turn
+    files: tuple[domain.ChangedFile, ...]
     gone: tuple[str, ...] = ()
 
 
@@ -957,7 +936,7 @@ class RecordedSessions(Notification):
 
     method = "recorded-sessions"
     id: int
-    sessions: Sequence[RecordedSession]
+    sessions: Sequence[domain.RecordedSession]
 
 
 @frozen
@@ -1010,7 +989,7 @@ def _turn_plist(change: TurnChange) -> list[Sexp]:
     )
 
 
-def _changed_file_plist(file: ChangedFile) -> list[Sexp]:
+def _changed_file_plist(file: domain.ChangedFile) -> list[Sexp]:
     """Return `(:path :kind :from :binary :added :deleted :seen :seen-hunks :mixed :by ((TOOL AGENT)...))`."""
     return plist(
         path=file.path,
@@ -1066,13 +1045,13 @@ class JournalReply(Notification):
     method = "journal-reply"
     id: int
     error: str | None = None
-    files: Sequence[ChangedFile] | None = None
+    files: Sequence[domain.ChangedFile] | None = None
     texts: Sequence[Texts] | None = None
     spans: Sequence[Span] | None = None
     seen: Sequence[str] = ()
     busy: Sequence[tuple[str, str, str]] | None = None
     root: str | None = None
-    worktrees: Sequence[Worktree] | None = None
+    worktrees: Sequence[domain.Worktree] | None = None
 
     def payload(self, spool: Spool) -> Sexp:
         """`(:id ID :error S-or-nil)`, and the keys that belong to the request.
