@@ -31,7 +31,6 @@
 (require 'qwen-companion-review)
 (require 'qwen-companion-session-list)
 (require 'qwen-companion-terminal)
-(require 'qwen-companion-untrusted)
 
 ;;; The daemon
 

@@ -24,7 +24,6 @@
 (require 'qwen-companion-spool)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-timers)
-(require 'qwen-companion-untrusted)
 
 ;;; History
 

@@ -29,7 +29,6 @@
 (require 'qwen-companion-header)
 (require 'qwen-companion-hunks)
 (require 'qwen-companion-hunks-view)
-(require 'qwen-companion-merge)
 (require 'qwen-companion-review-edit)
 (require 'qwen-companion-review-windows)
 (require 'qwen-companion-roots)

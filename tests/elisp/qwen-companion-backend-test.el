@@ -30,6 +30,21 @@ A directory that the process removes meanwhile is no error."
         qwen-companion-roots--answer
         (= 1 (length (qwen-companion-backend-test--find "\\.lock\\'"))))))
 
+(defun qwen-companion-backend-test--start ()
+  "Turn the mode on and wait until CLIs are served."
+  (qwen-companion-mode 1)
+  (qwen-companion-backend-test--wait-ready))
+
+(defun qwen-companion-backend-test--wait-another (process)
+  "Wait until another process than PROCESS is started."
+  (qwen-companion-test-wait-for (not (eq process (qwen-companion-test-process)))))
+
+(defun qwen-companion-backend-test--kill ()
+  "Kill the process and wait until another is started."
+  (let ((process (qwen-companion-test-process)))
+    (signal-process process 'KILL)
+    (qwen-companion-backend-test--wait-another process)))
+
 (defun qwen-companion-backend-test--fake-python (script)
   "Return the name of a new program made of the shell SCRIPT."
   (let ((file (expand-file-name "fake-python")))
@@ -71,12 +86,11 @@ A directory that the process removes meanwhile is no error."
 (ert-deftest qwen-companion-backend-test-no-secret-is-visible ()
   "No secret is in the process list, the environment, messages or the log."
   (qwen-companion-test-with-process
-    (qwen-companion-mode 1)
-    (qwen-companion-backend-test--wait-ready)
+    (qwen-companion-backend-test--start)
     (let ((secrets (list qwen-companion-backend--secret
                          qwen-companion-backend--token))
           (places
-           (list (process-command (qwen-companion-backend--process))
+           (list (process-command (qwen-companion-test-process))
                  (default-value 'process-environment)
                  (with-current-buffer (messages-buffer) (buffer-string))
                  (with-current-buffer (qwen-companion-backend--log-buffer)
@@ -90,8 +104,7 @@ A directory that the process removes meanwhile is no error."
   (qwen-companion-test-with-process
     (should-error (qwen-companion-save-wire-log "saved") :type 'user-error)
     (let ((qwen-companion-wire-log t))
-      (qwen-companion-mode 1)
-      (qwen-companion-backend-test--wait-ready)
+      (qwen-companion-backend-test--start)
       (write-region "" nil "saved" nil 'silent)
       (set-file-modes "saved" #o644)
       (qwen-companion-save-wire-log "saved"))
@@ -109,8 +122,7 @@ A directory that the process removes meanwhile is no error."
   "Internal buffers for decoding text that is not ASCII hold no secret either."
   (qwen-companion-test-with-process
     (make-directory "naïve 雪 😀/.git" t)
-    (qwen-companion-mode 1)
-    (qwen-companion-backend-test--wait-ready)
+    (qwen-companion-backend-test--start)
     (let ((root (expand-file-name "naïve 雪 😀")))
       (find-file-noselect (expand-file-name "a.txt" root))
       (qwen-companion-roots-update)
@@ -134,29 +146,23 @@ A directory that the process removes meanwhile is no error."
 (ert-deftest qwen-companion-backend-test-killed-process-is-replaced ()
   "The port, the token and so the discovery files stay the same."
   (qwen-companion-test-with-process
-    (qwen-companion-mode 1)
-    (qwen-companion-backend-test--wait-ready)
-    (let ((port (qwen-companion-backend--server-port qwen-companion-backend--server))
+    (qwen-companion-backend-test--start)
+    (let ((port (qwen-companion-backend-port))
           (token qwen-companion-backend--token)
-          (process (qwen-companion-backend--process)))
-      (signal-process process 'KILL)
-      (qwen-companion-test-wait-for
-       (not (eq process (qwen-companion-backend--process))))
+          (process (qwen-companion-test-process)))
+      (qwen-companion-backend-test--kill)
       (qwen-companion-backend-test--wait-ready)
-      (should (equal port (qwen-companion-backend--server-port qwen-companion-backend--server)))
+      (should (equal port (qwen-companion-backend-port)))
       (should (equal token qwen-companion-backend--token)))))
 
 (ert-deftest qwen-companion-backend-test-the-private-directory-has-gone ()
   "A cleaner of temporary files has taken it: a restart makes another one."
   (qwen-companion-test-with-process
-    (qwen-companion-mode 1)
-    (qwen-companion-backend-test--wait-ready)
-    (let ((process (qwen-companion-backend--process))
+    (qwen-companion-backend-test--start)
+    (let ((process (qwen-companion-test-process))
           (spool (qwen-companion-backend-spool)))
       (delete-directory spool t)
-      (signal-process process 'KILL)
-      (qwen-companion-test-wait-for
-       (not (eq process (qwen-companion-backend--process))))
+      (qwen-companion-backend-test--kill)
       (qwen-companion-backend-test--wait-ready)
       (should-not (equal spool (qwen-companion-backend-spool)))
       (should (file-directory-p (qwen-companion-backend-spool))))))
@@ -168,8 +174,7 @@ A directory that the process removes meanwhile is no error."
             (list (lambda (method payload) (push (cons method payload) failed))))
            (payload (list :id "x" :outcome 'accepted
                           :text-file (expand-file-name "gone"))))
-      (qwen-companion-mode 1)
-      (qwen-companion-backend-test--wait-ready)
+      (qwen-companion-backend-test--start)
       (should (memq #'qwen-companion-proposal-on-call-failed
                     qwen-companion-backend-call-failed-functions))
       (qwen-companion-backend-call 'outcome payload)
@@ -204,17 +209,16 @@ A directory that the process removes meanwhile is no error."
   "While no process has the port, nobody else gets it; afterwards they do."
   (skip-unless (eq system-type 'gnu/linux))
   (qwen-companion-test-with-process
-    (qwen-companion-mode 1)
-    (qwen-companion-backend-test--wait-ready)
+    (qwen-companion-backend-test--start)
     (cl-flet ((take (port)
                 (delete-process
                  (make-network-process
                   :name "squatter" :server t :host "127.0.0.1"
                   :family 'ipv4 :service port :noquery t))))
-      (let ((port (qwen-companion-backend--server-port qwen-companion-backend--server))
-            (process (qwen-companion-backend--process)))
+      (let ((port (qwen-companion-backend-port))
+            (process (qwen-companion-test-process)))
         (dotimes (_ 2)
-          (setq process (qwen-companion-backend--process))
+          (setq process (qwen-companion-test-process))
           (signal-process process 'KILL)
           ;; Nothing here lets Emacs notice, so no other process is started.
           (while (ignore-errors
@@ -222,10 +226,9 @@ A directory that the process removes meanwhile is no error."
                     (open-network-stream "probe" nil "127.0.0.1" port))
                    t))
           (should-error (take port) :type 'file-error)
-          (qwen-companion-test-wait-for
-           (not (eq process (qwen-companion-backend--process))))
+          (qwen-companion-backend-test--wait-another process)
           (qwen-companion-backend-test--wait-ready)
-          (should (equal port (qwen-companion-backend--server-port qwen-companion-backend--server))))
+          (should (equal port (qwen-companion-backend-port))))
         (qwen-companion-mode -1)
         (qwen-companion-test-wait-for
          (null (qwen-companion-test-processes)))
@@ -235,11 +238,10 @@ A directory that the process removes meanwhile is no error."
   "When the port is gone after a kill, so are token and sessions.
 Whoever has the port is shown the token by each CLI that reconnects."
   (qwen-companion-test-with-process
-    (qwen-companion-mode 1)
-    (qwen-companion-backend-test--wait-ready)
-    (let ((port (qwen-companion-backend--server-port qwen-companion-backend--server))
+    (qwen-companion-backend-test--start)
+    (let ((port (qwen-companion-backend-port))
           (token qwen-companion-backend--token)
-          (process (qwen-companion-backend--process))
+          (process (qwen-companion-test-process))
           squatter)
       (unwind-protect
           (progn
@@ -255,12 +257,12 @@ Whoever has the port is shown the token by each CLI that reconnects."
             (signal-process process 'KILL)
             (qwen-companion-test-wait-for
              (and (eq 'ready (qwen-companion-state))
-                  (not (eq process (qwen-companion-backend--process)))
+                  (not (eq process (qwen-companion-test-process)))
                   qwen-companion-backend--token
-                  (integerp (qwen-companion-backend--server-port qwen-companion-backend--server))))
-            (should-not (equal port (qwen-companion-backend--server-port qwen-companion-backend--server)))
+                  (integerp (qwen-companion-backend-port))))
+            (should-not (equal port (qwen-companion-backend-port)))
             (should-not (equal (process-contact squatter :service)
-                               (qwen-companion-backend--server-port qwen-companion-backend--server)))
+                               (qwen-companion-backend-port)))
             (should-not (equal token qwen-companion-backend--token))
             (should-not (qwen-companion-backend-sessions))
             (qwen-companion-backend-test--wait-ready)
@@ -279,7 +281,7 @@ Whoever has the port is shown the token by each CLI that reconnects."
               (qwen-companion-mode 1)
               (dotimes (_ 3)
                 (qwen-companion-backend-test--wait-ready)
-                (signal-process (qwen-companion-backend--process) 'KILL)
+                (signal-process (qwen-companion-test-process) 'KILL)
                 (qwen-companion-test-wait-for
                  (not (eq 'ready (qwen-companion-state))))))))
       (should (eq 'error (qwen-companion-state)))
@@ -290,34 +292,17 @@ Whoever has the port is shown the token by each CLI that reconnects."
         (should (string-match-p "`qwen-companion-mode' off and on" text)))
       (qwen-companion-backend-test--check-nothing-left))))
 
-(ert-deftest qwen-companion-backend-test-the-private-directory-is-gone ()
-  "Somebody has cleaned up among the temporary files: there is a new one."
-  (qwen-companion-test-with-process
-    (qwen-companion-mode 1)
-    (qwen-companion-backend-test--wait-ready)
-    (let ((process (qwen-companion-backend--process)))
-      (delete-directory (qwen-companion-backend-spool) t)
-      (signal-process process 'KILL)
-      (qwen-companion-test-wait-for
-       (not (eq process (qwen-companion-backend--process))))
-      (qwen-companion-backend-test--wait-ready)
-      (should (file-directory-p (qwen-companion-backend-spool))))))
-
 (ert-deftest qwen-companion-backend-test-dying-before-it-is-ready ()
   "A death before it is ready counts like one after it."
   (qwen-companion-test-with-process
-    (qwen-companion-mode 1)
-    (qwen-companion-backend-test--wait-ready)
-    (let ((port (qwen-companion-backend--server-port qwen-companion-backend--server))
-          (before (qwen-companion-backend--process)))
+    (qwen-companion-backend-test--start)
+    (let ((port (qwen-companion-backend-port))
+          (before (qwen-companion-test-process)))
       (dotimes (_ 3)
-        (let ((process (qwen-companion-backend--process)))
-          (signal-process process 'KILL)
-          (qwen-companion-test-wait-for
-           (not (eq process (qwen-companion-backend--process))))))
-      (should-not (eq before (qwen-companion-backend--process)))
+        (qwen-companion-backend-test--kill))
+      (should-not (eq before (qwen-companion-test-process)))
       (qwen-companion-backend-test--wait-ready)
-      (should (equal port (qwen-companion-backend--server-port qwen-companion-backend--server))))))
+      (should (equal port (qwen-companion-backend-port))))))
 
 (ert-deftest qwen-companion-backend-test-tries-again-by-itself ()
   "A failure is said once, and when it is over."
@@ -338,8 +323,7 @@ Whoever has the port is shown the token by each CLI that reconnects."
       (add-hook 'qwen-companion-state-functions note)
       (unwind-protect
           (setq said (qwen-companion-test-messages
-                       (qwen-companion-mode 1)
-                       (qwen-companion-backend-test--wait-ready)))
+                       (qwen-companion-backend-test--start)))
         (remove-hook 'qwen-companion-state-functions note))
       (should (= 3 (length failures)))
       (should (equal 1 (1- (length (split-string said "ended with status 1")))))
@@ -349,9 +333,8 @@ Whoever has the port is shown the token by each CLI that reconnects."
 (ert-deftest qwen-companion-backend-test-off-while-it-is-stopped ()
   "The mode can be turned off while the process is stopped, which ends it."
   (qwen-companion-test-with-process
-    (qwen-companion-mode 1)
-    (qwen-companion-backend-test--wait-ready)
-    (let ((process (qwen-companion-backend--process)))
+    (qwen-companion-backend-test--start)
+    (let ((process (qwen-companion-test-process)))
       (signal-process process 'STOP)
       (qwen-companion-test-wait-for (eq 'stop (process-status process)))
       (qwen-companion-mode -1)
@@ -362,12 +345,8 @@ Whoever has the port is shown the token by each CLI that reconnects."
 (ert-deftest qwen-companion-backend-test-off-while-it-is-restarted ()
   "The files of the process before are removed too."
   (qwen-companion-test-with-process
-    (qwen-companion-mode 1)
-    (qwen-companion-backend-test--wait-ready)
-    (let ((process (qwen-companion-backend--process)))
-      (signal-process process 'KILL)
-      (qwen-companion-test-wait-for
-       (not (eq process (qwen-companion-backend--process)))))
+    (qwen-companion-backend-test--start)
+    (qwen-companion-backend-test--kill)
     (qwen-companion-mode -1)
     (qwen-companion-test-wait-for (null (qwen-companion-test-processes)))
     (should-not (qwen-companion-backend-test--files))))
@@ -392,18 +371,16 @@ runpy.run_module(\"qwen_companion\", run_name=\"__main__\", alter_sys=True)'"
     ;; Time for a busy machine: the next process must answer within it.
     (let ((qwen-companion-backend--ping-limit '(0.1 . 15))
           (qwen-companion-python (qwen-companion-backend-test--spinning-python)))
-      (qwen-companion-mode 1)
-      (qwen-companion-backend-test--wait-ready)
+      (qwen-companion-backend-test--start)
       (dolist (signal '(STOP USR1))
-        (let* ((port (qwen-companion-backend--server-port qwen-companion-backend--server))
-               (process (qwen-companion-backend--process))
+        (let* ((port (qwen-companion-backend-port))
+               (process (qwen-companion-test-process))
                (said (qwen-companion-test-messages
                        (signal-process process signal)
-                       (qwen-companion-test-wait-for
-                        (not (eq process (qwen-companion-backend--process)))))))
+                       (qwen-companion-backend-test--wait-another process))))
           (should (string-match-p "does not answer; starting a new one" said))
           (qwen-companion-backend-test--wait-ready)
-          (should (equal port (qwen-companion-backend--server-port qwen-companion-backend--server))))))))
+          (should (equal port (qwen-companion-backend-port))))))))
 
 (ert-deftest qwen-companion-backend-test-a-busy-emacs-kills-no-process ()
   "An Emacs that reads no process, or only another one, kills none."
@@ -413,9 +390,8 @@ runpy.run_module(\"qwen_companion\", run_name=\"__main__\", alter_sys=True)'"
           (other (make-pipe-process :name "other" :noquery t)))
       (unwind-protect
           (progn
-            (qwen-companion-mode 1)
-            (qwen-companion-backend-test--wait-ready)
-            (let ((process (qwen-companion-backend--process))
+            (qwen-companion-backend-test--start)
+            (let ((process (qwen-companion-test-process))
                   (end (+ (float-time) 2)))
               (while (< (float-time) end))
               (dotimes (_ 30)
@@ -424,7 +400,7 @@ runpy.run_module(\"qwen_companion\", run_name=\"__main__\", alter_sys=True)'"
               (qwen-companion-test-wait-for
                (eql 0 (qwen-companion-backend--connection-unanswered
                        qwen-companion-backend--connection)))
-              (should (eq process (qwen-companion-backend--process)))))
+              (should (eq process (qwen-companion-test-process)))))
         (kill-buffer (process-buffer other))))))
 
 (ert-deftest qwen-companion-backend-test-the-clock-is-set ()
@@ -432,16 +408,15 @@ runpy.run_module(\"qwen_companion\", run_name=\"__main__\", alter_sys=True)'"
   (qwen-companion-test-with-process
     (let ((qwen-companion-backend--ping-limit '(0.1 . 20)))
       (qwen-companion-mode 1)
-      (let ((process (qwen-companion-backend--process)))
+      (let ((process (qwen-companion-test-process)))
         (qwen-companion-test-set-clock 3600)
         (qwen-companion-backend-test--wait-ready)
         (qwen-companion-test-set-clock -3600)
-        (should (eq process (qwen-companion-backend--process)))
+        (should (eq process (qwen-companion-test-process)))
         (signal-process process 'STOP)
         ;; What the user does next.
         (qwen-companion-backend-call 'context nil)
-        (qwen-companion-test-wait-for
-         (not (eq process (qwen-companion-backend--process))))
+        (qwen-companion-backend-test--wait-another process)
         (qwen-companion-backend-test--wait-ready)))))
 
 (ert-deftest qwen-companion-backend-test-suspended-and-resumed ()
@@ -450,9 +425,8 @@ None is replaced, whichever goes on first, and nothing is said."
   (qwen-companion-test-with-process
     ;; Two seconds, for a busy machine, of the three below.
     (let ((qwen-companion-backend--ping-limit '(0.1 . 20)))
-      (qwen-companion-mode 1)
-      (qwen-companion-backend-test--wait-ready)
-      (let* ((process (qwen-companion-backend--process))
+      (qwen-companion-backend-test--start)
+      (let* ((process (qwen-companion-test-process))
              (pids (list (emacs-pid) (process-id process)))
              (said
               (qwen-companion-test-messages
@@ -470,7 +444,7 @@ None is replaced, whichever goes on first, and nothing is said."
                      (eql unanswered (qwen-companion-backend--connection-unanswered
                                       qwen-companion-backend--connection))))))))
         (should (equal "" said))
-        (should (eq process (qwen-companion-backend--process)))
+        (should (eq process (qwen-companion-test-process)))
         (should (eq 'run (process-status process)))
         (should (eq 'ready (qwen-companion-state)))
         (should-not qwen-companion-backend--restarts)))))
@@ -591,11 +565,11 @@ sys.stdin.read()'" (shell-quote-argument
       (pcase-dolist (`(,signal ,text) '((nil "early\n") (USR1 "later\n")))
         (when signal
           (kill-buffer "*qwen-companion log*")
-          (signal-process (qwen-companion-backend--process) signal))
+          (signal-process (qwen-companion-test-process) signal))
         (qwen-companion-test-wait-for
          (when-let* ((buffer (get-buffer "*qwen-companion log*")))
            (equal text (with-current-buffer buffer (buffer-string))))))
-      (should (process-live-p (qwen-companion-backend--process))))))
+      (should (process-live-p (qwen-companion-test-process))))))
 
 (ert-deftest qwen-companion-backend-test-timers-have-the-file-name-handlers ()
   "A command may wait that has bound them to nil."
@@ -612,8 +586,7 @@ sys.stdin.read()'" (shell-quote-argument
     (qwen-companion-backend-test--failure "no-such-python")
     (qwen-companion-mode -1)
     (should-not (get-buffer "*qwen-companion log*"))
-    (qwen-companion-mode 1)
-    (qwen-companion-backend-test--wait-ready)))
+    (qwen-companion-backend-test--start)))
 
 (provide 'qwen-companion-backend-test)
 ;;; qwen-companion-backend-test.el ends here

@@ -1262,7 +1262,7 @@ A text that is nil removes the line."
   (qwen-companion-test-with-process
     (qwen-companion-mode 1)
     (qwen-companion-test-wait-for (eq 'ready (qwen-companion-state)))
-    (let ((process (qwen-companion-backend--process)))
+    (let ((process (qwen-companion-test-process)))
       (cl-letf (((symbol-function 'qwen-companion-roots-published)
                  (lambda () (list (directory-file-name default-directory)))))
         (dolist (char (list (unibyte-char-to-multibyte #xe9) #xd800))
@@ -1272,7 +1272,7 @@ A text that is nil removes the line."
             (should-not (qwen-companion-changes-signs-path (current-buffer)))
             (kill-buffer))))
       (should (qwen-companion-journal-await 'journal-busy '(:paths ("/a"))))
-      (should (eq process (qwen-companion-backend--process))))))
+      (should (eq process (qwen-companion-test-process))))))
 
 (provide 'qwen-companion-changes-test)
 ;;; qwen-companion-changes-test.el ends here

@@ -95,14 +95,14 @@ A list of the prompt and, for each that was offered, what the line says."
 (ert-deftest qwen-companion-chat-choices-test-mode-of-another-client ()
   "A change from elsewhere is in the mode line as soon as it is told."
   (qwen-companion-chat-choices-test-with
-    (should (equal " idle scripted Default" qwen-companion-chat--mode-line))
+    (should (equal " idle scripted Default" (qwen-companion-chat-test-mode-line)))
     (qwen-companion-chat-test-tell
      'daemon-session :session "s" :state 'busy :model "Second" :mode "yolo")
-    (should (equal " busy Second YOLO" qwen-companion-chat--mode-line))
+    (should (equal " busy Second YOLO" (qwen-companion-chat-test-mode-line)))
     ;; What the daemon did not list has its name or its id.
     (qwen-companion-chat-test-tell
      'daemon-session :session "s" :state 'idle :model "other" :mode "bold")
-    (should (equal " idle other bold" qwen-companion-chat--mode-line))))
+    (should (equal " idle other bold" (qwen-companion-chat-test-mode-line)))))
 
 ;;; The model
 
@@ -158,7 +158,7 @@ A list of the prompt and, for each that was offered, what the line says."
                       :problem 'invalid))))
     (should (string-match-p "The model was not changed: Missing credentials"
                             (qwen-companion-chat-test-conversation)))
-    (should (equal " idle scripted Default" qwen-companion-chat--mode-line))))
+    (should (equal " idle scripted Default" (qwen-companion-chat-test-mode-line)))))
 
 ;;; What is refused
 
@@ -231,7 +231,7 @@ A list of the prompt and, for each that was offered, what the line says."
                    (qwen-companion-chat-choices-test--sent 'daemon-mode)))
     (qwen-companion-chat-test-tell
      'daemon-session :session "s" :state 'idle :model "M\u202e" :mode "a")
-    (should (equal " idle M\\u202E All\\u202E the\\u200B" qwen-companion-chat--mode-line))))
+    (should (equal " idle M\\u202E All\\u202E the\\u200B" (qwen-companion-chat-test-mode-line)))))
 
 (ert-deftest qwen-companion-chat-choices-test-two-of-one-name ()
   "Either can be chosen, though it cannot be told which is in use."
@@ -252,8 +252,8 @@ A list of the prompt and, for each that was offered, what the line says."
 
 (defun qwen-companion-chat-choices-test--at (name property)
   "Return PROPERTY of the mode line where NAME is in it."
-  (get-text-property (string-match (regexp-quote name) qwen-companion-chat--mode-line)
-                     property qwen-companion-chat--mode-line))
+  (get-text-property (string-match (regexp-quote name) (qwen-companion-chat-test-mode-line))
+                     property (qwen-companion-chat-test-mode-line)))
 
 (ert-deftest qwen-companion-chat-choices-test-long-names-leave-room ()
   "They are cut in the mode line, and whole when the mouse is on it."
@@ -261,8 +261,8 @@ A list of the prompt and, for each that was offered, what the line says."
     (let ((name (concat "provider/" (make-string 100 ?x))))
       (qwen-companion-chat-test-tell
        'daemon-session :session "s" :state 'waiting :model name :mode "yolo")
-      (should (string-suffix-p " YOLO" qwen-companion-chat--mode-line))
-      (should (< (length qwen-companion-chat--mode-line) 50))
+      (should (string-suffix-p " YOLO" (qwen-companion-chat-test-mode-line)))
+      (should (< (length (qwen-companion-chat-test-mode-line)) 50))
       (should (string-match-p name (qwen-companion-chat-choices-test--at
                                     "provider" 'help-echo))))))
 

@@ -157,10 +157,10 @@
       ;; A part that stands out, whatever is before it.
       (should (eq 'warning (plist-get (cddar (last (qwen-companion--lighter-parts))) 'face))))
     (should (eobp))
-    (should (equal "half a pro" (qwen-companion-chat-send--text)))
+    (should (equal "half a pro" (qwen-companion-chat-test-prompt)))
     (qwen-companion-chat-permissions-test--ask :state 'closed :by 'me :label "Allow" :options nil)
     (should (equal "" (qwen-companion-chat-permissions-lighter)))
-    (qwen-companion-chat-send--set-text "")))
+    (qwen-companion-chat-test-type "")))
 
 (ert-deftest qwen-companion-chat-permissions-test-answer-from-elsewhere-goes-there ()
   (qwen-companion-chat-permissions-test-with
@@ -269,8 +269,8 @@
     (should-not (qwen-companion-test-sent 'daemon-prompt))
     (qwen-companion-chat-test-reply 'daemon-answer)
     (should (string-match-p "use make" (format "%S" (qwen-companion-test-sent 'daemon-prompt))))
-    (should (equal "a draft" (qwen-companion-chat-send--text)))
-    (qwen-companion-chat-send--set-text "")))
+    (should (equal "a draft" (qwen-companion-chat-test-prompt)))
+    (qwen-companion-chat-test-type "")))
 
 ;;; What must not be answered
 

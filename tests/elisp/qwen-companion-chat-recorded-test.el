@@ -64,7 +64,7 @@
 
 (defun qwen-companion-chat-recorded-test--check-prompt ()
   "Check that the prompt and point are as `--with' has left them."
-  (should (equal "half a prompt" (qwen-companion-chat-send--text)))
+  (should (equal "half a prompt" (qwen-companion-chat-test-prompt)))
   (should (looking-at "mpt\\'"))
   (should-not (text-property-not-all (point) (point-max) 'read-only nil)))
 
@@ -183,7 +183,7 @@ in them."
     (should (equal '("status" "advisor" "tasks")
                    (mapcar (lambda (command) (plist-get command :name))
                            qwen-companion-chat-send--commands)))
-    (should (string-match-p "\\` idle .* default\\'" qwen-companion-chat--mode-line))))
+    (should (string-match-p "\\` idle .* default\\'" (qwen-companion-chat-test-mode-line)))))
 
 (ert-deftest qwen-companion-chat-recorded-test-answer ()
   (qwen-companion-chat-recorded-test-with
@@ -194,7 +194,7 @@ in them."
                      ("")
                      ("Hello there, this is an answer." answer))
                    (qwen-companion-chat-recorded-test--lines)))
-    (should (string-suffix-p "last answer 1 in, 1 out" qwen-companion-chat--header))))
+    (should (string-suffix-p "last answer 1 in, 1 out" (qwen-companion-test-header)))))
 
 (ert-deftest qwen-companion-chat-recorded-test-thought-and-markdown ()
   (qwen-companion-chat-recorded-test-with
@@ -256,7 +256,7 @@ in them."
                      ("+two" diff-added indented)
                      ,@qwen-companion-chat-recorded-test--once)
                    (qwen-companion-chat-recorded-test--from "pending")))
-    (should (string-prefix-p " waiting " qwen-companion-chat--mode-line))
+    (should (string-prefix-p " waiting " (qwen-companion-chat-test-mode-line)))
     (should (equal " Asks:1" (qwen-companion-chat-permissions-lighter))))
   (qwen-companion-chat-recorded-test-with
     (qwen-companion-chat-recorded-test--play "write")
@@ -388,11 +388,11 @@ in them."
     (let (queued)
       (qwen-companion-chat-recorded-test--play
        "cancel" (lambda (_method _payload)
-                  (when (string-match "\\([0-9]+\\) queued" qwen-companion-chat--header)
-                    (push (match-string 1 qwen-companion-chat--header) queued))
+                  (when (string-match "\\([0-9]+\\) queued" (qwen-companion-test-header))
+                    (push (match-string 1 (qwen-companion-test-header)) queued))
                   nil))
       (should (equal '("1" "2" "1") (delete-consecutive-dups (nreverse queued))))
-      (should-not (string-match-p "queued" qwen-companion-chat--header)))
+      (should-not (string-match-p "queued" (qwen-companion-test-header))))
     (should (equal '(("Writing to other.txt: closed, and nobody has answered" shadow)
                      ("Cancelled" warning)
                      ("Taken out of the queue: not this" warning)
@@ -402,7 +402,7 @@ in them."
                      ("")
                      ("The second prompt is answered." answer))
                    (qwen-companion-chat-recorded-test--from "Writing to")))
-    (should (string-prefix-p " idle" qwen-companion-chat--mode-line))))
+    (should (string-prefix-p " idle" (qwen-companion-chat-test-mode-line)))))
 
 (ert-deftest qwen-companion-chat-recorded-test-plan ()
   (qwen-companion-chat-recorded-test-with
@@ -448,7 +448,7 @@ in them."
                      ("")
                      ("It has ended." answer))
                    (qwen-companion-chat-recorded-test--from "It runs.")))
-    (should (string-prefix-p " idle" qwen-companion-chat--mode-line))))
+    (should (string-prefix-p " idle" (qwen-companion-chat-test-mode-line)))))
 
 (ert-deftest qwen-companion-chat-recorded-test-told-in-between ()
   (qwen-companion-chat-recorded-test-with
@@ -457,7 +457,7 @@ in them."
                      ("")
                      ("I have heard." answer))
                    (qwen-companion-chat-recorded-test--from "Sent")))
-    (should-not (string-match-p "queued" qwen-companion-chat--header))))
+    (should-not (string-match-p "queued" (qwen-companion-test-header)))))
 
 (ert-deftest qwen-companion-chat-recorded-test-failed ()
   (qwen-companion-chat-recorded-test-with
@@ -465,7 +465,7 @@ in them."
     (should (equal '(("please fail" user)
                      ("Failed: 401 The model is not to be had." warning))
                    (qwen-companion-chat-recorded-test--from "please")))
-    (should (string-prefix-p " idle" qwen-companion-chat--mode-line))))
+    (should (string-prefix-p " idle" (qwen-companion-chat-test-mode-line)))))
 
 (ert-deftest qwen-companion-chat-recorded-test-agent-process-killed ()
   "The question is closed, tool and turn have failed, and how to go on is said."
@@ -478,7 +478,7 @@ in them."
     (should (string-prefix-p "Failed: agent channel closed"
                              (caar (last (qwen-companion-chat-recorded-test--lines)))))
     (should (string-match-p "Ended; .* loads the session again: The agent of the session has ended"
-                            qwen-companion-chat--header))
+                            (qwen-companion-test-header)))
     (should-error (qwen-companion-chat-send) :type 'user-error)))
 
 (ert-deftest qwen-companion-chat-recorded-test-ends-of-sessions ()
@@ -488,8 +488,8 @@ in them."
     (qwen-companion-chat-recorded-test-with
       (qwen-companion-chat-recorded-test--play "answer")
       (qwen-companion-chat-recorded-test--play name)
-      (should (string-prefix-p state qwen-companion-chat--mode-line))
-      (should (string-match-p header qwen-companion-chat--header))
+      (should (string-prefix-p state (qwen-companion-chat-test-mode-line)))
+      (should (string-match-p header (qwen-companion-test-header)))
       ;; What has been said stays.
       (should (equal '(("Hello there, this is an answer." answer))
                      (qwen-companion-chat-recorded-test--from "Hello"))))))
@@ -500,7 +500,7 @@ in them."
     (should (equal '(("The model was not changed: Model 'none' not found for authType 'openai'"
                       warning))
                    (qwen-companion-chat-recorded-test--lines)))
-    (should (string-suffix-p " auto-edit" qwen-companion-chat--mode-line))))
+    (should (string-suffix-p " auto-edit" (qwen-companion-chat-test-mode-line)))))
 
 ;;; Loads
 
@@ -509,7 +509,7 @@ in them."
   (qwen-companion-chat-recorded-test-with
     (qwen-companion-chat-recorded-test--play "load_waiting")
     (should (equal '("please think" "please read" "please edit")
-                   (mapcar #'car (qwen-companion-chat--index))))
+                   (mapcar #'car (funcall imenu-create-index-function))))
     (should (member '("+    return \"good day \" + name" diff-added indented)
                     (qwen-companion-chat-recorded-test--from "Permission")))
     (qwen-companion-chat-recorded-test--press "RET" "  C-c C-a y  Allow")

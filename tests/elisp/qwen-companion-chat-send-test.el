@@ -32,14 +32,14 @@ It is the value of `default-directory' there."
            ,@body)
        (dolist (chat (qwen-companion-chat-buffers))
          (with-current-buffer chat
-           (qwen-companion-chat-send--set-text ""))))))
+           (qwen-companion-chat-test-type ""))))))
 
 (defun qwen-companion-chat-send-test--prompt ()
   "Return the prompt of the chat that is in the selected window."
   (with-current-buffer (window-buffer)
     (should (derived-mode-p 'qwen-companion-chat-mode))
     (should (eobp))
-    (qwen-companion-chat-send--text)))
+    (qwen-companion-chat-test-prompt)))
 
 ;;; Sending
 
@@ -283,7 +283,7 @@ It is the value of `default-directory' there."
 
 (defun qwen-companion-chat-send-test--complete (text)
   "Return the completions at the end of TEXT, in the prompt."
-  (qwen-companion-chat-send--set-text text)
+  (qwen-companion-chat-test-type text)
   (goto-char (point-max))
   (pcase (qwen-companion-chat-send--complete)
     (`(,start ,end ,table . ,_)
@@ -297,10 +297,10 @@ It is the value of `default-directory' there."
       (should (equal '("alpha.el") (qwen-companion-chat-send-test--complete "@src/al")))
       (should-not (qwen-companion-chat-send-test--complete "me@src/al"))
       (should-not (qwen-companion-chat-send-test--complete "src/al"))
-      (qwen-companion-chat-send--set-text "see @src/b")
+      (qwen-companion-chat-test-type "see @src/b")
       (goto-char (point-max))
       (call-interactively (key-binding (kbd "M-TAB")))
-      (should (equal "see @src/beta.el" (qwen-companion-chat-send--text))))))
+      (should (equal "see @src/beta.el" (qwen-companion-chat-test-prompt))))))
 
 (ert-deftest qwen-companion-chat-send-test-completes-files-of-a-project-by-any-part ()
   "In a project, its files by any part of their names; ignored ones after `./'."
@@ -310,10 +310,10 @@ It is the value of `default-directory' there."
     (call-process "git" nil nil nil "init" "-q")
     (let ((default-directory "/")
           (complete (lambda (text)
-                      (qwen-companion-chat-send--set-text text)
+                      (qwen-companion-chat-test-type text)
                       (goto-char (point-max))
                       (completion-at-point)
-                      (qwen-companion-chat-send--text))))
+                      (qwen-companion-chat-test-prompt))))
       (should (equal '(".gitignore" "lib/deep/tool.el" "my\\ dir/one\\ two")
                      (qwen-companion-chat-send-test--complete "@")))
       (should (equal "see @lib/deep/tool.el" (funcall complete "see @tool")))
@@ -354,14 +354,14 @@ One with a line end cannot be written."
     (pcase-dolist (`(,typed ,completed) '(("see @my\\ d" "see @my\\ dir/")
                                           ("see @my\\ dir/one\\ " "see @my\\ dir/one\\ two")
                                           ("@my\\ dir/one\\\\" "@my\\ dir/one\\\\four")))
-      (qwen-companion-chat-send--set-text typed)
+      (qwen-companion-chat-test-type typed)
       (goto-char (point-max))
       (completion-at-point)
-      (should (equal completed (qwen-companion-chat-send--text)))
+      (should (equal completed (qwen-companion-chat-test-prompt)))
       (should (= (point) (point-max))))
     (should (equal (expand-file-name "my dir/one\\four")
                    (plist-get (nth 2 (qwen-companion-chat-send--parts
-                                      (qwen-companion-chat-send--text)))
+                                      (qwen-companion-chat-test-prompt)))
                               :path)))))
 
 (ert-deftest qwen-companion-chat-send-test-completes-on-this-machine-only ()
@@ -386,7 +386,7 @@ One with a line end cannot be written."
     (should (equal '("stats" "status") (qwen-companion-chat-send-test--complete "/sta")))
     (should-not (qwen-companion-chat-send-test--complete "what is /sta"))
     (should-not (qwen-companion-chat-send-test--complete "/status sta"))
-    (qwen-companion-chat-send--set-text "/")
+    (qwen-companion-chat-test-type "/")
     (goto-char (point-max))
     (let ((annotate (plist-get (nthcdr 3 (qwen-companion-chat-send--complete))
                                :annotation-function)))
@@ -398,10 +398,10 @@ One with a line end cannot be written."
     (qwen-companion-chat-test-tell 'daemon-commands :session "s"
                                    :commands '((:name "compress")))
     (dolist (key '("TAB" "C-M-i"))
-      (qwen-companion-chat-send--set-text "")
+      (qwen-companion-chat-test-type "")
       (goto-char (point-max))
       (execute-kbd-macro (kbd (concat "/ c o m p " key)))
-      (should (equal "/compress" (qwen-companion-chat-send--text))))))
+      (should (equal "/compress" (qwen-companion-chat-test-prompt))))))
 
 (ert-deftest qwen-companion-chat-send-test-completes-in-the-prompt-only ()
   (qwen-companion-chat-send-test-with '(("src/a" ""))
@@ -425,13 +425,13 @@ One with a line end cannot be written."
       (funcall send "first")
       (funcall send "second")
       (should-not (funcall sent))
-      (should (equal "" (qwen-companion-chat-send--text)))
+      (should (equal "" (qwen-companion-chat-test-prompt)))
       (should-not (qwen-companion-chat-send-empty-p))
       (should (string-match-p "2 prompts are sent once the session is there"
-                              qwen-companion-chat--header))
+                              (qwen-companion-test-header)))
       ;; Why it takes long is said.
       (qwen-companion-chat-test-tell 'daemon-state :state 'connected :text "The agent takes long.")
-      (should (string-match-p "The agent takes long" qwen-companion-chat--header))
+      (should (string-match-p "The agent takes long" (qwen-companion-test-header)))
       (qwen-companion-chat-test-reply 'daemon-open :session "n")
       (should-not (funcall sent))
       (qwen-companion-chat-test-tell 'daemon-session :session "n" :state 'idle)
@@ -440,7 +440,7 @@ One with a line end cannot be written."
       (qwen-companion-chat-test-tell 'daemon-session :session "n" :state 'disconnected)
       (funcall send "third")
       (qwen-companion-chat-cancel)
-      (should (equal "third" (string-trim (qwen-companion-chat-send--text))))
+      (should (equal "third" (string-trim (qwen-companion-chat-test-prompt))))
       (qwen-companion-chat-send)
       (qwen-companion-chat-test-tell 'daemon-session :session "n" :state 'idle)
       (should (equal '("first" "second" "third") (funcall sent)))
@@ -448,9 +448,9 @@ One with a line end cannot be written."
       (qwen-companion-chat-test-tell 'daemon-session :session "n" :state 'disconnected)
       (funcall send "fourth")
       (qwen-companion-chat-test-tell 'daemon-session :session "n" :state 'dead :text "Gone.")
-      (should (equal "fourth" (string-trim (qwen-companion-chat-send--text))))
+      (should (equal "fourth" (string-trim (qwen-companion-chat-test-prompt))))
       (should (= 3 (length (funcall sent))))
-      (qwen-companion-chat-send--set-text ""))))
+      (qwen-companion-chat-test-type ""))))
 
 (ert-deftest qwen-companion-chat-send-test-clear-begins-a-new-chat ()
   "The daemon would end the session; the old chat stays as it is."
@@ -484,13 +484,13 @@ One with a line end cannot be written."
     (qwen-companion-chat-test-tell
      'daemon-session :session "s" :state 'busy :queue '((:turn "t2" :text "then this" :by me)))
     (should (string-search "then this" (get-text-property
-                                        (string-search "1 queued" qwen-companion-chat--header)
-                                        'help-echo qwen-companion-chat--header)))
+                                        (string-search "1 queued" (qwen-companion-test-header))
+                                        'help-echo (qwen-companion-test-header))))
     (call-interactively #'qwen-companion-chat-remove-queued)
     (should (equal "t2" (plist-get (car (qwen-companion-test-sent 'daemon-remove-prompt)) :turn)))
     (qwen-companion-chat-test-reply 'daemon-remove-prompt)
-    (should (equal "then this" (string-trim (qwen-companion-chat-send--text))))
-    (qwen-companion-chat-send--set-text "")))
+    (should (equal "then this" (string-trim (qwen-companion-chat-test-prompt))))
+    (qwen-companion-chat-test-type "")))
 
 (ert-deftest qwen-companion-chat-send-test-a-prompt-lost-with-the-queue-comes-back ()
   "A long prompt that is taken out of the queue comes back whole."
@@ -504,8 +504,8 @@ One with a line end cannot be written."
      'daemon-session :session "s" :state 'busy :queue '((:turn "t2" :text "first t2" :by me)))
     (call-interactively #'qwen-companion-chat-remove-queued)
     (qwen-companion-chat-test-reply 'daemon-remove-prompt)
-    (should (equal "first t2\nand more" (string-trim (qwen-companion-chat-send--text))))
-    (qwen-companion-chat-send--set-text "a draft")
+    (should (equal "first t2\nand more" (string-trim (qwen-companion-chat-test-prompt))))
+    (qwen-companion-chat-test-type "a draft")
     (qwen-companion-chat-test-turn
      '(:kind end :turn "t1" :outcome lost :text "first t1 and more")
      '(:kind end :turn "t2" :outcome removed :text "first t2 and more")
@@ -514,8 +514,8 @@ One with a line end cannot be written."
                            "Taken out of the queue: first t2 and more\n"
                            "Lost with the queue, and in the input again: first t3 and more\n")
                    (qwen-companion-chat-test-conversation)))
-    (should (equal "first t3\nand more\na draft" (qwen-companion-chat-send--text)))
-    (qwen-companion-chat-send--set-text "")))
+    (should (equal "first t3\nand more\na draft" (qwen-companion-chat-test-prompt)))
+    (qwen-companion-chat-test-type "")))
 
 (ert-deftest qwen-companion-chat-send-test-shows-the-use-of-the-context ()
   (qwen-companion-chat-test-with

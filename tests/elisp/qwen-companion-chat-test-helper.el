@@ -65,6 +65,21 @@
   "Return the conversation without properties."
   (buffer-substring-no-properties (point-min) qwen-companion-chat-blocks-conversation-end))
 
+(defun qwen-companion-chat-test-mode-line ()
+  "Return what the mode line of the chat says of its session."
+  (mapconcat (lambda (part) (if (symbolp part) (symbol-value part) part))
+             mode-line-process ""))
+
+(defun qwen-companion-chat-test-prompt ()
+  "Return the prompt as it is typed so far."
+  (buffer-substring-no-properties qwen-companion-chat-blocks-prompt-start (point-max)))
+
+(defun qwen-companion-chat-test-type (text)
+  "Type TEXT as the prompt, in place of what is typed so far."
+  (goto-char (point-max))
+  (delete-region qwen-companion-chat-blocks-prompt-start (point))
+  (insert text))
+
 (defun qwen-companion-chat-test-show ()
   "Have the conversation fontified, as showing it and a little time do."
   (while qwen-companion-chat-markdown--flood-start

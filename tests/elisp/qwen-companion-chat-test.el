@@ -48,10 +48,10 @@
   (qwen-companion-chat-test-with
     (qwen-companion-chat t)
     (qwen-companion-chat-test-reply 'daemon-open :error "too many sessions" :problem 'busy)
-    (should (string-match-p "too many sessions" qwen-companion-chat--header))
+    (should (string-match-p "too many sessions" (qwen-companion-test-header)))
     (insert "hello")
     (should-error (qwen-companion-chat-send) :type 'user-error)
-    (should (equal "hello" (qwen-companion-chat-send--text)))))
+    (should (equal "hello" (qwen-companion-chat-test-prompt)))))
 
 (ert-deftest qwen-companion-chat-test-shows-the-last-one ()
   (qwen-companion-chat-test-with
@@ -151,7 +151,7 @@
                 '(:kind text :turn "t1" :voice thought :text-file "/etc/hostname")
                 (qwen-companion-chat-test-text 'answer "Answer.")))))
     (should (equal "\nAnswer.\n" (qwen-companion-chat-test-conversation)))
-    (should-not (string-match-p "reading" qwen-companion-chat--header))))
+    (should-not (string-match-p "reading" (qwen-companion-test-header)))))
 
 (ert-deftest qwen-companion-chat-test-a-text-by-file-is-read-and-removed ()
   (qwen-companion-chat-test-with
@@ -180,7 +180,7 @@
       (should-error (insert "x") :type 'text-read-only))
     (goto-char (point-max))
     (insert "mine")
-    (should (equal "mine" (qwen-companion-chat-send--text)))))
+    (should (equal "mine" (qwen-companion-chat-test-prompt)))))
 
 (ert-deftest qwen-companion-chat-test-nobody-can-look-like-a-heading ()
   "Untrusted text has no form feed; a line that looks like a heading is no turn."
@@ -188,7 +188,7 @@
     (qwen-companion-chat-test-turn
      (qwen-companion-chat-test-text 'user "One" :by 'me)
      (qwen-companion-chat-test-text 'answer "x\n\nYou\nSomething else"))
-    (should (equal '("One") (mapcar #'car (qwen-companion-chat--index))))))
+    (should (equal '("One") (mapcar #'car (funcall imenu-create-index-function))))))
 
 ;;; Point, windows, undo
 
@@ -226,7 +226,7 @@
     (set-window-start nil (- (point-max) 7))
     (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "Two.\n"))
     (should (= (- (point-max) 7) (window-start)))
-    (qwen-companion-chat-send--set-text "")))
+    (qwen-companion-chat-test-type "")))
 
 (ert-deftest qwen-companion-chat-test-point-in-a-tool-that-changes ()
   (qwen-companion-chat-test-with
@@ -259,7 +259,7 @@
               ;; Undoing sets it, and nobody would set it back here.
               this-command)
           (undo))
-        (should (equal expected (qwen-companion-chat-send--text))))
+        (should (equal expected (qwen-companion-chat-test-prompt))))
       (should (equal conversation (qwen-companion-chat-test-conversation))))))
 
 (ert-deftest qwen-companion-chat-test-narrowed-and-selected ()
@@ -298,12 +298,12 @@
       (should (= 1 (length (qwen-companion-test-sent 'daemon-load))))
       (qwen-companion-chat-test-tell 'daemon-reset :session "s" :batches 2)
       (should (equal "" (qwen-companion-chat-test-conversation)))
-      (should (string-match-p "reading" qwen-companion-chat--header))
+      (should (string-match-p "reading" (qwen-companion-test-header)))
       (qwen-companion-chat-test-turn (car turn) (cadr turn))
       (qwen-companion-chat-test-turn (caddr turn))
-      (should-not (string-match-p "reading" qwen-companion-chat--header))
+      (should-not (string-match-p "reading" (qwen-companion-test-header)))
       (should (equal before (qwen-companion-chat-test-conversation)))
-      (should (equal "unsent" (qwen-companion-chat-send--text)))
+      (should (equal "unsent" (qwen-companion-chat-test-prompt)))
       (should (save-excursion (goto-char (window-point)) (looking-back "Of" (point-min))))
       ;; It was opened by the user.
       (goto-char (point-min))
@@ -330,9 +330,9 @@
     (call-interactively #'qwen-companion-chat-send)
     (should (equal '((:kind text :text "one\ntwo"))
                    (plist-get (car (qwen-companion-test-sent 'daemon-prompt)) :parts)))
-    (should (equal "" (qwen-companion-chat-send--text)))
+    (should (equal "" (qwen-companion-chat-test-prompt)))
     (qwen-companion-chat-test-reply 'daemon-prompt :turn "t1")
-    (should (equal "" (qwen-companion-chat-send--text)))
+    (should (equal "" (qwen-companion-chat-test-prompt)))
     (qwen-companion-test-refused "empty" (qwen-companion-chat-send))
     (should (= 1 (length (qwen-companion-test-sent 'daemon-prompt))))))
 
@@ -348,7 +348,7 @@
         (should (string-match-p "It failed\\." said))
         (should (eq (eq problem 'unsure)
                     (and (string-match-p "may have arrived" said) t))))
-      (should (equal "precious\nmeanwhile" (qwen-companion-chat-send--text)))
+      (should (equal "precious\nmeanwhile" (qwen-companion-chat-test-prompt)))
       ;; Nothing is sent by itself.
       (should (= 1 (length (qwen-companion-test-sent 'daemon-prompt)))))))
 
@@ -356,10 +356,10 @@
   (dolist (state '(closed dead))
     (qwen-companion-chat-test-with
       (qwen-companion-chat-test-tell 'daemon-session :session "s" :state state :text "it crashed")
-      (should (string-match-p "loads the session again: it crashed" qwen-companion-chat--header))
+      (should (string-match-p "loads the session again: it crashed" (qwen-companion-test-header)))
       (insert "precious")
       (qwen-companion-test-refused "C-c C-l" (qwen-companion-chat-send))
-      (should (equal "precious" (qwen-companion-chat-send--text)))
+      (should (equal "precious" (qwen-companion-chat-test-prompt)))
       (should-not (qwen-companion-test-sent 'daemon-prompt)))))
 
 (ert-deftest qwen-companion-chat-test-a-prompt-outlives-process-and-daemon ()
@@ -369,14 +369,14 @@
       (insert "precious")
       (qwen-companion-chat-send)
       (funcall end)
-      (should (equal "precious" (qwen-companion-chat-send--text))))))
+      (should (equal "precious" (qwen-companion-chat-test-prompt))))))
 
 (ert-deftest qwen-companion-chat-test-a-prompt-that-cannot-be-told-comes-back-at-once ()
   (qwen-companion-chat-test-with
     (insert "precious")
     (cl-letf (((symbol-function 'qwen-companion-backend-call) #'ignore))
       (qwen-companion-chat-send))
-    (should (equal "precious" (qwen-companion-chat-send--text)))))
+    (should (equal "precious" (qwen-companion-chat-test-prompt)))))
 
 (ert-deftest qwen-companion-chat-test-a-prompt-that-cannot-be-made-parts-of-stays ()
   (qwen-companion-chat-test-with
@@ -384,13 +384,13 @@
     (cl-letf (((symbol-function 'qwen-companion-spool-pack)
                (lambda (_) (signal 'file-error '("No space left on device")))))
       (should-error (qwen-companion-chat-send) :type 'file-error))
-    (should (equal "precious" (qwen-companion-chat-send--text)))))
+    (should (equal "precious" (qwen-companion-chat-test-prompt)))))
 
 (ert-deftest qwen-companion-chat-test-return-as-the-user-wants ()
   (qwen-companion-chat-test-with
     (insert "one")
     (call-interactively #'qwen-companion-chat-return)
-    (should (equal "one\n" (qwen-companion-chat-send--text)))
+    (should (equal "one\n" (qwen-companion-chat-test-prompt)))
     (let ((qwen-companion-chat-return 'send))
       (call-interactively #'qwen-companion-chat-return))
     (should (qwen-companion-test-sent 'daemon-prompt))
@@ -408,12 +408,12 @@
                     (qwen-companion-chat-next-prompt . "two")
                     (qwen-companion-chat-next-prompt . "draft")))
       (call-interactively (car step))
-      (should (equal (cdr step) (qwen-companion-chat-send--text))))
+      (should (equal (cdr step) (qwen-companion-chat-test-prompt))))
     (should-error (qwen-companion-chat-next-prompt) :type 'user-error)
     (should-error (qwen-companion-chat-previous-prompt 3) :type 'user-error)
-    (should (equal "draft" (qwen-companion-chat-send--text)))
+    (should (equal "draft" (qwen-companion-chat-test-prompt)))
     (qwen-companion-chat-search-prompt "one")
-    (should (equal "one" (qwen-companion-chat-send--text)))))
+    (should (equal "one" (qwen-companion-chat-test-prompt)))))
 
 (ert-deftest qwen-companion-chat-test-edits-of-the-history-stay ()
   (qwen-companion-chat-test-with
@@ -428,14 +428,14 @@
                     (qwen-companion-chat-next-prompt . "draft")
                     (qwen-companion-chat-previous-prompt . "two and more")))
       (call-interactively (car step))
-      (should (equal (cdr step) (qwen-companion-chat-send--text))))
+      (should (equal (cdr step) (qwen-companion-chat-test-prompt))))
     (qwen-companion-chat-search-prompt "one")
     (insert " anew")
     ;; What is edited and not sent comes before it in the history.
     (qwen-companion-chat-send)
     (dolist (text '("one anew" "draft" "two and more" "two" "one"))
       (qwen-companion-chat-previous-prompt)
-      (should (equal text (qwen-companion-chat-send--text))))
+      (should (equal text (qwen-companion-chat-test-prompt))))
     (insert " again")
     (qwen-companion-chat-next-prompt)
     (let (kill-buffer-query-functions)
@@ -460,7 +460,7 @@
     (goto-char (point-min))
     (search-forward "run the")
     (call-interactively (lookup-key (get-text-property (point) 'keymap) (kbd "RET")))
-    (should (equal "run the tests" (qwen-companion-chat-send--text)))
+    (should (equal "run the tests" (qwen-companion-chat-test-prompt)))
     (should-not (qwen-companion-test-sent 'daemon-prompt))))
 
 ;;; Help
@@ -517,11 +517,11 @@
     (qwen-companion-chat-test-turn '(:kind usage :turn "t1" :input 900 :output 45))
     (dolist (part '("On this machine" "127.0.0.1:4170" "/project" "context 12.3k of 200.0k (6%)"
                     "900 in, 45 out" "2 clients" "1 queued"))
-      (should (string-match-p (regexp-quote part) qwen-companion-chat--header)))
-    (should (equal " busy m%1 Auto-edit" qwen-companion-chat--mode-line))
+      (should (string-match-p (regexp-quote part) (qwen-companion-test-header))))
+    (should (equal " busy m%1 Auto-edit" (qwen-companion-chat-test-mode-line)))
     (qwen-companion-chat-test-tell 'daemon-state :state 'connected :host "example.org" :workspace "/srv")
     (should (string-match-p "\\` busy 0:00  1 queued  context 12.3k.* At example.org: files, tools and keys are those of its machine"
-                            qwen-companion-chat--header))))
+                            (qwen-companion-test-header)))))
 
 (ert-deftest qwen-companion-chat-test-calls-for-attention ()
   "A question, an end and a failure are told where the user looks elsewhere."
@@ -541,7 +541,7 @@
       ;; Time goes by on the screen.
       (setq qwen-companion-chat--began (- (float-time) 83))
       (qwen-companion-chat--tick)
-      (should (string-match-p "\\` busy [12]:[0-9][0-9]" qwen-companion-chat--header))
+      (should (string-match-p "\\` busy [12]:[0-9][0-9]" (qwen-companion-test-header)))
       (funcall state 'waiting)
       ;; In batch mode no frame has the focus.
       (setq events nil)
@@ -577,14 +577,14 @@
      'daemon-session :session "s" :state 'disconnected :text (make-string 70 ?y)
      :used 12345 :size 200000)
     (should (string-match-p "\\` On this machine (127.0.0.1:40170)  Disconnected: y"
-                            qwen-companion-chat--header))
+                            (qwen-companion-test-header)))
     (qwen-companion-chat-test-tell
      'daemon-session :session "s" :state 'idle :used 12345 :size 200000)
     (should (string-match-p "\\` idle  context 12.3k.*  On this machine (127.0.0.1:40170)  .*/deep/project"
-                            qwen-companion-chat--header))
-    (should (string-search "context 12.3k of 200.0k" (substring qwen-companion-chat--header 0 80)))
-    (should (string-search "/srv/x" (get-text-property (string-search "On this" qwen-companion-chat--header)
-                                                       'help-echo qwen-companion-chat--header)))))
+                            (qwen-companion-test-header)))
+    (should (string-search "context 12.3k of 200.0k" (substring (qwen-companion-test-header) 0 80)))
+    (should (string-search "/srv/x" (get-text-property (string-search "On this" (qwen-companion-test-header))
+                                                       'help-echo (qwen-companion-test-header))))))
 
 (ert-deftest qwen-companion-chat-test-a-workspace-that-looks-remote-is-no-file ()
   "Its name comes from the daemon: shortening it must not connect anywhere."
@@ -594,7 +594,7 @@
       (qwen-companion-chat-test-tell
        'daemon-state :state 'connected :host "127.0.0.1:4170" :local t
        :workspace "/ssh:example.org:/srv/it"))
-    (should (string-search "/srv/it" qwen-companion-chat--header))))
+    (should (string-search "/srv/it" (qwen-companion-test-header)))))
 
 (ert-deftest qwen-companion-chat-test-goes-on-in-a-copy ()
   "The copy is shown where it was asked for, and read from the daemon."
@@ -641,7 +641,7 @@
     ;; As typed: Emacs may move point after a command.
     (execute-kbd-macro (kbd "C-c C-p"))
     (should (looking-at "\fYou\nTwo"))
-    (pcase-dolist (`(,name . ,place) (qwen-companion-chat--index))
+    (pcase-dolist (`(,name . ,place) (funcall imenu-create-index-function))
       (goto-char place)
       (should (looking-at (concat "\fYou\n" name))))
     (outline-minor-mode)
@@ -654,7 +654,7 @@
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "Before."))
     (run-hooks 'qwen-companion-backend-disconnected-hook)
-    (should (string-match-p "Disconnected" qwen-companion-chat--header))
+    (should (string-match-p "Disconnected" (qwen-companion-test-header)))
     (qwen-companion-chat-test-tell 'daemon-state :state 'connecting)
     (should-not (qwen-companion-test-sent 'daemon-load))
     (dotimes (_ 2)
@@ -697,7 +697,7 @@
 (ert-deftest qwen-companion-chat-test-a-connection-that-mends-itself-is-left-to-do-so ()
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'disconnected :text "no answer")
-    (should (string-match-p "no answer" qwen-companion-chat--header))
+    (should (string-match-p "no answer" (qwen-companion-test-header)))
     (qwen-companion-chat-test-tell 'daemon-state :state 'unreachable :text "no answer")
     (qwen-companion-chat-test-tell 'daemon-state :state 'connected)
     (should-not (qwen-companion-test-sent 'daemon-load))))
@@ -711,7 +711,7 @@
         (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "Readable."))
         (funcall end)
         (should (string-match-p "Readable" (qwen-companion-chat-test-conversation)))
-        (should (string-match-p "Disconnected from the daemon" qwen-companion-chat--header))
+        (should (string-match-p "Disconnected from the daemon" (qwen-companion-test-header)))
         (insert "precious")
         (should-error (qwen-companion-chat-send) :type 'user-error)
         (should-error (qwen-companion-chat-reload) :type 'user-error)
@@ -723,7 +723,7 @@
         ;; And back again.
         (call-interactively #'qwen-companion-chat)
         (qwen-companion-chat-test-tell 'daemon-state :state 'connected)
-        (should (equal "precious" (qwen-companion-chat-send--text)))
+        (should (equal "precious" (qwen-companion-chat-test-prompt)))
         (should (= 1 (length (qwen-companion-test-sent 'daemon-load))))))))
 
 (ert-deftest qwen-companion-chat-test-a-session-that-cannot-be-loaded-again ()
@@ -732,7 +732,7 @@
     (qwen-companion-chat-test-tell 'daemon-state :state 'connected)
     (qwen-companion-chat-test-reply 'daemon-load :error "No such session." :problem 'gone)
     (should (string-match-p "M-x qwen-companion-chat here tries again: No such session"
-                            qwen-companion-chat--header))
+                            (qwen-companion-test-header)))
     (call-interactively #'qwen-companion-chat)
     (should (= 2 (length (qwen-companion-test-sent 'daemon-load))))))
 
@@ -743,12 +743,12 @@
     (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'disconnected)
     (qwen-companion-chat-test-tell 'daemon-state :state 'refused :text "qwen serve has ended.")
     (should (string-match-p "M-x qwen-companion-chat here tries again: qwen serve has ended"
-                            qwen-companion-chat--header))
+                            (qwen-companion-test-header)))
     (call-interactively #'qwen-companion-chat)
     (should (= 2 (length (qwen-companion-test-sent 'daemon-connect))))
     (qwen-companion-chat-test-tell 'daemon-state :state 'connected)
     (should (= 1 (length (qwen-companion-test-sent 'daemon-load))))
-    (should (equal "precious" (qwen-companion-chat-send--text)))))
+    (should (equal "precious" (qwen-companion-chat-test-prompt)))))
 
 (ert-deftest qwen-companion-chat-test-after-a-new-token ()
   "A session that ended because its token was refused is loaded by the next connection."
@@ -756,7 +756,7 @@
     (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'dead :text "no")
     (qwen-companion-chat-test-tell 'daemon-state :state 'refused :text "no")
     (call-interactively #'qwen-companion-chat)
-    (should-not (string-match-p "Left\\|Ended" qwen-companion-chat--header))
+    (should-not (string-match-p "Left\\|Ended" (qwen-companion-test-header)))
     (qwen-companion-chat-test-tell 'daemon-state :state 'connected)
     (should (= 1 (length (qwen-companion-test-sent 'daemon-load))))))
 
@@ -775,7 +775,7 @@
       (setq qwen-companion-backend--state 'off)
       (qwen-companion-chat--update)
       (should (string-match-p "M-x qwen-companion-mode, then M-x qwen-companion-chat here"
-                              qwen-companion-chat--header)))))
+                              (qwen-companion-test-header))))))
 
 (ert-deftest qwen-companion-chat-test-killed-while-it-opens ()
   (qwen-companion-chat-test-with
@@ -789,7 +789,7 @@
     (insert "unsent")
     (cl-letf (((symbol-function 'yes-or-no-p) #'ignore))
       (should-not (kill-buffer)))
-    (qwen-companion-chat-send--set-text "")
+    (qwen-companion-chat-test-type "")
     (should (kill-buffer))
     (should (equal '((:session "s" :end nil)) (qwen-companion-test-sent 'daemon-close)))))
 
@@ -836,7 +836,7 @@
       (cl-letf (((symbol-function 'yes-or-no-p) (lambda (text) (push text asked) nil)))
         (should-not (run-hook-with-args-until-failure 'kill-emacs-query-functions)))
       (should (equal '("The prompt in *qwen chat*<2> has not been sent; exit anyway? ") asked)))
-    (qwen-companion-chat-send--set-text "")
+    (qwen-companion-chat-test-type "")
     (kill-buffer)
     (should (memq #'qwen-companion-chat--exit-p kill-emacs-query-functions))
     (kill-buffer (qwen-companion-chat-buffer "s"))
@@ -862,7 +862,7 @@
     (let ((text (concat (make-string 500000 ?a) "\n" (make-string 500000 ?b))))
       (insert text)
       (qwen-companion-chat-send)
-      (should (equal "" (qwen-companion-chat-send--text)))
+      (should (equal "" (qwen-companion-chat-test-prompt)))
       (let ((part (car (plist-get (car (qwen-companion-test-sent 'daemon-prompt)) :parts))))
         (should (plist-get part :text-file))
         (should (equal text (qwen-companion-spool-text part))))
@@ -875,8 +875,8 @@
       (should (invisible-p (- (point) 2)))
       (goto-char (point-max))
       (qwen-companion-chat-previous-prompt)
-      (should (equal text (qwen-companion-chat-send--text)))
-      (qwen-companion-chat-send--set-text ""))))
+      (should (equal text (qwen-companion-chat-test-prompt)))
+      (qwen-companion-chat-test-type ""))))
 
 (ert-deftest qwen-companion-chat-test-nothing-runs-for-each-key-and-change ()
   "Only jit-lock, for the colours, runs there."

@@ -25,10 +25,10 @@
         (switch-to-buffer (find-file-noselect "a.txt"))
         (evil-local-mode)
         (execute-kbd-macro (kbd keys))
-        (qwen-companion-context--update)
+        (qwen-companion-test-context-update)
         ;; And on to the terminal that shall be asked.
         (switch-to-buffer (get-buffer-create "*terminal*"))
-        (qwen-companion-context--update)
+        (qwen-companion-test-context-update)
         (car (last (qwen-companion-test-sent 'context)))))))
 
 (ert-deftest qwen-companion-evil-test-selections ()
@@ -77,7 +77,7 @@
                                 "a.txt" "1\nTWO\n3\n4\nFIVE\n6\n7\n8\n"))
                 (qwen-companion-diff-open)
                 (set-buffer (window-buffer))
-                (should (string-search "k/u drop" (qwen-companion-review-unified--header)))
+                (should (string-search "k/u drop" (qwen-companion-test-header)))
                 (execute-kbd-macro "jjj")
                 (should (looking-at-p "\\+TWO"))
                 (execute-kbd-macro "k")

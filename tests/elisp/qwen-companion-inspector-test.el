@@ -236,7 +236,7 @@ MORE are keys and values that come first."
     (let ((transient-mark-mode t))
       (push-mark (point-min) t t)
       (goto-char (point-max))
-      (qwen-companion-context--update)
+      (qwen-companion-test-context-update)
       (qwen-companion-inspector-test--connect "s1")
       (qwen-companion-context)
       (qwen-companion-inspector-test--tell

@@ -413,13 +413,13 @@ Check that the text is then what it should be, and return it."
 (defun qwen-companion-merge-test--die ()
   "Let the process die with three requests pending; return their failures."
   (let (answers)
-    (signal-process (qwen-companion-backend--process) 'STOP)
+    (signal-process (qwen-companion-test-process) 'STOP)
     (dotimes (number 3)
       (qwen-companion-merge-compare
        (qwen-companion-merge-test--buffer (make-string 100000 ?a))
        (qwen-companion-merge-test--buffer "b")
        (lambda (answer) (push (cons number answer) answers))))
-    (signal-process (qwen-companion-backend--process) 'KILL)
+    (signal-process (qwen-companion-test-process) 'KILL)
     (qwen-companion-test-wait-for (= 3 (length answers)))
     (sort answers (lambda (a b) (< (car a) (car b))))))
 
@@ -443,10 +443,10 @@ Check that the text is then what it should be, and return it."
     (qwen-companion-test-wait-for (qwen-companion-backend-connected-p))
     (let* ((asked (qwen-companion-merge-test--buffer "a"))
            (never (lambda (_) (ert-fail "Called after all"))))
-      (signal-process (qwen-companion-backend--process) 'STOP)
+      (signal-process (qwen-companion-test-process) 'STOP)
       (qwen-companion-merge-compare asked asked never)
       (qwen-companion-merge-texts (string #xd83d) asked asked '("" "" "") never)
-      (signal-process (qwen-companion-backend--process) 'CONT)
+      (signal-process (qwen-companion-test-process) 'CONT)
       (qwen-companion-mode -1)
       (should-not qwen-companion-merge--requests)
       (qwen-companion-test-wait-for (null (qwen-companion-test-processes))))))
@@ -455,14 +455,14 @@ Check that the text is then what it should be, and return it."
   (qwen-companion-test-with-process
     (qwen-companion-mode 1)
     (qwen-companion-test-wait-for (qwen-companion-backend-connected-p))
-    (signal-process (qwen-companion-backend--process) 'STOP)
+    (signal-process (qwen-companion-test-process) 'STOP)
     (let ((answer 'none))
       (qwen-companion-merge-compare
        (qwen-companion-merge-test--buffer (make-string 100000 ?a))
        (qwen-companion-merge-test--buffer (make-string 100000 ?b))
        (lambda (hunks) (setq answer hunks)))
       (delete-file (car (directory-files (qwen-companion-backend-spool) t "\\`text-")))
-      (signal-process (qwen-companion-backend--process) 'CONT)
+      (signal-process (qwen-companion-test-process) 'CONT)
       (qwen-companion-test-wait-for (eq answer 'failed))
       (should-not (directory-files (qwen-companion-backend-spool) nil "\\`text-")))))
 

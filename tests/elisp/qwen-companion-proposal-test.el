@@ -128,7 +128,7 @@
       (funcall fail)
       (qwen-companion-test-set-clock -3600)
       ;; As when the user types.
-      (qwen-companion-context--update)
+      (qwen-companion-test-context-update)
       (qwen-companion-test-wait-for
        (= 2 (length (qwen-companion-proposal-test--outcomes))))
       (should (equal '(accepted "two\n")
@@ -642,7 +642,7 @@ that of the unified review."
                  (with-current-buffer (qwen-companion-review-unified--make-buffer proposal)
                    (let ((inhibit-read-only t))
                      (qwen-companion-review-unified--draw-file)
-                     (prog1 (concat (qwen-companion-review-unified--header) (buffer-string))
+                     (prog1 (concat (qwen-companion-test-header) (buffer-string))
                        (setq kill-buffer-hook nil)
                        (kill-buffer)))))
       (qwen-companion-diff-reject proposal))))

@@ -68,7 +68,7 @@ Return the proposal."
   "Return the header line's text about the hunks, which may be shorter there."
   (should (string-search (replace-regexp-in-string " hunk.*" ""
                                                    qwen-companion-review-unified--status)
-                         (qwen-companion-review-unified--header)))
+                         (qwen-companion-test-header)))
   qwen-companion-review-unified--status)
 
 (defconst qwen-companion-review-unified-test--old
@@ -310,7 +310,7 @@ A text that is nil removes the line."
         (search-forward "Go to the next hunk")
         (should (equal wrap-prefix (make-string (- (match-beginning 0) (point-min)) ?\s)))
         (kill-buffer)))
-    (let* ((header (qwen-companion-review-unified--header))
+    (let* ((header (qwen-companion-test-header))
            (key (lookup-key (get-text-property (string-search "drop" header) 'keymap header)
                             [header-line mouse-1])))
       (search-forward "+FIVE")
@@ -325,16 +325,16 @@ A text that is nil removes the line."
       (qwen-companion-test-propose (car proposed) "two\n" :session (cadr proposed)))
     (qwen-companion-diff-open "a.txt")
     (cl-flet ((shown () (set-buffer (window-buffer))
-                (substring (qwen-companion-review-unified--header) 1 6)))
+                (substring (qwen-companion-test-header) 1 6)))
       (should (equal "a.txt" (shown)))
-      (should (string-search "  1 of 2  " (qwen-companion-review-unified--header)))
+      (should (string-search "  1 of 2  " (qwen-companion-test-header)))
       (pcase-dolist (`(,key ,file) '(("M-n" "c.txt") ("]" "b.txt") ("]" "a.txt")
                                      ("M-p" "b.txt") ("[" "c.txt") ("[" "a.txt")))
         (qwen-companion-review-unified-test--press key)
         (should (equal (list key file) (list key (shown)))))
       (qwen-companion-review-unified-test--press "A")
       (should (equal "c.txt" (shown)))
-      (should-not (string-search " of 2  " (qwen-companion-review-unified--header)))
+      (should-not (string-search " of 2  " (qwen-companion-test-header)))
       (qwen-companion-review-unified-test--press "C-c C-n")
       (should (equal "b.txt" (shown)))
       (qwen-companion-review-unified-test--press "A")
@@ -362,7 +362,7 @@ A text that is nil removes the line."
       (cl-flet ((propose (file session)
                   (qwen-companion-test-propose file "two\n" :session session))
                 (selected () (buffer-name (window-buffer)))
-                (tick () (qwen-companion-review--show-next)))
+                (tick () (qwen-companion-test-show-next)))
         (qwen-companion-review-unified-test--sessions 'asking)
         (split-window-right)
         (propose "a.txt" "s")
@@ -421,8 +421,8 @@ A text that is nil removes the line."
                          (let ((qwen-companion-diff-arrival 'now))
                            (other-window 1)
                            (qwen-companion-test-propose "b.txt" "two\n" :session "s")
-                           (qwen-companion-review--show-next)
-                           (qwen-companion-review--show-next)
+                           (qwen-companion-test-show-next)
+                           (qwen-companion-test-show-next)
                            ;; As by itself: what was selected is still.
                            (should (get-buffer-window "*qwen-companion hunks: b.txt*"))
                            (should (equal "*terminal*" (buffer-name (window-buffer))))
@@ -685,7 +685,7 @@ Its state for editing has the keys n and x, the motion state has k."
    (lambda ()
      (qwen-companion-review-unified-test-with-three
        (should (string-search "x/u drop/restore  n/p next/previous"
-                              (qwen-companion-review-unified--header)))
+                              (qwen-companion-test-header)))
        (execute-kbd-macro "nx")
        (set-buffer (window-buffer))
        (should (equal "2 of 3 hunks kept" (qwen-companion-review-unified-test--count)))
@@ -917,10 +917,10 @@ Its state for editing has the keys n and x, the motion state has k."
       (should (eq 'left-to-right bidi-paragraph-direction))
       (should (eq 'hex-code (aref glyphless-char-display #x202e)))
       (should (string-match-p "reordered text (U\\+202E)"
-                              (qwen-companion-review-unified--header)))
+                              (qwen-companion-test-header)))
       (should (equal "1 of 1 hunk kept" qwen-companion-review-unified--status))
       (set-frame-size (selected-frame) 200 40)
-      (should (string-match-p "%%e\\\\n" (qwen-companion-review-unified--header)))
+      (should (string-match-p "%%e\\\\n" (qwen-companion-test-header)))
       (search-forward "++ b/x")
       (qwen-companion-hunks-view-fontify (point-min) (point-max))
       (should-not (eq 'diff-file-header (get-text-property (1- (point)) 'face)))
@@ -1121,7 +1121,7 @@ Its state for editing has the keys n and x, the motion state has k."
   "First the file, then warnings, and then the keys."
   (qwen-companion-review-unified-test-with '(("a.txt" "one\n"))
     (qwen-companion-review-unified-test--review "two\n")
-    (cl-flet ((header () (qwen-companion-review-unified--header)))
+    (cl-flet ((header () (qwen-companion-test-header)))
       (should (string-match-p
                "\\` a\\.txt  by qwen  1 of 1 hunk kept  C-c C-c accept  C-c C-k reject  k/u drop/restore .*  \\? keys\\'"
                (header)))
@@ -1141,7 +1141,7 @@ Its state for editing has the keys n and x, the motion state has k."
            (warnings '("loses text (U+FFFD)" "runs at the next commit"
                        "changed since")))
       (should (string-match-p "….*name/and/a/file.txt  1 of 1 kept  C-c C-c accept  C-c C-k reject\\'"
-                              (qwen-companion-review-unified--header)))
+                              (qwen-companion-test-header)))
       (should-error (call-interactively (key-binding (kbd "C-c C-w"))) :type 'user-error)
       (setf (qwen-companion-proposal-lossy proposal) t
             (qwen-companion-proposal-warning proposal) (nth 1 warnings)
@@ -1193,7 +1193,7 @@ Its state for editing has the keys n and x, the motion state has k."
     (let ((coding-system-for-write 'iso-latin-1-unix))
       (write-region "caf\u00e9\n" nil "a.txt" nil 'silent))
     (let ((proposal (qwen-companion-review-unified-test--review "caf\ufffd!\n")))
-      (cl-flet ((header () (qwen-companion-review-unified--header)))
+      (cl-flet ((header () (qwen-companion-test-header)))
         (should (string-match-p "kept  loses text (U\\+FFFD)" (header)))
         (should-not (string-match-p "changed since" (header)))
         (write-region "tea\n" nil "a.txt" nil 'silent)
@@ -1275,7 +1275,7 @@ Its state for editing has the keys n and x, the motion state has k."
         (goto-char (point-min))
         (should (search-forward said nil t))
         (should (string-match-p "C-c C-l \\(line ends\\|byte order mark\\)"
-                                (qwen-companion-review-unified--header)))
+                                (qwen-companion-test-header)))
         (qwen-companion-review-unified-test--press "k")
         (should (equal old (qwen-companion-review-unified-test--text proposal)))
         (should (qwen-companion-proposal-edited-p proposal))

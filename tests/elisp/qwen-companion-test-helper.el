@@ -130,6 +130,18 @@ of tests/helpers/limit.py, which only ends a hang."
          (qwen-companion-test-wait-for
           (null (qwen-companion-test-processes)))))))
 
+(defun qwen-companion-test-process ()
+  "Return the Python process that is connected or starts."
+  (qwen-companion-backend--process))
+
+(defun qwen-companion-test-context-update ()
+  "Tell the CLIs of the open files, as a little idle time does."
+  (qwen-companion-context--update))
+
+(defun qwen-companion-test-show-next ()
+  "Show the next review that waits, as a little idle time does."
+  (qwen-companion-review--show-next))
+
 (defun qwen-companion-test-processes ()
   "Return our processes that are alive."
   (cl-remove-if-not (lambda (process)
@@ -190,6 +202,7 @@ What stands for itself in it is as it is there."
     (mapconcat (lambda (part)
                  (pcase part
                    ((pred stringp) part)
+                   ((pred symbolp) (or (symbol-value part) ""))
                    (`(:eval ,form) (or (eval form t) ""))))
                (ensure-list header-line-format) "")))
 
