@@ -102,8 +102,7 @@ The function `typed' returns what a terminal has got."
       (with-temp-buffer
         (insert "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-old\n+new\n")
         (diff-mode)
-        (goto-char (point-min))
-        (search-forward "+new")
+        (qwen-companion-test-go-to "+new")
         (qwen-companion-ask))
       (should (string-match-p "```\n@@ -1 \\+1 @@\n-old\n\\+new\n```"
                               (qwen-companion-ask-test--prompt)))

@@ -148,8 +148,7 @@ A directory that the process removes meanwhile is no error."
   (qwen-companion-test-with-process
     (qwen-companion-backend-test--start)
     (let ((port (qwen-companion-backend-port))
-          (token qwen-companion-backend--token)
-          (process (qwen-companion-test-process)))
+          (token qwen-companion-backend--token))
       (qwen-companion-backend-test--kill)
       (qwen-companion-backend-test--wait-ready)
       (should (equal port (qwen-companion-backend-port)))
@@ -159,8 +158,7 @@ A directory that the process removes meanwhile is no error."
   "A cleaner of temporary files has taken it: a restart makes another one."
   (qwen-companion-test-with-process
     (qwen-companion-backend-test--start)
-    (let ((process (qwen-companion-test-process))
-          (spool (qwen-companion-backend-spool)))
+    (let ((spool (qwen-companion-backend-spool)))
       (delete-directory spool t)
       (qwen-companion-backend-test--kill)
       (qwen-companion-backend-test--wait-ready)

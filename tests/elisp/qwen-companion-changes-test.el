@@ -107,8 +107,7 @@ A text that is nil removes the line."
   (qwen-companion-changes-test--with-hunks
     (let ((buffer (find-file-noselect "a.txt")))
       (with-current-buffer buffer
-        (goto-char (point-min))
-        (search-forward "twenty"))
+        (qwen-companion-test-go-to "twenty"))
       (qwen-companion-changes-test-press "k")
       (should-not (buffer-modified-p buffer))
       (should (equal (qwen-companion-changes-test--new 20 "twenty" 35 nil)

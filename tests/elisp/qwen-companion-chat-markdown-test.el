@@ -15,8 +15,7 @@
 
 (defun qwen-companion-chat-markdown-test--find (text)
   "Go to TEXT in the conversation."
-  (goto-char (point-min))
-  (search-forward text)
+  (qwen-companion-test-go-to text)
   (goto-char (match-beginning 0)))
 
 (defun qwen-companion-chat-markdown-test--faces (text)

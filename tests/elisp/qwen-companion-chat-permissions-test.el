@@ -74,6 +74,14 @@
   (qwen-companion-chat-test-tell 'daemon-text :session "s" :tool "c1"
                                  :part part :index (or index 0) :text text))
 
+(defmacro qwen-companion-chat-permissions-test-asked (&rest body)
+  "Run BODY in a chat where a tool has asked whether it may run."
+  (declare (indent 0) (debug t))
+  `(qwen-companion-chat-permissions-test-with
+     (qwen-companion-chat-permissions-test--tool)
+     (qwen-companion-chat-permissions-test--ask)
+     ,@body))
+
 ;;; Asking
 
 (ert-deftest qwen-companion-chat-permissions-test-says-all-before-the-answer ()
@@ -126,8 +134,7 @@
                       (number-sequence 0 10)))
     (should (qwen-companion-chat-permissions-test--shown-p
              "  C-c C-a 9  Number 9 C-c 1 Reject\n  RET        Number 10 C-c 1 Reject\n"))
-    (goto-char (point-min))
-    (search-forward "Number 10")
+    (qwen-companion-test-go-to "Number 10")
     (call-interactively (key-binding (kbd "RET")))
     (should (equal "o10" (plist-get (car (qwen-companion-chat-permissions-test--sent))
                                     :option)))))
@@ -139,8 +146,7 @@
     (qwen-companion-chat-permissions-test--ask :message "This is outside\nof the work\u200bspace.\n")
     (should (qwen-companion-chat-permissions-test--shown-p
              "Permission: touch x\nThis is outside\nof the work\\\\u200Bspace.\ncommand: touch x\n"))
-    (goto-char (point-min))
-    (search-forward "outside")
+    (qwen-companion-test-go-to "outside")
     (should (eq 'warning (get-text-property (1- (point)) 'face)))))
 
 (ert-deftest qwen-companion-chat-permissions-test-never-a-minibuffer-by-itself ()
@@ -196,15 +202,11 @@
     (should (equal "o3" (plist-get (car (qwen-companion-chat-permissions-test--sent)) :option)))))
 
 (ert-deftest qwen-companion-chat-permissions-test-return-on-an-option ()
-  (qwen-companion-chat-permissions-test-with
-    (qwen-companion-chat-permissions-test--tool)
-    (qwen-companion-chat-permissions-test--ask)
-    (goto-char (point-min))
-    (search-forward "Reject")
+  (qwen-companion-chat-permissions-test-asked
+    (qwen-companion-test-go-to "Reject")
     (qwen-companion-chat-permissions-test--press "RET")
     (should (equal "o4" (plist-get (car (qwen-companion-chat-permissions-test--sent)) :option)))
-    (goto-char (point-min))
-    (search-forward "Permission: ")
+    (qwen-companion-test-go-to "Permission: ")
     (should (string-match-p "being sent"
                             (qwen-companion-chat-permissions-test--refused
                              #'qwen-companion-chat-permissions-test--press "RET")))))
@@ -224,8 +226,7 @@
         (qwen-companion-chat-permissions-test--ask :options options)
         ;; In the prompt it is a letter, at the question it answers.
         (should (eq 'self-insert-command (key-binding (kbd key))))
-        (goto-char (point-min))
-        (search-forward "Permission: ")
+        (qwen-companion-test-go-to "Permission: ")
         (qwen-companion-chat-permissions-test--press key)
         (should (equal id (plist-get (car (qwen-companion-chat-permissions-test--sent))
                                      :option)))))))
@@ -233,9 +234,7 @@
 (ert-deftest qwen-companion-chat-permissions-test-rule-is-named-and-asked-for ()
   (pcase-dolist (`(,key ,id ,file) '(("C-c C-a W" "o1" "/project/\\.qwen/settings\\.json")
                                      ("C-c C-a U" "o2" "~/\\.qwen/settings\\.json")))
-    (qwen-companion-chat-permissions-test-with
-      (qwen-companion-chat-permissions-test--tool)
-      (qwen-companion-chat-permissions-test--ask)
+    (qwen-companion-chat-permissions-test-asked
       (let (asked consent)
         (cl-letf (((symbol-function 'y-or-n-p)
                    (lambda (prompt) (setq asked prompt) consent)))
@@ -276,13 +275,10 @@
 
 (ert-deftest qwen-companion-chat-permissions-test-key-for-another-question-is-refused ()
   "A key that was meant for a question that has just gone answers no other."
-  (qwen-companion-chat-permissions-test-with
-    (qwen-companion-chat-permissions-test--tool)
-    (qwen-companion-chat-permissions-test--ask)
+  (qwen-companion-chat-permissions-test-asked
     (qwen-companion-chat-permissions-test--ask :permission "p2" :title "rm -rf /")
     (should (qwen-companion-chat-permissions-test--shown-p "Waits until the question above"))
-    (goto-char (point-min))
-    (search-forward "rm -rf")
+    (qwen-companion-test-go-to "rm -rf")
     (search-forward "Allow\n")
     (backward-char)
     (should (string-match-p "older question"
@@ -302,9 +298,7 @@
 
 (ert-deftest qwen-companion-chat-permissions-test-held-takes-no-answer ()
   "Held while the connection is lost; open again under the same name."
-  (qwen-companion-chat-permissions-test-with
-    (qwen-companion-chat-permissions-test--tool)
-    (qwen-companion-chat-permissions-test--ask)
+  (qwen-companion-chat-permissions-test-asked
     (qwen-companion-chat-permissions-test--ask :state 'held)
     (should (qwen-companion-chat-permissions-test--shown-p "Held: the connection is lost"))
     (should-not (qwen-companion-chat-permissions-test--shown-p "C-c C-a y"))
@@ -317,9 +311,7 @@
     (should (= 1 (length (qwen-companion-chat-permissions-test--sent))))))
 
 (ert-deftest qwen-companion-chat-permissions-test-python-gone-is-held-too ()
-  (qwen-companion-chat-permissions-test-with
-    (qwen-companion-chat-permissions-test--tool)
-    (qwen-companion-chat-permissions-test--ask)
+  (qwen-companion-chat-permissions-test-asked
     (run-hooks 'qwen-companion-backend-disconnected-hook)
     (should (qwen-companion-chat-permissions-test--shown-p "Held"))
     (should (string-match-p "connection"
@@ -334,9 +326,7 @@
                    (me nil "touch x: you dismissed it")
                    (nobody nil "touch x: closed, and nobody has answered")
                    (nil nil "touch x: closed; the answer is not known here")))
-    (qwen-companion-chat-permissions-test-with
-      (qwen-companion-chat-permissions-test--tool)
-      (qwen-companion-chat-permissions-test--ask)
+    (qwen-companion-chat-permissions-test-asked
       (qwen-companion-chat-permissions-test--ask :state 'closed :by by :label label :options nil)
       (should (qwen-companion-chat-permissions-test--shown-p (regexp-quote text)))
       (should-not (qwen-companion-chat-permissions-test--shown-p "C-c C-a y"))
@@ -354,9 +344,7 @@
 
 (ert-deftest qwen-companion-chat-permissions-test-answer-not-taken ()
   "It is not sent twice; a failure is reported, and the keys work again."
-  (qwen-companion-chat-permissions-test-with
-    (qwen-companion-chat-permissions-test--tool)
-    (qwen-companion-chat-permissions-test--ask)
+  (qwen-companion-chat-permissions-test-asked
     (qwen-companion-chat-permissions-test--press "C-c C-a y")
     (should (string-match-p "being sent"
                             (qwen-companion-chat-permissions-test--refused
@@ -372,9 +360,7 @@
     (should-not (qwen-companion-chat-permissions-test--shown-p "not taken"))))
 
 (ert-deftest qwen-companion-chat-permissions-test-reset-forgets ()
-  (qwen-companion-chat-permissions-test-with
-    (qwen-companion-chat-permissions-test--tool)
-    (qwen-companion-chat-permissions-test--ask)
+  (qwen-companion-chat-permissions-test-asked
     (qwen-companion-chat-test-tell 'daemon-reset :session "s" :batches 0)
     (should (equal "" (qwen-companion-chat-permissions-lighter)))
     (should-not (qwen-companion-chat-permissions-test--shown-p "Permission"))
@@ -382,9 +368,7 @@
     (should (equal " Asks:1" (qwen-companion-chat-permissions-lighter)))))
 
 (ert-deftest qwen-companion-chat-permissions-test-killed-chat-asks-nothing ()
-  (qwen-companion-chat-permissions-test-with
-    (qwen-companion-chat-permissions-test--tool)
-    (qwen-companion-chat-permissions-test--ask)
+  (qwen-companion-chat-permissions-test-asked
     (kill-buffer)
     (should (equal "" (qwen-companion-chat-permissions-lighter)))))
 
@@ -431,8 +415,7 @@
     (qwen-companion-test-wait-for
      (qwen-companion-chat-permissions-test--shown-p
       "    /project/a\\.txt\n@@ -1,2 \\+1,2 @@\n one\n-two\n\\+2\\\\u200B\n"))
-    (goto-char (point-min))
-    (search-forward "-two")
+    (qwen-companion-test-go-to "-two")
     (should (eq 'diff-removed (get-text-property (1- (point)) 'face)))
     (qwen-companion-chat-permissions-test--press "C-c C-a y")
     (should (= 1 (length (qwen-companion-chat-permissions-test--sent))))
@@ -680,8 +663,7 @@
 
 (defun qwen-companion-chat-permissions-test--choose (text)
   "Press RET on the line with TEXT."
-  (goto-char (point-min))
-  (search-forward text)
+  (qwen-companion-test-go-to text)
   (qwen-companion-chat-permissions-test--press "RET"))
 
 (ert-deftest qwen-companion-chat-permissions-test-form ()

@@ -162,8 +162,7 @@ in them."
 
 (defun qwen-companion-chat-recorded-test--press (key text)
   "Press KEY at the beginning of TEXT in the conversation."
-  (goto-char (point-min))
-  (search-forward text)
+  (qwen-companion-test-go-to text)
   (goto-char (match-beginning 0))
   (call-interactively (key-binding (kbd key))))
 

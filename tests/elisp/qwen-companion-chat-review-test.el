@@ -223,8 +223,7 @@
       (qwen-companion-chat-review-test--write qwen-companion-chat-review-test--new)
       (with-current-buffer (find-buffer-visiting qwen-companion-chat-review-test--file)
         ;; As following the file does.
-        (goto-char (point-min))
-        (search-forward "two")
+        (qwen-companion-test-go-to "two")
         (replace-match "TWO" t)
         (set-visited-file-modtime))
       (qwen-companion-chat-review-test--tool 'done)

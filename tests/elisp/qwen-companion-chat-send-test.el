@@ -26,9 +26,7 @@ It is the value of `default-directory' there."
            (pcase-dolist (`(,name ,text) ,files)
              (make-directory (file-name-directory (expand-file-name name)) t)
              (write-region text nil name nil 'silent))
-           (qwen-companion-chat-test-tell
-            'daemon-state :state 'connected :host "127.0.0.1:4170" :local t
-            :workspace (directory-file-name default-directory))
+           (qwen-companion-chat-test-workspace (directory-file-name default-directory))
            ,@body)
        (dolist (chat (qwen-companion-chat-buffers))
          (with-current-buffer chat
@@ -123,31 +121,38 @@ It is the value of `default-directory' there."
                        (:kind link :path ,file))
                      (plist-get (car (qwen-companion-test-sent 'daemon-prompt)) :parts))))))
 
+(defun qwen-companion-chat-send-test--parts (text)
+  "Return what is sent of the prompt TEXT."
+  (qwen-companion-chat-send--parts text))
+
+(defun qwen-companion-chat-send-test--references (text)
+  "Return what is sent of the prompt TEXT besides text."
+  (cl-remove 'text (qwen-companion-chat-send-test--parts text)
+             :key (lambda (part) (plist-get part :kind))))
+
 (ert-deftest qwen-companion-chat-send-test-other-names-are-no-links ()
   "Names without a file, email addresses and quoted names stay text."
   (qwen-companion-chat-send-test-with '(("a" "") ("b" ""))
     (dolist (text '("me@a is @nobody" "no @" "```\n@a\n```" "````\n```\n@a" "`@a`"))
       (should (equal (list (list :kind 'text :text text))
-                     (qwen-companion-chat-send--parts text))))
+                     (qwen-companion-chat-send-test--parts text))))
     (should (equal `((:kind text :text "```\n@a\n```\n@b @a @b")
                      (:kind text :text "\n")
                      (:kind link :path ,(expand-file-name "b"))
                      (:kind text :text "\n")
                      (:kind link :path ,(expand-file-name "a")))
-                   (qwen-companion-chat-send--parts "```\n@a\n```\n@b @a @b")))))
+                   (qwen-companion-chat-send-test--parts "```\n@a\n```\n@b @a @b")))))
 
 (ert-deftest qwen-companion-chat-send-test-files-outside-the-workspace-are-no-links ()
   "The name of a file that is not in the workspace stays, and that is said."
   (qwen-companion-chat-send-test-with '(("project/a" "one\n") ("outside" "two\n"))
     (make-symbolic-link (expand-file-name "outside") "project/inside")
     (make-symbolic-link (expand-file-name "project") "elsewhere")
-    (qwen-companion-chat-test-tell
-     'daemon-state :state 'connected :host "127.0.0.1:4170" :local t
-     :workspace (expand-file-name "project"))
+    (qwen-companion-chat-test-workspace (expand-file-name "project"))
     (dolist (name '("outside" "project/inside"))
       (let ((text (concat "see @" (expand-file-name name))))
         (should (equal (list (list :kind 'text :text text))
-                       (qwen-companion-chat-send--parts text))))
+                       (qwen-companion-chat-send-test--parts text))))
       (let ((file (expand-file-name name)))
         (should (string-match-p (concat "only the name is sent: " (regexp-quote file))
                                 (qwen-companion-test-messages
@@ -156,26 +161,24 @@ It is the value of `default-directory' there."
       (should (string-empty-p (qwen-companion-test-messages
                                 (qwen-companion-chat-send-file file))))
       (should (member (list :kind 'link :path file)
-                      (qwen-companion-chat-send--parts (concat "@" file)))))))
+                      (qwen-companion-chat-send-test--parts (concat "@" file)))))))
 
 (ert-deftest qwen-companion-chat-send-test-punctuation-after-a-name-is-not-in-it ()
   (qwen-companion-chat-send-test-with '(("a.el" "one\n") ("b" "two\n") ("b!" "three\n"))
     (pcase-dolist (`(,text . ,file) '(("what is @a.el?" . "a.el") ("(see @a.el)." . "a.el")
                                       ("@b, then" . "b") ("@b!" . "b!")))
       (should (equal `((:kind link :path ,(expand-file-name file)))
-                     (qwen-companion-chat-send--references text))))
-    (should-not (qwen-companion-chat-send--references "who is @?"))))
+                     (qwen-companion-chat-send-test--references text))))
+    (should-not (qwen-companion-chat-send-test--references "who is @?"))))
 
 (ert-deftest qwen-companion-chat-send-test-images ()
   "The daemon reads those of its workspace; others are sent, by absolute names."
   (qwen-companion-chat-send-test-with '(("project/a.png" "") ("b c.PNG" "") ("text" ""))
-    (qwen-companion-chat-test-tell
-     'daemon-state :state 'connected :host "127.0.0.1:4170" :local t
-     :workspace (expand-file-name "project"))
+    (qwen-companion-chat-test-workspace (expand-file-name "project"))
     (let ((image (expand-file-name "b c.PNG")))
       (should (equal `((:kind link :path ,(expand-file-name "project/a.png"))
                        (:kind image :path ,image))
-                     (qwen-companion-chat-send--references
+                     (qwen-companion-chat-send-test--references
                       (format "@a.png @%s @../b\\ c.PNG @%s @%s.png @%s"
                               (qwen-companion-quote-escape image) (expand-file-name "text")
                               (expand-file-name "none") (qwen-companion-quote-escape image)))))
@@ -183,15 +186,13 @@ It is the value of `default-directory' there."
       (qwen-companion-chat-test-tell
        'daemon-state :state 'connected :host "h:1" :workspace "/nowhere/project")
       (should (equal `((:kind image :path ,image))
-                     (qwen-companion-chat-send--references
+                     (qwen-companion-chat-send-test--references
                       (concat "@a.png @" (qwen-companion-quote-escape image))))))))
 
 (ert-deftest qwen-companion-chat-send-test-excluded-files-named-in-a-prompt ()
   "A text and an image that no CLI is told of go alike when the user names them."
   (qwen-companion-chat-send-test-with '(("project/notes.txt" "") ("b.png" ""))
-    (qwen-companion-chat-test-tell
-     'daemon-state :state 'connected :host "127.0.0.1:4170" :local t
-     :workspace (expand-file-name "project"))
+    (qwen-companion-chat-test-workspace (expand-file-name "project"))
     (let* ((qwen-companion-excluded-files '("*.txt" "*.png"))
            (notes (expand-file-name "project/notes.txt"))
            (image (expand-file-name "b.png"))
@@ -200,15 +201,13 @@ It is the value of `default-directory' there."
           (progn
             (qwen-companion-privacy-set-exposure buffer 'hide)
             (should (equal `((:kind link :path ,notes) (:kind image :path ,image))
-                           (qwen-companion-chat-send--references
+                           (qwen-companion-chat-send-test--references
                             (concat "@notes.txt @" (qwen-companion-quote-escape image))))))
         (kill-buffer buffer)))))
 
 (ert-deftest qwen-companion-chat-send-test-the-image-of-the-clipboard ()
   (qwen-companion-chat-send-test-with '(("project/a" ""))
-    (qwen-companion-chat-test-tell
-     'daemon-state :state 'connected :host "127.0.0.1:4170" :local t
-     :workspace (expand-file-name "project"))
+    (qwen-companion-chat-test-workspace (expand-file-name "project"))
     (should (equal "There is no image in the clipboard"
                    (cadr (should-error (qwen-companion-chat-paste-image) :type 'user-error))))
     (cl-letf (((symbol-function 'gui-get-selection)
@@ -217,7 +216,7 @@ It is the value of `default-directory' there."
       (insert "look:")
       (goto-char (point-min))
       (call-interactively (key-binding (kbd "C-c C-y")))
-      (let* ((parts (qwen-companion-chat-send--parts (qwen-companion-chat-send-test--prompt)))
+      (let* ((parts (qwen-companion-chat-send-test--parts (qwen-companion-chat-send-test--prompt)))
              (file (plist-get (nth 2 parts) :path)))
         (should (eq 'image (plist-get (nth 2 parts) :kind)))
         (should (equal (format "look: @%s " (qwen-companion-quote-escape file))
@@ -239,7 +238,7 @@ It is the value of `default-directory' there."
     (insert "@a")
     (should-not (qwen-companion-chat-send--complete))
     (should (equal '((:kind text :text "@/ssh:nowhere.invalid:/a"))
-                   (qwen-companion-chat-send--parts "@/ssh:nowhere.invalid:/a")))))
+                   (qwen-companion-chat-send-test--parts "@/ssh:nowhere.invalid:/a")))))
 
 (ert-deftest qwen-companion-chat-send-test-marked-in-dired ()
   (qwen-companion-chat-send-test-with '(("d/a.txt" "") ("d/b.txt" "") ("d/c.txt" ""))
@@ -406,8 +405,7 @@ One with a line end cannot be written."
 (ert-deftest qwen-companion-chat-send-test-completes-in-the-prompt-only ()
   (qwen-companion-chat-send-test-with '(("src/a" ""))
     (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "@sr"))
-    (goto-char (point-min))
-    (search-forward "@sr")
+    (qwen-companion-test-go-to "@sr")
     (should-not (qwen-companion-chat-send--complete))))
 
 (ert-deftest qwen-companion-chat-send-test-kept-until-the-session-is-there ()

@@ -41,8 +41,7 @@
 (defun qwen-companion-chat-sessions-test--go-to (text)
   "Move point in the list to the line with TEXT."
   (pop-to-buffer qwen-companion-chat-sessions--buffer-name)
-  (goto-char (point-min))
-  (search-forward text)
+  (qwen-companion-test-go-to text)
   (beginning-of-line))
 
 (ert-deftest qwen-companion-chat-sessions-test-lists-all ()

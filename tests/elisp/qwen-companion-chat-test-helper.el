@@ -47,6 +47,11 @@
   "Let the Python process call METHOD with PAYLOAD."
   (funcall (alist-get method qwen-companion-backend-methods) payload))
 
+(defun qwen-companion-chat-test-workspace (directory)
+  "Let the Python process report a daemon here whose workspace is DIRECTORY."
+  (qwen-companion-chat-test-tell
+   'daemon-state :state 'connected :host "127.0.0.1:4170" :local t :workspace directory))
+
 (defun qwen-companion-chat-test-reply (method &rest reply)
   "Let the Python process answer the last call of METHOD with REPLY."
   (apply #'qwen-companion-chat-test-tell 'daemon-reply

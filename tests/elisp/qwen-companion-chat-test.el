@@ -201,8 +201,7 @@
     (insert "half a prom")
     (backward-char 4)
     (let ((away (split-window)))
-      (goto-char (point-min))
-      (search-forward "\n50\n")
+      (qwen-companion-test-go-to "\n50\n")
       (set-window-start away (point))
       (search-forward "55")
       (set-window-point away (point))
@@ -232,8 +231,7 @@
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn
      '(:kind tool :turn "t1" :id "x" :status running :title "Run it" :output "one\ntwo\n"))
-    (goto-char (point-min))
-    (search-forward "tw")
+    (qwen-companion-test-go-to "tw")
     (qwen-companion-chat-test-turn
      '(:kind tool :turn "t1" :id "x" :status done :title "Run it" :started 0 :ended 100
              :output "one\ntwo\nthree\n"))
@@ -266,8 +264,7 @@
   "New text ends neither a narrowing nor a selection."
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "One\nTwo\nThree"))
-    (goto-char (point-min))
-    (search-forward "Two")
+    (qwen-companion-test-go-to "Two")
     (set-mark (point))
     (setq mark-active t)
     (narrow-to-region (line-beginning-position) (line-end-position))
@@ -289,8 +286,7 @@
       (apply #'qwen-companion-chat-test-turn turn)
       (insert "unsent")
       (setq before (qwen-companion-chat-test-conversation))
-      (goto-char (point-min))
-      (search-forward "Hm.")
+      (qwen-companion-test-go-to "Hm.")
       (qwen-companion-chat-toggle-fold)
       (search-forward "Of")
       (set-window-point nil (point))
@@ -306,8 +302,7 @@
       (should (equal "unsent" (qwen-companion-chat-test-prompt)))
       (should (save-excursion (goto-char (window-point)) (looking-back "Of" (point-min))))
       ;; It was opened by the user.
-      (goto-char (point-min))
-      (search-forward "Hm.")
+      (qwen-companion-test-go-to "Hm.")
       (should-not (invisible-p (point))))))
 
 (ert-deftest qwen-companion-chat-test-reset-to-nothing ()
@@ -457,8 +452,7 @@
 (ert-deftest qwen-companion-chat-test-a-suggestion-is-taken-by-its-button ()
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn '(:kind note :turn "t1" :note suggestion :text "run the tests"))
-    (goto-char (point-min))
-    (search-forward "run the")
+    (qwen-companion-test-go-to "run the")
     (call-interactively (lookup-key (get-text-property (point) 'keymap) (kbd "RET")))
     (should (equal "run the tests" (qwen-companion-chat-test-prompt)))
     (should-not (qwen-companion-test-sent 'daemon-prompt))))

@@ -14,8 +14,7 @@
 
 (defun qwen-companion-chat-tools-test--push (text)
   "Push the button TEXT of the conversation."
-  (goto-char (point-min))
-  (search-forward text)
+  (qwen-companion-test-go-to text)
   (call-interactively (lookup-key (get-text-property (1- (point)) 'keymap) (kbd "RET"))))
 
 (defconst qwen-companion-chat-tools-test--shell
@@ -49,8 +48,7 @@
     (qwen-companion-chat-test-turn
      '(:kind tool :turn "t1" :id "agent" :status running :title "Agent" :name "agent")
      (append '(:parent "agent") qwen-companion-chat-tools-test--shell))
-    (goto-char (point-min))
-    (search-forward "List")
+    (qwen-companion-test-go-to "List")
     (should (get-text-property (point) 'mouse-face))
     (should (equal "  " (get-text-property (point) 'line-prefix)))
     (let ((here (point))
@@ -77,8 +75,7 @@
     (qwen-companion-chat-toggle-fold)
     (qwen-companion-chat-test-turn
      '(:kind tool :turn "t1" :id "x" :status done :title "Read" :name "read_file" :output "it"))
-    (goto-char (point-min))
-    (search-forward "it\n")
+    (qwen-companion-test-go-to "it\n")
     (should-not (invisible-p (1- (point))))))
 
 (ert-deftest qwen-companion-chat-tools-test-the-whole-output-in-a-buffer ()
@@ -159,8 +156,7 @@
 
 (defun qwen-companion-chat-tools-test--place-button-p ()
   "Return non-nil when the place that is shown can be followed."
-  (goto-char (point-min))
-  (search-forward "File: ")
+  (qwen-companion-test-go-to "File: ")
   (get-text-property (point) 'mouse-face))
 
 (ert-deftest qwen-companion-chat-tools-test-a-file-is-visited-at-its-line ()
@@ -235,8 +231,7 @@
   "It is about the chat in the window that was clicked."
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn qwen-companion-chat-tools-test--shell)
-    (goto-char (point-min))
-    (search-forward "show all")
+    (qwen-companion-test-go-to "show all")
     (let* ((window (selected-window))
            (position (1- (point)))
            (last-nonmenu-event `(mouse-2 (,window ,position (0 . 0) 0)))
@@ -273,8 +268,7 @@
                                         (qwen-companion-chat-blocks-get (list 'tool id)))))
                            '("c1" "c2")))))
       (apply #'qwen-companion-chat-test-turn tools)
-      (goto-char (point-min))
-      (search-forward "c1")
+      (qwen-companion-test-go-to "c1")
       (qwen-companion-chat-toggle-fold)
       (should (equal '(t nil) (funcall shown)))
       (call-interactively (key-binding (kbd "<backtab>")))

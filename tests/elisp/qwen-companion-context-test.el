@@ -42,11 +42,6 @@
   (mapcar (lambda (file) (file-name-nondirectory (plist-get file :path)))
           (plist-get (qwen-companion-context-test--last) :files)))
 
-(defun qwen-companion-context-test--go-to (text)
-  "Put point behind the first TEXT in the current buffer."
-  (goto-char (point-min))
-  (search-forward text))
-
 (defmacro qwen-companion-context-test--with (files &rest body)
   "Run BODY in a project with FILES, connected, the windows restored."
   (declare (indent 1) (debug t))
@@ -71,8 +66,7 @@
                    ("a\n😀😀b" "a\n😀😀" 2 5)))
     (with-temp-buffer
       (insert text)
-      (goto-char (point-min))
-      (search-forward search)
+      (qwen-companion-test-go-to search)
       (should (equal (list text line character)
                      (list text
                            (qwen-companion-context-line (point))
@@ -81,8 +75,7 @@
 (ert-deftest qwen-companion-context-test-narrowing-does-not-count ()
   (with-temp-buffer
     (insert "one\ntwo\n  three\n")
-    (goto-char (point-min))
-    (search-forward "th")
+    (qwen-companion-test-go-to "th")
     (narrow-to-region (1- (point)) (point-max))
     (should (= 3 (qwen-companion-context-line (point))))
     (should (= 5 (qwen-companion-context-character (point))))))
@@ -100,21 +93,21 @@
       (let ((coding-system-for-write 'no-conversion))
         (write-region bytes nil "a.txt" nil 'silent))
       (qwen-companion-context-test--look-at "a.txt")
-      (qwen-companion-context-test--go-to search)
+      (qwen-companion-test-go-to search)
       (should (equal (list bytes line character)
                      (cons bytes (qwen-companion-context-test--place)))))))
 
 (ert-deftest qwen-companion-context-test-byte-order-mark-is-no-character ()
   (qwen-companion-context-test--with '(("a.txt" "\uFEFFone\ntwo\n"))
     (qwen-companion-context-test--look-at "a.txt")
-    (qwen-companion-context-test--go-to "on")
+    (qwen-companion-test-go-to "on")
     (should (equal '(1 3) (qwen-companion-context-test--place)))))
 
 (ert-deftest qwen-companion-context-test-invisible-text-counts ()
   (qwen-companion-context-test--with '(("a.txt" "one\ntwo\nthree\n"))
     (qwen-companion-context-test--look-at "a.txt")
     (put-text-property 2 9 'invisible t)
-    (qwen-companion-context-test--go-to "thr")
+    (qwen-companion-test-go-to "thr")
     (should (equal '(3 4) (qwen-companion-context-test--place)))))
 
 (ert-deftest qwen-companion-context-test-long-line-does-not-block ()
@@ -143,7 +136,7 @@
 (ert-deftest qwen-companion-context-test-selected-window-of-two-counts ()
   (qwen-companion-context-test--with '(("a.txt" "one\ntwo\nthree\n"))
     (qwen-companion-context-test--look-at "a.txt")
-    (qwen-companion-context-test--go-to "three")
+    (qwen-companion-test-go-to "three")
     (let ((lower (split-window)))
       (set-window-point lower 6)
       (should (equal '(3 6) (qwen-companion-context-test--place)))
@@ -161,8 +154,7 @@
         (qwen-companion-context-test--look-at "b.txt")
         (qwen-companion-context-test--last)
         (qwen-companion-context-test--look-at "a.txt")
-        (goto-char (point-min))
-        (search-forward "tw")
+        (qwen-companion-test-go-to "tw")
         (let ((sent (qwen-companion-context-test--last)))
           (should (equal (expand-file-name "a.txt") (plist-get sent :active)))
           (should (= 2 (plist-get sent :line)))
@@ -263,7 +255,7 @@
   (qwen-companion-context-test--with
       '(("a.txt" "abcdef\ngh\nij日lmn\nop\tqr\nend\n"))
     (qwen-companion-context-test--look-at "a.txt")
-    (qwen-companion-context-test--go-to "ab")
+    (qwen-companion-test-go-to "ab")
     (rectangle-mark-mode)
     (search-forward "op\tq")
     (should (equal "cdef   \n       \n日lmn  \n      q"
@@ -277,7 +269,7 @@
   (qwen-companion-context-test--with '(("a.txt" "abcdef\ngh\n"))
     (qwen-companion-context-test--look-at "a.txt")
     (rectangle-mark-mode)
-    (qwen-companion-context-test--go-to "gh")
+    (qwen-companion-test-go-to "gh")
     (should (equal "ab\ngh" (qwen-companion-context-test--text)))
     (rectangle-forward-char 2)
     (should (equal "abcd\ngh  " (qwen-companion-context-test--text)))
@@ -344,7 +336,7 @@
       (with-current-buffer base (narrow-to-region 1 4))
       (switch-to-buffer (make-indirect-buffer base "indirect" t))
       (widen)
-      (qwen-companion-context-test--go-to "one\n")
+      (qwen-companion-test-go-to "one\n")
       (push-mark (point) t t)
       (search-forward "two\nth")
       (narrow-to-region 7 (point-max))
@@ -364,7 +356,7 @@
     (let ((org-src-window-setup 'current-window)
           (org-inhibit-startup t))
       (qwen-companion-context-test--look-at "a.org")
-      (qwen-companion-context-test--go-to "one")
+      (qwen-companion-test-go-to "one")
       (should (equal '(4 8) (qwen-companion-context-test--place)))
       (org-edit-src-code)
       (unwind-protect
@@ -373,7 +365,7 @@
             (pcase-dolist (`(,text ,line ,character)
                            '(("o" 4 6) ("one" 4 8) ("one\n" 5 6) ("* tw" 5 10)
                              ("three" 6 12)))
-              (qwen-companion-context-test--go-to text)
+              (qwen-companion-test-go-to text)
               (should (equal (list text line character)
                              (cons text (qwen-companion-context-test--place)))))
             (should (equal "a.org" (qwen-companion-context-test--active)))

@@ -41,6 +41,13 @@ token for the URL, which is the value of the option."
                (progn ,@body)
              (qwen-companion-daemon--forget)))))))
 
+(defmacro qwen-companion-daemon-test-connecting (&rest body)
+  "Run BODY after the user has asked for a connection."
+  (declare (indent 0) (debug t))
+  `(qwen-companion-daemon-test-with
+     (call-interactively #'qwen-companion-daemon-connect)
+     ,@body))
+
 (defun qwen-companion-daemon-test--report (method &rest payload)
   "Let the Python process call METHOD with PAYLOAD."
   (funcall (alist-get method qwen-companion-backend-methods) payload))
@@ -104,8 +111,7 @@ token for the URL, which is the value of the option."
 ;;; Connecting
 
 (ert-deftest qwen-companion-daemon-test-connects-with-the-token-of-auth-sources ()
-  (qwen-companion-daemon-test-with
-    (call-interactively #'qwen-companion-daemon-connect)
+  (qwen-companion-daemon-test-connecting
     (should (equal (list (list :url qwen-companion-daemon-test--url
                                :root (directory-file-name default-directory)
                                :sources auth-sources))
@@ -172,8 +178,7 @@ token for the URL, which is the value of the option."
                    (qwen-companion-test-sent 'daemon-start)))))
 
 (ert-deftest qwen-companion-daemon-test-token-of-one-is-not-for-another ()
-  (qwen-companion-daemon-test-with
-    (call-interactively #'qwen-companion-daemon-connect)
+  (qwen-companion-daemon-test-connecting
     (qwen-companion-daemon-test--report 'daemon-state :state 'refused :text "no")
     (let ((qwen-companion-qwen-command '("sh")))
       (call-interactively #'qwen-companion-daemon-start))
@@ -198,8 +203,7 @@ token for the URL, which is the value of the option."
     (should-not qwen-companion-test-calls)))
 
 (ert-deftest qwen-companion-daemon-test-one-at-a-time ()
-  (qwen-companion-daemon-test-with
-    (call-interactively #'qwen-companion-daemon-connect)
+  (qwen-companion-daemon-test-connecting
     (dolist (state '(starting connecting connected unreachable))
       (qwen-companion-daemon-test--report 'daemon-state :state state)
       (qwen-companion-test-refused (symbol-name state)
@@ -212,8 +216,7 @@ token for the URL, which is the value of the option."
 ;;; The state
 
 (ert-deftest qwen-companion-daemon-test-trouble-is-said-once ()
-  (qwen-companion-daemon-test-with
-    (call-interactively #'qwen-companion-daemon-connect)
+  (qwen-companion-daemon-test-connecting
     (should
      (equal "qwen-companion: nobody listens"
             (qwen-companion-test-messages
@@ -227,8 +230,7 @@ token for the URL, which is the value of the option."
 
 (ert-deftest qwen-companion-daemon-test-locality-is-said ()
   "A remote daemon must not look as if it had this machine's files."
-  (qwen-companion-daemon-test-with
-    (call-interactively #'qwen-companion-daemon-connect)
+  (qwen-companion-daemon-test-connecting
     (let ((said (qwen-companion-test-messages
                   (qwen-companion-daemon-test--report
                    'daemon-state :state 'connected :host "example.org" :workspace "/srv/it"))))
@@ -236,8 +238,7 @@ token for the URL, which is the value of the option."
         (should (string-match-p (regexp-quote part) said))))))
 
 (ert-deftest qwen-companion-daemon-test-reports-are-handed-on-in-order ()
-  (qwen-companion-daemon-test-with
-    (call-interactively #'qwen-companion-daemon-connect)
+  (qwen-companion-daemon-test-connecting
     (let* (seen
            (qwen-companion-daemon-functions
             (list (lambda (method payload) (push (cons method payload) seen)))))
@@ -280,8 +281,7 @@ token for the URL, which is the value of the option."
   (dolist (end (list #'qwen-companion-daemon-stop
                      (lambda () (run-hook-with-args 'qwen-companion-state-functions 'off))
                      (lambda () (run-hook-with-args 'qwen-companion-state-functions 'error))))
-    (qwen-companion-daemon-test-with
-      (call-interactively #'qwen-companion-daemon-connect)
+    (qwen-companion-daemon-test-connecting
       (should (qwen-companion-daemon-test--left))
       (run-hook-with-args 'qwen-companion-state-functions 'starting)
       (should (qwen-companion-daemon-test--left))
@@ -292,8 +292,7 @@ token for the URL, which is the value of the option."
 
 (ert-deftest qwen-companion-daemon-test-left-and-connected-at-once ()
   "The end of the previous connection is reported late, and changes nothing."
-  (qwen-companion-daemon-test-with
-    (call-interactively #'qwen-companion-daemon-connect)
+  (qwen-companion-daemon-test-connecting
     (qwen-companion-daemon-stop)
     (call-interactively #'qwen-companion-daemon-connect)
     (qwen-companion-daemon-test--report 'daemon-state :state 'off)
@@ -302,8 +301,7 @@ token for the URL, which is the value of the option."
     (should (eq 'connected (qwen-companion-daemon-state)))))
 
 (ert-deftest qwen-companion-daemon-test-stop-tells-the-process ()
-  (qwen-companion-daemon-test-with
-    (call-interactively #'qwen-companion-daemon-connect)
+  (qwen-companion-daemon-test-connecting
     (qwen-companion-daemon-stop)
     (should (= 1 (length (qwen-companion-test-sent 'daemon-disconnect))))))
 

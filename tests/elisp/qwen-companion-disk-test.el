@@ -38,7 +38,7 @@
       (qwen-companion-disk-expect path "two\n")
       (qwen-companion-disk-test--write "a.txt" "other\n")
       (qwen-companion-disk-test--write "a.txt" "two\n")
-      (qwen-companion-test-wait-for (null qwen-companion-disk--writes))
+      (qwen-companion-test-wait-for (qwen-companion-test-written-p))
       (should (equal '((expecting . t) (written . t) (expecting . nil))
                      (reverse told))))))
 
@@ -65,7 +65,7 @@
         (should (= 1 read))
         ;; What has come is seen all the same.
         (qwen-companion-disk-test--write "a.txt" "two\n")
-        (qwen-companion-test-wait-for (null qwen-companion-disk--writes)))
+        (qwen-companion-test-wait-for (qwen-companion-test-written-p)))
       (file-notify-rm-watch watch))))
 
 (ert-deftest qwen-companion-disk-test-a-write-that-keeps-the-time-is-found-at-the-end ()
@@ -120,7 +120,7 @@
       (qwen-companion-disk-expect path "new\n")
       (should (qwen-companion-disk-expected-p path))
       (qwen-companion-disk-test--write path "new\n")
-      (qwen-companion-test-wait-for (null qwen-companion-disk--writes))
+      (qwen-companion-test-wait-for (qwen-companion-test-written-p))
       (should-not (qwen-companion-disk-expected-p path)))))
 
 (defun qwen-companion-disk-test--result (text write)
@@ -132,7 +132,7 @@
      (qwen-companion-disk-expect
       path text :done (lambda (&rest arguments) (setq told arguments))))
     (funcall write)
-    (qwen-companion-test-wait-for (null qwen-companion-disk--writes))
+    (qwen-companion-test-wait-for (qwen-companion-test-written-p))
     told))
 
 (ert-deftest qwen-companion-disk-test-says-when-nothing-is-written ()
@@ -175,7 +175,7 @@
                         (qwen-companion-disk-expect
                          (expand-file-name "a.txt") nil :optional t))
                        (qwen-companion-test-wait-for
-                        (null qwen-companion-disk--writes))))))))
+                        (qwen-companion-test-written-p))))))))
 
 (defun qwen-companion-disk-test--encode (file text coding)
   "Write TEXT to FILE in CODING, with a time of its own."

@@ -80,8 +80,7 @@
             (unwind-protect
                 (progn
                   (qwen-companion-diffs)
-                  (goto-char (point-min))
-                  (search-forward "b.txt")
+                  (qwen-companion-test-go-to "b.txt")
                   (should (string-search
                            "b.txt (" (cdr (assq 'qwen-companion-proposal
                                                 (qwen-companion-embark-test--targets)))))

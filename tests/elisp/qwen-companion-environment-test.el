@@ -52,6 +52,10 @@ The variable `directory' is that of the environments."
          (save-window-excursion
            ,@body)))))
 
+(defun qwen-companion-environment-test--current ()
+  "Return the environment that an installation makes now."
+  (qwen-companion-environment--current))
+
 (defun qwen-companion-environment-test--install (&optional start)
   "Install, or call START for it, wait for the end, and return the messages."
   (qwen-companion-test-messages
@@ -80,7 +84,7 @@ The variable `directory' is that of the environments."
                    (qwen-companion-environment-python)))
     (should (qwen-companion-environment-outdated-p))
     (should (string-match-p "environment is ready" (qwen-companion-environment-test--install)))
-    (let ((current (qwen-companion-environment--current)))
+    (let ((current (qwen-companion-environment-test--current)))
       (should (equal (list (file-name-nondirectory current))
                      (directory-files directory nil "venv")))
       (should (equal (expand-file-name "bin/python" current)
@@ -101,7 +105,7 @@ The variable `directory' is that of the environments."
                         (time-subtract nil (* 25 60 60))))
       (qwen-companion-environment-test--make "venv-ba9876543210")
       (let ((said (qwen-companion-environment-test--install))
-            (current (file-name-nondirectory (qwen-companion-environment--current))))
+            (current (file-name-nondirectory (qwen-companion-environment-test--current))))
         (dolist (name foreign)
           (should (string-match-p (concat "left for you to delete: .*/" (regexp-quote name))
                                   said)))
@@ -112,7 +116,7 @@ The variable `directory' is that of the environments."
           (qwen-companion-uninstall)
           (should (equal foreign (directory-files directory nil "venv")))))
       ;; One that has the name of the new one is moved, not deleted.
-      (let ((current (file-name-nondirectory (qwen-companion-environment--current))))
+      (let ((current (file-name-nondirectory (qwen-companion-environment-test--current))))
         (qwen-companion-environment-test--make current t)
         (should (string-match-p (concat (regexp-quote current) "\\.part-.*-old")
                                 (qwen-companion-environment-test--install)))
@@ -153,14 +157,14 @@ The variable `directory' is that of the environments."
                              (lambda ()
                                (with-current-buffer "*qwen-companion install*"
                                  (call-interactively (key-binding "g")))))))
-    (should (equal (list (qwen-companion-environment--current))
+    (should (equal (list (qwen-companion-environment-test--current))
                    (qwen-companion-environment--all)))))
 
 (ert-deftest qwen-companion-environment-test-a-failure-breaks-nothing ()
   "The environment that was there is used on, and the cause is said."
   (qwen-companion-environment-test--with "exit 0" "echo 'no network here' >&2; exit 1"
     (qwen-companion-environment-test--make
-     (file-name-nondirectory (qwen-companion-environment--current)))
+     (file-name-nondirectory (qwen-companion-environment-test--current)))
     (let ((before (qwen-companion-environment-python)))
       (should (string-match-p "the installation failed: no network here;"
                               (qwen-companion-environment-test--install)))
@@ -284,7 +288,7 @@ exit 1"
 The leftovers of an Emacs that was killed are deleted."
   (qwen-companion-environment-test--with "exit 0"
       "while [ ! -e \"$GO\" ]; do sleep 0.05; done"
-    (let* ((current (file-name-nondirectory (qwen-companion-environment--current)))
+    (let* ((current (file-name-nondirectory (qwen-companion-environment-test--current)))
            (process-environment (cons (concat "GO=" (expand-file-name "go"))
                                       process-environment)))
       (qwen-companion-environment-test--make (concat current ".part-busy"))
@@ -347,7 +351,7 @@ Python and pip are the real ones, with a directory of wheels and no index."
                     process-environment))
            (find (symbol-function 'executable-find)))
       (qwen-companion-environment-test--make
-       (file-name-nondirectory (qwen-companion-environment--current)))
+       (file-name-nondirectory (qwen-companion-environment-test--current)))
       (with-temp-buffer
         (should (eql 0 (call-process python nil t nil "-c" "
 import hashlib, zipfile

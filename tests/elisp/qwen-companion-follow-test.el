@@ -126,13 +126,24 @@ A question fails the test."
            (qwen-companion-disk-forget-all)
            (qwen-companion-follow-disable))))))
 
+(defun qwen-companion-follow-test--link (&optional buffer)
+  "Return what ties BUFFER, or the current one, to its file, if it follows it."
+  (buffer-local-value 'qwen-companion-follow--link (or buffer (current-buffer))))
+
 (defun qwen-companion-follow-test--visit (file)
   "Visit FILE with undo, and return its buffer once it is followed."
   (let ((buffer (find-file-noselect file)))
     (with-current-buffer buffer
       (buffer-enable-undo)
-      (qwen-companion-test-wait-for qwen-companion-follow--link)
+      (qwen-companion-test-wait-for (qwen-companion-follow-test--link))
       buffer)))
+
+(defmacro qwen-companion-follow-test-visiting (text &rest body)
+  "Run BODY in a buffer that follows a.txt, a file with TEXT."
+  (declare (indent 1) (debug t))
+  `(qwen-companion-follow-test-with (list (list "a.txt" ,text))
+     (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+       ,@body)))
 
 (defun qwen-companion-follow-test--write (file text &optional coding)
   "Write TEXT to FILE in CODING, as a CLI does, with a time of its own.
@@ -167,7 +178,7 @@ visits and that has changed."
       qwen-companion-follow--queue
       (and (qwen-companion-follow--changed-p)
            (not (qwen-companion-follow--held-p)))
-      (qwen-companion-follow--link-request qwen-companion-follow--link)))
+      (qwen-companion-follow--link-request (qwen-companion-follow-test--link))))
 
 (defun qwen-companion-follow-test--wait ()
   "Wait until the current buffer has followed its file."
@@ -211,73 +222,68 @@ visits and that has changed."
 
 (ert-deftest qwen-companion-follow-test-undo-and-redo ()
   "Undo and redo cross changes of the user and of the CLI."
-  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
-    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-      (goto-char (point-max))
-      (insert "two\n")
-      (undo-boundary)
-      (save-buffer)
-      (qwen-companion-follow-test-written "a.txt" "one\ntwo\nthree\n"
-        (qwen-companion-follow-test--undo)
-        (should (equal "one\ntwo\n" (buffer-string)))
-        (should (buffer-modified-p))
-        (let ((last-command 'undo) this-command)
-          (undo)
-          (should (equal "one\n" (buffer-string)))
-          (should (buffer-modified-p)))
-        ;; Another command in between: from here on it undoes the undoing.
-        (qwen-companion-follow-test--undo)
-        (should (equal "one\ntwo\n" (buffer-string)))
-        (let ((last-command 'undo) this-command)
-          (undo))
-        ;; What is on disk again.
-        (should (equal "one\ntwo\nthree\n" (buffer-string)))
-        (should-not (buffer-modified-p))))))
+  (qwen-companion-follow-test-visiting "one\n"
+    (goto-char (point-max))
+    (insert "two\n")
+    (undo-boundary)
+    (save-buffer)
+    (qwen-companion-follow-test-written "a.txt" "one\ntwo\nthree\n"
+      (qwen-companion-follow-test--undo)
+      (should (equal "one\ntwo\n" (buffer-string)))
+      (should (buffer-modified-p))
+      (let ((last-command 'undo) this-command)
+        (undo)
+        (should (equal "one\n" (buffer-string)))
+        (should (buffer-modified-p)))
+      ;; Another command in between: from here on it undoes the undoing.
+      (qwen-companion-follow-test--undo)
+      (should (equal "one\ntwo\n" (buffer-string)))
+      (let ((last-command 'undo) this-command)
+        (undo))
+      ;; What is on disk again.
+      (should (equal "one\ntwo\nthree\n" (buffer-string)))
+      (should-not (buffer-modified-p)))))
 
 (ert-deftest qwen-companion-follow-test-undo-only-and-undo-redo ()
   "Separate undo and redo commands work across changes of the CLI."
-  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
-    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-      (goto-char (point-max))
-      (insert "two\n")
-      (undo-boundary)
+  (qwen-companion-follow-test-visiting "one\n"
+    (goto-char (point-max))
+    (insert "two\n")
+    (undo-boundary)
+    (save-buffer)
+    (qwen-companion-follow-test-written "a.txt" "one\ntwo\nthree\n"
+      (pcase-dolist (`(,command ,text ,modified)
+                     '((undo-only "one\ntwo\n" t) (undo-only "one\n" t)
+                       (undo-redo "one\ntwo\n" t) (undo-redo "one\ntwo\nthree\n" nil)
+                       (undo-only "one\ntwo\n" t)))
+        (let ((last-command 'undo) this-command)
+          (funcall command 1)
+          (undo-boundary))
+        (should (equal text (buffer-string)))
+        (should (eq modified (and (buffer-modified-p) t))))
       (save-buffer)
-      (qwen-companion-follow-test-written "a.txt" "one\ntwo\nthree\n"
-        (pcase-dolist (`(,command ,text ,modified)
-                       '((undo-only "one\ntwo\n" t) (undo-only "one\n" t)
-                         (undo-redo "one\ntwo\n" t) (undo-redo "one\ntwo\nthree\n" nil)
-                         (undo-only "one\ntwo\n" t)))
-          (let ((last-command 'undo) this-command)
-            (funcall command 1)
-            (undo-boundary))
-          (should (equal text (buffer-string)))
-          (should (eq modified (and (buffer-modified-p) t))))
-        (save-buffer)
-        (should (equal "one\ntwo\n" (qwen-companion-test-file-text "a.txt")))))))
+      (should (equal "one\ntwo\n" (qwen-companion-test-file-text "a.txt"))))))
 
 (ert-deftest qwen-companion-follow-test-point-stays-with-its-text ()
-  (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\n"))
-    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-      (goto-char (point-min))
-      (search-forward "thr")
-      (let ((overlay (make-overlay 5 8)))
-        (qwen-companion-follow-test-written "a.txt" "zero\none\ntwo\nthree\n"
-          (should (looking-back "thr" (line-beginning-position)))
-          (should (equal "two" (buffer-substring (overlay-start overlay)
-                                                 (overlay-end overlay)))))))))
+  (qwen-companion-follow-test-visiting "one\ntwo\nthree\n"
+    (qwen-companion-test-go-to "thr")
+    (let ((overlay (make-overlay 5 8)))
+      (qwen-companion-follow-test-written "a.txt" "zero\none\ntwo\nthree\n"
+        (should (looking-back "thr" (line-beginning-position)))
+        (should (equal "two" (buffer-substring (overlay-start overlay)
+                                               (overlay-end overlay))))))))
 
 (ert-deftest qwen-companion-follow-test-the-same-text-is-no-change ()
   "Only the time is taken over; an unmodified buffer stays so, without undo."
-  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
-    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-      (let ((tick (buffer-modified-tick)))
-        (should (equal ""
-                       (qwen-companion-test-messages
-                         (qwen-companion-follow-test-written "a.txt" "one\n"))))
-        (should (verify-visited-file-modtime))
-        (should-not (buffer-modified-p))
-        (should-not buffer-undo-list)
-        (should (= tick (buffer-modified-tick)))))))
+  (qwen-companion-follow-test-visiting "one\n"
+    (let ((tick (buffer-modified-tick)))
+      (should (equal ""
+                     (qwen-companion-test-messages
+                       (qwen-companion-follow-test-written "a.txt" "one\n"))))
+      (should (verify-visited-file-modtime))
+      (should-not (buffer-modified-p))
+      (should-not buffer-undo-list)
+      (should (= tick (buffer-modified-tick))))))
 
 (ert-deftest qwen-companion-follow-test-letters-in-another-case-are-a-change ()
   (qwen-companion-follow-test-with '(("a.txt" "one\n"))
@@ -288,24 +294,23 @@ visits and that has changed."
 
 (ert-deftest qwen-companion-follow-test-hooks-of-a-revert ()
   "Both run, without a change of mode; an error in one is reported."
-  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
-    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-      (let (ran)
-        (add-hook 'before-revert-hook
-                  (lambda () (push (list 'before (buffer-string)) ran)) nil t)
-        (add-hook 'after-revert-hook
-                  (lambda ()
-                    (push (list 'after (buffer-string) (buffer-modified-p)
-                                revert-buffer-preserve-modes
-                                (verify-visited-file-modtime))
-                          ran)
-                    (error "Broken"))
-                  nil t)
-        (let ((said (qwen-companion-test-messages
-                      (qwen-companion-follow-test-written "a.txt" "two\n"))))
-          (should (string-match-p "error in .after-revert-hook. of a\\.txt: Broken" said)))
-        (should (equal '((before "one\n") (after "two\n" nil t t))
-                       (reverse ran)))))))
+  (qwen-companion-follow-test-visiting "one\n"
+    (let (ran)
+      (add-hook 'before-revert-hook
+                (lambda () (push (list 'before (buffer-string)) ran)) nil t)
+      (add-hook 'after-revert-hook
+                (lambda ()
+                  (push (list 'after (buffer-string) (buffer-modified-p)
+                              revert-buffer-preserve-modes
+                              (verify-visited-file-modtime))
+                        ran)
+                  (error "Broken"))
+                nil t)
+      (let ((said (qwen-companion-test-messages
+                    (qwen-companion-follow-test-written "a.txt" "two\n"))))
+        (should (string-match-p "error in .after-revert-hook. of a\\.txt: Broken" said)))
+      (should (equal '((before "one\n") (after "two\n" nil t t))
+                     (reverse ran))))))
 
 (ert-deftest qwen-companion-follow-test-backup-after-it ()
   "The first save after it makes a backup of the text that the CLI wrote."
@@ -347,29 +352,28 @@ visits and that has changed."
 
 (ert-deftest qwen-companion-follow-test-a-burst-ends-the-watch-for-a-while ()
   "Thousands of events are not taken one by one, and nothing is missed."
-  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
-    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-      (let ((watch (gethash default-directory qwen-companion-disk--directories))
-            (qwen-companion-disk--poll-intervals '(0.1 . 5))
-            (taken 0))
-        (cl-letf* ((noticed (symbol-function 'qwen-companion-disk--note-event))
-                   ((symbol-function 'qwen-companion-disk--note-event)
-                    (lambda (&rest arguments)
-                      (cl-incf taken)
-                      (apply noticed arguments))))
-          (dotimes (number 500)
-            (write-region "x" nil (format "%d.new" number) nil 'silent))
-          (qwen-companion-test-wait-for
-           (qwen-companion-disk--directory-timer watch))
-          (should-not (qwen-companion-disk--directory-descriptor watch))
-          (qwen-companion-follow-test--write "a.txt" "two\n")
-          (qwen-companion-test-wait-for (equal "two\n" (buffer-string)))
-          (qwen-companion-test-wait-for
-           (qwen-companion-disk--directory-descriptor watch))
-          ;; Each file gives two events at least.
-          (should (< taken 800)))
-        (qwen-companion-follow-test-written "a.txt" "three\n"
-          (should (equal "three\n" (buffer-string))))))))
+  (qwen-companion-follow-test-visiting "one\n"
+    (let ((watch (gethash default-directory qwen-companion-disk--directories))
+          (qwen-companion-disk--poll-intervals '(0.1 . 5))
+          (taken 0))
+      (cl-letf* ((noticed (symbol-function 'qwen-companion-disk--note-event))
+                 ((symbol-function 'qwen-companion-disk--note-event)
+                  (lambda (&rest arguments)
+                    (cl-incf taken)
+                    (apply noticed arguments))))
+        (dotimes (number 500)
+          (write-region "x" nil (format "%d.new" number) nil 'silent))
+        (qwen-companion-test-wait-for
+         (qwen-companion-disk--directory-timer watch))
+        (should-not (qwen-companion-disk--directory-descriptor watch))
+        (qwen-companion-follow-test--write "a.txt" "two\n")
+        (qwen-companion-test-wait-for (equal "two\n" (buffer-string)))
+        (qwen-companion-test-wait-for
+         (qwen-companion-disk--directory-descriptor watch))
+        ;; Each file gives two events at least.
+        (should (< taken 800)))
+      (qwen-companion-follow-test-written "a.txt" "three\n"
+        (should (equal "three\n" (buffer-string)))))))
 
 (ert-deftest qwen-companion-follow-test-300-files-written-at-once ()
   "All buffers follow, as after a branch switch; the watch is back afterwards."
@@ -384,7 +388,7 @@ visits and that has changed."
             (buffers (mapcar #'find-file-noselect names)))
         (qwen-companion-test-wait-for
          (cl-every (lambda (buffer)
-                     (buffer-local-value 'qwen-companion-follow--link buffer))
+                     (qwen-companion-follow-test--link buffer))
                    buffers))
         (pcase-dolist (`(,name . ,_) (append others (mapcar #'list names)))
           (write-region "two\n" nil (expand-file-name name new) nil 'silent))
@@ -437,11 +441,11 @@ visits and that has changed."
     (let ((inside (qwen-companion-follow-test--visit "in/a.txt"))
           (outside (find-file-noselect "out/b.txt")))
       (qwen-companion-follow-test-written "in/a.txt" "two\n")
-      (should-not (buffer-local-value 'qwen-companion-follow--link outside))
+      (should-not (qwen-companion-follow-test--link outside))
       (setf (qwen-companion-backend--server-sessions qwen-companion-backend--server) nil)
       (qwen-companion-follow-update)
       (qwen-companion-test-wait-for
-       (null (buffer-local-value 'qwen-companion-follow--link inside)))
+       (null (qwen-companion-follow-test--link inside)))
       (should (zerop (hash-table-count qwen-companion-disk--directories)))
       ;; And again when one comes.
       (setf (qwen-companion-backend--server-sessions qwen-companion-backend--server) '((:id "2")))
@@ -463,7 +467,7 @@ visits and that has changed."
       (qwen-companion-follow-disable)
       (dolist (buffer (list behind modified))
         (with-current-buffer buffer
-          (should-not (local-variable-p 'qwen-companion-follow--link))
+          (should-not (qwen-companion-follow-test--link))
           (should-not (memq 'qwen-companion-follow--before-save before-save-hook))))
       (should (zerop (hash-table-count qwen-companion-disk--directories)))
       (should-not (cl-remove-if-not (lambda (timer)
@@ -503,93 +507,88 @@ visits and that has changed."
 
 (ert-deftest qwen-companion-follow-test-typing-meanwhile-is-merged ()
   "No key asks anything, and both texts are there."
-  (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\n"))
-    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-      (setq qwen-companion-follow-test-held (list t))
-      (qwen-companion-follow-test--write "a.txt" "ONE\ntwo\nthree\n")
-      (qwen-companion-test-wait-for (cdr qwen-companion-follow-test-held))
+  (qwen-companion-follow-test-visiting "one\ntwo\nthree\n"
+    (setq qwen-companion-follow-test-held (list t))
+    (qwen-companion-follow-test--write "a.txt" "ONE\ntwo\nthree\n")
+    (qwen-companion-test-wait-for (cdr qwen-companion-follow-test-held))
+    (goto-char (point-max))
+    (let ((create-lockfiles t))
+      (insert "mine\n"))
+    (qwen-companion-follow-test--release)
+    (qwen-companion-follow-test--wait)
+    (should (equal "ONE\ntwo\nthree\nmine\n" (buffer-string)))
+    (should (buffer-modified-p))
+    (save-buffer)
+    (should (equal "ONE\ntwo\nthree\nmine\n"
+                   (qwen-companion-test-file-text "a.txt")))))
+
+(ert-deftest qwen-companion-follow-test-saving-meanwhile-waits-for-the-merge ()
+  (qwen-companion-follow-test-visiting "one\ntwo\nthree\n"
+    (setq qwen-companion-follow-test-held (list t))
+    (qwen-companion-follow-test--write "a.txt" "ONE\ntwo\nthree\n")
+    (qwen-companion-test-wait-for (cdr qwen-companion-follow-test-held))
+    (goto-char (point-max))
+    (insert "mine\n")
+    ;; A function that formats what is saved comes after the merge.
+    (add-hook 'before-save-hook
+              (lambda () (upcase-region (point-min) (point-max))) nil t)
+    (run-at-time 0.05 nil #'qwen-companion-follow-test--release)
+    (let ((qwen-companion-follow--save-wait qwen-companion-test-limit))
+      (save-buffer))
+    (should (equal "ONE\nTWO\nTHREE\nMINE\n"
+                   (qwen-companion-test-file-text "a.txt")))
+    (should-not (buffer-modified-p))))
+
+(ert-deftest qwen-companion-follow-test-saving-is-refused-without-the-merge ()
+  "The CLI's text stays on disk, and the user is told; also with conflicts."
+  (qwen-companion-follow-test-visiting "one\n"
+    (setq qwen-companion-follow-test-held (list t))
+    (qwen-companion-follow-test--write "a.txt" "theirs\n")
+    (qwen-companion-test-wait-for (cdr qwen-companion-follow-test-held))
+    (erase-buffer)
+    (insert "mine\n")
+    (let ((qwen-companion-follow--save-wait 0.05))
+      (qwen-companion-test-refused "save again" (save-buffer)))
+    (run-at-time 0.05 nil #'qwen-companion-follow-test--release)
+    (let ((qwen-companion-follow--save-wait qwen-companion-test-limit))
+      (qwen-companion-test-refused "conflicts" (save-buffer)))
+    (should (equal "theirs\n" (qwen-companion-test-file-text "a.txt")))
+    (should smerge-mode)
+    (should (buffer-modified-p))
+    (goto-char (point-min))
+    (smerge-next)
+    (smerge-keep-upper)
+    (save-buffer)
+    (should (equal "mine\n" (qwen-companion-test-file-text "a.txt")))))
+
+(ert-deftest qwen-companion-follow-test-an-expected-write-asks-nothing ()
+  "No key asks between acceptance and write, or between write and its event."
+  (qwen-companion-follow-test-visiting "one\ntwo\nthree\n"
+    (let ((path (expand-file-name "a.txt"))
+          (create-lockfiles t))
+      (qwen-companion-disk-expect path "ONE\ntwo\nthree\n")
+      (qwen-companion-follow-test--write path "ONE\ntwo\nthree\n")
+      ;; No event has been handled: nobody knows of the write.
       (goto-char (point-max))
-      (let ((create-lockfiles t))
-        (insert "mine\n"))
-      (qwen-companion-follow-test--release)
-      (qwen-companion-follow-test--wait)
-      (should (equal "ONE\ntwo\nthree\nmine\n" (buffer-string)))
-      (should (buffer-modified-p))
+      (insert "mine\n")
+      ;; Not even saving overwrites it.
       (save-buffer)
       (should (equal "ONE\ntwo\nthree\nmine\n"
                      (qwen-companion-test-file-text "a.txt"))))))
 
-(ert-deftest qwen-companion-follow-test-saving-meanwhile-waits-for-the-merge ()
-  (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\n"))
-    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-      (setq qwen-companion-follow-test-held (list t))
-      (qwen-companion-follow-test--write "a.txt" "ONE\ntwo\nthree\n")
-      (qwen-companion-test-wait-for (cdr qwen-companion-follow-test-held))
-      (goto-char (point-max))
-      (insert "mine\n")
-      ;; A function that formats what is saved comes after the merge.
-      (add-hook 'before-save-hook
-                (lambda () (upcase-region (point-min) (point-max))) nil t)
-      (run-at-time 0.05 nil #'qwen-companion-follow-test--release)
-      (let ((qwen-companion-follow--save-wait qwen-companion-test-limit))
-        (save-buffer))
-      (should (equal "ONE\nTWO\nTHREE\nMINE\n"
-                     (qwen-companion-test-file-text "a.txt")))
-      (should-not (buffer-modified-p)))))
-
-(ert-deftest qwen-companion-follow-test-saving-is-refused-without-the-merge ()
-  "The CLI's text stays on disk, and the user is told; also with conflicts."
-  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
-    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-      (setq qwen-companion-follow-test-held (list t))
-      (qwen-companion-follow-test--write "a.txt" "theirs\n")
-      (qwen-companion-test-wait-for (cdr qwen-companion-follow-test-held))
-      (erase-buffer)
-      (insert "mine\n")
-      (let ((qwen-companion-follow--save-wait 0.05))
-        (qwen-companion-test-refused "save again" (save-buffer)))
-      (run-at-time 0.05 nil #'qwen-companion-follow-test--release)
-      (let ((qwen-companion-follow--save-wait qwen-companion-test-limit))
-        (qwen-companion-test-refused "conflicts" (save-buffer)))
-      (should (equal "theirs\n" (qwen-companion-test-file-text "a.txt")))
-      (should smerge-mode)
-      (should (buffer-modified-p))
-      (goto-char (point-min))
-      (smerge-next)
-      (smerge-keep-upper)
-      (save-buffer)
-      (should (equal "mine\n" (qwen-companion-test-file-text "a.txt"))))))
-
-(ert-deftest qwen-companion-follow-test-an-expected-write-asks-nothing ()
-  "No key asks between acceptance and write, or between write and its event."
-  (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\n"))
-    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-      (let ((path (expand-file-name "a.txt"))
-            (create-lockfiles t))
-        (qwen-companion-disk-expect path "ONE\ntwo\nthree\n")
-        (qwen-companion-follow-test--write path "ONE\ntwo\nthree\n")
-        ;; No event has been handled: nobody knows of the write.
-        (goto-char (point-max))
-        (insert "mine\n")
-        ;; Not even saving overwrites it.
-        (save-buffer)
-        (should (equal "ONE\ntwo\nthree\nmine\n"
-                       (qwen-companion-test-file-text "a.txt")))))))
-
 (ert-deftest qwen-companion-follow-test-saved-between-acceptance-and-write ()
   "The CLI overwrites the saved text: the buffer still has it."
-  (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\n"))
-    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-      (let ((path (expand-file-name "a.txt")))
-        (qwen-companion-disk-expect path "ONE\ntwo\nthree\n")
-        (goto-char (point-max))
-        (insert "mine\n")
-        (save-buffer)
-        (qwen-companion-follow-test--write path "ONE\ntwo\nthree\n")
-        (qwen-companion-test-wait-for (null qwen-companion-disk--writes))
-        (qwen-companion-follow-test--wait)
-        (should (equal "ONE\ntwo\nthree\nmine\n" (buffer-string)))
-        (should (buffer-modified-p))))))
+  (qwen-companion-follow-test-visiting "one\ntwo\nthree\n"
+    (let ((path (expand-file-name "a.txt")))
+      (qwen-companion-disk-expect path "ONE\ntwo\nthree\n")
+      (goto-char (point-max))
+      (insert "mine\n")
+      (save-buffer)
+      (qwen-companion-follow-test--write path "ONE\ntwo\nthree\n")
+      (qwen-companion-test-wait-for (qwen-companion-test-written-p))
+      (qwen-companion-follow-test--wait)
+      (should (equal "ONE\ntwo\nthree\nmine\n" (buffer-string)))
+      (should (buffer-modified-p)))))
 
 (ert-deftest qwen-companion-follow-test-an-expected-write-that-does-not-come ()
   "Emacs is as careful as before."
@@ -605,59 +604,56 @@ visits and that has changed."
 
 (ert-deftest qwen-companion-follow-test-a-key-before-the-event-asks-nothing ()
   "The first key and the first after saving ask nothing; no text is lost."
-  (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\n"))
-    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-      (let ((create-lockfiles t))
-        (goto-char (point-max))
-        (dolist (first '("ONE" "Uno" "Un"))
-          (qwen-companion-follow-test--write
-           "a.txt" (concat first "\n" (with-temp-buffer
-                                        (insert-file-contents "a.txt")
-                                        (forward-line 1)
-                                        (buffer-substring (point) (point-max)))))
-          ;; No event has been handled: nobody knows of the write.
-          (insert first " mine\n")
-          (save-buffer)
-          (should (string-prefix-p (concat first "\ntwo\nthree\n") (buffer-string))))
-        (should (equal "Un\ntwo\nthree\nONE mine\nUno mine\nUn mine\n"
-                       (qwen-companion-test-file-text "a.txt")))))))
+  (qwen-companion-follow-test-visiting "one\ntwo\nthree\n"
+    (let ((create-lockfiles t))
+      (goto-char (point-max))
+      (dolist (first '("ONE" "Uno" "Un"))
+        (qwen-companion-follow-test--write
+         "a.txt" (concat first "\n" (with-temp-buffer
+                                      (insert-file-contents "a.txt")
+                                      (forward-line 1)
+                                      (buffer-substring (point) (point-max)))))
+        ;; No event has been handled: nobody knows of the write.
+        (insert first " mine\n")
+        (save-buffer)
+        (should (string-prefix-p (concat first "\ntwo\nthree\n") (buffer-string))))
+      (should (equal "Un\ntwo\nthree\nONE mine\nUno mine\nUn mine\n"
+                     (qwen-companion-test-file-text "a.txt"))))))
 
 (ert-deftest qwen-companion-follow-test-undoing-all-leaves-unmodified ()
   "Undo knows the text that was saved, and no other, from its time."
-  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
-    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-      (insert "x")
-      (undo-boundary)
-      (should (verify-visited-file-modtime))
-      (should-not (equal 0 (visited-file-modtime)))
-      (qwen-companion-follow-test--undo)
-      (should-not (buffer-modified-p))
-      (insert "y")
-      (undo-boundary)
-      (save-buffer)
-      (goto-char (point-max))
-      (insert "z")
-      (qwen-companion-follow-test--undo)
-      (should-not (buffer-modified-p))
-      (qwen-companion-follow-test--undo)
-      (should (buffer-modified-p)))))
+  (qwen-companion-follow-test-visiting "one\n"
+    (insert "x")
+    (undo-boundary)
+    (should (verify-visited-file-modtime))
+    (should-not (equal 0 (visited-file-modtime)))
+    (qwen-companion-follow-test--undo)
+    (should-not (buffer-modified-p))
+    (insert "y")
+    (undo-boundary)
+    (save-buffer)
+    (goto-char (point-max))
+    (insert "z")
+    (qwen-companion-follow-test--undo)
+    (should-not (buffer-modified-p))
+    (qwen-companion-follow-test--undo)
+    (should (buffer-modified-p))))
 
 (ert-deftest qwen-companion-follow-test-unfollowed-buffer-keeps-its-time ()
   (qwen-companion-follow-test-with '(("a.txt" "one\n"))
     (with-current-buffer (find-file-noselect "a.txt")
       (setq-local revert-buffer-function #'ignore)
-      (qwen-companion-test-wait-for qwen-companion-follow--link)
+      (qwen-companion-test-wait-for (qwen-companion-follow-test--link))
       (qwen-companion-follow-test--wait)
       (should-not (equal 0 (visited-file-modtime))))))
 
 (ert-deftest qwen-companion-follow-test-turned-off-the-times-are-back ()
-  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
-    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-      (qwen-companion-test-wait-for (equal 0 (visited-file-modtime)))
-      (qwen-companion-follow-disable)
-      (should (verify-visited-file-modtime))
-      (should-not (equal 0 (visited-file-modtime)))
-      (qwen-companion-follow-enable))))
+  (qwen-companion-follow-test-visiting "one\n"
+    (qwen-companion-test-wait-for (equal 0 (visited-file-modtime)))
+    (qwen-companion-follow-disable)
+    (should (verify-visited-file-modtime))
+    (should-not (equal 0 (visited-file-modtime)))
+    (qwen-companion-follow-enable)))
 
 (ert-deftest qwen-companion-follow-test-option-off-follows-accepted-proposals ()
   (qwen-companion-follow-test-with '(("a.txt" "one\n"))
@@ -668,60 +664,56 @@ visits and that has changed."
         (qwen-companion-follow-test--write path "two\n")
         (qwen-companion-test-wait-for (equal "two\n" (buffer-string)))
         (should-not (buffer-modified-p))
-        (should-not qwen-companion-follow--link)))))
+        (should-not (qwen-companion-follow-test--link))))))
 
 ;;; Unsaved text
 
 (ert-deftest qwen-companion-follow-test-unsaved-text-is-merged ()
-  (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\n"))
-    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-      (goto-char (point-max))
-      (insert "mine\n")
-      (undo-boundary)
-      (let ((said (qwen-companion-test-messages
-                    (qwen-companion-follow-test-written "a.txt" "ONE\ntwo\nthree\n"))))
-        (should (string-match-p "merged into a\\.txt, which is not saved" said)))
-      (should (equal "ONE\ntwo\nthree\nmine\n" (buffer-string)))
-      (should (buffer-modified-p))
-      (should (verify-visited-file-modtime))
-      (should (equal "ONE\ntwo\nthree\n" (qwen-companion-test-file-text "a.txt")))
-      (qwen-companion-follow-test--undo)
-      (should (equal "one\ntwo\nthree\nmine\n" (buffer-string))))))
+  (qwen-companion-follow-test-visiting "one\ntwo\nthree\n"
+    (goto-char (point-max))
+    (insert "mine\n")
+    (undo-boundary)
+    (let ((said (qwen-companion-test-messages
+                  (qwen-companion-follow-test-written "a.txt" "ONE\ntwo\nthree\n"))))
+      (should (string-match-p "merged into a\\.txt, which is not saved" said)))
+    (should (equal "ONE\ntwo\nthree\nmine\n" (buffer-string)))
+    (should (buffer-modified-p))
+    (should (verify-visited-file-modtime))
+    (should (equal "ONE\ntwo\nthree\n" (qwen-companion-test-file-text "a.txt")))
+    (qwen-companion-follow-test--undo)
+    (should (equal "one\ntwo\nthree\nmine\n" (buffer-string)))))
 
 (ert-deftest qwen-companion-follow-test-the-next-merge-starts-from-the-last ()
   "Otherwise the CLI's first write would conflict with itself."
-  (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\nfour\n"))
-    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-      (goto-char (point-max))
-      (insert "mine\n")
-      (qwen-companion-follow-test-written "a.txt" "ONE\ntwo\nthree\nfour\n")
-      (qwen-companion-follow-test-written "a.txt" "One\ntwo\nthree\nfour\n"
-        (should (equal "One\ntwo\nthree\nfour\nmine\n" (buffer-string)))))))
+  (qwen-companion-follow-test-visiting "one\ntwo\nthree\nfour\n"
+    (goto-char (point-max))
+    (insert "mine\n")
+    (qwen-companion-follow-test-written "a.txt" "ONE\ntwo\nthree\nfour\n")
+    (qwen-companion-follow-test-written "a.txt" "One\ntwo\nthree\nfour\n"
+      (should (equal "One\ntwo\nthree\nfour\nmine\n" (buffer-string))))))
 
 (ert-deftest qwen-companion-follow-test-conflicts-are-marked ()
-  (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\n"))
-    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-      (erase-buffer)
-      (insert "mine\ntwo\n")
-      (let ((said (qwen-companion-test-messages
-                    (qwen-companion-follow-test-written "a.txt" "theirs\ntwo\n"))))
-        (should (string-match-p "1 conflict between your text in a\\.txt" said)))
-      (should smerge-mode)
-      (should (buffer-modified-p))
-      (goto-char (point-min))
-      (should (search-forward "|||||||" nil t))
-      (should (equal "theirs\ntwo\n" (qwen-companion-test-file-text "a.txt"))))))
+  (qwen-companion-follow-test-visiting "one\ntwo\n"
+    (erase-buffer)
+    (insert "mine\ntwo\n")
+    (let ((said (qwen-companion-test-messages
+                  (qwen-companion-follow-test-written "a.txt" "theirs\ntwo\n"))))
+      (should (string-match-p "1 conflict between your text in a\\.txt" said)))
+    (should smerge-mode)
+    (should (buffer-modified-p))
+    (goto-char (point-min))
+    (should (search-forward "|||||||" nil t))
+    (should (equal "theirs\ntwo\n" (qwen-companion-test-file-text "a.txt")))))
 
 (defmacro qwen-companion-follow-test-with-conflict (mine theirs &rest body)
   "Run BODY in the buffer of a file in which MINE, unsaved, meets THEIRS."
   (declare (indent 2) (debug t))
-  `(qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\n"))
-     (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-       (erase-buffer)
-       (insert ,mine)
-       (qwen-companion-follow-test-written "a.txt" ,theirs
-         (should (string-search "<<<<<<< yours" (buffer-string)))
-         ,@body))))
+  `(qwen-companion-follow-test-visiting "one\ntwo\nthree\n"
+     (erase-buffer)
+     (insert ,mine)
+     (qwen-companion-follow-test-written "a.txt" ,theirs
+       (should (string-search "<<<<<<< yours" (buffer-string)))
+       ,@body)))
 
 (defun qwen-companion-follow-test--save-error (&optional command)
   "Save the current buffer by COMMAND, which must refuse; return why."
@@ -766,7 +758,7 @@ visits and that has changed."
   (qwen-companion-follow-test-with-conflict "mine\n" "theirs\n"
     (setf (qwen-companion-backend--server-sessions qwen-companion-backend--server) nil)
     (qwen-companion-follow-update)
-    (qwen-companion-test-wait-for (not qwen-companion-follow--link))
+    (qwen-companion-test-wait-for (not (qwen-companion-follow-test--link)))
     (should (qwen-companion-follow-test--save-error))
     (qwen-companion-follow-disable)
     (should (qwen-companion-follow-test--save-error))
@@ -857,8 +849,7 @@ visits and that has changed."
 (ert-deftest qwen-companion-follow-test-a-conflict-being-resolved-waits ()
   "Text written meanwhile is merged after the user resolves the conflict."
   (qwen-companion-follow-test-with-conflict "mine\ntwo\nthree\n" "theirs\ntwo\nthree\n"
-    (goto-char (point-min))
-    (search-forward "theirs")
+    (qwen-companion-test-go-to "theirs")
     (insert " and mine")
     (let ((text (buffer-string)))
       (qwen-companion-follow-test--write "a.txt" "Theirs\ntwo\nthree\nfour\n")
@@ -866,7 +857,7 @@ visits and that has changed."
                "merged into a\\.txt when its conflicts are resolved"
                (qwen-companion-test-messages
                  (qwen-companion-test-wait-for
-                  (qwen-companion-follow--link-held qwen-companion-follow--link)))))
+                  (qwen-companion-follow--link-held (qwen-companion-follow-test--link))))))
       (should (equal text (buffer-string)))
       (should (qwen-companion-follow-test--save-error))
       (should (equal "Theirs\ntwo\nthree\nfour\n" (qwen-companion-test-file-text "a.txt")))
@@ -879,11 +870,10 @@ visits and that has changed."
 
 (ert-deftest qwen-companion-follow-test-the-unsaved-text-itself-is-written ()
   "The buffer equals the file, so it is unmodified."
-  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
-    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-      (insert "zero\n")
-      (qwen-companion-follow-test-written "a.txt" "zero\none\n"
-        (should-not (buffer-modified-p))))))
+  (qwen-companion-follow-test-visiting "one\n"
+    (insert "zero\n")
+    (qwen-companion-follow-test-written "a.txt" "zero\none\n"
+      (should-not (buffer-modified-p)))))
 
 (ert-deftest qwen-companion-follow-test-text-unsaved-before-a-cli-came ()
   "The base is still on disk, unless the file had changed by then."
@@ -899,7 +889,7 @@ visits and that has changed."
         (let ((said (qwen-companion-test-messages
                       (qwen-companion-follow-update)
                       (qwen-companion-test-wait-for
-                       (and qwen-companion-follow--link
+                       (and (qwen-companion-follow-test--link)
                             (or (not changed)
                                 (qwen-companion-follow-lighter))))
                       (unless changed
@@ -916,16 +906,15 @@ visits and that has changed."
 
 (ert-deftest qwen-companion-follow-test-reverting-meanwhile ()
   "A merge that was under way is not applied to the reverted text."
-  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
-    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-      (insert "mine\n")
-      (setq qwen-companion-follow-test-held (list t))
-      (qwen-companion-follow-test--write "a.txt" "two\n")
-      (qwen-companion-test-wait-for (cdr qwen-companion-follow-test-held))
-      (revert-buffer t t)
-      (qwen-companion-follow-test--release)
-      (should (equal "two\n" (buffer-string)))
-      (should-not (buffer-modified-p)))))
+  (qwen-companion-follow-test-visiting "one\n"
+    (insert "mine\n")
+    (setq qwen-companion-follow-test-held (list t))
+    (qwen-companion-follow-test--write "a.txt" "two\n")
+    (qwen-companion-test-wait-for (cdr qwen-companion-follow-test-held))
+    (revert-buffer t t)
+    (qwen-companion-follow-test--release)
+    (should (equal "two\n" (buffer-string)))
+    (should-not (buffer-modified-p))))
 
 (ert-deftest qwen-companion-follow-test-a-merge-that-fails-touches-nothing ()
   (qwen-companion-follow-test-with '(("a.txt" "one\n"))
@@ -944,68 +933,64 @@ visits and that has changed."
           (should (equal "three\n" (buffer-string))))))))
 
 (ert-deftest qwen-companion-follow-test-a-merge-that-failed-is-tried-with-the-next-process ()
-  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
-    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-      (insert "mine\n")
-      (cl-letf (((symbol-function 'qwen-companion-merge-texts)
-                 (lambda (_base _mine _theirs _labels callback)
-                   (run-at-time 0 nil callback nil))))
-        (qwen-companion-follow-test--write "a.txt" "one\ntwo\n")
-        (qwen-companion-test-wait-for (qwen-companion-follow-lighter)))
-      (run-hooks 'qwen-companion-backend-connected-hook)
-      (qwen-companion-follow-test--wait)
-      (should (equal "mine\none\ntwo\n" (buffer-string)))
-      (should (verify-visited-file-modtime))
-      (should-not (qwen-companion-follow-lighter)))))
+  (qwen-companion-follow-test-visiting "one\n"
+    (insert "mine\n")
+    (cl-letf (((symbol-function 'qwen-companion-merge-texts)
+               (lambda (_base _mine _theirs _labels callback)
+                 (run-at-time 0 nil callback nil))))
+      (qwen-companion-follow-test--write "a.txt" "one\ntwo\n")
+      (qwen-companion-test-wait-for (qwen-companion-follow-lighter)))
+    (run-hooks 'qwen-companion-backend-connected-hook)
+    (qwen-companion-follow-test--wait)
+    (should (equal "mine\none\ntwo\n" (buffer-string)))
+    (should (verify-visited-file-modtime))
+    (should-not (qwen-companion-follow-lighter))))
 
 ;;; Slow writers, and times that do not change
 
 (ert-deftest qwen-companion-follow-test-a-slow-writer-is-waited-for ()
   "A part, a pause and the rest come as one change, when the file is closed."
   (skip-unless (featurep 'inotify))
-  (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\nfour\nfive\n"))
-    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-      (goto-char (point-min))
-      (search-forward "fo")
-      (let* ((overlay (make-overlay (line-beginning-position) (line-end-position)))
-             (text (buffer-string))
-             (process-connection-type nil)
-             (qwen-companion-disk-idle-writer qwen-companion-test-limit)
-             (writer (start-process "writer" nil "sh" "-c"
-                                    (concat "exec >a.txt; while read -r line;"
-                                            "do printf '%s\\n' \"$line\"; done")))
-             seen)
-        (set-process-query-on-exit-flag writer nil)
-        (process-send-string writer "ONE\n")
-        (qwen-companion-test-wait-for
-         (equal "ONE\n" (qwen-companion-test-file-text "a.txt")))
-        ;; Longer than any other pause of ours.
-        (let ((end (+ (float-time) 0.8)))
-          (while (< (float-time) end)
-            (read-event nil nil 0.02)
-            (push (buffer-string) seen)))
-        (should (equal (list text) (delete-dups seen)))
-        (process-send-string writer "two\nthree\nfour\nfive\n")
-        (process-send-eof writer)
-        (qwen-companion-test-wait-for
-         (equal "ONE\ntwo\nthree\nfour\nfive\n" (buffer-string)))
-        (should (looking-back "fo" (line-beginning-position)))
-        (should (equal "four" (buffer-substring (overlay-start overlay)
-                                                (overlay-end overlay))))
-        (qwen-companion-follow-test--undo)
-        (should (equal text (buffer-string)))))))
+  (qwen-companion-follow-test-visiting "one\ntwo\nthree\nfour\nfive\n"
+    (qwen-companion-test-go-to "fo")
+    (let* ((overlay (make-overlay (line-beginning-position) (line-end-position)))
+           (text (buffer-string))
+           (process-connection-type nil)
+           (qwen-companion-disk-idle-writer qwen-companion-test-limit)
+           (writer (start-process "writer" nil "sh" "-c"
+                                  (concat "exec >a.txt; while read -r line;"
+                                          "do printf '%s\\n' \"$line\"; done")))
+           seen)
+      (set-process-query-on-exit-flag writer nil)
+      (process-send-string writer "ONE\n")
+      (qwen-companion-test-wait-for
+       (equal "ONE\n" (qwen-companion-test-file-text "a.txt")))
+      ;; Longer than any other pause of ours.
+      (let ((end (+ (float-time) 0.8)))
+        (while (< (float-time) end)
+          (read-event nil nil 0.02)
+          (push (buffer-string) seen)))
+      (should (equal (list text) (delete-dups seen)))
+      (process-send-string writer "two\nthree\nfour\nfive\n")
+      (process-send-eof writer)
+      (qwen-companion-test-wait-for
+       (equal "ONE\ntwo\nthree\nfour\nfive\n" (buffer-string)))
+      (should (looking-back "fo" (line-beginning-position)))
+      (should (equal "four" (buffer-substring (overlay-start overlay)
+                                              (overlay-end overlay))))
+      (qwen-companion-follow-test--undo)
+      (should (equal text (buffer-string))))))
 
 (ert-deftest qwen-companion-follow-test-a-writer-that-rests-is-followed ()
   "A writer that keeps its file open, as of a log, is followed between writes."
   (skip-unless (featurep 'inotify))
-  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
-    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-      (let* ((process-connection-type nil)
-             (writer (start-process "writer" nil "sh" "-c" "exec >>a.txt; echo two; read x")))
-        (set-process-query-on-exit-flag writer nil)
-        (qwen-companion-test-wait-for (equal "one\ntwo\n" (buffer-string)))
-        (should (process-live-p writer))
-        (delete-process writer)))))
+  (qwen-companion-follow-test-visiting "one\n"
+    (let* ((process-connection-type nil)
+           (writer (start-process "writer" nil "sh" "-c" "exec >>a.txt; echo two; read x")))
+      (set-process-query-on-exit-flag writer nil)
+      (qwen-companion-test-wait-for (equal "one\ntwo\n" (buffer-string)))
+      (should (process-live-p writer))
+      (delete-process writer))))
 
 (defun qwen-companion-follow-test--run (script)
   "Run SCRIPT with sh, and wait until the current buffer has followed.
@@ -1042,8 +1027,7 @@ Return the texts that it had meanwhile, newest first."
       (qwen-companion-follow-test-with `(("a.txt" ,old) ("new.txt" ,new))
         (call-process "split" nil nil nil "-n" "10" "new.txt" "piece-")
         (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-          (goto-char (point-min))
-          (search-forward "old 100")
+          (qwen-companion-test-go-to "old 100")
           (let ((qwen-companion-disk-idle-writer 1.5))
             (should (equal (list new old) (qwen-companion-follow-test--run script))))
           (should (looking-back "^old 100" (line-beginning-position)))
@@ -1076,14 +1060,13 @@ Return the texts that it had meanwhile, newest first."
 (ert-deftest qwen-companion-follow-test-a-mapped-file-is-followed ()
   "No event tells of a write to a file that is mapped into memory."
   (skip-unless (executable-find "python3"))
-  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
-    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-      (call-process "python3" nil nil nil "-c"
-                    "import mmap
+  (qwen-companion-follow-test-visiting "one\n"
+    (call-process "python3" nil nil nil "-c"
+                  "import mmap
 with open('a.txt', 'r+b') as file, mmap.mmap(file.fileno(), 0) as memory:
     memory[:3] = b'TWO'")
-      (qwen-companion-test-wait-for (equal "TWO\n" (buffer-string)))
-      (should-not (buffer-modified-p)))))
+    (qwen-companion-test-wait-for (equal "TWO\n" (buffer-string)))
+    (should-not (buffer-modified-p))))
 
 (ert-deftest qwen-companion-follow-test-buffers-that-do-not-follow-say-so ()
   "Unibyte buffers and those of Hexl mode show no change of their files."
@@ -1093,7 +1076,7 @@ with open('a.txt', 'r+b') as file, mmap.mmap(file.fileno(), 0) as memory:
     (qwen-companion-follow-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
       (qwen-companion-follow-test--visit "b.txt")
       (with-current-buffer (find-file-noselect "a.txt" nil (eq show 'ignore))
-        (qwen-companion-test-wait-for qwen-companion-follow--link)
+        (qwen-companion-test-wait-for (qwen-companion-follow-test--link))
         (funcall show)
         (let* ((text (buffer-string))
                (messages (qwen-companion-test-messages
@@ -1143,39 +1126,37 @@ with open('a.txt', 'r+b') as file, mmap.mmap(file.fileno(), 0) as memory:
       (should-not (qwen-companion-follow-lighter)))))
 
 (ert-deftest qwen-companion-follow-test-renamed ()
-  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
-    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-      (rename-file "a.txt" "b.txt")
-      (qwen-companion-test-wait-for (qwen-companion-follow-lighter))
-      (should (equal " renamed" (substring-no-properties (qwen-companion-follow-lighter))))
-      (should (string-suffix-p "b.txt" (get-text-property
-                                        0 'help-echo (qwen-companion-follow-lighter))))
-      (set-visited-file-name "b.txt" t t)
-      (should-not (qwen-companion-follow-lighter))
-      (qwen-companion-test-wait-for qwen-companion-follow--link)
-      (qwen-companion-follow-test-written "b.txt" "two\n"
-        (should (equal "two\n" (buffer-string)))))))
+  (qwen-companion-follow-test-visiting "one\n"
+    (rename-file "a.txt" "b.txt")
+    (qwen-companion-test-wait-for (qwen-companion-follow-lighter))
+    (should (equal " renamed" (substring-no-properties (qwen-companion-follow-lighter))))
+    (should (string-suffix-p "b.txt" (get-text-property
+                                      0 'help-echo (qwen-companion-follow-lighter))))
+    (set-visited-file-name "b.txt" t t)
+    (should-not (qwen-companion-follow-lighter))
+    (qwen-companion-test-wait-for (qwen-companion-follow-test--link))
+    (qwen-companion-follow-test-written "b.txt" "two\n"
+      (should (equal "two\n" (buffer-string))))))
 
 (ert-deftest qwen-companion-follow-test-the-new-name-is-offered ()
   "A file moved by the shell is found, also in a directory without a watch."
   (dolist (command '("mv a.txt b.txt" "mkdir d && mv a.txt d/b.txt"))
-    (qwen-companion-follow-test-with '(("a.txt" "one\n"))
-      (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-        (goto-char (point-max))
-        (let ((said (qwen-companion-test-messages
-                      (call-process "sh" nil nil nil "-c" command)
-                      (qwen-companion-test-wait-for
-                       (equal " renamed" (substring-no-properties
-                                          (or (qwen-companion-follow-lighter) "")))))))
-          (should (string-match-p "b\\.txt.*M-x qwen-companion-follow-rename" said)))
-        (insert "mine\n")
-        (qwen-companion-follow-rename)
-        (should (string-suffix-p "b.txt" buffer-file-name))
-        (should (equal "one\nmine\n" (buffer-string)))
-        (save-buffer)
-        (should (equal "one\nmine\n" (qwen-companion-test-file-text buffer-file-name)))
-        (should-not (file-exists-p "a.txt"))
-        (should-error (qwen-companion-follow-rename) :type 'user-error)))))
+    (qwen-companion-follow-test-visiting "one\n"
+      (goto-char (point-max))
+      (let ((said (qwen-companion-test-messages
+                    (call-process "sh" nil nil nil "-c" command)
+                    (qwen-companion-test-wait-for
+                     (equal " renamed" (substring-no-properties
+                                        (or (qwen-companion-follow-lighter) "")))))))
+        (should (string-match-p "b\\.txt.*M-x qwen-companion-follow-rename" said)))
+      (insert "mine\n")
+      (qwen-companion-follow-rename)
+      (should (string-suffix-p "b.txt" buffer-file-name))
+      (should (equal "one\nmine\n" (buffer-string)))
+      (save-buffer)
+      (should (equal "one\nmine\n" (qwen-companion-test-file-text buffer-file-name)))
+      (should-not (file-exists-p "a.txt"))
+      (should-error (qwen-companion-follow-rename) :type 'user-error))))
 
 (ert-deftest qwen-companion-follow-test-a-file-that-is-created ()
   "The buffer of a file that was not there gets its text."
@@ -1188,24 +1169,22 @@ with open('a.txt', 'r+b') as file, mmap.mmap(file.fileno(), 0) as memory:
 
 (ert-deftest qwen-companion-follow-test-written-by-renaming ()
   "A file replaced by renaming another one to it is followed."
-  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
-    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-      (dolist (text '("two\n" "three\n"))
-        (qwen-companion-follow-test--write "a.tmp" text)
-        (rename-file "a.tmp" "a.txt" t)
-        (qwen-companion-test-wait-for (equal text (buffer-string))))
-      (should (eq (current-buffer)
-                  (find-file-noselect "a.txt"))))))
+  (qwen-companion-follow-test-visiting "one\n"
+    (dolist (text '("two\n" "three\n"))
+      (qwen-companion-follow-test--write "a.tmp" text)
+      (rename-file "a.tmp" "a.txt" t)
+      (qwen-companion-test-wait-for (equal text (buffer-string))))
+    (should (eq (current-buffer)
+                (find-file-noselect "a.txt")))))
 
 ;;; The odd ones
 
 (ert-deftest qwen-companion-follow-test-read-only ()
-  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
-    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-      (read-only-mode 1)
-      (qwen-companion-follow-test-written "a.txt" "two\n"
-        (should (equal "two\n" (buffer-string)))
-        (should buffer-read-only)))))
+  (qwen-companion-follow-test-visiting "one\n"
+    (read-only-mode 1)
+    (qwen-companion-follow-test-written "a.txt" "two\n"
+      (should (equal "two\n" (buffer-string)))
+      (should buffer-read-only))))
 
 (ert-deftest qwen-companion-follow-test-symlinks ()
   "The text, and another file in the link's place."
@@ -1251,24 +1230,23 @@ with open('a.txt', 'r+b') as file, mmap.mmap(file.fileno(), 0) as memory:
           (qwen-companion-test-wait-for (equal "two\n" (buffer-string))))))))
 
 (ert-deftest qwen-companion-follow-test-narrowed-and-indirect ()
-  (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\n"))
-    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-      (let ((indirect (make-indirect-buffer (current-buffer) "indirect"))
-            (clone (make-indirect-buffer (current-buffer) "clone" t)))
-        (narrow-to-region 5 9)
-        (qwen-companion-follow-test-written "a.txt" "one\nmore\ntwo\nthree\n"
-          (should (equal "two\n" (buffer-string)))
-          (should (equal "one\nmore\ntwo\nthree\n"
-                         (with-current-buffer indirect (buffer-string)))))
-        ;; Text that is typed there is the file's, and has a base as well.
-        (with-current-buffer indirect
-          (goto-char (point-max))
-          (insert "mine\n"))
-        (kill-buffer clone)
-        (qwen-companion-follow-test-written "a.txt" "ONE\nmore\ntwo\nthree\n"
-          (should (equal "ONE\nmore\ntwo\nthree\nmine\n"
-                         (with-current-buffer indirect (buffer-string)))))
-        (kill-buffer indirect)))))
+  (qwen-companion-follow-test-visiting "one\ntwo\nthree\n"
+    (let ((indirect (make-indirect-buffer (current-buffer) "indirect"))
+          (clone (make-indirect-buffer (current-buffer) "clone" t)))
+      (narrow-to-region 5 9)
+      (qwen-companion-follow-test-written "a.txt" "one\nmore\ntwo\nthree\n"
+        (should (equal "two\n" (buffer-string)))
+        (should (equal "one\nmore\ntwo\nthree\n"
+                       (with-current-buffer indirect (buffer-string)))))
+      ;; Text that is typed there is the file's, and has a base as well.
+      (with-current-buffer indirect
+        (goto-char (point-max))
+        (insert "mine\n"))
+      (kill-buffer clone)
+      (qwen-companion-follow-test-written "a.txt" "ONE\nmore\ntwo\nthree\n"
+        (should (equal "ONE\nmore\ntwo\nthree\nmine\n"
+                       (with-current-buffer indirect (buffer-string)))))
+      (kill-buffer indirect))))
 
 (defconst qwen-companion-follow-test--encodings
   '((iso-latin-1-unix "caf\u00e9\n" "caf\u00e9 cr\u00e8me\n")
@@ -1314,16 +1292,15 @@ with open('a.txt', 'r+b') as file, mmap.mmap(file.fileno(), 0) as memory:
 
 (ert-deftest qwen-companion-follow-test-line-ends-that-become-mixed ()
   "The buffer is as if the file were visited anew, and saves the same bytes."
-  (qwen-companion-follow-test-with '(("a.txt" "1\r\n2\r\n3\r\n4\r\n"))
-    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-      (should (equal "1\n2\n3\n4\n" (buffer-string)))
-      (qwen-companion-follow-test-written "a.txt" "1\r\n2\r\n3\r\n4\r\nfive\n"
-        (should (equal "1\r\n2\r\n3\r\n4\r\nfive\n" (buffer-string)))
-        (set-buffer-modified-p t)
-        (save-buffer)
-        (should (equal (buffer-string) (qwen-companion-test-file-text "a.txt"))))
-      (qwen-companion-follow-test-written "a.txt" "1\r\n2\r\n"
-        (should (equal "1\n2\n" (buffer-string)))))))
+  (qwen-companion-follow-test-visiting "1\r\n2\r\n3\r\n4\r\n"
+    (should (equal "1\n2\n3\n4\n" (buffer-string)))
+    (qwen-companion-follow-test-written "a.txt" "1\r\n2\r\n3\r\n4\r\nfive\n"
+      (should (equal "1\r\n2\r\n3\r\n4\r\nfive\n" (buffer-string)))
+      (set-buffer-modified-p t)
+      (save-buffer)
+      (should (equal (buffer-string) (qwen-companion-test-file-text "a.txt"))))
+    (qwen-companion-follow-test-written "a.txt" "1\r\n2\r\n"
+      (should (equal "1\n2\n" (buffer-string))))))
 
 (ert-deftest qwen-companion-follow-test-another-encoding-is-followed-and-undone ()
   "Text written in another encoding is read right; undo restores the old one."
@@ -1391,17 +1368,16 @@ with open('a.txt', 'r+b') as file, mmap.mmap(file.fileno(), 0) as memory:
 
 (ert-deftest qwen-companion-follow-test-model-written-text-is-only-text ()
   "No local variable, no mode, no format of it takes effect."
-  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
-    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-      (let ((enable-local-variables :all)
-            (enable-local-eval t)
-            (text "Content-Type: text/enriched\nText-Width: 70\n\n<bold>x</bold>\n\
+  (qwen-companion-follow-test-visiting "one\n"
+    (let ((enable-local-variables :all)
+          (enable-local-eval t)
+          (text "Content-Type: text/enriched\nText-Width: 70\n\n<bold>x</bold>\n\
 Local Variables:\nmode: emacs-lisp\nfill-column: 33\neval: (setq fill-column 44)\nEnd:\n"))
-        (qwen-companion-follow-test-written "a.txt" text
-          (should (equal text (buffer-string)))
-          (should (eq 'text-mode major-mode))
-          (should-not buffer-file-format)
-          (should-not (local-variable-p 'fill-column)))))))
+      (qwen-companion-follow-test-written "a.txt" text
+        (should (equal text (buffer-string)))
+        (should (eq 'text-mode major-mode))
+        (should-not buffer-file-format)
+        (should-not (local-variable-p 'fill-column))))))
 
 (ert-deftest qwen-companion-follow-test-left-to-the-user ()
   "Files that are not simply the text of their buffer are marked only."
@@ -1428,17 +1404,16 @@ Local Variables:\nmode: emacs-lisp\nfill-column: 33\neval: (setq fill-column 44)
 
 (ert-deftest qwen-companion-follow-test-functions-that-write-the-file ()
   "A buffer with `write-file-functions' follows, and saving calls them."
-  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
-    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-      (let (written)
-        (add-hook 'write-file-functions
-                  (lambda () (push (buffer-string) written) nil) nil t)
-        (qwen-companion-follow-test-written "a.txt" "two\n"
-          (should-not written)
-          (goto-char (point-max))
-          (insert "mine\n")
-          (save-buffer)
-          (should (equal '("two\nmine\n") written)))))))
+  (qwen-companion-follow-test-visiting "one\n"
+    (let (written)
+      (add-hook 'write-file-functions
+                (lambda () (push (buffer-string) written) nil) nil t)
+      (qwen-companion-follow-test-written "a.txt" "two\n"
+        (should-not written)
+        (goto-char (point-max))
+        (insert "mine\n")
+        (save-buffer)
+        (should (equal '("two\nmine\n") written))))))
 
 (ert-deftest qwen-companion-follow-test-so-long ()
   (qwen-companion-follow-test-with
@@ -1454,13 +1429,12 @@ Local Variables:\nmode: emacs-lisp\nfill-column: 33\neval: (setq fill-column 44)
 
 (ert-deftest qwen-companion-follow-test-a-new-major-mode-changes-nothing ()
   "The state of following outlives the buffer's local variables."
-  (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\n"))
-    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-      (goto-char (point-max))
-      (insert "mine\n")
-      (emacs-lisp-mode)
-      (qwen-companion-follow-test-written "a.txt" "ONE\ntwo\nthree\n"
-        (should (equal "ONE\ntwo\nthree\nmine\n" (buffer-string)))))))
+  (qwen-companion-follow-test-visiting "one\ntwo\nthree\n"
+    (goto-char (point-max))
+    (insert "mine\n")
+    (emacs-lisp-mode)
+    (qwen-companion-follow-test-written "a.txt" "ONE\ntwo\nthree\n"
+      (should (equal "ONE\ntwo\nthree\nmine\n" (buffer-string))))))
 
 (ert-deftest qwen-companion-follow-test-auto-save-goes-on ()
   "Typed text is auto-saved, even if a merge made the buffer much shorter."

@@ -74,15 +74,22 @@ MORE are keys and values that come first."
   "Return the text of the inspector once it has been redrawn."
   (qwen-companion-test-wait-for
    (null (buffer-local-value 'qwen-companion-timers--soon
-                             qwen-companion-inspector--buffer)))
+                             (get-buffer "*qwen-companion context*"))))
   (with-current-buffer qwen-companion-inspector--buffer
     (substring-no-properties (buffer-string))))
+
+(defmacro qwen-companion-inspector-test--with-cli (files &rest body)
+  "Run BODY with FILES in the inspector, which shows the CLI \"s1\"."
+  (declare (indent 1) (debug t))
+  `(qwen-companion-inspector-test--with ,files
+     (qwen-companion-inspector-test--connect "s1")
+     (qwen-companion-context)
+     ,@body))
 
 (defun qwen-companion-inspector-test--go-to (text)
   "Put point at TEXT in the inspector, which is selected, once it is drawn."
   (qwen-companion-inspector-test--text)
-  (goto-char (point-min))
-  (search-forward text)
+  (qwen-companion-test-go-to text)
   (goto-char (match-beginning 0)))
 
 (defun qwen-companion-inspector-test--line ()
@@ -100,9 +107,7 @@ MORE are keys and values that come first."
 
 (ert-deftest qwen-companion-inspector-test-tools-that-were-called ()
   "Each call is listed once with the size of its answer, which can be copied."
-  (qwen-companion-inspector-test--with nil
-    (qwen-companion-inspector-test--connect "s1")
-    (qwen-companion-context)
+  (qwen-companion-inspector-test--with-cli nil
     (let ((call (list :client "Qwen Code 0.24.4" :request "hover(path=\"a\")" :size 12 :ms 7
                       :called (floor (* 1000 (- (float-time) 5.5))) :failed nil
                       :text "| the\n| answer"))
@@ -127,9 +132,7 @@ MORE are keys and values that come first."
 
 (ert-deftest qwen-companion-inspector-test-shows-answers-to-hooks ()
   "The answers to hooks are counted, and shown one by one on demand."
-  (qwen-companion-inspector-test--with nil
-    (qwen-companion-inspector-test--connect "s1")
-    (qwen-companion-context)
+  (qwen-companion-inspector-test--with-cli nil
     (should-not (string-search "Hooks" (qwen-companion-inspector-test--text)))
     (let ((now (floor (* 1000 (float-time)))))
       (qwen-companion-inspector-on-hook-answers
@@ -305,9 +308,7 @@ MORE are keys and values that come first."
 
 (ert-deftest qwen-companion-inspector-test-json-that-cannot-be-read ()
   "It is shown as it is."
-  (qwen-companion-inspector-test--with nil
-    (qwen-companion-inspector-test--connect "s1")
-    (qwen-companion-context)
+  (qwen-companion-inspector-test--with-cli nil
     (dolist (json '("{\"params\": \"unfinished" "[1, 2]" "{\"params\":{\"workspaceState\":{\"openFiles\":[3]}}}"))
       (qwen-companion-inspector-test--tell "s1" json)
       (should (string-search "JSON" (qwen-companion-inspector-test--text))))
@@ -321,9 +322,7 @@ MORE are keys and values that come first."
 
 (ert-deftest qwen-companion-inspector-test-the-exact-json-is-copied ()
   "JSON that arrived by file is copied exactly, and its file is deleted."
-  (qwen-companion-inspector-test--with nil
-    (qwen-companion-inspector-test--connect "s1")
-    (qwen-companion-context)
+  (qwen-companion-inspector-test--with-cli nil
     (qwen-companion-inspector-test--go-to "Qwen Code")
     (should-error (qwen-companion-inspector-copy-json) :type 'user-error)
     (let* ((json (qwen-companion-inspector-test--json
@@ -345,9 +344,7 @@ MORE are keys and values that come first."
 
 (ert-deftest qwen-companion-inspector-test-folding ()
   "JSON, selections and sections; the JSON shown has only more white space."
-  (qwen-companion-inspector-test--with nil
-    (qwen-companion-inspector-test--connect "s1")
-    (qwen-companion-context)
+  (qwen-companion-inspector-test--with-cli nil
     (let ((json (qwen-companion-inspector-test--json
                  (list (qwen-companion-inspector-test--active
                         "main.py" "1\n2\n3\n4 \"{[,:\\"))
@@ -380,9 +377,7 @@ MORE are keys and values that come first."
 
 (ert-deftest qwen-companion-inspector-test-next-and-previous ()
   "They go from item to item and stop at the ends."
-  (qwen-companion-inspector-test--with nil
-    (qwen-companion-inspector-test--connect "s1")
-    (qwen-companion-context)
+  (qwen-companion-inspector-test--with-cli nil
     (qwen-companion-inspector-test--tell
      "s1" (qwen-companion-inspector-test--json
            (list (qwen-companion-inspector-test--active "main.py" "1\n2"))))
@@ -418,19 +413,19 @@ MORE are keys and values that come first."
                                             ("closed.py" "closed.py")
                                             ("Qwen Code" "*the terminal*")
                                             ("*the terminal*" "*the terminal*")))
-              (select-window (get-buffer-window qwen-companion-inspector--buffer))
+              (select-window (get-buffer-window "*qwen-companion context*"))
               (qwen-companion-inspector-test--go-to item)
               (qwen-companion-inspector-visit)
               (should (equal name (buffer-name (window-buffer))))
-              (select-window (get-buffer-window qwen-companion-inspector--buffer))
+              (select-window (get-buffer-window "*qwen-companion context*"))
               (goto-char (point-max))
               (should (member "CLI-Context" (qwen-companion-test-context-menu item)))
               (should (looking-at-p (regexp-quote item)))
               (goto-char (point-max))
               (qwen-companion-test-click 'mouse-2 item)
               (should (equal name (buffer-name (window-buffer))))
-              (should (get-buffer-window qwen-companion-inspector--buffer)))
-            (select-window (get-buffer-window qwen-companion-inspector--buffer))
+              (should (get-buffer-window "*qwen-companion context*")))
+            (select-window (get-buffer-window "*qwen-companion context*"))
             (dolist (item '("deleted.py" "Elsewhere"))
               (qwen-companion-inspector-test--go-to item)
               (should-error (qwen-companion-inspector-visit) :type 'user-error)))
@@ -527,9 +522,7 @@ MORE are keys and values that come first."
 
 (ert-deftest qwen-companion-inspector-test-a-cli-goes-while-it-is-shown ()
   "Its section disappears; commands on it are refused."
-  (qwen-companion-inspector-test--with nil
-    (qwen-companion-inspector-test--connect "s1")
-    (qwen-companion-context)
+  (qwen-companion-inspector-test--with-cli nil
     (qwen-companion-inspector-test--tell "s1" (qwen-companion-inspector-test--json nil))
     (qwen-companion-inspector-test--exclude '("/p/.env" "rule"))
     (qwen-companion-inspector-test--go-to "Qwen Code")
@@ -565,9 +558,7 @@ MORE are keys and values that come first."
 
 (ert-deftest qwen-companion-inspector-test-ages-follow-the-clock ()
   "A timer updates the ages only while the inspector is shown."
-  (qwen-companion-inspector-test--with nil
-    (qwen-companion-inspector-test--connect "s1")
-    (qwen-companion-context)
+  (qwen-companion-inspector-test--with-cli nil
     (qwen-companion-inspector-test--tell "s1" (qwen-companion-inspector-test--json nil))
     (let ((age (lambda ()
                  (let ((text (qwen-companion-inspector-test--text)))
@@ -599,7 +590,7 @@ MORE are keys and values that come first."
     ;; Another process takes the place of the first.
     (qwen-companion--connected)
     (should (equal '((:on t) (:on t)) (qwen-companion-test-sent 'watch)))
-    (kill-buffer qwen-companion-inspector--buffer)
+    (kill-buffer "*qwen-companion context*")
     (should (equal '((:on t) (:on t) (:on nil)) (qwen-companion-test-sent 'watch)))
     (should (= 0 (qwen-companion-inspector-test--timers)))
     (should-not (memq #'qwen-companion-inspector-changed qwen-companion-state-functions))
@@ -611,9 +602,7 @@ MORE are keys and values that come first."
 
 (ert-deftest qwen-companion-inspector-test-a-new-process-takes-over ()
   "Earlier context is still shown, with a note that the process is new."
-  (qwen-companion-inspector-test--with nil
-    (qwen-companion-inspector-test--connect "s1")
-    (qwen-companion-context)
+  (qwen-companion-inspector-test--with-cli nil
     (qwen-companion-inspector-test--tell
      "s1" (qwen-companion-inspector-test--json
            (list (qwen-companion-inspector-test--file "main.py"))))
@@ -650,7 +639,7 @@ MORE are keys and values that come first."
       (qwen-companion-inspector-forget)
       (should-not (buffer-live-p buffer))
       (should (one-window-p))
-      (should-not qwen-companion-inspector--buffer)
+      (should-not (get-buffer "*qwen-companion context*"))
       (should (= 0 (qwen-companion-inspector-test--timers)))
       (should-not (memq #'qwen-companion-inspector-changed qwen-companion-state-functions)))))
 

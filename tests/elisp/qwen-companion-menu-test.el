@@ -72,30 +72,34 @@ With SHOWN non-nil, leave out those of chats where these are off."
     (should (eq symbol (lookup-key 'qwen-companion-command-map key))))
   (should (eq 'qwen-companion (lookup-key 'qwen-companion-command-map "?"))))
 
+(defun qwen-companion-menu-test--state ()
+  "Return what the menu says of the state above its commands."
+  (qwen-companion-menu--state))
+
 (ert-deftest qwen-companion-menu-test-says-the-state ()
   (let ((qwen-companion-backend--state 'off))
-    (should (string-match-p "\\`The mode is off\n" (qwen-companion-menu--state))))
+    (should (string-match-p "\\`The mode is off\n" (qwen-companion-menu-test--state))))
   (let ((qwen-companion-backend--state 'error)
         (qwen-companion-backend--failure "no Python"))
-    (should (string-match-p "\\`Not running: no Python\n" (qwen-companion-menu--state))))
+    (should (string-match-p "\\`Not running: no Python\n" (qwen-companion-menu-test--state))))
   (let ((qwen-companion-backend--state 'ready)
         (sessions '((:id "a" :client "Qwen Code" :version "1"))))
     (cl-letf (((symbol-function 'qwen-companion-backend-sessions)
                (lambda () sessions)))
       (should (string-match-p "\\`1 CLI is connected, no proposal waits\n"
-                              (qwen-companion-menu--state)))
+                              (qwen-companion-menu-test--state)))
       (push '(:id "b" :client "Qwen Code" :version "1") sessions)
       (should (string-match-p "\\`2 CLIs are connected, "
-                              (qwen-companion-menu--state))))))
+                              (qwen-companion-menu-test--state))))))
 
 (ert-deftest qwen-companion-menu-test-says-what-is-hidden ()
   (let ((qwen-companion-excluded-files '("*.key")))
     (qwen-companion-test-with-files '(("a.txt" "a\n"))
-      (should-not (string-match-p "you hide" (qwen-companion-menu--state)))
+      (should-not (string-match-p "you hide" (qwen-companion-menu-test--state)))
       (with-current-buffer (find-file-noselect "a.txt")
         (qwen-companion-toggle-exclusion))
       (should (string-match-p "with 1 pattern of yours, and 1 file you hide"
-                              (qwen-companion-menu--state))))))
+                              (qwen-companion-menu-test--state))))))
 
 (ert-deftest qwen-companion-menu-test-options-take-each-value ()
   (pcase-dolist (`(,_ ,_ ,option) qwen-companion-menu--options)
@@ -270,7 +274,7 @@ notice that something was done, else a list with the error or `nothing'."
                  (pcase-let ((`(,width . ,height) (qwen-companion-menu-test--size more)))
                    (should (< width 80))
                    (should (<= (+ height
-                                  (if more 0 (length (split-string (qwen-companion-menu--state) "\n"))))
+                                  (if more 0 (length (split-string (qwen-companion-menu-test--state) "\n"))))
                                18))))))))
 
 (ert-deftest qwen-companion-menu-test-in-the-menu-bar ()
@@ -331,8 +335,7 @@ No file of the chat is loaded for its menus."
     (qwen-companion-sessions-mode)
     (qwen-companion-header-help))
   (with-current-buffer "*Help*"
-    (goto-char (point-min))
-    (search-forward "(qwen-companion)")
+    (qwen-companion-test-go-to "(qwen-companion)")
     (should (eq 'help-info (button-type (button-at (1- (point))))))
     (kill-buffer)))
 

@@ -39,10 +39,16 @@ Return (RESULT MERGED), the text it makes of MINE and the answer."
            (qwen-companion-merge-apply answer theirs-buffer)
            (list (buffer-string) answer)))))
 
+(defmacro qwen-companion-merge-test-with-process (&rest body)
+  "Run BODY with a Python process that is connected."
+  (declare (indent 0) (debug t))
+  `(qwen-companion-test-with-process
+     (qwen-companion-mode 1)
+     (qwen-companion-test-wait-for (qwen-companion-backend-connected-p))
+     ,@body))
+
 (ert-deftest qwen-companion-merge-test-the-real-process-compares-and-merges ()
-  (qwen-companion-test-with-process
-    (qwen-companion-mode 1)
-    (qwen-companion-test-wait-for (qwen-companion-backend-connected-p))
+  (qwen-companion-merge-test-with-process
     (should (equal '((2 1 2 1) (4 0 4 1))
                    (qwen-companion-merge-test--compare "a\nb\nc\n" "a\nB\nc\nd")))
     (should-not (qwen-companion-merge-test--compare "a\n" "a\n"))
@@ -110,8 +116,7 @@ Check that the text is then what it should be, and return it."
 (defun qwen-companion-merge-test--at (string)
   "Return the position of STRING in the current buffer."
   (save-excursion
-    (goto-char (point-min))
-    (search-forward string)
+    (qwen-companion-test-go-to string)
     (match-beginning 0)))
 
 (defun qwen-companion-merge-test--lines (count)
@@ -358,9 +363,7 @@ Check that the text is then what it should be, and return it."
 
 (ert-deftest qwen-companion-merge-test-text-that-is-not-unicode-fails ()
   "Text that is not Unicode fails, and the connection lives on."
-  (qwen-companion-test-with-process
-    (qwen-companion-mode 1)
-    (qwen-companion-test-wait-for (qwen-companion-backend-connected-p))
+  (qwen-companion-merge-test-with-process
     (let ((unibyte (qwen-companion-merge-test--buffer "")))
       (with-current-buffer unibyte
         (set-buffer-multibyte nil)
@@ -378,9 +381,7 @@ Check that the text is then what it should be, and return it."
     (should (equal '((1 1 1 1)) (qwen-companion-merge-test--compare "é" "😀")))))
 
 (ert-deftest qwen-companion-merge-test-long-texts-go-by-file-and-nothing-stays ()
-  (qwen-companion-test-with-process
-    (qwen-companion-mode 1)
-    (qwen-companion-test-wait-for (qwen-companion-backend-connected-p))
+  (qwen-companion-merge-test-with-process
     (let* ((mine (concat "first\n\n" (car (qwen-companion-merge-test--lines 5000))))
            (theirs (string-replace "old" "younger" mine)))
       (should (equal theirs (car (qwen-companion-merge-test--merge nil mine theirs))))
@@ -394,9 +395,7 @@ Check that the text is then what it should be, and return it."
                          :key #'buffer-name :test #'string-prefix-p))))
 
 (ert-deftest qwen-companion-merge-test-a-narrowed-buffer-counts-whole ()
-  (qwen-companion-test-with-process
-    (qwen-companion-mode 1)
-    (qwen-companion-test-wait-for (qwen-companion-backend-connected-p))
+  (qwen-companion-merge-test-with-process
     (dolist (size '(1 100000))
       (let* ((tail (concat (make-string size ?x) "\n"))
              (old (qwen-companion-merge-test--buffer (concat "a\nb\n" tail)))
@@ -438,9 +437,7 @@ Check that the text is then what it should be, and return it."
       (should (eq 'error (qwen-companion-state))))))
 
 (ert-deftest qwen-companion-merge-test-turning-the-mode-off-drops-the-questions ()
-  (qwen-companion-test-with-process
-    (qwen-companion-mode 1)
-    (qwen-companion-test-wait-for (qwen-companion-backend-connected-p))
+  (qwen-companion-merge-test-with-process
     (let* ((asked (qwen-companion-merge-test--buffer "a"))
            (never (lambda (_) (ert-fail "Called after all"))))
       (signal-process (qwen-companion-test-process) 'STOP)
@@ -452,9 +449,7 @@ Check that the text is then what it should be, and return it."
       (qwen-companion-test-wait-for (null (qwen-companion-test-processes))))))
 
 (ert-deftest qwen-companion-merge-test-a-lost-file-fails ()
-  (qwen-companion-test-with-process
-    (qwen-companion-mode 1)
-    (qwen-companion-test-wait-for (qwen-companion-backend-connected-p))
+  (qwen-companion-merge-test-with-process
     (signal-process (qwen-companion-test-process) 'STOP)
     (let ((answer 'none))
       (qwen-companion-merge-compare
@@ -467,9 +462,7 @@ Check that the text is then what it should be, and return it."
       (should-not (directory-files (qwen-companion-backend-spool) nil "\\`text-")))))
 
 (ert-deftest qwen-companion-merge-test-too-large-text-fails ()
-  (qwen-companion-test-with-process
-    (qwen-companion-mode 1)
-    (qwen-companion-test-wait-for (qwen-companion-backend-connected-p))
+  (qwen-companion-merge-test-with-process
     (let ((qwen-companion-merge--size-limit 1000))
       (should (equal '((1 1 1 1)) (qwen-companion-merge-test--compare "a" "b")))
       (should (eq 'failed (qwen-companion-merge-test--compare

@@ -17,6 +17,13 @@
              (inhibit-message t))
          ,@body))))
 
+(defmacro qwen-companion-proposal-test-with-one (&rest body)
+  "Run BODY while a CLI proposes \"two\\n\" for a file with \"one\\n\"; `proposal'."
+  (declare (indent 0) (debug t))
+  `(qwen-companion-proposal-test-with '(("a.txt" "one\n"))
+     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
+       ,@body)))
+
 (defun qwen-companion-proposal-test--outcomes ()
   "Return the outcomes sent: (OUTCOME TEXT), oldest first."
   (mapcar (lambda (payload)
@@ -29,6 +36,10 @@
     (goto-char (point-max))
     (insert text)))
 
+(defun qwen-companion-proposal-test--prepare (proposal)
+  "Read the text on disk for PROPOSAL, as showing it does first."
+  (qwen-companion-review--prepare proposal))
+
 (defun qwen-companion-proposal-test--kept ()
   "Return the texts of the buffers in which something was kept."
   (cl-loop for buffer in (buffer-list)
@@ -36,15 +47,14 @@
            collect (with-current-buffer buffer (buffer-string))))
 
 (ert-deftest qwen-companion-proposal-test-accept-sends-the-edited-text ()
-  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
-    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-proposal-test--edit proposal "three")
-      (qwen-companion-diff-accept)
-      (should (equal '((accepted "two\nthree"))
-                     (qwen-companion-proposal-test--outcomes)))
-      (should-not (qwen-companion-proposals))
-      (should-not (buffer-live-p (qwen-companion-proposal-buffer proposal)))
-      (should (equal "one\n" (qwen-companion-test-file-text "a.txt"))))))
+  (qwen-companion-proposal-test-with-one
+    (qwen-companion-proposal-test--edit proposal "three")
+    (qwen-companion-diff-accept)
+    (should (equal '((accepted "two\nthree"))
+                   (qwen-companion-proposal-test--outcomes)))
+    (should-not (qwen-companion-proposals))
+    (should-not (buffer-live-p (qwen-companion-proposal-buffer proposal)))
+    (should (equal "one\n" (qwen-companion-test-file-text "a.txt")))))
 
 (ert-deftest qwen-companion-proposal-test-the-cli-is-told-before-the-review-goes ()
   "To take the windows from the screen may take longer than telling the CLI."
@@ -109,8 +119,7 @@
       (setq qwen-companion-test-calls nil)
       (let* (answer
              (said (qwen-companion-test-messages
-                     (setq answer (qwen-companion-proposal-on-close
-                                   (list :id (qwen-companion-proposal-id closed)))))))
+                     (setq answer (qwen-companion-test-close closed)))))
         (should (equal "" said))
         (should (equal long (qwen-companion-proposal-test--parts
                              (plist-get answer :text-parts)))))
@@ -145,15 +154,14 @@
 
 (ert-deftest qwen-companion-proposal-test-accept-of-a-file-that-became-unreadable ()
   "The acceptance is sent anyway: the CLI reports the failure itself."
-  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
-    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (cl-letf (((symbol-function 'insert-file-contents-literally)
-                 (lambda (file &rest _)
-                   (signal 'file-error
-                           (list "Opening input file" "Permission denied" file)))))
-        (qwen-companion-diff-accept))
-      (should (equal '((accepted "two\n")) (qwen-companion-proposal-test--outcomes)))
-      (should-not (buffer-live-p (qwen-companion-proposal-buffer proposal))))))
+  (qwen-companion-proposal-test-with-one
+    (cl-letf (((symbol-function 'insert-file-contents-literally)
+               (lambda (file &rest _)
+                 (signal 'file-error
+                         (list "Opening input file" "Permission denied" file)))))
+      (qwen-companion-diff-accept))
+    (should (equal '((accepted "two\n")) (qwen-companion-proposal-test--outcomes)))
+    (should-not (buffer-live-p (qwen-companion-proposal-buffer proposal)))))
 
 (ert-deftest qwen-companion-proposal-test-reject-sends-no-text ()
   (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
@@ -162,50 +170,44 @@
     (should (equal '((rejected nil)) (qwen-companion-proposal-test--outcomes)))))
 
 (ert-deftest qwen-companion-proposal-test-only-the-first-outcome-counts ()
-  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
-    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-diff-accept proposal)
-      (should-error (qwen-companion-diff-accept proposal) :type 'user-error)
-      (should-error (qwen-companion-diff-reject proposal) :type 'user-error)
-      (should (= 1 (length (qwen-companion-proposal-test--outcomes)))))))
+  (qwen-companion-proposal-test-with-one
+    (qwen-companion-diff-accept proposal)
+    (should-error (qwen-companion-diff-accept proposal) :type 'user-error)
+    (should-error (qwen-companion-diff-reject proposal) :type 'user-error)
+    (should (= 1 (length (qwen-companion-proposal-test--outcomes))))))
 
 (ert-deftest qwen-companion-proposal-test-accept-while-the-cli-closes ()
   "Answered here and in the terminal at once: the terminal was first.
 The CLI gets the text with its own answer, and what it may not write
 is kept."
-  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
-    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-proposal-test--edit proposal "mine\n")
-      (qwen-companion-diff-accept)
-      (let ((close (list :id (qwen-companion-proposal-id proposal))))
-        (should (equal '(:text "two\nmine\n")
-                       (qwen-companion-proposal-on-close close)))
-        (should-not (qwen-companion-proposal-on-close close)))
-      (should (eq 'closed (qwen-companion-proposal-state proposal)))
-      (should (equal '("two\nmine\n") (qwen-companion-proposal-test--kept)))
-      (should-not (qwen-companion-proposal-snapshot))
-      (should (= 1 (length (qwen-companion-proposal-test--outcomes)))))))
+  (qwen-companion-proposal-test-with-one
+    (qwen-companion-proposal-test--edit proposal "mine\n")
+    (qwen-companion-diff-accept)
+    (let ((close (list :id (qwen-companion-proposal-id proposal))))
+      (should (equal '(:text "two\nmine\n")
+                     (qwen-companion-proposal-on-close close)))
+      (should-not (qwen-companion-proposal-on-close close)))
+    (should (eq 'closed (qwen-companion-proposal-state proposal)))
+    (should (equal '("two\nmine\n") (qwen-companion-proposal-test--kept)))
+    (should-not (qwen-companion-proposal-snapshot))
+    (should (= 1 (length (qwen-companion-proposal-test--outcomes))))))
 
 (ert-deftest qwen-companion-proposal-test-reject-while-the-cli-closes ()
-  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
-    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-diff-reject)
-      (should-not (qwen-companion-proposal-on-close
-                   (list :id (qwen-companion-proposal-id proposal))))
-      (should-not (qwen-companion-proposal-test--kept))
-      (should-not (qwen-companion-proposal-snapshot)))))
+  (qwen-companion-proposal-test-with-one
+    (qwen-companion-diff-reject)
+    (should-not (qwen-companion-test-close proposal))
+    (should-not (qwen-companion-proposal-test--kept))
+    (should-not (qwen-companion-proposal-snapshot))))
 
 (ert-deftest qwen-companion-proposal-test-answered-in-the-terminal ()
   "The CLI gets the current text; the user's edits are kept too."
-  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
-    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-proposal-test--edit proposal "mine\n")
-      (should (equal '(:text "two\nmine\n")
-                     (qwen-companion-proposal-on-close
-                      (list :id (qwen-companion-proposal-id proposal)))))
-      (should-not (qwen-companion-proposal-test--outcomes))
-      (should-not (qwen-companion-proposals))
-      (should (equal '("two\nmine\n") (qwen-companion-proposal-test--kept))))))
+  (qwen-companion-proposal-test-with-one
+    (qwen-companion-proposal-test--edit proposal "mine\n")
+    (should (equal '(:text "two\nmine\n")
+                   (qwen-companion-test-close proposal)))
+    (should-not (qwen-companion-proposal-test--outcomes))
+    (should-not (qwen-companion-proposals))
+    (should (equal '("two\nmine\n") (qwen-companion-proposal-test--kept)))))
 
 (ert-deftest qwen-companion-proposal-test-close-of-nothing ()
   (qwen-companion-proposal-test-with nil
@@ -282,10 +284,9 @@ is kept."
                                  offered))))))))
 
 (ert-deftest qwen-companion-proposal-test-killing-the-buffer-rejects ()
-  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
-    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (kill-buffer (qwen-companion-proposal-buffer proposal))
-      (should (equal '((rejected nil)) (qwen-companion-proposal-test--outcomes))))))
+  (qwen-companion-proposal-test-with-one
+    (kill-buffer (qwen-companion-proposal-buffer proposal))
+    (should (equal '((rejected nil)) (qwen-companion-proposal-test--outcomes)))))
 
 (ert-deftest qwen-companion-proposal-test-newer-proposal-supersedes ()
   (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
@@ -309,7 +310,7 @@ is kept."
                        (mapcar (lambda (known) (plist-get known :id))
                                (qwen-companion-proposal-snapshot))))
         ;; What comes next is compared with the disk, not with the void text.
-        (qwen-companion-review--prepare newer)
+        (qwen-companion-proposal-test--prepare newer)
         (with-current-buffer (qwen-companion-proposal-disk-buffer newer)
           (should (equal "one\n" (buffer-string))))
         (qwen-companion-proposal-on-delivered
@@ -360,7 +361,7 @@ is kept."
                                                :session "session-2"
                                                :client "gemini")))
       (should (= 2 (length (qwen-companion-proposals))))
-      (qwen-companion-review--prepare second)
+      (qwen-companion-proposal-test--prepare second)
       (should (string-match-p
                "the proposal of gemini for it still waits"
                (qwen-companion-test-messages (qwen-companion-diff-accept first))))
@@ -395,7 +396,7 @@ is kept."
       (let ((coding-system-for-read named))
         (find-file-noselect "a.txt"))
       (let ((proposal (qwen-companion-test-propose "a.txt" "three\r\n")))
-        (qwen-companion-review--prepare proposal)
+        (qwen-companion-proposal-test--prepare proposal)
         (should (equal shown
                        (with-current-buffer (qwen-companion-proposal-disk-buffer proposal)
                          (buffer-string))))))))
@@ -414,22 +415,18 @@ is kept."
                        (buffer-string)))))))
 
 (ert-deftest qwen-companion-proposal-test-orphan-keeps-its-text ()
-  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
-    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-proposal-on-orphan
-       (list :id (qwen-companion-proposal-id proposal)))
-      (should (equal '("two\n") (qwen-companion-proposal-test--kept)))
-      (should-not (qwen-companion-proposal-test--outcomes)))))
+  (qwen-companion-proposal-test-with-one
+    (qwen-companion-test-orphan proposal)
+    (should (equal '("two\n") (qwen-companion-proposal-test--kept)))
+    (should-not (qwen-companion-proposal-test--outcomes))))
 
 (ert-deftest qwen-companion-proposal-test-accepted-but-never-delivered ()
   "The CLI disconnects before it gets the accepted text, which is rescued."
-  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
-    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-proposal-test--edit proposal "mine\n")
-      (qwen-companion-diff-accept)
-      (qwen-companion-proposal-on-orphan
-       (list :id (qwen-companion-proposal-id proposal)))
-      (should (equal '("two\nmine\n") (qwen-companion-proposal-test--kept))))))
+  (qwen-companion-proposal-test-with-one
+    (qwen-companion-proposal-test--edit proposal "mine\n")
+    (qwen-companion-diff-accept)
+    (qwen-companion-test-orphan proposal)
+    (should (equal '("two\nmine\n") (qwen-companion-proposal-test--kept)))))
 
 (ert-deftest qwen-companion-proposal-test-mode-off-keeps-edits ()
   (qwen-companion-proposal-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
@@ -447,10 +444,9 @@ is kept."
     (let ((edited (qwen-companion-test-propose "a.py" "two\n"))
           (plain (qwen-companion-test-propose "b.py" "two\n"))
           (orphan (qwen-companion-test-propose "c.py" "two\n")))
-      (mapc #'qwen-companion-review--prepare (list edited plain))
+      (mapc #'qwen-companion-proposal-test--prepare (list edited plain))
       (qwen-companion-proposal-test--edit edited "mine\n")
-      (qwen-companion-proposal-on-orphan
-       (list :id (qwen-companion-proposal-id orphan)))
+      (qwen-companion-test-orphan orphan)
       (let (asked)
         (cl-letf (((symbol-function 'map-y-or-n-p)
                    (lambda (prompter _actor buffers &rest _)
@@ -468,22 +464,21 @@ is kept."
 
 (ert-deftest qwen-companion-proposal-test-undelivered-outcome-is-sent-again ()
   "A new process gets the outcomes that the previous one may have lost."
-  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
-    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-diff-accept)
-      (should (equal (list (list :id (qwen-companion-proposal-id proposal)
-                                 :session "session-1"
-                                 :path (expand-file-name "a.txt")
-                                 :digest (secure-hash 'sha256 "two\n")))
-                     (qwen-companion-proposal-snapshot)))
-      (qwen-companion-proposal-resend)
-      (should (equal '((accepted "two\n") (accepted "two\n"))
-                     (qwen-companion-proposal-test--outcomes)))
-      (qwen-companion-proposal-on-delivered
-       (list :id (qwen-companion-proposal-id proposal)))
-      (should-not (qwen-companion-proposal-snapshot))
-      (qwen-companion-proposal-resend)
-      (should (= 2 (length (qwen-companion-proposal-test--outcomes)))))))
+  (qwen-companion-proposal-test-with-one
+    (qwen-companion-diff-accept)
+    (should (equal (list (list :id (qwen-companion-proposal-id proposal)
+                               :session "session-1"
+                               :path (expand-file-name "a.txt")
+                               :digest (secure-hash 'sha256 "two\n")))
+                   (qwen-companion-proposal-snapshot)))
+    (qwen-companion-proposal-resend)
+    (should (equal '((accepted "two\n") (accepted "two\n"))
+                   (qwen-companion-proposal-test--outcomes)))
+    (qwen-companion-proposal-on-delivered
+     (list :id (qwen-companion-proposal-id proposal)))
+    (should-not (qwen-companion-proposal-snapshot))
+    (qwen-companion-proposal-resend)
+    (should (= 2 (length (qwen-companion-proposal-test--outcomes))))))
 
 (ert-deftest qwen-companion-proposal-test-texts-round-trip ()
   "The accepted text equals the proposed one, byte for byte."
@@ -575,7 +570,7 @@ That saves looking at each line, most of a second for 20 MB."
                    (lambda (text line-end)
                      (should (equal line-end "\n"))
                      text)))
-          (qwen-companion-review--prepare proposal)
+          (qwen-companion-proposal-test--prepare proposal)
           (should-not (qwen-companion-proposal-exact proposal))
           (qwen-companion-diff-accept proposal))
         (should (equal (list (list 'accepted proposed))
@@ -584,17 +579,16 @@ That saves looking at each line, most of a second for 20 MB."
         (let ((coding-system-for-write 'utf-8-unix))
           (write-region proposed nil "a.txt" nil 'silent))
         (qwen-companion-disk--check (expand-file-name "a.txt"))
-        (should-not qwen-companion-disk--writes)))))
+        (should (qwen-companion-test-written-p))))))
 
 (ert-deftest qwen-companion-proposal-test-emptied-text-is-refused ()
   "The CLI would write its own text instead, so nothing is sent."
-  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
-    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (with-current-buffer (qwen-companion-proposal-buffer proposal)
-        (erase-buffer))
-      (qwen-companion-test-refused "M-x qwen-companion-diff-empty" (qwen-companion-diff-accept))
-      (should-not (qwen-companion-proposal-test--outcomes))
-      (should (qwen-companion-proposals)))))
+  (qwen-companion-proposal-test-with-one
+    (with-current-buffer (qwen-companion-proposal-buffer proposal)
+      (erase-buffer))
+    (qwen-companion-test-refused "M-x qwen-companion-diff-empty" (qwen-companion-diff-accept))
+    (should-not (qwen-companion-proposal-test--outcomes))
+    (should (qwen-companion-proposals))))
 
 (ert-deftest qwen-companion-proposal-test-emptying-the-file-instead ()
   "The way out: rejected, and the file's buffer is empty but not saved."
@@ -610,12 +604,11 @@ That saves looking at each line, most of a second for 20 MB."
       (should (equal "one\n" (qwen-companion-test-file-text "a.txt"))))))
 
 (ert-deftest qwen-companion-proposal-test-raw-bytes-are-refused ()
-  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
-    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (with-current-buffer (qwen-companion-proposal-buffer proposal)
-        (goto-char (point-max))
-        (insert (string-to-multibyte "\300")))
-      (qwen-companion-test-refused "Character 5" (qwen-companion-diff-accept)))))
+  (qwen-companion-proposal-test-with-one
+    (with-current-buffer (qwen-companion-proposal-buffer proposal)
+      (goto-char (point-max))
+      (insert (string-to-multibyte "\300")))
+    (qwen-companion-test-refused "Character 5" (qwen-companion-diff-accept))))
 
 (ert-deftest qwen-companion-proposal-test-remote-and-relative-names-are-refused ()
   (qwen-companion-proposal-test-with nil
@@ -633,7 +626,7 @@ that of the unified review."
          proposal
          (said (qwen-companion-test-messages
                  (setq proposal (qwen-companion-test-propose file "two\n")))))
-    (qwen-companion-review--prepare proposal)
+    (qwen-companion-proposal-test--prepare proposal)
     (prog1 (list said
                  (qwen-companion-test-header
                   (qwen-companion-proposal-disk-buffer proposal))
@@ -710,7 +703,7 @@ that of the unified review."
              (header (lambda ()
                        (qwen-companion-test-header (qwen-companion-proposal-buffer proposal)))))
         (setf (qwen-companion-proposal-style proposal) 'unified)
-        (qwen-companion-review--prepare proposal)
+        (qwen-companion-proposal-test--prepare proposal)
         (should-not (string-search "a link" (funcall header)))
         ;; Of the directory nothing is told, and the file may have the same stamp.
         (rename-file "root/sub" "root/old")
@@ -733,7 +726,7 @@ that of the unified review."
              (proposal (qwen-companion-test-propose "root/a.txt" "two\n"))
              (said "can run code (shell); a link out of the workspace to "))
         (setf (qwen-companion-proposal-style proposal) 'unified)
-        (qwen-companion-review--prepare proposal)
+        (qwen-companion-proposal-test--prepare proposal)
         (rename-file "root/a.txt" "root/old.txt")
         (make-symbolic-link (expand-file-name "outside/.profile") "root/a.txt")
         (qwen-companion-test-wait-for
@@ -764,10 +757,10 @@ that of the unified review."
                (header (lambda (buffer) (qwen-companion-test-header buffer))))
           (setf (qwen-companion-proposal-style proposal) 'unified)
           (when (eq shown 'before)
-            (qwen-companion-review--prepare proposal))
+            (qwen-companion-proposal-test--prepare proposal))
           (funcall change)
           (when (eq shown 'after)
-            (qwen-companion-review--prepare proposal))
+            (qwen-companion-proposal-test--prepare proposal))
           (when shown
             (qwen-companion-test-wait-for
              (string-search side (funcall header (qwen-companion-proposal-disk-buffer proposal))))
@@ -829,7 +822,7 @@ that of the unified review."
              (concat "# -*- mode: emacs-lisp; eval: (setq"
                      " qwen-companion-proposal-test--hook-ran t) -*-\n"
                      "# Local " "Variables:\n# fill-column: 7\n# End:\n"))))
-      (qwen-companion-review--prepare proposal)
+      (qwen-companion-proposal-test--prepare proposal)
       (dolist (buffer (list (qwen-companion-proposal-buffer proposal)
                             (qwen-companion-proposal-disk-buffer proposal)))
         (with-current-buffer buffer
@@ -844,9 +837,9 @@ that of the unified review."
   (let* (ran
          (note (lambda (name) (list (lambda () (push name ran)))))
          (hooks '(html-mode-hook prog-mode-hook text-mode-hook js-mode-hook css-mode-hook
-                  sh-set-shell-hook c-initialization-hook org-mode-hook python-mode-hook
-                  font-lock-mode-hook hack-local-variables-hook after-change-major-mode-hook
-                  change-major-mode-after-body-hook change-major-mode-hook)))
+                                 sh-set-shell-hook c-initialization-hook org-mode-hook python-mode-hook
+                                 font-lock-mode-hook hack-local-variables-hook after-change-major-mode-hook
+                                 change-major-mode-after-body-hook change-major-mode-hook)))
     (pcase-dolist (`(,name ,text ,mode)
                    '(("a.html" "<script>let x = 1</script>" mhtml-mode) ("a.sh" "x=1" sh-mode)
                      ("a.c" "int x;" c-mode)
@@ -854,7 +847,7 @@ that of the unified review."
       (qwen-companion-proposal-test-with `((,name ,(concat text "\n")))
         (let ((proposal (qwen-companion-test-propose name (concat text " \n"))))
           (cl-progv hooks (mapcar note hooks)
-            (qwen-companion-review--prepare proposal)
+            (qwen-companion-proposal-test--prepare proposal)
             (dolist (buffer (list (qwen-companion-proposal-buffer proposal)
                                   (qwen-companion-proposal-disk-buffer proposal)))
               (with-current-buffer buffer
@@ -869,7 +862,7 @@ that of the unified review."
   (qwen-companion-proposal-test-with nil
     (let ((proposal (qwen-companion-test-propose "%b%n%s\u202e\n\e[31m.txt" "x\n"
                                                  :client "%b %d")))
-      (qwen-companion-review--prepare proposal)
+      (qwen-companion-proposal-test--prepare proposal)
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
         (should (string-match-p (regexp-quote "%%b%%n%%s\\u202E\\n\\u001B[31m.txt")
                                 (qwen-companion-test-header)))
@@ -877,8 +870,7 @@ that of the unified review."
         (should (string-match-p (regexp-quote "%b%n%s\\u202E\\n\\u001B[31m.txt")
                                 (buffer-name))))
       (qwen-companion-proposal-test--edit proposal "mine\n")
-      (qwen-companion-proposal-on-close
-       (list :id (qwen-companion-proposal-id proposal)))
+      (qwen-companion-test-close proposal)
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
         (should (string-match-p (regexp-quote "%%b%%n%%s\\u202E")
                                 (qwen-companion-test-header)))))))
@@ -888,7 +880,7 @@ that of the unified review."
   (qwen-companion-proposal-test-with '(("a.py" "x = 1\n") ("b.py" "# \u202e\n"))
     (let ((plain (qwen-companion-test-propose "a.py" "# שלום é\n"))
           (odd (qwen-companion-test-propose "b.py" "x = 1 # \u202e }\u2066 if\n")))
-      (mapc #'qwen-companion-review--prepare (list plain odd))
+      (mapc #'qwen-companion-proposal-test--prepare (list plain odd))
       (with-current-buffer (qwen-companion-proposal-buffer plain)
         (should-not (local-variable-p 'glyphless-char-display))
         (should-not (string-match-p "U\\+202E" (qwen-companion-test-header))))
@@ -929,7 +921,7 @@ that of the unified review."
                       (lambda ()
                         (push (buffer-size) seen)
                         (funcall python))))
-            (qwen-companion-review--prepare proposal))
+            (qwen-companion-proposal-test--prepare proposal))
           (with-current-buffer buffer
             (should (eq mode major-mode))
             (should (cl-every #'zerop seen))
@@ -1015,7 +1007,7 @@ The wait for a write is short, and its end is no surprise."
 
 (defun qwen-companion-proposal-test--settle ()
   "Wait until no write is expected any more."
-  (qwen-companion-test-wait-for (null qwen-companion-disk--writes))
+  (qwen-companion-test-wait-for (qwen-companion-test-written-p))
   (qwen-companion-test-wait-for (null (get-process "qwen-companion-diff"))))
 
 (ert-deftest qwen-companion-proposal-test-two-changes-before-either-is-written ()
@@ -1030,7 +1022,7 @@ The CLI writes both one after the other, and nothing is amiss."
               ;; The CLI writes nothing before it has all answers.
               (sit-for 0.5)
               (qwen-companion-proposal-test--answer-merge "ONE\nTWO\n")
-              (qwen-companion-review--prepare second)
+              (qwen-companion-proposal-test--prepare second)
               (should (equal "1\n2\n"
                              (with-current-buffer
                                  (qwen-companion-proposal-disk-buffer second)
@@ -1078,7 +1070,7 @@ The CLI writes both one after the other, and nothing is amiss."
     (qwen-companion-proposal-test--accept (qwen-companion-test-propose "a.txt" "ONE\n2\n"))
     (let ((second (qwen-companion-test-propose "a.txt" "1\nTWO\n")))
       (qwen-companion-proposal-test--answer-merge "ONE\nTWO\n")
-      (qwen-companion-review--prepare second)
+      (qwen-companion-proposal-test--prepare second)
       (qwen-companion-proposal-test--edit second "mine\n")
       (should (string-match-p
                "a\\.txt.*  edited by you.*  qwen may fail to write your edits  "
@@ -1102,7 +1094,7 @@ The CLI writes both one after the other, and nothing is amiss."
         (qwen-companion-proposal-test--accept first)
         (setq second (qwen-companion-test-propose "a.txt" "3\n"))
         (qwen-companion-proposal-test--answer-merge nil)
-        (qwen-companion-review--prepare second)
+        (qwen-companion-proposal-test--prepare second)
         (should (eq (string-empty-p edits)
                     (not (string-match-p
                           "and qwen may fail to write it where you edited them"
@@ -1138,7 +1130,7 @@ The CLI writes both one after the other, and nothing is amiss."
                             (list :id (qwen-companion-proposal-id first)))
                            (setq second (qwen-companion-test-propose "b.txt" "2\n"))
                            (sit-for 0.8))))))
-      (should qwen-companion-disk--writes)
+      (should-not (qwen-companion-test-written-p))
       (qwen-companion-diff-reject second)
       (should (string-match-p
                "qwen has not written"
@@ -1159,9 +1151,7 @@ The CLI writes both one after the other, and nothing is amiss."
                        (if close
                            (progn
                              (qwen-companion-proposal-test--edit proposal "!")
-                             (qwen-companion-proposal-on-close
-                              (list :id (qwen-companion-proposal-id proposal)
-                                    :keeps-edits t)))
+                             (qwen-companion-test-close proposal :keeps-edits t))
                          (qwen-companion-proposal-test--accept proposal))
                        (qwen-companion-proposal-test--write
                         (concat text (if close "!" "")
@@ -1184,8 +1174,7 @@ The CLI writes both one after the other, and nothing is amiss."
                                         (setq said (qwen-companion-test-messages
                                                      (apply keep arguments)))
                                         (should (string-match-p "kept in" said)))))))
-                         (qwen-companion-proposal-on-close
-                          (list :id (qwen-companion-proposal-id proposal))))
+                         (qwen-companion-test-close proposal))
                        (qwen-companion-proposal-test--write "")
                        (qwen-companion-disk--check (expand-file-name "a.txt")))))
       (let ((said (qwen-companion-test-messages
@@ -1208,7 +1197,7 @@ The CLI writes both one after the other, and nothing is amiss."
   (qwen-companion-proposal-test-with-merges '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
       (qwen-companion-proposal-test--edit proposal "mine\n")
-      (qwen-companion-proposal-on-close (list :id (qwen-companion-proposal-id proposal)))
+      (qwen-companion-test-close proposal)
       (should (equal "" (qwen-companion-test-messages
                           (qwen-companion-proposal-test--settle))))
       (should (equal '("two\nmine\n") (qwen-companion-proposal-test--kept))))))
@@ -1234,7 +1223,7 @@ The CLI writes both one after the other, and nothing is amiss."
   (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
           (refreshed 0))
-      (qwen-companion-review--prepare proposal)
+      (qwen-companion-proposal-test--prepare proposal)
       (cl-letf (((symbol-function 'qwen-companion-review-refresh)
                  (lambda (_style _proposal) (cl-incf refreshed))))
         (qwen-companion-proposal-test--write "other\n")
@@ -1260,7 +1249,7 @@ The CLI writes both one after the other, and nothing is amiss."
         (qwen-companion-proposal-test--write "other\n")
         (if shown
             (progn
-              (qwen-companion-review--prepare proposal)
+              (qwen-companion-proposal-test--prepare proposal)
               (should (string-match-p "written since"
                                       (qwen-companion-test-header
                                        (qwen-companion-proposal-buffer proposal)))))
@@ -1269,18 +1258,17 @@ The CLI writes both one after the other, and nothing is amiss."
         (delete-file "a.txt")))))
 
 (ert-deftest qwen-companion-proposal-test-a-new-time-alone-overwrites-nothing ()
-  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
-    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-review--prepare proposal)
-      (set-file-times "a.txt" (time-add nil 5))
-      (qwen-companion-diff-accept proposal)
-      (should-not (file-notify-valid-p (qwen-companion-proposal-watch proposal))))))
+  (qwen-companion-proposal-test-with-one
+    (qwen-companion-proposal-test--prepare proposal)
+    (set-file-times "a.txt" (time-add nil 5))
+    (qwen-companion-diff-accept proposal)
+    (should-not (file-notify-valid-p (qwen-companion-proposal-watch proposal)))))
 
 (ert-deftest qwen-companion-proposal-test-byte-order-mark-is-kept-and-not-shown ()
   "Some CLIs take it for text, propose it and write the answer as it is."
   (qwen-companion-proposal-test-with '(("a.txt" "\ufeffone\r\ntwo\r\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "\ufeffone\r\n2\r\n")))
-      (qwen-companion-review--prepare proposal)
+      (qwen-companion-proposal-test--prepare proposal)
       (with-current-buffer (qwen-companion-proposal-disk-buffer proposal)
         (should (equal "one\ntwo\n" (buffer-string))))
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
@@ -1296,7 +1284,7 @@ The CLI writes both one after the other, and nothing is amiss."
       (write-region "caf\u00e9\n" nil "a.txt" nil 'silent))
     (dolist (case '(("caf\ufffd!\n" . t) ("caf\u00e9!\n" . nil)))
       (let ((proposal (qwen-companion-test-propose "a.txt" (car case))))
-        (qwen-companion-review--prepare proposal)
+        (qwen-companion-proposal-test--prepare proposal)
         (should (equal "caf\u00e9\n"
                        (with-current-buffer
                            (qwen-companion-proposal-disk-buffer proposal)

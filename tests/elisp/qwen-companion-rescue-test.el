@@ -35,8 +35,7 @@ Return the proposal."
   "Let the user answer PROPOSAL in the terminal of a CLI that drops edits.
 Return the buffer with the kept text, and what was said."
   (let ((said (qwen-companion-test-messages
-                (qwen-companion-proposal-on-close
-                 (list :id (qwen-companion-proposal-id proposal))))))
+                (qwen-companion-test-close proposal))))
     (list (car (qwen-companion-rescue-buffers)) said)))
 
 (defun qwen-companion-rescue-test--write (name text)
@@ -80,9 +79,7 @@ Return the buffer with the kept text, and what was said."
     (let* ((proposal (qwen-companion-rescue-test--propose
                       "a.txt" "two\r\n" "mine\n"))
            (said (qwen-companion-test-messages
-                   (qwen-companion-proposal-on-close
-                    (list :id (qwen-companion-proposal-id proposal)
-                          :keeps-edits t)))))
+                   (qwen-companion-test-close proposal :keeps-edits t))))
       (should-not (string-match-p "without your edits" said))
       (should (qwen-companion-rescue-buffers))
       (should (string-match-p
@@ -94,8 +91,7 @@ Return the buffer with the kept text, and what was said."
   (dolist (name '("a.txt" "new/b.txt"))
     (qwen-companion-rescue-test-with '(("a.txt" "one\n"))
       (let ((proposal (qwen-companion-test-propose name "two\n")))
-        (qwen-companion-proposal-on-orphan
-         (list :id (qwen-companion-proposal-id proposal))))
+        (qwen-companion-test-orphan proposal))
       (with-current-buffer (car (qwen-companion-rescue-buffers))
         (should (string-match-p "  qwen disconnected  .*C-c C-c put into"
                                 (qwen-companion-test-header)))
@@ -115,8 +111,7 @@ Return the buffer with the kept text, and what was said."
                             (insert "unsaved\n")))))
     (qwen-companion-rescue-test-with '(("a.txt" "one\n"))
       (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-        (qwen-companion-proposal-on-orphan
-         (list :id (qwen-companion-proposal-id proposal))))
+        (qwen-companion-test-orphan proposal))
       (funcall change)
       (let* ((kept (car (qwen-companion-rescue-buffers)))
              (file-buffer (find-file-noselect "a.txt"))
@@ -133,8 +128,7 @@ Return the buffer with the kept text, and what was said."
   "The reason and the way out are said; the windows stay, and nothing is left."
   (qwen-companion-rescue-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "t\0wo\n")))
-      (qwen-companion-proposal-on-orphan
-       (list :id (qwen-companion-proposal-id proposal))))
+      (qwen-companion-test-orphan proposal))
     (qwen-companion-rescue-test--write "a.txt" "other\n")
     (find-file-noselect "a.txt")
     (delete-other-windows)
@@ -155,8 +149,7 @@ Return the buffer with the kept text, and what was said."
     (should-error (qwen-companion-kept-apply) :type 'user-error)
     (dolist (name '("a.txt" "b.txt"))
       (let ((proposal (qwen-companion-test-propose name "two\n")))
-        (qwen-companion-proposal-on-orphan
-         (list :id (qwen-companion-proposal-id proposal)))))
+        (qwen-companion-test-orphan proposal)))
     (qwen-companion-test-refused "kept: [ab]\\.txt.*kept: [ab]\\.txt" (qwen-companion-kept-apply))
     (with-current-buffer (find-file-noselect "b.txt")
       (qwen-companion-kept-apply)
@@ -177,7 +170,7 @@ Wait until the companion has found out, and return what it says."
        (list :id (qwen-companion-proposal-id proposal)))
       (when written
         (write-region written nil "a.txt" nil 'silent))
-      (qwen-companion-test-wait-for (null qwen-companion-disk--writes))
+      (qwen-companion-test-wait-for (qwen-companion-test-written-p))
       (qwen-companion-test-wait-for
        (null (get-process "qwen-companion-diff"))))))
 
@@ -253,8 +246,7 @@ Wait until the companion has found out, and return what it says."
                          (call-interactively (key-binding (kbd "C-c C-d"))))
                        (qwen-companion-test-wait-for
                         (null (get-process "qwen-companion-diff")))))))
-      (qwen-companion-proposal-on-orphan
-       (list :id (qwen-companion-proposal-id proposal)))
+      (qwen-companion-test-orphan proposal)
       (let ((coding-system-for-write 'iso-latin-1-dos))
         (write-region "caf\u00e9\n" nil "a.txt" nil 'silent))
       (funcall compare)

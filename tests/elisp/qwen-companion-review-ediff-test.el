@@ -24,6 +24,13 @@
            (switch-to-buffer (get-buffer-create "*terminal*"))
            ,@body)))))
 
+(defmacro qwen-companion-review-ediff-test-with-one (&rest body)
+  "Run BODY while a CLI proposes \"two\\n\" for a file with \"one\\n\"; `proposal'."
+  (declare (indent 0) (debug t))
+  `(qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
+     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
+       ,@body)))
+
 (defun qwen-companion-review-ediff-test--show (proposal &optional select)
   "Show PROPOSAL as by itself, or with SELECT as by command."
   (qwen-companion-review--display proposal select))
@@ -338,21 +345,20 @@
         (should (eq #'qwen-companion-diff-reject (key-binding (kbd "C-c C-k"))))))))
 
 (ert-deftest qwen-companion-review-ediff-test-buried-review-comes-back-with-its-edits ()
-  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
-    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-review-ediff-test--show proposal)
-      (with-current-buffer (qwen-companion-proposal-buffer proposal)
-        (goto-char (point-max))
-        (insert "mine\n"))
-      (qwen-companion-diff-bury)
-      (should (equal (list proposal) (qwen-companion-proposals)))
-      (should-not (qwen-companion-test-sent 'outcome))
-      (qwen-companion-diff-open)
-      (should (equal "*Ediff Control Panel*" (buffer-name (window-buffer))))
-      (qwen-companion-diff-accept)
-      (should (equal "two\nmine\n"
-                     (plist-get (car (qwen-companion-test-sent 'outcome))
-                                :text))))))
+  (qwen-companion-review-ediff-test-with-one
+    (qwen-companion-review-ediff-test--show proposal)
+    (with-current-buffer (qwen-companion-proposal-buffer proposal)
+      (goto-char (point-max))
+      (insert "mine\n"))
+    (qwen-companion-diff-bury)
+    (should (equal (list proposal) (qwen-companion-proposals)))
+    (should-not (qwen-companion-test-sent 'outcome))
+    (qwen-companion-diff-open)
+    (should (equal "*Ediff Control Panel*" (buffer-name (window-buffer))))
+    (qwen-companion-diff-accept)
+    (should (equal "two\nmine\n"
+                   (plist-get (car (qwen-companion-test-sent 'outcome))
+                              :text)))))
 
 (ert-deftest qwen-companion-review-ediff-test-another-buffer-beside-it-stays ()
   "The buffer that the user switched to stays in the remaining window."
@@ -379,21 +385,20 @@
 
 (ert-deftest qwen-companion-review-ediff-test-opening-again-is-the-same-session ()
   "It is the same session after the user changed the windows."
-  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
-    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-review-ediff-test--show proposal)
-      (dolist (change (list #'ignore
-                            (lambda ()
-                              (select-window (get-buffer-window "*terminal*"))
-                              (delete-other-windows))))
-        (funcall change)
-        (qwen-companion-diff-open)
-        (should (equal "*Ediff Control Panel*" (buffer-name (window-buffer))))
-        (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
-        (should (= 1 (length ediff-session-registry))))
-      (qwen-companion-diff-reject)
-      (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers)))
-      (should-not ediff-session-registry))))
+  (qwen-companion-review-ediff-test-with-one
+    (qwen-companion-review-ediff-test--show proposal)
+    (dolist (change (list #'ignore
+                          (lambda ()
+                            (select-window (get-buffer-window "*terminal*"))
+                            (delete-other-windows))))
+      (funcall change)
+      (qwen-companion-diff-open)
+      (should (equal "*Ediff Control Panel*" (buffer-name (window-buffer))))
+      (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
+      (should (= 1 (length ediff-session-registry))))
+    (qwen-companion-diff-reject)
+    (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers)))
+    (should-not ediff-session-registry)))
 
 (ert-deftest qwen-companion-review-ediff-test-dropping-a-change ()
   "Ediff's own copying takes a change of the proposal back."
@@ -518,17 +523,16 @@
         (primitive-undo 1 buffer-undo-list)))))
 
 (ert-deftest qwen-companion-review-ediff-test-killed-panel-puts-aside ()
-  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
-    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-review-ediff-test--show proposal)
-      (kill-buffer "*Ediff Control Panel*")
-      (should (equal (list proposal) (qwen-companion-proposals)))
-      (should-not ediff-session-registry)
-      (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers)))
-      (qwen-companion-diff-open)
-      (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
-      (qwen-companion-diff-reject)
-      (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers))))))
+  (qwen-companion-review-ediff-test-with-one
+    (qwen-companion-review-ediff-test--show proposal)
+    (kill-buffer "*Ediff Control Panel*")
+    (should (equal (list proposal) (qwen-companion-proposals)))
+    (should-not ediff-session-registry)
+    (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers)))
+    (qwen-companion-diff-open)
+    (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
+    (qwen-companion-diff-reject)
+    (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers)))))
 
 (ert-deftest qwen-companion-review-ediff-test-comes-again-when-its-frame-is-gone ()
   "A review comes back with its edits; one put aside does not."
@@ -592,12 +596,11 @@
       (should (equal 2 (length (split-string said "Qwen\\\\nCode proposes a change of .*a\\.txt")))))))
 
 (ert-deftest qwen-companion-review-ediff-test-arrival-on-command ()
-  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
-    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (should-not qwen-companion-review--timers)
-      (should-not (qwen-companion-review-shown))
-      (qwen-companion-diff-open)
-      (should (eq proposal (qwen-companion-review-shown))))))
+  (qwen-companion-review-ediff-test-with-one
+    (should-not qwen-companion-review--timers)
+    (should-not (qwen-companion-review-shown))
+    (qwen-companion-diff-open)
+    (should (eq proposal (qwen-companion-review-shown)))))
 
 (ert-deftest qwen-companion-review-ediff-test-no-room-beside-the-selected-window ()
   "A review does not take it by itself; by command its keys are where one is."
@@ -670,27 +673,26 @@
                            :key #'timer--function)))))
 
 (ert-deftest qwen-companion-review-ediff-test-does-not-open-while-busy ()
-  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
-    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (dolist (busy '(executing-kbd-macro defining-kbd-macro track-mouse
-                      this-command prefix-arg isearch-mode))
-        (cl-progv (list busy) (list t)
-          (qwen-companion-test-show-next)
-          (should-not (qwen-companion-proposal-seen proposal))))
-      (pcase-dolist (`(,function . ,value)
-                     `((active-minibuffer-window . t)
-                       (recursion-depth . 1)
-                       (this-single-command-keys . [24])
-                       (qwen-companion-context-frame-p . nil)))
-        (cl-letf (((symbol-function function) (lambda (&rest _) value)))
-          (qwen-companion-test-show-next)
-          (should-not (qwen-companion-proposal-seen proposal))))
-      ;; So it is in a terminal whose program wants all moves of the mouse.
-      (setq-local track-mouse t)
-      (unwind-protect
-          (qwen-companion-test-show-next)
-        (kill-local-variable 'track-mouse))
-      (should (qwen-companion-proposal-seen proposal)))))
+  (qwen-companion-review-ediff-test-with-one
+    (dolist (busy '(executing-kbd-macro defining-kbd-macro track-mouse
+                                        this-command prefix-arg isearch-mode))
+      (cl-progv (list busy) (list t)
+        (qwen-companion-test-show-next)
+        (should-not (qwen-companion-proposal-seen proposal))))
+    (pcase-dolist (`(,function . ,value)
+                   `((active-minibuffer-window . t)
+                     (recursion-depth . 1)
+                     (this-single-command-keys . [24])
+                     (qwen-companion-context-frame-p . nil)))
+      (cl-letf (((symbol-function function) (lambda (&rest _) value)))
+        (qwen-companion-test-show-next)
+        (should-not (qwen-companion-proposal-seen proposal))))
+    ;; So it is in a terminal whose program wants all moves of the mouse.
+    (setq-local track-mouse t)
+    (unwind-protect
+        (qwen-companion-test-show-next)
+      (kill-local-variable 'track-mouse))
+    (should (qwen-companion-proposal-seen proposal))))
 
 (ert-deftest qwen-companion-review-ediff-test-waits-for-another-ediff-session ()
   "It opens by itself when that is no longer on the screen."
@@ -769,8 +771,7 @@
   "Each tab gets its windows back, in any order and with any tab selected."
   (dolist (end (list (lambda (proposal) (qwen-companion-diff-reject proposal))
                      (lambda (proposal)
-                       (qwen-companion-proposal-on-close
-                        (list :id (qwen-companion-proposal-id proposal))))))
+                       (qwen-companion-test-close proposal))))
     (qwen-companion-review-ediff-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
       (split-window-right)
       (set-window-buffer (next-window) (get-buffer-create "*beside*"))
@@ -943,21 +944,20 @@
                          (buffer-string))))))))
 
 (ert-deftest qwen-companion-review-ediff-test-unsaved-text-is-noticed-when-idle ()
-  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
-    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-review-ediff-test--type "a.txt" "mine\n")
-      (should-not (qwen-companion-proposal-unsaved proposal))
-      (timer-event-handler qwen-companion-review--unsaved-timer)
-      (should (qwen-companion-proposal-unsaved proposal))
-      (with-current-buffer "a.txt"
-        (save-buffer))
-      (qwen-companion-test-wait-for
-       (not (qwen-companion-proposal-unsaved proposal)))
-      (qwen-companion-diff-reject proposal)
-      (should-not qwen-companion-review--unsaved-timer)
-      (dolist (hook '(after-save-hook after-revert-hook))
-        (should-not (memq #'qwen-companion-review--check-unsaved-soon
-                          (default-value hook)))))))
+  (qwen-companion-review-ediff-test-with-one
+    (qwen-companion-review-ediff-test--type "a.txt" "mine\n")
+    (should-not (qwen-companion-proposal-unsaved proposal))
+    (timer-event-handler qwen-companion-review--unsaved-timer)
+    (should (qwen-companion-proposal-unsaved proposal))
+    (with-current-buffer "a.txt"
+      (save-buffer))
+    (qwen-companion-test-wait-for
+     (not (qwen-companion-proposal-unsaved proposal)))
+    (qwen-companion-diff-reject proposal)
+    (should-not qwen-companion-review--unsaved-timer)
+    (dolist (hook '(after-save-hook after-revert-hook))
+      (should-not (memq #'qwen-companion-review--check-unsaved-soon
+                        (default-value hook))))))
 
 (ert-deftest qwen-companion-review-ediff-test-third-party ()
   "The same key shows it and takes it out; edits and windows stay."
@@ -1146,8 +1146,7 @@
              (buffers (list (qwen-companion-proposal-buffer proposal)))
              (said (cl-progv (list hook)
                        (list (list (lambda ()
-                                     (qwen-companion-proposal-on-close
-                                      (list :id (qwen-companion-proposal-id proposal))))))
+                                     (qwen-companion-test-close proposal))))
                      (qwen-companion-test-messages
                        (qwen-companion-review-ediff-test--show proposal)))))
         (should-not (string-match-p "could not be shown" said))

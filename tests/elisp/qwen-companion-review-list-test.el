@@ -25,7 +25,7 @@
 
 (defun qwen-companion-review-list-test--lines ()
   "Return the lines of the list, each as a list of its columns."
-  (with-current-buffer qwen-companion-review-list--buffer-name
+  (with-current-buffer "*qwen-companion proposals*"
     (save-excursion
       (goto-char (point-min))
       ;; Below the names of the columns.
@@ -40,9 +40,8 @@
 
 (defun qwen-companion-review-list-test--go-to (text)
   "Move point in the list to the line with TEXT."
-  (set-buffer qwen-companion-review-list--buffer-name)
-  (goto-char (point-min))
-  (search-forward text)
+  (set-buffer "*qwen-companion proposals*")
+  (qwen-companion-test-go-to text)
   (beginning-of-line))
 
 (ert-deftest qwen-companion-review-list-test-lists-waiting-proposals ()
@@ -85,8 +84,7 @@
                 80))
     (should-not truncate-lines)
     (should word-wrap)
-    (goto-char (point-min))
-    (search-forward "waits")
+    (qwen-companion-test-go-to "waits")
     (should (looking-at "  runs at the next commit"))))
 
 (ert-deftest qwen-companion-review-list-test-new-file-and-edits-are-counted ()
@@ -97,7 +95,7 @@
        (member "+2 -0" (car (qwen-companion-review-list-test--lines))))
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
         (insert "0\n"))
-      (with-current-buffer qwen-companion-review-list--buffer-name
+      (with-current-buffer "*qwen-companion proposals*"
         (revert-buffer))
       (qwen-companion-test-wait-for
        (member "+3 -0" (car (qwen-companion-review-list-test--lines))))
@@ -134,7 +132,7 @@
       (qwen-companion-review-list-test--go-to "b.txt")
       (set-window-point (get-buffer-window) (point))
       (other-window 1)
-      (qwen-companion-proposal-on-close (list :id (qwen-companion-proposal-id a)))
+      (qwen-companion-test-close a)
       (should (equal '("b.txt") (qwen-companion-review-list-test--column 0)))
       (qwen-companion-diff-reject)
       (should (equal '("No proposal waits") (qwen-companion-review-list-test--column 0))))))
@@ -159,7 +157,7 @@
       (qwen-companion-test-propose "b.txt" "2\n")
       (qwen-companion-diffs)
       (qwen-companion-review-list-test--go-to "b.txt")
-      (let ((window (get-buffer-window qwen-companion-review-list--buffer-name)))
+      (let ((window (get-buffer-window "*qwen-companion proposals*")))
         (set-window-point window (point))
         (select-window (next-window window))
         (qwen-companion-diff-reject a)
@@ -182,8 +180,8 @@
     (call-interactively (key-binding (kbd "RET")))
     (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
     (qwen-companion-diff-reject)
-    (should (get-buffer-window qwen-companion-review-list--buffer-name))
-    (set-buffer qwen-companion-review-list--buffer-name)
+    (should (get-buffer-window "*qwen-companion proposals*"))
+    (set-buffer "*qwen-companion proposals*")
     (should-error (call-interactively (key-binding (kbd "RET"))) :type 'user-error)))
 
 (ert-deftest qwen-companion-review-list-test-marks ()
@@ -201,8 +199,7 @@
         (execute-kbd-macro "mmpu")
         (should (string-match-p "  1 marked  " (qwen-companion-test-header)))
         (should (equal "Marked" (save-excursion
-                                  (goto-char (point-min))
-                                  (search-forward "* a.txt")
+                                  (qwen-companion-test-go-to "* a.txt")
                                   (get-text-property (match-beginning 0) 'help-echo))))
         (execute-kbd-macro "m")
         (revert-buffer)
@@ -239,7 +236,7 @@
   "Beside the list, which stays selected; RET goes to the review."
   (qwen-companion-review-list-test-with '(("a.txt" "1\n") ("b.txt" "1\n"))
     (let ((qwen-companion-diff-style 'unified)
-          (list qwen-companion-review-list--buffer-name))
+          (list "*qwen-companion proposals*"))
       (dolist (file '("a.txt" "b.txt"))
         (qwen-companion-test-propose file "2\n"))
       (qwen-companion-diffs)
@@ -265,7 +262,7 @@
         (qwen-companion-test-propose "b.txt" "2\n")
         (qwen-companion-diff-open "a.txt")
         (qwen-companion-diffs)
-        (cl-flet ((selected-p () (equal qwen-companion-review-list--buffer-name
+        (cl-flet ((selected-p () (equal "*qwen-companion proposals*"
                                         (buffer-name (window-buffer)))))
           (should (selected-p))
           (qwen-companion-reviews-next)
@@ -293,7 +290,7 @@
     (pcase-dolist (`(,column ,order) '(("Lines" ("b.txt" "a.txt" "c.txt"))
                                        ("Age" ("c.txt" "b.txt" "a.txt"))
                                        ("File" ("a.txt" "b.txt" "c.txt"))))
-      (with-current-buffer qwen-companion-review-list--buffer-name
+      (with-current-buffer "*qwen-companion proposals*"
         (setq tabulated-list-sort-key (cons column nil))
         (revert-buffer))
       (if (equal column "Age")
@@ -305,13 +302,13 @@
   (qwen-companion-review-list-test-with nil
     (qwen-companion-diffs)
     (cl-flet ((timers ()
-                (cl-count #'qwen-companion-timers--tick timer-list
-                          :key #'timer--function)))
+                      (cl-count #'qwen-companion-timers--tick timer-list
+                                :key #'timer--function)))
       (should (= 1 (timers)))
       (switch-to-buffer "*here*")
       (delete-other-windows)
       (qwen-companion-timers--tick
-       (get-buffer qwen-companion-review-list--buffer-name))
+       (get-buffer "*qwen-companion proposals*"))
       (should (= 0 (timers)))
       (qwen-companion-diffs)
       (should (= 1 (timers)))

@@ -296,6 +296,14 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
           (qwen-companion-terminal-published)
           (should (equal (list root) opened)))))))
 
+(defun qwen-companion-terminal-test--open (root)
+  "Start the CLI in ROOT, as is done once its files are there."
+  (qwen-companion-terminal--open root))
+
+(defun qwen-companion-terminal-test--buffer (root)
+  "Return the buffer in which a CLI runs in ROOT, if any."
+  (qwen-companion-terminal--buffer-for root))
+
 (ert-deftest qwen-companion-terminal-test-term-runs-the-program ()
   "Without vterm the CLI runs in a term buffer, in its directory."
   (qwen-companion-test-with-files nil
@@ -304,8 +312,8 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
             (qwen-companion-approval-mode nil)
             (qwen-companion-qwen-command '("sh" "-c" "pwd; exec cat"))
             (root (directory-file-name default-directory)))
-        (qwen-companion-terminal--open root)
-        (let ((buffer (qwen-companion-terminal--buffer-for root)))
+        (qwen-companion-terminal-test--open root)
+        (let ((buffer (qwen-companion-terminal-test--buffer root)))
           (should (eq 'term-mode (buffer-local-value 'major-mode buffer)))
           (set-process-query-on-exit-flag (get-buffer-process buffer) nil)
           (qwen-companion-test-wait-for
@@ -314,12 +322,12 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
                              (replace-regexp-in-string
                               "\n" "" (buffer-string)))))
           (delete-process (get-buffer-process buffer))
-          (should-not (qwen-companion-terminal--buffer-for root))
-          (qwen-companion-terminal--open root)
+          (should-not (qwen-companion-terminal-test--buffer root))
+          (qwen-companion-terminal-test--open root)
           (should-not (buffer-live-p buffer))
           (should (= 1 (length (qwen-companion-terminal-buffers))))
           (delete-process
-           (get-buffer-process (qwen-companion-terminal--buffer-for root))))))))
+           (get-buffer-process (qwen-companion-terminal-test--buffer root))))))))
 
 (ert-deftest qwen-companion-terminal-test-in-the-project-that-is-switched-to ()
   (qwen-companion-test-with-files nil
@@ -416,7 +424,7 @@ ROOT is the directory."
            (qwen-companion-qwen-command ,command)
            (qwen-companion-terminal-external-command '("env" "-C" "%d" "%c"))
            (root (directory-file-name default-directory)))
-       (qwen-companion-terminal--open root)
+       (qwen-companion-terminal-test--open root)
        ,@body)))
 
 (ert-deftest qwen-companion-terminal-test-outside-of-emacs ()
@@ -431,7 +439,7 @@ ROOT is the directory."
 (ert-deftest qwen-companion-terminal-test-a-buffer-stands-for-it ()
   "A terminal outside of Emacs has a buffer, where nothing can be typed."
   (qwen-companion-terminal-test--with-external '("cat")
-    (let* ((buffer (qwen-companion-terminal--buffer-for root))
+    (let* ((buffer (qwen-companion-terminal-test--buffer root))
            (process (get-buffer-process buffer)))
       (unwind-protect
           (progn
@@ -481,8 +489,8 @@ ROOT is the directory."
                                    :command (cons program args))))
                   ((symbol-function 'ghostel-paste-string) (lambda (text) (push text sent)))
                   ((symbol-function 'ghostel-send-string) (lambda (text) (push text sent))))
-          (qwen-companion-terminal--open root)
-          (let* ((buffer (qwen-companion-terminal--buffer-for root))
+          (qwen-companion-terminal-test--open root)
+          (let* ((buffer (qwen-companion-terminal-test--buffer root))
                  (process (get-buffer-process buffer)))
             (should (eq buffer (qwen-companion-terminal-session-buffer
                                 (list :ancestors (list (process-id process))))))
@@ -549,8 +557,8 @@ ROOT is the directory."
              (qwen-companion-approval-mode nil)
              (qwen-companion-qwen-command '("sh" "-c" "echo ready; exec cat"))
              (root (directory-file-name default-directory)))
-         (qwen-companion-terminal--open root)
-         (with-current-buffer (qwen-companion-terminal--buffer-for root)
+         (qwen-companion-terminal-test--open root)
+         (with-current-buffer (qwen-companion-terminal-test--buffer root)
            (unwind-protect
                (progn ,@body)
              (delete-process (get-buffer-process (current-buffer)))))))))

@@ -142,6 +142,10 @@ of tests/helpers/limit.py, which only ends a hang."
   "Show the next review that waits, as a little idle time does."
   (qwen-companion-review--show-next))
 
+(defun qwen-companion-test-written-p ()
+  "Say whether all files have been written that are to be."
+  (null qwen-companion-disk--writes))
+
 (defun qwen-companion-test-processes ()
   "Return our processes that are alive."
   (cl-remove-if-not (lambda (process)
@@ -171,6 +175,15 @@ MORE are further keys and values of the payload."
                                                        text 'utf-8-unix))
                          :text text))))
     (car (last (qwen-companion-proposals)))))
+
+(defun qwen-companion-test-close (proposal &rest more)
+  "Let the CLI close PROPOSAL; MORE are further keys and values of the payload."
+  (qwen-companion-proposal-on-close
+   (append (list :id (qwen-companion-proposal-id proposal)) more)))
+
+(defun qwen-companion-test-orphan (proposal)
+  "Let the CLI of PROPOSAL go away."
+  (qwen-companion-proposal-on-orphan (list :id (qwen-companion-proposal-id proposal))))
 
 (defalias 'qwen-companion-test-same-windows-p
   (if (fboundp 'window-configuration-equal-p)
@@ -240,6 +253,11 @@ If nothing is bound to it, only return it."
                       (goto-char (point-min))
                       (search-forward text nil t))))
            collect (buffer-name buffer)))
+
+(defun qwen-companion-test-go-to (text)
+  "Put point behind the first TEXT in the current buffer."
+  (goto-char (point-min))
+  (search-forward text))
 
 (defun qwen-companion-test-file-text (file)
   "Return the bytes of FILE decoded as UTF-8, line ends as they are."
