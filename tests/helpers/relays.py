@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -59,13 +59,19 @@ async def linked(
     command: Sequence[str] | None = None,
     changed: Callable[[Sequence[str]], None] = lambda _paths: None,
     linger: int = 0,
+    identifier: str = "id",
+    variables: Mapping[str, str] | None = None,
 ) -> AsyncGenerator[tuple[Link, Greeting, Server]]:
     """Yield a link to a relay that has come up, its greeting, and the server that it leads to."""
     server = Server()
     listener = await asyncio.start_server(server.answer, "127.0.0.1", 0)
     words = command or relay_command([Hop("docker", "box")], None)
     link = server.link = Link(
-        words, relay_source("id", linger), environ(home), listener.sockets[0].getsockname()[1], changed
+        words,
+        relay_source(identifier, linger),
+        {**environ(home), **(variables or {})},
+        listener.sockets[0].getsockname()[1],
+        changed,
     )
     greetings: list[Greeting] = []
     greeted = anyio.Event()

@@ -26,8 +26,10 @@ _SSH_OPTIONS = (
 
 # For any shell of the user's: one line in single quotes, without a quote, a backslash or an exclamation mark in it.
 _START = (
-    "n=$(command -v node) || "
-    'n=$("${SHELL:-sh}" -lic "command -v node" 2>/dev/null </dev/null | grep "^/" | tail -n 1); '
+    "n=$(command -v node) || n=$({ "
+    '"${SHELL:-sh}" -lic "command -v node" || '
+    # That of csh knows neither.
+    '"${SHELL:-sh}" -c "which node"; } 2>/dev/null </dev/null | grep "^/" | tail -n 1); '
     '[ -x "$n" ] || { echo "qwen-companion: no node" >&2; exit 127; }; exec "$n" -e "$1"'
 )
 

@@ -7,10 +7,13 @@ import asyncio
 import json
 import os
 import shlex
+import shutil
 import signal
 import struct
+import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -21,9 +24,19 @@ from qwen_companion.ide.peers import caller_at
 from qwen_companion.remote.commands import failure, relay_command, relay_source
 from qwen_companion.remote.frames import MARK, Frame, Kind
 from qwen_companion.remote.link import MAX_STREAMS, Link, LinkError, RequestError
-from relays import SIZE, environ, linked
+from relays import NODE, SIZE, environ, linked
+from support import needs_root
 
 pytestmark = pytest.mark.anyio
+
+
+def without_node(home: Path) -> str:
+    """Return a PATH with the stand-in, without a Node.js."""
+    programs = home.parent / "bin"
+    (programs / "node").unlink()
+    for name in ("sh", "grep", "tail", "env", "cat"):
+        (programs / name).symlink_to(str(shutil.which(name)))
+    return str(programs)
 
 
 async def fetch(port: int) -> int:
@@ -94,6 +107,76 @@ async def test_the_next_one_removes_what_a_killed_one_has_left(home: Path) -> No
     async with linked(home):
         # That of another program stays.
         assert [path.suffix for path in sorted(folder.iterdir())] == [".lock", ".sock"]
+
+
+async def test_two_emacsen_leave_the_files_of_each_other(home: Path) -> None:
+    folder = home / ".qwen/ide"
+    async with linked(home) as (link, _, _server):
+        port = await serve(link)
+        await link.request("lay", kind="lock", port=port, text="{}")
+        async with linked(home, identifier="other") as (second, greeting, _other):
+            assert await serve(second) != port
+            await second.request("lay", kind="sh", port=1, text="")
+            assert str(greeting.pid) in (await second.request("lay", kind="sh", port=1, text=""))["path"]
+            assert len(list(folder.iterdir())) == 4
+        assert len(list(folder.iterdir())) == 2
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(("options", "reason"), [("size=4k", "No space left"), ("ro", "Read-only file system")])
+async def test_a_home_that_cannot_be_written_to_is_told(home: Path, options: str, reason: str) -> None:
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", home], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted: {mounted.stderr.strip()}")
+    try:
+        if options != "ro":
+            (home / "filler").write_bytes(b"x" * 4096)
+        async with linked(home) as (link, _, _server):
+            with pytest.raises(RequestError, match=reason):
+                await link.request("lay", kind="lock", port=await serve(link), text="{}")
+    finally:
+        subprocess.run(["umount", "--lazy", home], check=True)
+
+
+@needs_root
+async def test_another_user_there_is_not_let_in(home: Path) -> None:
+    async with linked(home) as (link, _, server):
+        connect = f"exec 3<>/dev/tcp/127.0.0.1/{await serve(link)}; echo hello >&3; cat <&3"
+        ended = await anyio.to_thread.run_sync(
+            partial(subprocess.run, ["bash", "-c", connect], user=65534, capture_output=True, check=False)
+        )
+        assert (ended.stdout, server.lines) == (b"", [])
+
+
+@pytest.mark.parametrize(
+    ("shell", "start", "line"),
+    [
+        ("bash", ".bash_profile", "export PATH=%s:$PATH; echo Welcome"),
+        ("zsh", ".zprofile", "export PATH=%s:$PATH; echo Welcome"),
+        ("fish", ".config/fish/config.fish", "set -x PATH %s $PATH; echo Welcome"),
+        ("tcsh", ".tcshrc", "setenv PATH %s:$PATH; echo Welcome"),
+        ("csh", ".cshrc", "setenv PATH %s:$PATH; echo Welcome"),
+    ],
+)
+async def test_a_login_shell_that_prints_finds_the_node(home: Path, shell: str, start: str, line: str) -> None:
+    program = shutil.which(shell)
+    if program is None:
+        pytest.skip(f"{shell} is not installed")
+    variables = {"PATH": without_node(home), "SHELL": program}
+    (home / "node").symlink_to(NODE)
+    (home / start).parent.mkdir(parents=True, exist_ok=True)
+    (home / start).write_text(line % home + "\n")
+    async with linked(home, variables=variables) as (_, greeting, _server):
+        assert greeting.home == str(home)
+
+
+async def test_names_do_not_depend_on_the_locale(home: Path) -> None:
+    file = home / "naïve file.txt"
+    file.write_text("x")
+    command = ["env", "LC_ALL=C", *relay_command([Hop("docker", "box")], None)]
+    async with linked(home, command) as (link, _, _server):
+        (found,) = (await link.request("look", paths=[str(file)]))["files"]
+        assert (found["spellings"], found["kind"]) == ([str(file)], "file")
 
 
 async def test_a_directory_that_others_can_write_to_is_refused(home: Path) -> None:
@@ -204,17 +287,15 @@ async def test_a_shell_that_prints_and_too_many_connections_do_no_harm(home: Pat
     ],
 )
 async def test_a_place_without_the_right_node_is_told(home: Path, node: str | None, reason: str) -> None:
-    program = home.parent / "bin/node"
-    program.unlink()
+    path = without_node(home)
+    program = Path(path) / "node"
     if node is not None:
         program.write_text(node)
         program.chmod(0o700)
-    for name in ("sh", "grep", "tail", "env", "cat"):
-        (home.parent / "bin" / name).symlink_to(f"/bin/{name}" if name != "env" else "/usr/bin/env")
     link = Link(
         relay_command([Hop("docker", "box")], None),
         relay_source("id", 0),
-        {**environ(home), "PATH": f"{home.parent}/bin", "SHELL": "/bin/false"},
+        {**environ(home), "PATH": path, "SHELL": "/bin/false"},
         1,
         lambda _paths: None,
     )
