@@ -324,6 +324,11 @@ names the file of another one.
 With a prefix argument LEAVE, leave them alone.
 
 (fn PLACE LEAVE)" t)
+(autoload 'qwen-companion-place-password "qwen-companion-remote" "Give the password that ssh or sudo asks for on the way to a place.
+It is that of auth-source, or else read in the minibuffer; nothing typed
+there means that there is none.
+
+(fn)" t)
 
 ;; qwen-companion-terminal.el
 (autoload 'qwen-companion-terminal-escape "qwen-companion-terminal" "Send Esc to the program in this terminal, as to stop what a CLI does.

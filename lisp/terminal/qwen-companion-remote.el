@@ -21,6 +21,7 @@
 (require 'qwen-companion-places)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-terminal)
+(require 'qwen-companion-untrusted)
 
 (declare-function tramp-compute-multi-hops "tramp" (vec))
 (declare-function tramp-dissect-file-name "tramp" (name &optional nodefault))
@@ -143,6 +144,43 @@ With a prefix argument LEAVE, leave them alone."
   (message (if leave "CLIs at %s are left alone" "CLIs at %s are served while files of it are open")
            place))
 
+;;; Passwords
+
+(defvar qwen-companion-remote--known nil
+  "Places that were given a password of auth-source: a second one is read.")
+
+(declare-function auth-source-pick-first-password "auth-source" (&rest spec))
+
+(defun qwen-companion-remote--known-password (place prompt)
+  "Return the password of auth-source for PLACE, which asks PROMPT, or nil."
+  (when (and (string-match-p "password" prompt)
+             (not (member place qwen-companion-remote--known)))
+    (require 'auth-source)
+    (when-let* ((user (or (file-remote-p place 'user) (user-login-name)))
+                (secret (auth-source-pick-first-password
+                         :host (file-remote-p place 'host) :user user
+                         :port (file-remote-p place 'method))))
+      (push place qwen-companion-remote--known)
+      secret)))
+
+;;;###autoload
+(defun qwen-companion-place-password ()
+  "Give the password that ssh or sudo asks for on the way to a place.
+It is that of auth-source, or else read in the minibuffer; nothing typed
+there means that there is none."
+  (interactive)
+  (let* ((place (or (cl-find 'asking (qwen-companion-places)
+                             :key (lambda (place)
+                                    (qwen-companion-place-state
+                                     (qwen-companion-places-message place))))
+                    (user-error "No place asks for a password")))
+         (prompt (qwen-companion-remote--reason place))
+         (secret (or (qwen-companion-remote--known-password place prompt)
+                     (read-passwd (format "%s: %s " (qwen-companion-places-label place) prompt)))))
+    (qwen-companion-backend-call
+     'place-password (append (list :place place)
+                             (unless (string-empty-p secret) (list :secret secret))))))
+
 ;;; Running a CLI
 
 (defun qwen-companion-remote-run (directory arguments project)
@@ -190,6 +228,11 @@ With PROJECT, in the project that DIRECTORY belongs to."
 
 ;;; The state of places
 
+(defun qwen-companion-remote--reason (place)
+  "Return the reason for the state of PLACE, in which programs there have a word."
+  (qwen-companion-untrusted-line
+   (or (qwen-companion-place-reason (qwen-companion-places-message place)) "")))
+
 (defun qwen-companion-remote-on-place (payload)
   "Handle the `place' call: note the state of the place in PAYLOAD.
 Show a message when it cannot be reached, or is again."
@@ -198,14 +241,18 @@ Show a message when it cannot be reached, or is again."
          (before (qwen-companion-place-state (qwen-companion-places-message place))))
     (qwen-companion-places-set place payload)
     (unless (eq state before)
-      (force-mode-line-update t))
+      (force-mode-line-update t)
+      (when (eq state 'asking)
+        (qwen-companion-backend-notice
+         (format "%s asks: %s  M-x qwen-companion-place-password answers"
+                 (qwen-companion-places-label place) (qwen-companion-remote--reason place)))))
     (when (and (memq state '(failed lost)) (not (memq before '(failed lost connecting))))
       (qwen-companion-backend-notice
-       (format "the CLIs at %s are not served: %s%s" place (qwen-companion-place-reason payload)
+       (format "the CLIs at %s are not served: %s%s" place (qwen-companion-remote--reason place)
                (if (eq state 'lost) "; it is tried again" ""))))
     (when (and (eq state 'failed) (eq before 'connecting))
       (qwen-companion-backend-notice-once
-       (format "the CLIs at %s are not served: %s" place (qwen-companion-place-reason payload)))))
+       (format "the CLIs at %s are not served: %s" place (qwen-companion-remote--reason place)))))
   nil)
 
 (defun qwen-companion-remote-lighter ()

@@ -78,6 +78,8 @@ class Inbox:
             self.places.want(message)
         elif isinstance(message, messages.RunAt):
             self.places.run_at(message)
+        elif isinstance(message, messages.PlacePassword):
+            self.places.give_password(message)
         elif isinstance(message, messages.DaemonCall):
             self.daemon.take(message)
 

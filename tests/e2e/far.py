@@ -28,7 +28,8 @@ class Far:
         self.home = self.root / "home user"
         self.project = self.root / "projét"
         self.file = self.project / "greeting.py"
-        self._environment = {**environment, "HOME": str(self.home)}
+        # Names and texts are UTF-8 there all the same.
+        self._environment = {**environment, "HOME": str(self.home), "LC_ALL": "C"}
         self._sandbox = sandbox
         self._server: subprocess.Popen[bytes] | None = None
         self._port = 0
@@ -102,7 +103,7 @@ class Far:
 
     def links(self) -> list[psutil.Process]:
         """Return the processes here that carry what the relay there says."""
-        return [process for process in self._sandbox.processes() if "BatchMode=yes" in process.cmdline()]
+        return [process for process in self._sandbox.processes() if "NumberOfPasswordPrompts=1" in process.cmdline()]
 
     def stop(self) -> None:
         """Stop the server; connections that are open go on."""
@@ -124,11 +125,20 @@ class Far:
                     LogLevel ERROR
                 """)
         )
-        # ssh reads the configuration of the user in the password database, whatever HOME says.
         (self.root / "bin").mkdir()
+        self._write_program("")
+
+    def _write_program(self, before: str) -> None:
+        # ssh reads the configuration of the user in the password database, whatever HOME says.
         program = self.root / "bin/ssh"
-        program.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {self.root}/ssh_config "$@"\n')
+        program.write_text(f'#!/bin/sh\n{before}exec /usr/bin/ssh -F {self.root}/ssh_config "$@"\n')
         program.chmod(0o700)
+
+    def want_password(self, password: str) -> None:
+        """Make the next ssh that has no terminal ask for `password`, as it does where no key is known."""
+        ask = """"$SSH_ASKPASS" "rem@far's password: " """.strip()
+        refuse = "{ echo 'Permission denied (password).' >&2; exit 255; }"
+        self._write_program(f'[ -z "$SSH_ASKPASS" ] || [ "$({ask})" = {password} ] || {refuse}\n')
 
     @property
     def use(self) -> str:

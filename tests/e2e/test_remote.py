@@ -117,7 +117,10 @@ def test_a_broken_line_and_a_killed_backend_cost_nothing(stage: Stage, far: Far)
         stage.accept(f"Wrote {kill.pid}.")
         stage.screen.wait_until(lambda text=f"# {kill.pid}\n": far.file.read_text() == text, "the text there")
         assert socket in far.laid
-    stage.emacs.command("qwen-companion-mode")
+    stage.sandbox.kill_clis()
+    stage.emacs.wait_until("(null (qwen-companion-backend-sessions))")
+    assert socket in far.laid
+    stage.emacs.process.kill()
     stage.screen.wait_until(lambda: not far.laid, "nothing laid there")
 
 
@@ -135,6 +138,14 @@ def test_what_is_wrong_is_told_with_the_way_out(stage: Stage, far: Far) -> None:
     stage.emacs.eval(run)
     stage.screen.wait_for("no ssh server answers there")
     far.start()
-    stage.emacs.eval(run)
-    stage.screen.wait_for("Type your message")
+    far.want_password("swordfish")
+    for password, shown in (("herring", "by no key"), ("swordfish", "Type your message")):
+        stage.emacs.eval(run)
+        stage.screen.wait_for("rem@far's password:")
+        assert "far:asking" in stage.emacs.eval("(qwen-companion-remote-lighter)")
+        stage.emacs.command("qwen-companion-place-password")
+        stage.screen.wait_for("far: rem@far's password:")
+        stage.screen.keys(password, "Enter")
+        stage.screen.wait_for(shown)
+    assert "swordfish" not in stage.emacs.buffer_text("*qwen-companion log*")
     stage.screen.wait_for("Qwen[1]")

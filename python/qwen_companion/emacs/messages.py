@@ -461,6 +461,14 @@ class RunAt:
 
 
 @frozen
+class PlacePassword:
+    """`place-password`: the `secret` that the way to `place` asks for, nil for no answer."""
+
+    place: str
+    secret: str | None = field(default=None, repr=False)
+
+
+@frozen
 class DaemonCall:
     """`daemon-...`: a call for the client of the daemon, which is imported with the first of these.
 
@@ -485,6 +493,7 @@ Incoming = (
     | ToolAnswer
     | PlacesWanted
     | RunAt
+    | PlacePassword
     | Stop
     | Ping
     | JournalCall
@@ -576,6 +585,7 @@ _INCOMING: Mapping[str, Callable[[Plist, Spool], Incoming]] = {
     "tool-answer": partial(from_plist, ToolAnswer),
     "places": partial(from_plist, PlacesWanted),
     "run-at": partial(from_plist, RunAt),
+    "place-password": partial(from_plist, PlacePassword),
 }
 
 
@@ -729,9 +739,10 @@ class ExclusionList(Notification):
 
 @frozen
 class PlaceState(Notification):
-    """`place`: the state of the pipe to the place `name`: "connecting", "ready", "lost" or "failed".
+    """`place`: the state of the pipe to the place `name`: "connecting", "asking", "ready", "lost" or "failed".
 
     Of a pipe that is lost or has failed, `reason` is the reason, for a person; a lost one is opened again by itself.
+    While a password is asked for, it is the prompt.
     `roots` are the workspace roots there, and `home` the home directory, by their names at the place.
     """
 

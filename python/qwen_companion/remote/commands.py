@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
 from qwen_companion.domain import Hop
 from qwen_companion.errors import CompanionError
@@ -23,6 +24,9 @@ _SSH_OPTIONS = (
     # The user's forwardings are for the user's own connections, and so is a shared one that would outlive ours.
     *("-o", "ClearAllForwardings=yes", "-o", "ControlMaster=no"),
 )
+
+Asking = Literal["terminal", "askpass", "never"]
+"""How a program may ask for a password: in its terminal, by the program in its variables, or not at all."""
 
 # For any shell of the user's: one line in single quotes, without a quote, a backslash or an exclamation mark in it.
 _START = (
@@ -62,15 +66,15 @@ def relay_source(identifier: str, seconds: int) -> bytes:
     return b"%d\n" % len(source) + source
 
 
-def relay_command(hops: Sequence[Hop], control: str | None) -> list[str]:
+def relay_command(hops: Sequence[Hop], control: str | None, asking: Asking = "never") -> list[str]:
     """Return the command that runs the relay at the place with `hops`, over a pipe.
 
-    `control` is the path of a connection of ssh to share, with %-escapes, or None.
+    `control` is the path of a connection of ssh to share, with %-escapes, or None.  Only programs on this machine ask.
 
     :raises UnsupportedPlaceError: for a method that has no such command
     """
     # The backquotes of JavaScript would run programs in a shell's double quotes; these are single ones.
-    return _reach(hops, control, ["sh", "-c", _START, "sh", _BOOTSTRAP], terminal=False)
+    return _reach(hops, control, ["sh", "-c", _START, "sh", _BOOTSTRAP], asking)
 
 
 def terminal_command(
@@ -80,10 +84,10 @@ def terminal_command(
 
     :raises UnsupportedPlaceError: for a method that has no such command
     """
-    return _reach(hops, control, ["sh", "-c", _RUN, "sh", directory, variables, *command], terminal=True)
+    return _reach(hops, control, ["sh", "-c", _RUN, "sh", directory, variables, *command], "terminal")
 
 
-def _reach(hops: Sequence[Hop], control: str | None, command: list[str], *, terminal: bool) -> list[str]:
+def _reach(hops: Sequence[Hop], control: str | None, command: list[str], asking: Asking) -> list[str]:
     if not hops:
         raise UnsupportedPlaceError("it names no place")
     left = list(hops)
@@ -97,9 +101,9 @@ def _reach(hops: Sequence[Hop], control: str | None, command: list[str], *, term
             while left and left[-1].method in _SSH_METHODS:
                 jumps.insert(0, left.pop())
             shared = control if not left and not jumps else None
-            command = _ssh(hop, jumps, shared, command, terminal)
+            command = _ssh(hop, jumps, shared, command, _asking_at(left, asking))
         elif hop.method in _METHODS:
-            command = _METHODS[hop.method](hop, command, terminal)
+            command = _METHODS[hop.method](hop, command, _asking_at(left, asking))
         else:
             raise UnsupportedPlaceError(
                 f"TRAMP's method {hop.method} needs a terminal of its own; methods that work: "
@@ -108,11 +112,15 @@ def _reach(hops: Sequence[Hop], control: str | None, command: list[str], *, term
     return command
 
 
-def _ssh(hop: Hop, jumps: Sequence[Hop], control: str | None, command: Sequence[str], terminal: bool) -> list[str]:
-    words = ["ssh", "-tt" if terminal else "-T", *_SSH_OPTIONS]
-    if not terminal:
-        # It could ask on no terminal.
-        words += ["-o", "BatchMode=yes"]
+def _asking_at(before: Sequence[Hop], asking: Asking) -> Asking:
+    """Return how a program asks that runs behind the hops `before`."""
+    return "never" if before and asking == "askpass" else asking
+
+
+def _ssh(hop: Hop, jumps: Sequence[Hop], control: str | None, command: Sequence[str], asking: Asking) -> list[str]:
+    words = ["ssh", "-tt" if asking == "terminal" else "-T", *_SSH_OPTIONS]
+    if asking != "terminal":
+        words += ["-o", "NumberOfPasswordPrompts=1" if asking == "askpass" else "BatchMode=yes"]
     if control is not None:
         words += ["-o", f"ControlPath={control}"]
     if jumps:
@@ -129,28 +137,29 @@ def _jump(hop: Hop) -> str:
     return f"{user}{hop.host}{port}"
 
 
-def _sudo(hop: Hop, command: list[str], terminal: bool) -> list[str]:
-    return ["sudo", *([] if terminal else ["-n"]), "-H", "-u", hop.user or "root", "--", *command]
+def _sudo(hop: Hop, command: list[str], asking: Asking) -> list[str]:
+    options = {"terminal": [], "askpass": ["-A"], "never": ["-n"]}[asking]
+    return ["sudo", *options, "-H", "-u", hop.user or "root", "--", *command]
 
 
-def _doas(hop: Hop, command: list[str], terminal: bool) -> list[str]:
-    return ["doas", *([] if terminal else ["-n"]), "-u", hop.user or "root", *command]
+def _doas(hop: Hop, command: list[str], asking: Asking) -> list[str]:
+    return ["doas", *([] if asking == "terminal" else ["-n"]), "-u", hop.user or "root", *command]
 
 
-def _container(program: str) -> Callable[[Hop, list[str], bool], list[str]]:
-    def reach(hop: Hop, command: list[str], terminal: bool) -> list[str]:
+def _container(program: str) -> Callable[[Hop, list[str], Asking], list[str]]:
+    def reach(hop: Hop, command: list[str], asking: Asking) -> list[str]:
         user = ["-u", hop.user] if hop.user else []
-        return [program, "exec", "-it" if terminal else "-i", *user, hop.host, *command]
+        return [program, "exec", "-it" if asking == "terminal" else "-i", *user, hop.host, *command]
 
     return reach
 
 
-def _kubectl(hop: Hop, command: list[str], terminal: bool) -> list[str]:
+def _kubectl(hop: Hop, command: list[str], asking: Asking) -> list[str]:
     container, _, pod = hop.host.rpartition(".")
     return [
         "kubectl",
         "exec",
-        "-it" if terminal else "-i",
+        "-it" if asking == "terminal" else "-i",
         pod,
         *(["-c", container] if container else []),
         "--",
@@ -159,7 +168,7 @@ def _kubectl(hop: Hop, command: list[str], terminal: bool) -> list[str]:
 
 
 _SSH_METHODS = frozenset({"ssh", "sshx", "scp", "scpx", "rsync"})
-_METHODS: dict[str, Callable[[Hop, list[str], bool], list[str]]] = {
+_METHODS: dict[str, Callable[[Hop, list[str], Asking], list[str]]] = {
     "sudo": _sudo,
     "doas": _doas,
     "docker": _container("docker"),
@@ -174,8 +183,10 @@ _FAILURES = (
         "its host key is another one than before; find out why, then see ssh-keygen -R",
     ),
     ("Host key verification failed", "ssh does not know its host key; log in there once with ssh in a terminal"),
-    ("Permission denied", "ssh gets in only with a password; open a file there first, or use a key and ssh-agent"),
-    ("a password is required", "sudo asks for a password; run sudo there first, or allow it without (NOPASSWD)"),
+    ("Permission denied", "ssh gets in by no key and was given no right password"),
+    ("incorrect password attempt", "sudo was given no right password"),
+    ("no password was provided", "sudo was given no password"),
+    ("a password is required", "sudo there asks for a password, which it gets on this machine only; see NOPASSWD"),
     ("Authentication required", "doas asks for a password; permit it with `nopass' or `persist'"),
     ("Authorization required", "doas asks for a password; permit it with `nopass' or `persist'"),
     ("Could not resolve hostname", "there is no host of that name"),
@@ -187,7 +198,7 @@ _FAILURES = (
 
 def is_lasting(output: str) -> bool:
     """Return whether trying again is of no use before the user has done something, by the `output` of the program."""
-    return any(text in output for text, _ in _FAILURES[:7]) or "qwen-companion: node" in output
+    return any(text in output for text, _ in _FAILURES[:9]) or "qwen-companion: node" in output
 
 
 def failure(output: str) -> str:

@@ -127,16 +127,19 @@ class Link:
         environ: Mapping[str, str],
         server_port: int,
         changed: Callable[[Sequence[str]], None],
+        is_asking: Callable[[], bool] = lambda: False,
     ) -> None:
         """`command` runs the relay, whose `source` is sent over the pipe; connections are carried to `server_port`.
 
-        `changed` is called with the paths that have changed, of those that are watched.
+        `changed` is called with the paths that have changed, of those that are watched.  `is_asking` tells whether
+        `command` waits for the user.
         """
         self._command = command
         self._source = source
         self._environ = environ
         self._server_port = server_port
         self._changed = changed
+        self._is_asking = is_asking
         self._process: Process | None = None
         self._decoder = Decoder()
         self._writing = anyio.Lock()
@@ -178,15 +181,19 @@ class Link:
                 tasks.start_soon(self._collect, process.stderr)
                 tasks.start_soon(self._receive, tasks, process.stdout)
                 await self._write(self._source)
-                with anyio.move_on_after(START_S):
-                    await self._greeted.wait()
-                if self._greeting is None:
-                    raise LinkError(self._reason(None))
-                ready(self._greeting)
+                ready(await self._wait_for_greeting())
                 await self._keep_alive()
         finally:
             with anyio.CancelScope(shield=True):
                 await self._end(process)
+
+    async def _wait_for_greeting(self) -> Greeting:
+        while self._greeting is None:
+            with anyio.move_on_after(START_S):
+                await self._greeted.wait()
+            if self._greeting is None and not self._is_asking():
+                raise LinkError(self._reason(None))
+        return self._greeting
 
     async def _end(self, process: Process) -> None:
         """Tell the relay to end: it removes what it has laid there."""

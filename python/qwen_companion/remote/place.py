@@ -10,6 +10,7 @@ import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
@@ -26,6 +27,7 @@ from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.ide.context import ResolvedPath
 from qwen_companion.ide.guard import Keys
 from qwen_companion.ide.targets import TargetError, is_text
+from qwen_companion.remote.askpass import Askpass
 from qwen_companion.remote.commands import UnsupportedPlaceError, relay_command, relay_source, terminal_command
 from qwen_companion.remote.context import PlaceContext
 from qwen_companion.remote.link import Greeting, Link, LinkError, RequestError, objects, read_look
@@ -49,6 +51,14 @@ LINGER_S = 3600
 
 LayerOf = Callable[[int, str], "JsonObject | None"]
 """Returns the settings layer for a port and a secret, None for none."""
+
+
+@dataclass(eq=False)
+class _Question:
+    """A password that a program asks for."""
+
+    answered: anyio.Event = field(default_factory=anyio.Event)
+    secret: str | None = field(default=None, repr=False)
 
 
 class Place:
@@ -85,6 +95,8 @@ class Place:
         self._roots_changed = roots_changed
         self._stirred = stirred
         self._mirrors = Mirrors(spool)
+        self._askpass = Askpass(spool, self._token[:8], self._ask_for_password)
+        self._question: _Question | None = None
         self._link: Link | None = None
         self._greeting: Greeting | None = None
         self._keys: Keys | None = None
@@ -114,6 +126,22 @@ class Place:
         if wanted != self.wanted:
             self.wanted = wanted
             self._again.set()
+
+    def give_password(self, secret: str | None) -> None:
+        """Answer what a program asks for by `secret`; None for no answer."""
+        if self._question is not None:
+            self._question.secret = secret
+            self._question.answered.set()
+
+    async def _ask_for_password(self, prompt: str) -> str | None:
+        question = self._question = _Question()
+        self._report("asking", prompt)
+        try:
+            await question.answered.wait()
+            return question.secret
+        finally:
+            self._question = None
+            self._report("connecting")
 
     def try_again(self) -> None:
         """Open the pipe at once, where that waits."""
@@ -204,6 +232,10 @@ class Place:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.context.run)
             tasks.start_soon(self._update_stale)
+            # Without it, ssh and sudo ask for nothing.
+            asks: Mapping[str, str] = {}
+            with suppress(OSError):
+                asks = await tasks.start(self._askpass.serve)
             pause = FIRST_PAUSE_S
             while True:
                 self._again = anyio.Event()
@@ -211,7 +243,7 @@ class Place:
                     self._settled = anyio.Event()
                 self._report("connecting")
                 try:
-                    lasting, was_open = await self._run_once()
+                    lasting, was_open = await self._run_once(asks)
                 except UnsupportedPlaceError as error:
                     self._failure, lasting, was_open = str(error), True, False
                 self._settled.set()
@@ -220,18 +252,21 @@ class Place:
                 with anyio.move_on_after(None if lasting else pause):
                     await self._again.wait()
 
-    async def _run_once(self) -> tuple[bool, bool]:
+    async def _run_once(self, asks: Mapping[str, str]) -> tuple[bool, bool]:
         """Have the pipe open until it breaks; return whether the reason is a lasting one, and whether it was open.
+
+        Programs with the variables `asks` may ask for passwords.
 
         :raises UnsupportedPlaceError: when there is no command that opens it
         """
-        command = relay_command(self.wanted.hops, self.wanted.control)
+        command = relay_command(self.wanted.hops, self.wanted.control, "askpass" if asks else "never")
         link = Link(
             command,
             await in_thread(relay_source, self._token[:16], LINGER_S),
-            self._environ,
+            {**self._environ, **asks},
             self._server_port,
             self._note_changes,
+            is_asking=lambda: self._question is not None,
         )
         greeted = anyio.Event()
         lasting = was_open = False

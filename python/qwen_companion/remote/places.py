@@ -9,7 +9,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from qwen_companion.domain import SessionState, Settings, Snapshot
-from qwen_companion.emacs.messages import ContextSent, Notification, PlacesWanted, RunAt, RunCommand, WantedPlace
+from qwen_companion.emacs.messages import (
+    ContextSent,
+    Notification,
+    PlacePassword,
+    PlacesWanted,
+    RunAt,
+    RunCommand,
+    WantedPlace,
+)
 from qwen_companion.ide.peers import Caller, caller_at
 from qwen_companion.ide.targets import TargetError
 from qwen_companion.remote.link import LinkError
@@ -118,6 +126,11 @@ class Places:
             self._tell(RunCommand(request.terminal, None, error=f"{request.place} is not served"))
         else:
             self._tasks.start(found.place.run_at, request)
+
+    def give_password(self, message: PlacePassword) -> None:
+        """Answer what a place asks for."""
+        if message.place in self._open:
+            self._open[message.place].place.give_password(message.secret)
 
     def set_snapshot(self, snapshot: Snapshot) -> None:
         """Take the snapshot of all buffers."""

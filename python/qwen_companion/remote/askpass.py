@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Passwords for ssh and sudo, which have no terminal here: they run a script of ours, which asks this process.
+
+An answer goes over a socket in a private directory to the script, and by its standard output to the program: it is in
+no argument, no variable, no file and no log.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+
+import anyio
+from anyio.abc import SocketStream, TaskStatus
+
+from qwen_companion.threads import in_thread
+
+_CLIENT = """\
+import socket, sys
+connection = socket.socket(socket.AF_UNIX)
+connection.connect(sys.argv[1])
+connection.sendall(" ".join(sys.argv[2].split()).encode("utf-8", "replace")[:500] + b"\\n")
+answer = connection.makefile("rb").read()
+sys.stdout.buffer.write(answer)
+sys.exit(not answer)
+"""
+
+
+class Askpass:
+    """Answers the programs that have its variables."""
+
+    def __init__(self, directory: str, name: str, ask: Callable[[str], Awaitable[str | None]]) -> None:
+        """Take a private `directory`, and a `name` for files in it.
+
+        `ask` is called with what a program asks for; it returns the answer, None for none.
+        """
+        self._script = os.path.join(directory, f"ask-{name}")
+        self._socket = f"{self._script}.sock"
+        self._ask = ask
+
+    async def serve(self, *, task_status: TaskStatus[Mapping[str, str]]) -> None:
+        """Answer until cancelled; the status is the variables for programs that may ask.
+
+        :raises OSError: when the socket or the script cannot be made
+        """
+        async with await anyio.create_unix_listener(self._socket, mode=0o600) as listener:
+            await in_thread(self._write)
+            task_status.started(
+                {"SSH_ASKPASS": self._script, "SSH_ASKPASS_REQUIRE": "force", "SUDO_ASKPASS": self._script}
+            )
+            await listener.serve(self._answer)
+
+    def _write(self) -> None:
+        words = [sys.executable, "-I", "-c", _CLIENT, self._socket]
+        with suppress(FileNotFoundError):
+            os.unlink(self._script)
+        with os.fdopen(os.open(self._script, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700), "w") as file:
+            file.write(f'#!/bin/sh\nexec {shlex.join(words)} "$1"\n')
+
+    async def _answer(self, stream: SocketStream) -> None:
+        answer: str | None = None
+        with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+            async with stream:
+                prompt = (await stream.receive(1000)).decode("utf-8", "replace").strip()
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(_cancel_at_end, stream, tasks.cancel_scope)
+                    # Nobody says yes to a host key that is not known without having seen it.
+                    answer = None if "(yes/no" in prompt else await self._ask(prompt)
+                    tasks.cancel_scope.cancel()
+                if answer:
+                    await stream.send(answer.encode("utf-8", "replace") + b"\n")
+
+
+async def _cancel_at_end(stream: SocketStream, scope: anyio.CancelScope) -> None:
+    """Cancel `scope` when the program at the other end of `stream` does not wait any more."""
+    with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+        await stream.receive(1)
+    scope.cancel()

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Passwords that programs ask for by our script."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from qwen_companion.remote.askpass import Askpass
+
+pytestmark = pytest.mark.anyio
+
+PROMPT = "me@far's password: "
+
+
+class User:
+    """Answers with `secret`, or not at all if that is None."""
+
+    def __init__(self, secret: str | None) -> None:
+        self.asked: list[str] = []
+        self.secret = secret
+        self.seen = anyio.Event()
+        self.left = anyio.Event()
+
+    async def ask(self, prompt: str) -> str | None:
+        self.asked.append(prompt)
+        self.seen.set()
+        try:
+            if self.secret is None:
+                await anyio.sleep_forever()
+            return self.secret
+        finally:
+            self.left.set()
+
+
+@asynccontextmanager
+async def serving(directory: Path, user: User) -> AsyncGenerator[Mapping[str, str]]:
+    async with anyio.create_task_group() as tasks:
+        yield await tasks.start(Askpass(str(directory), "x", user.ask).serve)
+        tasks.cancel_scope.cancel()
+
+
+async def test_the_answer_is_what_the_program_reads(tmp_path: Path) -> None:
+    user = User("swörd \\ fish")
+    async with serving(tmp_path, user) as variables:
+        assert variables["SSH_ASKPASS"] == variables["SUDO_ASKPASS"]
+        ended = await anyio.run_process([variables["SSH_ASKPASS"], PROMPT])
+        assert ended.stdout.decode() == "swörd \\ fish\n"
+        assert user.asked == [PROMPT.strip()]
+        assert not any("fish" in path.read_text() for path in tmp_path.iterdir() if path.is_file())
+        assert not any(path.stat().st_mode & 0o077 for path in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("prompt", ["Are you sure you want to continue connecting (yes/no/[fingerprint])? ", PROMPT])
+async def test_without_an_answer_the_program_fails(tmp_path: Path, prompt: str) -> None:
+    user = User("")
+    async with serving(tmp_path, user) as variables:
+        ended = await anyio.run_process([variables["SSH_ASKPASS"], prompt], check=False)
+        assert (ended.returncode, ended.stdout) == (1, b"")
+        # A host key is confirmed by nobody.
+        assert user.asked == ([] if "yes/no" in prompt else [PROMPT.strip()])
+
+
+async def test_a_program_that_has_ended_waits_for_no_answer(tmp_path: Path) -> None:
+    user = User(None)
+    async with serving(tmp_path, user) as variables:
+        process = await anyio.open_process([variables["SSH_ASKPASS"], PROMPT])
+        await user.seen.wait()
+        process.kill()
+        await user.left.wait()
+        await process.aclose()
