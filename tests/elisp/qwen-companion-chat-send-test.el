@@ -122,11 +122,11 @@ It is the value of `default-directory' there."
                      (plist-get (car (qwen-companion-test-sent 'daemon-prompt)) :parts))))))
 
 (defun qwen-companion-chat-send-test--parts (text)
-  "Return what is sent of the prompt TEXT."
+  "Return the text that is sent for the prompt TEXT."
   (qwen-companion-chat-send--parts text))
 
 (defun qwen-companion-chat-send-test--references (text)
-  "Return what is sent of the prompt TEXT besides text."
+  "Return the parts but text that are sent for the prompt TEXT."
   (cl-remove 'text (qwen-companion-chat-send-test--parts text)
              :key (lambda (part) (plist-get part :kind))))
 

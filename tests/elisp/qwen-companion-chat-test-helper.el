@@ -48,7 +48,7 @@
   (funcall (alist-get method qwen-companion-backend-methods) payload))
 
 (defun qwen-companion-chat-test-workspace (directory)
-  "Let the Python process report a daemon here whose workspace is DIRECTORY."
+  "Let the Python process report a daemon here with the workspace DIRECTORY."
   (qwen-companion-chat-test-tell
    'daemon-state :state 'connected :host "127.0.0.1:4170" :local t :workspace directory))
 
@@ -71,7 +71,7 @@
   (buffer-substring-no-properties (point-min) qwen-companion-chat-blocks-conversation-end))
 
 (defun qwen-companion-chat-test-mode-line ()
-  "Return what the mode line of the chat says of its session."
+  "Return the text for the session in the mode line of the chat."
   (mapconcat (lambda (part) (if (symbolp part) (symbol-value part) part))
              mode-line-process ""))
 
@@ -80,7 +80,7 @@
   (buffer-substring-no-properties qwen-companion-chat-blocks-prompt-start (point-max)))
 
 (defun qwen-companion-chat-test-type (text)
-  "Type TEXT as the prompt, in place of what is typed so far."
+  "Type TEXT as the prompt, in place of the present one."
   (goto-char (point-max))
   (delete-region qwen-companion-chat-blocks-prompt-start (point))
   (insert text))

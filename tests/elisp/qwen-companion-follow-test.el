@@ -127,7 +127,7 @@ A question fails the test."
            (qwen-companion-follow-disable))))))
 
 (defun qwen-companion-follow-test--link (&optional buffer)
-  "Return what ties BUFFER, or the current one, to its file, if it follows it."
+  "Return the state of following of BUFFER, or of the current one; nil for none."
   (buffer-local-value 'qwen-companion-follow--link (or buffer (current-buffer))))
 
 (defun qwen-companion-follow-test--visit (file)

@@ -73,7 +73,7 @@ With SHOWN non-nil, leave out those of chats where these are off."
   (should (eq 'qwen-companion (lookup-key 'qwen-companion-command-map "?"))))
 
 (defun qwen-companion-menu-test--state ()
-  "Return what the menu says of the state above its commands."
+  "Return the text about the state above the commands of the menu."
   (qwen-companion-menu--state))
 
 (ert-deftest qwen-companion-menu-test-says-the-state ()
