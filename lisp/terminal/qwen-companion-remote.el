@@ -154,6 +154,8 @@ With a prefix argument LEAVE, leave them alone."
 (defun qwen-companion-remote--known-password (place prompt)
   "Return the password of auth-source for PLACE, which asks PROMPT, or nil."
   (when (and (string-match-p "password" prompt)
+             ;; A machine on the way may ask, with words of its own.
+             (not (file-remote-p place 'hop))
              (not (member place qwen-companion-remote--known)))
     (require 'auth-source)
     (when-let* ((user (or (file-remote-p place 'user) (user-login-name)))
