@@ -43,13 +43,12 @@ class Turns:
         running = root.running[row.session] = Running(row)
         root.stirred.set()
 
-        def is_of_its_command(path: bytes) -> bool:
-            return followed and changed_since(path, running.since)
-
         def begin() -> None:
+            # A first look leaves nothing out: it would be taken for what was committed.
+            skips = followed and root.record.has_baseline
             try:
                 before = partial(self._attribution.suspects_before, root, {row.session})
-                self._attribution.scan(root, before, skip=is_of_its_command)
+                self._attribution.scan(root, before, skip=lambda path: skips and changed_since(path, running.since))
                 running.number = root.record.store.begin(row).id
             finally:
                 with suppress(RuntimeError):

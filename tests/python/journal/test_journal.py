@@ -660,6 +660,28 @@ async def test_what_a_command_that_could_not_wait_did_to_the_file_of_the_next_to
         assert await place.before(turn, "a") == b"old\n"
 
 
+async def test_what_a_command_did_before_the_first_look_is_nobodys(
+    project: Project, may_look: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows what the user had written to the same file and not committed."""
+    project.commit(a=b"a\n")
+    project.write("a", b"by the user\n")
+    monkeypatch.setattr("qwen_companion.journal.hook_reports.LOOK_WAIT_S", 0)
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        await agent.prompt("Fix it")
+        call = await agent.begin(SHELL, command="...")
+        project.write("a", b"by both\n")
+        may_look.set()
+        await agent.done(call)
+        await agent.edit("b", b"new\n")
+        await agent.report("Stop")
+        (turn,) = await place.until({"b": "added"})
+        await place.until_ended(turn.id)
+        assert place.kinds() == [{"b": "added"}]
+        assert turn.notes[0].startswith("the first look at all files took too long")
+
+
 @pytest.mark.parametrize("other", [False, True])
 async def test_what_a_command_did_after_the_first_look_is_its_agents_before_the_look_of_its_turn_too(
     project: Project, calls: list[str], monkeypatch: pytest.MonkeyPatch, other: bool
