@@ -99,7 +99,8 @@ class Lister:
         found, looks = self._list_settled()
         self._evidence.moved |= self._moved_in(looks)
         self._evidence.listed = dict(self._inodes_in(looks))
-        self._evidence.seen = {name for look in looks for name in self._leave_skipped(look, found)}
+        kept = set(filter(skip, self._evidence.seen))
+        self._evidence.seen = kept.union(*(self._leave_skipped(look, found) for look in looks))
         return found, looks
 
     def _list_settled(self) -> tuple[Found, list[Look]]:

@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
-from journal_project import Project
+from journal_project import SHELL, Project
 from qwen_companion.journal.baselines import Baseline
 from qwen_companion.journal.index import Index, Listing
 from qwen_companion.journal.last_look import clock_ns
+from qwen_companion.journal.record import Cause
+from qwen_companion.journal.store import DISK
 from qwen_companion.journal.versions import changed_since
 from qwen_companion.privacy.options import Options
 
@@ -141,6 +143,20 @@ def test_a_tool_that_writes_a_file_that_was_ignored_before_is_recorded(project: 
     assert project.kinds(turn) == {".gitignore": "modified", PRECIOUS: "modified", "data/new": "added"}
     assert project.before(PRECIOUS, turn) == b"precious\n"
     assert project.notes(turn) == ()
+
+
+def test_a_look_while_a_tool_makes_a_file_again_does_not_forget_that_it_was_deleted(project: Project) -> None:
+    project.commit(a=b"old\n")
+    turn = project.begin()
+    path = project.root / "a"
+    name = os.fsencode(path)
+    path.unlink()
+    project.record.observe(name, None, Cause(turn, SHELL))
+    older(project.write("a", b"new\n"))
+    project.record.scan(Cause(turn, DISK), lambda each: each == name)
+    project.record.observe(name, project.record.look(name), Cause(turn, "write_file"))
+    assert project.kinds(turn) == {"a": "modified"}
+    assert project.before("a", turn) == b"old\n"
 
 
 def test_a_file_that_was_too_large_before_is_not_the_agents(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
