@@ -168,7 +168,7 @@ def frame(value: Json, *, replayed: bool = False) -> Frame:
 
 def live(*values: Json) -> list[StreamItem]:
     """Return a stream that has been taken up, and `values`."""
-    return [Connected(EPOCH), ReplayDone(), *map(frame, values)]
+    return [Connected(), ReplayDone(), *map(frame, values)]
 
 
 def load_reply(*replay: Json, journal: tuple[Json, ...] = (), **fields: Any) -> LoadReply:

@@ -48,7 +48,7 @@ SESSIONS: Final = (
 LOADS: Final = {"load": "status", "load_waiting": "status_waiting", "load_live": "status", "load_disk": "status"}
 """Recorded loads, and the recorded status of each."""
 
-BACK: Final[tuple[StreamItem, ...]] = (Connected("epoch"), ReplayDone())
+BACK: Final[tuple[StreamItem, ...]] = (Connected(), ReplayDone())
 
 
 async def _never(_message: Notification) -> None:

@@ -287,9 +287,9 @@ class DaemonClient:
     # --- Events
 
     def events(
-        self, session_id: str, cursor: models.Cursor | None, silence_s: float
+        self, session_id: str, cursor: models.Cursor, silence_s: float
     ) -> AbstractAsyncContextManager[EventSource]:
-        """Return the event stream of a session, from `cursor` on, or only what happens from now on.
+        """Return the event stream of a session, from `cursor` on.
 
         :raises UnreachableError: when `silence_s` seconds long not even a heartbeat comes
         :raises FrameTooLargeError: for an event that is too large

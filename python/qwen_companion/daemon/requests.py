@@ -178,17 +178,20 @@ class Requests:
 
     @asynccontextmanager
     async def events(
-        self, session_id: str, parameters: Mapping[str, str | int], cursor: Cursor | None, silence_s: float
+        self, session_id: str, parameters: Mapping[str, str | int], cursor: Cursor, silence_s: float
     ) -> AsyncGenerator[EventSource]:
-        """Yield the event stream of a session, from `cursor` on, or only what happens from now on.
+        """Yield the event stream of a session, from `cursor` on.
 
         :raises UnreachableError: when `silence_s` seconds long not even a heartbeat comes
         :raises FrameTooLargeError: for an event that is too large
         """
-        headers = {**self._identity(session_id), "Accept": "text/event-stream"}
-        if cursor is not None:
-            # Without its epoch, a daemon that was restarted replays from the wrong place and does not say so.
-            headers |= {"Last-Event-ID": str(cursor.event_id), _EPOCH_HEADER: cursor.epoch}
+        headers = {
+            **self._identity(session_id),
+            "Accept": "text/event-stream",
+            "Last-Event-ID": str(cursor.event_id),
+            # Without it, a daemon that was restarted replays from the wrong place and does not say so.
+            _EPOCH_HEADER: cursor.epoch,
+        }
         timeout = httpx2.Timeout(REQUEST_S, read=silence_s)
         path = _path("/events", session_id)
         try:

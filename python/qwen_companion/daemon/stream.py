@@ -41,9 +41,7 @@ _LONGEST_ORDERED_WAIT_S = 300.0
 
 @frozen
 class Connected:
-    """The daemon answers.  Up to `ReplayDone` come events that were missed; `epoch` is that of the ids."""
-
-    epoch: str
+    """The daemon answers.  Up to `ReplayDone` come events that were missed."""
 
 
 @frozen
@@ -72,7 +70,7 @@ class Resync:
     """Missed events are lost; the last item.
 
     The session has to be loaded, and a new stream opened at the cursor of the answer.  `reason` is the daemon's word
-    (`ring_evicted` or `epoch_reset`), or `no_cursor` or `FRAME_TOO_LARGE`.
+    (`ring_evicted` or `epoch_reset`), or `FRAME_TOO_LARGE`.
     """
 
     reason: str
@@ -124,16 +122,13 @@ class EventStream:
         self,
         client: DaemonClient,
         session_id: str,
-        cursor: Cursor | None,
+        cursor: Cursor,
         *,
         backoff: Backoff | None = None,
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
         silence_s: float = SILENCE_S,
     ) -> None:
-        """Without `cursor` only what happens from now on; that misses a permission that waits already.
-
-        `backoff` may be shared by the streams of a session that follow each other.
-        """
+        """`backoff` may be shared by the streams of a session that follow each other."""
         self._client = client
         self._session_id = session_id
         self._cursor = cursor
@@ -142,11 +137,6 @@ class EventStream:
         self._silence_s = silence_s
         self._tasks = Tasks()
         self._items = self._connections()
-
-    @property
-    def cursor(self) -> Cursor | None:
-        """Up to where events have been taken."""
-        return self._cursor
 
     async def __aenter__(self) -> EventStream:
         """Return the stream itself, whose connection ends with the context."""
@@ -166,13 +156,11 @@ class EventStream:
 
     async def _connections(self) -> AsyncGenerator[StreamItem]:
         while True:
-            was_open = False
             try:
                 async with (
                     self._client.events(self._session_id, self._cursor, self._silence_s) as source,
                     aclosing(self._connection(source)) as items,
                 ):
-                    was_open = True
                     async for item in items:
                         yield item
                         if isinstance(item, Resync):
@@ -180,9 +168,6 @@ class EventStream:
                 last = Disconnected(f"The daemon at {self._client.url} has ended the stream.", self._backoff.next())
             except DaemonError as error:
                 last = self._after(error)
-            if was_open and self._cursor is None and isinstance(last, Disconnected):
-                # Whatever happens until the next connection would be missed.
-                last = Resync("no_cursor")
             yield last
             if not isinstance(last, Disconnected):
                 return
@@ -201,14 +186,12 @@ class EventStream:
 
     async def _connection(self, source: EventSource) -> AsyncGenerator[StreamItem]:
         """Yield the items of one connection."""
-        if self._cursor is not None and source.epoch and source.epoch != self._cursor.epoch:
+        if source.epoch and source.epoch != self._cursor.epoch:
             # The daemon says so too; an older one might not.
             yield Resync("epoch_reset")
             return
-        replaying = self._cursor is not None
-        yield Connected(source.epoch)
-        if not replaying:
-            yield ReplayDone()
+        replaying = True
+        yield Connected()
         async with _Reader(source, self._tasks) as reader:
             while (text := await reader.next()) is not None:
                 item = self._take(text, source.epoch, replaying)
@@ -228,7 +211,7 @@ class EventStream:
         if isinstance(envelope.payload, ReplayComplete):
             return ReplayDone() if replaying else None
         if envelope.id is not None:
-            if self._cursor is not None and envelope.id <= self._cursor.event_id:
+            if envelope.id <= self._cursor.event_id:
                 return None
             self._cursor = Cursor(envelope.id, epoch)
             # Not for the others, which each connection begins with: one that breaks after them is no better.

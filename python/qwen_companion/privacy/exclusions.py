@@ -79,7 +79,7 @@ class Exclusions:
     """Decides about files.
 
     `check` and `changed` wait for the disk, and `check` for git: call them in a thread.  They may be called in several
-    at once; one `check` waits for the other.  `known` may be called at any time, in any thread.
+    at once; one `check` waits for the other.
     """
 
     def __init__(
@@ -101,14 +101,6 @@ class Exclusions:
         """Warnings for the user about options that cannot be used and exclude nothing."""
         return self._user.warnings
 
-    def known(self, path: str, roots: Sequence[str], family: str | None) -> Verdict | None:
-        """Return the verdict of the last `check` with the same `roots` on `path`, or None: then no CLI may hear of it.
-
-        Looks at nothing.
-        """
-        record = self._records.get(path)
-        return _verdict(record, family) if record is not None and record.roots == tuple(roots) else None
-
     def check(self, paths: Iterable[str], roots: Sequence[str], family: str | None) -> dict[str, Verdict]:
         """Return the verdicts on `paths`, absolute names, for a CLI of `family`, with its ignore files in `roots`.
 
@@ -127,7 +119,7 @@ class Exclusions:
         return {path: _verdict(record, family) for path, record in records.items() if record is not None}
 
     def changed(self, paths: Iterable[str], roots: Sequence[str]) -> bool:
-        """Return whether a new `check` of `paths` could differ from `known`.  Does not ask git."""
+        """Return whether a new `check` of `paths` could differ from the last one.  Does not ask git."""
         look = self._look(roots)
         return any(not self._is_valid(path, self._records.get(path), roots, look) for path in paths)
 

@@ -483,8 +483,7 @@ async def test_killed_and_restarted_in_the_middle_of_a_turn(house: House) -> Non
         await chat.turn(await chat.prompt("one"))
         await chat.prompt("two")
         await chat.event(models.AgentMessageChunk)
-        stale = chat.stream.cursor
-        assert stale is not None
+        stale = (await chat.client.load(chat.session)).cursor
         await asyncio.to_thread(house.serve.kill)
         await chat.until(is_(Disconnected))
         gate.set()

@@ -139,7 +139,7 @@ async def test_an_answer_that_never_ends_is_given_up(head: bytes, monkeypatch: p
             assert caught.value.maybe_done
             if head.endswith(b": "):
                 with pytest.raises(errors.UnreachableError):
-                    async with client.events("session", None, 60.0):
+                    async with client.events("session", Cursor(0, ""), 60.0):
                         pass
 
 
@@ -438,7 +438,7 @@ async def test_an_answer_that_does_not_come_is_not_waited_for(
     daemon: FakeDaemon, client: DaemonClient, session: FakeSession
 ) -> None:
     with pytest.raises(errors.UnreachableError, match=r"said nothing for 0\.05 s") as caught:
-        async with client.events(session.id, None, 0.05) as source:
+        async with client.events(session.id, Cursor(0, ""), 0.05) as source:
             stream = await daemon.next_stream()
             assert stream.headers["x-qwen-client-id"] == client.client_id(session.id)
             async for _ in source.data:

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from daemon_wire import (
-    EPOCH,
     P1,
     P2,
     P3,
@@ -46,7 +45,7 @@ from qwen_companion.daemon.session import DaemonSession
 from qwen_companion.daemon.stream import Connected, Disconnected, Ended, ReplayDone, Resync, StreamItem
 
 CUT = Disconnected("cut", 0.5)
-BACK: list[StreamItem] = [Connected(EPOCH), ReplayDone()]
+BACK: list[StreamItem] = [Connected(), ReplayDone()]
 
 
 def turn(prompt: str) -> str:
@@ -572,7 +571,7 @@ def test_a_permission_answered_while_the_connection_was_lost_closes() -> None:
 
 
 def test_replayed_permission_not_asked_again() -> None:
-    seen = Seen().go(echo(P1), tool_call()).take(CUT, Connected(EPOCH))
+    seen = Seen().go(echo(P1), tool_call()).take(CUT, Connected())
     seen.take(frame(permission(), replayed=True), frame(resolved(), replayed=True), ReplayDone()).status()
     assert seen.permissions == []
     # And none that was answered before we came.
@@ -581,7 +580,7 @@ def test_replayed_permission_not_asked_again() -> None:
 
 
 def test_a_permission_that_was_missed_is_asked_when_the_daemon_says_it_is_open() -> None:
-    seen = Seen().go(echo(P1)).take(CUT, Connected(EPOCH), frame(permission(), replayed=True), ReplayDone())
+    seen = Seen().go(echo(P1)).take(CUT, Connected(), frame(permission(), replayed=True), ReplayDone())
     assert seen.permissions == []
     assert seen.status(pending()).permission_states == ["open"]
 

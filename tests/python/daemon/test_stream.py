@@ -69,7 +69,7 @@ async def clock() -> AsyncIterator[Clock]:
 class Listener:
     """A stream whose pauses take no time and are written down."""
 
-    def __init__(self, client: DaemonClient, session: FakeSession, cursor: Cursor | None, silence_s: float) -> None:
+    def __init__(self, client: DaemonClient, session: FakeSession, cursor: Cursor, silence_s: float) -> None:
         self.pauses: list[float] = []
         self.go = asyncio.Event()
         """Cleared, the next connection waits for it."""
@@ -111,11 +111,9 @@ class Listener:
         return await anext(self.items, None) is None
 
 
-def listen(
-    client: DaemonClient, session: FakeSession, cursor: int | None = 1, silence_s: float = SILENCE_S
-) -> Listener:
+def listen(client: DaemonClient, session: FakeSession, cursor: int = 1, silence_s: float = SILENCE_S) -> Listener:
     """Listen from `cursor` on, the last id a load would have named."""
-    return Listener(client, session, None if cursor is None else Cursor(cursor, session.epoch), silence_s)
+    return Listener(client, session, Cursor(cursor, session.epoch), silence_s)
 
 
 def texts(items: list[StreamItem]) -> list[str]:
@@ -132,7 +130,7 @@ def ids(items: list[StreamItem]) -> list[int | None]:
 
 async def test_a_turn_comes_as_it_was_recorded(client: DaemonClient, daemon: FakeDaemon, session: FakeSession) -> None:
     async with listen(client, session) as listener:
-        assert (await listener.until(ReplayDone)) == [Connected(session.epoch), ReplayDone()]
+        assert (await listener.until(ReplayDone)) == [Connected(), ReplayDone()]
         snapshot = await listener.next()
         assert isinstance(snapshot, Frame)
         assert isinstance(snapshot.envelope.payload, SessionSnapshot)
@@ -148,12 +146,9 @@ async def test_a_turn_comes_as_it_was_recorded(client: DaemonClient, daemon: Fak
 async def test_the_daemon_is_asked_for_a_long_queue_and_a_snapshot(
     client: DaemonClient, daemon: FakeDaemon, session: FakeSession
 ) -> None:
-    async with listen(client, session, cursor=None) as listener:
+    async with listen(client, session) as listener:
         await listener.until(ReplayDone)
-    stream = await daemon.next_stream()
-    assert stream.query == "snapshot=1&maxQueued=2048"
-    assert "last-event-id" not in stream.headers
-
+    assert (await daemon.next_stream()).query == "snapshot=1&maxQueued=2048"
     daemon.capabilities["features"].remove("slow_client_warning")
     async with DaemonClient(daemon.url, TOKEN) as older:
         await older.capabilities()
@@ -194,7 +189,9 @@ async def test_empty_data_events(
         # The snapshot, and nothing else.
         assert len(items) == 2
         assert not [record for record in caplog.records if record.name.startswith("qwen_companion")]
-        assert listener.stream.cursor == Cursor(2, session.epoch)
+        stream.cut()
+        await listener.until(ReplayDone)
+        assert (await daemon.next_stream()).headers["last-event-id"] == "2"
 
 
 async def test_idless_frame_keeps_cursor(client: DaemonClient, daemon: FakeDaemon, session: FakeSession) -> None:
@@ -205,9 +202,12 @@ async def test_idless_frame_keeps_cursor(client: DaemonClient, daemon: FakeDaemo
         snapshot = await listener.next()
         assert ids([snapshot]) == [None]
         # The id of the event is that in the JSON; the one that goes with the frame is not looked at.
-        (await daemon.next_stream()).send(b"id: 77\n" + frame(event("session_snapshot")))
+        stream = await daemon.next_stream()
+        stream.send(b"id: 77\n" + frame(event("session_snapshot")))
         assert ids([await listener.next()]) == [None]
-        assert listener.stream.cursor == Cursor(2, session.epoch)
+        stream.cut()
+        await listener.until(ReplayDone)
+        assert (await daemon.next_stream()).headers["last-event-id"] == "2"
 
 
 async def test_unknown_and_broken_events_harm_nothing(
@@ -279,7 +279,7 @@ async def test_drop_mid_turn_no_dup(client: DaemonClient, daemon: FakeDaemon, se
         found += await listener.until_text("6")
         again = await daemon.next_stream()
     assert texts(found) == ["1", "2", "3", "4", "5", "6"]
-    assert [item for item in found if isinstance(item, Connected)] == [Connected(session.epoch)] * 2
+    assert [item for item in found if isinstance(item, Connected)] == [Connected()] * 2
     assert (again.headers["last-event-id"], again.headers["x-qwen-event-epoch"]) == ("4", session.epoch)
 
 
@@ -309,31 +309,22 @@ async def test_eviction_looks_like_eof(
 
 async def test_daemon_down_at_start(client: DaemonClient, daemon: FakeDaemon, session: FakeSession) -> None:
     await daemon.stop()
-    async with listen(client, session, cursor=None) as listener:
+    async with listen(client, session) as listener:
         for _ in range(6):
             item = await listener.next()
             assert isinstance(item, Disconnected)
             assert "Nobody answers" in item.reason
         assert listener.pauses == [1.0, 2.0, 4.0, 8.0, 15.0]
         await daemon.start()
-        assert (await listener.until(ReplayDone))[-2:] == [Connected(session.epoch), ReplayDone()]
+        assert (await listener.until(ReplayDone))[-2:] == [Connected(), ReplayDone()]
         assert listener.pauses[-1] == 15.0
         # A good frame, and the next pause is short again.
-        await listener.next()
+        session.emit(chunk("good"))
+        await listener.until_text("good")
         (await daemon.next_stream()).cut()
-        assert await listener.next() == Resync("no_cursor")
-
-
-async def test_a_live_stream_goes_on_from_the_first_event_it_saw(
-    client: DaemonClient, daemon: FakeDaemon, session: FakeSession
-) -> None:
-    async with listen(client, session, cursor=None) as listener:
-        await listener.until(ReplayDone)
-        session.emit(chunk("seen"))
-        await listener.until_text("seen")
-        (await daemon.next_stream()).cut()
-        await listener.until(ReplayDone)
-    assert (await daemon.next_stream()).headers["last-event-id"] == "2"
+        (*_, lost) = await listener.until(Disconnected)
+        assert isinstance(lost, Disconnected)
+        assert lost.retry_in_s == 1.0
 
 
 async def test_heartbeat_watchdog(clock: Clock, client: DaemonClient, daemon: FakeDaemon, session: FakeSession) -> None:
@@ -404,11 +395,11 @@ async def test_ring_evicted_reload(client: DaemonClient, session: FakeSession) -
     session.emit(chunk("lost"), chunk("kept"))
     session.forget(2)
     async with listen(client, session) as listener:
-        assert (await listener.until(Resync)) == [Connected(session.epoch), Resync("ring_evicted")]
+        assert (await listener.until(Resync)) == [Connected(), Resync("ring_evicted")]
         assert await listener.ended()
     loaded = await client.load(session.id)
     async with Listener(client, session, loaded.cursor, SILENCE_S) as listener:
-        assert (await listener.until(ReplayDone)) == [Connected(session.epoch), ReplayDone()]
+        assert (await listener.until(ReplayDone)) == [Connected(), ReplayDone()]
 
 
 @pytest.mark.parametrize(

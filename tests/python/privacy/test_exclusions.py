@@ -86,16 +86,6 @@ def test_an_ordinary_file_may_be_told(place: Place) -> None:
     assert place.check(write(place.root / "a.py")) == Verdict(False)
 
 
-def test_nothing_is_known_before_it_was_checked(place: Place) -> None:
-    file = str(write(place.root / "a.py"))
-    roots = [str(place.root)]
-    assert place.exclusions.known(file, roots, "qwen") is None
-    place.check(file)
-    assert place.exclusions.known(file, roots, "qwen") == Verdict(False)
-    assert place.exclusions.known(file, roots, None) == Verdict(False)
-    assert place.exclusions.known(file, [*roots, "/other"], "qwen") is None
-
-
 def test_a_secret_is_excluded_by_name_without_being_there(place: Place) -> None:
     assert place.rule(place.home / ".netrc") == "passwords for other machines (.netrc)"
 
@@ -342,11 +332,10 @@ def test_a_pipe_in_place_of_rules_is_waited_for_once_at_most(place: Place, name:
     assert not place.check(place.root / "deep/0").excluded
 
 
-def test_what_is_known_can_be_had_while_git_takes_its_time(place: Place) -> None:
+def test_a_change_is_looked_for_while_git_takes_its_time(place: Place) -> None:
     place.repository()
     known = str(place.root / "a.py")
     place.check(known)
-    roots = [str(place.root)]
     for name in ("started", "go"):
         os.mkfifo(place.top / name)
     place.fake_git(f'echo >{place.top}/started; read line <{place.top}/go; exec {REAL_GIT} "$@"')
@@ -354,16 +343,13 @@ def test_what_is_known_can_be_had_while_git_takes_its_time(place: Place) -> None
     thread = threading.Thread(target=place.check, args=(place.root / "b.log",))
     thread.start()
     (place.top / "started").read_bytes()
-    assert exclusions.known(str(place.root / "b.log"), roots, "qwen") is None
-    assert exclusions.changed([known], roots)
+    assert exclusions.changed([known], [str(place.root)])
     # Git is called twice: for its configuration and for the file.
     (place.top / "go").write_text("\n")
     (place.top / "started").read_bytes()
     (place.top / "go").write_text("\n")
     thread.join(PATIENCE_S)
-    verdict = exclusions.known(str(place.root / "b.log"), roots, "qwen")
-    assert verdict is not None
-    assert verdict.excluded
+    assert not thread.is_alive()
 
 
 def test_no_program_of_a_repository_is_run(place: Place) -> None:
@@ -678,4 +664,3 @@ def test_more_files_than_are_remembered_have_verdicts(place: Place) -> None:
     assert len(place.exclusions.check(files, [], None)) == 1200
     assert not place.exclusions.changed(files, [])
     assert place.check(place.root / "0.py") == Verdict(False)
-    assert place.exclusions.known(files[1], [], None) is None
