@@ -55,6 +55,11 @@ The function `typed' returns what a terminal has got."
                   (push (list (buffer-name buffer) prompt) typed))))
        ,@body)))
 
+(defun qwen-companion-ask-test--exit ()
+  "Do what is done with drafts when Emacs exits."
+  (should (memq #'qwen-companion-ask--keep-drafts kill-emacs-hook))
+  (qwen-companion-ask--keep-drafts))
+
 (ert-deftest qwen-companion-ask-test-quotes-what-is-at-point ()
   (qwen-companion-ask-test--with
     (find-file "a.py")
@@ -275,7 +280,7 @@ The function `typed' returns what a terminal has got."
     (should (equal "Long thoughts" (qwen-companion-ask-test--prompt)))
     (erase-buffer)
     (insert "Last words")
-    (qwen-companion-ask--keep-drafts)
+    (qwen-companion-ask-test--exit)
     (should (equal '("Last words" "Long thoughts") (qwen-companion-prompts-of root)))))
 
 (ert-deftest qwen-companion-ask-test-an-edited-prompt-of-the-history-stays ()
@@ -314,7 +319,7 @@ The function `typed' returns what a terminal has got."
           (should (equal "Long thoughts" (car (qwen-companion-prompts-of root)))))))
     (qwen-companion-ask t)
     (insert (propertize "Last words" 'field (current-buffer)))
-    (qwen-companion-ask--keep-drafts)
+    (qwen-companion-ask-test--exit)
     (should (equal qwen-companion-prompts-history
                    (read (prin1-to-string qwen-companion-prompts-history))))))
 

@@ -117,8 +117,7 @@ Each is a list of sessions."
                 (should (equal (expand-file-name "a.txt")
                                (qwen-companion-proposal-path
                                 (qwen-companion-event-proposal event)))))
-              (let ((qwen-companion-backend--state 'error)
-                    (qwen-companion-backend--failure "no Python"))
+              (qwen-companion-test-with-failure "no Python"
                 (run-hook-with-args 'qwen-companion-state-functions 'error))
               (should (equal "Not running: no Python"
                              (qwen-companion-event-text (pop events)))))
@@ -142,7 +141,7 @@ Each is a list of sessions."
                                         (qwen-companion-test-propose
                                          "new.txt" "two\n" :client "qwen-companion-doctor 1")))))
               (should-not events)
-              (should-not qwen-companion-review--timers)
+              (should-not (qwen-companion-test-review-awaits-p))
               ;; It can be opened.
               (should (equal (list proposal) (qwen-companion-proposals))))
           (qwen-companion-attention-disable))))))

@@ -132,9 +132,7 @@ A directory that the process removes meanwhile is no error."
 
 (ert-deftest qwen-companion-backend-test-changes-of-sessions ()
   "A message about some sessions leaves the others and their order alone."
-  (let ((qwen-companion-backend--server
-         (qwen-companion-test-server
-          :sessions '((:id "a" :client "x") (:id "b" :client "y") (:id "c")))))
+  (qwen-companion-test-with-sessions '((:id "a" :client "x") (:id "b" :client "y") (:id "c"))
     (let ((before (qwen-companion-backend-sessions)))
       (qwen-companion-backend-on-sessions
        '(:sessions ((:id "d") (:id "b" :client "z")) :gone ("c" "e")))
@@ -249,9 +247,8 @@ Whoever has the port is shown the token by each CLI that reconnects."
                             :family 'ipv4 :service t :noquery t)
                   (qwen-companion-backend--server-port qwen-companion-backend--server)
                   (process-contact squatter :service))
-            (setf (qwen-companion-backend--server-sessions qwen-companion-backend--server)
-                  '((:id "old" :protocol "2025-11-25" :client "c"
-                         :version "1")))
+            (qwen-companion-test-set-sessions '((:id "old" :protocol "2025-11-25" :client "c"
+                                                     :version "1")))
             (signal-process process 'KILL)
             (qwen-companion-test-wait-for
              (and (eq 'ready (qwen-companion-state))

@@ -42,6 +42,10 @@
                  (overlays-in (point-min) (point-max))))
         #'<))
 
+(defun qwen-companion-changes-signs-test--work ()
+  "Update the signs of the buffers that wait for it, as is done a little later."
+  (qwen-companion-changes-signs--work))
+
 (ert-deftest qwen-companion-changes-signs-test-marks-unseen-lines ()
   (qwen-companion-changes-signs-test-with '(("a.txt" "1\n2\n3\n4\n"))
     (switch-to-buffer (find-file-noselect "a.txt"))
@@ -50,7 +54,7 @@
             '(("a.txt" (2 2 "one" nil) (4 0 "one" nil) (1 1 "one" t))))
       (qwen-companion-changes-test-turn "one" '(("a.txt" "1\nX\nY\n4\n")))
       (revert-buffer t t)
-      (qwen-companion-changes-signs--work)
+      (qwen-companion-changes-signs-test--work)
       (should (equal '(2 3 4) (qwen-companion-changes-signs-test--lines)))
       (should (equal 1 (car (window-margins))))
       ;; They stay with their lines while the user types.
@@ -61,7 +65,7 @@
       ;; Seen: none is left.
       (qwen-companion-backend-call
        'journal-seen (list :turn "one" :path (expand-file-name "a.txt") :seen t))
-      (qwen-companion-changes-signs--work)
+      (qwen-companion-changes-signs-test--work)
       (should-not (qwen-companion-changes-signs-test--lines))
       (should (equal margins (window-margins)))
       (should-not (local-variable-p 'left-margin-width)))))
@@ -71,7 +75,7 @@
     (setq qwen-companion-changes-signs-test-spans '(("a.txt" (2 1 "one" nil))))
     (qwen-companion-changes-test-turn "one" '(("a.txt" "1\nX\n")))
     (with-current-buffer (find-file-noselect "a.txt")
-      (qwen-companion-changes-signs--work)
+      (qwen-companion-changes-signs-test--work)
       (should (equal '(2) (qwen-companion-changes-signs-test--lines)))
       (unwind-protect
           (progn
@@ -79,7 +83,7 @@
             (should-not (qwen-companion-changes-signs-test--lines))
             (should-not (qwen-companion-journal-watched-p)))
         (customize-set-variable 'qwen-companion-changes-signs t))
-      (qwen-companion-changes-signs--work)
+      (qwen-companion-changes-signs-test--work)
       (should (equal '(2) (qwen-companion-changes-signs-test--lines)))
       (qwen-companion-changes-signs-disable)
       (should-not (qwen-companion-changes-signs-test--lines))

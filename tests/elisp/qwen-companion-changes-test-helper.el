@@ -99,10 +99,7 @@ The journal is that of the tests, without turns."
 (defun qwen-companion-changes-test-bytes (path)
   "Return the bytes of the file PATH, nil without one."
   (when (file-regular-p path)
-    (with-temp-buffer
-      (set-buffer-multibyte nil)
-      (insert-file-contents-literally path)
-      (buffer-string))))
+    (qwen-companion-test-file-bytes path)))
 
 (defun qwen-companion-changes-test-write (path bytes)
   "Put BYTES into the file PATH; delete it if they are nil."

@@ -973,7 +973,7 @@ A text that is nil removes the line."
       (should-not (cl-some #'get-buffer hidden)))
     (should-not (memq #'qwen-companion-changes--changed
                       qwen-companion-journal-changed-functions))
-    (should-error (let ((qwen-companion-backend--state 'off)) (qwen-companion-changes))
+    (should-error (qwen-companion-test-with-state 'off (qwen-companion-changes))
                   :type 'user-error)))
 
 (ert-deftest qwen-companion-changes-test-hostile-names-and-prompts ()

@@ -41,6 +41,10 @@
            (qwen-companion-chat-review-test--show)
            ,@body)))))
 
+(defun qwen-companion-chat-review-test--edits-waiting ()
+  "Return the edits whose tools have not ended."
+  qwen-companion-chat-review--edits)
+
 (defun qwen-companion-chat-review-test--write (text)
   "Write TEXT to the file, as an agent does."
   (let ((coding-system-for-write 'utf-8-unix))
@@ -261,7 +265,7 @@
       (should (equal qwen-companion-chat-review-test--wanted (qwen-companion-chat-review-test--kept)))
       (should (= 1 (length (qwen-companion-rescue-buffers))))
       (should (equal qwen-companion-chat-review-test--old (qwen-companion-chat-review-test--on-disk)))
-      (should-not qwen-companion-chat-review--edits))))
+      (should-not (qwen-companion-chat-review-test--edits-waiting)))))
 
 (ert-deftest qwen-companion-chat-review-test-somebody-was-faster ()
   "An edit is kept when the answer of another client counts, sent or not."
@@ -280,7 +284,7 @@
     ;; What the other client has allowed is not changed.
     (qwen-companion-chat-review-test--write qwen-companion-chat-review-test--new)
     (qwen-companion-chat-review-test--tool 'done)
-    (should-not qwen-companion-chat-review--edits)
+    (should-not (qwen-companion-chat-review-test--edits-waiting))
     (should-not (find-buffer-visiting qwen-companion-chat-review-test--file))))
 
 (ert-deftest qwen-companion-chat-review-test-an-answer-that-fails ()
@@ -298,7 +302,7 @@
     (cl-letf (((symbol-function 'qwen-companion-backend-call) #'ignore))
       (qwen-companion-chat-review-test--press "C-c C-c"))
     (should (equal qwen-companion-chat-review-test--wanted (qwen-companion-chat-review-test--kept)))
-    (should-not qwen-companion-chat-review--edits)))
+    (should-not (qwen-companion-chat-review-test--edits-waiting))))
 
 (ert-deftest qwen-companion-chat-review-test-a-lost-connection-decides-nothing ()
   "The review stays open, and is answered after reconnecting."

@@ -223,10 +223,7 @@ It is the value of `default-directory' there."
                        (qwen-companion-chat-send-test--prompt)))
         (should (= #o600 (file-modes file)))
         (should (equal (string-to-unibyte "\211PNG\r\n\0")
-                       (with-temp-buffer
-                         (set-buffer-multibyte nil)
-                         (insert-file-contents-literally file)
-                         (buffer-string))))))))
+                       (qwen-companion-test-file-bytes file)))))))
 
 (ert-deftest qwen-companion-chat-send-test-files-of-another-machine ()
   "No remote file, and no file of a workspace with a remote name, is looked for."
@@ -236,7 +233,7 @@ It is the value of `default-directory' there."
     (qwen-companion-chat-test-tell
      'daemon-state :state 'connected :host "h:1" :workspace "/ssh:nowhere.invalid:/project")
     (insert "@a")
-    (should-not (qwen-companion-chat-send--complete))
+    (should-not (run-hook-with-args-until-success 'completion-at-point-functions))
     (should (equal '((:kind text :text "@/ssh:nowhere.invalid:/a"))
                    (qwen-companion-chat-send-test--parts "@/ssh:nowhere.invalid:/a")))))
 
@@ -284,7 +281,7 @@ It is the value of `default-directory' there."
   "Return the completions at the end of TEXT, in the prompt."
   (qwen-companion-chat-test-type text)
   (goto-char (point-max))
-  (pcase (qwen-companion-chat-send--complete)
+  (pcase (run-hook-with-args-until-success 'completion-at-point-functions)
     (`(,start ,end ,table . ,_)
      (sort (all-completions (buffer-substring start end) table) #'string<))))
 
@@ -387,7 +384,7 @@ One with a line end cannot be written."
     (should-not (qwen-companion-chat-send-test--complete "/status sta"))
     (qwen-companion-chat-test-type "/")
     (goto-char (point-max))
-    (let ((annotate (plist-get (nthcdr 3 (qwen-companion-chat-send--complete))
+    (let ((annotate (plist-get (nthcdr 3 (run-hook-with-args-until-success 'completion-at-point-functions))
                                :annotation-function)))
       (should (equal "  [file]  look" (funcall annotate "review")))
       (should (equal "" (funcall annotate "stats"))))))
@@ -406,7 +403,7 @@ One with a line end cannot be written."
   (qwen-companion-chat-send-test-with '(("src/a" ""))
     (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "@sr"))
     (qwen-companion-test-go-to "@sr")
-    (should-not (qwen-companion-chat-send--complete))))
+    (should-not (run-hook-with-args-until-success 'completion-at-point-functions))))
 
 (ert-deftest qwen-companion-chat-send-test-kept-until-the-session-is-there ()
   "A prompt is sent once, in order, when the session can take it."

@@ -842,9 +842,9 @@
     (qwen-companion-chat t)
     (kill-buffer)
     (kill-buffer (qwen-companion-chat-buffer "s"))
-    (should (memq #'qwen-companion-chat-state--report qwen-companion-daemon-functions))
+    (should qwen-companion-daemon-functions)
     (qwen-companion-chat-test-reply 'daemon-open :session "nobodys")
-    (should-not (memq #'qwen-companion-chat-state--report qwen-companion-daemon-functions))
+    (should-not qwen-companion-daemon-functions)
     (should-not qwen-companion-daemon-disconnected-hook)
     (should-not qwen-companion-backend-disconnected-hook)))
 

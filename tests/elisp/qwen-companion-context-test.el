@@ -581,28 +581,24 @@
 (ert-deftest qwen-companion-context-test-mode-line-marks-unsaved-text ()
   "The file that a CLI is told of, only while there is a CLI."
   (qwen-companion-context-test--with '(("a.txt" "one\n") ("b.txt" "b\n"))
-    (let ((qwen-companion-backend--state 'ready)
-          (qwen-companion-backend--server
-           (qwen-companion-test-server
-            :sessions '((:id "1")))))
-      (qwen-companion-context-test--look-at "a.txt")
-      (qwen-companion-test-context-update)
-      (should (equal " Qwen[1]" (qwen-companion--lighter)))
-      (insert "x")
-      (let ((text (qwen-companion--lighter)))
-        (should (equal " Qwen[1]*" text))
-        (should (string-search "unsaved"
-                               (get-text-property (1- (length text)) 'help-echo text))))
-      (switch-to-buffer (get-buffer-create "*terminal*"))
-      (qwen-companion-test-context-update)
-      (should (equal " Qwen[1]*" (qwen-companion--lighter)))
-      (let ((qwen-companion-backend--server
-             (qwen-companion-test-server
-              :sessions nil)))
-        (should (equal " Qwen" (qwen-companion--lighter))))
-      (qwen-companion-context-test--look-at "b.txt")
-      (qwen-companion-test-context-update)
-      (should (equal " Qwen[1]" (qwen-companion--lighter))))))
+    (qwen-companion-test-with-state 'ready
+      (qwen-companion-test-with-sessions '((:id "1"))
+        (qwen-companion-context-test--look-at "a.txt")
+        (qwen-companion-test-context-update)
+        (should (equal " Qwen[1]" (qwen-companion--lighter)))
+        (insert "x")
+        (let ((text (qwen-companion--lighter)))
+          (should (equal " Qwen[1]*" text))
+          (should (string-search "unsaved"
+                                 (get-text-property (1- (length text)) 'help-echo text))))
+        (switch-to-buffer (get-buffer-create "*terminal*"))
+        (qwen-companion-test-context-update)
+        (should (equal " Qwen[1]*" (qwen-companion--lighter)))
+        (qwen-companion-test-with-sessions nil
+          (should (equal " Qwen" (qwen-companion--lighter))))
+        (qwen-companion-context-test--look-at "b.txt")
+        (qwen-companion-test-context-update)
+        (should (equal " Qwen[1]" (qwen-companion--lighter)))))))
 
 (ert-deftest qwen-companion-context-test-enable-disable-is-symmetric ()
   (let ((hooks (mapcar #'car qwen-companion-context--hooks))

@@ -295,7 +295,7 @@
      (unwind-protect
          (progn ,@body)
        (qwen-companion-disk-unwatch watch)
-       (should (hash-table-empty-p qwen-companion-disk--directories))
+       (should-not (qwen-companion-test-watched))
        (should-not qwen-companion-disk--events-timer))))
 
 (ert-deftest qwen-companion-disk-test-a-burst-notifies-a-watch-a-few-times ()
@@ -325,7 +325,7 @@
           (qwen-companion-test-wait-for (> calls before))
           (qwen-companion-test-wait-for (null qwen-companion-disk--pending))
           (should (equal (list (expand-file-name "d/"))
-                         (hash-table-keys qwen-companion-disk--directories))))))))
+                         (qwen-companion-test-watched))))))))
 
 (ert-deftest qwen-companion-disk-test-an-error-keeps-no-other-watch-from-its-notice ()
   (qwen-companion-disk-test-with '(("a.txt" "one\n"))

@@ -62,8 +62,7 @@
     (should (eq before (default-value 'revert-buffer-function)))))
 
 (ert-deftest qwen-companion-doctor-test-failures-are-said ()
-  (let ((qwen-companion-backend--state 'error)
-        (qwen-companion-backend--failure "no room\nleft"))
+  (qwen-companion-test-with-failure "no room\nleft"
     (qwen-companion-doctor-test--report
       (should (string-match-p "^fail Companion: no room\\\\nleft$" (buffer-string)))
       (should (string-match-p "Something failed, see above" (buffer-string))))))

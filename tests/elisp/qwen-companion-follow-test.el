@@ -442,13 +442,13 @@ visits and that has changed."
           (outside (find-file-noselect "out/b.txt")))
       (qwen-companion-follow-test-written "in/a.txt" "two\n")
       (should-not (qwen-companion-follow-test--link outside))
-      (setf (qwen-companion-backend--server-sessions qwen-companion-backend--server) nil)
+      (qwen-companion-test-set-sessions nil)
       (qwen-companion-follow-update)
       (qwen-companion-test-wait-for
        (null (qwen-companion-follow-test--link inside)))
-      (should (zerop (hash-table-count qwen-companion-disk--directories)))
+      (should-not (qwen-companion-test-watched))
       ;; And again when one comes.
-      (setf (qwen-companion-backend--server-sessions qwen-companion-backend--server) '((:id "2")))
+      (qwen-companion-test-set-sessions '((:id "2")))
       (qwen-companion-follow-test--write "in/a.txt" "three\n")
       (qwen-companion-follow-update)
       (with-current-buffer inside
@@ -469,7 +469,7 @@ visits and that has changed."
         (with-current-buffer buffer
           (should-not (qwen-companion-follow-test--link))
           (should-not (memq 'qwen-companion-follow--before-save before-save-hook))))
-      (should (zerop (hash-table-count qwen-companion-disk--directories)))
+      (should-not (qwen-companion-test-watched))
       (should-not (cl-remove-if-not (lambda (timer)
                                       (string-match-p "qwen-companion-\\(?:follow\\|disk\\)"
                                                       (format "%S" (timer--function timer))))
@@ -756,7 +756,7 @@ visits and that has changed."
 (ert-deftest qwen-companion-follow-test-conflict-markers-stay-guarded ()
   "They are guarded after the CLI's end, with the mode off, and in a renamed file."
   (qwen-companion-follow-test-with-conflict "mine\n" "theirs\n"
-    (setf (qwen-companion-backend--server-sessions qwen-companion-backend--server) nil)
+    (qwen-companion-test-set-sessions nil)
     (qwen-companion-follow-update)
     (qwen-companion-test-wait-for (not (qwen-companion-follow-test--link)))
     (should (qwen-companion-follow-test--save-error))
@@ -879,13 +879,13 @@ visits and that has changed."
   "The base is still on disk, unless the file had changed by then."
   (dolist (changed '(nil t))
     (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\n"))
-      (setf (qwen-companion-backend--server-sessions qwen-companion-backend--server) nil)
+      (qwen-companion-test-set-sessions nil)
       (with-current-buffer (find-file-noselect "a.txt")
         (goto-char (point-max))
         (insert "mine\n")
         (when changed
           (qwen-companion-follow-test--write "a.txt" "one\nTWO\nthree\n"))
-        (setf (qwen-companion-backend--server-sessions qwen-companion-backend--server) '((:id "1")))
+        (qwen-companion-test-set-sessions '((:id "1")))
         (let ((said (qwen-companion-test-messages
                       (qwen-companion-follow-update)
                       (qwen-companion-test-wait-for
@@ -1309,22 +1309,22 @@ with open('a.txt', 'r+b') as file, mmap.mmap(file.fileno(), 0) as memory:
     (qwen-companion-follow-test-with nil
       (qwen-companion-follow-test--write "a.txt" "caf\u00e9\none\n" (car change))
       (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-        (let ((before (qwen-companion-disk--bytes "a.txt"))
+        (let ((before (qwen-companion-test-file-bytes "a.txt"))
               after)
           (qwen-companion-follow-test--write "a.txt" "caf\u00e9\ntwo\n" (cadr change))
-          (setq after (qwen-companion-disk--bytes "a.txt"))
+          (setq after (qwen-companion-test-file-bytes "a.txt"))
           (qwen-companion-follow-test--wait)
           (should (equal "caf\u00e9\ntwo\n" (buffer-string)))
           (should-not (buffer-modified-p))
           (let (last-command this-command) (undo))
           (should (equal "caf\u00e9\none\n" (buffer-string)))
           (save-buffer)
-          (should (equal before (qwen-companion-disk--bytes "a.txt")))
+          (should (equal before (qwen-companion-test-file-bytes "a.txt")))
           ;; The undoing itself.
           (undo-boundary)
           (let (last-command this-command) (undo))
           (save-buffer)
-          (should (equal after (qwen-companion-disk--bytes "a.txt"))))))))
+          (should (equal after (qwen-companion-test-file-bytes "a.txt"))))))))
 
 (ert-deftest qwen-companion-follow-test-a-text-that-became-ascii-keeps-its-encoding ()
   (qwen-companion-follow-test-with nil
@@ -1334,7 +1334,7 @@ with open('a.txt', 'r+b') as file, mmap.mmap(file.fileno(), 0) as memory:
       (qwen-companion-follow-test--wait)
       (insert "caf\u00e9 ")
       (save-buffer)
-      (should (equal "caf\xe9 coffee\n" (qwen-companion-disk--bytes "a.txt")))
+      (should (equal "caf\xe9 coffee\n" (qwen-companion-test-file-bytes "a.txt")))
       (buffer-disable-undo)
       (qwen-companion-follow-test--write "a.txt" "" 'utf-8-unix)
       (qwen-companion-follow-test--wait)
@@ -1355,7 +1355,7 @@ with open('a.txt', 'r+b') as file, mmap.mmap(file.fileno(), 0) as memory:
       (goto-char (point-max))
       (insert "x\n")
       (save-buffer)
-      (should (equal "\x93th\xe9\x94\nx\n" (qwen-companion-disk--bytes "a.txt"))))))
+      (should (equal "\x93th\xe9\x94\nx\n" (qwen-companion-test-file-bytes "a.txt"))))))
 
 (ert-deftest qwen-companion-follow-test-an-encoding-the-user-chose ()
   (qwen-companion-follow-test-with nil

@@ -262,7 +262,7 @@ MORE are keys and values that come first."
     (qwen-companion-context)
     (should (string-match-p "\\`No CLI is connected.*qwen-companion-run"
                             (qwen-companion-inspector-test--text)))
-    (let ((qwen-companion-roots--answer '(:reachable nil)))
+    (qwen-companion-test-with-roots nil
       (qwen-companion-inspector-changed)
       (should (string-search "no file, Dired buffer or terminal is open"
                              (qwen-companion-inspector-test--text))))

@@ -77,20 +77,19 @@ With SHOWN non-nil, leave out those of chats where these are off."
   (qwen-companion-menu--state))
 
 (ert-deftest qwen-companion-menu-test-says-the-state ()
-  (let ((qwen-companion-backend--state 'off))
+  (qwen-companion-test-with-state 'off
     (should (string-match-p "\\`The mode is off\n" (qwen-companion-menu-test--state))))
-  (let ((qwen-companion-backend--state 'error)
-        (qwen-companion-backend--failure "no Python"))
+  (qwen-companion-test-with-failure "no Python"
     (should (string-match-p "\\`Not running: no Python\n" (qwen-companion-menu-test--state))))
-  (let ((qwen-companion-backend--state 'ready)
-        (sessions '((:id "a" :client "Qwen Code" :version "1"))))
-    (cl-letf (((symbol-function 'qwen-companion-backend-sessions)
-               (lambda () sessions)))
-      (should (string-match-p "\\`1 CLI is connected, no proposal waits\n"
-                              (qwen-companion-menu-test--state)))
-      (push '(:id "b" :client "Qwen Code" :version "1") sessions)
-      (should (string-match-p "\\`2 CLIs are connected, "
-                              (qwen-companion-menu-test--state))))))
+  (qwen-companion-test-with-state 'ready
+    (pcase-dolist (`(,sessions . ,said)
+                   '((((:id "a" :client "Qwen Code" :version "1"))
+                      . "\\`1 CLI is connected, no proposal waits\n")
+                     (((:id "b" :client "Qwen Code" :version "1")
+                       (:id "a" :client "Qwen Code" :version "1"))
+                      . "\\`2 CLIs are connected, ")))
+      (qwen-companion-test-with-sessions sessions
+        (should (string-match-p said (qwen-companion-menu-test--state)))))))
 
 (ert-deftest qwen-companion-menu-test-says-what-is-hidden ()
   (let ((qwen-companion-excluded-files '("*.key")))
@@ -161,7 +160,7 @@ With SHOWN non-nil, leave out those of chats where these are off."
      . (lambda (body)
          (qwen-companion-test-with-files '(("a.txt" "a\n"))
            (qwen-companion-test-with-backend
-             (let ((qwen-companion-backend--state 'ready))
+             (qwen-companion-test-with-state 'ready
                (with-current-buffer (find-file-noselect "a.txt")
                  (funcall body)))))))
     (one-cli

@@ -113,6 +113,9 @@ Check that the text is then what it should be, and return it."
     (undo)
     (undo-boundary)))
 
+(defconst qwen-companion-merge-test--some qwen-companion-merge--single-changes
+  "Up to so many changes are made one by one.")
+
 (defun qwen-companion-merge-test--at (string)
   "Return the position of STRING in the current buffer."
   (save-excursion
@@ -129,7 +132,7 @@ Check that the text is then what it should be, and return it."
                    collect (list (+ start 10) (+ start 13) "younger")))))
 
 (ert-deftest qwen-companion-merge-test-one-undo-takes-all-back-and-one-redo-restores-it ()
-  (dolist (count (list 1 5 (* 3 qwen-companion-merge--single-changes)))
+  (dolist (count (list 1 5 (* 3 qwen-companion-merge-test--some)))
     (dolist (history '(nil t))
       (pcase-let ((`(,text ,changes) (qwen-companion-merge-test--lines count)))
         (qwen-companion-merge-test--with text
@@ -282,7 +285,7 @@ Check that the text is then what it should be, and return it."
     (should buffer-read-only)))
 
 (ert-deftest qwen-companion-merge-test-undo-that-is-off-stays-off ()
-  (dolist (count (list 1 (* 2 qwen-companion-merge--single-changes)))
+  (dolist (count (list 1 (* 2 qwen-companion-merge-test--some)))
     (pcase-let ((`(,text ,changes) (qwen-companion-merge-test--lines count)))
       (qwen-companion-merge-test--with text
         (buffer-disable-undo)
@@ -306,7 +309,7 @@ Check that the text is then what it should be, and return it."
 
 (ert-deftest qwen-companion-merge-test-change-hooks-hear-of-all ()
   "They run for each of a few changes, and once for many changes together."
-  (dolist (count (list 3 (1+ qwen-companion-merge--single-changes)))
+  (dolist (count (list 3 (1+ qwen-companion-merge-test--some)))
     (pcase-let ((`(,text ,changes) (qwen-companion-merge-test--lines count)))
       (qwen-companion-merge-test--with text
         (let ((mirror text) (calls 0) before)

@@ -43,7 +43,7 @@ Return the buffer with the kept text, and what was said."
   (let ((coding-system-for-write 'utf-8-unix))
     (write-region text nil name nil 'silent))
   (qwen-companion-test-messages
-    (qwen-companion-disk--check (expand-file-name name))))
+    (qwen-companion-test-disk-event (expand-file-name name))))
 
 (ert-deftest qwen-companion-rescue-test-edits-that-the-cli-drops ()
   "Said at once, offered when the CLI has written, applied as one change."

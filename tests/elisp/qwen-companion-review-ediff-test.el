@@ -553,7 +553,7 @@
       (should (equal "two\nmine\n" (qwen-companion-proposal-text proposal)))
       (qwen-companion-diff-bury)
       (qwen-companion-review-frame-deleted (selected-frame))
-      (should-not qwen-companion-review--timers)
+      (should-not (qwen-companion-test-review-awaits-p))
       (qwen-companion-diff-reject)
       (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers))))))
 
@@ -581,7 +581,7 @@
        (get-buffer-window "*qwen-companion proposal: b.txt*"))
       (qwen-companion-diff-reject)
       (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers)))
-      (should-not qwen-companion-review--timers))))
+      (should-not (qwen-companion-test-review-awaits-p)))))
 
 ;;; Arrival
 
@@ -597,7 +597,7 @@
 
 (ert-deftest qwen-companion-review-ediff-test-arrival-on-command ()
   (qwen-companion-review-ediff-test-with-one
-    (should-not qwen-companion-review--timers)
+    (should-not (qwen-companion-test-review-awaits-p))
     (should-not (qwen-companion-review-shown))
     (qwen-companion-diff-open)
     (should (eq proposal (qwen-companion-review-shown)))))
@@ -665,7 +665,7 @@
                    (lambda () (seconds-to-time idle))))
           (qwen-companion-test-show-next))
         (should (eq proposal (qwen-companion-review-shown)))
-        (should-not qwen-companion-review--timers)
+        (should-not (qwen-companion-test-review-awaits-p))
         (qwen-companion-diff-reject)
         (setq proposal (qwen-companion-test-propose "b.txt" "two\n")))
       (qwen-companion-diff-reject)

@@ -341,9 +341,8 @@ A text that is nil removes the line."
   "Let both CLIs be connected, with that of \"s\" doing ACTIVITY, nil if unknown."
   (with-current-buffer "*terminal*"
     (setq qwen-companion-terminal-directory default-directory))
-  (setf (qwen-companion-backend--server-sessions qwen-companion-backend--server)
-        (list (list :id "s" :state (list :activity activity))
-              (list :id "other" :state (list :activity 'working))))
+  (qwen-companion-test-set-sessions (list (list :id "s" :state (list :activity activity))
+                                          (list :id "other" :state (list :activity 'working))))
   (qwen-companion-review-sessions-changed))
 
 (ert-deftest qwen-companion-review-unified-test-waits-for-the-next-of-the-turn ()

@@ -153,7 +153,7 @@ Only what BODY opens counts as open."
 (ert-deftest qwen-companion-roots-test-no-root ()
   "Said once, and shown as long as it is so."
   (qwen-companion-roots-test--with-files nil
-    (let ((qwen-companion-backend--state 'ready))
+    (qwen-companion-test-with-state 'ready
       (should-not (qwen-companion-roots-unreachable))
       (should (string-match-p
                "no CLI can connect: no file.*qwen-companion-run"
@@ -172,17 +172,17 @@ Only what BODY opens counts as open."
 
 (ert-deftest qwen-companion-roots-test-the-mode-line-is-redrawn ()
   "When a CLI can connect, and when none can any more, but not at each answer."
-  (let ((qwen-companion-roots--answer '(:roots nil :reachable nil))
-        (qwen-companion-backend--state 'ready)
-        redrawn)
-    (cl-letf (((symbol-function 'force-mode-line-update)
-               (lambda (&optional all)
-                 (push (and all (substring-no-properties (qwen-companion--lighter))) redrawn))))
-      (dolist (payload '((:roots ("/a") :reachable t)
-                         (:roots ("/a" "/b") :reachable t)
-                         (:roots nil :reachable nil)))
-        (qwen-companion-roots-on-published payload)))
-    (should (equal '(" Qwen:no-root" " Qwen") redrawn))))
+  (qwen-companion-test-with-state 'ready
+    (qwen-companion-test-with-roots nil
+      (let (redrawn)
+        (cl-letf (((symbol-function 'force-mode-line-update)
+                   (lambda (&optional all)
+                     (push (and all (substring-no-properties (qwen-companion--lighter))) redrawn))))
+          (dolist (payload '((:roots ("/a") :reachable t)
+                             (:roots ("/a" "/b") :reachable t)
+                             (:roots nil :reachable nil)))
+            (qwen-companion-roots-on-published payload)))
+        (should (equal '(" Qwen:no-root" " Qwen") redrawn))))))
 
 (ert-deftest qwen-companion-roots-test-a-connected-cli-keeps-its-root ()
   "Its root stays after the last file of the project is closed, until it ends."
@@ -192,10 +192,9 @@ Only what BODY opens counts as open."
     (find-file-noselect "one/a.txt")
     (find-file-noselect "two/deep/b.txt")
     (qwen-companion-roots-test--update)
-    (let ((qwen-companion-backend--server
-           (qwen-companion-test-server
-            :sessions (list '(:id "unknown")
-                            (list :id "known" :directory (expand-file-name "two/deep"))))))
+    (qwen-companion-test-with-sessions
+        (list '(:id "unknown")
+              (list :id "known" :directory (expand-file-name "two/deep")))
       (mapc #'kill-buffer '("a.txt" "b.txt"))
       (qwen-companion-roots-test--update)
       (should (equal '("two") (qwen-companion-roots-test--sent)))
@@ -215,12 +214,11 @@ Only what BODY opens counts as open."
     (mapc #'kill-buffer '("a.txt" "b.txt"))
     (pcase-dolist (`(,clis ,roots) '((("one" "two" "one" "two") ("one" "two"))
                                      (("two" "two") ("two"))))
-      (let ((qwen-companion-backend--server
-             (qwen-companion-test-server
-              :sessions (cl-loop for name in clis
-                                 for id from 1
-                                 collect (list :id (number-to-string id)
-                                               :directory (expand-file-name name))))))
+      (qwen-companion-test-with-sessions
+          (cl-loop for name in clis
+                   for id from 1
+                   collect (list :id (number-to-string id)
+                                 :directory (expand-file-name name)))
         (dotimes (_ 3)
           (qwen-companion-roots-test--update)
           (should (equal roots (qwen-companion-roots-test--sent))))))))

@@ -28,6 +28,11 @@
     (call-process "sh" nil t nil "-c" (format "printf %%s \"${%s-unset}\"" name))
     (buffer-string)))
 
+(defun qwen-companion-terminal-test--setenv (name value)
+  "Set the environment variable NAME to VALUE in all of Emacs; nil removes it."
+  (setq-default process-environment
+                (setenv-internal (default-value 'process-environment) name value nil)))
+
 (ert-deftest qwen-companion-terminal-test-environment-comes-and-goes ()
   (let ((before (copy-sequence (default-value 'process-environment))))
     (unwind-protect
@@ -50,13 +55,13 @@
 (ert-deftest qwen-companion-terminal-test-value-of-the-user-comes-back ()
   (unwind-protect
       (progn
-        (qwen-companion-terminal--setenv "QWEN_COMPANION_TEST_A" "mine")
+        (qwen-companion-terminal-test--setenv "QWEN_COMPANION_TEST_A" "mine")
         (qwen-companion-terminal-set-environment
          qwen-companion-terminal-test--variables)
         (qwen-companion-terminal-restore-environment)
         (should (equal "mine" (qwen-companion-terminal-test--shell-says
                                "QWEN_COMPANION_TEST_A"))))
-    (qwen-companion-terminal--setenv "QWEN_COMPANION_TEST_A" nil)))
+    (qwen-companion-terminal-test--setenv "QWEN_COMPANION_TEST_A" nil)))
 
 (ert-deftest qwen-companion-terminal-test-value-set-meanwhile-stays ()
   "A value that the user sets while the mode is on is neither lost nor undone."
@@ -64,13 +69,13 @@
       (progn
         (qwen-companion-terminal-set-environment
          qwen-companion-terminal-test--variables)
-        (qwen-companion-terminal--setenv "QWEN_COMPANION_TEST_A" "mine")
+        (qwen-companion-terminal-test--setenv "QWEN_COMPANION_TEST_A" "mine")
         (qwen-companion-terminal-restore-environment)
         (should (equal "mine" (qwen-companion-terminal-test--shell-says
                                "QWEN_COMPANION_TEST_A")))
         (qwen-companion-terminal-set-environment
          qwen-companion-terminal-test--variables)
-        (qwen-companion-terminal--setenv "QWEN_COMPANION_TEST_A" "other")
+        (qwen-companion-terminal-test--setenv "QWEN_COMPANION_TEST_A" "other")
         (qwen-companion-terminal-set-environment
          '(("QWEN_COMPANION_TEST_A" "2")))
         (should (equal "2" (qwen-companion-terminal-test--shell-says
@@ -79,7 +84,7 @@
         (should (equal "other" (qwen-companion-terminal-test--shell-says
                                 "QWEN_COMPANION_TEST_A"))))
     (qwen-companion-terminal-restore-environment)
-    (qwen-companion-terminal--setenv "QWEN_COMPANION_TEST_A" nil)))
+    (qwen-companion-terminal-test--setenv "QWEN_COMPANION_TEST_A" nil)))
 
 (ert-deftest qwen-companion-terminal-test-variable-no-longer-given ()
   (unwind-protect
@@ -304,6 +309,10 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
   "Return the buffer in which a CLI runs in ROOT, if any."
   (qwen-companion-terminal--buffer-for root))
 
+(defun qwen-companion-terminal-test--named (root)
+  "Return the buffer with the name of a terminal in ROOT, if any."
+  (get-buffer (format "*qwen: %s*" (file-name-nondirectory root))))
+
 (ert-deftest qwen-companion-terminal-test-term-runs-the-program ()
   "Without vterm the CLI runs in a term buffer, in its directory."
   (qwen-companion-test-with-files nil
@@ -434,7 +443,7 @@ ROOT is the directory."
     (qwen-companion-test-wait-for (file-exists-p "answer"))
     (should (equal "a b\n" (qwen-companion-test-file-text "answer")))
     ;; The buffer goes with the terminal.
-    (qwen-companion-test-wait-for (not (get-buffer (qwen-companion-terminal--name root))))))
+    (qwen-companion-test-wait-for (not (qwen-companion-terminal-test--named root)))))
 
 (ert-deftest qwen-companion-terminal-test-a-buffer-stands-for-it ()
   "A terminal outside of Emacs has a buffer, where nothing can be typed."
@@ -461,7 +470,7 @@ ROOT is the directory."
 
 (ert-deftest qwen-companion-terminal-test-a-failure-outside-is-shown ()
   (qwen-companion-terminal-test--with-external '("sh" "-c" "echo no display >&2; exit 1")
-    (let ((buffer (get-buffer (qwen-companion-terminal--name root))))
+    (let ((buffer (qwen-companion-terminal-test--named root)))
       (qwen-companion-test-wait-for
        (and (not (process-live-p (get-buffer-process buffer)))
             (string-search "no display" (with-current-buffer buffer (buffer-string)))))
@@ -608,10 +617,7 @@ ROOT is the directory."
         (qwen-companion-paste-image)
         (let ((file (car (directory-files spool t "\\.png\\'"))))
           (should (= #o600 (file-modes file)))
-          (should (equal image (with-temp-buffer
-                                 (set-buffer-multibyte nil)
-                                 (insert-file-contents-literally file)
-                                 (buffer-string))))
+          (should (equal image (qwen-companion-test-file-bytes file)))
           (qwen-companion-terminal-test--wait-for
            (concat "@spool/" (file-name-nondirectory file))))
         (setq image nil)

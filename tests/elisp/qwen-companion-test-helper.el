@@ -76,6 +76,39 @@ Calls are collected in `qwen-companion-test-calls'."
        (qwen-companion-context-disable)
        (delete-directory (qwen-companion-backend-spool) t))))
 
+(defmacro qwen-companion-test-with-state (state &rest body)
+  "Run BODY while the companion is in STATE, a symbol."
+  (declare (indent 1) (debug t))
+  `(let ((qwen-companion-backend--state ,state))
+     ,@body))
+
+(defmacro qwen-companion-test-with-failure (reason &rest body)
+  "Run BODY while the companion does not run, for REASON."
+  (declare (indent 1) (debug t))
+  `(let ((qwen-companion-backend--state 'error)
+         (qwen-companion-backend--failure ,reason))
+     ,@body))
+
+(defmacro qwen-companion-test-with-sessions (sessions &rest body)
+  "Run BODY while the CLIs of SESSIONS are connected."
+  (declare (indent 1) (debug t))
+  `(let ((qwen-companion-backend--server (qwen-companion-test-server :sessions ,sessions)))
+     ,@body))
+
+(defun qwen-companion-test-set-sessions (sessions)
+  "From now on the CLIs of SESSIONS are connected."
+  (setf (qwen-companion-backend--server-sessions qwen-companion-backend--server) sessions))
+
+(defmacro qwen-companion-test-with-roots (roots &rest body)
+  "Run BODY while CLIs are told of ROOTS, and can connect if there are any."
+  (declare (indent 1) (debug t))
+  `(let ((qwen-companion-roots--answer (qwen-companion-test--told-roots ,roots)))
+     ,@body))
+
+(defun qwen-companion-test--told-roots (roots)
+  "Return the answer that CLIs are told of ROOTS, and can connect if there are any."
+  (list :roots roots :reachable (and roots t)))
+
 (defun qwen-companion-test-sent (method)
   "Return the payloads sent with METHOD, oldest first."
   (nreverse
@@ -145,6 +178,18 @@ of tests/helpers/limit.py, which only ends a hang."
 (defun qwen-companion-test-written-p ()
   "Say whether all files have been written that are to be."
   (null qwen-companion-disk--writes))
+
+(defun qwen-companion-test-disk-event (path)
+  "Have PATH looked at, as after an event of its directory."
+  (qwen-companion-disk--check path))
+
+(defun qwen-companion-test-watched ()
+  "Return the directories that are watched."
+  (hash-table-keys qwen-companion-disk--directories))
+
+(defun qwen-companion-test-review-awaits-p ()
+  "Say whether a proposal is to be shown by itself, at a good moment."
+  qwen-companion-review--timers)
 
 (defun qwen-companion-test-processes ()
   "Return our processes that are alive."
@@ -258,6 +303,13 @@ If nothing is bound to it, only return it."
   "Put point behind the first TEXT in the current buffer."
   (goto-char (point-min))
   (search-forward text))
+
+(defun qwen-companion-test-file-bytes (file)
+  "Return the bytes of FILE, a unibyte string."
+  (with-temp-buffer
+    (set-buffer-multibyte nil)
+    (insert-file-contents-literally file)
+    (buffer-string)))
 
 (defun qwen-companion-test-file-text (file)
   "Return the bytes of FILE decoded as UTF-8, line ends as they are."
