@@ -29,9 +29,8 @@ project is one; with nil, only projects are."
   :group 'qwen-companion
   :type 'boolean)
 
-(defconst qwen-companion-roots--terminal-modes
-  '(comint-mode term-mode vterm-mode eshell-mode eat-mode)
-  "Modes of buffers in which a CLI may run.")
+(defvar qwen-companion-roots-terminal-modes '(comint-mode eshell-mode)
+  "Modes of buffers in which a CLI may run; those of terminals are added.")
 
 (defconst qwen-companion-roots--slice 0.004
   "Seconds of looking up roots without a pause.")
@@ -106,8 +105,7 @@ That is the one chosen by `project-switch-project' while it runs."
       (with-current-buffer buffer
         (when (or buffer-file-name
                   (eq major-mode 'dired-mode)
-                  (apply #'derived-mode-p
-                         qwen-companion-roots--terminal-modes))
+                  (apply #'derived-mode-p qwen-companion-roots-terminal-modes))
           (cl-pushnew default-directory directories :test #'equal))))
     directories))
 

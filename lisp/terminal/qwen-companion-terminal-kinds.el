@@ -19,6 +19,7 @@
 
 (require 'cl-lib)
 (require 'subr-x)
+(require 'qwen-companion-roots)
 
 (declare-function eat-exec "ext:eat" (buffer name command startfile switches))
 (declare-function eat-mode "ext:eat" ())
@@ -80,6 +81,25 @@ KIND is the symbol of the library too.  START is called with the buffer
 and the command, in that buffer; PASTE with a text, and RETURN without
 arguments, in a buffer in MODE.  Without the last two, bytes are sent to
 the process.")
+
+(dolist (emulator qwen-companion-terminal-kinds--emulators)
+  (cl-pushnew (cadr emulator) qwen-companion-roots-terminal-modes))
+
+(defcustom qwen-companion-terminal nil
+  "Terminal emulator in which `qwen-companion-run' starts the CLI.
+The symbols `vterm', `eat' and `ghostel' are packages, `term' is part of
+Emacs, and `external' is a program of the desktop, see
+`qwen-companion-terminal-external-command'.  With nil it is vterm if that
+is installed, else term.  For another one, see
+`qwen-companion-terminal-start'."
+  :group 'qwen-companion
+  :type `(choice (const :tag "vterm when installed, else term" nil)
+                 ,@(mapcar (lambda (emulator) (list 'const (car emulator)))
+                           qwen-companion-terminal-kinds--emulators)
+                 (const :tag "Outside of Emacs" external)
+                 (symbol :tag "Another"))
+  :safe (lambda (value)
+          (or (null value) (assq value qwen-companion-terminal-kinds--emulators))))
 
 ;;; Showing
 

@@ -43,20 +43,6 @@ about; in \"auto-edit\" and \"yolo\" nothing is reviewed."
   ;; Those in which the CLI asks, or only reads.
   :safe (lambda (value) (member value '(nil "default" "plan"))))
 
-(defcustom qwen-companion-terminal nil
-  "Terminal emulator in which `qwen-companion-run' starts the CLI.
-The symbols `vterm', `eat' and `ghostel' are packages, `term' is part of
-Emacs, and `external' is a program of the desktop, see
-`qwen-companion-terminal-external-command'.  With nil it is vterm if that
-is installed, else term.  For another one, see
-`qwen-companion-terminal-start'."
-  :group 'qwen-companion
-  :type '(choice (const :tag "vterm when installed, else term" nil)
-                 (const vterm) (const eat) (const ghostel) (const term)
-                 (const :tag "Outside of Emacs" external)
-                 (symbol :tag "Another"))
-  :safe (lambda (value) (memq value '(nil vterm eat ghostel term))))
-
 (defcustom qwen-companion-terminal-editor t
   "Non-nil means that the editor of CLIs in terminals is this Emacs.
 That holds for those that we start while the server of Emacs runs, see
