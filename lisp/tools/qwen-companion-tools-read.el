@@ -109,6 +109,8 @@ that its name chooses, without any hooks."
       (with-current-buffer buffer
         (qwen-companion-buffers-widened
           (funcall function)))
+    (when (file-remote-p path)
+      (user-error "%s is not open in Emacs; read it from the disk" path))
     (with-temp-buffer
       (let ((file-name-handler-alist nil)
             (inhibit-file-name-handlers nil))
@@ -131,7 +133,9 @@ that its name chooses, without any hooks."
 (defun qwen-companion-tools-read--backend ()
   "Return the xref backend of the current buffer if models may ask it, or nil."
   (let ((backend (ignore-errors (xref-find-backend))))
-    (cond ((memq backend qwen-companion-tools-servers) backend)
+    (cond ((memq backend qwen-companion-tools-servers)
+           ;; Elsewhere its names would be taken for files of this machine.
+           (and (not (file-remote-p default-directory)) backend))
           ((eq backend 'elisp) backend)
           ;; Without a table it would ask the user for one.
           ((and (eq backend 'etags)

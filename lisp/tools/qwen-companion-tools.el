@@ -193,11 +193,12 @@ Signal a `user-error' when the user hides it."
   "Return non-nil when the CLI may hear of the file or directory NAME.
 The exclusions of single files are another matter."
   (and name
-       (not (file-remote-p name))
-       (or (eq t qwen-companion-tools--directories)
-           (cl-some (lambda (directory)
-                      (qwen-companion-untrusted-in-directory-p name directory))
-                    qwen-companion-tools--directories))))
+       (if (eq t qwen-companion-tools--directories)
+           ;; Of this machine, that is.
+           (not (file-remote-p name))
+         (cl-some (lambda (directory)
+                    (qwen-companion-untrusted-in-directory-p name directory))
+                  qwen-companion-tools--directories))))
 
 ;;; Offering
 
@@ -387,7 +388,7 @@ Return nil."
 (defun qwen-companion-tools--hidden-p (item)
   "Return non-nil when ITEM of an answer is about a file that the user hides."
   (when-let* ((path (plist-get item :path)))
-    (or (file-remote-p path)
+    (or (and (file-remote-p path) (not (qwen-companion-tools-in-scope-p path)))
         (when-let* ((buffer (get-file-buffer path)))
           (qwen-companion-privacy-secret-p buffer)))))
 

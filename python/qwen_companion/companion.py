@@ -133,7 +133,9 @@ class Companion:
         )
         self._take_over()
         self._tools = Tools(
-            lambda call: self._bridge.call(call, timeout=None), self._distributor.access, self._bridge.tell
+            lambda call: self._bridge.call(call, timeout=None),
+            lambda peer: self._places.access(peer) if peer and peer.place else self._distributor.access(peer),
+            self._bridge.tell,
         )
         self._diagnostics = Diagnostics(self._tools, lambda path: self._bridge.call(messages.EditBegins(path), EDIT_S))
         self._first_prompt = FirstPrompt(self._tools)
@@ -182,7 +184,9 @@ class Companion:
             self._port,
             os.environ,
             self._spool.directory,
-            layer_of=lambda port, secret: self._doors.settings_elsewhere(port, secret),
+            layer_of=lambda port, secret, tools: self._doors.settings_elsewhere(
+                port, secret, tool_settings(port, tools, self._tools.definitions)
+            ),
             deliver=self._deliver_context,
             tell=self._bridge.tell,
             roots_changed=lambda: self._journal.update_roots(),

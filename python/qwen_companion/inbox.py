@@ -90,6 +90,7 @@ class Inbox:
         self.tools.offer(message.tools)
         if changed:
             self.publisher.publish_again()
+            self.places.lay_again()
 
     def _take_settings(self, settings: Settings) -> None:
         if self.doors.set_settings(settings):

@@ -49,7 +49,8 @@ def propose(stage: Stage, far: Far, content: str) -> None:
 
 
 def ask_from_emacs(stage: Stage, far: Far) -> None:
-    """Send the CLI there a region of the file, and an image of this machine."""
+    """Send the CLI there a region of the file, whose model asks Emacs for the text, and an image of this machine."""
+    stage.model.call("mcp__emacs__buffer_text", path=str(far.file))
     stage.model.say("Explained.")
     stage.emacs.eval(
         f'(with-current-buffer (get-file-buffer "{far.name(far.file)}") (goto-char (point-min))'
@@ -58,8 +59,9 @@ def ask_from_emacs(stage: Stage, far: Far) -> None:
     )
     stage.screen.wait_for("Explained.")
     # After the three of the review.
-    *_, request = (stage.model.next_request() for _ in range(4))
+    *_, request, answered = (stage.model.next_request() for _ in range(5))
     assert "greeting.py, line 1:\n```" in request.prompt
+    assert "1| # A small program" in "".join(answered.tool_results)
     before = set(glob("/tmp/qwen-*.png"))
     stage.emacs.eval(PASTE_IMAGE)
     stage.screen.wait_for("Attachments: [")

@@ -11,6 +11,8 @@
 (require 'qwen-companion-places)
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-remote)
+(require 'qwen-companion-tools-read)
+(require 'python)
 
 (defmacro qwen-companion-remote-test--with (&rest body)
   "Run BODY with no place served, where TRAMP must not connect; return its value."
@@ -59,6 +61,33 @@
       (should (equal '("1") (mapcar #'qwen-companion-session-id
                                     (qwen-companion-ask--sessions "/p"))))
       (should-error (qwen-companion-ask--sessions "/ssh:other:/p") :type 'user-error))))
+
+(ert-deftest qwen-companion-remote-test-tools-know-remote-buffers ()
+  "The tools tell a CLI there of the buffers of its place, and a CLI here of none."
+  (qwen-companion-remote-test--with
+    (qwen-companion-places-set "/ssh:far:" '(:name "/ssh:far:" :state ready :roots ("/p")))
+    (with-temp-buffer
+      (insert "def greet():\n    pass\n")
+      (python-mode)
+      (setq buffer-file-name "/ssh:far:/p/a.py"
+            buffer-file-truename "/ssh:far:/p/a.py"
+            default-directory "/ssh:far:/p/")
+      (cl-flet ((ask (name roots &optional path)
+                  (cdr (qwen-companion-tools--evaluate
+                        (append (list :id 1 :name name :roots roots :everywhere (null roots))
+                                (and path (list :arguments `(("path" ,path)))))))))
+        (dolist (name '("buffer_text" "symbols"))
+          (let ((answer (ask name '("/ssh:far:/p") "/ssh:far:/p/a.py")))
+            (should (string-match-p "greet" (format "%S" (plist-get answer :items))))
+            (should-not (plist-get answer :error))))
+        (should (string-match-p "/ssh:far:/p/a.py"
+                                (format "%S" (plist-get (ask "open_files" '("/ssh:far:/p")) :items))))
+        (dolist (roots '(("/p") nil ("/ssh:other:/p")))
+          (should-not (string-match-p "a.py" (format "%S" (ask "open_files" roots)))))
+        (should (string-match-p
+                 "not open" (plist-get (ask "symbols" '("/ssh:far:/p") "/ssh:far:/p/b.py") :error))))
+      (set-buffer-modified-p nil)
+      (setq buffer-file-name nil))))
 
 (ert-deftest qwen-companion-remote-test-only-places-with-consent-are-wanted ()
   "Hops and ports go with them; without consent nothing is sent at all."

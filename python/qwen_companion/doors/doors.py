@@ -123,10 +123,15 @@ class Doors:
         ours = hook_settings(self._port, self.secret, _scope(settings) is not None, self._subscriptions)
         return combine(ours, self._added())
 
-    def settings_elsewhere(self, port: int, secret: str) -> JsonObject | None:
-        """Return the content of the layer for CLIs at a place that reach the hooks at `port`; None for no layer."""
+    def settings_elsewhere(self, port: int, secret: str, added: JsonObject) -> JsonObject | None:
+        """Return the content of the layer for CLIs at a place that reach the hooks at `port`; None for no layer.
+
+        It has the settings `added` too.
+        """
+        if not self._settings.layer:
+            return None
         heard = [item for item in self._subscriptions if item.elsewhere]
-        return hook_settings(port, secret, _scope(self._settings) is not None, heard) if self._settings.layer else None
+        return combine(hook_settings(port, secret, _scope(self._settings) is not None, heard), added)
 
     def _daemon_settings(self) -> JsonObject | None:
         """Return the content of a daemon's layer; None for no layer.

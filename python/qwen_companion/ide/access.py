@@ -4,27 +4,43 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from qwen_companion.domain import HIDE, SHOW
 from qwen_companion.frozen import frozen
 from qwen_companion.ide.context import ResolvedPath
 
 if TYPE_CHECKING:
-    from qwen_companion.privacy.exclusions import Exclusions
+    from qwen_companion.privacy.verdicts import Verdict
 
 HIDDEN = "hidden by you"
 """The rule of a file that the user keeps from all CLIs."""
 
 
+class Exclusions(Protocol):
+    """Judges files, see `privacy.exclusions`."""
+
+    def check(self, paths: Sequence[str], roots: Sequence[str], family: str | None, /) -> Mapping[str, Verdict]:
+        """Return the verdict on each of `paths`."""
+        ...
+
+
+def kind_of(path: str) -> str | None:
+    """Return "directory" or "file" for what lies at `path` on this machine, None for nothing.  Waits for the disk."""
+    if os.path.isdir(path):
+        return "directory"
+    return "file" if os.path.exists(path) else None
+
+
 @frozen
 class Access:
-    """The files that one CLI may be told of.
+    """The files that one CLI may be told of, by their names where it runs.
 
     It works in `directory`, None where that is not known, and may be told of files below `scope`, None for everywhere,
     that no rule of `exclusions` excludes.  `exposures` are the user's words on single files.  `trusted` is what it is
-    told of the trust in its workspace.
+    told of the trust in its workspace.  Names in Emacs begin with `place`, that of a CLI elsewhere; there `resolve` and
+    `kind` look.
     """
 
     exclusions: Exclusions
@@ -34,11 +50,25 @@ class Access:
     directory: str | None
     exposures: Mapping[str, str | None]
     trusted: bool | None
+    place: str = ""
+    resolve: Callable[[str], ResolvedPath] = ResolvedPath.of
+    kind: Callable[[str], str | None] = kind_of
 
     @property
     def directories(self) -> tuple[str, ...] | None:
         """Those below which it may be told of files; None for everywhere."""
         return None if self.scope is None else tuple(root.path for root in self.scope)
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The names in Emacs of `directories`; None for everywhere on this machine."""
+        if self.place and self.scope is None:
+            return (f"{self.place}/",)
+        return None if self.directories is None else tuple(self.place + path for path in self.directories)
+
+    def path_of(self, name: str) -> str | None:
+        """Return the name where the CLI runs of the file `name` in Emacs; None for one that is elsewhere."""
+        return name.removeprefix(self.place) if name.startswith(f"{self.place}/") else None
 
     def rules(self, paths: Iterable[str]) -> dict[str, str | None]:
         """Return for each of `paths` the rule that keeps it from the CLI, None for one it may be told of.
@@ -50,7 +80,7 @@ class Access:
         verdicts = self.exclusions.check(wanted, self.roots, self.family)
         rules: dict[str, str | None] = {}
         for path in wanted:
-            place = ResolvedPath.of(path)
+            place = self.resolve(path)
             if place.path in hidden or place.real in hidden:
                 rules[path] = HIDDEN
             elif self.scope is not None and not any(place.is_below(root) for root in self.scope):
@@ -65,4 +95,4 @@ class Access:
     def _hidden(self) -> set[str]:
         """Return all names of the files that the user hides: a link to one is no way round that."""
         names = [path for path, exposure in self.exposures.items() if exposure == HIDE]
-        return {*names, *(os.path.realpath(name) for name in names)}
+        return {*names, *(self.resolve(name).real for name in names)}

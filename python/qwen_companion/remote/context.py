@@ -8,14 +8,18 @@ about a file excludes it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import anyio
+from anyio import from_thread
 
-from qwen_companion.domain import HIDE, SHOW, KnownSession, PlacedFile, Settings, Snapshot
-from qwen_companion.errors import RuleFileError
+from qwen_companion.domain import HIDE, SHOW, KnownSession, Peer, PlacedFile, Settings, Snapshot
+from qwen_companion.errors import CompanionError, RuleFileError
+from qwen_companion.frozen import frozen
+from qwen_companion.ide.access import Access
 from qwen_companion.ide.context import ResolvedPath, describe, newest_times, own_root
 from qwen_companion.ide.models import context_update
 from qwen_companion.privacy import options
@@ -23,11 +27,55 @@ from qwen_companion.privacy.ignore_files import IGNORE_FILES, IgnoreFile, Rules
 from qwen_companion.privacy.options import Options, UserRules
 from qwen_companion.privacy.patterns import Patterns, parse
 from qwen_companion.privacy.rules import secret
-from qwen_companion.privacy.verdicts import excluded
+from qwen_companion.privacy.verdicts import ALLOWED, Verdict, excluded
 from qwen_companion.remote.link import Link, LinkError, RequestError, objects, read_look
 
 LOOK_S = 5.0
 """How long the rules that were read there count, in seconds: then they are read again before anything is told."""
+
+_UNKNOWN = excluded("its place does not say what it is")
+_RULE = excluded("a rule of its place excludes it")
+
+
+@frozen
+class Looked:
+    """What lies at a `path` there: its `kind`, None for nothing, and whether a rule has it `excluded`."""
+
+    path: ResolvedPath
+    kind: str | None
+    excluded: bool
+
+
+class Looks:
+    """Asks once about each file; its methods are called in threads of the event loop."""
+
+    def __init__(self, look: Callable[[Sequence[str]], Coroutine[Any, Any, Mapping[str, Looked]]]) -> None:
+        self._look = look
+        self._looked: dict[str, Looked | None] = {}
+
+    def _find(self, paths: Sequence[str]) -> Sequence[Looked | None]:
+        missing = [path for path in paths if path not in self._looked]
+        if missing:
+            found: Mapping[str, Looked] = {}
+            with suppress(CompanionError):
+                found = from_thread.run(self._look, missing)
+            self._looked.update({path: found.get(path) for path in missing})
+        return [self._looked[path] for path in paths]
+
+    def check(self, paths: Sequence[str], _roots: Sequence[str], _family: str | None) -> Mapping[str, Verdict]:
+        """Return for each of `paths` whether a rule there excludes it; so does what cannot be found out."""
+        verdicts = [(_RULE if look.excluded else ALLOWED) if look else _UNKNOWN for look in self._find(paths)]
+        return dict(zip(paths, verdicts, strict=True))
+
+    def resolve(self, path: str) -> ResolvedPath:
+        """Return `path` with its true name there."""
+        (look,) = self._find([path])
+        return look.path if look else ResolvedPath(path, path)
+
+    def kind(self, path: str) -> str | None:
+        """Return "file", "directory" or "other" for what lies at `path` there, None for nothing."""
+        (look,) = self._find([path])
+        return look.kind if look else None
 
 
 class NoLinks(dict[str, "str | None"]):
@@ -99,7 +147,7 @@ class PlaceContext:
 
     def root_of(self, session: str) -> tuple[str, ...]:
         """Return the names in Emacs of the roots below which `session` is told of files."""
-        return tuple(PlacedFile(self._name, root.path).name for root in self._scope(session))
+        return tuple(PlacedFile(self._name, root.path).name for root in self._scope(self._peer(session)))
 
     async def run(self) -> None:
         """Tell the sessions after each change, until cancelled."""
@@ -112,8 +160,10 @@ class PlaceContext:
                 # Nothing is told before the rules are known.  A new pipe begins anew.
                 self._basis = None
 
-    def _scope(self, session: str) -> tuple[ResolvedPath, ...]:
-        peer = self._sessions[session].peer if session in self._sessions else None
+    def _peer(self, session: str) -> Peer | None:
+        return self._sessions[session].peer if session in self._sessions else None
+
+    def _scope(self, peer: Peer | None) -> tuple[ResolvedPath, ...]:
         directory = None if peer is None else peer.directory
         return self._roots if directory is None else (own_root(ResolvedPath(directory, directory), self._roots),)
 
@@ -127,7 +177,7 @@ class PlaceContext:
             self._basis, self._look_again_at = basis, time.monotonic() + LOOK_S
         times = newest_times(snapshot)
         for identifier in self._sessions:
-            scope = self._scope(identifier)
+            scope = self._scope(self._peer(identifier))
             allowed = {
                 path: times[path]
                 for path, place in self._allowed.items()
@@ -144,14 +194,50 @@ class PlaceContext:
         :raises RequestError: when the relay cannot look
         """
         exposures = {file.path: file.exposure for file in snapshot.files if file.exposure != HIDE}
-        paths = list(exposures)
-        looks = [read_look(item) for item in objects((await link.request("check", paths=paths)).get("files"))]
+        looked = await self._look(link, settings, list(exposures))
+        return {
+            path: look.path
+            for path, look in looked.items()
+            if look.kind == "file" and (exposures[path] == SHOW or not look.excluded)
+        }
+
+    def access(self, peer: Peer) -> Access | None:
+        """Return the access of the CLI in the process `peer` there; None as long as it is not known."""
+        settings, snapshot = self._settings, self._snapshot
+        if settings is None:
+            return None
+        looks = Looks(self.look)
+        return Access(
+            exclusions=looks,
+            roots=tuple(root.path for root in self._roots),
+            scope=None if settings.all_roots else self._scope(peer),
+            family=peer.family,
+            directory=peer.directory,
+            exposures={file.path: file.exposure for file in snapshot.files} if snapshot else {},
+            trusted=settings.trust if isinstance(settings.trust, bool) else None,
+            place=self._name,
+            resolve=looks.resolve,
+            kind=looks.kind,
+        )
+
+    async def look(self, paths: Sequence[str]) -> Mapping[str, Looked]:
+        """Return what lies at each of `paths` there; without those of which the relay cannot say it.
+
+        :raises LinkError: when the pipe is broken
+        :raises RequestError: when the relay cannot look
+        """
+        if self._link is None or self._settings is None:
+            raise LinkError("the connection has ended")
+        return await self._look(self._link, self._settings, paths)
+
+    async def _look(self, link: Link, settings: Settings, paths: Sequence[str]) -> dict[str, Looked]:
+        looks = [read_look(item) for item in objects((await link.request("check", paths=list(paths))).get("files"))]
         rules = await self._ignore_rules(link)
         user = UserRules(Options(settings.patterns, settings.auth_sources), {"HOME": self._home})
         settled = user.settle(NoLinks())
-        allowed: dict[str, ResolvedPath] = {}
+        looked: dict[str, Looked] = {}
         for path, look in zip(paths, looks, strict=False):
-            if look is None or look.kind != "file":
+            if look is None:
                 continue
             names = look.spellings
             is_excluded = (
@@ -160,9 +246,8 @@ class PlaceContext:
                 or (look.repository and look.ignored is not False)
                 or any(rule.verdict(names) is not None for rule in rules)
             )
-            if exposures[path] == SHOW or not is_excluded:
-                allowed[path] = ResolvedPath(path, names[-1])
-        return allowed
+            looked[path] = Looked(ResolvedPath(path, names[-1]), look.kind, is_excluded)
+        return looked
 
     async def _ignore_rules(self, link: Link) -> list[Rules]:
         files = [

@@ -49,8 +49,8 @@ _PORTS = range(20000, 32000)
 LINGER_S = 3600
 """How long a relay goes on without a pipe, in seconds: a suspended laptop comes back to CLIs that know of nothing."""
 
-LayerOf = Callable[[int, str], "JsonObject | None"]
-"""Returns the settings layer for a port and a secret, None for none."""
+LayerOf = Callable[[int, str, str], "JsonObject | None"]
+"""Returns the settings layer for a port, the secret of the hooks and that of the tools; None for none."""
 
 
 @dataclass(eq=False)
@@ -143,9 +143,10 @@ class Place:
             self._question = None
             self._report("connecting")
 
-    def try_again(self) -> None:
-        """Open the pipe at once, where that waits."""
-        self._again.set()
+    def lay_again(self) -> None:
+        """Lay down what the settings or tools have changed; a pipe that is not open does so when it opens."""
+        if self._link is not None:
+            self._again.set()
 
     @property
     def roots(self) -> Sequence[PlacedFile]:
@@ -363,7 +364,7 @@ class Place:
 
     async def _lay_layer(self, link: Link, greeting: Greeting, keys: Keys) -> str | None:
         """Lay down the settings layer; return its path, None where there is none."""
-        ours = self._layer_of(keys.port, keys.secrets[HOOK_PATH])
+        ours = self._layer_of(keys.port, keys.secrets[HOOK_PATH], keys.secrets[TOOL_PATH])
         if ours is None:
             return None
         (found,) = objects((await link.request("texts", paths=[greeting.layer])).get("texts")) or ({},)

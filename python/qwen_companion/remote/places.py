@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from qwen_companion.domain import SessionState, Settings, Snapshot
+from qwen_companion.domain import Peer, SessionState, Settings, Snapshot
 from qwen_companion.emacs.messages import (
     ContextSent,
     Notification,
@@ -26,6 +26,7 @@ from qwen_companion.tasks import Task, Tasks
 
 if TYPE_CHECKING:
     from qwen_companion.doors.listeners import Report
+    from qwen_companion.ide.access import Access
     from qwen_companion.ide.guard import Keys
     from qwen_companion.remote.far import FarSite
     from qwen_companion.remote.place import LayerOf, Place
@@ -144,7 +145,12 @@ class Places:
         for item in self._open.values():
             item.place.size_limit = settings.size_limit
             item.place.context.set_settings(settings)
-            item.place.try_again()
+        self.lay_again()
+
+    def lay_again(self) -> None:
+        """Lay down at each place what the settings or tools have changed."""
+        for item in self._open.values():
+            item.place.lay_again()
 
     def watch(self, on: bool) -> None:
         """Begin to report what sessions are told, with what they were told last, or cease to."""
@@ -204,6 +210,11 @@ class Places:
     def keys(self, port: int) -> Keys | None:
         """Return what admits the connection from `port` of this machine, None for one that no relay carries."""
         return next((keys for item in self._open.values() if (keys := item.place.keys(port)) is not None), None)
+
+    def access(self, peer: Peer) -> Access | None:
+        """Return the access of the CLI in the process `peer` of a place; None where that is not known."""
+        place = self._open.get(peer.place or "")
+        return None if place is None else place.place.context.access(peer)
 
     def caller(self, connection: Connection) -> Caller | None:
         """Return the CLI whose `connection` a relay carries, None for another.  It may be called in any thread."""

@@ -9,7 +9,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import anyio
 
@@ -150,11 +150,11 @@ class Tools:
         for argument in arguments_of(tool):
             if argument.kind == PATH and argument.name in values:
                 path = str(values[argument.name])
-                values[argument.name] = await in_thread(_resolve, path, access)
+                values[argument.name] = access.place + await in_thread(_resolve, path, access)
         limit, offset = int(values.pop(LIMIT, DEFAULT_LIMIT)), int(values.pop(OFFSET, 0))
         answer = await self._ask(name, values, access, self._answer_s)
         if answer.error is not None:
-            raise ToolError(answer.error)
+            raise ToolError(answer.error.replace(access.place, "") if access.place else answer.error)
         hidden, shown_as = await in_thread(_judge, answer.items, access)
         return render(
             answer.items,
@@ -175,8 +175,10 @@ class Tools:
         if access is None or access.trusted is False:
             return None
         path = values.get(PATH)
-        if isinstance(path, str) and (await in_thread(access.rules, [path]))[path] is not None:
-            return None
+        if isinstance(path, str):
+            if (await in_thread(access.rules, [path]))[path] is not None:
+                return None
+            values = {**values, PATH: access.place + path}
         try:
             answer = await self._ask(name, values, access, wait_s)
         except ToolError:
@@ -192,7 +194,7 @@ class Tools:
         deadline = int((time.time() + wait_s) * 1000)
         try:
             with anyio.move_on_after(wait_s):
-                roots = access.directories
+                roots = access.names
                 await self._call_emacs(ToolCall(identifier, name, values, roots is None, roots or (), deadline))
                 await question.answered.wait()
         except EmacsUnavailableError:
@@ -202,7 +204,21 @@ class Tools:
             self._questions.pop(identifier, None)
         if question.answer is None:
             raise ToolError(_BUSY.format(seconds=wait_s))
-        return question.answer
+        return _where_it_runs(question.answer, access) if access.place else question.answer
+
+
+def _where_it_runs(answer: ToolAnswer, access: Access) -> ToolAnswer:
+    """Return `answer` with names as the CLI knows them, without what is about files of other places."""
+    items = tuple(
+        replace(
+            item,
+            path=None if item.path is None else access.path_of(item.path),
+            text=item.text if item.block else item.text.replace(access.place, ""),
+        )
+        for item in answer.items
+        if item.path is None or access.path_of(item.path) is not None
+    )
+    return replace(answer, items=items, hidden=answer.hidden + len(answer.items) - len(items))
 
 
 def _request(name: str, arguments: Mapping[str, object]) -> str:
@@ -227,15 +243,16 @@ def _resolve(path: str, access: Access) -> str:
         candidates = [os.path.normpath(path)]
     else:
         candidates = [os.path.normpath(os.path.join(directory, path)) for directory in directories]
-    found = next((name for name in candidates if os.path.lexists(name)), candidates[0] if candidates else None)
+    found = next((name for name in candidates if access.kind(name)), candidates[0] if candidates else None)
     if found is None:
         raise ToolError(f"{path}: give an absolute path; Emacs does not know where this CLI works.")
     rule = access.rules([found])[found]
     if rule is not None:
         raise ToolError(f"Emacs does not show {path}: {rule}.")
-    if os.path.isdir(found):
+    kind = access.kind(found)
+    if kind == "directory":
         raise ToolError(f"{path} is a directory. Name a file.")
-    if not os.path.exists(found):
+    if kind is None:
         raise ToolError(f"There is no file {found}.{_suggestion(path, access, directories)}")
     return found
 

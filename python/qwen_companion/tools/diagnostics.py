@@ -65,7 +65,7 @@ class Diagnostics:
         return (
             Subscription("PreToolUse", _EDITS),
             Subscription("PostToolUse", _EDITS, EDIT_S + _MARGIN_S),
-            Subscription("UserPromptSubmit", None, PROMPT_S + _MARGIN_S),
+            Subscription("UserPromptSubmit", None, PROMPT_S + _MARGIN_S, elsewhere=True),
         )
 
     def holds(self, event: Event) -> bool:

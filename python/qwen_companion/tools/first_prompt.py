@@ -39,7 +39,10 @@ class FirstPrompt:
     @property
     def subscriptions(self) -> Sequence[Subscription]:
         """The hooks that it subscribes to."""
-        return (Subscription("SessionStart"), Subscription("UserPromptSubmit", None, WAIT_S + _MARGIN_S))
+        return (
+            Subscription("SessionStart", elsewhere=True),
+            Subscription("UserPromptSubmit", None, WAIT_S + _MARGIN_S, elsewhere=True),
+        )
 
     def holds(self, event: Event) -> bool:
         """Return whether some CLI that has begun does not know the tools yet."""

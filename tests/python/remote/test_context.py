@@ -9,10 +9,24 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from qwen_companion.domain import HIDE, SHOW, KnownSession, Peer, Settings, Snapshot, VisitedFile
+from qwen_companion.domain import (
+    HIDE,
+    SHOW,
+    KnownSession,
+    Peer,
+    Settings,
+    Snapshot,
+    ToolArgument,
+    ToolDefinition,
+    ToolItem,
+    VisitedFile,
+)
+from qwen_companion.emacs.messages import ToolAnswer, ToolCall
 from qwen_companion.ide.context import ResolvedPath
+from qwen_companion.ide.peers import caller_at
 from qwen_companion.remote.context import PlaceContext
 from qwen_companion.remote.link import Link, LinkError
+from qwen_companion.tools.calls import Tools
 
 pytestmark = pytest.mark.anyio
 
@@ -111,3 +125,42 @@ async def test_rules_are_those_of_the_place_and_the_user() -> None:
 
 async def test_nothing_is_told_while_the_relay_does_not_answer() -> None:
     assert await told(Relay(a=None), f"{PLACE}{ROOT}/a.txt") == []
+
+
+async def test_a_tool_is_asked_with_names_of_emacs_and_answers_with_those_there() -> None:
+    relay = Relay(key={"ignored": True}, dir={"kind": "directory"})
+    context = PlaceContext(PLACE, lambda _session, _context: None)
+    context.set_settings(Settings())
+    context.set_roots([ResolvedPath(ROOT, ROOT)])
+    context.set_link(cast("Link", relay), "/home/me")
+    calls: list[ToolCall] = []
+
+    async def answer(call: ToolCall) -> None:
+        calls.append(call)
+        paths = [f"{PLACE}{ROOT}/a.py", f"{PLACE}{ROOT}/key.txt", "/home/me/proj/a.py", f"{PLACE}/etc/passwd"]
+        items = [ToolItem(f"found {path}", path, 1) for path in paths]
+        text = ToolItem(f"No problems in {PLACE}{ROOT}/a.py.")
+        tools.take(ToolAnswer(call.id, (text, *items)))
+
+    tools = Tools(answer, lambda peer: context.access(peer) if peer else None, lambda _call: None)
+    tools.offer((ToolDefinition("look", "", (ToolArgument("path", "path", "", required=True),)),))
+    caller = caller_at(PLACE, {"pid": 7, "directory": ROOT})
+    said = await tools.call("look", {"path": "a.py"}, caller)
+    assert (calls[0].arguments, calls[0].roots) == ({"path": f"{PLACE}{ROOT}/a.py"}, (f"{PLACE}{ROOT}",))
+    assert said.text.splitlines() == [
+        f"No problems in {ROOT}/a.py.",
+        f"a.py:1: found {ROOT}/a.py",
+        "(3 in files that Emacs does not show, not listed.)",
+    ]
+    for path, reason in (
+        ("key.txt", "a rule of its place"),
+        ("dir", "a directory"),
+        (f"{PLACE}{ROOT}/a.py", "outside of"),
+        ("../../../etc/passwd", "outside of"),
+        ("/etc/passwd", "outside of"),
+    ):
+        refused = await tools.call("look", {"path": path}, caller)
+        assert (refused.failed, reason in refused.text) == (True, True), refused
+    # Without the relay nothing is told.
+    context.set_link(None)
+    assert "does not say" in (await tools.call("look", {"path": "a.py"}, caller)).text
