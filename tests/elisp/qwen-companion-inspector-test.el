@@ -274,9 +274,8 @@ MORE are keys and values that come first."
 (ert-deftest qwen-companion-inspector-test-the-mode-is-off ()
   "The command says so and opens nothing."
   (let ((before (buffer-list)))
-    (should (string-search "turn it on with M-x qwen-companion-mode"
-                           (cadr (should-error (qwen-companion-context)
-                                               :type 'user-error))))
+    (qwen-companion-test-refused "turn it on with M-x qwen-companion-mode"
+      (qwen-companion-context))
     (should (equal before (buffer-list)))))
 
 (ert-deftest qwen-companion-inspector-test-hostile-text ()
@@ -416,14 +415,14 @@ MORE are keys and values that come first."
               (select-window (get-buffer-window "*qwen-companion context*"))
               (qwen-companion-inspector-test--go-to item)
               (qwen-companion-inspector-visit)
-              (should (equal name (buffer-name (window-buffer))))
+              (should (equal name (qwen-companion-test-selected)))
               (select-window (get-buffer-window "*qwen-companion context*"))
               (goto-char (point-max))
               (should (member "CLI-Context" (qwen-companion-test-context-menu item)))
               (should (looking-at-p (regexp-quote item)))
               (goto-char (point-max))
               (qwen-companion-test-click 'mouse-2 item)
-              (should (equal name (buffer-name (window-buffer))))
+              (should (equal name (qwen-companion-test-selected)))
               (should (get-buffer-window "*qwen-companion context*")))
             (select-window (get-buffer-window "*qwen-companion context*"))
             (dolist (item '("deleted.py" "Elsewhere"))
@@ -476,9 +475,8 @@ MORE are keys and values that come first."
                                      ("new.py" "not on disk")
                                      ("Qwen Code" "no file here")))
         (qwen-companion-inspector-test--go-to item)
-        (should (string-search
-                 why (cadr (should-error (qwen-companion-inspector-toggle-exclusion)
-                                         :type 'user-error)))))
+        (qwen-companion-test-refused (regexp-quote why)
+          (qwen-companion-inspector-toggle-exclusion)))
       (should-not (qwen-companion-privacy-exposure far))
       (should-not (qwen-companion-privacy-exposure new))
       (qwen-companion-inspector-test--go-to "in.py")

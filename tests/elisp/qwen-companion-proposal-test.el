@@ -24,18 +24,6 @@
      (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
        ,@body)))
 
-(defun qwen-companion-proposal-test--outcomes ()
-  "Return the outcomes sent: (OUTCOME TEXT), oldest first."
-  (mapcar (lambda (payload)
-            (list (plist-get payload :outcome) (qwen-companion-test-text-in payload)))
-          (qwen-companion-test-sent 'outcome)))
-
-(defun qwen-companion-proposal-test--edit (proposal text)
-  "Append TEXT to PROPOSAL, as a user does."
-  (with-current-buffer (qwen-companion-proposal-buffer proposal)
-    (goto-char (point-max))
-    (insert text)))
-
 (defun qwen-companion-proposal-test--prepare (proposal)
   "Read the text on disk for PROPOSAL, as showing it does first."
   (qwen-companion-review--prepare proposal))
@@ -44,14 +32,14 @@
   "Return the texts of the buffers in which something was kept."
   (cl-loop for buffer in (buffer-list)
            when (string-prefix-p "*qwen-companion kept" (buffer-name buffer))
-           collect (with-current-buffer buffer (buffer-string))))
+           collect (qwen-companion-test-buffer-text buffer)))
 
 (ert-deftest qwen-companion-proposal-test-accept-sends-the-edited-text ()
   (qwen-companion-proposal-test-with-one
-    (qwen-companion-proposal-test--edit proposal "three")
+    (qwen-companion-test-edit proposal "three")
     (qwen-companion-diff-accept)
     (should (equal '((accepted "two\nthree"))
-                   (qwen-companion-proposal-test--outcomes)))
+                   (qwen-companion-test-outcomes)))
     (should-not (qwen-companion-proposals))
     (should-not (buffer-live-p (qwen-companion-proposal-buffer proposal)))
     (should (equal "one\n" (qwen-companion-test-file-text "a.txt")))))
@@ -62,7 +50,7 @@
     (let* (told
            (qwen-companion-proposal-ended-functions
             (list (lambda (&rest _)
-                    (setq told (qwen-companion-proposal-test--outcomes))))))
+                    (setq told (qwen-companion-test-outcomes))))))
       (qwen-companion-test-propose "a.txt" "two\n")
       (qwen-companion-diff-accept)
       (should (equal '((accepted "two\n")) told)))))
@@ -81,7 +69,7 @@
       (should (equal (list proposal) ended))
       (should-not (qwen-companion-proposals))
       (qwen-companion-proposal-resend)
-      (should (equal '((accepted "two\n")) (qwen-companion-proposal-test--outcomes))))))
+      (should (equal '((accepted "two\n")) (qwen-companion-test-outcomes))))))
 
 (defun qwen-companion-proposal-test--parts (id)
   "Return the text that was sent in parts under ID."
@@ -139,9 +127,9 @@
       ;; As when the user types.
       (qwen-companion-test-context-update)
       (qwen-companion-test-wait-for
-       (= 2 (length (qwen-companion-proposal-test--outcomes))))
+       (= 2 (length (qwen-companion-test-outcomes))))
       (should (equal '(accepted "two\n")
-                     (cadr (qwen-companion-proposal-test--outcomes))))
+                     (cadr (qwen-companion-test-outcomes))))
       ;; Not when it is known to have come meanwhile, nor another call.
       (funcall fail)
       (qwen-companion-proposal-on-call-failed 'context nil)
@@ -150,7 +138,7 @@
       (let (over)
         (run-at-time 0.05 nil (lambda () (setq over t)))
         (qwen-companion-test-wait-for over))
-      (should (= 2 (length (qwen-companion-proposal-test--outcomes)))))))
+      (should (= 2 (length (qwen-companion-test-outcomes)))))))
 
 (ert-deftest qwen-companion-proposal-test-accept-of-a-file-that-became-unreadable ()
   "The acceptance is sent anyway: the CLI reports the failure itself."
@@ -160,28 +148,29 @@
                  (signal 'file-error
                          (list "Opening input file" "Permission denied" file)))))
       (qwen-companion-diff-accept))
-    (should (equal '((accepted "two\n")) (qwen-companion-proposal-test--outcomes)))
+    (should (equal '((accepted "two\n")) (qwen-companion-test-outcomes)))
     (should-not (buffer-live-p (qwen-companion-proposal-buffer proposal)))))
 
 (ert-deftest qwen-companion-proposal-test-reject-sends-no-text ()
-  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
-    (qwen-companion-test-propose "a.txt" "two\n")
-    (qwen-companion-diff-reject)
-    (should (equal '((rejected nil)) (qwen-companion-proposal-test--outcomes)))))
+  (dolist (reject (list #'qwen-companion-diff-reject
+                        (lambda (proposal) (kill-buffer (qwen-companion-proposal-buffer proposal)))))
+    (qwen-companion-proposal-test-with-one
+      (funcall reject proposal)
+      (should (equal '((rejected nil)) (qwen-companion-test-outcomes))))))
 
 (ert-deftest qwen-companion-proposal-test-only-the-first-outcome-counts ()
   (qwen-companion-proposal-test-with-one
     (qwen-companion-diff-accept proposal)
     (should-error (qwen-companion-diff-accept proposal) :type 'user-error)
     (should-error (qwen-companion-diff-reject proposal) :type 'user-error)
-    (should (= 1 (length (qwen-companion-proposal-test--outcomes))))))
+    (should (= 1 (length (qwen-companion-test-outcomes))))))
 
 (ert-deftest qwen-companion-proposal-test-accept-while-the-cli-closes ()
   "Answered here and in the terminal at once: the terminal was first.
 The CLI gets the text with its own answer, and what it may not write
 is kept."
   (qwen-companion-proposal-test-with-one
-    (qwen-companion-proposal-test--edit proposal "mine\n")
+    (qwen-companion-test-edit proposal "mine\n")
     (qwen-companion-diff-accept)
     (let ((close (list :id (qwen-companion-proposal-id proposal))))
       (should (equal '(:text "two\nmine\n")
@@ -190,7 +179,7 @@ is kept."
     (should (eq 'closed (qwen-companion-proposal-state proposal)))
     (should (equal '("two\nmine\n") (qwen-companion-proposal-test--kept)))
     (should-not (qwen-companion-proposal-snapshot))
-    (should (= 1 (length (qwen-companion-proposal-test--outcomes))))))
+    (should (= 1 (length (qwen-companion-test-outcomes))))))
 
 (ert-deftest qwen-companion-proposal-test-reject-while-the-cli-closes ()
   (qwen-companion-proposal-test-with-one
@@ -202,10 +191,10 @@ is kept."
 (ert-deftest qwen-companion-proposal-test-answered-in-the-terminal ()
   "The CLI gets the current text; the user's edits are kept too."
   (qwen-companion-proposal-test-with-one
-    (qwen-companion-proposal-test--edit proposal "mine\n")
+    (qwen-companion-test-edit proposal "mine\n")
     (should (equal '(:text "two\nmine\n")
                    (qwen-companion-test-close proposal)))
-    (should-not (qwen-companion-proposal-test--outcomes))
+    (should-not (qwen-companion-test-outcomes))
     (should-not (qwen-companion-proposals))
     (should (equal '("two\nmine\n") (qwen-companion-proposal-test--kept)))))
 
@@ -236,7 +225,7 @@ is kept."
                           (car (qwen-companion-proposals)))
       (qwen-companion-diff-reject))
     (should (equal '((accepted "two\n") (rejected nil))
-                   (qwen-companion-proposal-test--outcomes)))))
+                   (qwen-companion-test-outcomes)))))
 
 ;;; Which proposal
 
@@ -246,22 +235,22 @@ is kept."
     (let ((first (qwen-companion-test-propose "a.txt" "two\n"))
           (second (qwen-companion-test-propose "a.txt" "three\n" :session "session-2"))
           labels)
-      (cl-letf (((symbol-function 'completing-read)
-                 (lambda (_prompt table &rest _)
-                   (setq labels (all-completions "" table))
-                   (let ((metadata (completion-metadata "" table nil)))
-                     (should (eq 'qwen-companion-proposal
-                                 (completion-metadata-get metadata 'category)))
-                     (should (string-match-p
-                              "\\`  [0-9:]+, waiting\\'"
-                              (funcall (completion-metadata-get metadata 'annotation-function)
-                                       (car labels)))))
-                   (car (last labels)))))
+      (qwen-companion-test-choosing
+          (lambda (_prompt table &rest _)
+            (setq labels (all-completions "" table))
+            (let ((metadata (completion-metadata "" table nil)))
+              (should (eq 'qwen-companion-proposal
+                          (completion-metadata-get metadata 'category)))
+              (should (string-match-p
+                       "\\`  [0-9:]+, waiting\\'"
+                       (funcall (completion-metadata-get metadata 'annotation-function)
+                                (car labels)))))
+            (car (last labels)))
         (should (eq second (qwen-companion-review--read "Accept"))))
       (should (string-suffix-p "a.txt (qwen)" (car labels)))
       (should (equal (concat (car labels) " <2>") (cadr labels)))
-      (cl-letf (((symbol-function 'completing-read)
-                 (lambda (_prompt table &rest _) (car (all-completions "" table)))))
+      (qwen-companion-test-choosing
+          (lambda (_prompt table &rest _) (car (all-completions "" table)))
         (should (eq first (qwen-companion-review--read "Accept")))))))
 
 (ert-deftest qwen-companion-proposal-test-in-a-terminal-only-its-own-are-offered ()
@@ -283,26 +272,21 @@ is kept."
                                    (file-name-nondirectory (car (split-string name " ("))))
                                  offered))))))))
 
-(ert-deftest qwen-companion-proposal-test-killing-the-buffer-rejects ()
-  (qwen-companion-proposal-test-with-one
-    (kill-buffer (qwen-companion-proposal-buffer proposal))
-    (should (equal '((rejected nil)) (qwen-companion-proposal-test--outcomes)))))
-
 (ert-deftest qwen-companion-proposal-test-newer-proposal-supersedes ()
   (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let ((older (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-proposal-test--edit older "mine\n")
+      (qwen-companion-test-edit older "mine\n")
       (let ((newer (qwen-companion-test-propose "a.txt" "three\n")))
         (should (equal (list newer) (qwen-companion-proposals)))
         (should (eq 'superseded (qwen-companion-proposal-state older)))
         (should (equal '("two\nmine\n") (qwen-companion-proposal-test--kept)))
-        (should-not (qwen-companion-proposal-test--outcomes))))))
+        (should-not (qwen-companion-test-outcomes))))))
 
 (ert-deftest qwen-companion-proposal-test-newer-proposal-voids-an-answer-on-its-way ()
   "The CLI waits for the newer one only: the accepted edits are kept."
   (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let ((older (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-proposal-test--edit older "mine\n")
+      (qwen-companion-test-edit older "mine\n")
       (qwen-companion-diff-accept)
       (let ((newer (qwen-companion-test-propose "a.txt" "three\n")))
         (should (equal '("two\nmine\n") (qwen-companion-proposal-test--kept)))
@@ -313,8 +297,7 @@ is kept."
         (qwen-companion-proposal-test--prepare newer)
         (with-current-buffer (qwen-companion-proposal-disk-buffer newer)
           (should (equal "one\n" (buffer-string))))
-        (qwen-companion-proposal-on-delivered
-         (list :id (qwen-companion-proposal-id older)))
+        (qwen-companion-test-deliver older)
         (should (equal (list newer) (qwen-companion-proposals)))))))
 
 (ert-deftest qwen-companion-proposal-test-the-same-text-again-is-the-same-review ()
@@ -325,7 +308,7 @@ is kept."
             (cons (lambda (_proposal) (cl-incf announced))
                   qwen-companion-proposal-begun-functions))
            (proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-proposal-test--edit proposal "mine\n")
+      (qwen-companion-test-edit proposal "mine\n")
       (should (equal "" (qwen-companion-test-messages
                           (should (eq proposal
                                       (qwen-companion-test-propose
@@ -340,7 +323,7 @@ is kept."
                          :path (expand-file-name "a.txt") :text "two\n")))
       (should-not (qwen-companion-proposals))
       (should (equal '((accepted "two\nmine\n"))
-                     (qwen-companion-proposal-test--outcomes))))))
+                     (qwen-companion-test-outcomes))))))
 
 (ert-deftest qwen-companion-proposal-test-the-same-long-text-again-leaves-no-file ()
   (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
@@ -362,9 +345,8 @@ is kept."
                                                :client "gemini")))
       (should (= 2 (length (qwen-companion-proposals))))
       (qwen-companion-proposal-test--prepare second)
-      (should (string-match-p
-               "the proposal of gemini for it still waits"
-               (qwen-companion-test-messages (qwen-companion-diff-accept first))))
+      (qwen-companion-test-said "the proposal of gemini for it still waits"
+        (qwen-companion-diff-accept first))
       (with-current-buffer (qwen-companion-proposal-buffer second)
         (should (string-match-p "proposed  by gemini  .*another one, by qwen, was accepted"
                                 (qwen-companion-test-header)))
@@ -383,7 +365,7 @@ is kept."
         (should (equal "two\n" (buffer-string)))
         (should (string-match-p "on disk, changed" (qwen-companion-test-header)))
         (should buffer-read-only))
-      (should (equal '((accepted "two\n")) (qwen-companion-proposal-test--outcomes))))))
+      (should (equal '((accepted "two\n")) (qwen-companion-test-outcomes))))))
 
 (ert-deftest qwen-companion-proposal-test-line-ends-on-disk-are-as-they-are ()
   "The user's choice of line ends for the visiting buffer does not matter."
@@ -398,45 +380,37 @@ is kept."
       (let ((proposal (qwen-companion-test-propose "a.txt" "three\r\n")))
         (qwen-companion-proposal-test--prepare proposal)
         (should (equal shown
-                       (with-current-buffer (qwen-companion-proposal-disk-buffer proposal)
-                         (buffer-string))))))))
+                       (qwen-companion-test-buffer-text (qwen-companion-proposal-disk-buffer proposal))))))))
 
 (ert-deftest qwen-companion-proposal-test-letters-in-another-case-are-a-change ()
   (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
           (path (expand-file-name "a.txt"))
           (case-fold-search t))
-      (qwen-companion-review--display proposal nil)
+      (qwen-companion-test-show proposal)
       (write-region "ONE\n" nil path nil 'silent)
       (set-file-times path (time-add nil 2))
       (qwen-companion-review-file-written path)
       (should (equal "ONE\n"
-                     (with-current-buffer (qwen-companion-proposal-disk-buffer proposal)
-                       (buffer-string)))))))
+                     (qwen-companion-test-buffer-text (qwen-companion-proposal-disk-buffer proposal)))))))
 
-(ert-deftest qwen-companion-proposal-test-orphan-keeps-its-text ()
-  (qwen-companion-proposal-test-with-one
-    (qwen-companion-test-orphan proposal)
-    (should (equal '("two\n") (qwen-companion-proposal-test--kept)))
-    (should-not (qwen-companion-proposal-test--outcomes))))
-
-(ert-deftest qwen-companion-proposal-test-accepted-but-never-delivered ()
-  "The CLI disconnects before it gets the accepted text, which is rescued."
-  (qwen-companion-proposal-test-with-one
-    (qwen-companion-proposal-test--edit proposal "mine\n")
-    (qwen-companion-diff-accept)
-    (qwen-companion-test-orphan proposal)
-    (should (equal '("two\nmine\n") (qwen-companion-proposal-test--kept)))))
-
-(ert-deftest qwen-companion-proposal-test-mode-off-keeps-edits ()
-  (qwen-companion-proposal-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
-    (let ((edited (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-test-propose "b.txt" "two\n")
-      (qwen-companion-proposal-test--edit edited "mine\n")
-      (qwen-companion-proposal-end-all)
-      (should (equal '("two\nmine\n") (qwen-companion-proposal-test--kept)))
-      (should-not (qwen-companion-proposals))
-      (should-not (qwen-companion-proposal-test--outcomes)))))
+(ert-deftest qwen-companion-proposal-test-keeps-the-text-that-nobody-got ()
+  "The CLI disconnects, perhaps before it gets what was accepted, or the mode goes off."
+  (pcase-dolist (`(,edits ,end ,kept ,outcomes)
+                 '(("" qwen-companion-test-orphan ("two\n") nil)
+                   ("mine\n" (lambda (proposal)
+                               (qwen-companion-diff-accept)
+                               (qwen-companion-test-orphan proposal))
+                    ("two\nmine\n") ((accepted "two\nmine\n")))
+                   ("" (lambda (_) (qwen-companion-proposal-end-all)) nil nil)
+                   ("mine\n" (lambda (_) (qwen-companion-proposal-end-all)) ("two\nmine\n") nil)))
+    (ert-info ((format "%S %S" edits end))
+      (qwen-companion-proposal-test-with-one
+        (qwen-companion-test-edit proposal edits)
+        (funcall end proposal)
+        (should (equal kept (qwen-companion-proposal-test--kept)))
+        (should (equal outcomes (qwen-companion-test-outcomes)))
+        (should-not (qwen-companion-proposals))))))
 
 (ert-deftest qwen-companion-proposal-test-exit-asks-about-edited-texts ()
   "Emacs offers to save edits and kept texts before it exits, no others."
@@ -445,7 +419,7 @@ is kept."
           (plain (qwen-companion-test-propose "b.py" "two\n"))
           (orphan (qwen-companion-test-propose "c.py" "two\n")))
       (mapc #'qwen-companion-proposal-test--prepare (list edited plain))
-      (qwen-companion-proposal-test--edit edited "mine\n")
+      (qwen-companion-test-edit edited "mine\n")
       (qwen-companion-test-orphan orphan)
       (let (asked)
         (cl-letf (((symbol-function 'map-y-or-n-p)
@@ -473,12 +447,11 @@ is kept."
                    (qwen-companion-proposal-snapshot)))
     (qwen-companion-proposal-resend)
     (should (equal '((accepted "two\n") (accepted "two\n"))
-                   (qwen-companion-proposal-test--outcomes)))
-    (qwen-companion-proposal-on-delivered
-     (list :id (qwen-companion-proposal-id proposal)))
+                   (qwen-companion-test-outcomes)))
+    (qwen-companion-test-deliver proposal)
     (should-not (qwen-companion-proposal-snapshot))
     (qwen-companion-proposal-resend)
-    (should (= 2 (length (qwen-companion-proposal-test--outcomes))))))
+    (should (= 2 (length (qwen-companion-test-outcomes))))))
 
 (ert-deftest qwen-companion-proposal-test-texts-round-trip ()
   "The accepted text equals the proposed one, byte for byte."
@@ -490,7 +463,7 @@ is kept."
       (qwen-companion-test-propose "a.txt" text)
       (qwen-companion-diff-accept)
       (should (equal (list (list 'accepted text))
-                     (qwen-companion-proposal-test--outcomes))))))
+                     (qwen-companion-test-outcomes))))))
 
 (ert-deftest qwen-companion-proposal-test-long-text-travels-by-private-file ()
   (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
@@ -574,7 +547,7 @@ That saves looking at each line, most of a second for 20 MB."
           (should-not (qwen-companion-proposal-exact proposal))
           (qwen-companion-diff-accept proposal))
         (should (equal (list (list 'accepted proposed))
-                       (qwen-companion-proposal-test--outcomes)))
+                       (qwen-companion-test-outcomes)))
         ;; What the CLI writes is recognised.
         (let ((coding-system-for-write 'utf-8-unix))
           (write-region proposed nil "a.txt" nil 'silent))
@@ -587,7 +560,7 @@ That saves looking at each line, most of a second for 20 MB."
     (with-current-buffer (qwen-companion-proposal-buffer proposal)
       (erase-buffer))
     (qwen-companion-test-refused "M-x qwen-companion-diff-empty" (qwen-companion-diff-accept))
-    (should-not (qwen-companion-proposal-test--outcomes))
+    (should-not (qwen-companion-test-outcomes))
     (should (qwen-companion-proposals))))
 
 (ert-deftest qwen-companion-proposal-test-emptying-the-file-instead ()
@@ -600,14 +573,12 @@ That saves looking at each line, most of a second for 20 MB."
         (should (equal (expand-file-name name directory) buffer-file-name))
         (should (zerop (buffer-size)))
         (should (buffer-modified-p)))
-      (should (equal '((rejected nil)) (qwen-companion-proposal-test--outcomes)))
+      (should (equal '((rejected nil)) (qwen-companion-test-outcomes)))
       (should (equal "one\n" (qwen-companion-test-file-text "a.txt"))))))
 
 (ert-deftest qwen-companion-proposal-test-raw-bytes-are-refused ()
   (qwen-companion-proposal-test-with-one
-    (with-current-buffer (qwen-companion-proposal-buffer proposal)
-      (goto-char (point-max))
-      (insert (string-to-multibyte "\300")))
+    (qwen-companion-test-edit proposal (string-to-multibyte "\300"))
     (qwen-companion-test-refused "Character 5" (qwen-companion-diff-accept))))
 
 (ert-deftest qwen-companion-proposal-test-remote-and-relative-names-are-refused ()
@@ -707,14 +678,13 @@ that of the unified review."
           ;; Of the directory nothing is told, and the file may have the same stamp.
           (rename-file "root/sub" "root/old")
           (make-symbolic-link (expand-file-name "outside") "root/sub")
-          (should (string-search (concat "a link out of the workspace to " outside)
-                                 (cadr (should-error (qwen-companion-diff-accept proposal)
-                                                     :type 'user-error))))
+          (qwen-companion-test-refused (regexp-quote (concat "a link out of the workspace to " outside))
+            (qwen-companion-diff-accept proposal))
           (should (string-search (concat "a link out of the workspace to " outside)
                                  (funcall header)))
           (should (string-search (concat " " outside ": proposed") (funcall header)))
           (qwen-companion-diff-accept proposal)
-          (should (equal '((accepted "two\n")) (qwen-companion-proposal-test--outcomes))))))))
+          (should (equal '((accepted "two\n")) (qwen-companion-test-outcomes))))))))
 
 (ert-deftest qwen-companion-proposal-test-a-link-is-noticed-by-itself ()
   "The review names it at once; the first acceptance is refused all the same."
@@ -730,10 +700,10 @@ that of the unified review."
           (qwen-companion-test-wait-for
            (string-search said (qwen-companion-test-header
                                 (qwen-companion-proposal-buffer proposal))))
-          (should (string-search said (cadr (should-error (qwen-companion-diff-accept proposal)
-                                                          :type 'user-error))))
+          (qwen-companion-test-refused (regexp-quote said)
+            (qwen-companion-diff-accept proposal))
           (qwen-companion-diff-accept proposal)
-          (should (equal '((accepted "two\n")) (qwen-companion-proposal-test--outcomes))))))))
+          (should (equal '((accepted "two\n")) (qwen-companion-test-outcomes))))))))
 
 (ert-deftest qwen-companion-proposal-test-states-of-the-file-on-disk ()
   "Deleted, a directory, or already as proposed: each in its own words."
@@ -772,7 +742,7 @@ that of the unified review."
             (qwen-companion-test-refused (or refusal "was written after")
               (qwen-companion-diff-accept proposal)))
           (qwen-companion-diff-accept proposal)
-          (should (equal '((accepted "two\n")) (qwen-companion-proposal-test--outcomes))))))))
+          (should (equal '((accepted "two\n")) (qwen-companion-test-outcomes))))))))
 
 (ert-deftest qwen-companion-proposal-test-a-link-where-no-root-is-known ()
   (qwen-companion-proposal-test-with '(("elsewhere/a.txt" "one\n"))
@@ -867,7 +837,7 @@ that of the unified review."
         (should (string-match-p "by %%b %%d  " (qwen-companion-test-header)))
         (should (string-match-p (regexp-quote "%b%n%s\\u202E\\n\\u001B[31m.txt")
                                 (buffer-name))))
-      (qwen-companion-proposal-test--edit proposal "mine\n")
+      (qwen-companion-test-edit proposal "mine\n")
       (qwen-companion-test-close proposal)
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
         (should (string-match-p (regexp-quote "%%b%%n%%s\\u202E")
@@ -913,7 +883,7 @@ that of the unified review."
         (let* ((proposal (qwen-companion-test-propose "a.py" proposed))
                (buffer (qwen-companion-proposal-buffer proposal))
                (seen nil))
-          (qwen-companion-proposal-test--edit proposal "y = 2\n")
+          (qwen-companion-test-edit proposal "y = 2\n")
           (cl-letf* ((python (symbol-function 'python-mode))
                      ((symbol-function 'python-mode)
                       (lambda ()
@@ -994,8 +964,7 @@ The wait for a write is short, and its end is no surprise."
 (defun qwen-companion-proposal-test--accept (proposal)
   "Accept PROPOSAL and let the CLI know."
   (qwen-companion-diff-accept proposal)
-  (qwen-companion-proposal-on-delivered
-   (list :id (qwen-companion-proposal-id proposal))))
+  (qwen-companion-test-deliver proposal))
 
 (defun qwen-companion-proposal-test--write (text)
   "Write TEXT into a.txt, as a CLI does."
@@ -1022,9 +991,7 @@ The CLI writes both one after the other, and nothing is amiss."
               (qwen-companion-proposal-test--answer-merge "ONE\nTWO\n")
               (qwen-companion-proposal-test--prepare second)
               (should (equal "1\n2\n"
-                             (with-current-buffer
-                                 (qwen-companion-proposal-disk-buffer second)
-                               (buffer-string))))
+                             (qwen-companion-test-buffer-text (qwen-companion-proposal-disk-buffer second))))
               (should (string-match-p
                        "a\\.txt.*  lacks accepted changes  .*reject"
                        (qwen-companion-test-header
@@ -1040,7 +1007,7 @@ The CLI writes both one after the other, and nothing is amiss."
       (should-not (qwen-companion-proposal-test--kept))
       ;; What was sent is what was shown.
       (should (equal '((accepted "ONE\n2\n") (accepted "1\nTWO\n"))
-                     (qwen-companion-proposal-test--outcomes))))))
+                     (qwen-companion-test-outcomes))))))
 
 (ert-deftest qwen-companion-proposal-test-three-changes-in-any-order-of-merges ()
   "The future text of the file is computed in order, also when merges are slow."
@@ -1069,18 +1036,15 @@ The CLI writes both one after the other, and nothing is amiss."
     (let ((second (qwen-companion-test-propose "a.txt" "1\nTWO\n")))
       (qwen-companion-proposal-test--answer-merge "ONE\nTWO\n")
       (qwen-companion-proposal-test--prepare second)
-      (qwen-companion-proposal-test--edit second "mine\n")
+      (qwen-companion-test-edit second "mine\n")
       (should (string-match-p
                "a\\.txt.*  edited by you.*  qwen may fail to write your edits  "
                (qwen-companion-test-header (qwen-companion-proposal-buffer second))))
-      (should
-       (string-match-p
-        "a\\.txt holds the change accepted before, but not this one; .*kept"
-        (qwen-companion-test-messages
-          (qwen-companion-proposal-test--accept second)
-          (qwen-companion-proposal-test--answer-merge "ONE\nTWO\nmine\n")
-          (qwen-companion-proposal-test--write "ONE\n2\n")
-          (qwen-companion-proposal-test--settle))))
+      (qwen-companion-test-said "a\\.txt holds the change accepted before, but not this one; .*kept"
+        (qwen-companion-proposal-test--accept second)
+        (qwen-companion-proposal-test--answer-merge "ONE\nTWO\nmine\n")
+        (qwen-companion-proposal-test--write "ONE\n2\n")
+        (qwen-companion-proposal-test--settle))
       (should (equal '("ONE\nTWO\nmine\n") (qwen-companion-proposal-test--kept))))))
 
 (ert-deftest qwen-companion-proposal-test-a-whole-text-replaces-the-one-before ()
@@ -1088,7 +1052,7 @@ The CLI writes both one after the other, and nothing is amiss."
   (dolist (edits '("" "mine\n"))
     (qwen-companion-proposal-test-with-merges '(("a.txt" "1\n"))
       (let ((first (qwen-companion-test-propose "a.txt" "2\n")) second)
-        (qwen-companion-proposal-test--edit first edits)
+        (qwen-companion-test-edit first edits)
         (qwen-companion-proposal-test--accept first)
         (setq second (qwen-companion-test-propose "a.txt" "3\n"))
         (qwen-companion-proposal-test--answer-merge nil)
@@ -1124,18 +1088,14 @@ The CLI writes both one after the other, and nothing is amiss."
                                    ((symbol-function 'qwen-companion-proposal-display-path)
                                     (lambda (_) "a file")))
                            (qwen-companion-proposal-decide first 'accepted "2\n")
-                           (qwen-companion-proposal-on-delivered
-                            (list :id (qwen-companion-proposal-id first)))
+                           (qwen-companion-test-deliver first)
                            (setq second (qwen-companion-test-propose "b.txt" "2\n"))
                            (sit-for 0.8))))))
       (should-not (qwen-companion-test-written-p))
       (qwen-companion-diff-reject second)
-      (should (string-match-p
-               "qwen has not written"
-               (qwen-companion-test-messages
-                 (qwen-companion-proposal-on-delivered
-                  (list :id (qwen-companion-proposal-id second)))
-                 (qwen-companion-proposal-test--settle)))))))
+      (qwen-companion-test-said "qwen has not written"
+        (qwen-companion-test-deliver second)
+        (qwen-companion-proposal-test--settle)))))
 
 ;;; What is said is true
 
@@ -1148,7 +1108,7 @@ The CLI writes both one after the other, and nothing is amiss."
                (said (qwen-companion-test-messages
                        (if close
                            (progn
-                             (qwen-companion-proposal-test--edit proposal "!")
+                             (qwen-companion-test-edit proposal "!")
                              (qwen-companion-test-close proposal :keeps-edits t))
                          (qwen-companion-proposal-test--accept proposal))
                        (qwen-companion-proposal-test--write
@@ -1162,7 +1122,7 @@ The CLI writes both one after the other, and nothing is amiss."
   "No message while the CLI is still writing, and none at later writes."
   (qwen-companion-proposal-test-with-merges '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-proposal-test--edit proposal "mine\n")
+      (qwen-companion-test-edit proposal "mine\n")
       (should (equal ""
                      (qwen-companion-test-messages
                        (cl-letf (((symbol-function 'qwen-companion-rescue-adopt)
@@ -1194,7 +1154,7 @@ The CLI writes both one after the other, and nothing is amiss."
   "Nothing was written, so no message mentions a write."
   (qwen-companion-proposal-test-with-merges '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-proposal-test--edit proposal "mine\n")
+      (qwen-companion-test-edit proposal "mine\n")
       (qwen-companion-test-close proposal)
       (should (equal "" (qwen-companion-test-messages
                           (qwen-companion-proposal-test--settle))))
@@ -1226,18 +1186,16 @@ The CLI writes both one after the other, and nothing is amiss."
                  (lambda (_style _proposal) (cl-incf refreshed))))
         (qwen-companion-proposal-test--write "other\n")
         (qwen-companion-test-wait-for
-         (equal "other\n" (with-current-buffer
-                              (qwen-companion-proposal-disk-buffer proposal)
-                            (buffer-string)))))
+         (equal "other\n" (qwen-companion-test-buffer-text (qwen-companion-proposal-disk-buffer proposal)))))
       (should (> refreshed 0))
       (should (string-match-p "changed since"
                               (qwen-companion-test-header
                                (qwen-companion-proposal-buffer proposal))))
       (qwen-companion-test-refused "a\\.txt was written after this was proposed, and accepting may overwrite that"
         (qwen-companion-diff-accept proposal))
-      (should-not (qwen-companion-proposal-test--outcomes))
+      (should-not (qwen-companion-test-outcomes))
       (qwen-companion-diff-accept proposal)
-      (should (equal '((accepted "two\n")) (qwen-companion-proposal-test--outcomes))))))
+      (should (equal '((accepted "two\n")) (qwen-companion-test-outcomes))))))
 
 (ert-deftest qwen-companion-proposal-test-file-written-before-the-review-is-shown ()
   "Accepting from the list is refused once; the review itself says so."
@@ -1273,7 +1231,7 @@ The CLI writes both one after the other, and nothing is amiss."
         (should (equal "one\n2\n" (buffer-string))))
       (qwen-companion-diff-accept)
       (should (equal '((accepted "\ufeffone\r\n2\r\n"))
-                     (qwen-companion-proposal-test--outcomes))))))
+                     (qwen-companion-test-outcomes))))))
 
 (ert-deftest qwen-companion-proposal-test-warns-of-text-that-the-cli-cannot-read ()
   "A CLI that knows UTF-8 only would spoil a file in another encoding."
@@ -1284,9 +1242,7 @@ The CLI writes both one after the other, and nothing is amiss."
       (let ((proposal (qwen-companion-test-propose "a.txt" (car case))))
         (qwen-companion-proposal-test--prepare proposal)
         (should (equal "caf\u00e9\n"
-                       (with-current-buffer
-                           (qwen-companion-proposal-disk-buffer proposal)
-                         (buffer-string))))
+                       (qwen-companion-test-buffer-text (qwen-companion-proposal-disk-buffer proposal))))
         (dolist (buffer (list (qwen-companion-proposal-disk-buffer proposal)
                               (qwen-companion-proposal-buffer proposal)))
           (should (eq (cdr case)

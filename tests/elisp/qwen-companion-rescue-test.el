@@ -26,9 +26,7 @@
   "Let a CLI propose PROPOSED for NAME, and the user append EDITS.
 Return the proposal."
   (let ((proposal (qwen-companion-test-propose name proposed)))
-    (with-current-buffer (qwen-companion-proposal-buffer proposal)
-      (goto-char (point-max))
-      (insert edits))
+    (qwen-companion-test-edit proposal edits)
     proposal))
 
 (defun qwen-companion-rescue-test--answer (proposal)
@@ -115,14 +113,14 @@ Return the buffer with the kept text, and what was said."
       (funcall change)
       (let* ((kept (car (qwen-companion-rescue-buffers)))
              (file-buffer (find-file-noselect "a.txt"))
-             (before (with-current-buffer file-buffer (buffer-string)))
+             (before (qwen-companion-test-buffer-text file-buffer))
              compared)
         (cl-letf (((symbol-function 'ediff-buffers)
                    (lambda (&rest buffers) (setq compared buffers))))
           (qwen-companion-kept-apply))
         (should (equal (list file-buffer kept) compared))
         (should (buffer-live-p kept))
-        (should (equal before (with-current-buffer file-buffer (buffer-string))))))))
+        (should (equal before (qwen-companion-test-buffer-text file-buffer)))))))
 
 (ert-deftest qwen-companion-rescue-test-other-changes-that-ediff-cannot-show ()
   "The reason and the way out are said; the windows stay, and nothing is left."
@@ -136,8 +134,7 @@ Return the buffer with the kept text, and what was said."
     (qwen-companion-test-refused "a\\.txt has other changes too.*NUL.*qwen-companion-kept-difference"
       (qwen-companion-kept-apply))
     (should (equal '("*terminal*")
-                   (mapcar (lambda (window) (buffer-name (window-buffer window)))
-                           (window-list))))
+                   (qwen-companion-test-shown)))
     (should-not (cl-find-if (lambda (buffer)
                               (string-match-p "\\`\\*ediff" (buffer-name buffer)))
                             (buffer-list)))
@@ -166,8 +163,7 @@ Wait until the companion has found out, and return what it says."
         (proposal (qwen-companion-test-propose "a.txt" proposed)))
     (qwen-companion-test-messages
       (qwen-companion-diff-accept proposal)
-      (qwen-companion-proposal-on-delivered
-       (list :id (qwen-companion-proposal-id proposal)))
+      (qwen-companion-test-deliver proposal)
       (when written
         (write-region written nil "a.txt" nil 'silent))
       (qwen-companion-test-wait-for (qwen-companion-test-written-p))
@@ -230,12 +226,10 @@ Wait until the companion has found out, and return what it says."
       (should (= (1- watches) (hash-table-count file-notify-descriptors))))
     (kill-buffer (car (qwen-companion-rescue-buffers)))
     (qwen-companion-rescue-test--accept "two\n" nil)
-    (should (string-match-p
-             "a\\.txt holds the accepted text now"
-             (qwen-companion-test-messages
-               (write-region "two\n" nil "a.txt" nil 'silent)
-               (qwen-companion-test-wait-for
-                (null (qwen-companion-rescue-buffers))))))))
+    (qwen-companion-test-said "a\\.txt holds the accepted text now"
+      (write-region "two\n" nil "a.txt" nil 'silent)
+      (qwen-companion-test-wait-for
+       (null (qwen-companion-rescue-buffers))))))
 
 (ert-deftest qwen-companion-rescue-test-compared-by-key-as-the-disk-is-now ()
   (qwen-companion-rescue-test-with '(("a.txt" "one\n"))

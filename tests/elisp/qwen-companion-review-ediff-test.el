@@ -31,25 +31,16 @@
      (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
        ,@body)))
 
-(defun qwen-companion-review-ediff-test--show (proposal &optional select)
-  "Show PROPOSAL as by itself, or with SELECT as by command."
-  (qwen-companion-review--display proposal select))
-
-(defun qwen-companion-review-ediff-test--buffers ()
-  "Return the names of the buffers shown in the frame, in order."
-  (mapcar (lambda (window) (buffer-name (window-buffer window)))
-          (window-list nil 'no-minibuffer (frame-first-window))))
-
 (ert-deftest qwen-companion-review-ediff-test-both-sides-and-the-terminal ()
   (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (let ((selected (selected-window)))
-      (qwen-companion-review-ediff-test--show (qwen-companion-test-propose "a.txt" "two\n"))
+      (qwen-companion-test-show (qwen-companion-test-propose "a.txt" "two\n"))
       (should (eq selected (selected-window)))
       (should (equal '("*qwen-companion disk: a.txt*"
                        "*qwen-companion proposal: a.txt*"
                        "*Ediff Control Panel*"
                        "*terminal*")
-                     (qwen-companion-review-ediff-test--buffers))))))
+                     (qwen-companion-test-shown))))))
 
 (defun qwen-companion-review-ediff-test--left-p ()
   "Return non-nil when a buffer or file of Ediff is left."
@@ -75,24 +66,24 @@
              (proposal (qwen-companion-test-propose "a.txt" new))
              (selected (selected-window))
              (said (qwen-companion-test-messages
-                     (qwen-companion-review-ediff-test--show proposal))))
+                     (qwen-companion-test-show proposal))))
         (should (string-match-p reason said))
         (should (string-match-p "hunk by hunk" said))
         (should (eq selected (selected-window)))
-        (should (equal "*terminal*" (buffer-name (window-buffer))))
+        (should (equal "*terminal*" (qwen-companion-test-selected)))
         (should (equal '("*qwen-companion hunks: a.txt*" "*terminal*")
-                       (qwen-companion-review-ediff-test--buffers)))
+                       (qwen-companion-test-shown)))
         (should-not (qwen-companion-review-ediff-test--left-p))
         ;; Also when Ediff is asked for.
         (qwen-companion-diff-open proposal)
-        (should (string-match-p reason (qwen-companion-test-messages
-                                         (qwen-companion-diff-switch proposal))))
+        (qwen-companion-test-said reason
+          (qwen-companion-diff-switch proposal))
         (should (equal '("*qwen-companion hunks: a.txt*")
-                       (qwen-companion-review-ediff-test--buffers)))
+                       (qwen-companion-test-shown)))
         (should-not (qwen-companion-review-ediff-test--left-p))
         (should (equal new (qwen-companion-proposal-text proposal)))
         (qwen-companion-diff-accept proposal)
-        (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers)))
+        (should (equal '("*terminal*") (qwen-companion-test-shown)))
         (delete-directory temporary-file-directory t)))))
 
 (ert-deftest qwen-companion-review-ediff-test-falls-back-during-a-review ()
@@ -108,11 +99,12 @@
     (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
       (let ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
             (selected (selected-window)))
-        (qwen-companion-review-ediff-test--show proposal)
-        (should (string-match-p "NUL" (qwen-companion-test-messages (funcall step))))
+        (qwen-companion-test-show proposal)
+        (qwen-companion-test-said "NUL"
+          (funcall step))
         (should (eq selected (selected-window)))
         (should (equal "*qwen-companion hunks: a.txt*"
-                       (car (qwen-companion-review-ediff-test--buffers))))
+                       (car (qwen-companion-test-shown))))
         (let ((temporary-file-directory (expand-file-name ".git/")))
           (should-not (qwen-companion-review-ediff-test--left-p)))
         (should (eq 'shown (qwen-companion-proposal-state proposal)))))))
@@ -149,9 +141,7 @@
                      #'qwen-companion-diff-bury
                      #'qwen-companion-proposal-end-all
                      (lambda ()
-                       (qwen-companion-proposal-on-close
-                        (list :id (qwen-companion-proposal-id
-                                   (car (qwen-companion-proposals))))))
+                       (qwen-companion-test-close (car (qwen-companion-proposals))))
                      (lambda ()
                        (kill-buffer (qwen-companion-proposal-buffer
                                      (car (qwen-companion-proposals)))))))
@@ -160,13 +150,12 @@
       (set-window-buffer (next-window) (get-buffer-create "*other*"))
       (let ((before (current-window-configuration))
             (proposal (qwen-companion-test-propose "a.txt" "two\n")))
-        (qwen-companion-review-ediff-test--show proposal)
-        (should (= 4 (length (qwen-companion-review-ediff-test--buffers))))
+        (qwen-companion-test-show proposal)
+        (should (= 4 (length (qwen-companion-test-shown))))
         (funcall end)
         (should (equal '("*terminal*" "*other*")
-                       (qwen-companion-review-ediff-test--buffers)))
-        (should (qwen-companion-test-same-windows-p
-                 before (current-window-configuration)))
+                       (qwen-companion-test-shown)))
+        (should (qwen-companion-test-same-windows-p before))
         (should-not ediff-session-registry)))))
 
 (ert-deftest qwen-companion-review-ediff-test-dedicated-and-side-windows ()
@@ -180,26 +169,16 @@
                      (get-buffer "*terminal*") '((side . right)))))))
     (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
       (funcall prepare)
-      (let ((before (qwen-companion-review-ediff-test--buffers))
+      (let ((before (qwen-companion-test-shown))
             (window (selected-window))
             (dedicated (window-dedicated-p)))
-        (qwen-companion-review-ediff-test--show
-         (qwen-companion-test-propose "a.txt" "two\n"))
+        (qwen-companion-test-show (qwen-companion-test-propose "a.txt" "two\n"))
         (should (eq window (selected-window)))
         (should (equal "*terminal*" (buffer-name (window-buffer window))))
         (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
         (qwen-companion-diff-reject)
-        (should (equal before (qwen-companion-review-ediff-test--buffers)))
+        (should (equal before (qwen-companion-test-shown)))
         (should (equal dedicated (window-dedicated-p)))))))
-
-(ert-deftest qwen-companion-review-ediff-test-small-frame ()
-  "In a frame too small for both, the review has the frame until it ends."
-  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
-    (set-frame-size (selected-frame) 80 10)
-    (qwen-companion-review-ediff-test--show (qwen-companion-test-propose "a.txt" "two\n"))
-    (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
-    (qwen-companion-diff-reject)
-    (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers)))))
 
 (ert-deftest qwen-companion-review-ediff-test-eight-lines-of-each-side ()
   "A review begins hunk by hunk where Ediff would show fewer, or as the option says."
@@ -211,7 +190,7 @@
             (terminal (selected-window)))
         (set-frame-size (selected-frame) columns lines)
         (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-          (qwen-companion-review-ediff-test--show proposal)
+          (qwen-companion-test-show proposal)
           (should (equal (list columns lines least ediff)
                          (list columns lines least
                                (eq 'ediff (qwen-companion-proposal-style proposal)))))
@@ -231,9 +210,7 @@
   "The sides have the colours of a diff; the panel is labelled from its left."
   (qwen-companion-review-ediff-test-with '(("a.txt" "1\n2\n3\n4\n5\n6\n7\n8\n9\n"))
     (let ((said (qwen-companion-test-messages
-                  (qwen-companion-review-ediff-test--show
-                   (qwen-companion-test-propose "a.txt" "0\n1\n2\n3\n4\n5\n6\n7\n8\nNINE\n")
-                   t))))
+                  (qwen-companion-test-show (qwen-companion-test-propose "a.txt" "0\n1\n2\n3\n4\n5\n6\n7\n8\nNINE\n") t))))
       (should-not (string-search "is empty" said))
       (pcase-dolist (`(,side ,face ,soft ,strong)
                      '(("disk" "A" diff-removed diff-refine-removed)
@@ -307,7 +284,7 @@
               (progn
                 (when options
                   (set-default (car options) (cadr options)))
-                (qwen-companion-review-ediff-test--show proposal t)
+                (qwen-companion-test-show proposal t)
                 (should (equal "*Ediff Control Panel*" (buffer-name)))
                 (dolist (index there)
                   (should (equal (list kinds options index)
@@ -331,8 +308,7 @@
 
 (ert-deftest qwen-companion-review-ediff-test-keys-of-the-panel ()
   (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
-    (qwen-companion-review-ediff-test--show
-     (qwen-companion-test-propose "a.txt" "two\n") t)
+    (qwen-companion-test-show (qwen-companion-test-propose "a.txt" "two\n") t)
     (should (equal "*Ediff Control Panel*" (buffer-name)))
     (should (eq #'qwen-companion-diff-bury (key-binding "q")))
     (should (eq #'qwen-companion-diff-accept (key-binding (kbd "C-c C-c"))))
@@ -346,69 +322,58 @@
 
 (ert-deftest qwen-companion-review-ediff-test-buried-review-comes-back-with-its-edits ()
   (qwen-companion-review-ediff-test-with-one
-    (qwen-companion-review-ediff-test--show proposal)
-    (with-current-buffer (qwen-companion-proposal-buffer proposal)
-      (goto-char (point-max))
-      (insert "mine\n"))
+    (qwen-companion-test-show proposal)
+    (qwen-companion-test-edit proposal "mine\n")
     (qwen-companion-diff-bury)
     (should (equal (list proposal) (qwen-companion-proposals)))
     (should-not (qwen-companion-test-sent 'outcome))
     (qwen-companion-diff-open)
-    (should (equal "*Ediff Control Panel*" (buffer-name (window-buffer))))
+    (should (equal "*Ediff Control Panel*" (qwen-companion-test-selected)))
     (qwen-companion-diff-accept)
     (should (equal "two\nmine\n"
-                   (plist-get (car (qwen-companion-test-sent 'outcome))
-                              :text)))))
-
-(ert-deftest qwen-companion-review-ediff-test-another-buffer-beside-it-stays ()
-  "The buffer that the user switched to stays in the remaining window."
-  (dolist (end (list #'qwen-companion-diff-accept #'qwen-companion-diff-bury))
-    (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
-      (split-window-right)
-      (set-window-buffer (next-window) (get-buffer-create "*other*"))
-      (qwen-companion-review-ediff-test--show
-       (qwen-companion-test-propose "a.txt" "two\n"))
-      (switch-to-buffer (get-buffer-create "*second terminal*"))
-      (funcall end)
-      (should (equal '("*second terminal*" "*other*")
-                     (qwen-companion-review-ediff-test--buffers)))
-      (should (equal "*second terminal*" (buffer-name (window-buffer)))))))
+                   (cadar (qwen-companion-test-outcomes))))))
 
 (ert-deftest qwen-companion-review-ediff-test-windows-of-the-user-stay ()
-  "Buffers that the user has shown in place of the review stay."
-  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
-    (qwen-companion-review-ediff-test--show (qwen-companion-test-propose "a.txt" "two\n"))
-    (delete-other-windows)
-    (switch-to-buffer (get-buffer-create "*other*"))
-    (qwen-companion-diff-accept)
-    (should (equal '("*other*") (qwen-companion-review-ediff-test--buffers)))))
+  "Buffers that the user has shown beside the review, or in its place, stay."
+  (pcase-dolist (`(,end ,alone) '((qwen-companion-diff-accept nil) (qwen-companion-diff-bury nil)
+                                  (qwen-companion-diff-accept t)))
+    (qwen-companion-review-ediff-test-with-one
+      (split-window-right)
+      (set-window-buffer (next-window) (get-buffer-create "*other*"))
+      (qwen-companion-test-show proposal)
+      (when alone
+        (delete-other-windows))
+      (switch-to-buffer (get-buffer-create "*second terminal*"))
+      (funcall end)
+      (should (equal (if alone '("*second terminal*") '("*second terminal*" "*other*"))
+                     (qwen-companion-test-shown)))
+      (should (equal "*second terminal*" (qwen-companion-test-selected))))))
 
 (ert-deftest qwen-companion-review-ediff-test-opening-again-is-the-same-session ()
   "It is the same session after the user changed the windows."
   (qwen-companion-review-ediff-test-with-one
-    (qwen-companion-review-ediff-test--show proposal)
+    (qwen-companion-test-show proposal)
     (dolist (change (list #'ignore
                           (lambda ()
                             (select-window (get-buffer-window "*terminal*"))
                             (delete-other-windows))))
       (funcall change)
       (qwen-companion-diff-open)
-      (should (equal "*Ediff Control Panel*" (buffer-name (window-buffer))))
+      (should (equal "*Ediff Control Panel*" (qwen-companion-test-selected)))
       (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
       (should (= 1 (length ediff-session-registry))))
     (qwen-companion-diff-reject)
-    (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers)))
+    (should (equal '("*terminal*") (qwen-companion-test-shown)))
     (should-not ediff-session-registry)))
 
 (ert-deftest qwen-companion-review-ediff-test-dropping-a-change ()
   "Ediff's own copying takes a change of the proposal back."
   (qwen-companion-review-ediff-test-with '(("a.txt" "1\n2\n3\n4\n5\n6\n7\n"))
-    (qwen-companion-review-ediff-test--show
-     (qwen-companion-test-propose "a.txt" "ONE\n2\n3\n4\n5\n6\nSEVEN\n") t)
+    (qwen-companion-test-show (qwen-companion-test-propose "a.txt" "ONE\n2\n3\n4\n5\n6\nSEVEN\n") t)
     (ediff-copy-A-to-B 1)
     (qwen-companion-diff-accept)
     (should (equal "1\n2\n3\n4\n5\n6\nSEVEN\n"
-                   (plist-get (car (qwen-companion-test-sent 'outcome)) :text)))))
+                   (cadar (qwen-companion-test-outcomes))))))
 
 (ert-deftest qwen-companion-review-ediff-test-settings-and-hooks-of-the-user ()
   "Each of the user's hooks runs once; all is as before afterwards."
@@ -440,7 +405,7 @@
                                  window-min-height
                                  window-combination-resize))))
            (before (funcall settings)))
-      (qwen-companion-review-ediff-test--show (qwen-companion-test-propose "a.txt" "two\n"))
+      (qwen-companion-test-show (qwen-companion-test-propose "a.txt" "two\n"))
       (should (equal '(startup mode) ran))
       (should (equal before (funcall settings)))
       (qwen-companion-diff-reject)
@@ -460,17 +425,16 @@
       (let ((before (current-window-configuration))
             (proposal (qwen-companion-test-propose "a.txt" "two\n")))
         (cl-progv (mapcar #'car hooks) (mapcar #'cdr hooks)
-          (qwen-companion-review-ediff-test--show proposal)
+          (qwen-companion-test-show proposal)
           (qwen-companion-diff-reject proposal))
         (should-not ediff-session-registry)
         (should-not (get-buffer "*Ediff Control Panel*"))
-        (should (qwen-companion-test-same-windows-p
-                 before (current-window-configuration)))))))
+        (should (qwen-companion-test-same-windows-p before))))))
 
 (ert-deftest qwen-companion-review-ediff-test-user-session-is-left-alone ()
   "Ediff of the user's own has the user's settings while a review is open."
   (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
-    (qwen-companion-review-ediff-test--show (qwen-companion-test-propose "a.txt" "two\n"))
+    (qwen-companion-test-show (qwen-companion-test-propose "a.txt" "two\n"))
     (let ((ediff-window-setup-function #'ediff-setup-windows-plain)
           (one (get-buffer-create "*one*"))
           (other (get-buffer-create "*two*")))
@@ -492,7 +456,7 @@
 (ert-deftest qwen-companion-review-ediff-test-long-help-names-our-keys ()
   "The long help names our keys, and the panel has room for all of it."
   (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
-    (qwen-companion-review-ediff-test--show (qwen-companion-test-propose "a.txt" "two\n") t)
+    (qwen-companion-test-show (qwen-companion-test-propose "a.txt" "two\n") t)
     (should (string-match-p "C-c C-c accept" (buffer-string)))
     (let ((height (window-height)))
       (call-interactively (key-binding "?"))
@@ -511,7 +475,7 @@
     (let* ((project (file-name-nondirectory (directory-file-name default-directory)))
            (proposal (qwen-companion-test-propose
                       "sub/%e\n\u202e.txt" "two\n" :client "Qwen %p Code 0.24.4")))
-      (qwen-companion-review-ediff-test--show proposal)
+      (qwen-companion-test-show proposal)
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
         (should (string-prefix-p
                  (format " sub/%%%%e\\n\\u202E.txt: proposed  by Qwen %%%%p Code  in %s  "
@@ -524,25 +488,23 @@
 
 (ert-deftest qwen-companion-review-ediff-test-killed-panel-puts-aside ()
   (qwen-companion-review-ediff-test-with-one
-    (qwen-companion-review-ediff-test--show proposal)
+    (qwen-companion-test-show proposal)
     (kill-buffer "*Ediff Control Panel*")
     (should (equal (list proposal) (qwen-companion-proposals)))
     (should-not ediff-session-registry)
-    (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers)))
+    (should (equal '("*terminal*") (qwen-companion-test-shown)))
     (qwen-companion-diff-open)
     (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
     (qwen-companion-diff-reject)
-    (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers)))))
+    (should (equal '("*terminal*") (qwen-companion-test-shown)))))
 
 (ert-deftest qwen-companion-review-ediff-test-comes-again-when-its-frame-is-gone ()
   "A review comes back with its edits; one put aside does not."
   (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
           (qwen-companion-diff-arrival 'now))
-      (qwen-companion-review-ediff-test--show proposal)
-      (with-current-buffer (qwen-companion-proposal-buffer proposal)
-        (goto-char (point-max))
-        (insert "mine\n"))
+      (qwen-companion-test-show proposal)
+      (qwen-companion-test-edit proposal "mine\n")
       ;; In batch there is one frame only: all but the end of it.
       (qwen-companion-review-frame-deleted nil)
       (should (qwen-companion-review-shown))
@@ -555,12 +517,11 @@
       (qwen-companion-review-frame-deleted (selected-frame))
       (should-not (qwen-companion-test-review-awaits-p))
       (qwen-companion-diff-reject)
-      (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers))))))
+      (should (equal '("*terminal*") (qwen-companion-test-shown))))))
 
 (ert-deftest qwen-companion-review-ediff-test-new-file ()
   (qwen-companion-review-ediff-test-with nil
-    (qwen-companion-review-ediff-test--show
-     (qwen-companion-test-propose "new/a.txt" "two\n"))
+    (qwen-companion-test-show (qwen-companion-test-propose "new/a.txt" "two\n"))
     (with-current-buffer "*qwen-companion disk: a.txt*"
       (should (zerop (buffer-size)))
       (should (string-match-p "not on disk yet" (qwen-companion-test-header))))
@@ -580,7 +541,7 @@
       (qwen-companion-test-wait-for
        (get-buffer-window "*qwen-companion proposal: b.txt*"))
       (qwen-companion-diff-reject)
-      (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers)))
+      (should (equal '("*terminal*") (qwen-companion-test-shown)))
       (should-not (qwen-companion-test-review-awaits-p)))))
 
 ;;; Arrival
@@ -611,13 +572,12 @@
              (before (selected-window))
              (keys (if (eq style 'ediff) "*Ediff Control Panel*"
                      "*qwen-companion hunks: a.txt*"))
-             (name (lambda () (buffer-name (window-buffer)))))
+             (name (lambda () (qwen-companion-test-selected))))
         (set-frame-size (selected-frame) 80 18)
-        (should (string-search "no room to show it beside this window: M-x qwen-companion-review"
-                               (qwen-companion-test-messages
-                                 (qwen-companion-test-propose "a.txt" "two\n"))))
+        (qwen-companion-test-said "no room to show it beside this window: M-x qwen-companion-review"
+          (qwen-companion-test-propose "a.txt" "two\n"))
         (qwen-companion-test-show-next)
-        (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers)))
+        (should (equal '("*terminal*") (qwen-companion-test-shown)))
         (should (eq before (selected-window)))
         (qwen-companion-review)
         (should (equal keys (funcall name)))
@@ -752,7 +712,7 @@
           (should-not (qwen-companion-proposal-seen proposal))
           (should (qwen-companion-proposal-seen foreign))
           (qwen-companion-diff-reject foreign)
-          (should (equal '("*other*") (qwen-companion-review-ediff-test--buffers)))
+          (should (equal '("*other*") (qwen-companion-test-shown)))
           (qwen-companion-test-show-next)
           (should-not (qwen-companion-proposal-seen proposal))
           (tab-bar-select-tab 1)
@@ -765,7 +725,7 @@
           (qwen-companion-diff-open)
           (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
           (qwen-companion-diff-reject)
-          (should (equal '("*other*") (qwen-companion-review-ediff-test--buffers))))))))
+          (should (equal '("*other*") (qwen-companion-test-shown))))))))
 
 (ert-deftest qwen-companion-review-ediff-test-restores-the-tab-it-was-in ()
   "Each tab gets its windows back, in any order and with any tab selected."
@@ -779,21 +739,21 @@
         (let ((first (qwen-companion-test-propose "a.txt" "two\n"))
               (second (qwen-companion-test-propose
                        "b.txt" "two\n" :session "session-2")))
-          (qwen-companion-review-ediff-test--show first)
+          (qwen-companion-test-show first)
           (tab-bar-select-tab 2)
-          (qwen-companion-review-ediff-test--show second)
+          (qwen-companion-test-show second)
           (should (get-buffer-window "*qwen-companion proposal: b.txt*"))
           (funcall end first)
           (should (get-buffer-window "*qwen-companion proposal: b.txt*"))
           (tab-bar-select-tab 1)
           (should (equal '("*terminal*" "*beside*")
-                         (qwen-companion-review-ediff-test--buffers)))
-          (should (equal "*terminal*" (buffer-name (window-buffer))))
+                         (qwen-companion-test-shown)))
+          (should (equal "*terminal*" (qwen-companion-test-selected)))
           (funcall end second)
           (should (equal '("*terminal*" "*beside*")
-                         (qwen-companion-review-ediff-test--buffers)))
+                         (qwen-companion-test-shown)))
           (tab-bar-select-tab 2)
-          (should (equal '("*other*") (qwen-companion-review-ediff-test--buffers)))
+          (should (equal '("*other*") (qwen-companion-test-shown)))
           (should-not ediff-session-registry))))))
 
 (ert-deftest qwen-companion-review-ediff-test-reviews-end-out-of-order ()
@@ -808,11 +768,9 @@
         (qwen-companion-diff-open (nth 0 proposals))
         (qwen-companion-diff-open (nth 1 proposals))
         (should (eq (nth 1 proposals) (qwen-companion-review-shown)))
-        (qwen-companion-proposal-on-close
-         (list :id (qwen-companion-proposal-id (nth first-to-end proposals))))
+        (qwen-companion-test-close (nth first-to-end proposals))
         (qwen-companion-diff-reject (nth (- 1 first-to-end) proposals))
-        (should (qwen-companion-test-same-windows-p
-                 before (current-window-configuration)))))))
+        (should (qwen-companion-test-same-windows-p before))))))
 
 (ert-deftest qwen-companion-review-ediff-test-windows-come-back-exactly ()
   "Sizes, starts, points, dedication, parameters and the selected window."
@@ -843,7 +801,7 @@
         (dolist (select '(nil t))
           (let ((before (funcall describe))
                 (proposal (qwen-companion-test-propose "a.txt" "two\n")))
-            (qwen-companion-review-ediff-test--show proposal select)
+            (qwen-companion-test-show proposal select)
             (qwen-companion-diff-reject proposal)
             (should (equal before (funcall describe)))))))))
 
@@ -856,13 +814,12 @@
         (set-window-dedicated-p (selected-window) t)
         (let ((window (selected-window)))
           (dolist (select '(nil t))
-            (qwen-companion-review-ediff-test--show
-             (qwen-companion-test-propose "a.txt" "two\n") select)
+            (qwen-companion-test-show (qwen-companion-test-propose "a.txt" "two\n") select)
             (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
             (when (= 40 (cdr size))
               (should (get-buffer-window "*terminal*")))
             (qwen-companion-diff-reject)
-            (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers)))
+            (should (equal '("*terminal*") (qwen-companion-test-shown)))
             (should (eq window (selected-window)))
             (should (eq t (window-dedicated-p)))))))))
 
@@ -874,12 +831,12 @@
       (dolist (layout '(auto side-by-side stacked))
         (let ((qwen-companion-ediff-layout layout)
               (proposal (qwen-companion-test-propose "a.txt" "two\n")))
-          (qwen-companion-review-ediff-test--show proposal)
+          (qwen-companion-test-show proposal)
           (should (get-buffer-window "*qwen-companion disk: a.txt*"))
           (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
           (should (get-buffer-window "*Ediff Control Panel*"))
           (qwen-companion-diff-reject proposal)
-          (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers))))))))
+          (should (equal '("*terminal*") (qwen-companion-test-shown))))))))
 
 (ert-deftest qwen-companion-review-ediff-test-side-windows-that-leave-little-room ()
   (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
@@ -890,11 +847,10 @@
         (select-window selected)
         (let ((before (current-window-configuration))
               (proposal (qwen-companion-test-propose "a.txt" "two\n")))
-          (qwen-companion-review-ediff-test--show proposal)
+          (qwen-companion-test-show proposal)
           (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
           (qwen-companion-diff-reject proposal)
-          (should (qwen-companion-test-same-windows-p
-                   before (current-window-configuration)))
+          (should (qwen-companion-test-same-windows-p before))
           (should (eq selected (selected-window))))))))
 
 (ert-deftest qwen-companion-review-ediff-test-parts-of-a-review-left-in-windows ()
@@ -902,17 +858,16 @@
   (dolist (gone '("*Ediff Control Panel*" "*qwen-companion disk: a.txt*"
                   "*terminal*"))
     (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
-      (qwen-companion-review-ediff-test--show (qwen-companion-test-propose "a.txt" "two\n"))
+      (qwen-companion-test-show (qwen-companion-test-propose "a.txt" "two\n"))
       (delete-window (get-buffer-window gone))
       (should (qwen-companion-review-shown))
       (qwen-companion-diff-accept)
-      (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers))))))
+      (should (equal '("*terminal*") (qwen-companion-test-shown))))))
 
 (defun qwen-companion-review-ediff-test--type (name text)
   "Append TEXT to the file NAME in its buffer, unsaved; return the buffer."
   (with-current-buffer (find-file-noselect name)
-    (goto-char (point-max))
-    (insert text)
+    (qwen-companion-test-append text)
     (current-buffer)))
 
 (ert-deftest qwen-companion-review-ediff-test-unsaved-text-is-said-as-long-as-it-is ()
@@ -926,11 +881,10 @@
                                   (qwen-companion-proposal-disk-buffer proposal))
                                  (qwen-companion-test-header
                                   (qwen-companion-proposal-buffer proposal))
-                                 (with-current-buffer "*Ediff Control Panel*"
-                                   (buffer-string))
+                                 (qwen-companion-test-buffer-text "*Ediff Control Panel*")
                                  (qwen-companion-review-list--state-text proposal)))))
            (proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-review-ediff-test--show proposal)
+      (qwen-companion-test-show proposal)
       (should (equal '(nil nil nil nil) (funcall said proposal)))
       (should-error (qwen-companion-diff-show-unsaved) :type 'user-error)
       (with-current-buffer (qwen-companion-review-ediff-test--type "a.txt" "mine\n")
@@ -939,9 +893,7 @@
         (should (equal '(nil nil nil nil) (funcall said proposal)))
         ;; What was saved is what the proposal is compared with now.
         (should (equal "one\nmine\n"
-                       (with-current-buffer
-                           (qwen-companion-proposal-disk-buffer proposal)
-                         (buffer-string))))))))
+                       (qwen-companion-test-buffer-text (qwen-companion-proposal-disk-buffer proposal))))))))
 
 (ert-deftest qwen-companion-review-ediff-test-unsaved-text-is-noticed-when-idle ()
   (qwen-companion-review-ediff-test-with-one
@@ -978,22 +930,18 @@
                       "*qwen-companion yours: a.txt*"
                       "*Ediff Control Panel*"
                       "*terminal*")))
-        (qwen-companion-review-ediff-test--show proposal)
+        (qwen-companion-test-show proposal)
         (select-window (get-buffer-window "*Ediff Control Panel*"))
-        (with-current-buffer (qwen-companion-proposal-buffer proposal)
-          (goto-char (point-max))
-          (insert "edit\n"))
+        (qwen-companion-test-edit proposal "edit\n")
         (dolist (shown (list three two three))
           (should (eq #'qwen-companion-diff-show-unsaved (key-binding "u")))
           (call-interactively (key-binding "u"))
-          (should (equal shown (qwen-companion-review-ediff-test--buffers)))
-          (should (equal "*Ediff Control Panel*" (buffer-name (window-buffer))))
+          (should (equal shown (qwen-companion-test-shown)))
+          (should (equal "*Ediff Control Panel*" (qwen-companion-test-selected)))
           (should (= 1 (length ediff-session-registry)))
           (should (eq 'shown (qwen-companion-proposal-state proposal)))
           (should (equal "one\n2\nthree\nedit\n"
-                         (with-current-buffer
-                             (qwen-companion-proposal-buffer proposal)
-                           (buffer-string)))))
+                         (qwen-companion-test-buffer-text (qwen-companion-proposal-buffer proposal)))))
         (with-current-buffer "*qwen-companion yours: a.txt*"
           (should (equal "one\ntwo\nthree\nmine\n" (buffer-string)))
           (should buffer-read-only)
@@ -1004,13 +952,12 @@
           (should (string-match-p "changed since" (qwen-companion-test-header))))
         (qwen-companion-diff-accept)
         (should (equal "one\n2\nthree\nedit\n"
-                       (plist-get (car (qwen-companion-test-sent 'outcome)) :text)))
-        (should (qwen-companion-test-same-windows-p
-                 before (current-window-configuration)))
+                       (cadar (qwen-companion-test-outcomes))))
+        (should (qwen-companion-test-same-windows-p before))
         (should-not ediff-session-registry)
         (should-not (get-buffer "*qwen-companion yours: a.txt*"))
         (should (equal "one\ntwo\nthree\nmine\nmore\n"
-                       (with-current-buffer mine (buffer-string))))))))
+                       (qwen-companion-test-buffer-text mine)))))))
 
 (ert-deftest qwen-companion-review-ediff-test-third-party-however-it-ends ()
   "Put aside it comes back as it was, and no way out leaves anything behind."
@@ -1029,14 +976,13 @@
         (qwen-companion-test-propose "a.txt" "two\n")
         ;; Not on the screen yet: it is shown with all three.
         (qwen-companion-diff-show-unsaved)
-        (should (= 4 (length (qwen-companion-review-ediff-test--buffers))))
+        (should (= 4 (length (qwen-companion-test-shown))))
         (qwen-companion-diff-bury)
-        (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers)))
+        (should (equal '("*terminal*") (qwen-companion-test-shown)))
         (qwen-companion-diff-open)
-        (should (= 4 (length (qwen-companion-review-ediff-test--buffers))))
+        (should (= 4 (length (qwen-companion-test-shown))))
         (funcall end)
-        (should (qwen-companion-test-same-windows-p
-                 before (current-window-configuration)))
+        (should (qwen-companion-test-same-windows-p before))
         (should-not ediff-session-registry)
         (should-not (get-buffer "*qwen-companion yours: a.txt*"))))))
 
@@ -1052,13 +998,13 @@
                       (and (get-buffer-window "*qwen-companion disk: a.txt*")
                            (get-buffer-window "*qwen-companion yours: a.txt*")
                            t))))
-      (qwen-companion-review-ediff-test--show proposal)
+      (qwen-companion-test-show proposal)
       (funcall leave)
       (qwen-companion-diff-show-unsaved)
       (should (funcall third-p))
       (funcall leave)
       (qwen-companion-diff-show-unsaved)
-      (should (equal '("*other*") (qwen-companion-review-ediff-test--buffers)))
+      (should (equal '("*other*") (qwen-companion-test-shown)))
       (qwen-companion-diff-open)
       (should (get-buffer-window "*qwen-companion disk: a.txt*"))
       (should-not (funcall third-p))
@@ -1069,12 +1015,12 @@
     (set-frame-size (selected-frame) 80 16)
     (qwen-companion-review-ediff-test--type "a.txt" "mine\n")
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-review-ediff-test--show proposal t)
+      (qwen-companion-test-show proposal t)
       (qwen-companion-diff-show-unsaved)
       (dolist (kind '("disk" "proposal" "yours"))
         (should (get-buffer-window (format "*qwen-companion %s: a.txt*" kind))))
       (qwen-companion-diff-reject)
-      (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers))))))
+      (should (equal '("*terminal*") (qwen-companion-test-shown))))))
 
 (ert-deftest qwen-companion-review-ediff-test-taking-unsaved-text-over ()
   "Ediff's own copying takes a change of the user's into the proposal."
@@ -1087,7 +1033,7 @@
     (ediff-copy-C-to-B 1)
     (qwen-companion-diff-accept)
     (should (equal "mine\n1\n2\n3\n4\nFIVE\n"
-                   (plist-get (car (qwen-companion-test-sent 'outcome)) :text)))))
+                   (cadar (qwen-companion-test-outcomes))))))
 
 ;;; Where it opens, and what is left
 
@@ -1148,13 +1094,13 @@
                        (list (list (lambda ()
                                      (qwen-companion-test-close proposal))))
                      (qwen-companion-test-messages
-                       (qwen-companion-review-ediff-test--show proposal)))))
+                       (qwen-companion-test-show proposal)))))
         (should-not (string-match-p "could not be shown" said))
         (should (eq 'closed (qwen-companion-proposal-state proposal)))
         (should-not (cl-some #'buffer-live-p buffers))
         (should-not (get-buffer "*Ediff Control Panel*"))
         (should-not ediff-session-registry)
-        (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers)))))))
+        (should (equal '("*terminal*") (qwen-companion-test-shown)))))))
 
 (ert-deftest qwen-companion-review-ediff-test-unsaved-text-before-ediff-has-compared ()
   "The control panel cannot be drawn yet."
@@ -1167,7 +1113,7 @@
                       (qwen-companion-review-refresh 'ediff proposal))))))
       (should-not (string-match-p "could not be shown"
                                   (qwen-companion-test-messages
-                                    (qwen-companion-review-ediff-test--show proposal))))
+                                    (qwen-companion-test-show proposal))))
       (should (eq proposal (qwen-companion-review-shown))))))
 
 (ert-deftest qwen-companion-review-ediff-test-keys-that-come-too-late ()
@@ -1181,11 +1127,11 @@
                (press (lambda () (interactive) (push (this-command-keys) pressed))))
           (define-key map (kbd key) press)
           (use-local-map map)
-          (qwen-companion-review-ediff-test--show proposal t)
+          (qwen-companion-test-show proposal t)
           (should (eq proposal (buffer-local-value 'qwen-companion-proposal-current
                                                    (window-buffer))))
           (funcall end (list :id (qwen-companion-proposal-id proposal)))
-          (should (equal "*terminal*" (buffer-name (window-buffer))))
+          (should (equal "*terminal*" (qwen-companion-test-selected)))
           (let ((said (qwen-companion-test-messages
                         (execute-kbd-macro (kbd key)))))
             (should (eq (equal key "x") (and pressed t)))
@@ -1199,9 +1145,8 @@
   (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (let ((ediff-window-setup-function #'ediff-setup-windows-plain))
       (ediff-buffers (get-buffer-create "*one*") (get-buffer-create "*two*"))
-      (should (string-match-p "it waits until the Ediff session is over"
-                              (qwen-companion-test-messages
-                                (qwen-companion-test-propose "a.txt" "two\n"))))
+      (qwen-companion-test-said "it waits until the Ediff session is over"
+        (qwen-companion-test-propose "a.txt" "two\n"))
       (with-current-buffer (car ediff-session-registry)
         (ediff-really-quit nil))
       (should-not (string-match-p "Ediff"

@@ -148,7 +148,7 @@
       (should (string-search "b.txt" (aref (tabulated-list-get-entry) 0)))
       (qwen-companion-test-context-menu "a.txt")
       (qwen-companion-test-click 'mouse-2 "b.txt")
-      (should (equal "*qwen-companion hunks: b.txt*" (buffer-name (window-buffer)))))))
+      (should (equal "*qwen-companion hunks: b.txt*" (qwen-companion-test-selected))))))
 
 (ert-deftest qwen-companion-review-list-test-keeps-point-on-its-line ()
   "Point stays on its line in a window that is not selected, too."
@@ -174,8 +174,7 @@
     (qwen-companion-review-list-test--go-to "c.txt")
     (call-interactively (key-binding (kbd "C-c C-k")))
     (should (equal '(accepted rejected)
-                   (mapcar (lambda (payload) (plist-get payload :outcome))
-                           (qwen-companion-test-sent 'outcome))))
+                   (mapcar #'car (qwen-companion-test-outcomes))))
     (qwen-companion-review-list-test--go-to "a.txt")
     (call-interactively (key-binding (kbd "RET")))
     (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
@@ -194,8 +193,7 @@
     (should (string-match-p "\\` 3 proposals  RET review  SPC show  A/K accept/reject"
                             (qwen-companion-test-header)))
     (let (asked (answer nil))
-      (cl-letf (((symbol-function 'y-or-n-p)
-                 (lambda (question) (setq asked question) answer)))
+      (qwen-companion-test-answering (lambda (question) (setq asked question) answer)
         (execute-kbd-macro "mmpu")
         (should (string-match-p "  1 marked  " (qwen-companion-test-header)))
         (should (equal "Marked" (save-excursion
@@ -212,8 +210,7 @@
         (setq answer t)
         (execute-kbd-macro "A")
         (should (equal '(accepted accepted)
-                       (mapcar (lambda (payload) (plist-get payload :outcome))
-                               (qwen-companion-test-sent 'outcome))))
+                       (mapcar #'car (qwen-companion-test-outcomes))))
         ;; The one that is left is not asked about.
         (setq asked nil)
         (goto-char (point-min))
@@ -227,7 +224,7 @@
       (qwen-companion-test-propose file "2\n"))
     (write-region "other\n" nil "a.txt" nil 'silent)
     (qwen-companion-diffs)
-    (cl-letf (((symbol-function 'y-or-n-p) #'always))
+    (qwen-companion-test-answering t
       (qwen-companion-test-refused "a\\.txt was written after" (execute-kbd-macro (kbd "C-u A"))))
     (should (equal (list (expand-file-name "a.txt"))
                    (mapcar #'qwen-companion-proposal-path (qwen-companion-proposals))))))
@@ -249,9 +246,9 @@
         (should (equal (list list "*qwen-companion hunks: b.txt*") (shown)))
         (execute-kbd-macro "p")
         (should (equal (list list "*qwen-companion hunks: a.txt*") (shown)))
-        (should (equal list (buffer-name (window-buffer))))
+        (should (equal list (qwen-companion-test-selected)))
         (execute-kbd-macro (kbd "RET"))
-        (should (equal "*qwen-companion hunks: a.txt*" (buffer-name (window-buffer))))))))
+        (should (equal "*qwen-companion hunks: a.txt*" (qwen-companion-test-selected)))))))
 
 (ert-deftest qwen-companion-review-list-test-stays-where-it-is-typed-into ()
   "It was opened from a review: that ends, or another is shown, and it stays selected."
@@ -263,7 +260,7 @@
         (qwen-companion-diff-open "a.txt")
         (qwen-companion-diffs)
         (cl-flet ((selected-p () (equal "*qwen-companion proposals*"
-                                        (buffer-name (window-buffer)))))
+                                        (qwen-companion-test-selected))))
           (should (selected-p))
           (qwen-companion-reviews-next)
           (should (equal "b.txt" (qwen-companion-review-file (qwen-companion-review-shown))))
@@ -273,8 +270,7 @@
           (qwen-companion-diff-open "a.txt")
           (qwen-companion-diffs)
           ;; As when the CLI is answered in its terminal.
-          (qwen-companion-proposal-on-close
-           (list :id (qwen-companion-proposal-id (car (qwen-companion-proposals)))))
+          (qwen-companion-test-close (car (qwen-companion-proposals)))
           (should-not (qwen-companion-proposals))
           (should (selected-p)))))))
 
@@ -348,7 +344,7 @@
     (dotimes (_ 3)
       (with-current-buffer (window-buffer)
         (qwen-companion-diff-reject (car (qwen-companion-proposals)))))
-    (should (equal "*here*" (buffer-name (window-buffer))))
+    (should (equal "*here*" (qwen-companion-test-selected)))
     (should (= 1 (length (window-list nil 'no-minibuffer))))))
 
 (ert-deftest qwen-companion-review-list-test-in-a-terminal-its-own-first ()

@@ -46,16 +46,14 @@ Return the proposal."
     (should (derived-mode-p 'qwen-companion-unified-mode 'diff-mode))
     proposal))
 
-(defun qwen-companion-review-unified-test--text (proposal)
-  "Return the text of PROPOSAL as it would be accepted."
-  (qwen-companion-proposal-text proposal))
-
-(defun qwen-companion-review-unified-test--press (&rest keys)
-  "Press KEYS in the selected window."
-  (dolist (key keys)
-    (set-buffer (window-buffer))
-    (call-interactively (key-binding (kbd key)))
-    (set-buffer (window-buffer))))
+(defmacro qwen-companion-review-unified-test-with-review (old new &rest body)
+  "Run BODY in the review of `proposal': NEW for a.txt, which has OLD or is new."
+  (declare (indent 2) (debug t))
+  `(qwen-companion-review-unified-test-with
+       (let ((old ,old)) (and old (list (list "a.txt" old))))
+     (let ((proposal (qwen-companion-review-unified-test--review ,new)))
+       (ignore proposal)
+       ,@body)))
 
 (defun qwen-companion-review-unified-test--body ()
   "Return the visible text below the header of the file."
@@ -94,8 +92,7 @@ A text that is nil removes the line."
        ,@body)))
 
 (ert-deftest qwen-companion-review-unified-test-shows-a-diff ()
-  (qwen-companion-review-unified-test-with '(("a.txt" "one\ntwo\nthree\n"))
-    (qwen-companion-review-unified-test--review "one\nTWO\nthree\n")
+  (qwen-companion-review-unified-test-with-review "one\ntwo\nthree\n" "one\nTWO\nthree\n"
     (should (equal "--- a/a.txt\n+++ b/a.txt\n@@ -1,3 +1,3 @@\n one\n-two\n+TWO\n three\n"
                    (buffer-string)))
     (should (looking-at "@@ "))
@@ -117,34 +114,32 @@ A text that is nil removes the line."
   (qwen-companion-review-unified-test-with-three
     (should (equal "3 of 3 hunks kept" (qwen-companion-review-unified-test--count)))
     (let ((before (buffer-string)))
-      (qwen-companion-review-unified-test--press "n" "k")
+      (qwen-companion-test-press "n" "k")
       (should (equal "2 of 3 hunks kept" (qwen-companion-review-unified-test--count)))
       (should (looking-at "@@ -17,7 \\+17,7 @@ dropped, u brings it back\n"))
       (should (equal (qwen-companion-review-unified-test--new 5 "five" 35 nil)
-                     (qwen-companion-review-unified-test--text proposal)))
+                     (qwen-companion-proposal-text proposal)))
       ;; Said in text, and to be seen.
       (should (search-forward "+twenty" nil t))
       (should (eq 'qwen-companion-unified-dropped
                   (get-text-property (1- (point)) 'face)))
       (should (qwen-companion-proposal-edited-p proposal))
-      (should-error (qwen-companion-review-unified-test--press "k") :type 'user-error)
-      (qwen-companion-review-unified-test--press "u")
+      (should-error (qwen-companion-test-press "k") :type 'user-error)
+      (qwen-companion-test-press "u")
       (should (equal before (buffer-string)))
       (should (equal "3 of 3 hunks kept" (qwen-companion-review-unified-test--count)))
       (should (equal (qwen-companion-review-unified-test--new 5 "five" 20 "twenty" 35 nil)
-                     (qwen-companion-review-unified-test--text proposal)))
+                     (qwen-companion-proposal-text proposal)))
       (should-not (qwen-companion-proposal-edited-p proposal))
-      (should-error (qwen-companion-review-unified-test--press "u") :type 'user-error))))
+      (should-error (qwen-companion-test-press "u") :type 'user-error))))
 
 (ert-deftest qwen-companion-review-unified-test-line-numbers-follow ()
   "Line numbers in the hunk headers count the kept hunks only."
-  (qwen-companion-review-unified-test-with '(("a.txt" "1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n12\n"))
-    (qwen-companion-review-unified-test--review
-     "1\na\nb\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\nTWELVE\n")
+  (qwen-companion-review-unified-test-with-review "1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n12\n" "1\na\nb\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\nTWELVE\n"
     (should (string-match-p "^@@ -9,4 \\+11,4 @@$" (buffer-string)))
-    (qwen-companion-review-unified-test--press "k")
+    (qwen-companion-test-press "k")
     (should (string-match-p "^@@ -9,4 \\+9,4 @@$" (buffer-string)))
-    (qwen-companion-review-unified-test--press "u")
+    (qwen-companion-test-press "u")
     (should (string-match-p "^@@ -9,4 \\+11,4 @@$" (buffer-string)))))
 
 (defmacro qwen-companion-review-unified-test-with-joined (&rest body)
@@ -153,7 +148,7 @@ A text that is nil removes the line."
   `(qwen-companion-review-unified-test-with '(("a.txt" "1\n2\n3\n4\n5\n6\n7\n8\n9\n"))
      (let ((proposal (qwen-companion-review-unified-test--review
                       "1\nTWO\n3\n4\nFIVE\n6\n7\nEIGHT\n9\n")))
-       (cl-flet ((text () (string-replace "\n" "" (qwen-companion-review-unified-test--text proposal))))
+       (cl-flet ((text () (string-replace "\n" "" (qwen-companion-proposal-text proposal))))
          (should (equal "1 of 1 hunk kept" (qwen-companion-review-unified-test--count)))
          ,@body))))
 
@@ -162,25 +157,25 @@ A text that is nil removes the line."
   (qwen-companion-review-unified-test-with-joined
     (dolist (key '("k" "x"))
       (qwen-companion-test-go-to "+FIVE")
-      (qwen-companion-review-unified-test--press key)
+      (qwen-companion-test-press key)
       (should (equal "1TWO34567EIGHT9" (text)))
       (should (looking-at "@@ .* dropped"))
       (search-forward "+FIVE")
-      (qwen-companion-review-unified-test--press "u")
+      (qwen-companion-test-press "u")
       (should (equal "1 of 1 hunk kept" (qwen-companion-review-unified-test--count)))
       (should (equal "1TWO34FIVE67EIGHT9" (text))))
     ;; On the head, or by `K', the whole hunk.
-    (qwen-companion-review-unified-test--press "g")
+    (qwen-companion-test-press "g")
     (search-forward "+FIVE")
-    (qwen-companion-review-unified-test--press "K")
+    (qwen-companion-test-press "K")
     (should (equal "123456789" (text)))
     (should (looking-at "@@ "))
-    (qwen-companion-review-unified-test--press "u")
+    (qwen-companion-test-press "u")
     (should (equal "1TWO34FIVE67EIGHT9" (text)))
     (search-forward "+FIVE")
-    (qwen-companion-review-unified-test--press "o")
+    (qwen-companion-test-press "o")
     (should (equal "1234FIVE6789" (text)))
-    (should-error (qwen-companion-review-unified-test--press "o") :type 'user-error)
+    (should-error (qwen-companion-test-press "o") :type 'user-error)
     (should (looking-at "@@ "))))
 
 (ert-deftest qwen-companion-review-unified-test-a-region ()
@@ -191,21 +186,21 @@ A text that is nil removes the line."
         (qwen-companion-test-go-to "\n+FIVE")
         (push-mark (line-beginning-position) t t)
         (search-forward "\n-8\n")
-        (qwen-companion-review-unified-test--press (car step))
+        (qwen-companion-test-press (car step))
         (should (equal (cdr step) (text)))
         (should-not mark-active))
       (goto-char (point-min))
       (push-mark (line-beginning-position 2) t t)
-      (should-error (qwen-companion-review-unified-test--press "k") :type 'user-error))))
+      (should-error (qwen-companion-test-press "k") :type 'user-error))))
 
 (ert-deftest qwen-companion-review-unified-test-undo ()
   "Every step in the review can be undone, one after the other."
   (qwen-companion-review-unified-test-with-joined
     (let (seen)
       (cl-flet ((do (line &rest keys)
-                    (push (cons (text) (qwen-companion-review-unified-test--count)) seen)
-                    (qwen-companion-test-go-to line)
-                    (apply #'qwen-companion-review-unified-test--press keys)))
+                  (push (cons (text) (qwen-companion-review-unified-test--count)) seen)
+                  (qwen-companion-test-go-to line)
+                  (apply #'qwen-companion-test-press keys)))
         (do "+FIVE" "k")
         (do "+FIVE" "u")
         (do "+FIVE" "s")
@@ -213,42 +208,42 @@ A text that is nil removes the line."
         (do "+EIGHT" "e")
         (qwen-companion-test-go-to "EIGHT")
         (insert "een\nnineteen")
-        (qwen-companion-review-unified-test--press "C-c C-c")
+        (qwen-companion-test-press "C-c C-c")
         (should (equal "12345FIVE67EIGHTeennineteen9" (string-replace "34FIVE" "345FIVE" (text))))
         (dolist (before seen)
-          (qwen-companion-review-unified-test--press "C-/")
+          (qwen-companion-test-press "C-/")
           (should (equal before
                          (cons (text) (qwen-companion-review-unified-test--count)))))
-        (should-error (qwen-companion-review-unified-test--press "C-/") :type 'user-error)
-        (qwen-companion-review-unified-test--press "g")))
+        (should-error (qwen-companion-test-press "C-/") :type 'user-error)
+        (qwen-companion-test-press "g")))
     ;; An edit alone, undone, was none.
     (with-current-buffer (qwen-companion-proposal-buffer proposal)
       (set-buffer-modified-p nil))
-    (qwen-companion-review-unified-test--press "e")
+    (qwen-companion-test-press "e")
     (insert "mine")
-    (qwen-companion-review-unified-test--press "C-c C-c")
+    (qwen-companion-test-press "C-c C-c")
     (should (qwen-companion-proposal-edited-p proposal))
-    (qwen-companion-review-unified-test--press "C-/")
+    (qwen-companion-test-press "C-/")
     (should-not (qwen-companion-proposal-edited-p proposal))))
 
 (ert-deftest qwen-companion-review-unified-test-undo-spares-changed-text ()
   "A step is not undone where something else has changed the text meanwhile."
   (qwen-companion-review-unified-test-with-joined
-    (qwen-companion-review-unified-test--press "e")
+    (qwen-companion-test-press "e")
     (goto-char (point-min))
     (insert "mine")
-    (qwen-companion-review-unified-test--press "C-c C-c")
+    (qwen-companion-test-press "C-c C-c")
     (with-current-buffer (qwen-companion-proposal-buffer proposal)
       (goto-char (point-min))
       (insert "other\n"))
-    (qwen-companion-review-unified-test--press "g")
-    (should-error (qwen-companion-review-unified-test--press "C-/") :type 'user-error)
+    (qwen-companion-test-press "g")
+    (should-error (qwen-companion-test-press "C-/") :type 'user-error)
     (should (equal "othermine1TWO34FIVE67EIGHT9" (text)))
     ;; After the file has changed too, its lines are other ones.
-    (qwen-companion-review-unified-test--press "k")
+    (qwen-companion-test-press "k")
     (write-region "1\n2\n3\n" nil "a.txt" nil 'silent)
     (qwen-companion-review-file-written (expand-file-name "a.txt"))
-    (should-error (qwen-companion-review-unified-test--press "C-/") :type 'user-error)))
+    (should-error (qwen-companion-test-press "C-/") :type 'user-error)))
 
 (ert-deftest qwen-companion-review-unified-test-hunks-name-their-function ()
   "The major mode names it if that is cheap; otherwise git's rule does."
@@ -258,7 +253,7 @@ A text that is nil removes the line."
         ("c.txt" "Subject: one\n two\n"))
     (qwen-companion-review-unified-test--review "(defun one ()\n  \"Text.\"\n  2)\n" "a.el")
     (should (looking-at "@@ -1,3 \\+1,3 @@ one$"))
-    (qwen-companion-review-unified-test--press "k")
+    (qwen-companion-test-press "k")
     (should (looking-at "@@ -1,3 \\+1,3 @@ one dropped, u brings it back$"))
     (qwen-companion-diff-reject)
     (let ((qwen-companion-review-unified--mode-seconds 0))
@@ -276,25 +271,21 @@ A text that is nil removes the line."
   (qwen-companion-review-unified-test-with-joined
     (pcase-dolist (`(,line ,words)
                    '((" 1" "Unchanged") ("-2" "Removed") ("+TWO" "Added")))
-      (goto-char (point-min))
-      (search-forward (concat "\n" line))
+      (qwen-companion-test-go-to (concat "\n" line))
       (should (string-prefix-p words (get-text-property (line-beginning-position) 'help-echo))))
-    (should (string-match-p
-             "Hunk 1 of 1, kept\\.  Line 2, removed: 2; added: TWO\\.  Line 5, removed: 5; added: FIVE\\."
-             (qwen-companion-test-messages
-               (qwen-companion-review-unified-test--press "."))))
-    (qwen-companion-review-unified-test--press "K")
+    (qwen-companion-test-said "Hunk 1 of 1, kept\\.  Line 2, removed: 2; added: TWO\\.  Line 5, removed: 5; added: FIVE\\."
+      (qwen-companion-test-press "."))
+    (qwen-companion-test-press "K")
     (qwen-companion-test-go-to "+TWO")
     (should (string-search "dropped" (get-text-property (line-beginning-position) 'help-echo)))
-    (should (string-search "Hunk 1 of 1, dropped."
-                           (qwen-companion-test-messages
-                             (qwen-companion-review-unified-test--press "."))))))
+    (qwen-companion-test-said (regexp-quote "Hunk 1 of 1, dropped.")
+      (qwen-companion-test-press "."))))
 
 (ert-deftest qwen-companion-review-unified-test-keys-are-told ()
   "Ours come first, those that are in the header can be clicked."
   (qwen-companion-review-unified-test-with-joined
     (save-window-excursion
-      (qwen-companion-review-unified-test--press "?")
+      (qwen-companion-test-press "?")
       (with-current-buffer (help-buffer)
         (goto-char (point-min))
         (should (looking-at "n +Go to the next hunk"))
@@ -324,18 +315,17 @@ A text that is nil removes the line."
       (should (string-search "  1 of 2  " (qwen-companion-test-header)))
       (pcase-dolist (`(,key ,file) '(("M-n" "c.txt") ("]" "b.txt") ("]" "a.txt")
                                      ("M-p" "b.txt") ("[" "c.txt") ("[" "a.txt")))
-        (qwen-companion-review-unified-test--press key)
+        (qwen-companion-test-press key)
         (should (equal (list key file) (list key (shown)))))
-      (qwen-companion-review-unified-test--press "A")
+      (qwen-companion-test-press "A")
       (should (equal "c.txt" (shown)))
       (should-not (string-search " of 2  " (qwen-companion-test-header)))
-      (qwen-companion-review-unified-test--press "C-c C-n")
+      (qwen-companion-test-press "C-c C-n")
       (should (equal "b.txt" (shown)))
-      (qwen-companion-review-unified-test--press "A")
+      (qwen-companion-test-press "A")
       (should-not (qwen-companion-proposals))
       (should (equal '(accepted accepted accepted)
-                     (mapcar (lambda (payload) (plist-get payload :outcome))
-                             (qwen-companion-test-sent 'outcome)))))))
+                     (mapcar #'car (qwen-companion-test-outcomes)))))))
 
 (defun qwen-companion-review-unified-test--sessions (activity)
   "Let both CLIs be connected, with that of \"s\" doing ACTIVITY, nil if unknown."
@@ -354,7 +344,7 @@ A text that is nil removes the line."
           place)
       (cl-flet ((propose (file session)
                   (qwen-companion-test-propose file "two\n" :session session))
-                (selected () (buffer-name (window-buffer)))
+                (selected () (qwen-companion-test-selected))
                 (tick () (qwen-companion-test-show-next)))
         (qwen-companion-review-unified-test--sessions 'asking)
         (split-window-right)
@@ -362,16 +352,16 @@ A text that is nil removes the line."
         (qwen-companion-review)
         (qwen-companion-diff-switch)
         (setq place (window-edges))
-        (qwen-companion-review-unified-test--press "A")
+        (qwen-companion-test-press "A")
         (should (equal "*qwen-companion next: a.txt*" (selected)))
         (should (equal place (window-edges)))
         (should (get-buffer-window "*terminal*"))
         (should (string-search "The next change by qwen comes here"
-                               (with-current-buffer (window-buffer) (buffer-string))))
+                               (qwen-companion-test-buffer-text (window-buffer))))
         ;; That of another CLI waits, and so does the key.
         (propose "b.txt" "other")
         (tick)
-        (qwen-companion-review-unified-test--press "A")
+        (qwen-companion-test-press "A")
         (should (equal "*qwen-companion next: a.txt*" (selected)))
         (should (equal "" (qwen-companion-test-messages
                             (qwen-companion-review-unified-test--sessions 'working))))
@@ -388,28 +378,27 @@ A text that is nil removes the line."
         (propose "a.txt" "s")
         (qwen-companion-review)
         (should (equal "*qwen-companion hunks: a.txt*" (selected)))
-        (qwen-companion-review-unified-test--press "A")
-        (should (string-search "qwen has proposed all changes of its turn"
-                               (qwen-companion-test-messages
-                                 (qwen-companion-review-unified-test--sessions 'idle))))
+        (qwen-companion-test-press "A")
+        (qwen-companion-test-said "qwen has proposed all changes of its turn"
+          (qwen-companion-review-unified-test--sessions 'idle))
         (should (equal "*terminal*" (selected)))
         (should (= 2 (length (window-list))))
         (propose "a.txt" "s")
         (qwen-companion-review)
         (should (equal "*Ediff Control Panel*" (selected)))
         ;; Nothing is awaited of a CLI that does nothing.
-        (qwen-companion-review-unified-test--press "C-c C-n")
+        (qwen-companion-test-press "C-c C-n")
         (should (equal "*terminal*" (selected)))))))
 
 (ert-deftest qwen-companion-review-unified-test-waiting-ends ()
   "By its key, by going elsewhere, with its buffer, after a while, with the mode."
   (qwen-companion-review-unified-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
-    (dolist (end (list (lambda () (qwen-companion-review-unified-test--press "q"))
+    (dolist (end (list (lambda () (qwen-companion-test-press "q"))
                        (lambda () (kill-buffer (window-buffer)))
                        (lambda ()
                          (qwen-companion-test-set-clock 6)
                          (qwen-companion-test-wait-for
-                          (equal "*terminal*" (buffer-name (window-buffer)))))
+                          (equal "*terminal*" (qwen-companion-test-selected))))
                        (lambda ()
                          (let ((qwen-companion-diff-arrival 'now))
                            (other-window 1)
@@ -418,57 +407,59 @@ A text that is nil removes the line."
                            (qwen-companion-test-show-next)
                            ;; As by itself: what was selected is still.
                            (should (get-buffer-window "*qwen-companion hunks: b.txt*"))
-                           (should (equal "*terminal*" (buffer-name (window-buffer))))
+                           (should (equal "*terminal*" (qwen-companion-test-selected)))
                            (qwen-companion-diff-reject "b.txt")))))
       (qwen-companion-review-unified-test--sessions nil)
       (qwen-companion-test-propose "a.txt" "two\n" :session "s")
       (qwen-companion-diff-open)
-      (qwen-companion-review-unified-test--press "A")
-      (should (equal "*qwen-companion next: a.txt*" (buffer-name (window-buffer))))
+      (qwen-companion-test-press "A")
+      (should (equal "*qwen-companion next: a.txt*" (qwen-companion-test-selected)))
       (should (get-buffer-window "*terminal*"))
       (funcall end)
       (should-not qwen-companion-review--awaiting)
       (should-not (get-buffer "*qwen-companion next: a.txt*"))
-      (should (equal "*terminal*" (buffer-name (window-buffer))))
+      (should (equal "*terminal*" (qwen-companion-test-selected)))
       (should (= 1 (length (window-list)))))))
 
 (ert-deftest qwen-companion-review-unified-test-accept-what-remains ()
   (qwen-companion-review-unified-test-with-three
-    (qwen-companion-review-unified-test--press "k" "C-c C-c")
+    (qwen-companion-test-press "k" "C-c C-c")
     (should-not (qwen-companion-proposals))
     (should (equal (list :outcome 'accepted
                          :text (qwen-companion-review-unified-test--new 20 "twenty" 35 nil))
                    (cddr (car (qwen-companion-test-sent 'outcome)))))
     (should-not (buffer-live-p (qwen-companion-proposal-buffer proposal)))))
 
-(ert-deftest qwen-companion-review-unified-test-reject-and-put-aside ()
-  (qwen-companion-review-unified-test-with-three
-    (qwen-companion-review-unified-test--press "k" "q")
-    (should (equal (list proposal) (qwen-companion-proposals)))
-    (should (equal '("*terminal*") (mapcar (lambda (window) (buffer-name (window-buffer window)))
-                                           (window-list))))
-    (qwen-companion-diff-open)
-    (set-buffer (window-buffer))
-    (should (equal "2 of 3 hunks kept" (qwen-companion-review-unified-test--count)))
-    (qwen-companion-review-unified-test--press "C-c C-k")
-    (should (equal '(rejected) (mapcar (lambda (payload) (plist-get payload :outcome))
-                                       (qwen-companion-test-sent 'outcome))))))
+(ert-deftest qwen-companion-review-unified-test-put-aside-and-rejected ()
+  "By its key or by killing the view; it comes back with the dropped hunks."
+  (dolist (aside (list (lambda () (qwen-companion-test-press "q")) #'kill-buffer))
+    (qwen-companion-review-unified-test-with-three
+      (qwen-companion-test-press "k")
+      (funcall aside)
+      (should (equal (list proposal) (qwen-companion-proposals)))
+      (should (eq 'pending (qwen-companion-proposal-state proposal)))
+      (should (equal '("*terminal*") (qwen-companion-test-shown)))
+      (qwen-companion-diff-open)
+      (set-buffer (window-buffer))
+      (should (equal "2 of 3 hunks kept" (qwen-companion-review-unified-test--count)))
+      (qwen-companion-test-press "C-c C-k")
+      (should (equal '(rejected) (mapcar #'car (qwen-companion-test-outcomes)))))))
 
 (ert-deftest qwen-companion-review-unified-test-next-and-previous ()
   (qwen-companion-review-unified-test-with-three
     (should (looking-at "@@ -2,"))
-    (qwen-companion-review-unified-test--press "n" "n")
-    (should-error (qwen-companion-review-unified-test--press "n") :type 'user-error)
+    (qwen-companion-test-press "n" "n")
+    (should-error (qwen-companion-test-press "n") :type 'user-error)
     (should (looking-at "@@ -32,"))
-    (qwen-companion-review-unified-test--press "p")
+    (qwen-companion-test-press "p")
     (should (looking-at "@@ -17,"))
     ;; From inside a hunk.
     (forward-line 3)
-    (qwen-companion-review-unified-test--press "p")
+    (qwen-companion-test-press "p")
     (should (looking-at "@@ -2,"))
-    (should-error (qwen-companion-review-unified-test--press "p") :type 'user-error)
+    (should-error (qwen-companion-test-press "p") :type 'user-error)
     (should (equal (qwen-companion-review-unified-test--new 5 "five" 20 "twenty" 35 nil)
-                   (qwen-companion-review-unified-test--text proposal)))))
+                   (qwen-companion-proposal-text proposal)))))
 
 (ert-deftest qwen-companion-review-unified-test-context ()
   "More context joins hunks, less divides them; dropped hunks stay dropped."
@@ -476,35 +467,34 @@ A text that is nil removes the line."
     (let* ((text "1\nTWO\n3\n4\n5\n6\n7\nEIGHT\n9\n")
            (proposal (qwen-companion-review-unified-test--review text)))
       (should (equal "1 of 1 hunk kept" (qwen-companion-review-unified-test--count)))
-      (qwen-companion-review-unified-test--press "-")
+      (qwen-companion-test-press "-")
       (should (equal "2 of 2 hunks kept" (qwen-companion-review-unified-test--count)))
-      (qwen-companion-review-unified-test--press "k" "+")
+      (qwen-companion-test-press "k" "+")
       (should (equal "1 of 2 hunks kept" (qwen-companion-review-unified-test--count)))
       (should (equal "@@ -1,5 +1,5 @@ dropped, u brings it back\n 1\n-2\n+TWO\n 3\n 4\n 5\n@@ -6,4 +6,4 @@\n 6\n 7\n-8\n+EIGHT\n 9\n"
                      (qwen-companion-review-unified-test--body)))
-      (qwen-companion-review-unified-test--press "u" "g")
-      (should (equal text (qwen-companion-review-unified-test--text proposal)))
+      (qwen-companion-test-press "u" "g")
+      (should (equal text (qwen-companion-proposal-text proposal)))
       (let ((current-prefix-arg 3))
-        (qwen-companion-review-unified-test--press "-"))
+        (qwen-companion-test-press "-"))
       (should (equal "@@ -2,1 +2,1 @@\n-2\n+TWO\n@@ -8,1 +8,1 @@\n-8\n+EIGHT\n"
                      (qwen-companion-review-unified-test--body))))))
 
 (ert-deftest qwen-companion-review-unified-test-split-between-changes ()
-  (qwen-companion-review-unified-test-with '(("a.txt" "1\n2\n3\n4\n5\n6\n"))
-    (let ((proposal (qwen-companion-review-unified-test--review "1\nTWO\n3\n4\nFIVE\n6\n")))
-      (should-error (qwen-companion-review-unified-test--press "s") :type 'user-error)
-      (search-forward "\n 4")
-      (qwen-companion-review-unified-test--press "s")
-      (should (equal "2 of 2 hunks kept" (qwen-companion-review-unified-test--count)))
-      (should (equal "@@ -1,3 +1,3 @@\n 1\n-2\n+TWO\n 3\n@@ -4,3 +4,3 @@\n 4\n-5\n+FIVE\n 6\n"
-                     (qwen-companion-review-unified-test--body)))
-      (should (looking-at "@@ -4"))
-      (qwen-companion-review-unified-test--press "k")
-      (should (equal "1\nTWO\n3\n4\n5\n6\n"
-                     (qwen-companion-review-unified-test--text proposal)))
-      ;; It stays split.
-      (qwen-companion-review-unified-test--press "u" "+")
-      (should (equal "2 of 2 hunks kept" (qwen-companion-review-unified-test--count))))))
+  (qwen-companion-review-unified-test-with-review "1\n2\n3\n4\n5\n6\n" "1\nTWO\n3\n4\nFIVE\n6\n"
+    (should-error (qwen-companion-test-press "s") :type 'user-error)
+    (search-forward "\n 4")
+    (qwen-companion-test-press "s")
+    (should (equal "2 of 2 hunks kept" (qwen-companion-review-unified-test--count)))
+    (should (equal "@@ -1,3 +1,3 @@\n 1\n-2\n+TWO\n 3\n@@ -4,3 +4,3 @@\n 4\n-5\n+FIVE\n 6\n"
+                   (qwen-companion-review-unified-test--body)))
+    (should (looking-at "@@ -4"))
+    (qwen-companion-test-press "k")
+    (should (equal "1\nTWO\n3\n4\n5\n6\n"
+                   (qwen-companion-proposal-text proposal)))
+    ;; It stays split.
+    (qwen-companion-test-press "u" "+")
+    (should (equal "2 of 2 hunks kept" (qwen-companion-review-unified-test--count)))))
 
 (ert-deftest qwen-companion-review-unified-test-split-inside-a-change ()
   "It can be split at each line; each part is dropped and restored by itself."
@@ -514,36 +504,33 @@ A text that is nil removes the line."
                      ("+A" "0\na\nb\nA\nB\nC\n1\n" "0\n1\n")
                      ("+B" "0\na\nb\nB\nC\n1\n" "0\nA\n1\n")
                      ("+C" "0\na\nb\nC\n1\n" "0\nA\nB\n1\n")))
-      (qwen-companion-review-unified-test-with (list (list "a.txt" old))
-        (let ((proposal (qwen-companion-review-unified-test--review new)))
-          (search-forward (concat "\n" line))
-          (qwen-companion-review-unified-test--press "s")
-          (should (equal "2 of 2 hunks kept" (qwen-companion-review-unified-test--count)))
-          (qwen-companion-review-unified-test--press "k")
-          (should (equal without-second (qwen-companion-review-unified-test--text proposal)))
-          (qwen-companion-review-unified-test--press "p" "k")
-          (should (equal old (qwen-companion-review-unified-test--text proposal)))
-          (qwen-companion-review-unified-test--press "n" "u")
-          (should (equal without-first (qwen-companion-review-unified-test--text proposal)))
-          (qwen-companion-review-unified-test--press "p" "u")
-          (should (equal new (qwen-companion-review-unified-test--text proposal))))))))
+      (qwen-companion-review-unified-test-with-review old new
+        (search-forward (concat "\n" line))
+        (qwen-companion-test-press "s")
+        (should (equal "2 of 2 hunks kept" (qwen-companion-review-unified-test--count)))
+        (qwen-companion-test-press "k")
+        (should (equal without-second (qwen-companion-proposal-text proposal)))
+        (qwen-companion-test-press "p" "k")
+        (should (equal old (qwen-companion-proposal-text proposal)))
+        (qwen-companion-test-press "n" "u")
+        (should (equal without-first (qwen-companion-proposal-text proposal)))
+        (qwen-companion-test-press "p" "u")
+        (should (equal new (qwen-companion-proposal-text proposal)))))))
 
 (ert-deftest qwen-companion-review-unified-test-split-of-a-dropped-hunk ()
-  (qwen-companion-review-unified-test-with '(("a.txt" "0\na\nb\n1\n"))
-    (let ((proposal (qwen-companion-review-unified-test--review "0\nA\nB\nC\n1\n")))
-      (qwen-companion-review-unified-test--press "k")
-      (search-forward "\n+B")
-      (qwen-companion-review-unified-test--press "s" "u")
-      (should (equal "1 of 2 hunks kept" (qwen-companion-review-unified-test--count)))
-      (should (equal "0\na\nb\nB\nC\n1\n" (qwen-companion-review-unified-test--text proposal)))
-      (qwen-companion-review-unified-test--press "p" "u")
-      (should (equal "0\nA\nB\nC\n1\n" (qwen-companion-review-unified-test--text proposal))))))
+  (qwen-companion-review-unified-test-with-review "0\na\nb\n1\n" "0\nA\nB\nC\n1\n"
+    (qwen-companion-test-press "k")
+    (search-forward "\n+B")
+    (qwen-companion-test-press "s" "u")
+    (should (equal "1 of 2 hunks kept" (qwen-companion-review-unified-test--count)))
+    (should (equal "0\na\nb\nB\nC\n1\n" (qwen-companion-proposal-text proposal)))
+    (qwen-companion-test-press "p" "u")
+    (should (equal "0\nA\nB\nC\n1\n" (qwen-companion-proposal-text proposal)))))
 
 (ert-deftest qwen-companion-review-unified-test-no-split-where-lines-would-run-together ()
-  (qwen-companion-review-unified-test-with '(("a.txt" "0\na"))
-    (qwen-companion-review-unified-test--review "0\nA\nB\n")
+  (qwen-companion-review-unified-test-with-review "0\na" "0\nA\nB\n"
     (search-forward "\n+A")
-    (should-error (qwen-companion-review-unified-test--press "s") :type 'user-error)
+    (should-error (qwen-companion-test-press "s") :type 'user-error)
     (should (equal "1 of 1 hunk kept" (qwen-companion-review-unified-test--count)))))
 
 (ert-deftest qwen-companion-review-unified-test-white-space ()
@@ -553,13 +540,13 @@ A text that is nil removes the line."
     (let* ((text (qwen-companion-review-unified-test--new 5 "  5\t" 20 "twenty"))
            (proposal (qwen-companion-review-unified-test--review text))
            (before (buffer-string)))
-      (qwen-companion-review-unified-test--press "w")
+      (qwen-companion-test-press "w")
       (should (equal "2 of 2 hunks kept, 1 hidden: only white space"
                      (qwen-companion-review-unified-test--count)))
       (should-not (string-match-p "^-5" (buffer-string)))
       (should (looking-at "@@ -17"))
-      (should (equal text (qwen-companion-review-unified-test--text proposal)))
-      (qwen-companion-review-unified-test--press "w")
+      (should (equal text (qwen-companion-proposal-text proposal)))
+      (qwen-companion-test-press "w")
       (should (equal before (buffer-string))))))
 
 (ert-deftest qwen-companion-review-unified-test-visit ()
@@ -570,14 +557,14 @@ A text that is nil removes the line."
       (with-selected-window (get-buffer-window "*qwen-companion hunks: a.txt*")
         (qwen-companion-test-go-to shown)
         (save-selected-window
-          (qwen-companion-review-unified-test--press "RET")
+          (qwen-companion-test-press "RET")
           (should (equal "a.txt" (buffer-name)))
           (should (equal line (buffer-substring (line-beginning-position)
                                                 (line-end-position))))))))
   (qwen-companion-review-unified-test-with nil
     (qwen-companion-review-unified-test--review "a\nb\nc\n")
     (search-forward "+b")
-    (qwen-companion-review-unified-test--press "RET")
+    (qwen-companion-test-press "RET")
     (should (equal "*qwen-companion proposal: a.txt*" (buffer-name)))
     (should (looking-at "b"))))
 
@@ -586,13 +573,13 @@ A text that is nil removes the line."
   (qwen-companion-review-unified-test-with-three
     (save-window-excursion
       (qwen-companion-test-click 'mouse-2 "+twenty")
-      (should (equal "a.txt" (buffer-name (window-buffer))))
+      (should (equal "a.txt" (qwen-companion-test-selected)))
       (should (equal 20 (with-current-buffer "a.txt" (line-number-at-pos)))))
     (goto-char (point-min))
     (should (member "Review" (qwen-companion-test-context-menu "+twenty")))
-    (qwen-companion-review-unified-test--press "k")
+    (qwen-companion-test-press "k")
     (should (equal (qwen-companion-review-unified-test--new 5 "five" 35 nil)
-                   (qwen-companion-review-unified-test--text proposal)))
+                   (qwen-companion-proposal-text proposal)))
     ;; A region that is selected is what the menu is about.
     (goto-char (point-min))
     (let ((transient-mark-mode t))
@@ -619,10 +606,10 @@ A text that is nil removes the line."
                                       (qwen-companion-proposal-path proposal)))
                                    (qwen-companion-proposals))))
             (should (equal "*qwen-companion hunks: a.txt*"
-                           (buffer-name (window-buffer))))
+                           (qwen-companion-test-selected)))
             (execute-kbd-macro "][[")
             (should (equal "*qwen-companion hunks: c.txt*"
-                           (buffer-name (window-buffer)))))
+                           (qwen-companion-test-selected))))
         (repeat-mode (if mode 1 -1))))))
 
 ;;; Under keys of other packages
@@ -702,73 +689,73 @@ Its state for editing has the keys n and x, the motion state has k."
 
 (ert-deftest qwen-companion-review-unified-test-edit-a-hunk ()
   (qwen-companion-review-unified-test-with-three
-    (qwen-companion-review-unified-test--press "k" "n" "e")
+    (qwen-companion-test-press "k" "n" "e")
     (should (equal "*qwen-companion edit: a.txt*" (buffer-name)))
     (should (looking-at-p "twenty$"))
     (should (equal 'text-mode major-mode))
     (should (equal "17\n18\n19\ntwenty\n21\n22\n23\n" (buffer-string)))
     (search-forward "twenty")
     (insert " and\nmore")
-    (qwen-companion-review-unified-test--press "C-c C-c")
+    (qwen-companion-test-press "C-c C-c")
     (should (equal "*qwen-companion hunks: a.txt*" (buffer-name)))
     (should (equal (qwen-companion-review-unified-test--new 20 "twenty and\nmore" 35 nil)
-                   (qwen-companion-review-unified-test--text proposal)))
+                   (qwen-companion-proposal-text proposal)))
     (should (string-match-p "^\\+more$" (buffer-string)))
     (should-not (get-buffer "*qwen-companion edit: a.txt*"))
     ;; The dropped one is still there, and comes back.
     (should (equal "2 of 3 hunks kept" (qwen-companion-review-unified-test--count)))
     (goto-char (point-min))
-    (qwen-companion-review-unified-test--press "n" "u")
+    (qwen-companion-test-press "n" "u")
     (should (equal (qwen-companion-review-unified-test--new 5 "five" 20 "twenty and\nmore" 35 nil)
-                   (qwen-companion-review-unified-test--text proposal)))))
+                   (qwen-companion-proposal-text proposal)))))
 
 (ert-deftest qwen-companion-review-unified-test-edit-all-and-drop-the-edit ()
   (qwen-companion-review-unified-test-with-three
-    (let ((text (qwen-companion-review-unified-test--text proposal)))
+    (let ((text (qwen-companion-proposal-text proposal)))
       (let ((current-prefix-arg '(4)))
-        (qwen-companion-review-unified-test--press "e"))
+        (qwen-companion-test-press "e"))
       (should (equal text (buffer-string)))
       (insert "mine\n")
-      (qwen-companion-review-unified-test--press "C-c C-k")
-      (should (equal text (qwen-companion-review-unified-test--text proposal)))
+      (qwen-companion-test-press "C-c C-k")
+      (should (equal text (qwen-companion-proposal-text proposal)))
       (goto-char (point-min))
-      (qwen-companion-review-unified-test--press "e")
+      (qwen-companion-test-press "e")
       (insert "mine\n")
-      (qwen-companion-review-unified-test--press "C-c C-c")
+      (qwen-companion-test-press "C-c C-c")
       (should (equal (concat "mine\n" text)
-                     (qwen-companion-review-unified-test--text proposal))))))
+                     (qwen-companion-proposal-text proposal))))))
 
 (ert-deftest qwen-companion-review-unified-test-lines-stay-apart-after-an-edit ()
   (qwen-companion-review-unified-test-with-three
-    (qwen-companion-review-unified-test--press "e")
+    (qwen-companion-test-press "e")
     (erase-buffer)
     (insert "all")
-    (qwen-companion-review-unified-test--press "C-c C-c")
-    (should (string-prefix-p "1\nall\n9\n" (qwen-companion-review-unified-test--text proposal)))))
+    (qwen-companion-test-press "C-c C-c")
+    (should (string-prefix-p "1\nall\n9\n" (qwen-companion-proposal-text proposal)))))
 
 (ert-deftest qwen-companion-review-unified-test-edit-of-lines-that-have-changed ()
   "No text of the edit or of the file is lost."
   (qwen-companion-review-unified-test-with-three
-    (qwen-companion-review-unified-test--press "e")
+    (qwen-companion-test-press "e")
     (let ((edit (current-buffer)))
       (insert "mine\n")
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
         (goto-char (point-min))
         (forward-line 3)
         (insert "other\n"))
-      (should-error (qwen-companion-review-unified-test--press "C-c C-c") :type 'user-error)
-      (should (string-search "\nmine\nfive\n" (with-current-buffer edit (buffer-string))))
-      (should (string-match-p "^other$" (qwen-companion-review-unified-test--text proposal)))
+      (should-error (qwen-companion-test-press "C-c C-c") :type 'user-error)
+      (should (string-search "\nmine\nfive\n" (qwen-companion-test-buffer-text edit)))
+      (should (string-match-p "^other$" (qwen-companion-proposal-text proposal)))
       (let ((current-prefix-arg '(4)))
-        (qwen-companion-review-unified-test--press "C-c C-c"))
-      (should (string-match-p "^mine$" (qwen-companion-review-unified-test--text proposal)))
-      (should-not (string-match-p "^other$" (qwen-companion-review-unified-test--text proposal))))))
+        (qwen-companion-test-press "C-c C-c"))
+      (should (string-match-p "^mine$" (qwen-companion-proposal-text proposal)))
+      (should-not (string-match-p "^other$" (qwen-companion-proposal-text proposal))))))
 
 (ert-deftest qwen-companion-review-unified-test-edit-outlives-the-proposal ()
   "A changed edit is kept after the proposal's end; an unchanged one is not."
   (dolist (change '(nil t))
     (qwen-companion-review-unified-test-with-three
-      (qwen-companion-review-unified-test--press "e")
+      (qwen-companion-test-press "e")
       (let ((edit (current-buffer)))
         (when change
           (insert "mine\n"))
@@ -778,82 +765,80 @@ Its state for editing has the keys n and x, the motion state has k."
           (with-current-buffer edit
             (should-error (qwen-companion-edit-finish) :type 'user-error)
             (should (string-search "\nmine\nfive\n" (buffer-string)))
-            (cl-letf (((symbol-function 'yes-or-no-p) #'ignore))
+            (qwen-companion-test-answering nil
               (should-not (kill-buffer)))))))))
 
 (ert-deftest qwen-companion-review-unified-test-to-ediff-and-back ()
   "The same key goes both ways and keeps dropped hunks and edits."
   (qwen-companion-review-unified-test-with-three
     (goto-char (point-min))
-    (qwen-companion-review-unified-test--press "n" "n" "k" "TAB")
+    (qwen-companion-test-press "n" "n" "k" "TAB")
     (should (equal "*Ediff Control Panel*" (buffer-name)))
     (with-current-buffer (qwen-companion-proposal-buffer proposal)
       (goto-char (point-min))
       (insert "mine\n"))
-    (qwen-companion-review-unified-test--press "TAB")
+    (qwen-companion-test-press "TAB")
     (should (derived-mode-p 'qwen-companion-unified-mode))
     (should-not (get-buffer "*Ediff Control Panel*"))
     (should (equal "2 of 3 hunks kept" (qwen-companion-review-unified-test--count)))
     (qwen-companion-test-go-to "dropped")
-    (qwen-companion-review-unified-test--press "u")
+    (qwen-companion-test-press "u")
     (should (equal (concat "mine\n" (qwen-companion-review-unified-test--new
                                      5 "five" 20 "twenty" 35 nil))
-                   (qwen-companion-review-unified-test--text proposal)))
+                   (qwen-companion-proposal-text proposal)))
     ;; This one only: the option is as it was.
-    (qwen-companion-review-unified-test--press "TAB" "q")
+    (qwen-companion-test-press "TAB" "q")
     (should (eq 'unified qwen-companion-diff-style))
     (qwen-companion-diff-open proposal)
-    (should (equal "*Ediff Control Panel*" (buffer-name (window-buffer))))))
+    (should (equal "*Ediff Control Panel*" (qwen-companion-test-selected)))))
 
 (ert-deftest qwen-companion-review-unified-test-an-edit-in-the-place-of-a-dropped-hunk ()
   "It cannot be brought back, is still there to be read, and the user is told."
   (qwen-companion-review-unified-test-with-three
-    (qwen-companion-review-unified-test--press "n" "k")
+    (qwen-companion-test-press "n" "k")
     (with-current-buffer (qwen-companion-proposal-buffer proposal)
       (qwen-companion-test-go-to "\n20")
       (insert "mine"))
-    (qwen-companion-review-unified-test--press "g")
+    (qwen-companion-test-press "g")
     (should (equal "3 of 3 hunks kept" (qwen-companion-review-unified-test--count)))
     (search-forward "# twenty")
-    (let ((text (qwen-companion-review-unified-test--text proposal)))
+    (let ((text (qwen-companion-proposal-text proposal)))
       (qwen-companion-test-refused "cannot be brought back"
-        (qwen-companion-review-unified-test--press "u"))
-      (should (equal text (qwen-companion-review-unified-test--text proposal))))))
+        (qwen-companion-test-press "u"))
+      (should (equal text (qwen-companion-proposal-text proposal))))))
 
 (ert-deftest qwen-companion-review-unified-test-brought-back-by-undo ()
   (qwen-companion-review-unified-test-with-three
-    (qwen-companion-review-unified-test--press "n" "k")
+    (qwen-companion-test-press "n" "k")
     (with-current-buffer (qwen-companion-proposal-buffer proposal)
       (primitive-undo 2 buffer-undo-list))
     (should (equal (qwen-companion-review-unified-test--new 5 "five" 20 "twenty" 35 nil)
-                   (qwen-companion-review-unified-test--text proposal)))
-    (qwen-companion-review-unified-test--press "g")
+                   (qwen-companion-proposal-text proposal)))
+    (qwen-companion-test-press "g")
     (should (equal "3 of 3 hunks kept" (qwen-companion-review-unified-test--count)))
     (should-not (search-forward "# " nil t))))
 
 (ert-deftest qwen-companion-review-unified-test-the-file-is-written-meanwhile ()
   "Dropped hunks stay dropped, and come back in their places."
   (qwen-companion-review-unified-test-with-three
-    (qwen-companion-review-unified-test--press "n" "k")
+    (qwen-companion-test-press "n" "k")
     (write-region (concat "new\n" qwen-companion-review-unified-test--old) nil "a.txt" nil 0)
     (qwen-companion-review-file-written (expand-file-name "a.txt"))
     (should (equal "2 of 3 hunks kept" (qwen-companion-review-unified-test--count)))
     (qwen-companion-test-go-to "dropped")
-    (qwen-companion-review-unified-test--press "u")
+    (qwen-companion-test-press "u")
     (should (equal (qwen-companion-review-unified-test--new 5 "five" 20 "twenty" 35 nil)
-                   (qwen-companion-review-unified-test--text proposal)))))
+                   (qwen-companion-proposal-text proposal)))))
 
 (ert-deftest qwen-companion-review-unified-test-nothing-is-done-with-unseen-text ()
   "A text that was changed elsewhere is looked at first."
   (qwen-companion-review-unified-test-with-three
     (dolist (key '("k" "s" "e" "C-c C-c"))
-      (with-current-buffer (qwen-companion-proposal-buffer proposal)
-        (goto-char (point-max))
-        (insert "\nmine"))
-      (should-error (qwen-companion-review-unified-test--press key) :type 'user-error)
+      (qwen-companion-test-edit proposal "\nmine")
+      (should-error (qwen-companion-test-press key) :type 'user-error)
       (should (string-match-p "^\\+mine" (buffer-string))))
-    (qwen-companion-review-unified-test--press "C-c C-c")
-    (should (string-suffix-p "mine" (plist-get (car (qwen-companion-test-sent 'outcome)) :text)))))
+    (qwen-companion-test-press "C-c C-c")
+    (should (string-suffix-p "mine" (cadar (qwen-companion-test-outcomes))))))
 
 (ert-deftest qwen-companion-review-unified-test-a-text-changed-elsewhere-is-followed ()
   (qwen-companion-review-unified-test-with-three
@@ -869,16 +854,14 @@ Its state for editing has the keys n and x, the motion state has k."
            (proposal (qwen-companion-review-unified-test--review "two\n")))
       (should (string-match-p "Comparing" (buffer-string)))
       (should (equal "comparing..." (qwen-companion-review-unified-test--count)))
-      (should-error (qwen-companion-review-unified-test--press "k") :type 'user-error)
-      (with-current-buffer (qwen-companion-proposal-buffer proposal)
-        (goto-char (point-max))
-        (insert "three\n"))
+      (should-error (qwen-companion-test-press "k") :type 'user-error)
+      (qwen-companion-test-edit proposal "three\n")
       (funcall (pop qwen-companion-review-unified-test-answers))
       (should (equal "comparing..." (qwen-companion-review-unified-test--count)))
       (funcall (pop qwen-companion-review-unified-test-answers))
       (should (equal "@@ -1,1 +1,2 @@\n-one\n+two\n+three\n"
                      (qwen-companion-review-unified-test--body)))
-      (qwen-companion-review-unified-test--press "g")
+      (qwen-companion-test-press "g")
       (qwen-companion-diff-reject proposal)
       (mapc #'funcall qwen-companion-review-unified-test-answers))))
 
@@ -889,11 +872,11 @@ Its state for editing has the keys n and x, the motion state has k."
                (lambda (_old _new callback) (funcall callback 'failed))))
       (qwen-companion-review-unified-test--review "two\n")
       (should (string-match-p "could not be compared" (buffer-string)))
-      (should-error (qwen-companion-review-unified-test--press "k") :type 'user-error)
-      (qwen-companion-review-unified-test--press "TAB")
+      (should-error (qwen-companion-test-press "k") :type 'user-error)
+      (qwen-companion-test-press "TAB")
       (should (equal "*Ediff Control Panel*" (buffer-name)))
-      (qwen-companion-review-unified-test--press "TAB" "C-c C-c")
-      (should (equal "two\n" (plist-get (car (qwen-companion-test-sent 'outcome)) :text))))))
+      (qwen-companion-test-press "TAB" "C-c C-c")
+      (should (equal "two\n" (cadar (qwen-companion-test-outcomes)))))))
 
 (ert-deftest qwen-companion-review-unified-test-hostile-text ()
   "Text that looks like a hunk header is a line; bidi characters reorder nothing."
@@ -913,8 +896,8 @@ Its state for editing has the keys n and x, the motion state has k."
       (search-forward "++ b/x")
       (qwen-companion-hunks-view-fontify (point-min) (point-max))
       (should-not (eq 'diff-file-header (get-text-property (1- (point)) 'face)))
-      (qwen-companion-review-unified-test--press "k" "u")
-      (should (string-prefix-p "- a/x" (qwen-companion-review-unified-test--text proposal))))))
+      (qwen-companion-test-press "k" "u")
+      (should (string-prefix-p "- a/x" (qwen-companion-proposal-text proposal))))))
 
 (ert-deftest qwen-companion-review-unified-test-no-hook-acts-on-it ()
   "No hook of a mode and no setting of the project acts on it."
@@ -934,8 +917,7 @@ Its state for editing has the keys n and x, the motion state has k."
 
 (ert-deftest qwen-companion-review-unified-test-nothing-runs-for-each-key-and-change ()
   "Nothing of `diff-mode' runs there either, except for its colours."
-  (qwen-companion-review-unified-test-with '(("a.txt" "one\n"))
-    (qwen-companion-review-unified-test--review "two\n")
+  (qwen-companion-review-unified-test-with-review "one\n" "two\n"
     (dolist (hook '(pre-command-hook post-command-hook before-change-functions
                     after-change-functions write-contents-functions))
       (should-not (remq 'jit-lock-after-change
@@ -967,7 +949,7 @@ Its state for editing has the keys n and x, the motion state has k."
                        (equal '(diff-refine-added diff-added) (overlay-get overlay 'face)))
                      (overlays-at (1- (point)))))
     ;; Dropped, it has none.
-    (qwen-companion-review-unified-test--press "k")
+    (qwen-companion-test-press "k")
     (qwen-companion-hunks-view-fontify (point-min) (point-max))
     (qwen-companion-test-go-to "two")
     (should (eq 'qwen-companion-unified-dropped (get-text-property (1- (point)) 'face)))
@@ -975,8 +957,7 @@ Its state for editing has the keys n and x, the motion state has k."
 
 (ert-deftest qwen-companion-review-unified-test-signs-are-not-refined ()
   "Words that differ over several lines are marked, the signs before them never."
-  (qwen-companion-review-unified-test-with '(("a.txt" "one\ntwo\nthree\n"))
-    (qwen-companion-review-unified-test--review "one\nTWO\nTHREE\n")
+  (qwen-companion-review-unified-test-with-review "one\ntwo\nthree\n" "one\nTWO\nTHREE\n"
     (cl-letf (((symbol-function 'display-color-cells) (lambda (&optional _) 256))
               ((symbol-function 'qwen-companion-merge-texts)
                (lambda (_base _mine _theirs _labels callback)
@@ -998,7 +979,7 @@ Its state for editing has the keys n and x, the motion state has k."
   (qwen-companion-review-unified-test-with-three
     (outline-minor-mode)
     (goto-char (point-min))
-    (qwen-companion-review-unified-test--press "n")
+    (qwen-companion-test-press "n")
     (outline-hide-subtree)
     (search-forward "five")
     (should (invisible-p (1- (point))))
@@ -1010,41 +991,39 @@ Its state for editing has the keys n and x, the motion state has k."
   (let* ((lines (number-sequence 1 30000))
          (old (mapconcat (lambda (n) (format "%d\n" n)) lines ""))
          (new (mapconcat (lambda (n) (format (if (zerop (% n 10)) "x%d\n" "%d\n") n)) lines "")))
-    (qwen-companion-review-unified-test-with (list (list "a.txt" old))
-      (let ((proposal (qwen-companion-review-unified-test--review new)))
-        (should (equal "3000 of 3000 hunks kept" (qwen-companion-review-unified-test--count)))
-        (should (< (count-lines (point-min) (point-max)) 1200))
-        (qwen-companion-review-unified-test--press "k")
-        (goto-char (point-max))
-        (forward-line -1)
-        (should (looking-at "\\\\ [0-9]+ more hunks: RET"))
-        (qwen-companion-review-unified-test--press "RET")
-        (should (looking-at "@@"))
-        (should (> (count-lines (point-min) (point-max)) 1900))
-        (goto-char (point-max))
-        (forward-line -2)
-        (qwen-companion-review-unified-test--press "n")
-        (should (looking-at "@@"))
-        (qwen-companion-review-unified-test--press "k" "u")
-        (should (equal (string-replace "x10\n" "10\n" new)
-                       (qwen-companion-review-unified-test--text proposal)))))))
+    (qwen-companion-review-unified-test-with-review old new
+      (should (equal "3000 of 3000 hunks kept" (qwen-companion-review-unified-test--count)))
+      (should (< (count-lines (point-min) (point-max)) 1200))
+      (qwen-companion-test-press "k")
+      (goto-char (point-max))
+      (forward-line -1)
+      (should (looking-at "\\\\ [0-9]+ more hunks: RET"))
+      (qwen-companion-test-press "RET")
+      (should (looking-at "@@"))
+      (should (> (count-lines (point-min) (point-max)) 1900))
+      (goto-char (point-max))
+      (forward-line -2)
+      (qwen-companion-test-press "n")
+      (should (looking-at "@@"))
+      (qwen-companion-test-press "k" "u")
+      (should (equal (string-replace "x10\n" "10\n" new)
+                     (qwen-companion-proposal-text proposal))))))
 
 (ert-deftest qwen-companion-review-unified-test-a-long-run ()
   "Its end is left out, and shown on demand."
   (let ((new (mapconcat (lambda (n) (format "%d\n" n)) (number-sequence 1 5000) "")))
-    (qwen-companion-review-unified-test-with nil
-      (let ((proposal (qwen-companion-review-unified-test--review new)))
-        (should-not (search-forward "\n+1001\n" nil t))
-        (search-forward "4000 more lines")
-        (should-error (qwen-companion-review-unified-test--press "s") :type 'user-error)
-        (qwen-companion-review-unified-test--press "RET")
-        (goto-char (point-min))
-        (should (search-forward "\n+5000\n" nil t))
-        (should-not (search-forward "more lines" nil t))
-        (qwen-companion-review-unified-test--press "p" "k")
-        (should (equal "" (qwen-companion-review-unified-test--text proposal)))
-        (qwen-companion-review-unified-test--press "u")
-        (should (equal new (qwen-companion-review-unified-test--text proposal))))))
+    (qwen-companion-review-unified-test-with-review nil new
+      (should-not (search-forward "\n+1001\n" nil t))
+      (search-forward "4000 more lines")
+      (should-error (qwen-companion-test-press "s") :type 'user-error)
+      (qwen-companion-test-press "RET")
+      (goto-char (point-min))
+      (should (search-forward "\n+5000\n" nil t))
+      (should-not (search-forward "more lines" nil t))
+      (qwen-companion-test-press "p" "k")
+      (should (equal "" (qwen-companion-proposal-text proposal)))
+      (qwen-companion-test-press "u")
+      (should (equal new (qwen-companion-proposal-text proposal)))))
   (qwen-companion-review-unified-test-with nil
     (qwen-companion-review-unified-test--review (mapconcat #'identity (make-list 1001 "x\n") ""))
     (should (search-forward "\\ 1 more line: RET here shows it\n"))))
@@ -1057,56 +1036,40 @@ Its state for editing has the keys n and x, the motion state has k."
                      #'qwen-companion-proposal-end-all
                      (lambda () (kill-buffer "*qwen-companion hunks: a.txt*"))
                      (lambda ()
-                       (qwen-companion-proposal-on-orphan
-                        (list :id (qwen-companion-proposal-id
-                                   (car (qwen-companion-proposals))))))
+                       (qwen-companion-test-orphan (car (qwen-companion-proposals))))
                      (lambda ()
-                       (qwen-companion-proposal-on-close
-                        (list :id (qwen-companion-proposal-id
-                                   (car (qwen-companion-proposals))))))))
+                       (qwen-companion-test-close (car (qwen-companion-proposals))))))
     (qwen-companion-review-unified-test-with '(("a.txt" "one\n"))
       (split-window-right)
       (set-window-buffer (next-window) (get-buffer-create "*other*"))
       (let ((before (current-window-configuration))
             (selected (selected-window))
             (proposal (qwen-companion-test-propose "a.txt" "two\n")))
-        (qwen-companion-review--display proposal nil)
+        (qwen-companion-test-show proposal)
         (should (eq selected (selected-window)))
         (should (equal '("*qwen-companion hunks: a.txt*" "*terminal*")
-                       (mapcar (lambda (window) (buffer-name (window-buffer window)))
-                               (window-list nil 'no-minibuffer (frame-first-window)))))
+                       (qwen-companion-test-shown)))
         (funcall end)
-        (should (qwen-companion-test-same-windows-p before (current-window-configuration)))
+        (should (qwen-companion-test-same-windows-p before))
         (should-not (get-buffer "*qwen-companion hunks: a.txt*"))
         (should-not (cl-find #'qwen-companion-review-unified--compare-again timer-list
                              :key #'timer--function))))))
-
-(ert-deftest qwen-companion-review-unified-test-a-killed-view-puts-aside ()
-  (qwen-companion-review-unified-test-with-three
-    (qwen-companion-review-unified-test--press "k")
-    (kill-buffer)
-    (should (equal (list proposal) (qwen-companion-proposals)))
-    (should (eq 'pending (qwen-companion-proposal-state proposal)))
-    (qwen-companion-diff-open)
-    (set-buffer (window-buffer))
-    (should (equal "2 of 3 hunks kept" (qwen-companion-review-unified-test--count)))))
 
 (ert-deftest qwen-companion-review-unified-test-the-option-is-for-later-proposals ()
   "Open reviews keep their front end; nil offers both as before."
   (qwen-companion-review-unified-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
     (qwen-companion-review-unified-test--review "two\n")
     (setq qwen-companion-diff-style nil)
-    (qwen-companion-review-unified-test--press "q")
+    (qwen-companion-test-press "q")
     (qwen-companion-diff-open)
-    (should (equal "*qwen-companion hunks: a.txt*" (buffer-name (window-buffer))))
+    (should (equal "*qwen-companion hunks: a.txt*" (qwen-companion-test-selected)))
     (qwen-companion-diff-accept "a.txt")
     (qwen-companion-diff-open (qwen-companion-test-propose "b.txt" "two\n"))
-    (should (equal "*Ediff Control Panel*" (buffer-name (window-buffer))))))
+    (should (equal "*Ediff Control Panel*" (qwen-companion-test-selected)))))
 
 (ert-deftest qwen-companion-review-unified-test-header ()
   "First the file, then warnings, and then the keys."
-  (qwen-companion-review-unified-test-with '(("a.txt" "one\n"))
-    (qwen-companion-review-unified-test--review "two\n")
+  (qwen-companion-review-unified-test-with-review "one\n" "two\n"
     (cl-flet ((header () (qwen-companion-test-header)))
       (should (string-match-p
                "\\` a\\.txt  by qwen  1 of 1 hunk kept  C-c C-c accept  C-c C-k reject  k/u drop/restore .*  \\? keys\\'"
@@ -1199,32 +1162,30 @@ Its state for editing has the keys n and x, the motion state has k."
       (insert "mine\n"))
     (let ((before (current-window-configuration)))
       (qwen-companion-review-unified-test--review "two\n")
-      (cl-flet ((buffers () (mapcar (lambda (window) (buffer-name (window-buffer window)))
-                                    (window-list nil 'no-minibuffer (frame-first-window))))
+      (cl-flet ((buffers () (qwen-companion-test-shown))
                 (hunks () (should (equal "*qwen-companion hunks: a.txt*"
-                                         (buffer-name (window-buffer))))))
-        (qwen-companion-review-unified-test--press "C-c C-u")
+                                         (qwen-companion-test-selected)))))
+        (qwen-companion-test-press "C-c C-u")
         (should (equal '("*qwen-companion hunks: a.txt*" "*qwen-companion yours: a.txt*")
                        (buffers)))
         (hunks)
-        (qwen-companion-review-unified-test--press "TAB" "TAB")
+        (qwen-companion-test-press "TAB" "TAB")
         (hunks)
         (should (member "*qwen-companion yours: a.txt*" (buffers)))
-        (qwen-companion-review-unified-test--press "C-c C-u")
+        (qwen-companion-test-press "C-c C-u")
         (should (equal '("*qwen-companion hunks: a.txt*") (buffers)))
-        (qwen-companion-review-unified-test--press "C-c C-u" "C-c C-k")
-        (should (qwen-companion-test-same-windows-p before (current-window-configuration)))
+        (qwen-companion-test-press "C-c C-u" "C-c C-k")
+        (should (qwen-companion-test-same-windows-p before))
         (should-not (get-buffer "*qwen-companion yours: a.txt*")))
       (with-current-buffer "a.txt"
         (set-buffer-modified-p nil)))))
 
 (ert-deftest qwen-companion-review-unified-test-line-ends-of-the-file ()
   "Lines that come back from the disk end as there."
-  (qwen-companion-review-unified-test-with '(("a.txt" "one\r\ntwo\r\n"))
-    (let ((proposal (qwen-companion-review-unified-test--review "two")))
-      (should (equal "two" (qwen-companion-review-unified-test--text proposal)))
-      (qwen-companion-review-unified-test--press "k")
-      (should (equal "one\r\ntwo\r\n" (qwen-companion-review-unified-test--text proposal))))))
+  (qwen-companion-review-unified-test-with-review "one\r\ntwo\r\n" "two"
+    (should (equal "two" (qwen-companion-proposal-text proposal)))
+    (qwen-companion-test-press "k")
+    (should (equal "one\r\ntwo\r\n" (qwen-companion-proposal-text proposal)))))
 
 (ert-deftest qwen-companion-review-unified-test-mixed-line-ends ()
   "They are shown and dropped line by line, none is doubled."
@@ -1237,11 +1198,11 @@ Its state for editing has the keys n and x, the motion state has k."
     (qwen-companion-review-unified-test-with `(("a.txt" ,old))
       (let ((proposal (qwen-companion-review-unified-test--review new)))
         (should (equal "1 of 1 hunk kept" (qwen-companion-review-unified-test--count)))
-        (should (equal new (qwen-companion-review-unified-test--text proposal)))
-        (qwen-companion-review-unified-test--press "k")
-        (should (equal old (qwen-companion-review-unified-test--text proposal)))
-        (qwen-companion-review-unified-test--press "u")
-        (should (equal new (qwen-companion-review-unified-test--text proposal)))
+        (should (equal new (qwen-companion-proposal-text proposal)))
+        (qwen-companion-test-press "k")
+        (should (equal old (qwen-companion-proposal-text proposal)))
+        (qwen-companion-test-press "u")
+        (should (equal new (qwen-companion-proposal-text proposal)))
         (should-not (qwen-companion-proposal-edited-p proposal))))))
 
 (ert-deftest qwen-companion-review-unified-test-only-line-ends-or-the-mark ()
@@ -1262,15 +1223,15 @@ Its state for editing has the keys n and x, the motion state has k."
         (should (search-forward said nil t))
         (should (string-match-p "C-c C-l \\(line ends\\|byte order mark\\)"
                                 (qwen-companion-test-header)))
-        (qwen-companion-review-unified-test--press "k")
-        (should (equal old (qwen-companion-review-unified-test--text proposal)))
+        (qwen-companion-test-press "k")
+        (should (equal old (qwen-companion-proposal-text proposal)))
         (should (qwen-companion-proposal-edited-p proposal))
         (should (string-search "as on disk" (buffer-string)))
-        (qwen-companion-review-unified-test--press "u")
-        (should (equal new (qwen-companion-review-unified-test--text proposal)))
+        (qwen-companion-test-press "u")
+        (should (equal new (qwen-companion-proposal-text proposal)))
         (should-not (qwen-companion-proposal-edited-p proposal))
         ;; In the other style it stands in the header, with a key.
-        (qwen-companion-review-unified-test--press "k")
+        (qwen-companion-test-press "k")
         (qwen-companion-diff-switch proposal)
         (with-current-buffer (qwen-companion-proposal-buffer proposal)
           (should (string-search "as on disk" (qwen-companion-test-header)))
@@ -1286,45 +1247,44 @@ Its state for editing has the keys n and x, the motion state has k."
 
 (ert-deftest qwen-companion-review-unified-test-line-ends-beside-other-changes ()
   "They are one thing to drop, the lines are others."
-  (qwen-companion-review-unified-test-with '(("a.txt" "one\ntwo\n"))
-    (let ((proposal (qwen-companion-review-unified-test--review "one\r\nTWO\r\n")))
-      (should (equal "1 of 1 hunk kept" (qwen-companion-review-unified-test--count)))
-      (qwen-companion-test-go-to "Line ends")
-      (qwen-companion-review-unified-test--press "k")
-      (should (equal "one\nTWO\n" (qwen-companion-review-unified-test--text proposal)))
-      (goto-char (point-min))
-      (qwen-companion-review-unified-test--press "n" "k")
-      (should (equal "one\ntwo\n" (qwen-companion-review-unified-test--text proposal)))
-      ;; The line ends of the file become others, and mixed ones.
-      (let ((coding-system-for-write 'utf-8-unix))
-        (write-region "one\ntwo\r\n" nil "a.txt" nil 0))
-      (set-file-times "a.txt" (time-add nil 5))
-      (qwen-companion-review-file-written (expand-file-name "a.txt"))
-      (should (equal "one\ntwo\n" (qwen-companion-review-unified-test--text proposal)))
-      (should (string-search "-two\r\n+two\n" (buffer-string))))))
+  (qwen-companion-review-unified-test-with-review "one\ntwo\n" "one\r\nTWO\r\n"
+    (should (equal "1 of 1 hunk kept" (qwen-companion-review-unified-test--count)))
+    (qwen-companion-test-go-to "Line ends")
+    (qwen-companion-test-press "k")
+    (should (equal "one\nTWO\n" (qwen-companion-proposal-text proposal)))
+    (goto-char (point-min))
+    (qwen-companion-test-press "n" "k")
+    (should (equal "one\ntwo\n" (qwen-companion-proposal-text proposal)))
+    ;; The line ends of the file become others, and mixed ones.
+    (let ((coding-system-for-write 'utf-8-unix))
+      (write-region "one\ntwo\r\n" nil "a.txt" nil 0))
+    (set-file-times "a.txt" (time-add nil 5))
+    (qwen-companion-review-file-written (expand-file-name "a.txt"))
+    (should (equal "one\ntwo\n" (qwen-companion-proposal-text proposal)))
+    (should (string-search "-two\r\n+two\n" (buffer-string)))))
 
 (ert-deftest qwen-companion-review-unified-test-open-last-lines-are-not-glued ()
   "A line that comes back has an end when lines of the user's follow."
   (pcase-dolist (`(,old ,new ,edit ,result)
                  (list
                   (list "a\nb\n" "a\nB"
-                        (lambda () (goto-char (point-max)) (insert "c\n"))
+                        (lambda () (qwen-companion-test-append "c\n"))
                         "a\nB\nc\n")
                   (list "a\n" "a\nb\n"
                         (lambda () (goto-char (point-max)) (delete-char -1))
                         "a\nb\n")
                   (list "a\n" "a\nb"
-                        (lambda () (goto-char (point-max)) (insert "c"))
+                        (lambda () (qwen-companion-test-append "c"))
                         "a\nb\nc")))
     (qwen-companion-review-unified-test-with `(("a.txt" ,old))
       (let ((proposal (qwen-companion-review-unified-test--review new)))
-        (qwen-companion-review-unified-test--press "k")
+        (qwen-companion-test-press "k")
         (with-current-buffer (qwen-companion-proposal-buffer proposal)
           (save-excursion (funcall edit)))
         (qwen-companion-review-refresh 'unified proposal)
         (qwen-companion-test-go-to "dropped, u")
-        (qwen-companion-review-unified-test--press "u")
-        (should (equal result (qwen-companion-review-unified-test--text proposal)))
+        (qwen-companion-test-press "u")
+        (should (equal result (qwen-companion-proposal-text proposal)))
         (should-not (string-search "more lines" (buffer-string)))
         (should (equal result
                        (qwen-companion-review-unified-test--patched
@@ -1421,8 +1381,7 @@ LINE-END is what ends the lines in the file."
       (let ((hunk (qwen-companion-hunks-view-hunk-at (point))))
         (unless (eq (and (memq number wanted) t)
                     (qwen-companion-hunks-dropped-p hunk))
-          (qwen-companion-review-unified-test--press
-           (if (memq number wanted) "k" "u"))))
+          (qwen-companion-test-press (if (memq number wanted) "k" "u"))))
       (cl-incf number))))
 
 (defun qwen-companion-review-unified-test--subsets (count)
@@ -1454,16 +1413,16 @@ LINE-END is what ends the lines in the file."
           (dotimes (_ (random 4))
             (goto-char (1+ (random (buffer-size))))
             (condition-case nil
-                (qwen-companion-review-unified-test--press "s")
+                (qwen-companion-test-press "s")
               (user-error nil))))
         (dolist (dropped (qwen-companion-review-unified-test--subsets
                           (length qwen-companion-review-unified--hunks)))
           (qwen-companion-review-unified-test--set-dropped dropped)
-          (should (equal (qwen-companion-review-unified-test--text proposal)
+          (should (equal (qwen-companion-proposal-text proposal)
                          (qwen-companion-review-unified-test--patched
                           old-text (qwen-companion-review-unified-test--shown-patch line-end)))))
         (qwen-companion-review-unified-test--set-dropped nil)
-        (should (equal new-text (qwen-companion-review-unified-test--text proposal)))
+        (should (equal new-text (qwen-companion-proposal-text proposal)))
         (should-not (qwen-companion-proposal-edited-p proposal))))))
 
 (ert-deftest qwen-companion-review-unified-test-accepted-is-what-patch-makes-of-the-hunks ()
@@ -1495,10 +1454,10 @@ LINE-END is what ends the lines in the file."
                    (push (list (plist-get session :id) root text anyway) sent)
                    "Sent")))
         (cl-flet ((comment (line text)
-                           (setq answer text)
-                           (goto-char (point-min))
-                           (re-search-forward (concat "^" line "$"))
-                           (qwen-companion-review-unified-test--press "c")))
+                    (setq answer text)
+                    (goto-char (point-min))
+                    (re-search-forward (concat "^" line "$"))
+                    (qwen-companion-test-press "c")))
           (qwen-companion-review-unified-test--review "1\nTWO\n3\nFOUR\n")
           (comment "\\+FOUR" "Not this.")
           (comment "\\+TWO" "Why?")
@@ -1507,7 +1466,7 @@ LINE-END is what ends the lines in the file."
           ;; Marked, and still so when all is drawn anew, or a part of it.
           (dolist (keys '(() ("+") ("k" "u") ("g")))
             (qwen-companion-test-go-to "+TWO")
-            (apply #'qwen-companion-review-unified-test--press keys)
+            (apply #'qwen-companion-test-press keys)
             (should (equal
                      (list keys "+TWO" "+FOUR")
                      (cons keys

@@ -230,11 +230,12 @@ MORE are further keys and values of the payload."
   "Let the CLI of PROPOSAL go away."
   (qwen-companion-proposal-on-orphan (list :id (qwen-companion-proposal-id proposal))))
 
-(defalias 'qwen-companion-test-same-windows-p
-  (if (fboundp 'window-configuration-equal-p)
-      'window-configuration-equal-p
-    'compare-window-configurations)
-  "Return non-nil when two window configurations are equal.")
+(defun qwen-companion-test-same-windows-p (configuration)
+  "Return non-nil when the windows are those of CONFIGURATION."
+  (funcall (if (fboundp 'window-configuration-equal-p)
+               #'window-configuration-equal-p
+             'compare-window-configurations)
+           configuration (current-window-configuration)))
 
 (defmacro qwen-companion-test-refused (pattern &rest body)
   "Check that BODY signals a `user-error' with a text that matches PATTERN."
@@ -344,6 +345,79 @@ In the form of `qwen-companion-merge-compare', for which this stands in."
     (delete-file one)
     (delete-file other)
     (nreverse hunks)))
+
+;;; What a user does and is told
+
+(defmacro qwen-companion-test-said (regexp &rest body)
+  "Check that the messages of BODY in the echo area match REGEXP."
+  (declare (indent 1) (debug t))
+  `(should (string-match-p ,regexp (qwen-companion-test-messages ,@body))))
+
+(defun qwen-companion-test--answerer (answer)
+  "Return ANSWER if it is a function, else one that returns it."
+  (if (functionp answer) answer (lambda (&rest _) answer)))
+
+(defmacro qwen-companion-test-answering (answer &rest body)
+  "Run BODY as if the user gave ANSWER to each question that wants yes or no.
+ANSWER may be a function of the question."
+  (declare (indent 1) (debug t))
+  `(cl-letf* (((symbol-function 'y-or-n-p) (qwen-companion-test--answerer ,answer))
+              ((symbol-function 'yes-or-no-p) (symbol-function 'y-or-n-p)))
+     ,@body))
+
+(defmacro qwen-companion-test-choosing (text &rest body)
+  "Run BODY as if the user gave TEXT wherever one is read.
+TEXT may be a function of the arguments of `completing-read' or `read-string'."
+  (declare (indent 1) (debug t))
+  `(cl-letf* (((symbol-function 'completing-read) (qwen-companion-test--answerer ,text))
+              ((symbol-function 'read-string) (symbol-function 'completing-read)))
+     ,@body))
+
+(defun qwen-companion-test-press (&rest keys)
+  "Press KEYS in the selected window."
+  (dolist (key keys)
+    (set-buffer (window-buffer))
+    (call-interactively (key-binding (kbd key)))
+    (set-buffer (window-buffer))))
+
+(defun qwen-companion-test-append (text &optional buffer)
+  "Type TEXT at the end of BUFFER, by default the current one."
+  (with-current-buffer (or buffer (current-buffer))
+    (goto-char (point-max))
+    (insert text)))
+
+(defun qwen-companion-test-buffer-text (buffer)
+  "Return the text of BUFFER that is not narrowed away."
+  (with-current-buffer buffer
+    (buffer-string)))
+
+(defun qwen-companion-test-selected ()
+  "Return the name of the buffer in the selected window."
+  (buffer-name (window-buffer)))
+
+(defun qwen-companion-test-shown ()
+  "Return the names of the buffers in the selected frame, in order."
+  (mapcar (lambda (window) (buffer-name (window-buffer window)))
+          (window-list nil 'no-minibuffer (frame-first-window))))
+
+;;; Proposals
+
+(defun qwen-companion-test-show (proposal &optional select)
+  "Show PROPOSAL as by itself, or with SELECT as by command."
+  (qwen-companion-review--display proposal select))
+
+(defun qwen-companion-test-edit (proposal text)
+  "Type TEXT at the end of PROPOSAL, as a user does."
+  (qwen-companion-test-append text (qwen-companion-proposal-buffer proposal)))
+
+(defun qwen-companion-test-deliver (proposal)
+  "Let the CLI of PROPOSAL have got the outcome."
+  (qwen-companion-proposal-on-delivered (list :id (qwen-companion-proposal-id proposal))))
+
+(defun qwen-companion-test-outcomes ()
+  "Return the outcomes sent: (OUTCOME TEXT), oldest first."
+  (mapcar (lambda (payload) (list (plist-get payload :outcome) (qwen-companion-test-text-in payload)))
+          (qwen-companion-test-sent 'outcome)))
 
 ;;; Language servers
 

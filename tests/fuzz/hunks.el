@@ -208,7 +208,7 @@ OLD is on disk, NEW was proposed."
                                          #'qwen-companion-review-unified--show-more)))
            (when place
              (goto-char place)
-             (qwen-companion-review-unified-test--press "RET")
+             (qwen-companion-test-press "RET")
              t)))
   (should-not (text-property-any (point-min) (point-max) 'qwen-companion-hunks-view-action
                                  #'qwen-companion-hunks-view--show-whole))
@@ -235,7 +235,7 @@ OLD is on disk, NEW was proposed."
   "Go to a random line of a random hunk, if there is one."
   (goto-char (point-min))
   (dotimes (_ (random 6))
-    (ignore-errors (qwen-companion-review-unified-test--press "n")))
+    (ignore-errors (qwen-companion-test-press "n")))
   (forward-line (random 6)))
 
 (defun hunks-fuzz--act (proposal)
@@ -245,10 +245,10 @@ OLD is on disk, NEW was proposed."
     (hunks-fuzz--hunk)
     (condition-case nil
         (pcase action
-          ('drop (qwen-companion-review-unified-test--press "k"))
-          ('restore (qwen-companion-review-unified-test--press "u"))
-          ('split (qwen-companion-review-unified-test--press "s"))
-          ('context (qwen-companion-review-unified-test--press (hunks-fuzz--one-of "+" "-" "-")))
+          ('drop (qwen-companion-test-press "k"))
+          ('restore (qwen-companion-test-press "u"))
+          ('split (qwen-companion-test-press "s"))
+          ('context (qwen-companion-test-press (hunks-fuzz--one-of "+" "-" "-")))
           ('line-ends (qwen-companion-diff-toggle-line-ends))
           ((or 'edit 'undo)
            (with-current-buffer (qwen-companion-proposal-buffer proposal)
@@ -328,10 +328,10 @@ OLD is on disk, NEW was proposed."
   "Press KEY, which drops or brings back, on all there is."
   (goto-char (point-min))
   (when (re-search-forward "^\\\\ \\(Line\\|Byte\\)" nil t)
-    (ignore-error user-error (qwen-companion-review-unified-test--press key)))
+    (ignore-error user-error (qwen-companion-test-press key)))
   (goto-char (point-min))
   (while (qwen-companion-hunks-view-goto-hunk (point) nil)
-    (ignore-error user-error (qwen-companion-review-unified-test--press key))))
+    (ignore-error user-error (qwen-companion-test-press key))))
 
 (defun hunks-fuzz-run (from count)
   "Check the cases that have failed once, and COUNT others with seeds FROM on."
