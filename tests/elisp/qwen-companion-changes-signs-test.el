@@ -135,7 +135,7 @@
       (should (equal "0\n1\n2\n3\n4\n5\n6\n7\n8\nX\n" (buffer-string)))
       (press "w")
       (should (string-search "-9\n+X\n" (current-kill 0)))
-      (cl-letf (((symbol-function 'read-string) (lambda (&rest _) "Why?")))
+      (qwen-companion-test-choosing "Why?"
         (press "c"))
       (with-current-buffer qwen-companion-changes-items-buffer-name
         (should (equal "Comments on your changes:\n\na.txt:10\n>  X\nWhy?\n"

@@ -352,17 +352,18 @@ BASE, MINE, THEIRS, LABELS and CALLBACK are as there."
 
 ;;; Looking and pressing
 
-(defun qwen-companion-changes-test-press (&rest keys)
-  "Press KEYS in the selected window."
-  (dolist (key keys)
-    (set-buffer (window-buffer))
-    (call-interactively (key-binding (kbd key)))
-    (set-buffer (window-buffer))))
-
 (defun qwen-companion-changes-test-open ()
   "Go to the buffer of changes."
   (qwen-companion-changes)
   (set-buffer (window-buffer)))
+
+(defmacro qwen-companion-changes-test-with-turn (files changes &rest body)
+  "Run BODY where the turn \"one\" has made CHANGES in FILES, and all are shown."
+  (declare (indent 2) (debug t))
+  `(qwen-companion-changes-test-with ,files
+     (qwen-companion-changes-test-turn "one" ,changes)
+     (qwen-companion-changes-test-open)
+     ,@body))
 
 (defun qwen-companion-changes-test-settle ()
   "Let the buffer of changes show the latest answers."
@@ -385,10 +386,15 @@ BASE, MINE, THEIRS, LABELS and CALLBACK are as there."
   (forward-line 0)
   (set-window-point nil (point)))
 
+(defun qwen-companion-changes-test-press-at (text &rest keys)
+  "Go to the line with TEXT and press KEYS."
+  (qwen-companion-changes-test-goto text)
+  (apply #'qwen-companion-test-press keys))
+
 (defun qwen-companion-changes-test-unfold (file)
   "Unfold FILE and go to its first hunk."
   (qwen-companion-changes-test-goto file)
-  (qwen-companion-changes-test-press "TAB")
+  (qwen-companion-test-press "TAB")
   (qwen-companion-changes-test-settle)
   (qwen-companion-hunks-view-goto-hunk (point) nil)
   (set-window-point nil (point)))

@@ -41,11 +41,10 @@ A text that is nil removes the line."
       (should (string-search "@@ -2,7 +2,7 @@\n 2\n 3\n 4\n-5\n+five\n 6\n" text)))
     ;; The newer one is folded: only the newest at the opening is not.
     (should-not (string-search "new.txt" (qwen-companion-changes-test-text)))
-    (qwen-companion-changes-test-goto "Prompt of two")
-    (qwen-companion-changes-test-press "TAB")
+    (qwen-companion-changes-test-press-at "Prompt of two" "TAB")
     (should (string-match-p "b/new.txt  new" (qwen-companion-changes-test-text)))
     (should (string-match-p "a.txt  deleted" (qwen-companion-changes-test-text)))
-    (qwen-companion-changes-test-press "TAB")
+    (qwen-companion-test-press "TAB")
     (should-not (string-search "new.txt" (qwen-companion-changes-test-text)))))
 
 (ert-deftest qwen-companion-changes-test-says-what-is-not-recorded ()
@@ -67,7 +66,7 @@ A text that is nil removes the line."
 (ert-deftest qwen-companion-changes-test-undoes-a-hunk-and-brings-it-back ()
   (qwen-companion-changes-test--with-hunks
     (let ((after (qwen-companion-changes-test-bytes "a.txt")))
-      (qwen-companion-changes-test-press "n" "k")
+      (qwen-companion-test-press "n" "k")
       (should (equal (qwen-companion-changes-test--new 5 "five" 35 nil)
                      (qwen-companion-changes-test-bytes "a.txt")))
       (should (looking-at "@@ -17,7 \\+17,7 @@ undone, u brings it back\n"))
@@ -75,14 +74,14 @@ A text that is nil removes the line."
         (should (equal (list (expand-file-name "a.txt")) (plist-get wrote :paths)))
         (should (equal "one" (plist-get wrote :turn)))
         (should (equal "Undo 1 change of a.txt" (plist-get wrote :label))))
-      (should-error (qwen-companion-changes-test-press "k") :type 'user-error)
+      (should-error (qwen-companion-test-press "k") :type 'user-error)
       ;; Also after it was told of the undo, and looked at the file again.
       (qwen-companion-changes-test-settle)
       (should (looking-at "@@ -17,7 \\+17,7 @@ undone, u brings it back\n"))
-      (qwen-companion-changes-test-press "u")
+      (qwen-companion-test-press "u")
       (should (equal after (qwen-companion-changes-test-bytes "a.txt")))
       (should (looking-at "@@ -17,7 \\+17,7 @@\n"))
-      (should-error (qwen-companion-changes-test-press "u") :type 'user-error))))
+      (should-error (qwen-companion-test-press "u") :type 'user-error))))
 
 (ert-deftest qwen-companion-changes-test-knows-what-is-undone-with-two-line-ends ()
   "Where the agent has added a line with another end than the others have."
@@ -90,8 +89,7 @@ A text that is nil removes the line."
     (qwen-companion-changes-test-write (expand-file-name "a.txt") "one\r\ntwo\r\n")
     (qwen-companion-changes-test-turn "one" '(("a.txt" "one\r\ntwo\r\nmore\n")))
     (qwen-companion-changes-test-open)
-    (qwen-companion-changes-test-goto "a.txt")
-    (qwen-companion-changes-test-press "TAB" "n" "k")
+    (qwen-companion-changes-test-press-at "a.txt" "TAB" "n" "k")
     (should (equal "one\r\ntwo\r\n" (qwen-companion-changes-test-bytes "a.txt")))
     ;; After it has looked at the file again.
     (with-current-buffer qwen-companion-changes-items-buffer-name
@@ -99,7 +97,7 @@ A text that is nil removes the line."
         (qwen-companion-changes-file-load view #'ignore)))
     (qwen-companion-changes-test-settle)
     (should (looking-at "@@ .* undone, u brings it back\n"))
-    (qwen-companion-changes-test-press "u")
+    (qwen-companion-test-press "u")
     (should (equal "one\r\ntwo\r\nmore\n" (qwen-companion-changes-test-bytes "a.txt")))))
 
 (ert-deftest qwen-companion-changes-test-undoes-in-a-visiting-buffer ()
@@ -108,7 +106,7 @@ A text that is nil removes the line."
     (let ((buffer (find-file-noselect "a.txt")))
       (with-current-buffer buffer
         (qwen-companion-test-go-to "twenty"))
-      (qwen-companion-changes-test-press "k")
+      (qwen-companion-test-press "k")
       (should-not (buffer-modified-p buffer))
       (should (equal (qwen-companion-changes-test--new 20 "twenty" 35 nil)
                      (qwen-companion-changes-test-bytes "a.txt")))
@@ -130,9 +128,8 @@ A text that is nil removes the line."
       (with-current-buffer buffer
         (goto-char (point-min))
         (insert "mine\n"))
-      (should (string-match-p "not saved"
-                              (qwen-companion-test-messages
-                                (qwen-companion-changes-test-press "k"))))
+      (qwen-companion-test-said "not saved"
+        (qwen-companion-test-press "k"))
       (should (equal disk (qwen-companion-changes-test-bytes "a.txt")))
       (with-current-buffer buffer
         (should (buffer-modified-p))
@@ -143,7 +140,7 @@ A text that is nil removes the line."
   (qwen-companion-changes-test--with-hunks
     (qwen-companion-changes-test-write
      "a.txt" (qwen-companion-changes-test--new 1 "later" 5 "five" 20 "twenty" 35 nil 40 "end"))
-    (qwen-companion-changes-test-press "k")
+    (qwen-companion-test-press "k")
     (should (equal (qwen-companion-changes-test--new 1 "later" 20 "twenty" 35 nil 40 "end")
                    (qwen-companion-changes-test-bytes "a.txt")))))
 
@@ -154,7 +151,7 @@ A text that is nil removes the line."
           (text (qwen-companion-changes-test--new 5 "five" 20 "twenty" 35 nil 40 "end")))
       (qwen-companion-changes-test-write "a.txt" text)
       (set-file-times "a.txt" (time-add nil 10))
-      (qwen-companion-changes-test-press "k")
+      (qwen-companion-test-press "k")
       (should (equal (qwen-companion-changes-test--new 20 "twenty" 35 nil 40 "end")
                      (qwen-companion-changes-test-bytes "a.txt")))
       (should-not (buffer-modified-p buffer))
@@ -164,16 +161,16 @@ A text that is nil removes the line."
       (set-file-times "a.txt" (time-add nil 20))
       (qwen-companion-changes-test-goto "@@ -17")
       (qwen-companion-test-refused "unsaved text, and its file has changed"
-        (qwen-companion-changes-test-press "k"))
+        (qwen-companion-test-press "k"))
       (should (equal text (qwen-companion-changes-test-bytes "a.txt"))))))
 
 (ert-deftest qwen-companion-changes-test-says-what-is-undone ()
   "A part of a turn, and nothing once that is brought back."
   (qwen-companion-changes-test--with-hunks
-    (qwen-companion-changes-test-press "k")
+    (qwen-companion-test-press "k")
     (qwen-companion-changes-test-settle)
     (should (string-search "partly undone  Prompt of one" (qwen-companion-changes-test-text)))
-    (qwen-companion-changes-test-press "u")
+    (qwen-companion-test-press "u")
     (qwen-companion-changes-test-settle)
     (should-not (string-search "undone  Prompt" (qwen-companion-changes-test-text)))
     (should (equal '(("one" undo) ("one" bring-back))
@@ -184,7 +181,7 @@ A text that is nil removes the line."
     ;; Also where more than a turn is shown.
     (qwen-companion-changes-show-unseen)
     (qwen-companion-changes-test-unfold "a.txt")
-    (qwen-companion-changes-test-press "k")
+    (qwen-companion-test-press "k")
     (should (equal "one" (plist-get (car (last (qwen-companion-test-sent 'journal-wrote)))
                                     :turn)))))
 
@@ -192,9 +189,8 @@ A text that is nil removes the line."
   (qwen-companion-changes-test--with-hunks
     (let ((text (qwen-companion-changes-test--new 5 "mine" 20 "twenty" 35 nil)))
       (qwen-companion-changes-test-write "a.txt" text)
-      (should (string-match-p "1 conflict.*nothing written"
-                              (qwen-companion-test-messages
-                                (qwen-companion-changes-test-press "k"))))
+      (qwen-companion-test-said "1 conflict.*nothing written"
+        (qwen-companion-test-press "k"))
       (should (equal text (qwen-companion-changes-test-bytes "a.txt")))
       (should-not (qwen-companion-test-sent 'journal-wrote))
       (with-current-buffer (find-buffer-visiting "a.txt")
@@ -217,21 +213,17 @@ A text that is nil removes the line."
         (qwen-companion-changes-test-turn
          "one" `(("a.txt" ,(lines "1" "FIVE" "END")) ("gone.txt" nil)
                  ("new/b.txt" "b\n") ("moved.txt" "old\n" :from "old.txt"))))
-      (cl-letf (((symbol-function 'y-or-n-p) #'always))
+      (qwen-companion-test-answering t
         (qwen-companion-changes-test-open)
-        (qwen-companion-changes-test-goto "a.txt")
-        (qwen-companion-changes-test-press "TAB")
-        (qwen-companion-changes-test-goto "+END")
-        (qwen-companion-changes-test-press "m")
+        (qwen-companion-changes-test-press-at "a.txt" "TAB")
+        (qwen-companion-changes-test-press-at "+END" "m")
         (let ((merged (lines "mine" "5" "END")))
           (should (equal merged (qwen-companion-changes-test-bytes "a.txt")))
           (should (equal '(merge "one") (let ((sent (alist-get 'journal-wrote qwen-companion-test-calls)))
                                           (list (plist-get sent :action) (plist-get sent :turn)))))
-          (qwen-companion-changes-test-goto "+FIVE")
-          (qwen-companion-changes-test-press "k")
-          (should-error (qwen-companion-changes-test-press "m") :type 'user-error)
-          (qwen-companion-changes-test-goto "partly undone  Prompt of one")
-          (qwen-companion-changes-test-press "m")
+          (qwen-companion-changes-test-press-at "+FIVE" "k")
+          (should-error (qwen-companion-test-press "m") :type 'user-error)
+          (qwen-companion-changes-test-press-at "partly undone  Prompt of one" "m")
           (should (equal merged (qwen-companion-changes-test-bytes "a.txt"))))
         (should (equal '(nil "b\n" nil "old\n")
                        (mapcar #'qwen-companion-changes-test-bytes
@@ -244,9 +236,8 @@ A text that is nil removes the line."
     (qwen-companion-changes-test-write "b.txt" "mine\ntwo\n")
     (qwen-companion-changes-test-open)
     (qwen-companion-changes-test-goto "b.txt")
-    (should (string-match-p "1 conflict.* before you resolve it: a\\.txt$"
-                            (qwen-companion-test-messages
-                              (qwen-companion-changes-test-press "k"))))
+    (qwen-companion-test-said "1 conflict.* before you resolve it: a\\.txt$"
+      (qwen-companion-test-press "k"))
     (let ((buffer (find-buffer-visiting "a.txt")))
       (should (get-buffer-window buffer))
       (with-current-buffer buffer
@@ -260,27 +251,24 @@ A text that is nil removes the line."
       (delete-file "a.txt")
       (with-current-buffer new
         (insert "unsaved\n"))
-      (qwen-companion-test-refused "b.txt has unsaved text" (qwen-companion-changes-test-press "k"))
+      (qwen-companion-test-refused "b.txt has unsaved text" (qwen-companion-test-press "k"))
       (with-current-buffer new
         (should (file-exists-p buffer-file-name))
         (set-buffer-modified-p nil))
       (mapc #'kill-buffer (list old new)))))
 
 (ert-deftest qwen-companion-changes-test-undoes-the-lines-of-the-region ()
-  (qwen-companion-changes-test-with '(("a.txt" "a\nb\nc\nd\n"))
-    (qwen-companion-changes-test-turn "one" '(("a.txt" "a\nB\nX\nY\nC\nd\n")))
-    (qwen-companion-changes-test-open)
+  (qwen-companion-changes-test-with-turn '(("a.txt" "a\nb\nc\nd\n")) '(("a.txt" "a\nB\nX\nY\nC\nd\n"))
     (qwen-companion-changes-test-unfold "a.txt")
     (let ((transient-mark-mode t))
       (qwen-companion-changes-test-goto "+X")
       (set-mark (point))
       (forward-line 2)
       (activate-mark)
-      (qwen-companion-changes-test-press "k"))
+      (qwen-companion-test-press "k"))
     (should (equal "a\nB\nC\nd\n" (qwen-companion-changes-test-bytes "a.txt")))
     (qwen-companion-changes-test-settle)
-    (qwen-companion-changes-test-goto "undone, u brings it back")
-    (qwen-companion-changes-test-press "u")
+    (qwen-companion-changes-test-press-at "undone, u brings it back" "u")
     (should (equal "a\nB\nX\nY\nC\nd\n" (qwen-companion-changes-test-bytes "a.txt")))))
 
 (ert-deftest qwen-companion-changes-test-undoes-a-file-byte-for-byte ()
@@ -293,10 +281,9 @@ A text that is nil removes the line."
         (qwen-companion-changes-test-write path bytes)
         (qwen-companion-changes-test-turn "one" '(("a.bin" "x\nB\n")))
         (qwen-companion-changes-test-open)
-        (qwen-companion-changes-test-goto "a.bin")
-        (qwen-companion-changes-test-press "k")
+        (qwen-companion-changes-test-press-at "a.bin" "k")
         (should (equal bytes (qwen-companion-changes-test-bytes path)))
-        (qwen-companion-changes-test-press "u")
+        (qwen-companion-test-press "u")
         (should (equal "x\nB\n" (qwen-companion-changes-test-bytes path)))))))
 
 (ert-deftest qwen-companion-changes-test-merges-bytes ()
@@ -316,22 +303,17 @@ A text that is nil removes the line."
          (plist-put (copy-sequence (car qwen-companion-changes-test-turns)) :files
                     (list (list :path path :kind 'modified :added 1 :deleted 1)))))
       (qwen-companion-changes-test-open)
-      (qwen-companion-changes-test-goto "a.txt")
-      (qwen-companion-changes-test-press "k")
+      (qwen-companion-changes-test-press-at "a.txt" "k")
       (should (equal (funcall lines "\xf6" "b" "c" "d" "e" "f")
                      (qwen-companion-changes-test-bytes path))))))
 
 (ert-deftest qwen-companion-changes-test-undoes-a-turn ()
   "Made, deleted and renamed files are put back, after one question that says so."
-  (qwen-companion-changes-test-with '(("edited" "1\n2\n3\n") ("gone" "g\n") ("old" "o\n"))
-    (qwen-companion-changes-test-turn
-     "one" '(("edited" "1\nX\n3\n") ("made" "m\n") ("gone" nil) ("new" "o\n" :from "old")))
-    (qwen-companion-changes-test-open)
+  (qwen-companion-changes-test-with-turn '(("edited" "1\n2\n3\n") ("gone" "g\n") ("old" "o\n")) '(("edited" "1\nX\n3\n") ("made" "m\n") ("gone" nil) ("new" "o\n" :from "old"))
     (qwen-companion-changes-test-goto "Prompt of one")
     (let (questions)
-      (cl-letf (((symbol-function 'y-or-n-p)
-                 (lambda (question) (push question questions) t)))
-        (qwen-companion-changes-test-press "k")
+      (qwen-companion-test-answering (lambda (question) (push question questions) t)
+        (qwen-companion-test-press "k")
         (should (equal '("Undo \"Prompt of one\": change back edited, delete made, make again gone, rename back new? ")
                        questions))
         (should (equal '("1\n2\n3\n" nil "g\n" "o\n" nil)
@@ -340,7 +322,7 @@ A text that is nil removes the line."
         (qwen-companion-changes-test-settle)
         (should (string-match-p "Qwen Code +undone  Prompt of one"
                                 (qwen-companion-changes-test-text)))
-        (should-error (qwen-companion-changes-test-press "k") :type 'user-error)
+        (should-error (qwen-companion-test-press "k") :type 'user-error)
         (should (equal '("1\n2\n3\n" nil "g\n" "o\n" nil)
                        (mapcar #'qwen-companion-changes-test-bytes
                                '("edited" "made" "gone" "old" "new"))))
@@ -349,7 +331,7 @@ A text that is nil removes the line."
         (qwen-companion-changes-test-goto "Undo \"Prompt of one\"")
         (should (string-match-p "you  Undo" (buffer-substring (point) (line-end-position))))
         (setq questions nil)
-        (qwen-companion-changes-test-press "k")
+        (qwen-companion-test-press "k")
         (should (= 1 (length questions)))
         (qwen-companion-changes-test-settle)
         (should-not (string-match-p "Qwen Code +\\(partly \\)?undone"
@@ -371,17 +353,14 @@ A text that is nil removes the line."
       ;; Saved, and in a buffer.
       (qwen-companion-changes-test-write
        "a.txt" (funcall new 3 "first" 15 "second" 25 "third" 32 "saved by the user"))
-      (with-current-buffer (find-file-noselect "a.txt")
-        (goto-char (point-max))
-        (insert "not saved\n"))
+      (qwen-companion-test-append "not saved\n" (find-file-noselect "a.txt"))
       (qwen-companion-changes-test-open)
       (qwen-companion-changes-test-goto "Prompt of two")
-      (cl-letf (((symbol-function 'y-or-n-p) #'always))
-        (qwen-companion-changes-test-press "k"))
+      (qwen-companion-test-answering t
+        (qwen-companion-test-press "k"))
       (should (equal (concat (funcall new 3 "first" 25 "third" 32 "saved by the user")
                              "not saved\n")
-                     (with-current-buffer (find-buffer-visiting "a.txt")
-                       (buffer-string))))
+                     (qwen-companion-test-buffer-text (find-buffer-visiting "a.txt"))))
       (should (buffer-modified-p (find-buffer-visiting "a.txt")))
       (should (equal '("1\n" nil)
                      (mapcar #'qwen-companion-changes-test-bytes '("of-one" "of-two"))))
@@ -389,30 +368,27 @@ A text that is nil removes the line."
         (set-buffer-modified-p nil)))))
 
 (ert-deftest qwen-companion-changes-test-saying-no-changes-nothing ()
-  (qwen-companion-changes-test-with nil
-    (qwen-companion-changes-test-turn "one" '(("made" "m\n")))
-    (qwen-companion-changes-test-open)
+  (qwen-companion-changes-test-with-turn nil '(("made" "m\n"))
     (dolist (place '("made" "Prompt of one"))
       (qwen-companion-changes-test-goto place)
-      (cl-letf (((symbol-function 'y-or-n-p) #'ignore))
+      (qwen-companion-test-answering nil
         (should (eq 'quit (condition-case nil
-                              (qwen-companion-changes-test-press "k")
+                              (qwen-companion-test-press "k")
                             (quit 'quit)))))
       (should (file-exists-p "made")))))
 
 (ert-deftest qwen-companion-changes-test-shows-only-the-unseen-next-time ()
   (qwen-companion-changes-test--with-hunks
-    (qwen-companion-changes-test-press "s")
+    (qwen-companion-test-press "s")
     (should (looking-at "@@ -17,7 "))
     (qwen-companion-changes-test-settle)
     ;; It stays until the next time.
     (should (string-search "@@ -2,7 +2,7 @@ seen\n" (qwen-companion-changes-test-text)))
-    (qwen-companion-changes-test-press "g")
+    (qwen-companion-test-press "g")
     (qwen-companion-changes-test-settle)
     (should-not (string-search "@@ -2,7" (qwen-companion-changes-test-text)))
     (should (string-search "1 hunk seen: v a shows it" (qwen-companion-changes-test-text)))
-    (qwen-companion-changes-test-goto "a.txt")
-    (qwen-companion-changes-test-press "s")
+    (qwen-companion-changes-test-press-at "a.txt" "s")
     (qwen-companion-changes-test-settle)
     (should (string-match-p "a.txt .* seen" (qwen-companion-changes-test-text)))
     (qwen-companion-changes-test-open)
@@ -421,7 +397,7 @@ A text that is nil removes the line."
     (qwen-companion-changes-toggle-seen)
     (qwen-companion-changes-test-goto "a.txt")
     (let ((current-prefix-arg '(4)))
-      (qwen-companion-changes-test-press "s"))
+      (qwen-companion-test-press "s"))
     (qwen-companion-changes-toggle-seen)
     (should (string-search "a.txt" (qwen-companion-changes-test-text)))))
 
@@ -436,28 +412,24 @@ A text that is nil removes the line."
                                             line)
                          collect (match-string 1 line))))
       (should-not (lines-seen))
-      (qwen-companion-changes-test-goto "@@ -17,7")
-      (qwen-companion-changes-test-press "s")
+      (qwen-companion-changes-test-press-at "@@ -17,7" "s")
       (qwen-companion-changes-test-settle)
       (should (equal '("@@ -17") (lines-seen)))
       ;; Point is on what comes next.
       (should (looking-at "@@ -32"))
-      (qwen-companion-changes-test-goto "Prompt of two")
-      (qwen-companion-changes-test-press "TAB")
-      (qwen-companion-changes-test-goto "b.txt")
-      (qwen-companion-changes-test-press "s")
+      (qwen-companion-changes-test-press-at "Prompt of two" "TAB")
+      (qwen-companion-changes-test-press-at "b.txt" "s")
       (should (looking-at ".*c\\.txt"))
       (qwen-companion-changes-test-settle)
       (should (equal '("b.txt" "@@ -17") (lines-seen)))
-      (qwen-companion-changes-test-goto "Prompt of two")
-      (qwen-companion-changes-test-press "s")
+      (qwen-companion-changes-test-press-at "Prompt of two" "s")
       (should (looking-at ".*Prompt of one"))
       (qwen-companion-changes-test-settle)
       (should (equal '("Prompt of two" "b.txt" "c.txt" "@@ -17") (lines-seen)))
       ;; A prefix argument takes it back.
       (qwen-companion-changes-test-goto "c.txt")
       (let ((current-prefix-arg '(4)))
-        (qwen-companion-changes-test-press "s"))
+        (qwen-companion-test-press "s"))
       (qwen-companion-changes-test-settle)
       (should (equal '("b.txt" "@@ -17") (lines-seen))))))
 
@@ -477,8 +449,7 @@ A text that is nil removes the line."
       (should (eq hunk (qwen-companion-hunks-view-hunk-at (point))))
       (should (looking-back "twenty" 1))
       ;; The agent writes the same file again, in the same turn.
-      (qwen-companion-changes-test-goto "Prompt of two")
-      (qwen-companion-changes-test-press "TAB")
+      (qwen-companion-changes-test-press-at "Prompt of two" "TAB")
       (qwen-companion-changes-test-unfold "b.txt")
       (qwen-companion-changes-test-goto "+x")
       (puthash (cons "two" (expand-file-name "b.txt")) (cons nil "w\nx\n")
@@ -524,7 +495,7 @@ A text that is nil removes the line."
           (should (use-region-p))
           (should (equal marked (buffer-substring-no-properties
                                  (region-beginning) (region-end))))))
-      (qwen-companion-changes-test-press "k")
+      (qwen-companion-test-press "k")
       (should (equal (qwen-companion-changes-test--new 5 "five" 35 nil)
                      (qwen-companion-changes-test-bytes "a.txt"))))))
 
@@ -545,7 +516,7 @@ A text that is nil removes the line."
       (should (string-search "+two" (qwen-companion-changes-test-text)))
       (should-not (use-region-p))
       (qwen-companion-test-refused "marked lines have just changed"
-        (qwen-companion-changes-test-press "k"))
+        (qwen-companion-test-press "k"))
       (should (equal text (qwen-companion-changes-test-bytes "a.txt"))))))
 
 ;;; Very many files
@@ -592,10 +563,9 @@ A text that is nil removes the line."
      (= 500 (qwen-companion-changes-test--count "+9 ")))
     (should (string-search "file-450.txt" (thing-at-point 'line)))
     ;; Unfolded again, all are there at once.
-    (qwen-companion-changes-test-goto "Change them all")
-    (qwen-companion-changes-test-press "TAB")
+    (qwen-companion-changes-test-press-at "Change them all" "TAB")
     (should (= 0 (qwen-companion-changes-test--count "file-")))
-    (qwen-companion-changes-test-press "TAB")
+    (qwen-companion-test-press "TAB")
     (should (= 500 (qwen-companion-changes-test--count "file-")))))
 
 (ert-deftest qwen-companion-changes-test-waits-for-an-agent-at-work ()
@@ -607,7 +577,7 @@ A text that is nil removes the line."
                   (cl-letf (((symbol-function 'read-char-choice)
                              (lambda (prompt &rest _) (setq question prompt) answer)))
                     (condition-case nil
-                        (qwen-companion-changes-test-press "k")
+                        (qwen-companion-test-press "k")
                       (quit 'quit)))))
         (setq qwen-companion-changes-test-busy (list busy))
         (should (eq 'quit (press ?q)))
@@ -635,11 +605,11 @@ A text that is nil removes the line."
                  (lambda (old new callback)
                    (run-at-time 0.05 nil callback
                                 (qwen-companion-test-compare old new)))))
-        (qwen-companion-changes-test-press "k")
+        (qwen-companion-test-press "k")
         (should (equal (qwen-companion-changes-test--new 20 "twenty" 35 nil)
                        (qwen-companion-changes-test-bytes "a.txt")))
         ;; And a key that comes right after it.
-        (qwen-companion-changes-test-press "u")
+        (qwen-companion-test-press "u")
         (should (equal (qwen-companion-changes-test--new 5 "five" 20 "twenty" 35 nil)
                        (qwen-companion-changes-test-bytes "a.txt")))))))
 
@@ -664,7 +634,7 @@ A text that is nil removes the line."
             (qwen-companion-changes-test-open)
             (qwen-companion-changes-test-goto "a.txt")
             (funcall change)
-            (let ((err (should-error (qwen-companion-changes-test-press "k")
+            (let ((err (should-error (qwen-companion-test-press "k")
                                      :type 'user-error)))
               (should (string-match-p reason (cadr err))))
             (should (equal "x\n" (qwen-companion-changes-test-bytes
@@ -676,31 +646,26 @@ A text that is nil removes the line."
 (ert-deftest qwen-companion-changes-test-writes-nothing-into-git ()
   "Files below `.git', which may be a file, are refused, whatever the journal says."
   (dolist (name '(".git/hooks/post-checkout" "sub/.git/config" "worktree/.git"))
-    (qwen-companion-changes-test-with (list (list name "old\n"))
-      (qwen-companion-changes-test-turn "one" (list (list name "new\n")))
-      (qwen-companion-changes-test-open)
+    (qwen-companion-changes-test-with-turn (list (list name "old\n")) (list (list name "new\n"))
       (qwen-companion-changes-test-goto name)
-      (should (string-search "belongs to git"
-                             (cadr (should-error (qwen-companion-changes-test-press "k")
-                                                 :type 'user-error))))
+      (qwen-companion-test-refused "belongs to git"
+        (qwen-companion-test-press "k"))
       (should (equal "new\n" (qwen-companion-changes-test-bytes name)))
       (should-not (qwen-companion-test-sent 'journal-wrote)))))
 
 (ert-deftest qwen-companion-changes-test-does-not-delete-what-has-other-changes ()
-  (qwen-companion-changes-test-with nil
-    (qwen-companion-changes-test-turn "one" '(("made" "m\n")))
-    (qwen-companion-changes-test-open)
+  (qwen-companion-changes-test-with-turn nil '(("made" "m\n"))
     (qwen-companion-changes-test-write "made" "m\nmine\n")
     (qwen-companion-changes-test-goto "made")
-    (cl-letf (((symbol-function 'y-or-n-p) #'always))
-      (qwen-companion-test-refused "other changes" (qwen-companion-changes-test-press "k")))
+    (qwen-companion-test-answering t
+      (qwen-companion-test-refused "other changes" (qwen-companion-test-press "k")))
     (should (equal "m\nmine\n" (qwen-companion-changes-test-bytes "made")))
     ;; Nor when the edits are not saved.
     (qwen-companion-changes-test-write "made" "m\n")
     (with-current-buffer (find-file-noselect "made")
       (insert "unsaved"))
-    (cl-letf (((symbol-function 'y-or-n-p) #'always))
-      (should-error (qwen-companion-changes-test-press "k") :type 'user-error))
+    (qwen-companion-test-answering t
+      (should-error (qwen-companion-test-press "k") :type 'user-error))
     (should (file-exists-p "made"))))
 
 (ert-deftest qwen-companion-changes-test-read-only ()
@@ -708,14 +673,14 @@ A text that is nil removes the line."
   (qwen-companion-changes-test--with-hunks
     (with-current-buffer (find-file-noselect "a.txt")
       (setq buffer-read-only t))
-    (qwen-companion-changes-test-press "k")
+    (qwen-companion-test-press "k")
     (should (equal (qwen-companion-changes-test--new 20 "twenty" 35 nil)
                    (qwen-companion-changes-test-bytes "a.txt")))
     (with-current-buffer (find-buffer-visiting "a.txt")
       (should buffer-read-only)
       (should-not (buffer-modified-p)))
     (cl-letf (((symbol-function 'file-writable-p) #'ignore))
-      (qwen-companion-test-refused "read-only on disk" (qwen-companion-changes-test-press "n" "k")))))
+      (qwen-companion-test-refused "read-only on disk" (qwen-companion-test-press "n" "k")))))
 
 (ert-deftest qwen-companion-changes-test-modes-and-links ()
   (qwen-companion-changes-test-with '(("run" "#!/bin/sh\n"))
@@ -725,8 +690,8 @@ A text that is nil removes the line."
                                 (list :before before :after after
                                       :before-mode before-mode :after-mode after-mode))))
                      (qwen-companion-changes-test-goto path)
-                     (cl-letf (((symbol-function 'y-or-n-p) #'always))
-                       (qwen-companion-changes-test-press "k"))))))
+                     (qwen-companion-test-answering t
+                       (qwen-companion-test-press "k"))))))
       (qwen-companion-changes-test-turn "one" '(("run" "#!/bin/sh\n" :kind mode)
                                                 ("link" "x")))
       (set-file-modes "run" #o755)
@@ -744,8 +709,7 @@ A text that is nil removes the line."
       ;; What is made again has the permission bits of before.
       (qwen-companion-changes-test-turn "two" '(("run" nil)))
       (qwen-companion-changes-test-settle)
-      (qwen-companion-changes-test-goto "Prompt of two")
-      (qwen-companion-changes-test-press "TAB")
+      (qwen-companion-changes-test-press-at "Prompt of two" "TAB")
       (funcall texts "run  deleted" "#!/bin/sh\n" nil #o600 nil)
       (should (= #o600 (file-modes "run")))
       ;; A link to nowhere gets its name back.
@@ -766,9 +730,9 @@ A text that is nil removes the line."
   "Undo the turn with HEADING by the undo key, and return the messages."
   (qwen-companion-changes-test-settle)
   (qwen-companion-changes-test-goto heading)
-  (cl-letf (((symbol-function 'y-or-n-p) #'always))
+  (qwen-companion-test-answering t
     (qwen-companion-test-messages
-      (qwen-companion-changes-test-press "k"))))
+      (qwen-companion-test-press "k"))))
 
 (ert-deftest qwen-companion-changes-test-files-and-directories-change-places ()
   "A file that became a directory comes back, and a directory that became a file."
@@ -820,7 +784,7 @@ A text that is nil removes the line."
                 (lambda (format &rest arguments)
                   (setq said (concat said (apply #'format-message format arguments) "\n"))))
                ((symbol-function 'y-or-n-p) #'always))
-      (should-error (qwen-companion-changes-test-press "k") :type 'user-error)
+      (should-error (qwen-companion-test-press "k") :type 'user-error)
       (dolist (reason '("b (It has other changes too, so it is not deleted)"
                         "p (There is a directory of that name now, with q in it)"
                         "q (There is a directory of that name now, with p in it)"
@@ -857,9 +821,7 @@ A text that is nil removes the line."
 
 (ert-deftest qwen-companion-changes-test-quits-between-two-files ()
   "It says how far it came, and the same key goes on."
-  (qwen-companion-changes-test-with '(("a" "1\n") ("b" "1\n") ("c" "1\n"))
-    (qwen-companion-changes-test-turn "one" '(("a" "2\n") ("b" "2\n") ("c" "2\n")))
-    (qwen-companion-changes-test-open)
+  (qwen-companion-changes-test-with-turn '(("a" "1\n") ("b" "1\n") ("c" "1\n")) '(("a" "2\n") ("b" "2\n") ("c" "2\n"))
     (let* ((write (symbol-function 'qwen-companion-undo--write))
            (said (cl-letf (((symbol-function 'qwen-companion-undo--write)
                             (lambda (&rest arguments)
@@ -887,9 +849,7 @@ A text that is nil removes the line."
 
 (ert-deftest qwen-companion-changes-test-lets-timers-run-between-the-steps-of-an-undo ()
   "The files, the report to the journal, the directories and the list, if each takes a while."
-  (qwen-companion-changes-test-with '(("a" "1\n") ("b" "1\n"))
-    (qwen-companion-changes-test-turn "one" '(("a" "2\n") ("b" "2\n")))
-    (qwen-companion-changes-test-open)
+  (qwen-companion-changes-test-with-turn '(("a" "1\n") ("b" "1\n")) '(("a" "2\n") ("b" "2\n"))
     (let* ((ran nil)
            (seen nil)
            (slowly (lambda (symbol)
@@ -921,15 +881,15 @@ A text that is nil removes the line."
   (qwen-companion-changes-test--with-hunks
     (cl-letf (((symbol-function 'qwen-companion-changes-test--texts)
                (lambda (&rest _) (list :error "it was removed\e[2J"))))
-      (qwen-companion-changes-test-press "g")
+      (qwen-companion-test-press "g")
       (qwen-companion-changes-test-settle)
       (should (string-search "It was removed\\u001B[2J; g tries again"
                              (qwen-companion-changes-test-text)))
       (qwen-companion-changes-test-goto "a.txt")
-      (should-error (qwen-companion-changes-test-press "k") :type 'user-error))
+      (should-error (qwen-companion-test-press "k") :type 'user-error))
     ;; The process is gone.
     (cl-letf (((symbol-function 'qwen-companion-backend-connected-p) #'ignore))
-      (qwen-companion-test-refused "not running" (qwen-companion-changes-test-press "k")))
+      (qwen-companion-test-refused "not running" (qwen-companion-test-press "k")))
     ;; And a new one is there.
     (qwen-companion-journal-resend)
     (qwen-companion-changes-test-settle)
@@ -943,7 +903,7 @@ A text that is nil removes the line."
       (setq qwen-companion-changes-test-hold t)
       (qwen-companion-changes-test-unfold "a.txt")
       (should (string-search "Comparing..." (qwen-companion-changes-test-text)))
-      (should-error (qwen-companion-changes-test-press "k") :type 'user-error)
+      (should-error (qwen-companion-test-press "k") :type 'user-error)
       (qwen-companion-changes-test-release)
       (qwen-companion-changes-test-settle)
       (should (string-search "-a\n+b\n" (qwen-companion-changes-test-text)))
@@ -951,17 +911,17 @@ A text that is nil removes the line."
       (qwen-companion-changes-test-goto "+b")
       (let ((tick (buffer-chars-modified-tick)))
         (setq qwen-companion-changes-test-hold t)
-        (qwen-companion-changes-test-press "g")
+        (qwen-companion-test-press "g")
         (qwen-companion-changes-test-settle)
         (qwen-companion-changes-test-release)
         (cl-letf (((symbol-function 'qwen-companion-merge-compare) #'ignore))
           (setq qwen-companion-changes-test-hold t)
-          (qwen-companion-changes-test-press "g")
+          (qwen-companion-test-press "g")
           (qwen-companion-changes-test-release)
           (qwen-companion-changes-items-update)
           (should (looking-at "\\+b$"))
           (should (= tick (buffer-chars-modified-tick)))
-          (should-error (qwen-companion-changes-test-press "k") :type 'user-error)
+          (should-error (qwen-companion-test-press "k") :type 'user-error)
           (should (equal "b\n" (qwen-companion-changes-test-bytes "a.txt"))))))))
 
 (ert-deftest qwen-companion-changes-test-mode-off-leaves-nothing ()
@@ -992,25 +952,24 @@ A text that is nil removes the line."
 
 (ert-deftest qwen-companion-changes-test-comments-go-to-the-clipboard-without-a-terminal ()
   (qwen-companion-changes-test--with-hunks
-    (should-error (qwen-companion-changes-test-press "C-c C-c") :type 'user-error)
+    (should-error (qwen-companion-test-press "C-c C-c") :type 'user-error)
     (qwen-companion-changes-test-goto "+twenty")
-    (cl-letf (((symbol-function 'read-string) (lambda (&rest _) "Why 20?\e[201~")))
-      (qwen-companion-changes-test-press "c"))
+    (qwen-companion-test-choosing "Why 20?\e[201~"
+      (qwen-companion-test-press "c"))
     (should (string-match-p "1 comment: C-c C-c sends" (format "%s" header-line-format)))
     (should (cl-some (lambda (overlay)
                        (string-search "Why 20?" (or (overlay-get overlay 'after-string) "")))
                      (overlays-at (point))))
     ;; It is still there after news.
-    (qwen-companion-changes-test-press "g")
+    (qwen-companion-test-press "g")
     (qwen-companion-changes-test-settle)
     (should (cl-some (lambda (overlay) (overlay-get overlay 'qwen-companion-changes-comment))
                      (overlays-in (point-min) (point-max))))
-    (should (string-match-p "no terminal"
-                            (qwen-companion-test-messages
-                              (qwen-companion-changes-test-press "C-c C-c"))))
+    (qwen-companion-test-said "no terminal"
+      (qwen-companion-test-press "C-c C-c"))
     (should (equal "Comments on your changes:\n\na.txt:20\n> +twenty\nWhy 20?\e[201~\n"
                    (substring-no-properties (current-kill 0))))
-    (should-error (qwen-companion-changes-test-press "C-c C-c") :type 'user-error)))
+    (should-error (qwen-companion-test-press "C-c C-c") :type 'user-error)))
 
 (ert-deftest qwen-companion-changes-test-comments-are-pasted-and-sent ()
   "They go as one bracketed paste, which no text can end, and a return."
@@ -1029,8 +988,7 @@ A text that is nil removes the line."
                     ((symbol-function 'process-send-string)
                      (lambda (_process text) (push text sent)))
                     ((symbol-function 'read-string) (lambda (&rest _) "No.\e[201~\r")))
-            (qwen-companion-changes-test-goto "+twenty")
-            (qwen-companion-changes-test-press "c")
+            (qwen-companion-changes-test-press-at "+twenty" "c")
             ;; The one that has done it, of two in the project.
             (let ((other (list :id "other" :client "qwen" :directory directory)))
               (cl-letf (((symbol-function 'qwen-companion-backend-sessions)
@@ -1062,7 +1020,7 @@ A text that is nil removes the line."
                                               :id)))))))
             ;; Not while it is asking something.
             (setq session (plist-put session :state '(:activity asking)))
-            (qwen-companion-changes-test-press "C-c C-c")
+            (qwen-companion-test-press "C-c C-c")
             (should-not sent)
             (should (qwen-companion-prompts-waiting terminal))
             (setq session (plist-put session :state '(:activity idle)))
@@ -1083,8 +1041,7 @@ A text that is nil removes the line."
                    "--- /dev/null\n+++ b/b/new\n@@ -0,0 +1,1 @@\n+n\n\\ No newline at end of file\n"
                    "--- a/gone\n+++ /dev/null\n@@ -1,1 +0,0 @@\n-g\n")))
       (qwen-companion-changes-test-open)
-      (qwen-companion-changes-test-goto "Prompt of one")
-      (qwen-companion-changes-test-press "w")
+      (qwen-companion-changes-test-press-at "Prompt of one" "w")
       (should (equal expected (substring-no-properties (current-kill 0))))
       ;; It applies.
       (with-temp-buffer
@@ -1102,14 +1059,14 @@ A text that is nil removes the line."
        "one" (list (list "a.txt" (qwen-companion-changes-test--new 5 "five" 20 "twenty" 35 nil))))
       (cl-flet ((wait-for (text)
                   (qwen-companion-test-wait-for
-                   (equal text (with-current-buffer buffer (buffer-string))))))
+                   (equal text (qwen-companion-test-buffer-text buffer)))))
         (wait-for (qwen-companion-changes-test--new 5 "five" 20 "twenty" 35 nil))
         (qwen-companion-changes-test-open)
         (qwen-companion-changes-test-unfold "a.txt")
         (cl-letf (((symbol-function 'y-or-n-p) (lambda (&rest _) (ert-fail "Asked")))
                   ((symbol-function 'ask-user-about-supersession-threat)
                    (lambda (&rest _) (ert-fail "Asked about the file"))))
-          (qwen-companion-changes-test-press "k")
+          (qwen-companion-test-press "k")
           (should (equal (qwen-companion-changes-test--new 20 "twenty" 35 nil)
                          (qwen-companion-changes-test-bytes "a.txt")))
           (should-not (buffer-modified-p buffer))
@@ -1123,11 +1080,10 @@ A text that is nil removes the line."
             (goto-char (point-min))
             (insert "mine\n"))
           (qwen-companion-changes-test-settle)
-          (qwen-companion-changes-test-goto "@@ -17")
-          (qwen-companion-changes-test-press "k")
+          (qwen-companion-changes-test-press-at "@@ -17" "k")
           (should (buffer-modified-p buffer))
           (should (equal (concat "mine\n" (qwen-companion-changes-test--new 35 nil 40 "end"))
-                         (with-current-buffer buffer (buffer-string))))
+                         (qwen-companion-test-buffer-text buffer)))
           (with-current-buffer buffer
             (save-buffer))
           (let ((text (concat "mine\n" (qwen-companion-changes-test--new 35 nil 40 "end"))))
@@ -1139,9 +1095,9 @@ A text that is nil removes the line."
             (qwen-companion-changes-test-goto "Prompt of three")
             (cl-letf (((symbol-function 'y-or-n-p) #'always)
                       (qwen-companion-disk-idle-writer 0.7))
-              (qwen-companion-changes-test-press "k"))
+              (qwen-companion-test-press "k"))
             (should (equal text (qwen-companion-changes-test-bytes "a.txt")))
-            (should (equal text (with-current-buffer buffer (buffer-string))))
+            (should (equal text (qwen-companion-test-buffer-text buffer)))
             (should-not (buffer-modified-p buffer))))))))
 
 (ert-deftest qwen-companion-changes-test-scopes ()
@@ -1174,22 +1130,22 @@ A text that is nil removes the line."
   (qwen-companion-changes-test--with-hunks
     (qwen-companion-changes-test-goto "+twenty")
     (should (equal "Line 20, removed: 20; added: twenty."
-                   (qwen-companion-test-messages (qwen-companion-changes-test-press "."))))
-    (qwen-companion-changes-test-press "k")
+                   (qwen-companion-test-messages (qwen-companion-test-press "."))))
+    (qwen-companion-test-press "k")
     (qwen-companion-changes-test-settle)
     (qwen-companion-changes-test-goto "+twenty")
     (should (string-prefix-p "Undone.  Line 20, removed: 20"
                              (qwen-companion-test-messages
-                               (qwen-companion-changes-test-press "."))))
+                               (qwen-companion-test-press "."))))
     (goto-char (point-min))
-    (should-error (qwen-companion-changes-test-press ".") :type 'user-error)))
+    (should-error (qwen-companion-test-press ".") :type 'user-error)))
 
 (ert-deftest qwen-companion-changes-test-visits-the-line ()
   (qwen-companion-changes-test--with-hunks
     (qwen-companion-changes-test-goto "+twenty")
     (qwen-companion-changes-test-write
      "a.txt" (concat "0\n0\n" (qwen-companion-changes-test--new 5 "five" 20 "twenty" 35 nil)))
-    (qwen-companion-changes-test-press "RET")
+    (qwen-companion-test-press "RET")
     (should (equal (expand-file-name "a.txt") buffer-file-name))
     (should (looking-at "twenty$"))
     (goto-char (point-min))
@@ -1204,7 +1160,7 @@ A text that is nil removes the line."
     (delete-file "a.txt")
     (qwen-companion-changes-test-open)
     (qwen-companion-changes-test-goto "+twenty")
-    (should-error (qwen-companion-changes-test-press "RET") :type 'user-error)))
+    (should-error (qwen-companion-test-press "RET") :type 'user-error)))
 
 (ert-deftest qwen-companion-changes-test-ediff-with-the-text-before ()
   (qwen-companion-changes-test--with-hunks
@@ -1212,16 +1168,16 @@ A text that is nil removes the line."
       (cl-letf (((symbol-function 'ediff-buffers)
                  (lambda (a b &rest _)
                    (setq compared (mapcar (lambda (buffer)
-                                            (with-current-buffer buffer (buffer-string)))
+                                            (qwen-companion-test-buffer-text buffer))
                                           (list a b))))))
-        (qwen-companion-changes-test-press "e"))
+        (qwen-companion-test-press "e"))
       (should (equal (list qwen-companion-changes-test--old
                            (qwen-companion-changes-test--new 5 "five" 20 "twenty" 35 nil))
                      compared)))))
 
 (ert-deftest qwen-companion-changes-test-compares-with-the-proposal ()
   (qwen-companion-changes-test--with-hunks
-    (should-error (qwen-companion-changes-test-press "=") :type 'user-error)
+    (should-error (qwen-companion-test-press "=") :type 'user-error)
     (let ((turn (car qwen-companion-changes-test-turns)))
       (setq qwen-companion-journal--proposals
             (list (cons (expand-file-name "a.txt")
@@ -1230,7 +1186,7 @@ A text that is nil removes the line."
       (qwen-companion-journal-on-turns
        (list :turns (list (plist-put (copy-sequence turn) :end nil))))
       (cl-letf (((symbol-function 'float-time) (lambda (&rest _) 1.0e12)))
-        (qwen-companion-changes-test-press "="))
+        (qwen-companion-test-press "="))
       (qwen-companion-test-wait-for
        (cl-some (lambda (buffer) (string-match-p "difference: a.txt" (buffer-name buffer)))
                 (buffer-list)))
@@ -1253,7 +1209,7 @@ A text that is nil removes the line."
                                   'qwen-companion-hunks-view-action nil)))
                       (when place (goto-char place))))
         (set-window-point nil (point))
-        (qwen-companion-changes-test-press "RET"))
+        (qwen-companion-test-press "RET"))
       (should (string-search "+4000!\n" (qwen-companion-changes-test-text))))))
 
 (ert-deftest qwen-companion-changes-test-a-name-that-is-not-unicode-ends-nothing ()

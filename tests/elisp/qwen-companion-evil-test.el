@@ -126,9 +126,8 @@
                 (set-buffer (window-buffer))
                 (should (eq 'motion evil-state))
                 (goto-char (point-min))
-                (should (string-search
-                         "process of this CLI is not known"
-                         (cadr (should-error (execute-kbd-macro "k") :type 'user-error)))))
+                (qwen-companion-test-refused "process of this CLI is not known"
+                  (execute-kbd-macro "k")))
             (qwen-companion-session-list-close))))
     (evil-mode -1)))
 

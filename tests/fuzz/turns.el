@@ -183,7 +183,7 @@ LINE is as it is shown, with its sign.  Return what is said."
           (qwen-companion-test-messages
             (cl-letf (((symbol-function 'y-or-n-p) #'always))
               (condition-case err
-                  (qwen-companion-changes-test-press key)
+                  (qwen-companion-test-press key)
                 (user-error (message "%s" (error-message-string err)))))))
     (turns-settle)
     said))
