@@ -36,21 +36,21 @@
 A list of the prompt and, for each that was offered, what the line says."
   (declare (indent 1) (debug t))
   `(let (seen)
-     (cl-letf (((symbol-function 'completing-read)
-                (lambda (prompt table &rest more)
-                  (let* ((metadata (completion-metadata "" table nil))
-                         (annotate (completion-metadata-get metadata 'annotation-function))
-                         (sort (completion-metadata-get metadata 'display-sort-function)))
-                    (should (completion-metadata-get metadata 'category))
-                    (setq seen (cons prompt
-                                     (mapcar (lambda (name)
-                                               (substring-no-properties
-                                                (concat name (funcall annotate name))))
-                                             (funcall sort (all-completions "" table)))))
-                    (pcase ,name
-                      ("" (or (nth 4 more) ""))
-                      (name (should (test-completion name table))
-                            name))))))
+     (qwen-companion-test-choosing
+         (lambda (prompt table &rest more)
+           (let* ((metadata (completion-metadata "" table nil))
+                  (annotate (completion-metadata-get metadata 'annotation-function))
+                  (sort (completion-metadata-get metadata 'display-sort-function)))
+             (should (completion-metadata-get metadata 'category))
+             (setq seen (cons prompt
+                              (mapcar (lambda (name)
+                                        (substring-no-properties
+                                         (concat name (funcall annotate name))))
+                                      (funcall sort (all-completions "" table)))))
+             (pcase ,name
+               ("" (or (nth 4 more) ""))
+               (name (should (test-completion name table))
+                     name))))
        ,@body)
      seen))
 
@@ -58,8 +58,7 @@ A list of the prompt and, for each that was offered, what the line says."
   "Run BODY as if the user gave ANSWER to each question; return the questions."
   (declare (indent 1) (debug t))
   `(let (asked)
-     (cl-letf (((symbol-function 'y-or-n-p)
-                (lambda (question) (push question asked) ,answer)))
+     (qwen-companion-test-answering (lambda (question) (push question asked) ,answer)
        ,@body)
      (setq asked (nreverse asked))))
 
@@ -96,12 +95,10 @@ A list of the prompt and, for each that was offered, what the line says."
   "A change from elsewhere is in the mode line as soon as it is told."
   (qwen-companion-chat-choices-test-with
     (should (equal " idle scripted Default" (qwen-companion-chat-test-mode-line)))
-    (qwen-companion-chat-test-tell
-     'daemon-session :session "s" :state 'busy :model "Second" :mode "yolo")
+    (qwen-companion-chat-test-session :state 'busy :model "Second" :mode "yolo")
     (should (equal " busy Second YOLO" (qwen-companion-chat-test-mode-line)))
     ;; What the daemon did not list has its name or its id.
-    (qwen-companion-chat-test-tell
-     'daemon-session :session "s" :state 'idle :model "other" :mode "bold")
+    (qwen-companion-chat-test-session :state 'idle :model "other" :mode "bold")
     (should (equal " idle other bold" (qwen-companion-chat-test-mode-line)))))
 
 ;;; The model
@@ -174,7 +171,7 @@ A list of the prompt and, for each that was offered, what the line says."
       (should (equal "The approval mode is Default already"
                      (qwen-companion-chat-choices-test--refused
                       #'qwen-companion-chat-set-mode))))
-    (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'idle)
+    (qwen-companion-chat-test-session :state 'idle)
     (qwen-companion-chat-choices-test-choosing ""
       (should (equal "No model was chosen"
                      (qwen-companion-chat-choices-test--refused
@@ -211,7 +208,7 @@ A list of the prompt and, for each that was offered, what the line says."
 (ert-deftest qwen-companion-chat-choices-test-session-lost-while-choosing ()
   (qwen-companion-chat-choices-test-with
     (qwen-companion-chat-choices-test-answering
-        (progn (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'dead)
+        (progn (qwen-companion-chat-test-session :state 'dead)
                t)
       (qwen-companion-chat-choices-test-choosing "Second"
         (should (string-prefix-p "Ended" (qwen-companion-chat-choices-test--refused
@@ -229,8 +226,7 @@ A list of the prompt and, for each that was offered, what the line says."
                      (call-interactively #'qwen-companion-chat-set-mode))))
     (should (equal '((:session "s" :mode "a"))
                    (qwen-companion-chat-choices-test--sent 'daemon-mode)))
-    (qwen-companion-chat-test-tell
-     'daemon-session :session "s" :state 'idle :model "M\u202e" :mode "a")
+    (qwen-companion-chat-test-session :state 'idle :model "M\u202e" :mode "a")
     (should (equal " idle M\\u202E All\\u202E the\\u200B" (qwen-companion-chat-test-mode-line)))))
 
 (ert-deftest qwen-companion-chat-choices-test-two-of-one-name ()
@@ -259,8 +255,7 @@ A list of the prompt and, for each that was offered, what the line says."
   "They are cut in the mode line, and whole when the mouse is on it."
   (qwen-companion-chat-choices-test-with
     (let ((name (concat "provider/" (make-string 100 ?x))))
-      (qwen-companion-chat-test-tell
-       'daemon-session :session "s" :state 'waiting :model name :mode "yolo")
+      (qwen-companion-chat-test-session :state 'waiting :model name :mode "yolo")
       (should (string-suffix-p " YOLO" (qwen-companion-chat-test-mode-line)))
       (should (< (length (qwen-companion-chat-test-mode-line)) 50))
       (should (string-match-p name (qwen-companion-chat-choices-test--at
@@ -271,8 +266,7 @@ A list of the prompt and, for each that was offered, what the line says."
   (qwen-companion-chat-choices-test-with
     (should (equal "Approval mode Default: Require approval\nmouse-1: choose another"
                    (qwen-companion-chat-choices-test--at "Default" 'help-echo)))
-    (qwen-companion-chat-test-tell
-     'daemon-session :session "s" :state 'idle :model "C:\\[kill-emacs]")
+    (qwen-companion-chat-test-session :state 'idle :model "C:\\[kill-emacs]")
     (should (equal "Model C:\\[kill-emacs]\nmouse-1: choose another"
                    (substitute-command-keys
                     (qwen-companion-chat-choices-test--at "C:" 'help-echo))))))

@@ -22,11 +22,11 @@
 
 (defun qwen-companion-chat-export-test--answer (text)
   "Let the model say TEXT."
-  (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer text)))
+  (qwen-companion-chat-test-say text))
 
 (defun qwen-companion-chat-export-test--talk ()
   "Let a conversation of all kinds be told."
-  (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'idle :title "A talk")
+  (qwen-companion-chat-test-session :state 'idle :title "A talk")
   (qwen-companion-chat-test-turn
    (qwen-companion-chat-test-text 'user "Do **it**" :by 'me)
    (qwen-companion-chat-test-text 'thought "Hm.\nWell.")
@@ -153,20 +153,20 @@ ls
                      "CLOCK: [2030-01-01]--[2030-01-02]" "\\begin{evil}\nx\n\\end{evil}"
                      "# [[elisp:(evil)]]\n:PROPERTIES:\n:x: y\n:END:")))
     (qwen-companion-chat-test-with
-      (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'idle
-                                     :title "[[elisp:(evil)]]\n#+INCLUDE: \"x\"")
+      (qwen-companion-chat-test-session :state 'idle
+                                        :title "[[elisp:(evil)]]\n#+INCLUDE: \"x\"")
       (qwen-companion-chat-export-test--answer
        (concat (mapconcat #'identity (append hostile lines) "\n\n")
                "\n\n" (mapconcat (lambda (text) (concat "- " text "\n# " text "\n> " text))
-                               hostile "\n")))
+                                 hostile "\n")))
       (qwen-companion-chat-export-test--exported "chat.org")
       (with-temp-buffer
         (insert-file-contents "chat.org")
         (delay-mode-hooks (org-mode))
         (let ((tree (org-element-parse-buffer)))
           (dolist (type '( inline-src-block inline-babel-call babel-call macro
-                           export-snippet target radio-target drawer property-drawer
-                           planning clock diary-sexp latex-environment keyword node-property))
+                          export-snippet target radio-target drawer property-drawer
+                          planning clock diary-sexp latex-environment keyword node-property))
             (should-not (org-element-map tree type
                           (lambda (element)
                             (buffer-substring-no-properties
@@ -194,8 +194,8 @@ ls
 
 (ert-deftest qwen-companion-chat-export-test-no-local-variables ()
   (qwen-companion-chat-test-with
-    (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'idle
-                                   :title "-*- fill-column: 7 -*-")
+    (qwen-companion-chat-test-session :state 'idle
+                                      :title "-*- fill-column: 7 -*-")
     (qwen-companion-chat-export-test--answer
      (concat "Local " "Variables:\nfill-column: 8\nEnd:"))
     (dolist (name '("chat.md" "chat.org"))

@@ -29,7 +29,7 @@
   `(dolist (size '(1 3 1000000))
      (qwen-companion-chat-test-with
        (dolist (piece (seq-partition ,text size))
-         (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer piece))
+         (qwen-companion-chat-test-say piece)
          (qwen-companion-chat-test-show))
        (should (equal (concat "\n" ,text "\n") (qwen-companion-chat-test-conversation)))
        ,@body)))
@@ -109,7 +109,7 @@
 (ert-deftest qwen-companion-chat-markdown-test-a-fence-that-goes-on-is-visible ()
   (qwen-companion-chat-test-with
     (dolist (piece '("```\nx\n" "```" " not the end\n"))
-      (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer piece))
+      (qwen-companion-chat-test-say piece)
       (qwen-companion-chat-test-show))
     (should (equal "\nx\n``` not the end\n\n" (qwen-companion-chat-markdown-test--shown)))))
 
@@ -130,7 +130,7 @@
                            :state 'connected :host "127.0.0.1:4170" more)))
             (show (lambda (text)
                     (dolist (piece (seq-partition text size))
-                      (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer piece))
+                      (qwen-companion-chat-test-say piece)
                       (qwen-companion-chat-test-show)))))
         (funcall tell :local t :workspace (expand-file-name "project"))
         (funcall show (concat "See `src/a.el:2`, (b:10) and " absolute ".\n"
@@ -176,9 +176,7 @@
   (qwen-companion-chat-test-with
     (dotimes (_ 10)
       (dotimes (_ 2)
-        (qwen-companion-chat-test-turn
-         (qwen-companion-chat-test-text
-          'answer (concat "**strong**\n" (apply #'concat (make-list 400 "It goes on\n"))))))
+        (qwen-companion-chat-test-say (concat "**strong**\n" (apply #'concat (make-list 400 "It goes on\n")))))
       (qwen-companion-chat-markdown--look (current-buffer))
       ;; As redisplay does.
       (jit-lock-fontify-now))
@@ -191,7 +189,7 @@
 
 (ert-deftest qwen-companion-chat-markdown-test-no-mode-is-loaded-while-the-user-types ()
   (qwen-companion-chat-test-with
-    (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "```css\na\n```\n"))
+    (qwen-companion-chat-test-say "```css\na\n```\n")
     (qwen-companion-chat-markdown--fontify (point-min) (point-max))
     (cl-letf* ((idle '(0 0 200000 0))
                (noninteractive nil)
@@ -208,8 +206,7 @@
 (ert-deftest qwen-companion-chat-markdown-test-colours-do-not-keep-the-user-waiting ()
   "They come after the text is shown, and not while keys are typed."
   (qwen-companion-chat-test-with
-    (qwen-companion-chat-test-turn
-     (qwen-companion-chat-test-text 'answer "```elisp\n(defun name ())\n```\n"))
+    (qwen-companion-chat-test-say "```elisp\n(defun name ())\n```\n")
     (qwen-companion-chat-markdown--fontify (point-min) qwen-companion-chat-blocks-conversation-end)
     (should (equal '(qwen-companion-chat-code) (qwen-companion-chat-markdown-test--faces "defun")))
     (let ((unread-command-events (list ?x)))
@@ -220,8 +217,7 @@
 
 (ert-deftest qwen-companion-chat-markdown-test-a-chat-that-is-killed-before-its-colours ()
   (qwen-companion-chat-test-with
-    (qwen-companion-chat-test-turn
-     (qwen-companion-chat-test-text 'answer "```elisp\n(defun name ())\n```\n"))
+    (qwen-companion-chat-test-say "```elisp\n(defun name ())\n```\n")
     (qwen-companion-chat-markdown--fontify (point-min) qwen-companion-chat-blocks-conversation-end)
     (let ((chat (current-buffer)))
       (kill-buffer)
@@ -312,7 +308,7 @@
     (qwen-companion-chat-test-with
       (let ((line (concat (make-string 5000 ?a) (make-string 2000 ?b) "c")))
         (dolist (piece (seq-partition (concat "```\n" line "\nnext\n```\n" line) size))
-          (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer piece)))
+          (qwen-companion-chat-test-say piece))
         (let* ((cut (concat (make-string 5000 ?a) "2001 more characters; TAB shows them"))
                (folded (concat "\n```\n" cut "\nnext\n```\n" cut "\n")))
           (should (equal folded (qwen-companion-chat-markdown-test--seen)))
@@ -335,14 +331,13 @@
             ;; What the user has opened stays so.
             (goto-char (1- qwen-companion-chat-blocks-conversation-end))
             (qwen-companion-chat-toggle-fold)
-            (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "d"))
+            (qwen-companion-chat-test-say "d")
             (qwen-companion-chat-markdown-test--find "cd")
             (should-not (invisible-p (point)))))))))
 
 (ert-deftest qwen-companion-chat-markdown-test-each-line-has-its-direction ()
   (qwen-companion-chat-test-with
-    (qwen-companion-chat-test-turn
-     (qwen-companion-chat-test-text 'answer "one\nשתיים\nthree"))
+    (qwen-companion-chat-test-say "one\nשתיים\nthree")
     (pcase-dolist (`(,text . ,direction)
                    '(("one" . left-to-right) ("שתיים" . right-to-left) ("three" . left-to-right)))
       (qwen-companion-chat-markdown-test--find text)
@@ -389,8 +384,7 @@
                                    (lambda () (prog-mode) (message "Can't guess the indentation")))
                              auto-mode-alist)))
                   (qwen-companion-chat-test-with
-                    (qwen-companion-chat-test-turn
-                     (qwen-companion-chat-test-text 'answer "```qwentalk\nx\n```\n"))
+                    (qwen-companion-chat-test-say "```qwentalk\nx\n```\n")
                     (qwen-companion-chat-test-show))))))
     (should-not (string-match-p "guess" said))))
 
@@ -434,11 +428,9 @@
 (ert-deftest qwen-companion-chat-markdown-test-the-beginning-of-a-long-table-is-aligned ()
   "No lines far from those displayed are looked at, wherever the window is."
   (qwen-companion-chat-test-with
-    (qwen-companion-chat-test-turn
-     (qwen-companion-chat-test-text
-      'answer (concat "Before\n| n | name |\n|---|---|\n"
-                      (mapconcat (lambda (number) (format "|%d|row|\n" number))
-                                 (number-sequence 1 1000) ""))))
+    (qwen-companion-chat-test-say (concat "Before\n| n | name |\n|---|---|\n"
+                                          (mapconcat (lambda (number) (format "|%d|row|\n" number))
+                                                     (number-sequence 1 1000) "")))
     (qwen-companion-chat-test-show)
     (let ((lines (qwen-companion-chat-markdown-test--lines-shown))
           (start (point-min))
@@ -468,14 +460,12 @@
     (unwind-protect
         (dolist (language '("elisp" "tar" "zip" "png" "../../x" "el-mode" "(x)" "gz"))
           (qwen-companion-chat-test-with
-            (qwen-companion-chat-test-turn
-             (qwen-companion-chat-test-text
-              'answer (concat "```" language "\n"
-                              ";; -*- eval: (push 'local qwen-companion-chat-markdown-test--ran) -*-\n"
-                              "yonder\n"
-                              ";; Local Variables:\n"
-                              ";; eval: (push 'local qwen-companion-chat-markdown-test--ran)\n"
-                              ";; End:\n```\n")))
+            (qwen-companion-chat-test-say (concat "```" language "\n"
+                                                  ";; -*- eval: (push 'local qwen-companion-chat-markdown-test--ran) -*-\n"
+                                                  "yonder\n"
+                                                  ";; Local Variables:\n"
+                                                  ";; eval: (push 'local qwen-companion-chat-markdown-test--ran)\n"
+                                                  ";; End:\n```\n"))
             (qwen-companion-chat-test-show)
             (should (memq 'qwen-companion-chat-code (qwen-companion-chat-markdown-test--faces "yonder")))))
       (remove-hook 'prog-mode-hook note)
@@ -498,10 +488,8 @@
 
 (ert-deftest qwen-companion-chat-markdown-test-long-code-and-lines-are-not-coloured ()
   (qwen-companion-chat-test-with
-    (qwen-companion-chat-test-turn
-     (qwen-companion-chat-test-text
-      'answer (concat "```elisp\n" (apply #'concat (make-list 3000 "(defun)\n")) "```\n*"
-                      (make-string 5000 ?x) "* end")))
+    (qwen-companion-chat-test-say (concat "```elisp\n" (apply #'concat (make-list 3000 "(defun)\n")) "```\n*"
+                                          (make-string 5000 ?x) "* end"))
     (qwen-companion-chat-test-show)
     (should (equal '(qwen-companion-chat-code) (qwen-companion-chat-markdown-test--faces "defun")))
     (should-not (memq 'italic (qwen-companion-chat-markdown-test--faces "xxx")))))
@@ -511,8 +499,7 @@
 (ert-deftest qwen-companion-chat-markdown-test-the-last-code-from-the-prompt ()
   (qwen-companion-chat-test-with
     (should-error (qwen-companion-chat-copy-code) :type 'user-error)
-    (qwen-companion-chat-test-turn
-     (qwen-companion-chat-test-text 'answer "```\none\n```\n```\ntwo\nlines\n```\nEnd."))
+    (qwen-companion-chat-test-say "```\none\n```\n```\ntwo\nlines\n```\nEnd.")
     (goto-char (point-max))
     (qwen-companion-chat-copy-code)
     (should (equal "two\nlines\n" (current-kill 0)))
@@ -522,7 +509,7 @@
 
 (ert-deftest qwen-companion-chat-markdown-test-code-into-the-last-file ()
   (qwen-companion-chat-test-with
-    (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "```\none\n```\n"))
+    (qwen-companion-chat-test-say "```\none\n```\n")
     (write-region "begin\nend\n" nil "file.txt" nil 'silent)
     (let ((chat (current-buffer))
           (file (find-file-noselect "file.txt")))
@@ -533,7 +520,7 @@
       (goto-char (point-max))
       (qwen-companion-chat-insert-code)
       (should (eq chat (window-buffer)))
-      (should (equal "begin\none\nend\n" (with-current-buffer file (buffer-string))))
+      (should (equal "begin\none\nend\n" (qwen-companion-test-buffer-text file)))
       (with-current-buffer file
         (setq buffer-read-only t))
       (should-error (qwen-companion-chat-insert-code) :type 'buffer-read-only))))

@@ -59,6 +59,15 @@
                                      append (list key value)))
           (qwen-companion-test-sent 'daemon-answer)))
 
+(defun qwen-companion-chat-permissions-test--chosen ()
+  "Return the id of the option that was sent first."
+  (plist-get (car (qwen-companion-chat-permissions-test--sent)) :option))
+
+(defun qwen-companion-chat-permissions-test--refuses (key regexp)
+  "Check that pressing KEY is refused as REGEXP says, and nothing is sent."
+  (should (string-match-p regexp (qwen-companion-chat-permissions-test--refused
+                                  #'qwen-companion-chat-permissions-test--press key))))
+
 (defun qwen-companion-chat-permissions-test--refused (function &rest arguments)
   "Return why FUNCTION with ARGUMENTS is refused; nothing may be sent."
   (let ((before (length (qwen-companion-test-sent 'daemon-answer))))
@@ -136,8 +145,7 @@
              "  C-c C-a 9  Number 9 C-c 1 Reject\n  RET        Number 10 C-c 1 Reject\n"))
     (qwen-companion-test-go-to "Number 10")
     (call-interactively (key-binding (kbd "RET")))
-    (should (equal "o10" (plist-get (car (qwen-companion-chat-permissions-test--sent))
-                                    :option)))))
+    (should (equal "o10" (qwen-companion-chat-permissions-test--chosen)))))
 
 (ert-deftest qwen-companion-chat-permissions-test-shows-the-warning-of-the-daemon ()
   "A warning is between the title and the tool's input; nothing is hidden in it."
@@ -173,9 +181,7 @@
     (let ((chat (current-buffer)))
       (qwen-companion-chat-permissions-test--tool)
       (with-temp-buffer
-        (should (string-match-p "Nothing waits"
-                                (qwen-companion-chat-permissions-test--refused
-                                 #'call-interactively #'qwen-companion-chat-answer))))
+        (should (string-match-p "Nothing waits" (qwen-companion-chat-permissions-test--refused #'call-interactively #'qwen-companion-chat-answer))))
       (qwen-companion-chat-permissions-test--ask)
       (with-temp-buffer
         (call-interactively #'qwen-companion-chat-answer))
@@ -186,30 +192,26 @@
 (ert-deftest qwen-companion-chat-permissions-test-answer-asks-which ()
   "The command reads one of the options, which name the rules that they save."
   (qwen-companion-chat-permissions-test-with
-    (should (string-match-p "Nothing waits"
-                            (qwen-companion-chat-permissions-test--refused
-                             #'call-interactively #'qwen-companion-chat-answer)))
+    (should (string-match-p "Nothing waits" (qwen-companion-chat-permissions-test--refused #'call-interactively #'qwen-companion-chat-answer)))
     (qwen-companion-chat-permissions-test--tool)
     (qwen-companion-chat-permissions-test--ask)
     (let (offered)
-      (cl-letf (((symbol-function 'completing-read)
-                 (lambda (_prompt choices &rest _)
-                   (setq offered (mapcar #'car choices))
-                   (nth 1 offered))))
+      (qwen-companion-test-choosing
+          (lambda (_prompt choices &rest _)
+            (setq offered (mapcar #'car choices))
+            (nth 1 offered))
         (call-interactively #'qwen-companion-chat-answer))
       (should (= 5 (length offered)))
       (should (string-match-p "writes a rule" (nth 3 offered))))
-    (should (equal "o3" (plist-get (car (qwen-companion-chat-permissions-test--sent)) :option)))))
+    (should (equal "o3" (qwen-companion-chat-permissions-test--chosen)))))
 
 (ert-deftest qwen-companion-chat-permissions-test-return-on-an-option ()
   (qwen-companion-chat-permissions-test-asked
     (qwen-companion-test-go-to "Reject")
     (qwen-companion-chat-permissions-test--press "RET")
-    (should (equal "o4" (plist-get (car (qwen-companion-chat-permissions-test--sent)) :option)))
+    (should (equal "o4" (qwen-companion-chat-permissions-test--chosen)))
     (qwen-companion-test-go-to "Permission: ")
-    (should (string-match-p "being sent"
-                            (qwen-companion-chat-permissions-test--refused
-                             #'qwen-companion-chat-permissions-test--press "RET")))))
+    (qwen-companion-chat-permissions-test--refuses "RET" "being sent")))
 
 (ert-deftest qwen-companion-chat-permissions-test-keys-by-meaning ()
   "The same key does the same, whatever the tool and the order of its options."
@@ -228,33 +230,29 @@
         (should (eq 'self-insert-command (key-binding (kbd key))))
         (qwen-companion-test-go-to "Permission: ")
         (qwen-companion-chat-permissions-test--press key)
-        (should (equal id (plist-get (car (qwen-companion-chat-permissions-test--sent))
-                                     :option)))))))
+        (should (equal id (qwen-companion-chat-permissions-test--chosen)))))))
 
 (ert-deftest qwen-companion-chat-permissions-test-rule-is-named-and-asked-for ()
   (pcase-dolist (`(,key ,id ,file) '(("C-c C-a W" "o1" "/project/\\.qwen/settings\\.json")
                                      ("C-c C-a U" "o2" "~/\\.qwen/settings\\.json")))
     (qwen-companion-chat-permissions-test-asked
       (let (asked consent)
-        (cl-letf (((symbol-function 'y-or-n-p)
-                   (lambda (prompt) (setq asked prompt) consent)))
+        (qwen-companion-test-answering (lambda (prompt) (setq asked prompt) consent)
           (qwen-companion-chat-permissions-test--refused
            #'qwen-companion-chat-permissions-test--press key)
           (should (string-match-p (concat "touch \\*: write this rule into " file) asked))
           (setq consent t)
           (qwen-companion-chat-permissions-test--press key)))
-      (should (equal id (plist-get (car (qwen-companion-chat-permissions-test--sent)) :option))))))
+      (should (equal id (qwen-companion-chat-permissions-test--chosen))))))
 
 (ert-deftest qwen-companion-chat-permissions-test-changed-request-is-not-allowed ()
   "A request that changes while the user is asked is not allowed."
   (qwen-companion-chat-permissions-test-with
     (qwen-companion-chat-permissions-test--tool :revision 1)
     (qwen-companion-chat-permissions-test--ask)
-    (cl-letf (((symbol-function 'y-or-n-p)
-               (lambda (_) (qwen-companion-chat-permissions-test--tool :revision 2) t)))
-      (should (string-match-p "has changed meanwhile"
-                              (qwen-companion-chat-permissions-test--refused
-                               #'qwen-companion-chat-permissions-test--press "C-c C-a W"))))))
+    (qwen-companion-test-answering
+        (lambda (_) (qwen-companion-chat-permissions-test--tool :revision 2) t)
+      (qwen-companion-chat-permissions-test--refuses "C-c C-a W" "has changed meanwhile"))))
 
 (ert-deftest qwen-companion-chat-permissions-test-no-with-a-reason ()
   "The reason is sent as a prompt once the answer was accepted; the draft stays."
@@ -281,14 +279,10 @@
     (qwen-companion-test-go-to "rm -rf")
     (search-forward "Allow\n")
     (backward-char)
-    (should (string-match-p "older question"
-                            (qwen-companion-chat-permissions-test--refused
-                             #'qwen-companion-chat-permissions-choose)))
+    (should (string-match-p "older question" (qwen-companion-chat-permissions-test--refused #'qwen-companion-chat-permissions-choose)))
     (setq qwen-companion-chat-permissions--key-delay 60)
     (qwen-companion-chat-permissions-test--ask :state 'closed :by 'other :label "Allow")
-    (should (string-match-p "only just come up"
-                            (qwen-companion-chat-permissions-test--refused
-                             #'qwen-companion-chat-permissions-test--press "C-c C-a y")))
+    (qwen-companion-chat-permissions-test--refuses "C-c C-a y" "only just come up")
     ;; Time enough, or the clock was set back.
     (let ((now (float-time)))
       (cl-letf (((symbol-function 'float-time) (lambda (&optional _) (- now 3600))))
@@ -302,9 +296,7 @@
     (qwen-companion-chat-permissions-test--ask :state 'held)
     (should (qwen-companion-chat-permissions-test--shown-p "Held: the connection is lost"))
     (should-not (qwen-companion-chat-permissions-test--shown-p "C-c C-a y"))
-    (should (string-match-p "connection to the daemon is lost"
-                            (qwen-companion-chat-permissions-test--refused
-                             #'qwen-companion-chat-permissions-test--press "C-c C-a y")))
+    (qwen-companion-chat-permissions-test--refuses "C-c C-a y" "connection to the daemon is lost")
     (qwen-companion-chat-permissions-test--ask)
     (should-not (qwen-companion-chat-permissions-test--shown-p "Held"))
     (qwen-companion-chat-permissions-test--press "C-c C-a y")
@@ -314,9 +306,7 @@
   (qwen-companion-chat-permissions-test-asked
     (run-hooks 'qwen-companion-backend-disconnected-hook)
     (should (qwen-companion-chat-permissions-test--shown-p "Held"))
-    (should (string-match-p "connection"
-                            (qwen-companion-chat-permissions-test--refused
-                             #'qwen-companion-chat-permissions-test--press "C-c C-a y")))))
+    (qwen-companion-chat-permissions-test--refuses "C-c C-a y" "connection")))
 
 (ert-deftest qwen-companion-chat-permissions-test-answered-elsewhere ()
   "It says which client answered, and its keys are gone."
@@ -330,9 +320,7 @@
       (qwen-companion-chat-permissions-test--ask :state 'closed :by by :label label :options nil)
       (should (qwen-companion-chat-permissions-test--shown-p (regexp-quote text)))
       (should-not (qwen-companion-chat-permissions-test--shown-p "C-c C-a y"))
-      (should (string-match-p "Nothing waits"
-                              (qwen-companion-chat-permissions-test--refused
-                               #'qwen-companion-chat-permissions-test--press "C-c C-a y"))))))
+      (qwen-companion-chat-permissions-test--refuses "C-c C-a y" "Nothing waits"))))
 
 (ert-deftest qwen-companion-chat-permissions-test-closed-title-with-a-colon ()
   "The daemon's title of a plan ends in one."
@@ -346,9 +334,7 @@
   "It is not sent twice; a failure is reported, and the keys work again."
   (qwen-companion-chat-permissions-test-asked
     (qwen-companion-chat-permissions-test--press "C-c C-a y")
-    (should (string-match-p "being sent"
-                            (qwen-companion-chat-permissions-test--refused
-                             #'qwen-companion-chat-permissions-test--press "C-c C-a y")))
+    (qwen-companion-chat-permissions-test--refuses "C-c C-a y" "being sent")
     (qwen-companion-chat-test-reply 'daemon-answer :error "The daemon is busy." :problem 'busy)
     (should (qwen-companion-chat-permissions-test--shown-p
              "Your answer was not accepted: The daemon is busy\\."))
@@ -380,9 +366,7 @@
     (qwen-companion-chat-permissions-test--tool :input "command: echo" :input-more 17)
     (qwen-companion-chat-permissions-test--ask)
     (should (qwen-companion-chat-permissions-test--shown-p "17 characters more  C-c C-v shows all"))
-    (should (string-match-p "Not allowed yet: what the tool is given is cut here"
-                            (qwen-companion-chat-permissions-test--refused
-                             #'qwen-companion-chat-permissions-test--press "C-c C-a y")))
+    (qwen-companion-chat-permissions-test--refuses "C-c C-a y" "Not allowed yet: what the tool is given is cut here")
     (qwen-companion-chat-permissions-test--press "C-c C-v")
     (qwen-companion-chat-permissions-test--text 'input "command: echo\n; rm -rf /")
     (with-current-buffer "*qwen-companion chat: input of touch x*"
@@ -407,9 +391,7 @@
      :diffs '((:index 0 :path "/project/a.txt" :old-size 8 :new-size 9)))
     (qwen-companion-chat-permissions-test--ask)
     (should (qwen-companion-chat-permissions-test--shown-p "being fetched"))
-    (should (string-match-p "the change is not shown here"
-                            (qwen-companion-chat-permissions-test--refused
-                             #'qwen-companion-chat-permissions-test--press "C-c C-a y")))
+    (qwen-companion-chat-permissions-test--refuses "C-c C-a y" "the change is not shown here")
     (qwen-companion-chat-permissions-test--text 'new "one\n2\u200b\n")
     (qwen-companion-chat-permissions-test--text 'old "one\ntwo\n")
     (qwen-companion-test-wait-for
@@ -470,10 +452,8 @@
     (qwen-companion-chat-permissions-test--refused
      #'qwen-companion-chat-permissions-test--press "C-c C-a y")
     (qwen-companion-chat-permissions-test--press "C-c C-v")
-    (should (string-match-p
-             "Gone"
-             (qwen-companion-test-messages
-               (qwen-companion-chat-test-reply 'daemon-fetch :error "Gone." :problem 'gone))))
+    (qwen-companion-test-said "Gone"
+      (qwen-companion-chat-test-reply 'daemon-fetch :error "Gone." :problem 'gone))
     (qwen-companion-chat-permissions-test--refused
      #'qwen-companion-chat-permissions-test--press "C-c C-a y")
     (qwen-companion-chat-permissions-test--press "C-c C-a n")
@@ -540,9 +520,8 @@
       (qwen-companion-chat-permissions-test--ask)
       (qwen-companion-chat-permissions-test--press "C-c C-v")
       (qwen-companion-chat-permissions-test--text 'new "n\0ew\n")
-      (should (string-match-p
-               "NUL" (qwen-companion-test-messages
-                       (qwen-companion-chat-permissions-test--text 'old "old\n"))))
+      (qwen-companion-test-said "NUL"
+        (qwen-companion-chat-permissions-test--text 'old "old\n"))
       (should-not ediff-session-registry)
       (should-not (get-buffer "*qwen-companion after: a.txt*"))
       (qwen-companion-chat-permissions-test--text 'new "n\0ew\n")
@@ -601,9 +580,7 @@
       (qwen-companion-chat-permissions-test--press "C-c C-v")
       (qwen-companion-chat-permissions-test--text 'new "one\n")
       (qwen-companion-test-wait-for (get-buffer "*qwen-companion difference: a.txt*"))
-      (should (string-match-p "can only be rejected"
-                              (qwen-companion-chat-permissions-test--refused
-                               #'qwen-companion-chat-permissions-test--press "C-c C-a y")))
+      (qwen-companion-chat-permissions-test--refuses "C-c C-a y" "can only be rejected")
       (qwen-companion-chat-permissions-test--press "C-c C-a n")
       (should (= 1 (length (qwen-companion-chat-permissions-test--sent)))))))
 
@@ -643,13 +620,9 @@
     (qwen-companion-chat-permissions-test--press "C-c C-v")
     (qwen-companion-chat-permissions-test--text 'input "command: echo 1234")
     (qwen-companion-chat-permissions-test--tool :revision 2 :input "command: echo" :input-more 5)
-    (should (string-match-p "cut here"
-                            (qwen-companion-chat-permissions-test--refused
-                             #'qwen-companion-chat-permissions-test--press "C-c C-a y")))
+    (qwen-companion-chat-permissions-test--refuses "C-c C-a y" "cut here")
     (let ((qwen-companion-chat-permissions--key-delay 60))
-      (should (string-match-p "only just come up"
-                              (qwen-companion-chat-permissions-test--refused
-                               #'qwen-companion-chat-permissions-test--press "C-c C-a n"))))))
+      (qwen-companion-chat-permissions-test--refuses "C-c C-a n" "only just come up"))))
 
 ;;; Forms
 
@@ -674,25 +647,21 @@
              "  Database: Which database\\?\n    ( ) sqlite  one file\n    ( ) postgres\n    ( ) an answer of your own\n"))
     (should (qwen-companion-chat-permissions-test--shown-p
              "  Colours: Which colours\\?  (one or more)\n    \\[ \\] red\n"))
-    (should (string-match-p "Question 1 has no answer"
-                            (qwen-companion-chat-permissions-test--refused
-                             #'qwen-companion-chat-permissions-test--press "C-c C-a y")))
+    (qwen-companion-chat-permissions-test--refuses "C-c C-a y" "Question 1 has no answer")
     (qwen-companion-chat-permissions-test--choose "sqlite")
     (should (looking-back "(x) sqlite" (line-beginning-position)))
     (qwen-companion-chat-permissions-test--choose "postgres")
     (should (qwen-companion-chat-permissions-test--shown-p "( ) sqlite.*\n    (x) postgres"))
-    (should (string-match-p "Question 2 has no answer"
-                            (qwen-companion-chat-permissions-test--refused
-                             #'qwen-companion-chat-permissions-test--press "C-c C-a y")))
+    (qwen-companion-chat-permissions-test--refuses "C-c C-a y" "Question 2 has no answer")
     (qwen-companion-chat-permissions-test--choose "[ ] red")
     (qwen-companion-chat-permissions-test--choose "[ ] blue")
     (qwen-companion-chat-permissions-test--choose "[x] red")
-    (cl-letf (((symbol-function 'read-string) (lambda (&rest _) "green")))
+    (qwen-companion-test-choosing "green"
       (qwen-companion-chat-permissions-test--choose "[ ] an answer"))
     (should (qwen-companion-chat-permissions-test--shown-p "\\[x\\] green"))
     (qwen-companion-chat-permissions-test--press "C-c C-a y")
     (should (equal '((:session "s" :permission "p1" :option "submit"
-                      :answers (("postgres") ("blue" "green"))))
+                               :answers (("postgres") ("blue" "green"))))
                    (qwen-companion-chat-permissions-test--sent)))))
 
 (ert-deftest qwen-companion-chat-permissions-test-form-cancelled-has-no-answers ()

@@ -152,10 +152,8 @@
     (qwen-companion-chat-review-test--press "q")
     (with-current-buffer (car (qwen-companion-chat-buffers))
       (setq last-command-event ?y)
-      (should (string-search
-               "edited this change in its review"
-               (cadr (should-error (call-interactively (key-binding (kbd "C-c C-a y")))
-                                   :type 'user-error)))))
+      (qwen-companion-test-refused "edited this change in its review"
+        (call-interactively (key-binding (kbd "C-c C-a y")))))
     (should-not (qwen-companion-chat-review-test--sent))
     (qwen-companion-chat-review-test--show)
     (should (equal qwen-companion-chat-review-test--wanted
@@ -212,17 +210,15 @@
         (qwen-companion-test-wait-for (qwen-companion-conflicts-p))
         (should (string-search "<<<<<<< as written\nanother two\n||||||| as proposed\nTWO\n=======\nTwo!\n>>>>>>> as reviewed\n"
                                (buffer-string)))
-        (should (string-search "what you made of it in the review"
-                               (cadr (should-error (save-buffer) :type 'user-error))))))
+        (qwen-companion-test-refused "what you made of it in the review"
+          (save-buffer))))
     (should (equal "one\nanother two\nthree\nfour\nfive\n" (qwen-companion-chat-review-test--on-disk)))))
 
 (ert-deftest qwen-companion-chat-review-test-unsaved-text-stays-unsaved ()
   "The changes are merged into a buffer with unsaved text, which is not saved."
   (qwen-companion-chat-review-test-with
     (let ((qwen-companion-disk-catch-up-functions (list #'always)))
-      (with-current-buffer (find-file-noselect qwen-companion-chat-review-test--file)
-        (goto-char (point-max))
-        (insert "mine\n"))
+      (qwen-companion-test-append "mine\n" (find-file-noselect qwen-companion-chat-review-test--file))
       (qwen-companion-chat-review-test--accept-edited)
       (qwen-companion-chat-review-test--write qwen-companion-chat-review-test--new)
       (with-current-buffer (find-buffer-visiting qwen-companion-chat-review-test--file)
@@ -244,8 +240,8 @@
             (lambda () (qwen-companion-chat-review-test--tool 'failed))
             ;; The daemon has died, or the turn was cancelled.
             (lambda ()
-              (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'dead :text "gone"))
-            (lambda () (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'idle))
+              (qwen-companion-chat-test-session :state 'dead :text "gone"))
+            (lambda () (qwen-companion-chat-test-session :state 'idle))
             (lambda ()
               (with-current-buffer (car (qwen-companion-chat-buffers))
                 (let ((kill-buffer-query-functions nil))
@@ -257,9 +253,9 @@
               (qwen-companion-chat-review-test--tool 'done)
               (qwen-companion-test-wait-for (qwen-companion-chat-review-test--kept)))))
     (qwen-companion-chat-review-test-with
-      (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'waiting)
+      (qwen-companion-chat-test-session :state 'waiting)
       (qwen-companion-chat-review-test--accept-edited)
-      (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'busy)
+      (qwen-companion-chat-test-session :state 'busy)
       (should-not (qwen-companion-chat-review-test--kept))
       (funcall trouble)
       (should (equal qwen-companion-chat-review-test--wanted (qwen-companion-chat-review-test--kept)))
@@ -309,9 +305,8 @@
   (qwen-companion-chat-review-test-with
     (qwen-companion-chat-review-test--edit)
     (qwen-companion-chat-review-test--ask :state 'held)
-    (should (string-search "connection to the daemon is lost"
-                           (cadr (should-error (qwen-companion-chat-review-test--press "C-c C-c")
-                                               :type 'user-error))))
+    (qwen-companion-test-refused "connection to the daemon is lost"
+      (qwen-companion-chat-review-test--press "C-c C-c"))
     (should (qwen-companion-proposals))
     (qwen-companion-chat-review-test--ask :state 'open)
     (qwen-companion-chat-review-test--accept-edited)))

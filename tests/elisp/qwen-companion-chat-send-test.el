@@ -45,8 +45,7 @@ It is the value of `default-directory' there."
   "The text as it is in the buffer, with its lines; nothing is sent yet."
   (qwen-companion-chat-send-test-with '(("src/a.el" "one\n(two)\nthree\n"))
     (with-current-buffer (find-file-noselect "src/a.el")
-      (goto-char (point-max))
-      (insert "```\n")
+      (qwen-companion-test-append "```\n")
       (narrow-to-region 5 (point-max))
       (qwen-companion-chat-send-region 5 11))
     (should (equal "src/a.el, line 2:\n```emacs-lisp\n(two)\n```\n"
@@ -101,8 +100,7 @@ It is the value of `default-directory' there."
           (should (eq second (window-buffer))))
         (with-temp-buffer
           (insert "x")
-          (cl-letf (((symbol-function 'completing-read)
-                     (lambda (&rest _) (buffer-name first))))
+          (qwen-companion-test-choosing (lambda (&rest _) (buffer-name first))
             (let ((current-prefix-arg '(4)))
               (qwen-companion-chat-send-buffer)))
           (should (eq first (window-buffer))))))))
@@ -154,9 +152,8 @@ It is the value of `default-directory' there."
         (should (equal (list (list :kind 'text :text text))
                        (qwen-companion-chat-send-test--parts text))))
       (let ((file (expand-file-name name)))
-        (should (string-match-p (concat "only the name is sent: " (regexp-quote file))
-                                (qwen-companion-test-messages
-                                  (qwen-companion-chat-send-file file))))))
+        (qwen-companion-test-said (concat "only the name is sent: " (regexp-quote file))
+          (qwen-companion-chat-send-file file))))
     (let ((file (expand-file-name "elsewhere/a")))
       (should (string-empty-p (qwen-companion-test-messages
                                 (qwen-companion-chat-send-file file))))
@@ -183,8 +180,7 @@ It is the value of `default-directory' there."
                               (qwen-companion-quote-escape image) (expand-file-name "text")
                               (expand-file-name "none") (qwen-companion-quote-escape image)))))
       ;; A daemon elsewhere has none of the files of this machine.
-      (qwen-companion-chat-test-tell
-       'daemon-state :state 'connected :host "h:1" :workspace "/nowhere/project")
+      (qwen-companion-chat-test-daemon :state 'connected :host "h:1" :workspace "/nowhere/project")
       (should (equal `((:kind image :path ,image))
                      (qwen-companion-chat-send-test--references
                       (concat "@a.png @" (qwen-companion-quote-escape image))))))))
@@ -230,8 +226,7 @@ It is the value of `default-directory' there."
   (qwen-companion-chat-send-test-with nil
     (qwen-companion-test-refused "another machine"
       (qwen-companion-chat-send-file "/ssh:nowhere.invalid:/a"))
-    (qwen-companion-chat-test-tell
-     'daemon-state :state 'connected :host "h:1" :workspace "/ssh:nowhere.invalid:/project")
+    (qwen-companion-chat-test-daemon :state 'connected :host "h:1" :workspace "/ssh:nowhere.invalid:/project")
     (insert "@a")
     (should-not (run-hook-with-args-until-success 'completion-at-point-functions))
     (should (equal '((:kind text :text "@/ssh:nowhere.invalid:/a"))
@@ -250,10 +245,8 @@ It is the value of `default-directory' there."
   (qwen-companion-chat-send-test-with '(("a.txt" "one\n"))
     (with-current-buffer (find-file-noselect "a.txt")
       (insert "zero\n")
-      (should (string-match-p
-               "unsaved text"
-               (qwen-companion-test-messages
-                 (call-interactively #'qwen-companion-chat-send-file)))))))
+      (qwen-companion-test-said "unsaved text"
+        (call-interactively #'qwen-companion-chat-send-file)))))
 
 (ert-deftest qwen-companion-chat-send-test-flymake ()
   "The problems that Flymake has found in the region or everywhere."
@@ -328,9 +321,8 @@ It is the value of `default-directory' there."
   "A workspace may be a part of a project."
   (qwen-companion-chat-send-test-with '(("part/inside.el" "") ("beside.el" ""))
     (call-process "git" nil nil nil "init" "-q")
-    (qwen-companion-chat-test-tell
-     'daemon-state :state 'connected :host "127.0.0.1:4170" :local t
-     :workspace (expand-file-name "part"))
+    (qwen-companion-chat-test-daemon :state 'connected :host "127.0.0.1:4170" :local t
+                                     :workspace (expand-file-name "part"))
     (should (equal '("inside.el") (qwen-companion-chat-send-test--complete "@")))))
 
 (ert-deftest qwen-companion-chat-send-test-completes-names-with-blanks ()
@@ -401,7 +393,7 @@ One with a line end cannot be written."
 
 (ert-deftest qwen-companion-chat-send-test-completes-in-the-prompt-only ()
   (qwen-companion-chat-send-test-with '(("src/a" ""))
-    (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "@sr"))
+    (qwen-companion-chat-test-say "@sr")
     (qwen-companion-test-go-to "@sr")
     (should-not (run-hook-with-args-until-success 'completion-at-point-functions))))
 
@@ -409,8 +401,7 @@ One with a line end cannot be written."
   "A prompt is sent once, in order, when the session can take it."
   (qwen-companion-chat-test-with
     (let ((send (lambda (text)
-                  (goto-char (point-max))
-                  (insert text)
+                  (qwen-companion-test-append text)
                   (qwen-companion-chat-send)))
           (sent (lambda ()
                   (mapcar (lambda (payload)
@@ -425,7 +416,7 @@ One with a line end cannot be written."
       (should (string-match-p "2 prompts are sent once the session is there"
                               (qwen-companion-test-header)))
       ;; Why it takes long is said.
-      (qwen-companion-chat-test-tell 'daemon-state :state 'connected :text "The agent takes long.")
+      (qwen-companion-chat-test-daemon :state 'connected :text "The agent takes long.")
       (should (string-match-p "The agent takes long" (qwen-companion-test-header)))
       (qwen-companion-chat-test-reply 'daemon-open :session "n")
       (should-not (funcall sent))
@@ -457,18 +448,16 @@ One with a line end cannot be written."
       (should (equal "  begin a new chat; this one stays"
                      (substring-no-properties
                       (qwen-companion-chat-send--annotation (car qwen-companion-chat-send--commands)))))
-      (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "Before."))
-      (goto-char (point-max))
-      (insert "/clear ")
-      (should (string-match-p "the old one is in \\*qwen chat\\*"
-                              (qwen-companion-test-messages (qwen-companion-chat-send))))
+      (qwen-companion-chat-test-say "Before.")
+      (qwen-companion-test-append "/clear ")
+      (qwen-companion-test-said "the old one is in \\*qwen chat\\*"
+        (qwen-companion-chat-send))
       (should-not (qwen-companion-test-sent 'daemon-prompt))
       (should-not (eq old (window-buffer)))
       (should (= 2 (length (qwen-companion-test-sent 'daemon-open))))
       (with-current-buffer old
         (should (string-match-p "Before\\." (qwen-companion-chat-test-conversation)))
-        (goto-char (point-max))
-        (insert "/clear the table")
+        (qwen-companion-test-append "/clear the table")
         (qwen-companion-chat-send))
       (should (= 1 (length (qwen-companion-test-sent 'daemon-prompt)))))))
 
@@ -476,8 +465,7 @@ One with a line end cannot be written."
   "A prompt in the daemon's queue is seen, and taken out of it."
   (qwen-companion-chat-test-with
     (should-error (call-interactively #'qwen-companion-chat-remove-queued) :type 'user-error)
-    (qwen-companion-chat-test-tell
-     'daemon-session :session "s" :state 'busy :queue '((:turn "t2" :text "then this" :by me)))
+    (qwen-companion-chat-test-session :state 'busy :queue '((:turn "t2" :text "then this" :by me)))
     (should (string-search "then this" (get-text-property
                                         (string-search "1 queued" (qwen-companion-test-header))
                                         'help-echo (qwen-companion-test-header))))
@@ -495,8 +483,7 @@ One with a line end cannot be written."
       (qwen-companion-chat-send)
       (qwen-companion-chat-test-reply 'daemon-prompt :turn turn))
     (qwen-companion-chat-test-turn '(:kind end :turn "t1" :outcome done))
-    (qwen-companion-chat-test-tell
-     'daemon-session :session "s" :state 'busy :queue '((:turn "t2" :text "first t2" :by me)))
+    (qwen-companion-chat-test-session :state 'busy :queue '((:turn "t2" :text "first t2" :by me)))
     (call-interactively #'qwen-companion-chat-remove-queued)
     (qwen-companion-chat-test-reply 'daemon-remove-prompt)
     (should (equal "first t2\nand more" (string-trim (qwen-companion-chat-test-prompt))))

@@ -65,7 +65,7 @@
     (qwen-companion-chat-sessions-test--tell
      '(:id "x" :title "Other" :clients 1) '(:id "s" :title "Here" :clients 1))
     (qwen-companion-chat-sessions-test--go-to "Here")
-    (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'waiting)
+    (qwen-companion-chat-test-session :state 'waiting)
     (should (equal '("idle" "waits for an answer")
                    (mapcar (lambda (line) (nth 4 line))
                            (qwen-companion-chat-sessions-test--lines))))
@@ -79,12 +79,12 @@
   (qwen-companion-chat-sessions-test-with
     (cl-flet ((asked () (length (qwen-companion-test-sent 'daemon-list))))
       (qwen-companion-chat-sessions-test--tell '(:id "s" :title "Here" :clients 1))
-      (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'busy)
+      (qwen-companion-chat-test-session :state 'busy)
       (let ((before (asked)))
-        (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'busy :clients 2)
+        (qwen-companion-chat-test-session :state 'busy :clients 2)
         (should (= before (asked)))
         (should (equal "2" (nth 3 (car (qwen-companion-chat-sessions-test--lines)))))
-        (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'idle :clients 2)
+        (qwen-companion-chat-test-session :state 'idle :clients 2)
         (should (= (1+ before) (asked)))))))
 
 (ert-deftest qwen-companion-chat-sessions-test-without-any-chat ()
@@ -94,21 +94,19 @@
     (qwen-companion-chat-sessions-test--tell '(:id "x" :title "Other" :clients 1)
                                              '(:id "y" :title "Old" :clients 0))
     (qwen-companion-chat-sessions-test--go-to "Old")
-    (cl-letf (((symbol-function 'y-or-n-p) (lambda (_) (error "Nothing to ask"))))
+    (qwen-companion-test-answering (lambda (_) (error "Nothing to ask"))
       (should-error (call-interactively (key-binding "D")) :type 'user-error))
     (qwen-companion-chat-sessions-test--go-to "Other")
-    (cl-letf (((symbol-function 'y-or-n-p) #'always))
+    (qwen-companion-test-answering t
       (call-interactively (key-binding "D")))
-    (should (string-match-p
-             "Not yours"
-             (qwen-companion-test-messages
-               (qwen-companion-chat-test-reply 'daemon-close :error "Not yours" :problem 'refused))))
+    (qwen-companion-test-said "Not yours"
+      (qwen-companion-chat-test-reply 'daemon-close :error "Not yours" :problem 'refused))
     (should-not (memq #'qwen-companion-chat-state--report qwen-companion-daemon-functions))))
 
 (ert-deftest qwen-companion-chat-sessions-test-dead-one-is-loaded-again ()
   "It stays in the list, also where the daemon has forgotten it."
   (qwen-companion-chat-sessions-test-with
-    (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'dead :title "Gone")
+    (qwen-companion-chat-test-session :state 'dead :title "Gone")
     (qwen-companion-chat-sessions-test--tell)
     (should (equal '("*" "Gone" "" "" "dead, RET loads it again")
                    (car (qwen-companion-chat-sessions-test--lines))))
@@ -152,10 +150,10 @@
                                              '(:id "x" :title "Other" :clients 1))
     (qwen-companion-chat-sessions-test--go-to "Other")
     (should-error (call-interactively (key-binding "k")) :type 'user-error)
-    (cl-letf (((symbol-function 'y-or-n-p) #'ignore))
+    (qwen-companion-test-answering nil
       (call-interactively (key-binding "D")))
     (should-not (qwen-companion-test-sent 'daemon-close))
-    (cl-letf (((symbol-function 'y-or-n-p) #'always))
+    (qwen-companion-test-answering t
       (call-interactively (key-binding "D")))
     (qwen-companion-chat-sessions-test--go-to "Here")
     (call-interactively (key-binding "k"))
@@ -174,17 +172,15 @@
   (qwen-companion-chat-sessions-test-with
     (qwen-companion-chat-sessions-test--go-to "no title")
     (call-interactively (key-binding "k"))
-    (should (string-match-p
-             "No such session"
-             (qwen-companion-test-messages
-               (qwen-companion-chat-test-reply 'daemon-close :error "No such session"
-                                               :problem 'gone))))))
+    (qwen-companion-test-said "No such session"
+      (qwen-companion-chat-test-reply 'daemon-close :error "No such session"
+                                      :problem 'gone))))
 
 (ert-deftest qwen-companion-chat-sessions-test-without-a-daemon ()
   "It says so, asks nothing, and asks when the daemon is there."
   (qwen-companion-chat-sessions-test-with
     (kill-buffer (qwen-companion-chat-buffer "s"))
-    (qwen-companion-chat-test-tell 'daemon-state :state 'unreachable :text "down")
+    (qwen-companion-chat-test-daemon :state 'unreachable :text "down")
     (let ((asked (length (qwen-companion-test-sent 'daemon-list))))
       (qwen-companion-chat-sessions-test--tell)
       (revert-buffer)
@@ -192,7 +188,7 @@
                      (nth 1 (car (qwen-companion-chat-sessions-test--lines)))))
       (should-error (call-interactively (key-binding "k")) :type 'user-error)
       (should (= asked (length (qwen-companion-test-sent 'daemon-list))))
-      (qwen-companion-chat-test-tell 'daemon-state :state 'connected :host "h:1")
+      (qwen-companion-chat-test-daemon :state 'connected :host "h:1")
       (should (= (1+ asked) (length (qwen-companion-test-sent 'daemon-list))))
       (should (equal "No session yet"
                      (nth 1 (car (qwen-companion-chat-sessions-test--lines))))))))
@@ -200,21 +196,21 @@
 (ert-deftest qwen-companion-chat-sessions-test-chosen-by-title ()
   "Sessions that are listed late can be chosen, also those with equal titles."
   (qwen-companion-chat-test-with
-    (cl-letf (((symbol-function 'completing-read)
-               (lambda (_prompt table &rest _)
-                 (should (= 1 (length (qwen-companion-test-sent 'daemon-list))))
-                 (qwen-companion-chat-sessions-test--tell
-                  '(:id "x" :title "Same" :clients 3) '(:id "y" :title "Same" :busy t))
-                 (should (equal '("Same" "Same <2>" "(no title)")
-                                (all-completions "" table)))
-                 (let ((annotate (completion-metadata-get
-                                  (completion-metadata "" table nil)
-                                  'annotation-function)))
-                   (should (equal "  idle, 3 clients"
-                                  (substring-no-properties (funcall annotate "Same"))))
-                   (should (equal "  busy"
-                                  (substring-no-properties (funcall annotate "Same <2>")))))
-                 "Same <2>")))
+    (qwen-companion-test-choosing
+        (lambda (_prompt table &rest _)
+          (should (= 1 (length (qwen-companion-test-sent 'daemon-list))))
+          (qwen-companion-chat-sessions-test--tell
+           '(:id "x" :title "Same" :clients 3) '(:id "y" :title "Same" :busy t))
+          (should (equal '("Same" "Same <2>" "(no title)")
+                         (all-completions "" table)))
+          (let ((annotate (completion-metadata-get
+                           (completion-metadata "" table nil)
+                           'annotation-function)))
+            (should (equal "  idle, 3 clients"
+                           (substring-no-properties (funcall annotate "Same"))))
+            (should (equal "  busy"
+                           (substring-no-properties (funcall annotate "Same <2>")))))
+          "Same <2>")
       (call-interactively #'qwen-companion-chat-switch))
     (should (eq (window-buffer) (qwen-companion-chat-buffer "y")))
     (should-not (memq #'qwen-companion-chat-sessions--on-report qwen-companion-daemon-functions))))
@@ -224,21 +220,21 @@
   (qwen-companion-chat-test-with
     (qwen-companion-chat t)
     (qwen-companion-chat-test-reply 'daemon-open :session "n")
-    (cl-letf (((symbol-function 'completing-read)
-               (lambda (prompt table &rest arguments)
-                 (should (equal "Chat (default (no title)): " prompt))
-                 (qwen-companion-chat-sessions-test--tell
-                  '(:id "x" :title "" :clients 1) '(:id "n" :title "" :clients 1)
-                  '(:id "s" :title "" :clients 1))
-                 (should (= 3 (length (delete-dups (all-completions "" table)))))
-                 (nth 4 arguments))))
+    (qwen-companion-test-choosing
+        (lambda (prompt table &rest arguments)
+          (should (equal "Chat (default (no title)): " prompt))
+          (qwen-companion-chat-sessions-test--tell
+           '(:id "x" :title "" :clients 1) '(:id "n" :title "" :clients 1)
+           '(:id "s" :title "" :clients 1))
+          (should (= 3 (length (delete-dups (all-completions "" table)))))
+          (nth 4 arguments))
       (dolist (id '("s" "n"))
         (call-interactively #'qwen-companion-chat-switch)
         (should (eq (window-buffer) (qwen-companion-chat-buffer id)))))))
 
 (ert-deftest qwen-companion-chat-sessions-test-quitting-the-choice-leaves-nothing ()
   (qwen-companion-chat-test-with
-    (cl-letf (((symbol-function 'completing-read) (lambda (&rest _) (signal 'quit nil))))
+    (qwen-companion-test-choosing (lambda (&rest _) (signal 'quit nil))
       (should (eq 'quit (condition-case nil
                             (call-interactively #'qwen-companion-chat-switch)
                           (quit 'quit)))))

@@ -66,6 +66,18 @@
   "Return that VOICE has said TEXT, in the turn \"t1\"; MORE comes first."
   (append more (list :kind 'text :turn "t1" :voice voice :text text)))
 
+(defun qwen-companion-chat-test-say (text)
+  "Let the model answer TEXT."
+  (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer text)))
+
+(defun qwen-companion-chat-test-session (&rest keys)
+  "Let the Python process report KEYS of the session \"s\"."
+  (apply #'qwen-companion-chat-test-tell 'daemon-session :session "s" keys))
+
+(defun qwen-companion-chat-test-daemon (&rest keys)
+  "Let the Python process report KEYS of the daemon."
+  (apply #'qwen-companion-chat-test-tell 'daemon-state keys))
+
 (defun qwen-companion-chat-test-conversation ()
   "Return the conversation without properties."
   (buffer-substring-no-properties (point-min) qwen-companion-chat-blocks-conversation-end))

@@ -144,12 +144,10 @@
 (ert-deftest qwen-companion-chat-test-an-unreadable-text-does-not-stop-the-others ()
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-tell 'daemon-reset :session "s" :batches 1)
-    (should (string-match-p
-             "cannot be shown"
-             (qwen-companion-test-messages
-               (qwen-companion-chat-test-turn
-                '(:kind text :turn "t1" :voice thought :text-file "/etc/hostname")
-                (qwen-companion-chat-test-text 'answer "Answer.")))))
+    (qwen-companion-test-said "cannot be shown"
+      (qwen-companion-chat-test-turn
+       '(:kind text :turn "t1" :voice thought :text-file "/etc/hostname")
+       (qwen-companion-chat-test-text 'answer "Answer.")))
     (should (equal "\nAnswer.\n" (qwen-companion-chat-test-conversation)))
     (should-not (string-match-p "reading" (qwen-companion-test-header)))))
 
@@ -174,12 +172,11 @@
 
 (ert-deftest qwen-companion-chat-test-conversation-is-read-only-and-the-prompt-is-not ()
   (qwen-companion-chat-test-with
-    (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "Answer."))
+    (qwen-companion-chat-test-say "Answer.")
     (dolist (place (list (point-min) (+ 2 (point-min)) qwen-companion-chat-blocks-conversation-end))
       (goto-char place)
       (should-error (insert "x") :type 'text-read-only))
-    (goto-char (point-max))
-    (insert "mine")
+    (qwen-companion-test-append "mine")
     (should (equal "mine" (qwen-companion-chat-test-prompt)))))
 
 (ert-deftest qwen-companion-chat-test-nobody-can-look-like-a-heading ()
@@ -197,8 +194,7 @@
     (qwen-companion-chat-test-turn
      (qwen-companion-chat-test-text 'answer (mapconcat #'number-to-string (number-sequence 1 99) "\n"))
      '(:kind tool :turn "t1" :id "x" :status running :title "Run it" :output "1\n2\n"))
-    (goto-char (point-max))
-    (insert "half a prom")
+    (qwen-companion-test-append "half a prom")
     (backward-char 4)
     (let ((away (split-window)))
       (qwen-companion-test-go-to "\n50\n")
@@ -216,14 +212,14 @@
 (ert-deftest qwen-companion-chat-test-a-window-that-begins-with-the-prompt-follows-new-text ()
   "A window scrolled inside a long prompt stays where it is."
   (qwen-companion-chat-test-with
-    (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "One.\n"))
+    (qwen-companion-chat-test-say "One.\n")
     (set-window-start nil qwen-companion-chat-blocks-prompt-start)
     (let ((end (marker-position qwen-companion-chat-blocks-conversation-end)))
       (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'user "Two?"))
       (should (= end (window-start))))
     (insert "long\nprompt\n")
     (set-window-start nil (- (point-max) 7))
-    (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "Two.\n"))
+    (qwen-companion-chat-test-say "Two.\n")
     (should (= (- (point-max) 7) (window-start)))
     (qwen-companion-chat-test-type "")))
 
@@ -242,10 +238,10 @@
     (buffer-enable-undo)
     (insert "first")
     (undo-boundary)
-    (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "A long answer."))
+    (qwen-companion-chat-test-say "A long answer.")
     (insert " second")
     (undo-boundary)
-    (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer " And more."))
+    (qwen-companion-chat-test-say " And more.")
     (delete-char -3)
     (undo-boundary)
     (qwen-companion-chat-test-turn
@@ -263,7 +259,7 @@
 (ert-deftest qwen-companion-chat-test-narrowed-and-selected ()
   "New text ends neither a narrowing nor a selection."
   (qwen-companion-chat-test-with
-    (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "One\nTwo\nThree"))
+    (qwen-companion-chat-test-say "One\nTwo\nThree")
     (qwen-companion-test-go-to "Two")
     (set-mark (point))
     (setq mark-active t)
@@ -307,14 +303,14 @@
 
 (ert-deftest qwen-companion-chat-test-reset-to-nothing ()
   (qwen-companion-chat-test-with
-    (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "Old."))
+    (qwen-companion-chat-test-say "Old.")
     (goto-char (point-min))
     (should (equal "qwen-companion: it was cut"
                    (qwen-companion-test-messages
                      (qwen-companion-chat-test-tell
                       'daemon-reset :session "s" :batches 0 :text "it was cut"))))
     (should (equal "" (qwen-companion-chat-test-conversation)))
-    (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "New."))
+    (qwen-companion-chat-test-say "New.")
     (should (equal "\nNew.\n" (qwen-companion-chat-test-conversation)))))
 
 ;;; The prompt
@@ -350,36 +346,30 @@
 (ert-deftest qwen-companion-chat-test-a-prompt-for-a-dead-session-stays ()
   (dolist (state '(closed dead))
     (qwen-companion-chat-test-with
-      (qwen-companion-chat-test-tell 'daemon-session :session "s" :state state :text "it crashed")
+      (qwen-companion-chat-test-session :state state :text "it crashed")
       (should (string-match-p "loads the session again: it crashed" (qwen-companion-test-header)))
       (insert "precious")
       (qwen-companion-test-refused "C-c C-l" (qwen-companion-chat-send))
       (should (equal "precious" (qwen-companion-chat-test-prompt)))
       (should-not (qwen-companion-test-sent 'daemon-prompt)))))
 
-(ert-deftest qwen-companion-chat-test-a-prompt-outlives-process-and-daemon ()
-  (dolist (end (list (lambda () (run-hooks 'qwen-companion-backend-disconnected-hook))
-                     #'qwen-companion-daemon-stop))
+(ert-deftest qwen-companion-chat-test-a-prompt-that-is-not-sent-comes-back ()
+  "The process or the daemon ends after it, cannot be told, or there is no room for it."
+  (pcase-dolist (`(,function ,instead ,end)
+                 `((ignore ignore ,(lambda () (run-hooks 'qwen-companion-backend-disconnected-hook)))
+                   (ignore ignore qwen-companion-daemon-stop)
+                   (qwen-companion-backend-call ignore ignore)
+                   (qwen-companion-spool-pack
+                    ,(lambda (_) (signal 'file-error '("No space left on device"))) nil)))
     (qwen-companion-chat-test-with
       (insert "precious")
-      (qwen-companion-chat-send)
-      (funcall end)
+      (cl-letf (((symbol-function function) instead))
+        (if end
+            (qwen-companion-chat-send)
+          (should-error (qwen-companion-chat-send) :type 'file-error)))
+      (when end
+        (funcall end))
       (should (equal "precious" (qwen-companion-chat-test-prompt))))))
-
-(ert-deftest qwen-companion-chat-test-a-prompt-that-cannot-be-told-comes-back-at-once ()
-  (qwen-companion-chat-test-with
-    (insert "precious")
-    (cl-letf (((symbol-function 'qwen-companion-backend-call) #'ignore))
-      (qwen-companion-chat-send))
-    (should (equal "precious" (qwen-companion-chat-test-prompt)))))
-
-(ert-deftest qwen-companion-chat-test-a-prompt-that-cannot-be-made-parts-of-stays ()
-  (qwen-companion-chat-test-with
-    (insert "precious")
-    (cl-letf (((symbol-function 'qwen-companion-spool-pack)
-               (lambda (_) (signal 'file-error '("No space left on device")))))
-      (should-error (qwen-companion-chat-send) :type 'file-error))
-    (should (equal "precious" (qwen-companion-chat-test-prompt)))))
 
 (ert-deftest qwen-companion-chat-test-return-as-the-user-wants ()
   (qwen-companion-chat-test-with
@@ -392,18 +382,25 @@
     (goto-char (point-min))
     (should-error (qwen-companion-chat-return) :type 'user-error)))
 
+(defmacro qwen-companion-chat-test-with-history (&rest body)
+  "Run BODY in a chat where \"one\" and \"two\" were sent and \"draft\" is typed.
+The function `steps' takes commands, each with the prompt that it brings."
+  (declare (indent 0) (debug t))
+  `(qwen-companion-chat-test-with
+     (dolist (prompt '("one" "two"))
+       (insert prompt)
+       (qwen-companion-chat-send))
+     (insert "draft")
+     (cl-flet ((steps (&rest steps)
+                 (cl-loop for (command prompt) on steps by #'cddr
+                          do (call-interactively command)
+                          (should (equal prompt (qwen-companion-chat-test-prompt))))))
+       ,@body)))
+
 (ert-deftest qwen-companion-chat-test-history ()
-  (qwen-companion-chat-test-with
-    (dolist (prompt '("one" "two"))
-      (insert prompt)
-      (qwen-companion-chat-send))
-    (insert "draft")
-    (dolist (step '((qwen-companion-chat-previous-prompt . "two")
-                    (qwen-companion-chat-previous-prompt . "one")
-                    (qwen-companion-chat-next-prompt . "two")
-                    (qwen-companion-chat-next-prompt . "draft")))
-      (call-interactively (car step))
-      (should (equal (cdr step) (qwen-companion-chat-test-prompt))))
+  (qwen-companion-chat-test-with-history
+    (steps #'qwen-companion-chat-previous-prompt "two" #'qwen-companion-chat-previous-prompt "one"
+           #'qwen-companion-chat-next-prompt "two" #'qwen-companion-chat-next-prompt "draft")
     (should-error (qwen-companion-chat-next-prompt) :type 'user-error)
     (should-error (qwen-companion-chat-previous-prompt 3) :type 'user-error)
     (should (equal "draft" (qwen-companion-chat-test-prompt)))
@@ -411,26 +408,19 @@
     (should (equal "one" (qwen-companion-chat-test-prompt)))))
 
 (ert-deftest qwen-companion-chat-test-edits-of-the-history-stay ()
-  (qwen-companion-chat-test-with
-    (dolist (prompt '("one" "two"))
-      (insert prompt)
-      (qwen-companion-chat-send))
-    (insert "draft")
+  (qwen-companion-chat-test-with-history
     (qwen-companion-chat-previous-prompt)
     (insert " and more")
-    (dolist (step '((qwen-companion-chat-previous-prompt . "one")
-                    (qwen-companion-chat-next-prompt . "two and more")
-                    (qwen-companion-chat-next-prompt . "draft")
-                    (qwen-companion-chat-previous-prompt . "two and more")))
-      (call-interactively (car step))
-      (should (equal (cdr step) (qwen-companion-chat-test-prompt))))
+    (steps #'qwen-companion-chat-previous-prompt "one"
+           #'qwen-companion-chat-next-prompt "two and more"
+           #'qwen-companion-chat-next-prompt "draft"
+           #'qwen-companion-chat-previous-prompt "two and more")
     (qwen-companion-chat-search-prompt "one")
     (insert " anew")
     ;; What is edited and not sent comes before it in the history.
     (qwen-companion-chat-send)
     (dolist (text '("one anew" "draft" "two and more" "two" "one"))
-      (qwen-companion-chat-previous-prompt)
-      (should (equal text (qwen-companion-chat-test-prompt))))
+      (steps #'qwen-companion-chat-previous-prompt text))
     (insert " again")
     (qwen-companion-chat-next-prompt)
     (let (kill-buffer-query-functions)
@@ -441,13 +431,12 @@
   (qwen-companion-chat-test-with
     (qwen-companion-test-refused "idle" (qwen-companion-chat-cancel))
     (dolist (state '(busy waiting))
-      (qwen-companion-chat-test-tell 'daemon-session :session "s" :state state)
+      (qwen-companion-chat-test-session :state state)
       (call-interactively #'qwen-companion-chat-cancel))
     (should (equal '("s" "s") (mapcar (lambda (payload) (plist-get payload :session))
                                       (qwen-companion-test-sent 'daemon-cancel))))
-    (should (string-match-p "too late"
-                            (qwen-companion-test-messages
-                              (qwen-companion-chat-test-reply 'daemon-cancel :error "too late"))))))
+    (qwen-companion-test-said "too late"
+      (qwen-companion-chat-test-reply 'daemon-cancel :error "too late"))))
 
 (ert-deftest qwen-companion-chat-test-a-suggestion-is-taken-by-its-button ()
   (qwen-companion-chat-test-with
@@ -474,7 +463,7 @@
           (while (re-search-forward "^\\([^ \t\n][^\t\n]*\\)\t" nil t)
             (setq keys (append keys (split-string (match-string 1) ", ")))))
         (should (> (length keys) 20))
-        (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "Hi"))
+        (qwen-companion-chat-test-say "Hi")
         (goto-char (point-min))
         (dolist (key keys)
           (should (commandp (key-binding (kbd key)))))))))
@@ -496,7 +485,7 @@
                                      :enable)
                           t))))
       (should-not (funcall cancel))
-      (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'busy)
+      (qwen-companion-chat-test-session :state 'busy)
       (should (funcall cancel)))))
 
 ;;; Header and mode line
@@ -505,15 +494,14 @@
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-tell
      'daemon-choices :session "s" :modes '((:id "auto-edit" :name "Auto-edit")))
-    (qwen-companion-chat-test-tell
-     'daemon-session :session "s" :state 'busy :model "m%1" :mode "auto-edit"
-     :used 12345 :size 200000 :clients 2 :queue '((:turn "t2" :text "x" :by me)))
+    (qwen-companion-chat-test-session :state 'busy :model "m%1" :mode "auto-edit"
+                                      :used 12345 :size 200000 :clients 2 :queue '((:turn "t2" :text "x" :by me)))
     (qwen-companion-chat-test-turn '(:kind usage :turn "t1" :input 900 :output 45))
     (dolist (part '("On this machine" "127.0.0.1:4170" "/project" "context 12.3k of 200.0k (6%)"
                     "900 in, 45 out" "2 clients" "1 queued"))
       (should (string-match-p (regexp-quote part) (qwen-companion-test-header))))
     (should (equal " busy m%1 Auto-edit" (qwen-companion-chat-test-mode-line)))
-    (qwen-companion-chat-test-tell 'daemon-state :state 'connected :host "example.org" :workspace "/srv")
+    (qwen-companion-chat-test-daemon :state 'connected :host "example.org" :workspace "/srv")
     (should (string-match-p "\\` busy 0:00  1 queued  context 12.3k.* At example.org: files, tools and keys are those of its machine"
                             (qwen-companion-test-header)))))
 
@@ -528,7 +516,7 @@
                                 (replace-regexp-in-string "[0-9]+ s" "N s" (qwen-companion-event-text event)))
                           events))))
            (state (lambda (state)
-                    (qwen-companion-chat-test-tell 'daemon-session :session "s" :state state)))
+                    (qwen-companion-chat-test-session :state state)))
            (chat (current-buffer)))
       (funcall state 'busy)
       (should qwen-companion-chat--clock)
@@ -564,16 +552,13 @@
 (ert-deftest qwen-companion-chat-test-header-starts-with-the-state-in-a-narrow-window ()
   "State, queue and context come first; in a mismatch, the owner of the files."
   (qwen-companion-chat-test-with
-    (qwen-companion-chat-test-tell
-     'daemon-state :state 'connected :host "127.0.0.1:40170" :local t
-     :workspace (concat "/srv/" (make-string 100 ?x) "/deep/project"))
-    (qwen-companion-chat-test-tell
-     'daemon-session :session "s" :state 'disconnected :text (make-string 70 ?y)
-     :used 12345 :size 200000)
+    (qwen-companion-chat-test-daemon :state 'connected :host "127.0.0.1:40170" :local t
+                                     :workspace (concat "/srv/" (make-string 100 ?x) "/deep/project"))
+    (qwen-companion-chat-test-session :state 'disconnected :text (make-string 70 ?y)
+                                      :used 12345 :size 200000)
     (should (string-match-p "\\` On this machine (127.0.0.1:40170)  Disconnected: y"
                             (qwen-companion-test-header)))
-    (qwen-companion-chat-test-tell
-     'daemon-session :session "s" :state 'idle :used 12345 :size 200000)
+    (qwen-companion-chat-test-session :state 'idle :used 12345 :size 200000)
     (should (string-match-p "\\` idle  context 12.3k.*  On this machine (127.0.0.1:40170)  .*/deep/project"
                             (qwen-companion-test-header)))
     (should (string-search "context 12.3k of 200.0k" (substring (qwen-companion-test-header) 0 80)))
@@ -585,16 +570,15 @@
   (qwen-companion-chat-test-with
     (let ((file-name-handler-alist
            (list (cons "." (lambda (&rest _) (error "Touched"))))))
-      (qwen-companion-chat-test-tell
-       'daemon-state :state 'connected :host "127.0.0.1:4170" :local t
-       :workspace "/ssh:example.org:/srv/it"))
+      (qwen-companion-chat-test-daemon :state 'connected :host "127.0.0.1:4170" :local t
+                                       :workspace "/ssh:example.org:/srv/it"))
     (should (string-search "/srv/it" (qwen-companion-test-header)))))
 
 (ert-deftest qwen-companion-chat-test-goes-on-in-a-copy ()
   "The copy is shown where it was asked for, and read from the daemon."
   (qwen-companion-chat-test-with
     (let ((chat (current-buffer)))
-      (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "Said."))
+      (qwen-companion-chat-test-say "Said.")
       (call-interactively (key-binding (kbd "C-c C-f")))
       (should (equal "s" (plist-get (car (qwen-companion-test-sent 'daemon-fork)) :session)))
       (qwen-companion-chat-test-reply 'daemon-fork :error "The daemon cannot fork a conversation."
@@ -646,13 +630,13 @@
 
 (ert-deftest qwen-companion-chat-test-a-new-process-is-told-of-open-sessions ()
   (qwen-companion-chat-test-with
-    (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "Before."))
+    (qwen-companion-chat-test-say "Before.")
     (run-hooks 'qwen-companion-backend-disconnected-hook)
     (should (string-match-p "Disconnected" (qwen-companion-test-header)))
-    (qwen-companion-chat-test-tell 'daemon-state :state 'connecting)
+    (qwen-companion-chat-test-daemon :state 'connecting)
     (should-not (qwen-companion-test-sent 'daemon-load))
     (dotimes (_ 2)
-      (qwen-companion-chat-test-tell 'daemon-state :state 'connected))
+      (qwen-companion-chat-test-daemon :state 'connected))
     (should (equal '("s") (mapcar (lambda (payload) (plist-get payload :session))
                                   (qwen-companion-test-sent 'daemon-load))))
     (should (string-match-p "Before\\." (qwen-companion-chat-test-conversation)))))
@@ -667,7 +651,7 @@
           (tool '(:kind tool :turn "t3" :id "x" :status running)))
       (cl-labels ((sent ()
                     (run-hooks 'qwen-companion-backend-disconnected-hook)
-                    (qwen-companion-chat-test-tell 'daemon-state :state 'connected)
+                    (qwen-companion-chat-test-daemon :state 'connected)
                     (plist-get (car (last (qwen-companion-test-sent 'daemon-load))) :shown)))
         (qwen-companion-chat-test-turn
          (funcall said "t1" 'user "one") (funcall said "t1" 'answer "whole") (funcall end "t1" 'done)
@@ -685,15 +669,15 @@
         ;; What the daemon tells anew replaces it; of what has ended without a word, nothing is kept.
         (qwen-companion-chat-test-tell 'daemon-reset :session "s" :batches 1)
         (qwen-companion-chat-test-turn (funcall said "t4" 'user "four"))
-        (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'idle)
+        (qwen-companion-chat-test-session :state 'idle)
         (should-not (sent))))))
 
 (ert-deftest qwen-companion-chat-test-a-connection-that-mends-itself-is-left-to-do-so ()
   (qwen-companion-chat-test-with
-    (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'disconnected :text "no answer")
+    (qwen-companion-chat-test-session :state 'disconnected :text "no answer")
     (should (string-match-p "no answer" (qwen-companion-test-header)))
-    (qwen-companion-chat-test-tell 'daemon-state :state 'unreachable :text "no answer")
-    (qwen-companion-chat-test-tell 'daemon-state :state 'connected)
+    (qwen-companion-chat-test-daemon :state 'unreachable :text "no answer")
+    (qwen-companion-chat-test-daemon :state 'connected)
     (should-not (qwen-companion-test-sent 'daemon-load))))
 
 (ert-deftest qwen-companion-chat-test-left-and-readable ()
@@ -702,7 +686,7 @@
                      (lambda () (run-hook-with-args 'qwen-companion-state-functions 'off))))
     (qwen-companion-chat-test-with
       (let ((timers (length timer-list)))
-        (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "Readable."))
+        (qwen-companion-chat-test-say "Readable.")
         (funcall end)
         (should (string-match-p "Readable" (qwen-companion-chat-test-conversation)))
         (should (string-match-p "Disconnected from the daemon" (qwen-companion-test-header)))
@@ -716,14 +700,14 @@
         (should (= timers (length timer-list)))
         ;; And back again.
         (call-interactively #'qwen-companion-chat)
-        (qwen-companion-chat-test-tell 'daemon-state :state 'connected)
+        (qwen-companion-chat-test-daemon :state 'connected)
         (should (equal "precious" (qwen-companion-chat-test-prompt)))
         (should (= 1 (length (qwen-companion-test-sent 'daemon-load))))))))
 
 (ert-deftest qwen-companion-chat-test-a-session-that-cannot-be-loaded-again ()
   (qwen-companion-chat-test-with
     (run-hooks 'qwen-companion-backend-disconnected-hook)
-    (qwen-companion-chat-test-tell 'daemon-state :state 'connected)
+    (qwen-companion-chat-test-daemon :state 'connected)
     (qwen-companion-chat-test-reply 'daemon-load :error "No such session." :problem 'gone)
     (should (string-match-p "M-x qwen-companion-chat here tries again: No such session"
                             (qwen-companion-test-header)))
@@ -734,24 +718,24 @@
   "It is said, and the next one has the chats again, however it is had."
   (qwen-companion-chat-test-with
     (insert "precious")
-    (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'disconnected)
-    (qwen-companion-chat-test-tell 'daemon-state :state 'refused :text "qwen serve has ended.")
+    (qwen-companion-chat-test-session :state 'disconnected)
+    (qwen-companion-chat-test-daemon :state 'refused :text "qwen serve has ended.")
     (should (string-match-p "M-x qwen-companion-chat here tries again: qwen serve has ended"
                             (qwen-companion-test-header)))
     (call-interactively #'qwen-companion-chat)
     (should (= 2 (length (qwen-companion-test-sent 'daemon-connect))))
-    (qwen-companion-chat-test-tell 'daemon-state :state 'connected)
+    (qwen-companion-chat-test-daemon :state 'connected)
     (should (= 1 (length (qwen-companion-test-sent 'daemon-load))))
     (should (equal "precious" (qwen-companion-chat-test-prompt)))))
 
 (ert-deftest qwen-companion-chat-test-after-a-new-token ()
   "A session that ended because its token was refused is loaded by the next connection."
   (qwen-companion-chat-test-with
-    (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'dead :text "no")
-    (qwen-companion-chat-test-tell 'daemon-state :state 'refused :text "no")
+    (qwen-companion-chat-test-session :state 'dead :text "no")
+    (qwen-companion-chat-test-daemon :state 'refused :text "no")
     (call-interactively #'qwen-companion-chat)
     (should-not (string-match-p "Left\\|Ended" (qwen-companion-test-header)))
-    (qwen-companion-chat-test-tell 'daemon-state :state 'connected)
+    (qwen-companion-chat-test-daemon :state 'connected)
     (should (= 1 (length (qwen-companion-test-sent 'daemon-load))))))
 
 (ert-deftest qwen-companion-chat-test-the-daemon-is-had-again-as-before ()
@@ -781,7 +765,7 @@
 (ert-deftest qwen-companion-chat-test-killed-leaves-the-session ()
   (qwen-companion-chat-test-with
     (insert "unsent")
-    (cl-letf (((symbol-function 'yes-or-no-p) #'ignore))
+    (qwen-companion-test-answering nil
       (should-not (kill-buffer)))
     (qwen-companion-chat-test-type "")
     (should (kill-buffer))
@@ -792,8 +776,8 @@
 (ert-deftest qwen-companion-chat-test-named-after-its-session ()
   (qwen-companion-chat-test-with
     (cl-flet ((titled (title)
-                (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'idle
-                                               :title title)
+                (qwen-companion-chat-test-session :state 'idle
+                                                  :title title)
                 (buffer-name)))
       (should (equal "*qwen chat*" (titled nil)))
       (should (equal "*qwen chat: Fix the parser (project)*" (titled "Fix the parser")))
@@ -827,7 +811,7 @@
     (should (run-hook-with-args-until-failure 'kill-emacs-query-functions))
     (insert "unsent")
     (let (asked)
-      (cl-letf (((symbol-function 'yes-or-no-p) (lambda (text) (push text asked) nil)))
+      (qwen-companion-test-answering (lambda (text) (push text asked) nil)
         (should-not (run-hook-with-args-until-failure 'kill-emacs-query-functions)))
       (should (equal '("The prompt in *qwen chat*<2> has not been sent; exit anyway? ") asked)))
     (qwen-companion-chat-test-type "")
@@ -875,7 +859,7 @@
 (ert-deftest qwen-companion-chat-test-nothing-runs-for-each-key-and-change ()
   "Only jit-lock, for the colours, runs there."
   (qwen-companion-chat-test-with
-    (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "So."))
+    (qwen-companion-chat-test-say "So.")
     (dolist (hook '(pre-command-hook post-command-hook before-change-functions
                     after-change-functions))
       (should-not (remq 'jit-lock-after-change

@@ -222,8 +222,7 @@
   (qwen-companion-chat-test-with
     (let ((file (expand-file-name "a.txt")))
       (write-region "one\n" nil file nil 'silent)
-      (qwen-companion-chat-test-tell
-       'daemon-state :state 'connected :host "127.0.0.1:4170" :workspace "/project")
+      (qwen-companion-chat-test-daemon :state 'connected :host "127.0.0.1:4170" :workspace "/project")
       (qwen-companion-chat-tools-test--place file 1)
       (should-not (qwen-companion-chat-tools-test--place-button-p)))))
 
