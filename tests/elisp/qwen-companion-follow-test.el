@@ -164,6 +164,12 @@ visits and that has changed."
   "Give FILE a time that no buffer has seen, however coarse the clock."
   (set-file-times file (time-add nil (cl-incf qwen-companion-follow-test--clock))))
 
+(defun qwen-companion-follow-test--write-held (file text)
+  "Write TEXT to FILE, and hold back the merge that comes of it."
+  (setq qwen-companion-follow-test-held (list t))
+  (qwen-companion-follow-test--write file text)
+  (qwen-companion-test-wait-for (cdr qwen-companion-follow-test-held)))
+
 (defmacro qwen-companion-follow-test-written (file text &rest body)
   "Write TEXT to FILE, and run BODY in its buffer when that has followed."
   (declare (indent 2) (debug t))
@@ -221,48 +227,28 @@ visits and that has changed."
                      (qwen-companion-test-file-text "a.txt"))))))
 
 (ert-deftest qwen-companion-follow-test-undo-and-redo ()
-  "Undo and redo cross changes of the user and of the CLI."
-  (qwen-companion-follow-test-visiting "one\n"
-    (goto-char (point-max))
-    (insert "two\n")
-    (undo-boundary)
-    (save-buffer)
-    (qwen-companion-follow-test-written "a.txt" "one\ntwo\nthree\n"
-      (qwen-companion-follow-test--undo)
-      (should (equal "one\ntwo\n" (buffer-string)))
-      (should (buffer-modified-p))
-      (let ((last-command 'undo) this-command)
-        (undo)
-        (should (equal "one\n" (buffer-string)))
-        (should (buffer-modified-p)))
-      ;; Another command in between: from here on it undoes the undoing.
-      (qwen-companion-follow-test--undo)
-      (should (equal "one\ntwo\n" (buffer-string)))
-      (let ((last-command 'undo) this-command)
-        (undo))
-      ;; What is on disk again.
-      (should (equal "one\ntwo\nthree\n" (buffer-string)))
-      (should-not (buffer-modified-p)))))
-
-(ert-deftest qwen-companion-follow-test-undo-only-and-undo-redo ()
-  "Separate undo and redo commands work across changes of the CLI."
-  (qwen-companion-follow-test-visiting "one\n"
-    (goto-char (point-max))
-    (insert "two\n")
-    (undo-boundary)
-    (save-buffer)
-    (qwen-companion-follow-test-written "a.txt" "one\ntwo\nthree\n"
-      (pcase-dolist (`(,command ,text ,modified)
-                     '((undo-only "one\ntwo\n" t) (undo-only "one\n" t)
-                       (undo-redo "one\ntwo\n" t) (undo-redo "one\ntwo\nthree\n" nil)
-                       (undo-only "one\ntwo\n" t)))
-        (let ((last-command 'undo) this-command)
-          (funcall command 1)
-          (undo-boundary))
-        (should (equal text (buffer-string)))
-        (should (eq modified (and (buffer-modified-p) t))))
+  "Both ways of undoing and redoing cross changes of the user and of the CLI."
+  (dolist (steps '(((undo other "one\ntwo\n" t) (undo undo "one\n" t)
+                    ;; Another command in between: from here on it undoes the undoing.
+                    (undo other "one\ntwo\n" t) (undo undo "one\ntwo\nthree\n" nil))
+                   ((undo-only undo "one\ntwo\n" t) (undo-only undo "one\n" t)
+                    (undo-redo undo "one\ntwo\n" t) (undo-redo undo "one\ntwo\nthree\n" nil)
+                    (undo-only undo "one\ntwo\n" t))))
+    (qwen-companion-follow-test-visiting "one\n"
+      (qwen-companion-test-append "two\n")
+      (undo-boundary)
       (save-buffer)
-      (should (equal "one\ntwo\n" (qwen-companion-test-file-text "a.txt"))))))
+      (qwen-companion-follow-test-written "a.txt" "one\ntwo\nthree\n"
+        (pcase-dolist (`(,command ,last-command ,text ,modified) steps)
+          (ert-info ((format "%s to %S" command text))
+            (let (this-command)
+              (undo-boundary)
+              (funcall command 1)
+              (undo-boundary))
+            (should (equal text (buffer-string)))
+            (should (eq modified (and (buffer-modified-p) t)))))
+        (save-buffer)
+        (should (equal (buffer-string) (qwen-companion-test-file-text "a.txt")))))))
 
 (ert-deftest qwen-companion-follow-test-point-stays-with-its-text ()
   (qwen-companion-follow-test-visiting "one\ntwo\nthree\n"
@@ -306,9 +292,8 @@ visits and that has changed."
                         ran)
                   (error "Broken"))
                 nil t)
-      (let ((said (qwen-companion-test-messages
-                    (qwen-companion-follow-test-written "a.txt" "two\n"))))
-        (should (string-match-p "error in .after-revert-hook. of a\\.txt: Broken" said)))
+      (qwen-companion-test-said "error in .after-revert-hook. of a\\.txt: Broken"
+        (qwen-companion-follow-test-written "a.txt" "two\n"))
       (should (equal '((before "one\n") (after "two\n" nil t t))
                      (reverse ran))))))
 
@@ -508,9 +493,7 @@ visits and that has changed."
 (ert-deftest qwen-companion-follow-test-typing-meanwhile-is-merged ()
   "No key asks anything, and both texts are there."
   (qwen-companion-follow-test-visiting "one\ntwo\nthree\n"
-    (setq qwen-companion-follow-test-held (list t))
-    (qwen-companion-follow-test--write "a.txt" "ONE\ntwo\nthree\n")
-    (qwen-companion-test-wait-for (cdr qwen-companion-follow-test-held))
+    (qwen-companion-follow-test--write-held "a.txt" "ONE\ntwo\nthree\n")
     (goto-char (point-max))
     (let ((create-lockfiles t))
       (insert "mine\n"))
@@ -524,11 +507,8 @@ visits and that has changed."
 
 (ert-deftest qwen-companion-follow-test-saving-meanwhile-waits-for-the-merge ()
   (qwen-companion-follow-test-visiting "one\ntwo\nthree\n"
-    (setq qwen-companion-follow-test-held (list t))
-    (qwen-companion-follow-test--write "a.txt" "ONE\ntwo\nthree\n")
-    (qwen-companion-test-wait-for (cdr qwen-companion-follow-test-held))
-    (goto-char (point-max))
-    (insert "mine\n")
+    (qwen-companion-follow-test--write-held "a.txt" "ONE\ntwo\nthree\n")
+    (qwen-companion-test-append "mine\n")
     ;; A function that formats what is saved comes after the merge.
     (add-hook 'before-save-hook
               (lambda () (upcase-region (point-min) (point-max))) nil t)
@@ -542,9 +522,7 @@ visits and that has changed."
 (ert-deftest qwen-companion-follow-test-saving-is-refused-without-the-merge ()
   "The CLI's text stays on disk, and the user is told; also with conflicts."
   (qwen-companion-follow-test-visiting "one\n"
-    (setq qwen-companion-follow-test-held (list t))
-    (qwen-companion-follow-test--write "a.txt" "theirs\n")
-    (qwen-companion-test-wait-for (cdr qwen-companion-follow-test-held))
+    (qwen-companion-follow-test--write-held "a.txt" "theirs\n")
     (erase-buffer)
     (insert "mine\n")
     (let ((qwen-companion-follow--save-wait 0.05))
@@ -569,8 +547,7 @@ visits and that has changed."
       (qwen-companion-disk-expect path "ONE\ntwo\nthree\n")
       (qwen-companion-follow-test--write path "ONE\ntwo\nthree\n")
       ;; No event has been handled: nobody knows of the write.
-      (goto-char (point-max))
-      (insert "mine\n")
+      (qwen-companion-test-append "mine\n")
       ;; Not even saving overwrites it.
       (save-buffer)
       (should (equal "ONE\ntwo\nthree\nmine\n"
@@ -581,8 +558,7 @@ visits and that has changed."
   (qwen-companion-follow-test-visiting "one\ntwo\nthree\n"
     (let ((path (expand-file-name "a.txt")))
       (qwen-companion-disk-expect path "ONE\ntwo\nthree\n")
-      (goto-char (point-max))
-      (insert "mine\n")
+      (qwen-companion-test-append "mine\n")
       (save-buffer)
       (qwen-companion-follow-test--write path "ONE\ntwo\nthree\n")
       (qwen-companion-test-wait-for (qwen-companion-test-written-p))
@@ -632,8 +608,7 @@ visits and that has changed."
     (insert "y")
     (undo-boundary)
     (save-buffer)
-    (goto-char (point-max))
-    (insert "z")
+    (qwen-companion-test-append "z")
     (qwen-companion-follow-test--undo)
     (should-not (buffer-modified-p))
     (qwen-companion-follow-test--undo)
@@ -670,12 +645,10 @@ visits and that has changed."
 
 (ert-deftest qwen-companion-follow-test-unsaved-text-is-merged ()
   (qwen-companion-follow-test-visiting "one\ntwo\nthree\n"
-    (goto-char (point-max))
-    (insert "mine\n")
+    (qwen-companion-test-append "mine\n")
     (undo-boundary)
-    (let ((said (qwen-companion-test-messages
-                  (qwen-companion-follow-test-written "a.txt" "ONE\ntwo\nthree\n"))))
-      (should (string-match-p "merged into a\\.txt, which is not saved" said)))
+    (qwen-companion-test-said "merged into a\\.txt, which is not saved"
+      (qwen-companion-follow-test-written "a.txt" "ONE\ntwo\nthree\n"))
     (should (equal "ONE\ntwo\nthree\nmine\n" (buffer-string)))
     (should (buffer-modified-p))
     (should (verify-visited-file-modtime))
@@ -686,8 +659,7 @@ visits and that has changed."
 (ert-deftest qwen-companion-follow-test-the-next-merge-starts-from-the-last ()
   "Otherwise the CLI's first write would conflict with itself."
   (qwen-companion-follow-test-visiting "one\ntwo\nthree\nfour\n"
-    (goto-char (point-max))
-    (insert "mine\n")
+    (qwen-companion-test-append "mine\n")
     (qwen-companion-follow-test-written "a.txt" "ONE\ntwo\nthree\nfour\n")
     (qwen-companion-follow-test-written "a.txt" "One\ntwo\nthree\nfour\n"
       (should (equal "One\ntwo\nthree\nfour\nmine\n" (buffer-string))))))
@@ -696,9 +668,8 @@ visits and that has changed."
   (qwen-companion-follow-test-visiting "one\ntwo\n"
     (erase-buffer)
     (insert "mine\ntwo\n")
-    (let ((said (qwen-companion-test-messages
-                  (qwen-companion-follow-test-written "a.txt" "theirs\ntwo\n"))))
-      (should (string-match-p "1 conflict between your text in a\\.txt" said)))
+    (qwen-companion-test-said "1 conflict between your text in a\\.txt"
+      (qwen-companion-follow-test-written "a.txt" "theirs\ntwo\n"))
     (should smerge-mode)
     (should (buffer-modified-p))
     (goto-char (point-min))
@@ -799,15 +770,14 @@ visits and that has changed."
 (ert-deftest qwen-companion-follow-test-the-first-conflict-is-shown ()
   "The mode line counts conflicts, and a refused save goes to the first one."
   (qwen-companion-follow-test-with-conflict "mine\ntwo\nthree mine\n" "theirs\ntwo\nthree theirs\n"
-    (should (equal " 2 conflicts" (substring-no-properties
-                                   (qwen-companion-follow-lighter))))
+    (should (equal " 2 conflicts" (qwen-companion-follow-lighter)))
     (switch-to-buffer (current-buffer))
     (goto-char (point-max))
     (qwen-companion-follow-test--save-error)
     (qwen-companion-test-wait-for (looking-at "<<<<<<< yours"))
     (smerge-keep-upper)
     (qwen-companion-test-wait-for
-     (equal " 1 conflict" (substring-no-properties (qwen-companion-follow-lighter))))
+     (equal " 1 conflict" (qwen-companion-follow-lighter)))
     (goto-char (point-min))
     (qwen-companion-follow-test--save-error)
     (qwen-companion-test-wait-for (looking-at "<<<<<<< yours"))
@@ -825,8 +795,7 @@ visits and that has changed."
                              "Theirs\n>>>>>>> theirs\ntwo\nthree\n")
                      (qwen-companion-follow-test--plain-labels))))
     ;; Typed elsewhere meanwhile.
-    (goto-char (point-max))
-    (insert "four\n")
+    (qwen-companion-test-append "four\n")
     (qwen-companion-follow-test-written "a.txt" "THEIRS\ntwo\nthree\n"
       (should (equal (concat "<<<<<<< mine\nmine\n||||||| base\none\n=======\n"
                              "THEIRS\n>>>>>>> theirs\ntwo\nthree\nfour\n")
@@ -853,11 +822,9 @@ visits and that has changed."
     (insert " and mine")
     (let ((text (buffer-string)))
       (qwen-companion-follow-test--write "a.txt" "Theirs\ntwo\nthree\nfour\n")
-      (should (string-match-p
-               "merged into a\\.txt when its conflicts are resolved"
-               (qwen-companion-test-messages
-                 (qwen-companion-test-wait-for
-                  (qwen-companion-follow--link-held (qwen-companion-follow-test--link))))))
+      (qwen-companion-test-said "merged into a\\.txt when its conflicts are resolved"
+        (qwen-companion-test-wait-for
+         (qwen-companion-follow--link-held (qwen-companion-follow-test--link))))
       (should (equal text (buffer-string)))
       (should (qwen-companion-follow-test--save-error))
       (should (equal "Theirs\ntwo\nthree\nfour\n" (qwen-companion-test-file-text "a.txt")))
@@ -881,8 +848,7 @@ visits and that has changed."
     (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\n"))
       (qwen-companion-test-set-sessions nil)
       (with-current-buffer (find-file-noselect "a.txt")
-        (goto-char (point-max))
-        (insert "mine\n")
+        (qwen-companion-test-append "mine\n")
         (when changed
           (qwen-companion-follow-test--write "a.txt" "one\nTWO\nthree\n"))
         (qwen-companion-test-set-sessions '((:id "1")))
@@ -908,43 +874,34 @@ visits and that has changed."
   "A merge that was under way is not applied to the reverted text."
   (qwen-companion-follow-test-visiting "one\n"
     (insert "mine\n")
-    (setq qwen-companion-follow-test-held (list t))
-    (qwen-companion-follow-test--write "a.txt" "two\n")
-    (qwen-companion-test-wait-for (cdr qwen-companion-follow-test-held))
+    (qwen-companion-follow-test--write-held "a.txt" "two\n")
     (revert-buffer t t)
     (qwen-companion-follow-test--release)
     (should (equal "two\n" (buffer-string)))
     (should-not (buffer-modified-p))))
 
 (ert-deftest qwen-companion-follow-test-a-merge-that-fails-touches-nothing ()
-  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
-    (cl-letf (((symbol-function 'qwen-companion-merge-texts)
-               (lambda (_base _mine _theirs _labels callback)
-                 (run-at-time 0 nil callback nil))))
-      (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-        (insert "mine\n")
-        (qwen-companion-follow-test--write "a.txt" "two\n")
+  "It is tried again with the next process; without unsaved text Emacs does it alone."
+  (dolist (again '(process revert))
+    (qwen-companion-follow-test-visiting "one\n"
+      (insert "mine\n")
+      (cl-letf (((symbol-function 'qwen-companion-merge-texts)
+                 (lambda (_base _mine _theirs _labels callback)
+                   (run-at-time 0 nil callback nil))))
+        (qwen-companion-follow-test--write "a.txt" "one\ntwo\n")
         (qwen-companion-test-wait-for (qwen-companion-follow-lighter))
         (should (equal "mine\none\n" (buffer-string)))
         (should-not (verify-visited-file-modtime))
-        ;; Without unsaved text Emacs does it alone.
-        (revert-buffer t t)
-        (qwen-companion-follow-test-written "a.txt" "three\n"
-          (should (equal "three\n" (buffer-string))))))))
-
-(ert-deftest qwen-companion-follow-test-a-merge-that-failed-is-tried-with-the-next-process ()
-  (qwen-companion-follow-test-visiting "one\n"
-    (insert "mine\n")
-    (cl-letf (((symbol-function 'qwen-companion-merge-texts)
-               (lambda (_base _mine _theirs _labels callback)
-                 (run-at-time 0 nil callback nil))))
-      (qwen-companion-follow-test--write "a.txt" "one\ntwo\n")
-      (qwen-companion-test-wait-for (qwen-companion-follow-lighter)))
-    (run-hooks 'qwen-companion-backend-connected-hook)
-    (qwen-companion-follow-test--wait)
-    (should (equal "mine\none\ntwo\n" (buffer-string)))
-    (should (verify-visited-file-modtime))
-    (should-not (qwen-companion-follow-lighter))))
+        (when (eq again 'revert)
+          (revert-buffer t t)
+          (qwen-companion-follow-test-written "a.txt" "three\n"
+            (should (equal "three\n" (buffer-string))))))
+      (when (eq again 'process)
+        (run-hooks 'qwen-companion-backend-connected-hook)
+        (qwen-companion-follow-test--wait)
+        (should (equal "mine\none\ntwo\n" (buffer-string)))
+        (should (verify-visited-file-modtime))
+        (should-not (qwen-companion-follow-lighter))))))
 
 ;;; Slow writers, and times that do not change
 
@@ -1041,8 +998,7 @@ Return the texts that it had meanwhile, newest first."
          (new (string-replace "old 7\n" "new 7\n" old)))
     (qwen-companion-follow-test-with `(("a.txt" ,old) ("new.txt" ,new))
       (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-        (goto-char (point-max))
-        (insert "mine\n")
+        (qwen-companion-test-append "mine\n")
         (let ((qwen-companion-disk-idle-writer 1.5))
           (should (equal (list (concat new "mine\n") (concat old "mine\n"))
                          (qwen-companion-follow-test--run
@@ -1099,8 +1055,7 @@ with open('a.txt', 'r+b') as file, mmap.mmap(file.fileno(), 0) as memory:
         (should-not (buffer-modified-p))
         ;; And before it was noticed.
         (set-file-times "stamp" (file-attribute-modification-time (file-attributes "a.txt")))
-        (goto-char (point-max))
-        (insert "mine\n")
+        (qwen-companion-test-append "mine\n")
         (qwen-companion-follow-test--wait)
         (call-process "sh" nil nil nil "-c" (string-replace "two" "TWO" command))
         (should (string-match-p "conflicts" (qwen-companion-follow-test--save-error)))
@@ -1114,7 +1069,7 @@ with open('a.txt', 'r+b') as file, mmap.mmap(file.fileno(), 0) as memory:
       (should-not (qwen-companion-follow-lighter))
       (delete-directory (expand-file-name "d" directory) t)
       (qwen-companion-test-wait-for (qwen-companion-follow-lighter))
-      (should (equal " deleted" (substring-no-properties (qwen-companion-follow-lighter))))
+      (should (equal " deleted" (qwen-companion-follow-lighter)))
       (should (equal "one\n" (buffer-string)))
       (qwen-companion-follow-test--write buffer-file-name "two\n")
       (qwen-companion-test-wait-for (equal "two\n" (buffer-string)))
@@ -1129,7 +1084,7 @@ with open('a.txt', 'r+b') as file, mmap.mmap(file.fileno(), 0) as memory:
   (qwen-companion-follow-test-visiting "one\n"
     (rename-file "a.txt" "b.txt")
     (qwen-companion-test-wait-for (qwen-companion-follow-lighter))
-    (should (equal " renamed" (substring-no-properties (qwen-companion-follow-lighter))))
+    (should (equal " renamed" (qwen-companion-follow-lighter)))
     (should (string-suffix-p "b.txt" (get-text-property
                                       0 'help-echo (qwen-companion-follow-lighter))))
     (set-visited-file-name "b.txt" t t)
@@ -1143,12 +1098,10 @@ with open('a.txt', 'r+b') as file, mmap.mmap(file.fileno(), 0) as memory:
   (dolist (command '("mv a.txt b.txt" "mkdir d && mv a.txt d/b.txt"))
     (qwen-companion-follow-test-visiting "one\n"
       (goto-char (point-max))
-      (let ((said (qwen-companion-test-messages
-                    (call-process "sh" nil nil nil "-c" command)
-                    (qwen-companion-test-wait-for
-                     (equal " renamed" (substring-no-properties
-                                        (or (qwen-companion-follow-lighter) "")))))))
-        (should (string-match-p "b\\.txt.*M-x qwen-companion-follow-rename" said)))
+      (qwen-companion-test-said "b\\.txt.*M-x qwen-companion-follow-rename"
+        (call-process "sh" nil nil nil "-c" command)
+        (qwen-companion-test-wait-for
+         (equal " renamed" (qwen-companion-follow-lighter))))
       (insert "mine\n")
       (qwen-companion-follow-rename)
       (should (string-suffix-p "b.txt" buffer-file-name))
@@ -1199,35 +1152,27 @@ with open('a.txt', 'r+b') as file, mmap.mmap(file.fileno(), 0) as memory:
       (rename-file "b.txt" "a.txt" t)
       (qwen-companion-test-wait-for (equal "three\n" (buffer-string))))))
 
-(ert-deftest qwen-companion-follow-test-hard-links ()
-  "Two buffers on one file by two names in two directories."
-  (qwen-companion-follow-test-with '(("one/a.txt" "one\n"))
-    (make-directory "two")
-    (add-name-to-file "one/a.txt" "two/b.txt")
-    (let* ((find-file-existing-other-name nil)
-           (a (qwen-companion-follow-test--visit "one/a.txt"))
-           (b (qwen-companion-follow-test--visit "two/b.txt")))
-      (should-not (eq a b))
-      (qwen-companion-follow-test--write "one/a.txt" "two\n")
-      (dolist (buffer (list a b))
-        (with-current-buffer buffer
-          (qwen-companion-test-wait-for (equal "two\n" (buffer-string)))
-          (should-not (buffer-modified-p))))
-      ;; A file deleted leaves its number to another, which is no name of it.
-      (delete-file "two/b.txt")
-      (should (equal (list a) (qwen-companion-disk-buffers "one/a.txt"))))))
-
-(ert-deftest qwen-companion-follow-test-two-buffers-by-a-symlink ()
-  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
-    (make-symbolic-link "a.txt" "b.txt")
-    (let* ((find-file-existing-other-name nil)
-           (a (qwen-companion-follow-test--visit "a.txt"))
-           (b (qwen-companion-follow-test--visit "b.txt")))
-      (should-not (eq a b))
-      (qwen-companion-follow-test--write "a.txt" "two\n")
-      (dolist (buffer (list a b))
-        (with-current-buffer buffer
-          (qwen-companion-test-wait-for (equal "two\n" (buffer-string))))))))
+(ert-deftest qwen-companion-follow-test-two-names ()
+  "Two buffers on one file, by a hard link in another directory or by a symlink."
+  (dolist (hard '(t nil))
+    (qwen-companion-follow-test-with '(("one/a.txt" "one\n"))
+      (make-directory "two")
+      (if hard
+          (add-name-to-file "one/a.txt" "two/b.txt")
+        (make-symbolic-link "../one/a.txt" "two/b.txt"))
+      (let* ((find-file-existing-other-name nil)
+             (a (qwen-companion-follow-test--visit "one/a.txt"))
+             (b (qwen-companion-follow-test--visit "two/b.txt")))
+        (should-not (eq a b))
+        (qwen-companion-follow-test--write "one/a.txt" "two\n")
+        (dolist (buffer (list a b))
+          (with-current-buffer buffer
+            (qwen-companion-test-wait-for (equal "two\n" (buffer-string)))
+            (should-not (buffer-modified-p))))
+        ;; A file deleted leaves its number to another, which is no name of it.
+        (when hard
+          (delete-file "two/b.txt")
+          (should (equal (list a) (qwen-companion-disk-buffers "one/a.txt"))))))))
 
 (ert-deftest qwen-companion-follow-test-narrowed-and-indirect ()
   (qwen-companion-follow-test-visiting "one\ntwo\nthree\n"
@@ -1237,15 +1182,13 @@ with open('a.txt', 'r+b') as file, mmap.mmap(file.fileno(), 0) as memory:
       (qwen-companion-follow-test-written "a.txt" "one\nmore\ntwo\nthree\n"
         (should (equal "two\n" (buffer-string)))
         (should (equal "one\nmore\ntwo\nthree\n"
-                       (with-current-buffer indirect (buffer-string)))))
+                       (qwen-companion-test-buffer-text indirect))))
       ;; Text that is typed there is the file's, and has a base as well.
-      (with-current-buffer indirect
-        (goto-char (point-max))
-        (insert "mine\n"))
+      (qwen-companion-test-append "mine\n" indirect)
       (kill-buffer clone)
       (qwen-companion-follow-test-written "a.txt" "ONE\nmore\ntwo\nthree\n"
         (should (equal "ONE\nmore\ntwo\nthree\nmine\n"
-                       (with-current-buffer indirect (buffer-string)))))
+                       (qwen-companion-test-buffer-text indirect))))
       (kill-buffer indirect))))
 
 (defconst qwen-companion-follow-test--encodings
@@ -1352,8 +1295,7 @@ with open('a.txt', 'r+b') as file, mmap.mmap(file.fileno(), 0) as memory:
       (qwen-companion-follow-test--write "a.txt" "\u201cth\u00e9\u201d\n" 'windows-1252-unix)
       (qwen-companion-follow-test--wait)
       (should-not (buffer-modified-p))
-      (goto-char (point-max))
-      (insert "x\n")
+      (qwen-companion-test-append "x\n")
       (save-buffer)
       (should (equal "\x93th\xe9\x94\nx\n" (qwen-companion-test-file-bytes "a.txt"))))))
 
@@ -1410,8 +1352,7 @@ Local Variables:\nmode: emacs-lisp\nfill-column: 33\neval: (setq fill-column 44)
                 (lambda () (push (buffer-string) written) nil) nil t)
       (qwen-companion-follow-test-written "a.txt" "two\n"
         (should-not written)
-        (goto-char (point-max))
-        (insert "mine\n")
+        (qwen-companion-test-append "mine\n")
         (save-buffer)
         (should (equal '("two\nmine\n") written))))))
 
@@ -1430,8 +1371,7 @@ Local Variables:\nmode: emacs-lisp\nfill-column: 33\neval: (setq fill-column 44)
 (ert-deftest qwen-companion-follow-test-a-new-major-mode-changes-nothing ()
   "The state of following outlives the buffer's local variables."
   (qwen-companion-follow-test-visiting "one\ntwo\nthree\n"
-    (goto-char (point-max))
-    (insert "mine\n")
+    (qwen-companion-test-append "mine\n")
     (emacs-lisp-mode)
     (qwen-companion-follow-test-written "a.txt" "ONE\ntwo\nthree\n"
       (should (equal "ONE\ntwo\nthree\nmine\n" (buffer-string))))))
@@ -1447,8 +1387,7 @@ Local Variables:\nmode: emacs-lisp\nfill-column: 33\neval: (setq fill-column 44)
       (save-buffer)
       (qwen-companion-follow-test-written "a.txt" "short\n"
         (should-not (file-exists-p buffer-auto-save-file-name))
-        (goto-char (point-max))
-        (insert "mine\n")
+        (qwen-companion-test-append "mine\n")
         (do-auto-save t t)
         (should (equal "short\nmine\n"
                        (qwen-companion-test-file-text buffer-auto-save-file-name)))))))
@@ -1458,9 +1397,7 @@ Local Variables:\nmode: emacs-lisp\nfill-column: 33\neval: (setq fill-column 44)
   (qwen-companion-follow-test-with '(("a.txt" "one\n"))
     (let ((revert-without-query '(".")))
       (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-        (setq qwen-companion-follow-test-held (list t))
-        (qwen-companion-follow-test--write "a.txt" "two\n")
-        (qwen-companion-test-wait-for (cdr qwen-companion-follow-test-held))
+        (qwen-companion-follow-test--write-held "a.txt" "two\n")
         (revert-buffer)
         (should (equal "two\n" (buffer-string)))
         (qwen-companion-follow-test--release)

@@ -375,7 +375,7 @@ Check that the text is then what it should be, and return it."
                           (string #x110000)
                           (string #xd83d #xde00)
                           (make-string 100000 #xd83d)
-                          (with-current-buffer unibyte (buffer-string))))
+                          (qwen-companion-test-buffer-text unibyte)))
         (should-not (qwen-companion-merge-test--merge text "a" "b"))
         (should-not (qwen-companion-merge-test--merge nil text "b")))
       (let ((answer 'none))
@@ -410,7 +410,7 @@ Check that the text is then what it should be, and return it."
         (qwen-companion-merge-compare old new (lambda (hunks) (setq answer hunks)))
         (qwen-companion-test-wait-for (not (eq answer 'none)))
         (should (equal '((1 1 1 1)) answer))
-        (should (equal "b" (with-current-buffer old (buffer-string))))))))
+        (should (equal "b" (qwen-companion-test-buffer-text old)))))))
 
 (defun qwen-companion-merge-test--die ()
   "Let the process die with three requests pending; return their failures."
