@@ -218,8 +218,7 @@ The function `typed' returns what a terminal has got."
     (qwen-companion-ask-test--with-terminals '("one")
       (find-file "a.py")
       (qwen-companion-ask)
-      (goto-char (point-max))
-      (insert "Why?\n")
+      (qwen-companion-test-append "Why?\n")
       (qwen-companion-ask-submit)
       (should (equal '(("*one*" "a.py, line 1\nWhy?")) typed))
       (should (equal "a.py" (buffer-name (window-buffer (selected-window)))))
@@ -249,17 +248,17 @@ The function `typed' returns what a terminal has got."
       (plist-put (car sessions) :state
                  (list :activity 'idle :since (* 1000 (float-time))))
       (let (offered)
-        (cl-letf (((symbol-function 'completing-read)
-                   (lambda (_prompt table &rest _)
-                     (setq offered (all-completions "" table))
-                     (let ((metadata (completion-metadata "" table nil)))
-                       (should (eq 'buffer (completion-metadata-get metadata 'category)))
-                       (should (string-match-p
-                                "\\`  idle for [0-9]+ s\\'"
-                                (funcall (completion-metadata-get
-                                          metadata 'annotation-function)
-                                         "*one*"))))
-                     "*one*")))
+        (qwen-companion-test-choosing
+            (lambda (_prompt table &rest _)
+              (setq offered (all-completions "" table))
+              (let ((metadata (completion-metadata "" table nil)))
+                (should (eq 'buffer (completion-metadata-get metadata 'category)))
+                (should (string-match-p
+                         "\\`  idle for [0-9]+ s\\'"
+                         (funcall (completion-metadata-get
+                                   metadata 'annotation-function)
+                                  "*one*"))))
+              "*one*")
           (qwen-companion-ask-send "Hello")
           (should (equal '("*one*" "*two*") offered))
           (should (equal "*one*" (caar typed))))))))
@@ -335,8 +334,7 @@ The function `typed' returns what a terminal has got."
       (goto-char (point-min))
       (push-mark (point-max) t t)
       (let (asked)
-        (cl-letf (((symbol-function 'y-or-n-p)
-                   (lambda (prompt) (setq asked prompt) yes)))
+        (qwen-companion-test-answering (lambda (prompt) (setq asked prompt) yes)
           (qwen-companion-ask))
         (should (string-match-p "16000 lines" asked)))
       (should (string-match-p (if yes "\n```\nline 1 of" "\\`long\\.txt, lines 1-16000\n\\'")
@@ -392,17 +390,17 @@ The function `typed' returns what a terminal has got."
               (insert prompt)
               (qwen-companion-ask-submit))
             (let (offered)
-              (cl-letf (((symbol-function 'completing-read)
-                         (lambda (_prompt table &rest _)
-                           (setq offered (all-completions "" table))
-                           (let ((metadata (completion-metadata "" table nil)))
-                             (should (eq 'qwen-companion-prompt
-                                         (completion-metadata-get metadata 'category)))
-                             (should (equal "  *one*"
-                                            (funcall (completion-metadata-get
-                                                      metadata 'annotation-function)
-                                                     "2 Second"))))
-                           "2 Second")))
+              (qwen-companion-test-choosing
+                  (lambda (_prompt table &rest _)
+                    (setq offered (all-completions "" table))
+                    (let ((metadata (completion-metadata "" table nil)))
+                      (should (eq 'qwen-companion-prompt
+                                  (completion-metadata-get metadata 'category)))
+                      (should (equal "  *one*"
+                                     (funcall (completion-metadata-get
+                                               metadata 'annotation-function)
+                                              "2 Second"))))
+                    "2 Second")
                 (qwen-companion-ask-take-back))
               (should (equal '("1 First" "2 Second" "3 Third") offered)))
             (should (equal "Second\n" (qwen-companion-ask-test--prompt)))

@@ -108,10 +108,8 @@ Each is a list of sessions."
         (qwen-companion-attention-enable)
         (unwind-protect
             (progn
-              (should (string-match-p
-                       "error in .qwen-companion-attention-functions.: No bell"
-                       (qwen-companion-test-messages
-                         (qwen-companion-test-propose "a.txt" "two\n"))))
+              (qwen-companion-test-said "error in .qwen-companion-attention-functions.: No bell"
+                (qwen-companion-test-propose "a.txt" "two\n"))
               (let ((event (pop events)))
                 (should (eq 'proposal (qwen-companion-event-kind event)))
                 (should (equal (expand-file-name "a.txt")

@@ -92,9 +92,8 @@ A directory that the process removes meanwhile is no error."
           (places
            (list (process-command (qwen-companion-test-process))
                  (default-value 'process-environment)
-                 (with-current-buffer (messages-buffer) (buffer-string))
-                 (with-current-buffer (qwen-companion-backend--log-buffer)
-                   (buffer-string)))))
+                 (qwen-companion-test-buffer-text (messages-buffer))
+                 (qwen-companion-test-buffer-text (qwen-companion-backend--log-buffer)))))
       (dolist (secret secrets)
         (should (string-match-p "\\`[0-9a-f]\\{64\\}\\'" secret))
         (should-not (string-match-p secret (format "%S" places)))))))
@@ -281,8 +280,7 @@ Whoever has the port is shown the token by each CLI that reconnects."
                  (not (eq 'ready (qwen-companion-state))))))))
       (should (eq 'error (qwen-companion-state)))
       (dolist (text (list said (qwen-companion-backend-failure)
-                          (with-current-buffer "*qwen-companion log*"
-                            (buffer-string))))
+                          (qwen-companion-test-buffer-text "*qwen-companion log*")))
         (should (string-match-p "ended with status 9" text))
         (should (string-match-p "`qwen-companion-mode' off and on" text)))
       (qwen-companion-backend-test--check-nothing-left))))
@@ -444,12 +442,30 @@ None is replaced, whichever goes on first, and nothing is said."
         (should (eq 'ready (qwen-companion-state)))
         (should-not qwen-companion-backend--restarts)))))
 
-(ert-deftest qwen-companion-backend-test-no-python ()
-  (qwen-companion-test-with-process
-    (should (string-match-p
-             "no Python found as no-such-python"
-             (qwen-companion-backend-test--failure "no-such-python")))
-    (qwen-companion-backend-test--check-nothing-left)))
+(ert-deftest qwen-companion-backend-test-starts-that-fail ()
+  "Each is said with its reason and the way out, and leaves nothing."
+  (pcase-dolist (`(,script . ,reasons)
+                 '((nil "no Python found as no-such-python")
+                   ("echo 'qwen-companion: Python 3.9 here' >&2; exit 4"
+                    "too old (.*Python 3\\.9 here" "3\\.10 or later")
+                   ;; An interpreter without the packages: the real message.
+                   ("exec %s -S \"$@\"" "lacks a package (.*epc" "M-x qwen-companion-install-backend")
+                   ("echo 'ImportError: broken' >&2; exit 1"
+                    "status 1 (ImportError: broken)" "M-x qwen-companion-log")
+                   ("read hello; echo 1; exec sleep 60" "refused")
+                   ("exec sleep 60" "not ready after")))
+    (ert-info (script)
+      (qwen-companion-test-with-process
+        (let* ((real (shell-quote-argument (executable-find qwen-companion-python)))
+               (qwen-companion-backend--start-limit
+                (if (equal script "exec sleep 60") '(0.1 . 3) qwen-companion-backend--start-limit))
+               (said (qwen-companion-backend-test--failure
+                      (if script
+                          (qwen-companion-backend-test--fake-python (format script real))
+                        "no-such-python"))))
+          (dolist (reason reasons)
+            (should (string-match-p reason said))))
+        (qwen-companion-backend-test--check-nothing-left)))))
 
 (ert-deftest qwen-companion-backend-test-ready-when-published-and-serving ()
   "Where the mode line says that it is ready, terminals have the variables."
@@ -478,27 +494,6 @@ None is replaced, whichever goes on first, and nothing is said."
         (should (eq 'ready (qwen-companion-state)))))
     (should (equal '("1" "1") seen))))
 
-(ert-deftest qwen-companion-backend-test-old-python ()
-  (qwen-companion-test-with-process
-    (let ((said (qwen-companion-backend-test--failure
-                 (qwen-companion-backend-test--fake-python
-                  "echo 'qwen-companion: Python 3.9 here' >&2; exit 4"))))
-      (should (string-match-p "too old (.*Python 3\\.9 here" said))
-      (should (string-match-p "3\\.10 or later" said)))
-    (qwen-companion-backend-test--check-nothing-left)))
-
-(ert-deftest qwen-companion-backend-test-missing-package ()
-  "An interpreter without the packages: the real message and the way out."
-  (qwen-companion-test-with-process
-    (let ((said (qwen-companion-backend-test--failure
-                 (qwen-companion-backend-test--fake-python
-                  (format "exec %s -S \"$@\""
-                          (shell-quote-argument
-                           (executable-find qwen-companion-python)))))))
-      (should (string-match-p "lacks a package (.*epc" said))
-      (should (string-match-p "M-x qwen-companion-install-backend" said)))
-    (qwen-companion-backend-test--check-nothing-left)))
-
 (ert-deftest qwen-companion-backend-test-package-found-missing-later ()
   "It is final though the process has been connected: there is one start."
   (qwen-companion-test-with-process
@@ -516,31 +511,6 @@ runpy.run_module(\"qwen_companion\", run_name=\"__main__\", alter_sys=True)'"
                            (executable-find qwen-companion-python)))))))
       (should (string-match-p "lacks a package (.*uvicorn" said))
       (should (equal "\n" (qwen-companion-test-file-text "tries"))))
-    (qwen-companion-backend-test--check-nothing-left)))
-
-(ert-deftest qwen-companion-backend-test-crash ()
-  (qwen-companion-test-with-process
-    (let ((said (qwen-companion-backend-test--failure
-                 (qwen-companion-backend-test--fake-python
-                  "echo 'ImportError: broken' >&2; exit 1"))))
-      (should (string-match-p "status 1 (ImportError: broken)" said))
-      (should (string-match-p "M-x qwen-companion-log" said)))
-    (qwen-companion-backend-test--check-nothing-left)))
-
-(ert-deftest qwen-companion-backend-test-refused-connection ()
-  (qwen-companion-test-with-process
-    (let ((said (qwen-companion-backend-test--failure
-                 (qwen-companion-backend-test--fake-python
-                  "read hello; echo 1; exec sleep 60"))))
-      (should (string-match-p "refused" said)))
-    (qwen-companion-backend-test--check-nothing-left)))
-
-(ert-deftest qwen-companion-backend-test-silent-process ()
-  (qwen-companion-test-with-process
-    (let* ((qwen-companion-backend--start-limit '(0.1 . 3))
-           (said (qwen-companion-backend-test--failure
-                  (qwen-companion-backend-test--fake-python "exec sleep 60"))))
-      (should (string-match-p "not ready after" said)))
     (qwen-companion-backend-test--check-nothing-left)))
 
 (ert-deftest qwen-companion-backend-test-the-log-can-be-killed ()
@@ -563,7 +533,7 @@ sys.stdin.read()'" (shell-quote-argument
           (signal-process (qwen-companion-test-process) signal))
         (qwen-companion-test-wait-for
          (when-let* ((buffer (get-buffer "*qwen-companion log*")))
-           (equal text (with-current-buffer buffer (buffer-string))))))
+           (equal text (qwen-companion-test-buffer-text buffer)))))
       (should (process-live-p (qwen-companion-test-process))))))
 
 (ert-deftest qwen-companion-backend-test-timers-have-the-file-name-handlers ()

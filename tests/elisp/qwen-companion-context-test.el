@@ -52,6 +52,18 @@
          (let ((transient-mark-mode t))
            ,@body)))))
 
+(defmacro qwen-companion-context-test--in (text &rest body)
+  "Run BODY in the buffer of a.txt, which has TEXT, in the selected window."
+  (declare (indent 1) (debug t))
+  `(qwen-companion-context-test--with (list (list "a.txt" ,text))
+     (qwen-companion-context-test--look-at "a.txt")
+     ,@body))
+
+(defun qwen-companion-context-test--go-to-terminal ()
+  "Go to a terminal in a window of its own."
+  (select-window (split-window))
+  (switch-to-buffer (get-buffer-create "*terminal*")))
+
 (ert-deftest qwen-companion-context-test-positions ()
   "Lines count in the whole buffer, columns in UTF-16 units from 1."
   (pcase-dolist (`(,text ,search ,line ,character)
@@ -98,14 +110,12 @@
                      (cons bytes (qwen-companion-context-test--place)))))))
 
 (ert-deftest qwen-companion-context-test-byte-order-mark-is-no-character ()
-  (qwen-companion-context-test--with '(("a.txt" "\uFEFFone\ntwo\n"))
-    (qwen-companion-context-test--look-at "a.txt")
+  (qwen-companion-context-test--in "\uFEFFone\ntwo\n"
     (qwen-companion-test-go-to "on")
     (should (equal '(1 3) (qwen-companion-context-test--place)))))
 
 (ert-deftest qwen-companion-context-test-invisible-text-counts ()
-  (qwen-companion-context-test--with '(("a.txt" "one\ntwo\nthree\n"))
-    (qwen-companion-context-test--look-at "a.txt")
+  (qwen-companion-context-test--in "one\ntwo\nthree\n"
     (put-text-property 2 9 'invisible t)
     (qwen-companion-test-go-to "thr")
     (should (equal '(3 4) (qwen-companion-context-test--place)))))
@@ -118,8 +128,7 @@
                    ("emoji" ,(make-string 250000 ?😀) 500001)
                    ("emoji in text"
                     ,(mapconcat #'identity (make-list 200000 "a😀") "") 600001)))
-    (qwen-companion-context-test--with '(("a.txt" ""))
-      (qwen-companion-context-test--look-at "a.txt")
+    (qwen-companion-context-test--in ""
       (buffer-disable-undo)
       (insert text)
       (let ((times (cl-loop repeat 7
@@ -134,8 +143,7 @@
                    (* 0.005 (/ qwen-companion-test-limit 120.0))))))))
 
 (ert-deftest qwen-companion-context-test-selected-window-of-two-counts ()
-  (qwen-companion-context-test--with '(("a.txt" "one\ntwo\nthree\n"))
-    (qwen-companion-context-test--look-at "a.txt")
+  (qwen-companion-context-test--in "one\ntwo\nthree\n"
     (qwen-companion-test-go-to "three")
     (let ((lower (split-window)))
       (set-window-point lower 6)
@@ -143,60 +151,52 @@
       (select-window lower)
       (should (equal '(2 2) (qwen-companion-context-test--place)))
       ;; The window in which the user was counts, not the other one.
-      (select-window (split-window))
-      (switch-to-buffer (get-buffer-create "*terminal*"))
+      (qwen-companion-context-test--go-to-terminal)
       (should (equal '(2 2) (qwen-companion-context-test--place))))))
 
 (ert-deftest qwen-companion-context-test-active-file-and-cursor ()
-  (qwen-companion-test-with-files '(("a.txt" "one\ntwo\n") ("b.txt" "b\n"))
-    (qwen-companion-test-with-backend
-      (save-window-excursion
-        (qwen-companion-context-test--look-at "b.txt")
-        (qwen-companion-context-test--last)
-        (qwen-companion-context-test--look-at "a.txt")
-        (qwen-companion-test-go-to "tw")
-        (let ((sent (qwen-companion-context-test--last)))
-          (should (equal (expand-file-name "a.txt") (plist-get sent :active)))
-          (should (= 2 (plist-get sent :line)))
-          (should (= 3 (plist-get sent :character)))
-          (should-not (plist-get sent :text))
-          (should (equal (list (expand-file-name "a.txt")
-                               (expand-file-name "b.txt"))
-                         (mapcar (lambda (file) (plist-get file :path))
-                                 (plist-get sent :files))))
-          (should (apply #'>= (mapcar (lambda (file) (plist-get file :timestamp))
-                                      (plist-get sent :files)))))))))
+  (qwen-companion-context-test--with '(("a.txt" "one\ntwo\n") ("b.txt" "b\n"))
+    (qwen-companion-context-test--look-at "b.txt")
+    (qwen-companion-context-test--last)
+    (qwen-companion-context-test--look-at "a.txt")
+    (qwen-companion-test-go-to "tw")
+    (let ((sent (qwen-companion-context-test--last)))
+      (should (equal (expand-file-name "a.txt") (plist-get sent :active)))
+      (should (= 2 (plist-get sent :line)))
+      (should (= 3 (plist-get sent :character)))
+      (should-not (plist-get sent :text))
+      (should (equal (list (expand-file-name "a.txt")
+                           (expand-file-name "b.txt"))
+                     (mapcar (lambda (file) (plist-get file :path))
+                             (plist-get sent :files))))
+      (should (apply #'>= (mapcar (lambda (file) (plist-get file :timestamp))
+                                  (plist-get sent :files)))))))
 
 (ert-deftest qwen-companion-context-test-unchanged-is-not-sent-twice ()
-  (qwen-companion-test-with-files '(("a.txt" "one\ntwo\n"))
-    (qwen-companion-test-with-backend
-      (save-window-excursion
-        (qwen-companion-context-test--look-at "a.txt")
-        (dotimes (_ 3)
-          (qwen-companion-test-context-update))
-        (should (= 1 (length (qwen-companion-test-sent 'context))))
-        (forward-char)
-        (qwen-companion-test-context-update)
-        (should (= 2 (length (qwen-companion-test-sent 'context))))))))
+  (qwen-companion-context-test--in "one\ntwo\n"
+    (dotimes (_ 3)
+      (qwen-companion-test-context-update))
+    (should (= 1 (length (qwen-companion-test-sent 'context))))
+    (forward-char)
+    (qwen-companion-test-context-update)
+    (should (= 2 (length (qwen-companion-test-sent 'context))))))
 
 (ert-deftest qwen-companion-context-test-selection-survives-the-terminal ()
   "The selection stays when another window is selected, until it ends."
-  (qwen-companion-test-with-files '(("a.txt" "one\ntwo\n"))
-    (qwen-companion-test-with-backend
-      (save-window-excursion
-        (let ((transient-mark-mode t)
-              (buffer (qwen-companion-context-test--look-at "a.txt")))
-          (goto-char (point-min))
-          (push-mark (point) t t)
-          (forward-char 3)
-          (should (equal "one" (plist-get (qwen-companion-context-test--last) :text)))
-          (switch-to-buffer (get-buffer-create "*terminal*"))
-          (qwen-companion-test-context-update)
-          (should (equal "one" (plist-get (qwen-companion-context-payload) :text)))
-          (should (equal (expand-file-name "a.txt")
-                         (plist-get (qwen-companion-context-payload) :active)))
-          (with-current-buffer buffer (deactivate-mark))
-          (should-not (plist-get (qwen-companion-context-test--last) :text)))))))
+  (qwen-companion-context-test--with '(("a.txt" "one\ntwo\n"))
+    (let ((transient-mark-mode t)
+          (buffer (qwen-companion-context-test--look-at "a.txt")))
+      (goto-char (point-min))
+      (push-mark (point) t t)
+      (forward-char 3)
+      (should (equal "one" (plist-get (qwen-companion-context-test--last) :text)))
+      (switch-to-buffer (get-buffer-create "*terminal*"))
+      (qwen-companion-test-context-update)
+      (should (equal "one" (plist-get (qwen-companion-context-payload) :text)))
+      (should (equal (expand-file-name "a.txt")
+                     (plist-get (qwen-companion-context-payload) :active)))
+      (with-current-buffer buffer (deactivate-mark))
+      (should-not (plist-get (qwen-companion-context-test--last) :text)))))
 
 (ert-deftest qwen-companion-context-test-selection-ends-when-its-text-changes ()
   "It ends once the user leaves; on return, the highlighted text counts again."
@@ -208,8 +208,7 @@
       (forward-char 3)
       (insert "!")
       (should (equal "one!" (qwen-companion-context-test--text)))
-      (select-window (split-window))
-      (switch-to-buffer (get-buffer-create "*terminal*"))
+      (qwen-companion-context-test--go-to-terminal)
       (should (equal "one!" (qwen-companion-context-test--text)))
       (with-current-buffer buffer
         (save-excursion (goto-char 2) (insert "n")))
@@ -218,14 +217,12 @@
       (should (equal "onne!" (qwen-companion-context-test--text))))))
 
 (ert-deftest qwen-companion-context-test-selection-of-a-closed-window ()
-  (qwen-companion-context-test--with '(("a.txt" "one\ntwo\n"))
-    (qwen-companion-context-test--look-at "a.txt")
+  (qwen-companion-context-test--in "one\ntwo\n"
     (goto-char (point-min))
     (push-mark (point) t t)
     (forward-char 3)
     (qwen-companion-test-context-update)
-    (select-window (split-window))
-    (switch-to-buffer (get-buffer-create "*terminal*"))
+    (qwen-companion-context-test--go-to-terminal)
     (delete-other-windows)
     (should (equal "one" (qwen-companion-context-test--text)))))
 
@@ -252,9 +249,7 @@
         (kill-buffer)))))
 
 (ert-deftest qwen-companion-context-test-rectangle ()
-  (qwen-companion-context-test--with
-      '(("a.txt" "abcdef\ngh\nij日lmn\nop\tqr\nend\n"))
-    (qwen-companion-context-test--look-at "a.txt")
+  (qwen-companion-context-test--in "abcdef\ngh\nij日lmn\nop\tqr\nend\n"
     (qwen-companion-test-go-to "ab")
     (rectangle-mark-mode)
     (search-forward "op\tq")
@@ -266,8 +261,7 @@
 
 (ert-deftest qwen-companion-context-test-rectangle-beyond-the-line-ends ()
   "A corner where no text is moves without point."
-  (qwen-companion-context-test--with '(("a.txt" "abcdef\ngh\n"))
-    (qwen-companion-context-test--look-at "a.txt")
+  (qwen-companion-context-test--in "abcdef\ngh\n"
     (rectangle-mark-mode)
     (qwen-companion-test-go-to "gh")
     (should (equal "ab\ngh" (qwen-companion-context-test--text)))
@@ -275,14 +269,12 @@
     (should (equal "abcd\ngh  " (qwen-companion-context-test--text)))
     (rectangle-forward-char 1)
     (should (equal "abcde\ngh   " (qwen-companion-context-test--text)))
-    (select-window (split-window))
-    (switch-to-buffer (get-buffer-create "*terminal*"))
+    (qwen-companion-context-test--go-to-terminal)
     (setq qwen-companion-context--sent nil qwen-companion-context--key nil)
     (should (equal "abcde\ngh   " (qwen-companion-context-test--text)))))
 
 (ert-deftest qwen-companion-context-test-rectangle-without-columns-is-none ()
-  (qwen-companion-context-test--with '(("a.txt" "abc\ndef\nghi\n"))
-    (qwen-companion-context-test--look-at "a.txt")
+  (qwen-companion-context-test--in "abc\ndef\nghi\n"
     (rectangle-mark-mode)
     (forward-line 2)
     (should (equal "" (qwen-companion-context-test--text)))))
@@ -304,30 +296,24 @@
         (should (< 14000 copied 16385))))))
 
 (ert-deftest qwen-companion-context-test-selection-is-cut-and-plain ()
-  (qwen-companion-test-with-files
-      `(("a.txt" ,(make-string 20000 ?x)))
-    (qwen-companion-test-with-backend
-      (save-window-excursion
-        (let ((transient-mark-mode t))
-          (qwen-companion-context-test--look-at "a.txt")
-          (put-text-property 1 20 'face 'bold)
-          (goto-char (point-min))
-          (push-mark (point) t t)
-          (goto-char (point-max))
-          (let ((text (plist-get (qwen-companion-context-test--last) :text)))
-            (should (= 16384 (length text)))
-            (should-not (text-properties-at 0 text))))))))
+  (qwen-companion-context-test--with `(("a.txt" ,(make-string 20000 ?x)))
+    (qwen-companion-context-test--look-at "a.txt")
+    (put-text-property 1 20 'face 'bold)
+    (goto-char (point-min))
+    (push-mark (point) t t)
+    (goto-char (point-max))
+    (let ((text (plist-get (qwen-companion-context-test--last) :text)))
+      (should (= 16384 (length text)))
+      (should-not (text-properties-at 0 text)))))
 
 (ert-deftest qwen-companion-context-test-indirect-buffer-is-its-base ()
-  (qwen-companion-test-with-files '(("a.txt" "one\ntwo\n"))
-    (qwen-companion-test-with-backend
-      (save-window-excursion
-        (let ((base (find-file-noselect "a.txt")))
-          (switch-to-buffer (make-indirect-buffer base "indirect" t))
-          (goto-char (point-max))
-          (let ((sent (qwen-companion-context-test--last)))
-            (should (equal (expand-file-name "a.txt") (plist-get sent :active)))
-            (should (= 3 (plist-get sent :line)))))))))
+  (qwen-companion-context-test--with '(("a.txt" "one\ntwo\n"))
+    (let ((base (find-file-noselect "a.txt")))
+      (switch-to-buffer (make-indirect-buffer base "indirect" t))
+      (goto-char (point-max))
+      (let ((sent (qwen-companion-context-test--last)))
+        (should (equal (expand-file-name "a.txt") (plist-get sent :active)))
+        (should (= 3 (plist-get sent :line)))))))
 
 (ert-deftest qwen-companion-context-test-indirect-buffer-that-was-left ()
   "From the terminal, the place is still that in the indirect buffer."
@@ -377,35 +363,29 @@
             (should-not (qwen-companion-context-unsaved-p))
             (widen)
             ;; Lines that Org does not know of yet: the last one it does.
-            (goto-char (point-max))
-            (insert "\nfour\nfive\nsix")
+            (qwen-companion-test-append "\nfour\nfive\nsix")
             (should (equal '(6 12) (qwen-companion-context-test--place)))
             (should (qwen-companion-context-unsaved-p)))
         (org-edit-src-exit)))))
 
 (ert-deftest qwen-companion-context-test-no-frame-no-active-file ()
-  (qwen-companion-test-with-files '(("a.txt" "one\n"))
-    (qwen-companion-test-with-backend
-      (save-window-excursion
-        (qwen-companion-context-test--look-at "a.txt")
-        (qwen-companion-test-context-update)
-        (cl-letf (((symbol-function 'qwen-companion-context-frame-p) #'ignore))
-          (should-not (plist-get (qwen-companion-context-payload) :active)))))))
+  (qwen-companion-context-test--in "one\n"
+    (qwen-companion-test-context-update)
+    (cl-letf (((symbol-function 'qwen-companion-context-frame-p) #'ignore))
+      (should-not (plist-get (qwen-companion-context-payload) :active)))))
 
 (ert-deftest qwen-companion-context-test-closed-file-goes ()
-  (qwen-companion-test-with-files '(("a.txt" "one\n") ("b.txt" "b\n"))
-    (qwen-companion-test-with-backend
-      (save-window-excursion
-        (let ((remaining (expand-file-name "a.txt")))
-          (qwen-companion-context-test--look-at "a.txt")
-          (qwen-companion-test-context-update)
-          (qwen-companion-context-test--look-at "b.txt")
-          (qwen-companion-test-context-update)
-          (kill-buffer "b.txt")
-          (should (equal (list remaining)
-                         (mapcar (lambda (file) (plist-get file :path))
-                                 (plist-get (qwen-companion-context-payload)
-                                            :files)))))))))
+  (qwen-companion-context-test--with '(("a.txt" "one\n") ("b.txt" "b\n"))
+    (let ((remaining (expand-file-name "a.txt")))
+      (qwen-companion-context-test--look-at "a.txt")
+      (qwen-companion-test-context-update)
+      (qwen-companion-context-test--look-at "b.txt")
+      (qwen-companion-test-context-update)
+      (kill-buffer "b.txt")
+      (should (equal (list remaining)
+                     (mapcar (lambda (file) (plist-get file :path))
+                             (plist-get (qwen-companion-context-payload)
+                                        :files)))))))
 
 (ert-deftest qwen-companion-context-test-other-buffers-leave-the-last-file-active ()
   (qwen-companion-context-test--with '(("a.txt" "one\ntwo\n") ("b.txt" "b\n"))
@@ -492,8 +472,7 @@
 
 (ert-deftest qwen-companion-context-test-a-name-that-is-no-text ()
   "It cannot be told; while it has the focus, no file is active."
-  (qwen-companion-context-test--with '(("a.txt" "one\n"))
-    (qwen-companion-context-test--look-at "a.txt")
+  (qwen-companion-context-test--in "one\n"
     (qwen-companion-test-context-update)
     (with-temp-buffer
       (setq buffer-file-name "/tmp/caf\x3FFFE9")

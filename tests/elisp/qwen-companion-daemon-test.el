@@ -315,8 +315,7 @@ token for the URL, which is the value of the option."
       (should (string-match-p "the token is wrong" said))
       (dolist (text (list said
                           (format "%S" qwen-companion-daemon--request)
-                          (with-current-buffer (qwen-companion-backend--log-buffer)
-                            (buffer-string))
+                          (qwen-companion-test-buffer-text (qwen-companion-backend--log-buffer))
                           (qwen-companion--lighter)))
         (should-not (string-match-p "the-token" text))))))
 

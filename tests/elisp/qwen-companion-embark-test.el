@@ -109,7 +109,7 @@
         (should (assq 'qwen-companion-change targets))
         (should (member file targets)))
       (qwen-companion-embark-test--act "RET")
-      (should (equal "a.txt" (buffer-name (window-buffer))))
+      (should (equal "a.txt" (qwen-companion-test-selected)))
       (should (equal 2 (with-current-buffer (window-buffer) (line-number-at-pos)))))))
 
 (provide 'qwen-companion-embark-test)

@@ -111,8 +111,8 @@ The variable `directory' is that of the environments."
                                   said)))
         (should (equal (sort (cons current (copy-sequence foreign)) #'string<)
                        (directory-files directory nil "venv")))
-        (cl-letf (((symbol-function 'yes-or-no-p)
-                   (lambda (question) (not (string-match-p "environments/venv," question)))))
+        (qwen-companion-test-answering
+            (lambda (question) (not (string-match-p "environments/venv," question)))
           (qwen-companion-uninstall)
           (should (equal foreign (directory-files directory nil "venv")))))
       ;; One that has the name of the new one is moved, not deleted.
@@ -171,12 +171,39 @@ The variable `directory' is that of the environments."
       (should (equal before (qwen-companion-environment-python)))
       (should (= 1 (length (directory-files directory nil "venv")))))))
 
-(ert-deftest qwen-companion-environment-test-old-python ()
-  "Its version is looked at before anything is made."
-  (qwen-companion-environment-test--with "echo 'Python 3.8 is too old' >&2; exit 1" "exit 0"
-    (should (string-match-p "failed: Python 3\\.8 is too old;"
-                            (qwen-companion-environment-test--install)))
-    (should-not (directory-files directory nil "venv"))))
+(defconst qwen-companion-environment-test--no-network "cat <<'END' >&2
+WARNING: Retrying (Retry(total=0, connect=None)) after connection broken by \
+'NewConnectionError('<urllib3.HTTPConnection object at 0x7f42>: Failed to establish a new connection: \
+[Errno 111] Connection refused')': /simple/anyio/
+ERROR: Could not find a version that satisfies the requirement anyio==4.0 (from versions: none)
+ERROR: No matching distribution found for anyio==4.0
+END
+exit 1"
+  "What pip does without a network, as a script.")
+
+(ert-deftest qwen-companion-environment-test-the-cause-is-said ()
+  "Point is at it, not at later output; nothing incomplete is left."
+  (pcase-dolist (`(,version ,pip ,said ,line)
+                 `(;; Its version is looked at before anything is made.
+                   ("echo 'Python 3.8 is too old' >&2; exit 1" "exit 0" "Python 3\\.8 is too old;" nil)
+                   ("exit 0"
+                    "echo Collecting anyio; echo 'ERROR: hashes differ'; echo '  Got 1234'; exit 1"
+                    "ERROR: hashes differ;" "ERROR: hashes differ")
+                   ;; Without a network pip says only at the end that it has found nothing.
+                   ("exit 0" ,qwen-companion-environment-test--no-network
+                    "no connection to the package index: .*Connection refused" "WARNING: Retrying")
+                   ;; That which is deleted gives the room back.
+                   ("exit 0" "echo >\"${0%bin/python}large\"
+echo 'ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device' >&2
+exit 1" "ERROR: .*No space left on device;" nil)))
+    (ert-info (said)
+      (qwen-companion-environment-test--with version pip
+        (qwen-companion-environment-test--make "venv-0123456789ab")
+        (should (string-match-p (concat "failed: " said) (qwen-companion-environment-test--install)))
+        (should (equal '("venv-0123456789ab") (directory-files directory nil "venv")))
+        (when line
+          (with-current-buffer "*qwen-companion install*"
+            (should (looking-at-p line))))))))
 
 (ert-deftest qwen-companion-environment-test-the-version-is-checked-by-python ()
   "The real interpreter is new enough."
@@ -190,32 +217,6 @@ The variable `directory' is that of the environments."
         (should (eql 1 (apply #'call-process (car check) nil t nil (cdr check))))
         (should (string-match-p "is too old, 99\\.1 is needed" (buffer-string)))))))
 
-(ert-deftest qwen-companion-environment-test-the-cause-is-at-point ()
-  "Point is at the error, not at pip's later output."
-  (qwen-companion-environment-test--with "exit 0"
-      "echo Collecting anyio; echo 'ERROR: hashes differ'; echo '  Got 1234'; exit 1"
-    (should (string-match-p "failed: ERROR: hashes differ;"
-                            (qwen-companion-environment-test--install)))
-    (with-current-buffer "*qwen-companion install*"
-      (should (looking-at-p "ERROR: hashes differ")))))
-
-(ert-deftest qwen-companion-environment-test-no-network ()
-  "Without a network pip says only at the end that it has found nothing."
-  (qwen-companion-environment-test--with "exit 0"
-      "cat <<'END' >&2
-WARNING: Retrying (Retry(total=0, connect=None)) after connection broken by \
-'NewConnectionError('<urllib3.HTTPConnection object at 0x7f42>: Failed to establish a new connection: \
-[Errno 111] Connection refused')': /simple/anyio/
-ERROR: Could not find a version that satisfies the requirement anyio==4.0 (from versions: none)
-ERROR: No matching distribution found for anyio==4.0
-END
-exit 1"
-    (should (string-match-p
-             "failed: no connection to the package index: .*Connection refused"
-             (qwen-companion-environment-test--install)))
-    (with-current-buffer "*qwen-companion install*"
-      (should (looking-at-p "WARNING: Retrying")))))
-
 (ert-deftest qwen-companion-environment-test-progress ()
   (qwen-companion-environment-test--with "exit 0" "echo Collecting anyio; exit 0"
     (should (string-match-p "Installing the Python environment\\.\\.\\.[1-9]%"
@@ -225,8 +226,7 @@ exit 1"
   "It is offered where nothing else would do, and the mode comes on after it."
   (cl-flet ((offered (answer)
               (let (asked)
-                (cl-letf (((symbol-function 'y-or-n-p)
-                           (lambda (_) (setq asked t) answer)))
+                (qwen-companion-test-answering (lambda (_) (setq asked t) answer)
                   (list (qwen-companion-environment-offer) asked)))))
     ;; The stand-in's status is that of looking for a package.
     (qwen-companion-environment-test--with "exit 1" "exit 0"
@@ -305,17 +305,6 @@ The leftovers of an Emacs that was killed are deleted."
                      (directory-files directory nil "venv")))
       (should (file-symlink-p (expand-file-name (concat current "/made-with") directory))))))
 
-(ert-deftest qwen-companion-environment-test-full-disk ()
-  "The incomplete environment is deleted, which gives the room back."
-  (qwen-companion-environment-test--with "exit 0"
-      "echo >\"${0%bin/python}large\"
-echo 'ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device' >&2
-exit 1"
-    (qwen-companion-environment-test--make "venv-0123456789ab")
-    (should (string-match-p "failed: ERROR: .*No space left on device;"
-                            (qwen-companion-environment-test--install)))
-    (should (equal '("venv-0123456789ab") (directory-files directory nil "venv")))))
-
 (ert-deftest qwen-companion-environment-test-uv ()
   "When there is uv, it makes the environment, and pip is not asked."
   (qwen-companion-environment-test--with "exit 0" "exit 1"
@@ -389,10 +378,10 @@ print(small.version, importlib.util.find_spec('pip'))")
     ;; Of an installation that was killed.
     (qwen-companion-environment-test--make "venv-0123456789ab.part-x")
     (make-directory "state/qwen-companion/journal" t)
-    (cl-letf (((symbol-function 'yes-or-no-p) #'ignore))
+    (qwen-companion-test-answering nil
       (qwen-companion-uninstall)
       (should (file-directory-p directory)))
-    (cl-letf (((symbol-function 'yes-or-no-p) #'always))
+    (qwen-companion-test-answering t
       (let ((qwen-companion-mode t))
         (should-error (qwen-companion-uninstall) :type 'user-error))
       (qwen-companion-uninstall)

@@ -123,11 +123,11 @@ The function `become' gives it another activity, since now or TIME."
     (should (equal '((paste "one")) sent))
     (erase-buffer)
     (insert "> half a thou")
-    (cl-letf (((symbol-function 'y-or-n-p) #'ignore))
+    (qwen-companion-test-answering nil
       (should-error (send "two") :type 'user-error))
     (should (equal '((paste "one")) sent))
     (should (member "two" (qwen-companion-prompts-of "/root")))
-    (cl-letf (((symbol-function 'y-or-n-p) #'always))
+    (qwen-companion-test-answering t
       (send "two"))
     (should (equal '(paste "two") (car sent)))
     ;; Of another program that is not known.
@@ -169,11 +169,9 @@ The function `become' gives it another activity, since now or TIME."
   (qwen-companion-prompts-test--with nil
     (setq-local qwen-companion-terminal-outside t)
     (let ((qwen-companion-prompts--hooks-seconds 0))
-      (should (string-match-p
-               "not sent, see the history"
-               (qwen-companion-test-messages
-                 (send "one")
-                 (qwen-companion-test-wait-for (not (qwen-companion-prompts-waiting))))))
+      (qwen-companion-test-said "not sent, see the history"
+        (send "one")
+        (qwen-companion-test-wait-for (not (qwen-companion-prompts-waiting))))
       (should-not sent)
       (should (member "one" (qwen-companion-prompts-of "/root"))))))
 

@@ -139,14 +139,12 @@ Only what BODY opens counts as open."
   (qwen-companion-roots-test--with-files '(("a.txt" ""))
     (let ((odd (decode-coding-string "odd\351" 'utf-8))
           (qwen-companion-backend--noticed nil))
-      (should (string-match-p
-               "odd.* is left out"
-               (qwen-companion-test-messages
-                 (find-file-noselect "a.txt")
-                 (with-current-buffer (generate-new-buffer "terminal")
-                   (setq default-directory (concat "/" odd "/"))
-                   (term-mode))
-                 (qwen-companion-roots-test--update))))
+      (qwen-companion-test-said "odd.* is left out"
+        (find-file-noselect "a.txt")
+        (with-current-buffer (generate-new-buffer "terminal")
+          (setq default-directory (concat "/" odd "/"))
+          (term-mode))
+        (qwen-companion-roots-test--update))
       (should (equal '(".") (qwen-companion-roots-test--sent)))
       (should (equal "" (qwen-companion-test-messages
                           (qwen-companion-roots-test--update)))))))
@@ -156,10 +154,8 @@ Only what BODY opens counts as open."
   (qwen-companion-roots-test--with-files nil
     (qwen-companion-test-with-state 'ready
       (should-not (qwen-companion-roots-unreachable))
-      (should (string-match-p
-               "no CLI can connect: no file.*qwen-companion-run"
-               (qwen-companion-test-messages
-                 (qwen-companion-roots-on-published '(:roots nil :reachable nil)))))
+      (qwen-companion-test-said "no CLI can connect: no file.*qwen-companion-run"
+        (qwen-companion-roots-on-published '(:roots nil :reachable nil)))
       (should (equal " Qwen:no-root" (qwen-companion--lighter)))
       (should (string-match-p "no CLI can connect"
                               (get-text-property 0 'help-echo (qwen-companion--lighter))))

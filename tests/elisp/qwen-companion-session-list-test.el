@@ -226,13 +226,13 @@
             (list (qwen-companion-session-list-test--session
                    "a" :pid (process-id process)))
           (goto-char (point-min))
-          (cl-letf (((symbol-function 'yes-or-no-p) #'ignore))
+          (qwen-companion-test-answering nil
             (call-interactively #'qwen-companion-session-list-end)
             (should (process-live-p process)))
-          (cl-letf (((symbol-function 'yes-or-no-p)
-                     (lambda (_)
-                       (setq qwen-companion-session-list-test--sessions nil)
-                       t)))
+          (qwen-companion-test-answering
+              (lambda (_)
+                (setq qwen-companion-session-list-test--sessions nil)
+                t)
             (should-error (call-interactively #'qwen-companion-session-list-end) :type 'user-error)
             (should (process-live-p process)))
           (setq qwen-companion-session-list-test--sessions
@@ -240,7 +240,7 @@
                        "a" :pid (process-id process))))
           (qwen-companion-session-list-refresh)
           (goto-char (point-min))
-          (cl-letf (((symbol-function 'yes-or-no-p) #'always))
+          (qwen-companion-test-answering t
             (call-interactively #'qwen-companion-session-list-end)
             (while (process-live-p process)
               (accept-process-output process))

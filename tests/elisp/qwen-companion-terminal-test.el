@@ -183,8 +183,7 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
     (eshell)
     (with-temp-file "command"
       (insert command))
-    (goto-char (point-max))
-    (insert "sh command")
+    (qwen-companion-test-append "sh command")
     (eshell-send-input)))
 
 (qwen-companion-terminal-test--define compile
@@ -455,7 +454,7 @@ ROOT is the directory."
             (should (eq buffer (qwen-companion-terminal-session-buffer
                                 (list :id "one" :ancestors (list 1 (process-id process))))))
             (should (string-match-p "runs in env, outside of Emacs"
-                                    (with-current-buffer buffer (buffer-string))))
+                                    (qwen-companion-test-buffer-text buffer)))
             (should-error (qwen-companion-terminal-send-prompt buffer "hello")
                           :type 'user-error)
             (should-error (with-current-buffer buffer (qwen-companion-terminal-escape))
@@ -473,7 +472,7 @@ ROOT is the directory."
     (let ((buffer (qwen-companion-terminal-test--named root)))
       (qwen-companion-test-wait-for
        (and (not (process-live-p (get-buffer-process buffer)))
-            (string-search "no display" (with-current-buffer buffer (buffer-string)))))
+            (string-search "no display" (qwen-companion-test-buffer-text buffer))))
       (kill-buffer buffer))))
 
 (defvar ghostel-use-native-pty)
