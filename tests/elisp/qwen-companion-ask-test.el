@@ -56,7 +56,7 @@ The function `typed' returns what a terminal has got."
        ,@body)))
 
 (defun qwen-companion-ask-test--exit ()
-  "Do what is done with drafts when Emacs exits."
+  "Save the drafts as at the end of Emacs."
   (should (memq #'qwen-companion-ask--keep-drafts kill-emacs-hook))
   (qwen-companion-ask--keep-drafts))
 

@@ -42,7 +42,7 @@
            ,@body)))))
 
 (defun qwen-companion-chat-review-test--edits-waiting ()
-  "Return the edits whose tools have not ended."
+  "Return the edits of tools that go on."
   qwen-companion-chat-review--edits)
 
 (defun qwen-companion-chat-review-test--write (text)

@@ -395,7 +395,7 @@ is kept."
                      (qwen-companion-test-buffer-text (qwen-companion-proposal-disk-buffer proposal)))))))
 
 (ert-deftest qwen-companion-proposal-test-keeps-the-text-that-nobody-got ()
-  "The CLI disconnects, perhaps before it gets what was accepted, or the mode goes off."
+  "The CLI disconnects, perhaps before it gets the accepted text, or the mode goes off."
   (pcase-dolist (`(,edits ,end ,kept ,outcomes)
                  '(("" qwen-companion-test-orphan ("two\n") nil)
                    ("mine\n" (lambda (proposal)
