@@ -23,6 +23,7 @@
 (require 'qwen-companion-items)
 (require 'qwen-companion-journal)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-places)
 (require 'qwen-companion-timers)
 (require 'qwen-companion-untrusted)
 
@@ -262,12 +263,13 @@ With NOW non-nil, return those seen by now."
            (qwen-companion-changes-items--turn-words turn files)
          (propertize (qwen-companion-changes-items-scope-words)
                      'face 'qwen-companion-changes-turn))
-       (when (cdr (qwen-companion-changes-items--roots))
-         (qwen-companion-changes-items--label
-          (concat "  " (file-name-nondirectory
-                        (directory-file-name
-                         (qwen-companion-untrusted-path
-                          (qwen-companion-changes-items-group-root group))))))))
+       (let* ((root (qwen-companion-changes-items-group-root group))
+              (place (file-remote-p root)))
+         (when (or place (cdr (qwen-companion-changes-items--roots)))
+           (qwen-companion-changes-items--label
+            (concat "  " (and place (concat (qwen-companion-places-label place) ":"))
+                    (file-name-nondirectory
+                     (directory-file-name (qwen-companion-untrusted-path root))))))))
       'category 'qwen-companion-changes-items--heading)
      "\n")))
 

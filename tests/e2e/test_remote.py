@@ -58,8 +58,8 @@ def ask_from_emacs(stage: Stage, far: Far) -> None:
         '"explain")))'
     )
     stage.screen.wait_for("Explained.")
-    # After the three of the review.
-    *_, request, answered = (stage.model.next_request() for _ in range(5))
+    # After the three of the review and the two of the command.
+    *_, request, answered = (stage.model.next_request() for _ in range(7))
     assert "greeting.py, line 1:\n```" in request.prompt
     assert "1| # A small program" in "".join(answered.tool_results)
     before = set(glob("/tmp/qwen-*.png"))
@@ -70,10 +70,31 @@ def ask_from_emacs(stage: Stage, far: Far) -> None:
     assert not Path(copy).exists()
 
 
+def change_by_command(stage: Stage, far: Far) -> None:
+    """Have the agent change files by a command; its turns are shown with the name of the place."""
+    command = "printf 'added\\n' >> greeting.py; rm old.bin; printf 'KEY=2\\n' > .env; printf 'new\\n' > new.txt"
+    stage.model.call("run_shell_command", command=command, is_background=False)
+    stage.model.say("All done.")
+    stage.ask("by a command")
+    stage.screen.wait_for("Yes, allow once")
+    stage.screen.enter("")
+    stage.screen.wait_for("All done.")
+    stage.emacs.eval("(save-window-excursion (qwen-companion-changes) nil)")
+    stage.emacs.wait_until(
+        "(and (length= (qwen-companion-journal-turns) 2)"
+        " (cl-every #'qwen-companion-turn-end (qwen-companion-journal-turns)))"
+    )
+    shown = stage.emacs.eval('(with-current-buffer "*qwen-companion changes*" (buffer-string))')
+    for line in ("greeting.py  +1 -0  run_shell_command", "new.txt  new  +1 -0", "old.bin  deleted", "please  far:"):
+        assert line in shown
+    assert ".env" not in shown
+
+
 def test_the_main_job(stage: Stage, far: Far) -> None:
     """Context, a review with edits and the turn's end, as here; nothing is left there."""
     stage.start_emacs(stage.sandbox.notes, forms=(far.use,))
     (far.project / ".env").write_text("KEY=1\n")
+    (far.project / "old.bin").write_bytes(b"\0\xff")
     (far.project / "built.txt").write_text("built\n")
     (far.project / ".gitignore").write_text("built.txt\n")
     for name in (".env", "built.txt"):
@@ -98,6 +119,7 @@ def test_the_main_job(stage: Stage, far: Far) -> None:
     ) == json.dumps(f"far:{far.project}", ensure_ascii=False)
     stage.emacs.wait_until("(null qwen-companion-proposal--awaiting-write)")
     assert stage.emacs.eval("(qwen-companion-rescue-buffers)") == "nil"
+    change_by_command(stage, far)
     ask_from_emacs(stage, far)
     stage.emacs.command("qwen-companion-mode")
     stage.screen.wait_until(lambda: not far.laid, "nothing laid there")

@@ -62,8 +62,9 @@ class Agents:
             elif running.row.pid is not None and session not in self.silent:
                 found.append(Worker(session, DISK, running, Probe(running.row.pid)))
             elif self.pids.get(session, 0) < 0:
-                # At another place nobody looks at processes.
-                found.append(Worker(session, DISK, running))
+                # At another place nobody looks at processes, and the news of a command may come after its end.
+                _, call = root.commands.get(session, (running, None))
+                found.append(Worker(session, DISK if call is None else call.tool, running))
         found += [Worker(session, DISK, running) for session, running in [*root.ending]]
         return found
 

@@ -18,7 +18,7 @@ MAX_FILES = 100_000
 MAX_TOTAL_BYTES = 1024 * 1024 * 1024
 """Largest first baseline of a root."""
 
-_BATCH_BYTES = 16 * 1024 * 1024
+BATCH_BYTES = 16 * 1024 * 1024
 """How much of a first baseline is kept in memory until it is stored: one large step takes half of the time of many."""
 
 _ITEM_BYTES = 500
@@ -74,7 +74,7 @@ class FirstLook:
             versions[path] = item.version
             loaded.append((name, item))
             size += len(item.data) + _ITEM_BYTES
-            if size > _BATCH_BYTES:
+            if size > BATCH_BYTES:
                 self._contents.begin_with(loaded)
                 loaded, size = [], 0
         self._contents.begin_with(loaded)

@@ -22,7 +22,7 @@ from qwen_companion.domain import PlacedFile
 from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.frozen import frozen
 from qwen_companion.journal.baselines import Keep, UnknownBeforeError
-from qwen_companion.journal.first_look import MAX_FILES, MAX_TOTAL_BYTES, LimitError
+from qwen_companion.journal.first_look import BATCH_BYTES, MAX_FILES, MAX_TOTAL_BYTES, LimitError
 from qwen_companion.journal.looks import CHUNK, Change, Found, Skip
 from qwen_companion.journal.places import write_private
 from qwen_companion.journal.rules import RecordRules
@@ -38,9 +38,6 @@ from qwen_companion.remote.link import LinkError, RequestError, objects
 
 _AT_ONCE = 2000
 """Most files or digests that one request asks for."""
-
-_LATE_MS = 10
-"""The clock that stamps files may be late by so much."""
 
 T = TypeVar("T")
 
@@ -322,7 +319,7 @@ class FarFiles:
         self._skipped |= lost
 
     def _is_new(self, entry: _Entry) -> bool:
-        return self._time is not None and entry.born > self._time - _LATE_MS
+        return self._time is not None and entry.born >= self._time
 
     def _begin(self, entries: Mapping[bytes, _Entry]) -> None:
         """Take the files as they are; keep the bytes that git there has not."""
@@ -332,14 +329,19 @@ class FarFiles:
         versions = {name: entry.version for name, entry in entries.items()}
         lacking = set(self._contents.lacking(e.version.digest for e in entries.values() if e.version and not e.kept))
         names = [name for name, version in versions.items() if version is not None and version.digest in lacking]
-        total = 0
+        total = size = 0
+        loaded: list[tuple[bytes, Loaded]] = []
         for name, entry, data in self._fetch(names):
-            total += len(data)
-            if total > MAX_TOTAL_BYTES:
-                raise LimitError(f"its files have more than {MAX_TOTAL_BYTES >> 20} MiB")
             versions[name] = entry.version
             if entry.version is not None:
-                self._contents.put([(entry.version.digest, data)])
+                loaded.append((name, Loaded(entry.version, data)))
+            total, size = total + len(data), size + len(data)
+            if total > MAX_TOTAL_BYTES:
+                raise LimitError(f"its files have more than {MAX_TOTAL_BYTES >> 20} MiB")
+            if size > BATCH_BYTES:
+                self._contents.begin_with(loaded)
+                loaded, size = [], 0
+        self._contents.begin_with(loaded)
         self._contents.set_current(versions.items())
         for path in self._store.written():
             last, now = self._store.writes(path)[-1].after, versions.get(path)

@@ -159,16 +159,8 @@ class Place:
         return self._greeting.home if self._greeting else ""
 
     def name(self, path: object) -> str | None:
-        """Return the name in Emacs of `path` there; None for what is no absolute name."""
-        try:
-            known = os.path.normpath(file_name(path))
-        except FileNameError:
-            return None
-        for root in self._roots:
-            if known == root.real or known.startswith(f"{root.real.rstrip('/')}/"):
-                known = root.path + known[len(root.real) :]
-                break
-        return self._file(known).name
+        """See `name_at`."""
+        return name_at(self.wanted.name, self._roots, path)
 
     async def check_target(self, path: str) -> None:
         """Check that the file `path` there can be given a new text in a review.
@@ -421,6 +413,22 @@ class Place:
         except LinkError as error:
             raise TargetError(f"{path} cannot be read: {error}. Decide in the terminal instead.") from None
         await in_thread(self._mirrors.write, self._file(path), data)
+
+
+def name_at(place: str, roots: Sequence[ResolvedPath], path: object) -> str | None:
+    """Return the name in Emacs of `path` at `place`, in one of `roots` by the name that Emacs has for that.
+
+    None for what is no absolute name.  It begins with that of the place whatever `path` is.
+    """
+    try:
+        known = os.path.normpath(file_name(path)).replace("//", "/", 1)
+    except FileNameError:
+        return None
+    for root in roots:
+        if known == root.real or known.startswith(f"{root.real.rstrip('/')}/"):
+            known = root.path + known[len(root.real) :]
+            break
+    return PlacedFile(place, known).name
 
 
 def _shell(variables: Mapping[str, str], node: str) -> str:

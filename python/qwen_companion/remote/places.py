@@ -191,19 +191,8 @@ class Places:
 
     def named(self, report: Report) -> Report | None:
         """Return `report`, of a CLI at a place, with the names that Emacs has; None where it names nothing there."""
-        place, event = self._open.get(report.peer.place or ""), report.event
-        directory = None if place is None else place.place.name(event.cwd)
-        if place is None or directory is None:
-            return None
-        # A conversation there may have the number of any one here.
-        changes: dict[str, object] = {"cwd": directory, "session_id": f"{event.session_id} {report.peer.place}"}
-        values: object = getattr(event, "tool_input", None)
-        if isinstance(values, dict):
-            call = cast("dict[str, object]", values)
-            paths = {key: call[key] for key in _PATHS if isinstance(call.get(key), str)}
-            there = {key: place.place.name(os.path.join(event.cwd, str(path))) or "" for key, path in paths.items()}
-            changes["tool_input"] = {**call, **there}
-        return replace(report, event=event.model_copy(update=changes))
+        found = self._open.get(report.peer.place or "")
+        return None if found is None else named_by(report, found.place.name)
 
     # --- Connections and sessions
 
@@ -274,3 +263,20 @@ class Places:
             raise TargetError("Emacs does not serve this place any more. Decide in the terminal instead.")
         await place.check_target(path)
         return True
+
+
+def named_by(report: Report, name: Callable[[object], str | None]) -> Report | None:
+    """Return `report` with each name of a file by `name`; None where that of its directory is None."""
+    event = report.event
+    directory = name(event.cwd)
+    if directory is None:
+        return None
+    # A conversation there may have the number of any one here.
+    changes: dict[str, object] = {"cwd": directory, "session_id": f"{event.session_id} {report.peer.place}"}
+    values: object = getattr(event, "tool_input", None)
+    if isinstance(values, dict):
+        call = cast("dict[str, object]", values)
+        paths = {key: call[key] for key in _PATHS if isinstance(call.get(key), str)}
+        there = {key: name(os.path.join(event.cwd, str(path))) or "" for key, path in paths.items()}
+        changes["tool_input"] = {**call, **there}
+    return replace(report, event=event.model_copy(update=changes))

@@ -653,7 +653,7 @@ async function markKept(root, entries) {
 }
 
 async function lookAt(tree, root, since, skip) {
-    const isFull = tree.told !== since, time = Date.now(), real = fs.realpathSync(root);
+    const isFull = tree.told !== since, time = Date.now() + 1, real = fs.realpathSync(root);
     const listed = await list(real), before = isFull ? new Map() : tree.files, after = new Map();
     if (listed.length > MAX_FILES) throw new Error(`it has more than ${MAX_FILES} files`);
     const changed = [], blobs = new Blobs(), directories = new Map();
@@ -823,7 +823,7 @@ const REQUESTS = {
     // the bytes of those that were told before, but those to `skip`, and with the texts of `files`.
     async tree({ root, since, skip, files, watch: on }) {
         if (!trees.has(root) && trees.size >= MAX_TREES) throw new Error("too many projects there");
-        const tree = trees.get(root) || { told: 0, files: new Map(), watchers: new Map(), left: [] };
+        const tree = trees.get(root) || { told: -1, files: new Map(), watchers: new Map(), left: [] };
         trees.set(root, tree);
         const texts = files.map(text), result = await lookAt(tree, root, since, skip);
         return { ...result, texts, complete: cover(tree, root, on) };

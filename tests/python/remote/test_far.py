@@ -7,19 +7,26 @@ import os
 import subprocess
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
+import anyio
 import pytest
 from anyio import to_thread
+from pydantic import BaseModel
 
 from journal_project import turn_row
-from qwen_companion.domain import PlacedFile
+from qwen_companion.domain import Peer, PlacedFile
+from qwen_companion.doors.listeners import Report
+from qwen_companion.ide.context import ResolvedPath
 from qwen_companion.journal.answers import Scope
 from qwen_companion.journal.record import NOBODY, Cause, Record
-from qwen_companion.journal.versions import Loaded
+from qwen_companion.journal.versions import Loaded, digest_of
 from qwen_companion.remote.far import FarSite
 from qwen_companion.remote.link import Link
+from qwen_companion.remote.place import name_at
+from qwen_companion.remote.places import named_by
 from relays import linked
 
 pytestmark = pytest.mark.anyio
@@ -150,3 +157,104 @@ async def test_what_a_turn_changes_is_recorded_with_its_bytes(home: Path, git: b
         }
         # One round trip for each of the two looks.
         assert there.reach.asked == ["tree", "tree"]
+
+
+async def test_what_was_there_before_is_nobodys_after_a_change_of_rules(home: Path) -> None:
+    async with recorded(home) as there:
+        (there.root / "built.txt").write_text("built\n")
+        (there.root / "secret.txt").write_text("1\n")
+        (there.root / ".gitignore").write_text("built.txt\n")
+        (there.root / ".qwenignore").write_text("secret.txt\n")
+
+        def work() -> None:
+            (there.root / ".gitignore").write_text("")
+            (there.root / ".qwenignore").write_text("")
+            (there.root / "secret.txt").write_text("2\n")
+
+        assert set(await there.turn(work)) == {".gitignore", ".qwenignore"}
+
+
+async def test_a_relay_begun_anew_tells_what_has_changed_meanwhile(home: Path) -> None:
+    async with recorded(home) as there:
+        (there.root / "a.txt").write_text("1\n")
+        (there.root / "b.txt").write_text("1\n")
+        await there.scan(None)
+    (there.root / "a.txt").write_text("2\n")
+    (there.root / "b.txt").unlink()
+    async with recorded(home) as there:
+        assert await there.turn(lambda: (there.root / "c.txt").write_text("3\n")) == {"c.txt": (None, b"3\n")}
+        assert there.record.store.contents.current(there.name("b.txt"), None) is None
+
+
+async def test_changes_there_are_told(home: Path) -> None:
+    async with recorded(home) as there:
+        (there.root / "sub").mkdir()
+        (there.root / "sub/a.txt").write_text("1\n")
+        told = anyio.Event()
+        there.site.watch(lambda _paths: told.set())
+        await there.scan(None)
+        assert (await there.site.cover(())).complete
+        (there.root / "sub/a.txt").write_text("2\n")
+        await told.wait()
+
+
+class Hostile:
+    """A relay that names what it must not, and sends other bytes than it says."""
+
+    home = "/home/far"
+
+    async def ask(self, name: str, **_values: Any) -> tuple[dict[str, Any], bytes]:
+        digest = digest_of(b"true\n")
+        names = ("../../etc/passwd", "/etc/passwd", "a/../../x", ".git/config", "a/.git/hooks/x", "", "a\0b", "good")
+        files: list[dict[str, Any]] = [
+            {"name": each, "mode": 0o100644, "digest": digest, "ino": 1, "born": 1} for each in names
+        ]
+        files += [{"name": "odd", "mode": "x", "digest": [], "ino": {}, "born": None}, {}]
+        if name == "tree":
+            return {
+                "told": 1,
+                "full": True,
+                "time": 1,
+                "files": files,
+                "blobs": [[digest, 6], ["x", -5], 3],
+            }, b"false\n"
+        return {"files": files, "done": 1, "blobs": [[digest, 5]]}, b"true\n"
+
+    async def read(self, path: str, limit: int) -> bytes:
+        raise AssertionError(path)
+
+
+async def test_a_hostile_relay_names_nothing_outside_and_no_bytes_that_are_not_its_own(tmp_path: Path) -> None:
+    root = PlacedFile(PLACE, "/home/far/work")
+    state = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
+    record = Record(root.name, state, FarSite(root, Hostile()))
+    await to_thread.run_sync(lambda: record.scan(NOBODY))
+    assert record.store.contents.recorded() == [os.fsencode(f"{root.name}/good")]
+    assert record.store.contents.get(digest_of(b"true\n")) == b"true\n"
+    record.close()
+
+
+class Event(BaseModel):
+    cwd: str = "/../home/rem/real"
+    session_id: str = "1"
+    tool_input: dict[str, Any] = {}
+
+
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [
+        ("a.py", f"{PLACE}/link/a.py"),
+        ("/home/rem/real/a.py", f"{PLACE}/link/a.py"),
+        ("../../../../../../etc/passwd", f"{PLACE}/etc/passwd"),
+        ("/ssh:other:/../../x", f"{PLACE}/x"),
+        ("\0", ""),
+    ],
+)
+def test_what_a_cli_there_names_is_named_at_its_place(path: str, named: str) -> None:
+    peer = Peer(-7, "", None, None, (), place=PLACE)
+    report = Report(cast("Any", Event(tool_input={"file_path": path, "content": "/x"})), peer, "", None, 0)
+    found = named_by(report, partial(name_at, PLACE, (ResolvedPath("/link", "/home/rem/real"),)))
+    assert found is not None
+    event = cast("Any", found.event)
+    assert (event.cwd, event.session_id) == (f"{PLACE}/link", f"1 {PLACE}")
+    assert event.tool_input == {"file_path": named, "content": "/x"}
