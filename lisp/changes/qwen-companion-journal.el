@@ -18,6 +18,7 @@
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-places)
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-untrusted)
@@ -315,9 +316,10 @@ there is no answer."
   "Report that the user has saved the current buffer."
   (when (and buffer-file-name
              (not qwen-companion-journal-inhibit)
-             (not (file-remote-p buffer-file-name))
              (qwen-companion-backend-unicode-p buffer-file-name)
-             (qwen-companion-journal--below-root-p buffer-file-name))
+             (if (file-remote-p buffer-file-name)
+                 (qwen-companion-places-root buffer-file-name)
+               (qwen-companion-journal--below-root-p buffer-file-name)))
     (qwen-companion-journal-wrote (list (expand-file-name buffer-file-name)))))
 
 (defun qwen-companion-journal--below-root-p (file)

@@ -36,6 +36,7 @@
 (require 'qwen-companion-journal)
 (require 'qwen-companion-merge)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-spool)
 (require 'qwen-companion-untrusted)
 
 (cl-defstruct (qwen-companion-undo-step (:copier nil))
@@ -61,6 +62,9 @@ those of the texts in a conflict."
 Each file makes 20 KB: with Emacs's own 0.8 MB most of the time goes into
 that.  After 20 MB one collection takes 9 ms more, and the work between
 two is slower.")
+
+(defvar qwen-companion-undo--since nil
+  "The milliseconds of the start of the turn that is undone, or nil.")
 
 ;;; Asking
 
@@ -239,16 +243,18 @@ step and returns the one to take."
                    (let ((inhibit-quit nil))
                      (qwen-companion-journal-next-texts texts))
                    action))))
+         (start (qwen-companion-turn-start (qwen-companion-journal-turn turn)))
+         (qwen-companion-undo--since start)
          (results nil))
     (unwind-protect
         (setq results (qwen-companion-undo-run
                        (mapcar (lambda (path) (cons path next)) paths)
                        turn label action))
       (qwen-companion-journal-end-texts texts))
-    (qwen-companion-undo--delete-made-directories
-     root (qwen-companion-turn-start (qwen-companion-journal-turn turn))
-     (cl-loop for (path . result) in results
-              when (eq result 'written) collect path))
+    (unless (file-remote-p root)
+      (qwen-companion-undo--delete-made-directories
+       root start (cl-loop for (path . result) in results
+                           when (eq result 'written) collect path)))
     (qwen-companion-undo--let-others-run)
     results))
 
@@ -359,6 +365,12 @@ Signal a `user-error', having deleted nothing, if anything is in them."
 (defun qwen-companion-undo--take (step)
   "Take STEP and return its result, see `qwen-companion-undo-run'.
 Signal an error, having changed nothing, if the file is to be left alone."
+  (if (file-remote-p (qwen-companion-undo-step-path step))
+      (qwen-companion-undo--take-far step)
+    (qwen-companion-undo--take-here step)))
+
+(defun qwen-companion-undo--take-here (step)
+  "Take STEP, of a file of this machine; see `qwen-companion-undo--take'."
   (let* ((path (qwen-companion-undo-step-path step))
          (from (qwen-companion-undo-step-from step))
          (file-name-handler-alist nil)
@@ -468,6 +480,12 @@ was not there before."
 
 (defun qwen-companion-undo--bytes (path)
   "Return the bytes of the file PATH, a unibyte string, or nil without one."
+  (if (file-remote-p path)
+      (car (qwen-companion-undo--far-file path))
+    (qwen-companion-undo--bytes-here path)))
+
+(defun qwen-companion-undo--bytes-here (path)
+  "Return the bytes of the file PATH of this machine, or nil without one."
   (let ((file-name-handler-alist nil))
     (when (file-regular-p path)
       (with-temp-buffer
@@ -531,7 +549,11 @@ Return the outcome, as in `qwen-companion-undo-run'."
       (let ((text (qwen-companion-merge-take-text merged theirs)))
         (unless (equal bytes (qwen-companion-undo--bytes path))
           (user-error "It has just changed on disk; try again in a moment"))
-        (qwen-companion-undo--write path (encode-coding-string text coding t))
+        (if (file-remote-p path)
+            (qwen-companion-undo--write-far
+             path bytes (encode-coding-string text coding t)
+             (cdr (qwen-companion-undo--far-file path)))
+          (qwen-companion-undo--write path (encode-coding-string text coding t)))
         'written))))
 
 (defun qwen-companion-undo-lossless-coding (bytes)
@@ -719,6 +741,82 @@ made."
         (user-error (if quit-flag
                         "It was not waited for"
                       "The texts cannot be merged; see M-x qwen-companion-log")))))
+
+;;; Files at a place: the relay there reads and writes those that no buffer visits
+
+(defun qwen-companion-undo--take-far (step)
+  "Take STEP, of a file at a place; see `qwen-companion-undo--take'."
+  (let* ((path (qwen-companion-undo-step-path step))
+         (from (qwen-companion-undo-step-from step))
+         (found (or (and from (qwen-companion-undo--far-file from))
+                    (progn (setq from nil) (qwen-companion-undo--far-file path))))
+         (bytes (car found))
+         (mode (qwen-companion-undo--far-mode step (cdr found)))
+         (base (qwen-companion-undo-step-base step))
+         (target (qwen-companion-undo-step-target step))
+         (is-text (not (or (qwen-companion-undo-step-binary step)
+                           (memq 'link (list (cdr found) mode)))))
+         ;; By its name alone: another one would be asked for over the line.
+         (buffer (get-file-buffer (or from path))))
+    (cond
+     ((and (equal bytes target) (not from) (equal mode (cdr found))
+           (not (and buffer (buffer-modified-p buffer))))
+      'same)
+     ((and buffer bytes target is-text (not from))
+      (qwen-companion-undo--change-buffer step buffer))
+     ((and buffer (buffer-modified-p buffer))
+      (user-error "%s has unsaved text" (buffer-name buffer)))
+     ((or (equal bytes base) (equal bytes target))
+      (qwen-companion-undo--write-far path (and (not from) bytes) target mode)
+      (when from
+        (qwen-companion-undo--write-far from bytes nil nil))
+      (when buffer
+        (qwen-companion-undo--show-far buffer path target))
+      'written)
+     ((null bytes) (user-error "It is not there any more"))
+     ((null target) (user-error "It has other changes too, so it is not deleted"))
+     ((not is-text) (user-error "It is no text and has changed since"))
+     (from (user-error "It has been renamed and has other changes too"))
+     (t (qwen-companion-undo--merge-bytes step bytes)))))
+
+(defun qwen-companion-undo--far-mode (step mode)
+  "Return the mode that STEP gives its file, which has MODE, nil for no file."
+  (let ((base (qwen-companion-undo-step-base-mode step))
+        (target (qwen-companion-undo-step-target-mode step)))
+    (if (and (integerp mode) (integerp base) (integerp target))
+        (let ((differing (logxor base target)))
+          (logior (logand mode (lognot differing)) (logand target differing)))
+      (or target mode))))
+
+(defun qwen-companion-undo--show-far (buffer path target)
+  "Let BUFFER, which has no unsaved text, visit PATH with the bytes TARGET."
+  (with-current-buffer buffer
+    (unless (equal path buffer-file-name)
+      (set-visited-file-name path t t))
+    (when target
+      (revert-buffer t t t))))
+
+(defun qwen-companion-undo--far-file (path)
+  "Return (BYTES . MODE) of the file PATH at a place, or nil without one."
+  (pcase (car (qwen-companion-journal-take-texts
+               (qwen-companion-journal-await 'journal-file (list :path path) 30)))
+    (`(,texts ,_ ,bytes)
+     (and bytes (cons bytes (or (qwen-companion-texts-after-mode texts) 'link))))))
+
+(defun qwen-companion-undo--write-far (path expected bytes mode)
+  "Put BYTES with MODE into the file PATH at a place, if it has EXPECTED.
+Each of both is nil where there is no file, or is to be none."
+  (qwen-companion-journal-await
+   'journal-put
+   (append (list :path path
+                 :expected (and expected
+                                (sha1 (concat (format "blob %d\0" (length expected)) expected)))
+                 :delete (null bytes)
+                 :mode (if (integerp mode) mode #o644)
+                 :link (eq mode 'link)
+                 :since qwen-companion-undo--since)
+           (qwen-companion-spool-pack (base64-encode-string (or bytes "") t)))
+   60))
 
 (provide 'qwen-companion-undo)
 ;;; qwen-companion-undo.el ends here

@@ -88,6 +88,15 @@ def change_by_command(stage: Stage, far: Far) -> None:
     for line in ("greeting.py  +1 -0  run_shell_command", "new.txt  new  +1 -0", "old.bin  deleted", "please  far:"):
         assert line in shown
     assert ".env" not in shown
+    stage.emacs.eval(
+        '(with-current-buffer "*qwen-companion changes*" (goto-char (point-min))'
+        " (cl-letf (((symbol-function 'y-or-n-p) (lambda (_) t))) (qwen-companion-changes-undo)))"
+    )
+    assert far.file.read_text() == EDITED + "# edited\n"
+    assert (far.project / "old.bin").read_bytes() == b"\0\xff"
+    assert not (far.project / "new.txt").exists()
+    assert (far.project / ".env").read_text() == "KEY=2\n"
+    assert stage.emacs.eval(f'(buffer-modified-p (get-file-buffer "{far.name(far.file)}"))') == "nil"
 
 
 def test_the_main_job(stage: Stage, far: Far) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Mapping
 
 from anyio import to_thread
@@ -59,6 +60,8 @@ async def _reply(journal: Journal, call: messages.JournalAnswered) -> messages.J
         if record is None:
             return messages.JournalReply(call.id, spans=())
         return await _in_thread(lambda: _spans(record, call))
+    if isinstance(call, messages.JournalFile | messages.JournalPut):
+        return await _in_thread(lambda: _far_file(journal.roots.record_around(call.path), call))
     record = journal.roots.record_of(call.scope.root)
     if isinstance(call, messages.JournalFiles):
         return await _in_thread(
@@ -69,6 +72,17 @@ async def _reply(journal: Journal, call: messages.JournalAnswered) -> messages.J
 
 async def _in_thread(work: Callable[[], messages.JournalReply]) -> messages.JournalReply:
     return await to_thread.run_sync(work, abandon_on_cancel=True)
+
+
+def _far_file(record: Record | None, call: messages.JournalFile | messages.JournalPut) -> messages.JournalReply:
+    name = None if record is None else record.names.name_in(call.path)
+    if record is None or name is None:
+        raise RecordError(f"Nothing is recorded of {call.path}")
+    if isinstance(call, messages.JournalFile):
+        return messages.JournalReply(call.id, texts=[messages.Texts(call.path, None, _version(record.look(name)))])
+    data = None if call.delete else base64.b64decode(call.text)
+    record.site.write(name, call.expected, data, LINK if call.link else call.mode, call.since)
+    return messages.JournalReply(call.id)
 
 
 def _worktrees(call: messages.JournalWorktrees, environ: Mapping[str, str]) -> messages.JournalReply:

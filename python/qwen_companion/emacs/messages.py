@@ -367,8 +367,42 @@ class JournalWorktrees:
     tree: str | None
 
 
+@frozen
+class JournalFile:
+    """`journal-file`: asks for the bytes of the file `path` at a place as they are now: those after in the one text."""
+
+    id: int
+    path: str
+
+
+@frozen
+class JournalPut:
+    """`journal-put`: asks to write the file `path` at a place: the bytes that `text` has in base64, or to `delete` it.
+
+    It must have the digest `expected` now, None for no file.  `mode` are its permission bits, of no use for a `link`.
+    With a file that is deleted go empty directories made after `since`, in ms since the epoch.
+    """
+
+    id: int
+    path: str
+    expected: str | None
+    text: domain.Text
+    delete: bool
+    mode: int
+    link: bool
+    since: int | None
+
+
 JournalAnswered = (
-    JournalFiles | JournalTexts | JournalSpans | JournalBusy | JournalForget | JournalMerge | JournalWorktrees
+    JournalFiles
+    | JournalTexts
+    | JournalSpans
+    | JournalBusy
+    | JournalForget
+    | JournalMerge
+    | JournalWorktrees
+    | JournalFile
+    | JournalPut
 )
 """What a `JournalReply` answers."""
 
@@ -577,6 +611,8 @@ _INCOMING: Mapping[str, Callable[[Plist, Spool], Incoming]] = {
     "journal-forget": partial(from_plist, JournalForget),
     "journal-merge": partial(from_plist, JournalMerge),
     "journal-worktrees": partial(from_plist, JournalWorktrees),
+    "journal-file": partial(from_plist, JournalFile),
+    "journal-put": partial(from_plist, JournalPut),
     "prompt": partial(from_plist, Prompt),
     "list-recorded": partial(from_plist, ListRecorded),
     "stop": partial(from_plist, Stop),

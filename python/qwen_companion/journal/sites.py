@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
@@ -74,6 +75,15 @@ class Site(Protocol):
         """Return whether `path` has changed after `moment`, in seconds since the epoch; see `versions`."""
         ...
 
+    def write(self, path: bytes, expected: str | None, data: bytes | None, mode: int, since: int | None, /) -> None:
+        """Have `path`, which has the digest `expected`, None for no file, hold `data`, or be deleted with None.
+
+        Empty directories made after `since`, in ms since the epoch, are deleted with it.  Waits.
+
+        :raises OSError: when that fails
+        """
+        ...
+
     def watch(self, changed: Changed) -> Watch:
         """Call `changed` soon after each change in the directories that are covered."""
         ...
@@ -112,6 +122,13 @@ class ThisMachine:
     def changed_since(self, path: bytes, moment: float) -> bool:
         """See `Site`."""
         return changed_since(path, moment)
+
+    def write(self, path: bytes, *_what: object) -> None:
+        """See `Site`.
+
+        :raises OSError: always
+        """
+        raise OSError(errno.ENOSYS, "Emacs itself writes the files of this machine", path)
 
     def watch(self, changed: Changed) -> Watch:
         """See `Site`."""

@@ -7,6 +7,7 @@ root, bytes have the digest they are told with, and there are no more of them th
 
 from __future__ import annotations
 
+import base64
 import errno
 import json
 import os
@@ -25,6 +26,7 @@ from qwen_companion.journal.baselines import Keep, UnknownBeforeError
 from qwen_companion.journal.first_look import BATCH_BYTES, MAX_FILES, MAX_TOTAL_BYTES, LimitError
 from qwen_companion.journal.looks import CHUNK, Change, Found, Skip
 from qwen_companion.journal.places import write_private
+from qwen_companion.journal.root import now_ms
 from qwen_companion.journal.rules import RecordRules
 from qwen_companion.journal.sites import Changed
 from qwen_companion.journal.store import Store
@@ -38,6 +40,9 @@ from qwen_companion.remote.link import LinkError, RequestError, objects
 
 _AT_ONCE = 2000
 """Most files or digests that one request asks for."""
+
+_PART = 2 * 1024 * 1024
+"""How many characters of base64 go in one request; a multiple of 4."""
 
 T = TypeVar("T")
 
@@ -125,6 +130,8 @@ class FarSite:
         self.complete = False
         """Whether the relay tells of each change."""
         self._changed: Changed | None = None
+        self._ahead = 0.0
+        """By how much the clock there is ahead of the one here, in ms."""
 
     @property
     def home(self) -> str:
@@ -198,7 +205,27 @@ class FarSite:
         found, data = self.ask("tree", since=since, skip=list(skip), files=files, watch=self._changed is not None)
         self.rules.take(objects(found.get("texts")))
         self.complete = found.get("complete") is True
+        time = found.get("time")
+        self._ahead = (float(time) if isinstance(time, int | float) else 0) - now_ms()
         return found, data
+
+    def write(self, path: bytes, expected: str | None, data: bytes | None, mode: int, since: int | None) -> None:
+        """See `Site`.
+
+        :raises OSError: when that fails
+        """
+        text = b"" if data is None else base64.b64encode(data)
+        for start in range(0, len(text), _PART):
+            self.ask("stage", data=text[start : start + _PART].decode("ascii"), first=start == 0)
+        self.ask(
+            "replace",
+            file=self.path(path),
+            expected=expected,
+            digest=None if data is None else digest_of(data),
+            mode=mode & 0o777,
+            link=mode == LINK,
+            since=None if since is None else since + self._ahead,
+        )
 
     def large(self, path: str) -> bytes:
         """Return the bytes of the file `path`, relative to the root.

@@ -726,20 +726,21 @@ function cover(tree, root, on) {
 }
 
 let staged = Buffer.alloc(0);
+const NOTHING = digestOf(staged);
 
 // Write what is staged to the file, or remove it, if it has the bytes that are expected.
-function replace({ root, name, expected, digest, mode, link, since }) {
+function replace({ root, file: name, expected, digest, mode, link, since }) {
     const real = fs.realpathSync(root), file = path.join(real, name), directory = path.dirname(file);
     if (!file.startsWith(`${real}/`) || name.split("/").includes(".git")) throw new Error("not a file of the project");
     const found = entry(real, name);
     if (found === null && guarded(fs.lstatSync, file).error !== "ENOENT") throw new Error("no regular file now");
-    if ((found ? found.digest : null) !== expected) throw new Error("differs");
+    if ((found ? found.digest : null) !== expected) throw new Error("it has just changed there; try again in a moment");
     if (digest === null) {
         fs.unlinkSync(file);
         removeMade(real, directory, since);
         return {};
     }
-    const data = staged;
+    const data = digest === NOTHING ? Buffer.alloc(0) : staged;
     staged = Buffer.alloc(0);
     if (digestOf(data) !== digest) throw new Error("the bytes have not come whole");
     fs.mkdirSync(directory, { recursive: true });

@@ -22,7 +22,8 @@ from qwen_companion.doors.listeners import Report
 from qwen_companion.ide.context import ResolvedPath
 from qwen_companion.journal.answers import Scope
 from qwen_companion.journal.record import NOBODY, Cause, Record
-from qwen_companion.journal.versions import Loaded, digest_of
+from qwen_companion.journal.root import now_ms
+from qwen_companion.journal.versions import LINK, Loaded, digest_of
 from qwen_companion.remote.far import FarSite
 from qwen_companion.remote.link import Link
 from qwen_companion.remote.place import name_at
@@ -196,6 +197,33 @@ async def test_changes_there_are_told(home: Path) -> None:
         assert (await there.site.cover(())).complete
         (there.root / "sub/a.txt").write_text("2\n")
         await told.wait()
+
+
+async def test_a_file_there_is_written_only_over_the_bytes_that_are_expected(home: Path) -> None:
+    async with recorded(home) as there:
+        file, large = there.root / "new/dir/a.sh", b"x" * 5_000_000
+
+        async def write(name: str, expected: bytes | None, data: bytes | None, mode: int, since: int | None) -> None:
+            digest = None if expected is None else digest_of(expected)
+            await there.call(lambda: there.site.write(there.name(name), digest, data, mode, since))
+
+        await there.scan(None)
+        await write("new/dir/a.sh", None, large, 0o755, None)
+        assert (file.read_bytes(), file.stat().st_mode & 0o777) == (large, 0o755)
+        for expected in (None, b"other"):
+            with pytest.raises(OSError, match="just changed there"):
+                await write("new/dir/a.sh", expected, b"", 0o644, None)
+        await write("new/dir/a.sh", large, b"", 0o600, None)
+        assert (file.read_bytes(), file.stat().st_mode & 0o777) == (b"", 0o600)
+        await write("link", None, b"a/b", LINK, None)
+        assert os.readlink(there.root / "link") == "a/b"
+        (there.root / "out").symlink_to(home)
+        for name in ("out/x", "../x", ".git/config"):
+            with pytest.raises(OSError, match="project"):
+                await write(name, None, b"x", 0o644, None)
+        await write("new/dir/a.sh", b"", None, 0, now_ms() - 60_000)
+        assert sorted(path.name for path in there.root.iterdir()) == [".git", "link", "out"]
+        assert not list(there.root.glob(".qwen-companion-*"))
 
 
 class Hostile:
