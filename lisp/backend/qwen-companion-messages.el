@@ -51,6 +51,8 @@ its key, nil where there is none."
   path rule session)
 (qwen-companion-messages-define "qwen-companion-place" PlaceState
   name state reason roots home)
+(qwen-companion-messages-define "qwen-companion-place-file" PlaceFile
+  name copy time)
 (qwen-companion-messages-define "qwen-companion-run-command" RunCommand
   terminal directory command error)
 (qwen-companion-messages-define "qwen-companion-proposal-open" ProposalOpen

@@ -99,6 +99,34 @@ def change_by_command(stage: Stage, far: Far) -> None:
     assert stage.emacs.eval(f'(buffer-modified-p (get-file-buffer "{far.name(far.file)}"))') == "nil"
 
 
+def follow(stage: Stage, far: Far) -> None:
+    """Write the file there: its buffer follows, with unsaved text merged, one undo step and no word to TRAMP."""
+    buffer = f'(with-current-buffer (get-file-buffer "{far.name(far.file)}")'
+    stage.emacs.eval(
+        "(progn (setq far-sent 0) (advice-add 'tramp-send-command :before (lambda (&rest _)"
+        " (setq far-sent (1+ far-sent)))) nil)"
+    )
+
+    def written(text: str, is_modified: str) -> None:
+        stage.emacs.eval("(setq far-sent 0)")
+        far.file.write_text(text)
+        stage.emacs.wait_until(
+            f'{buffer} (and (string-prefix-p "# {text[2:7]}" (buffer-string)) (eq {is_modified} (buffer-modified-p))))'
+        )
+        assert stage.emacs.eval("far-sent") == "0"
+
+    text = far.file.read_text()
+    written("# first\n" + text, "nil")
+    stage.emacs.eval(f'{buffer} (goto-char (point-max)) (insert "# mine\\n"))')
+    written("# again\n" + text, "t")
+    both = "# again\n" + text + "# mine\n"
+    assert stage.emacs.eval(f"{buffer} (buffer-substring-no-properties (point-min) (point-max)))") == json.dumps(both)
+    stage.emacs.eval(f"{buffer} (undo-boundary) (let ((last-command nil)) (undo 1)))")
+    assert stage.emacs.eval(f"{buffer} (buffer-substring-no-properties 1 8))") == '"# first"'
+    stage.emacs.eval(f"{buffer} (undo-boundary) (let ((last-command nil)) (undo 1)) (save-buffer))")
+    assert far.file.read_text() == both
+
+
 def test_the_main_job(stage: Stage, far: Far) -> None:
     """Context, a review with edits and the turn's end, as here; nothing is left there."""
     stage.start_emacs(stage.sandbox.notes, forms=(far.use,))
@@ -129,6 +157,7 @@ def test_the_main_job(stage: Stage, far: Far) -> None:
     stage.emacs.wait_until("(null qwen-companion-proposal--awaiting-write)")
     assert stage.emacs.eval("(qwen-companion-rescue-buffers)") == "nil"
     change_by_command(stage, far)
+    follow(stage, far)
     ask_from_emacs(stage, far)
     stage.emacs.command("qwen-companion-mode")
     stage.screen.wait_until(lambda: not far.laid, "nothing laid there")

@@ -791,6 +791,19 @@ class PlaceState(Notification):
 
 
 @frozen
+class PlaceFile(Notification):
+    """`place-file`: the visited file `name` at a place was written at `time`, in ms since the epoch.
+
+    The file `copy` here has its bytes.
+    """
+
+    method = "place-file"
+    name: str
+    copy: str
+    time: int
+
+
+@frozen
 class RunCommand(Notification):
     """`run-command`: the `command` that runs a CLI in a terminal at a place, or the `error` why there is none.
 

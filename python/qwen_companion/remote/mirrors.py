@@ -46,8 +46,8 @@ class Mirrors:
         digest = hashlib.sha256(file.name.encode("utf-8", "surrogatepass")).hexdigest()[:24]
         return os.path.join(self._directory, digest, os.path.basename(file.path))
 
-    def write(self, file: PlacedFile, data: bytes | None) -> None:
-        """Make the copy hold `data`, in one step; None removes it.
+    def write(self, file: PlacedFile, data: bytes | None) -> bool:
+        """Make the copy hold `data`, in one step; None removes it.  Return whether it has other bytes now.
 
         :raises OSError: when it cannot be written
         """
@@ -56,10 +56,10 @@ class Mirrors:
         if data is None:
             with suppress(FileNotFoundError):
                 os.unlink(path)
-            return
+            return False
         with suppress(FileNotFoundError), open(path, "rb") as old:
             if old.read() == data:
-                return
+                return False
         # Beside its folder, so that Emacs hears of the finished file only.
         temporary = os.path.join(self._directory, f".{secrets.token_hex(8)}")
         try:
@@ -69,3 +69,4 @@ class Mirrors:
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
+        return True

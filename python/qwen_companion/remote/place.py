@@ -8,7 +8,7 @@ import hmac
 import json
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +21,7 @@ from qwen_companion.domain import PlacedFile
 from qwen_companion.doors.hook_settings import PATH as HOOK_PATH
 from qwen_companion.doors.hook_settings import door_secret
 from qwen_companion.doors.layer import VARIABLE, JsonObject, LayerError, merge, parse_settings
-from qwen_companion.emacs.messages import Notice, Notification, PlaceState, RunAt, RunCommand, WantedPlace
+from qwen_companion.emacs.messages import Notice, Notification, PlaceFile, PlaceState, RunAt, RunCommand, WantedPlace
 from qwen_companion.errors import CompanionError, first_error
 from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.ide.context import ResolvedPath
@@ -108,6 +108,9 @@ class Place:
         self._settled = anyio.Event()
         """Set when the pipe is open, or cannot be opened."""
         self._failure = ""
+        self._visited: frozenset[str] = frozenset()
+        self._untold: set[str] = set()
+        """Those of these that Emacs has not been told of yet."""
         self._stale: set[str] = set()
         self._stale_noted = anyio.Event()
 
@@ -192,6 +195,15 @@ class Place:
             await self.link().request("watch", paths=list(self._mirrors.paths))
             await self._update(path)
         return copy
+
+    def set_visited(self, paths: Iterable[str]) -> None:
+        """Take the files there that buffers visit: Emacs is told when they are written."""
+        self._visited, before = frozenset(paths), self._visited
+        for path in self._visited - before:
+            self._mirrors.add(self._file(path))
+            self._untold.add(path)
+            self._stale.add(path)
+            self._stale_noted.set()
 
     async def run_at(self, request: RunAt) -> None:
         """Answer `request` once the discovery file there names its directory."""
@@ -395,6 +407,9 @@ class Place:
         while True:
             await self._stale_noted.wait()
             self._stale_noted = anyio.Event()
+            if self._untold:
+                with suppress(CompanionError):
+                    await self.link().request("watch", paths=list(self._mirrors.paths))
             while self._stale:
                 with suppress(CompanionError, OSError):
                     await self._update(self._stale.pop())
@@ -412,7 +427,14 @@ class Place:
                 raise TargetError(f"{path} cannot be read: {error}. Decide in the terminal instead.") from None
         except LinkError as error:
             raise TargetError(f"{path} cannot be read: {error}. Decide in the terminal instead.") from None
-        await in_thread(self._mirrors.write, self._file(path), data)
+        file = self._file(path)
+        changed = await in_thread(self._mirrors.write, file, data)
+        if data is not None and path in self._visited and (changed or path in self._untold):
+            self._untold.discard(path)
+            (found,) = objects((await link.request("look", paths=[path])).get("files")) or ({},)
+            time = found.get("time")
+            if isinstance(time, int | float):
+                self._tell(PlaceFile(file.name, self._mirrors.name(file), int(time)))
 
 
 def name_at(place: str, roots: Sequence[ResolvedPath], path: object) -> str | None:

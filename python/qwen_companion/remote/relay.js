@@ -422,6 +422,7 @@ function look(file) {
         const found = fs.statSync(file);
         result.kind = found.isFile() ? "file" : found.isDirectory() ? "directory" : "other";
         result.size = found.size;
+        result.time = found.mtimeMs;
     } catch (error) {
         if (error.code !== "ENOENT" && error.code !== "ENOTDIR") throw error;
     }
