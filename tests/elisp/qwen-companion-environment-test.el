@@ -179,7 +179,7 @@ ERROR: Could not find a version that satisfies the requirement anyio==4.0 (from 
 ERROR: No matching distribution found for anyio==4.0
 END
 exit 1"
-  "Return a script that fails as pip does without a network.")
+  "Script that fails as pip does without a network.")
 
 (ert-deftest qwen-companion-environment-test-the-cause-is-said ()
   "Point is at it, not at later output; nothing incomplete is left."
