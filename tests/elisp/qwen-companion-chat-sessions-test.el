@@ -13,6 +13,10 @@
 (require 'qwen-companion-chat-test-helper)
 (require 'qwen-companion-chat-sessions)
 
+(defun qwen-companion-chat-sessions-test--told-p ()
+  "Say whether the list of the sessions still hears what the daemon says."
+  (memq #'qwen-companion-chat-sessions--on-report qwen-companion-daemon-functions))
+
 (defmacro qwen-companion-chat-sessions-test-with (&rest body)
   "Run BODY in the list of the sessions, in an Emacs with the chat \"s\"."
   (declare (indent 0) (debug t))
@@ -22,7 +26,7 @@
          (progn ,@body)
        (when-let* ((buffer (get-buffer qwen-companion-chat-sessions--buffer-name)))
          (kill-buffer buffer)))
-     (should-not (memq #'qwen-companion-chat-sessions--on-report qwen-companion-daemon-functions))
+     (should-not (qwen-companion-chat-sessions-test--told-p))
      (should-not qwen-companion-chat-sessions--listed)))
 
 (defun qwen-companion-chat-sessions-test--tell (&rest sessions)
@@ -213,7 +217,7 @@
           "Same <2>")
       (call-interactively #'qwen-companion-chat-switch))
     (should (eq (window-buffer) (qwen-companion-chat-buffer "y")))
-    (should-not (memq #'qwen-companion-chat-sessions--on-report qwen-companion-daemon-functions))))
+    (should-not (qwen-companion-chat-sessions-test--told-p))))
 
 (ert-deftest qwen-companion-chat-sessions-test-chosen-without-a-word ()
   "The chat before this one is the default, whatever is listed meanwhile."
@@ -238,7 +242,7 @@
       (should (eq 'quit (condition-case nil
                             (call-interactively #'qwen-companion-chat-switch)
                           (quit 'quit)))))
-    (should-not (memq #'qwen-companion-chat-sessions--on-report qwen-companion-daemon-functions))))
+    (should-not (qwen-companion-chat-sessions-test--told-p))))
 
 (provide 'qwen-companion-chat-sessions-test)
 ;;; qwen-companion-chat-sessions-test.el ends here

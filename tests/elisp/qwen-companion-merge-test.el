@@ -116,6 +116,10 @@ Check that the text is then what it should be, and return it."
 (defconst qwen-companion-merge-test--some qwen-companion-merge--single-changes
   "Up to so many changes are made one by one.")
 
+(defun qwen-companion-merge-test--asked-p ()
+  "Say whether an answer of the process is still awaited."
+  qwen-companion-merge--requests)
+
 (defun qwen-companion-merge-test--at (string)
   "Return the position of STRING in the current buffer."
   (save-excursion
@@ -362,7 +366,7 @@ Check that the text is then what it should be, and return it."
 (ert-deftest qwen-companion-merge-test-without-a-process-it-fails-soon ()
   (should (eq 'failed (qwen-companion-merge-test--compare "a\n" "b\n")))
   (should-not (qwen-companion-merge-test--merge nil "a\n" "b\n"))
-  (should-not qwen-companion-merge--requests))
+  (should-not (qwen-companion-merge-test--asked-p)))
 
 (ert-deftest qwen-companion-merge-test-text-that-is-not-unicode-fails ()
   "Text that is not Unicode fails, and the connection lives on."
@@ -448,7 +452,7 @@ Check that the text is then what it should be, and return it."
       (qwen-companion-merge-texts (string #xd83d) asked asked '("" "" "") never)
       (signal-process (qwen-companion-test-process) 'CONT)
       (qwen-companion-mode -1)
-      (should-not qwen-companion-merge--requests)
+      (should-not (qwen-companion-merge-test--asked-p))
       (qwen-companion-test-wait-for (null (qwen-companion-test-processes))))))
 
 (ert-deftest qwen-companion-merge-test-a-lost-file-fails ()

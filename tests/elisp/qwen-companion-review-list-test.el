@@ -297,19 +297,15 @@
   "No timer while it is not seen, no hook when it is gone."
   (qwen-companion-review-list-test-with nil
     (qwen-companion-diffs)
-    (cl-flet ((timers ()
-                      (cl-count #'qwen-companion-timers--tick timer-list
-                                :key #'timer--function)))
-      (should (= 1 (timers)))
-      (switch-to-buffer "*here*")
-      (delete-other-windows)
-      (qwen-companion-timers--tick
-       (get-buffer "*qwen-companion proposals*"))
-      (should (= 0 (timers)))
-      (qwen-companion-diffs)
-      (should (= 1 (timers)))
-      (qwen-companion-review-list-close)
-      (should (= 0 (timers))))
+    (should (= 1 (length (qwen-companion-test-ticking))))
+    (switch-to-buffer "*here*")
+    (delete-other-windows)
+    (mapc #'timer-event-handler (qwen-companion-test-ticking))
+    (should-not (qwen-companion-test-ticking))
+    (qwen-companion-diffs)
+    (should (= 1 (length (qwen-companion-test-ticking))))
+    (qwen-companion-review-list-close)
+    (should-not (qwen-companion-test-ticking))
     (should-not qwen-companion-proposal-changed-hook)))
 
 (ert-deftest qwen-companion-review-list-test-names-cannot-break-the-list ()

@@ -171,8 +171,7 @@
     (should-error (call-interactively #'qwen-companion-session-list-visit) :type 'user-error)
     (bury-buffer)
     (qwen-companion-session-list-refresh)
-    (should-not (cl-find #'qwen-companion-timers--tick timer-list
-                         :key #'timer--function))))
+    (should-not (qwen-companion-test-ticking))))
 
 (ert-deftest qwen-companion-session-list-test-reviews ()
   (qwen-companion-session-list-test--with

@@ -198,6 +198,11 @@ of tests/helpers/limit.py, which only ends a hang."
                                       (process-name process)))
                     (process-list)))
 
+(defun qwen-companion-test-ticking ()
+  "Return the timers that redraw a buffer as long as it is seen."
+  (cl-remove #'qwen-companion-timers--tick timer-list
+             :key #'timer--function :test-not #'eq))
+
 (defun qwen-companion-test-set-clock (seconds)
   "Let it look to all timers as if the clock had been set by SECONDS.
 Forward, it is as after the machine has slept."
