@@ -14,7 +14,7 @@
 (require 'qwen-companion-chat-sessions)
 
 (defun qwen-companion-chat-sessions-test--told-p ()
-  "Say whether the list of the sessions still hears what the daemon says."
+  "Say whether the list of the sessions is still told of them."
   (memq #'qwen-companion-chat-sessions--on-report qwen-companion-daemon-functions))
 
 (defmacro qwen-companion-chat-sessions-test-with (&rest body)
