@@ -17,6 +17,7 @@
 ;;; Code:
 
 (require 'cl-lib)
+(require 'seq)
 (require 'subr-x)
 
 (defvar qwen-companion-places--served nil
@@ -32,6 +33,12 @@
 (defun qwen-companion-places-message (place)
   "Return the last message about PLACE, a property list, or nil."
   (cdr (assoc place qwen-companion-places--served)))
+
+(defun qwen-companion-places-asking ()
+  "Return a place, the way to which asks for a password, or nil."
+  (seq-find (lambda (place)
+              (eq 'asking (qwen-companion-place-state (qwen-companion-places-message place))))
+            (qwen-companion-places)))
 
 (defun qwen-companion-places-set (place message)
   "Note MESSAGE, the newest about PLACE; with nil, that it is not served."

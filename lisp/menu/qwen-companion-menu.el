@@ -23,6 +23,7 @@
 (require 'qwen-companion-environment)
 (require 'qwen-companion-layer)
 (require 'qwen-companion-options)
+(require 'qwen-companion-places)
 (require 'qwen-companion-privacy)
 (require 'qwen-companion-problems)
 (require 'qwen-companion-prompts)
@@ -265,6 +266,8 @@ They are those of its `:type', a `choice' or a boolean.")
         ("T" "In worktree" qwen-companion-run-in-worktree (qwen-companion-menu--no-program))
         ("O" "Worktrees" qwen-companion-worktrees (qwen-companion-menu--not-ready))
         ("@" "Serve" qwen-companion-serve-place (unless (file-remote-p default-directory) "local"))
+        ("K" "Password" qwen-companion-place-password
+         (unless (qwen-companion-places-asking) "none asked"))
         ("X" "Restart" qwen-companion-restart (qwen-companion-menu--no-terminal))
         ("j" "Paste image" qwen-companion-paste-image
          (or (qwen-companion-menu--not-ready) (qwen-companion-menu--no-terminal)))

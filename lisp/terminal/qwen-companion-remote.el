@@ -171,10 +171,7 @@ With a prefix argument LEAVE, leave them alone."
 It is that of auth-source, or else read in the minibuffer; nothing typed
 there means that there is none."
   (interactive)
-  (let* ((place (or (cl-find 'asking (qwen-companion-places)
-                             :key (lambda (place)
-                                    (qwen-companion-place-state
-                                     (qwen-companion-places-message place))))
+  (let* ((place (or (qwen-companion-places-asking)
                     (user-error "No place asks for a password")))
          (prompt (qwen-companion-remote--reason place))
          (secret (or (qwen-companion-remote--known-password place prompt)
