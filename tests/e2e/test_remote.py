@@ -121,7 +121,7 @@ def follow(stage: Stage, far: Far) -> None:
     written("# again\n" + text, "t")
     both = "# again\n" + text + "# mine\n"
     assert stage.emacs.eval(f"{buffer} (buffer-substring-no-properties (point-min) (point-max)))") == json.dumps(both)
-    stage.emacs.eval(f"{buffer} (undo-boundary) (let ((last-command nil)) (undo 1)))")
+    stage.emacs.eval(f"{buffer} (deactivate-mark) (undo-boundary) (let ((last-command nil)) (undo 1)))")
     assert stage.emacs.eval(f"{buffer} (buffer-substring-no-properties 1 8))") == '"# first"'
     stage.emacs.eval(f"{buffer} (undo-boundary) (let ((last-command nil)) (undo 1)) (save-buffer))")
     assert far.file.read_text() == both
@@ -157,8 +157,8 @@ def test_the_main_job(stage: Stage, far: Far) -> None:
     stage.emacs.wait_until("(null qwen-companion-proposal--awaiting-write)")
     assert stage.emacs.eval("(qwen-companion-rescue-buffers)") == "nil"
     change_by_command(stage, far)
-    follow(stage, far)
     ask_from_emacs(stage, far)
+    follow(stage, far)
     stage.emacs.command("qwen-companion-mode")
     stage.screen.wait_until(lambda: not far.laid, "nothing laid there")
 
