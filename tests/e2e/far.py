@@ -8,6 +8,7 @@ import socket
 import subprocess
 import textwrap
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -63,7 +64,11 @@ class Far:
     @property
     def laid(self) -> list[Path]:
         """The files that a companion has laid there."""
-        return sorted((self.home / ".qwen/ide").glob("*"))
+        folder = self.home / ".qwen/ide"
+        # It goes when the last of them has; a glob would look into it a moment later.
+        with suppress(FileNotFoundError):
+            return sorted(folder.iterdir())
+        return []
 
     def trust(self, key: Path) -> None:
         """Make ssh take `key` for the public key of the host."""
