@@ -80,7 +80,7 @@ class _Editor:
             proposal.id,
             proposal.session,
             client,
-            proposal.path if place is None else await place.mirror(proposal.path),
+            proposal.path if place is None else await place.copies.add(proposal.path),
             proposal.digest,
             text,
             ends_lines(self._sessions.get(proposal.session)),

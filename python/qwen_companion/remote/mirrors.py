@@ -10,15 +10,25 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
+import anyio
+
 from qwen_companion.domain import PlacedFile
+from qwen_companion.emacs.messages import PlaceFile
+from qwen_companion.errors import CompanionError
+from qwen_companion.ide.targets import TargetError, is_text
+from qwen_companion.remote.link import Link, LinkError, RequestError, objects
+from qwen_companion.threads import in_thread
 
 MAX_MIRRORS = 200
 """Copies of one place that are kept current: of more, those that were asked for last."""
 
 FOLDER = "places"
+
+MAX_TEXT_BYTES = 64 * 1024 * 1024
+"""Largest file there that is reviewed where the user has set no limit."""
 
 
 class Mirrors:
@@ -70,3 +80,91 @@ class Mirrors:
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
         return True
+
+
+class Copies:
+    """Keeps the copies of files at `place` current, while `run` runs.  Its methods are for the event loop."""
+
+    def __init__(self, place: str, directory: str, link: Callable[[], Link], tell: Callable[[PlaceFile], None]) -> None:
+        """Take a private `directory`.  `link` returns the pipe to the place, or raises LinkError.
+
+        `tell` sends what was written into a file that a buffer visits.
+        """
+        self.size_limit: int | None = None
+        self._place = place
+        self._mirrors = Mirrors(directory)
+        self._link = link
+        self._tell = tell
+        self._visited: frozenset[str] = frozenset()
+        self._untold: set[str] = set()
+        """Those of these that Emacs has not been told of yet."""
+        self._stale: set[str] = set()
+        self._stale_noted = anyio.Event()
+
+    @property
+    def paths(self) -> Sequence[str]:
+        """The names there of the files that are copied."""
+        return self._mirrors.paths
+
+    def note_changes(self, paths: Sequence[str]) -> None:
+        """Copy those of `paths` anew that are copied, as they have changed there."""
+        self._stale.update(path for path in paths if path in self.paths)
+        self._stale_noted.set()
+
+    def set_visited(self, paths: Iterable[str]) -> None:
+        """Take the files there that buffers visit: Emacs is told when they are written."""
+        self._visited, before = frozenset(paths), self._visited
+        for path in self._visited - before:
+            self._mirrors.add(PlacedFile(self._place, path))
+            self._untold.add(path)
+            self._stale.add(path)
+            self._stale_noted.set()
+
+    async def run(self) -> None:
+        """Copy what has changed, until cancelled."""
+        while True:
+            await self._stale_noted.wait()
+            self._stale_noted = anyio.Event()
+            if self._untold:
+                with suppress(CompanionError):
+                    await self._link().request("watch", paths=list(self.paths))
+            while self._stale:
+                with suppress(CompanionError, OSError):
+                    await self._update(self._stale.pop())
+
+    async def add(self, path: str) -> str:
+        """Return the name of a copy here of the file `path` there, which is kept current."""
+        copy = self._mirrors.add(PlacedFile(self._place, path))
+        with suppress(CompanionError):
+            await self._link().request("watch", paths=list(self.paths))
+            await self._update(path)
+        return copy
+
+    async def is_text(self, path: str) -> bool:
+        """Return whether the file `path` there is a text or not there.
+
+        :raises TargetError: when that cannot be found out
+        """
+        await self._update(path)
+        copy = self._mirrors.name(PlacedFile(self._place, path))
+        return not os.path.exists(copy) or await in_thread(is_text, copy)
+
+    async def _update(self, path: str) -> None:
+        """Make the copy of `path` hold what lies there now.
+
+        :raises TargetError: when that cannot be found out
+        """
+        data = None
+        try:
+            data = await self._link().read(path, self.size_limit or MAX_TEXT_BYTES)
+        except (LinkError, RequestError) as error:
+            if str(error) not in ("ENOENT", "ENOTDIR"):
+                raise TargetError(f"{path} cannot be read: {error}. Decide in the terminal instead.") from None
+        file = PlacedFile(self._place, path)
+        changed = await in_thread(self._mirrors.write, file, data)
+        if data is not None and path in self._visited and (changed or path in self._untold):
+            self._untold.discard(path)
+            (found,) = objects((await self._link().request("look", paths=[path])).get("files")) or ({},)
+            time = found.get("time")
+            if isinstance(time, int | float):
+                self._tell(PlaceFile(file.name, self._mirrors.name(file), int(time)))

@@ -5,33 +5,29 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import os
-import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
 
-from qwen_companion.discovery.dialects import QWEN_VARIABLES, Value
-from qwen_companion.discovery.files import EDITOR_INFO
 from qwen_companion.domain import PlacedFile
 from qwen_companion.doors.hook_settings import PATH as HOOK_PATH
 from qwen_companion.doors.hook_settings import door_secret
-from qwen_companion.doors.layer import VARIABLE, JsonObject, LayerError, merge, parse_settings
-from qwen_companion.emacs.messages import Notice, Notification, PlaceFile, PlaceState, RunAt, RunCommand, WantedPlace
+from qwen_companion.emacs.messages import Notice, Notification, PlaceState, RunAt, RunCommand, WantedPlace
 from qwen_companion.errors import CompanionError, first_error
 from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.ide.context import ResolvedPath
 from qwen_companion.ide.guard import Keys
-from qwen_companion.ide.targets import TargetError, is_text
+from qwen_companion.ide.targets import TargetError
 from qwen_companion.remote.askpass import Askpass
 from qwen_companion.remote.commands import UnsupportedPlaceError, relay_command, relay_source, terminal_command
 from qwen_companion.remote.context import PlaceContext
+from qwen_companion.remote.laid_files import LayerOf, lay
 from qwen_companion.remote.link import Greeting, Link, LinkError, RequestError, objects, read_look
-from qwen_companion.remote.mirrors import Mirrors
+from qwen_companion.remote.mirrors import Copies
 from qwen_companion.threads import in_thread
 from qwen_companion.tools.settings import PATH as TOOL_PATH
 from qwen_companion.tools.settings import tool_secret
@@ -40,17 +36,11 @@ FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 30.0
 """Pauses before a pipe that broke is opened again, in seconds; each is twice as long as the one before."""
 
-MAX_TEXT_BYTES = 64 * 1024 * 1024
-"""Largest file there that is reviewed where the user has set no limit."""
-
 _PORTS = range(20000, 32000)
 """Ports that systems do not give away by themselves."""
 
 LINGER_S = 3600
 """How long a relay goes on without a pipe, in seconds: a suspended laptop comes back to CLIs that know of nothing."""
-
-LayerOf = Callable[[int, str, str], "JsonObject | None"]
-"""Returns the settings layer for a port, the secret of the hooks and that of the tools; None for none."""
 
 
 @dataclass(eq=False)
@@ -84,7 +74,6 @@ class Place:
         """
         self.context = PlaceContext(wanted.name, deliver)
         self.wanted = wanted
-        self.size_limit: int | None = None
         self._token = hmac.new(
             token.encode("utf-8"), b"place " + wanted.name.encode("utf-8"), hashlib.sha256
         ).hexdigest()
@@ -94,7 +83,7 @@ class Place:
         self._tell = tell
         self._roots_changed = roots_changed
         self._stirred = stirred
-        self._mirrors = Mirrors(spool)
+        self.copies = Copies(wanted.name, spool, self.link, tell)
         self._askpass = Askpass(spool, self._token[:8], self._ask_for_password)
         self._question: _Question | None = None
         self._link: Link | None = None
@@ -108,11 +97,6 @@ class Place:
         self._settled = anyio.Event()
         """Set when the pipe is open, or cannot be opened."""
         self._failure = ""
-        self._visited: frozenset[str] = frozenset()
-        self._untold: set[str] = set()
-        """Those of these that Emacs has not been told of yet."""
-        self._stale: set[str] = set()
-        self._stale_noted = anyio.Event()
 
     # --- For others
 
@@ -183,27 +167,8 @@ class Place:
             raise TargetError(f"{path} lies outside the workspace roots of Emacs. Decide in the terminal instead.")
         if look.kind not in ("file", None) or path.endswith("/"):
             raise TargetError(f"{path} is not a regular file and cannot be reviewed.")
-        await self._update(path)
-        copy = self._mirrors.name(self._file(path))
-        if os.path.exists(copy) and not await in_thread(is_text, copy):
+        if not await self.copies.is_text(path):
             raise TargetError(f"{path} is not a text file and cannot be reviewed. Decide in the terminal instead.")
-
-    async def mirror(self, path: str) -> str:
-        """Return the name of a copy here of the file `path` there, which is kept current."""
-        copy = self._mirrors.add(self._file(path))
-        with suppress(CompanionError):
-            await self.link().request("watch", paths=list(self._mirrors.paths))
-            await self._update(path)
-        return copy
-
-    def set_visited(self, paths: Iterable[str]) -> None:
-        """Take the files there that buffers visit: Emacs is told when they are written."""
-        self._visited, before = frozenset(paths), self._visited
-        for path in self._visited - before:
-            self._mirrors.add(self._file(path))
-            self._untold.add(path)
-            self._stale.add(path)
-            self._stale_noted.set()
 
     async def run_at(self, request: RunAt) -> None:
         """Answer `request` once the discovery file there names its directory."""
@@ -236,7 +201,7 @@ class Place:
         """Keep the pipe open until cancelled."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.context.run)
-            tasks.start_soon(self._update_stale)
+            tasks.start_soon(self.copies.run)
             # Without it, ssh and sudo ask for nothing.
             asks: Mapping[str, str] = {}
             with suppress(OSError):
@@ -305,6 +270,14 @@ class Place:
         home = self._greeting.home if self._greeting else None
         self._tell(PlaceState(self.wanted.name, state, reason, tuple(root.path for root in self._roots), home))
 
+    def _warn(self, text: str) -> None:
+        self._tell(Notice("warning", f"{self.wanted.name}: {text}"))
+
+    def _note_changes(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self._stirred(self._file(path).name)
+        self.copies.note_changes(paths)
+
     def link(self) -> Link:
         """Return the pipe.
 
@@ -329,8 +302,8 @@ class Place:
         self._keys = Keys(port, self._token, {HOOK_PATH: door_secret(self._token), TOOL_PATH: tool_secret(self._token)})
         self._link = link
         await self._lay(link)
-        await link.request("watch", paths=list(self._mirrors.paths))
-        self._note_changes(self._mirrors.paths)
+        await link.request("watch", paths=list(self.copies.paths))
+        self._note_changes(self.copies.paths)
         self.context.set_link(link, self.home)
         self._failure = ""
         self._settled.set()
@@ -343,44 +316,11 @@ class Place:
                 return
             found = await self._projects(link, [*self.wanted.directories, *self._extra])
             self._roots = tuple(dict.fromkeys(root for root in found if os.pathsep not in root.path))
-            layer = await self._lay_layer(link, greeting, keys)
-            workspace = os.pathsep.join(root.path for root in self._roots)
-            values = {Value.PORT_STRING: str(keys.port), Value.WORKSPACE: workspace}
-            variables = {name: values[value] for name, value in QWEN_VARIABLES}
-            if layer is not None:
-                variables[VARIABLE] = layer
-            lock = {
-                "port": str(keys.port),
-                "workspacePath": workspace,
-                "authToken": self._token,
-                # A CLI deletes the file of a process that is not there.
-                "ppid": greeting.pid,
-                "ideName": EDITOR_INFO["displayName"],
-                "ideInfo": EDITOR_INFO,
-                "emacsRelay": {"pid": greeting.pid, "started": greeting.started},
-            }
-            await link.request("lay", kind="lock", port=keys.port, text=json.dumps(lock, ensure_ascii=False))
-            laid = await link.request("lay", kind="sh", port=keys.port, text=_shell(variables, greeting.node))
-            self._variables = str(laid.get("path", ""))
+            paths = [root.path for root in self._roots]
+            self._variables = await lay(link, greeting, keys, paths, self._layer_of, self._warn)
             self.context.set_roots(self._roots)
             self._roots_changed()
             self._report("ready")
-
-    async def _lay_layer(self, link: Link, greeting: Greeting, keys: Keys) -> str | None:
-        """Lay down the settings layer; return its path, None where there is none."""
-        ours = self._layer_of(keys.port, keys.secrets[HOOK_PATH], keys.secrets[TOOL_PATH])
-        if ours is None:
-            return None
-        (found,) = objects((await link.request("texts", paths=[greeting.layer])).get("texts")) or ({},)
-        try:
-            text = found.get("text")
-            theirs = parse_settings(greeting.layer, text.encode("utf-8", "replace")) if isinstance(text, str) else {}
-        except LayerError as error:
-            self._tell(Notice("warning", f"{self.wanted.name}: {error}; CLIs there start without it"))
-            theirs = {}
-        text = json.dumps(merge(theirs, ours), indent=1)
-        path = (await link.request("lay", kind="json", port=keys.port, text=text)).get("path")
-        return path if isinstance(path, str) else None
 
     async def _projects(self, link: Link, directories: Sequence[str]) -> list[ResolvedPath]:
         """Return the projects that `directories` belong to; leave out those that are not there.
@@ -394,47 +334,6 @@ class Place:
             ]
         except (KeyError, FileNameError):
             raise RequestError("the relay's answer is not understood") from None
-
-    # --- Copies of files
-
-    def _note_changes(self, paths: Sequence[str]) -> None:
-        for path in paths:
-            self._stirred(self._file(path).name)
-        self._stale.update(path for path in paths if path in self._mirrors.paths)
-        self._stale_noted.set()
-
-    async def _update_stale(self) -> None:
-        while True:
-            await self._stale_noted.wait()
-            self._stale_noted = anyio.Event()
-            if self._untold:
-                with suppress(CompanionError):
-                    await self.link().request("watch", paths=list(self._mirrors.paths))
-            while self._stale:
-                with suppress(CompanionError, OSError):
-                    await self._update(self._stale.pop())
-
-    async def _update(self, path: str) -> None:
-        """Make the copy of `path` hold what lies there now.
-
-        :raises TargetError: when that cannot be found out
-        """
-        link, data = self.link(), None
-        try:
-            data = await link.read(path, self.size_limit or MAX_TEXT_BYTES)
-        except RequestError as error:
-            if str(error) not in ("ENOENT", "ENOTDIR"):
-                raise TargetError(f"{path} cannot be read: {error}. Decide in the terminal instead.") from None
-        except LinkError as error:
-            raise TargetError(f"{path} cannot be read: {error}. Decide in the terminal instead.") from None
-        file = self._file(path)
-        changed = await in_thread(self._mirrors.write, file, data)
-        if data is not None and path in self._visited and (changed or path in self._untold):
-            self._untold.discard(path)
-            (found,) = objects((await link.request("look", paths=[path])).get("files")) or ({},)
-            time = found.get("time")
-            if isinstance(time, int | float):
-                self._tell(PlaceFile(file.name, self._mirrors.name(file), int(time)))
 
 
 def name_at(place: str, roots: Sequence[ResolvedPath], path: object) -> str | None:
@@ -451,10 +350,3 @@ def name_at(place: str, roots: Sequence[ResolvedPath], path: object) -> str | No
             known = root.path + known[len(root.real) :]
             break
     return PlacedFile(place, known).name
-
-
-def _shell(variables: Mapping[str, str], node: str) -> str:
-    """Return the lines with which a shell there sets `variables`, and finds what lies beside its Node.js."""
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
-    proxies = [f'export {name}="127.0.0.1,localhost${{{name}:+,${name}}}"' for name in ("NO_PROXY", "no_proxy")]
-    return "\n".join([*lines, *proxies, f"PATH=$PATH:{shlex.quote(node)}", ""])

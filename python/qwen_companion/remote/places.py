@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from qwen_companion.ide.access import Access
     from qwen_companion.ide.guard import Keys
     from qwen_companion.remote.far import FarSite
-    from qwen_companion.remote.place import LayerOf, Place
+    from qwen_companion.remote.laid_files import LayerOf
+    from qwen_companion.remote.place import Place
 
 
 _PATHS = ("file_path", "notebook_path", "directory")
@@ -114,7 +115,7 @@ class Places:
         if self._snapshot is not None:
             self._show(place, self._snapshot)
         if self._settings is not None:
-            place.size_limit = self._settings.size_limit
+            place.copies.size_limit = self._settings.size_limit
             place.context.set_settings(self._settings)
         self._open[place.wanted.name] = _Open(place, self._tasks.start(place.run))
         for state in self._sessions.values():
@@ -143,13 +144,15 @@ class Places:
     def _show(place: Place, snapshot: Snapshot) -> None:
         place.context.set_snapshot(snapshot)
         name = place.wanted.name
-        place.set_visited(file.path.removeprefix(name) for file in snapshot.files if file.path.startswith(f"{name}/"))
+        place.copies.set_visited(
+            file.path.removeprefix(name) for file in snapshot.files if file.path.startswith(f"{name}/")
+        )
 
     def set_settings(self, settings: Settings) -> None:
         """Take the settings of the user."""
         self._settings = settings
         for item in self._open.values():
-            item.place.size_limit = settings.size_limit
+            item.place.copies.size_limit = settings.size_limit
             item.place.context.set_settings(settings)
         self.lay_again()
 

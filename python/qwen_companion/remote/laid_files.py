@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The files by which CLIs at a place find Emacs: the discovery file, the settings layer, the variables of terminals."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+
+from qwen_companion.discovery.dialects import QWEN_VARIABLES, Value
+from qwen_companion.discovery.files import EDITOR_INFO
+from qwen_companion.doors.hook_settings import PATH as HOOK_PATH
+from qwen_companion.doors.layer import VARIABLE, JsonObject, LayerError, merge, parse_settings
+from qwen_companion.ide.guard import Keys
+from qwen_companion.remote.link import Greeting, Link, objects
+from qwen_companion.tools.settings import PATH as TOOL_PATH
+
+LayerOf = Callable[[int, str, str], "JsonObject | None"]
+"""Returns the settings layer for a port, the secret of the hooks and that of the tools; None for none."""
+
+
+async def lay(
+    link: Link,
+    greeting: Greeting,
+    keys: Keys,
+    roots: Sequence[str],
+    layer_of: LayerOf,
+    warn: Callable[[str], None],
+) -> str:
+    """Lay the files down for `roots`, and return the path of that with the variables.
+
+    `warn` is called with why the layer has not what else there is.
+
+    :raises RequestError: when the relay cannot
+    :raises LinkError: when the pipe is broken
+    """
+    layer = await _lay_layer(link, greeting, keys, layer_of, warn)
+    workspace = os.pathsep.join(roots)
+    values = {Value.PORT_STRING: str(keys.port), Value.WORKSPACE: workspace}
+    variables = {name: values[value] for name, value in QWEN_VARIABLES}
+    if layer is not None:
+        variables[VARIABLE] = layer
+    lock = {
+        "port": str(keys.port),
+        "workspacePath": workspace,
+        "authToken": keys.token,
+        # A CLI deletes the file of a process that is not there.
+        "ppid": greeting.pid,
+        "ideName": EDITOR_INFO["displayName"],
+        "ideInfo": EDITOR_INFO,
+        "emacsRelay": {"pid": greeting.pid, "started": greeting.started},
+    }
+    await link.request("lay", kind="lock", port=keys.port, text=json.dumps(lock, ensure_ascii=False))
+    laid = await link.request("lay", kind="sh", port=keys.port, text=_shell(variables, greeting.node))
+    return str(laid.get("path", ""))
+
+
+async def _lay_layer(
+    link: Link, greeting: Greeting, keys: Keys, layer_of: LayerOf, warn: Callable[[str], None]
+) -> str | None:
+    """Lay down the settings layer; return its path, None where there is none."""
+    ours = layer_of(keys.port, keys.secrets[HOOK_PATH], keys.secrets[TOOL_PATH])
+    if ours is None:
+        return None
+    (found,) = objects((await link.request("texts", paths=[greeting.layer])).get("texts")) or ({},)
+    try:
+        text = found.get("text")
+        theirs = parse_settings(greeting.layer, text.encode("utf-8", "replace")) if isinstance(text, str) else {}
+    except LayerError as error:
+        warn(f"{error}; CLIs there start without it")
+        theirs = {}
+    text = json.dumps(merge(theirs, ours), indent=1)
+    path = (await link.request("lay", kind="json", port=keys.port, text=text)).get("path")
+    return path if isinstance(path, str) else None
+
+
+def _shell(variables: Mapping[str, str], node: str) -> str:
+    """Return the lines with which a shell there sets `variables`, and finds what lies beside its Node.js."""
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    proxies = [f'export {name}="127.0.0.1,localhost${{{name}:+,${name}}}"' for name in ("NO_PROXY", "no_proxy")]
+    return "\n".join([*lines, *proxies, f"PATH=$PATH:{shlex.quote(node)}", ""])
