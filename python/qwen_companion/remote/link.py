@@ -54,6 +54,9 @@ MAX_STREAMS = 100
 
 _MAX_OUTPUT = 16 * 1024
 _END_S = 1.0
+_QUIT_S = 3.0
+"""How long the relay may take to end: one that is cut off before it was told stays, for Emacs to come back."""
+
 _CHUNK_BYTES = 64 * 1024
 _EVENT_LIMIT = 1000
 _KEPT_S = 10.0
@@ -202,7 +205,7 @@ class Link:
                 await self._send(Frame(0, Kind.REQUEST, b'{"name":"quit"}'))
             if process.stdin is not None:
                 await process.stdin.aclose()
-        with anyio.move_on_after(_END_S):
+        with anyio.move_on_after(_QUIT_S):
             await process.wait()
         # With all that it has started: as long as one has the pipe, the end of this process is not told.
         with suppress(ProcessLookupError):
