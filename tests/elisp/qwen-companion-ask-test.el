@@ -183,8 +183,7 @@ The function `typed' returns what a terminal has got."
               ((symbol-function 'flycheck-error-level) (lambda (_) 'error))
               ((symbol-function 'flycheck-error-checker) (lambda (_) 'pylint))
               ((symbol-function 'flycheck-error-message) (lambda (_) "unused import")))
-      (setq-local flycheck-mode t
-                  flycheck-current-errors '(one))
+      (setq-local flycheck-mode t flycheck-current-errors '(one))
       (qwen-companion-ask)
       (should (equal "a.py:1:8: error: unused import (pylint)\n"
                      (qwen-companion-ask-test--prompt))))))
@@ -231,8 +230,7 @@ The function `typed' returns what a terminal has got."
       (should-error (qwen-companion-ask-previous) :type 'user-error)
       (qwen-companion-ask-next)
       (should (equal "draft" (qwen-companion-ask-test--prompt)))
-      (with-current-buffer "a.py"
-        (qwen-companion-ask-send "And now?"))
+      (with-current-buffer "a.py" (qwen-companion-ask-send "And now?"))
       (should (equal '("*one*" "a.py, line 1\nAnd now?") (car typed)))
       (should (equal "And now?" (cadr (assoc root qwen-companion-prompts-history)))))))
 
@@ -245,8 +243,7 @@ The function `typed' returns what a terminal has got."
       (qwen-companion-ask-send "Hello")
       (should (equal "*two*" (caar typed)))
       (plist-put (car sessions) :directory root)
-      (plist-put (car sessions) :state
-                 (list :activity 'idle :since (* 1000 (float-time))))
+      (plist-put (car sessions) :state (list :activity 'idle :since (* 1000 (float-time))))
       (let (offered)
         (qwen-companion-test-choosing
             (lambda (_prompt table &rest _)
@@ -255,8 +252,7 @@ The function `typed' returns what a terminal has got."
                 (should (eq 'buffer (completion-metadata-get metadata 'category)))
                 (should (string-match-p
                          "\\`  idle for [0-9]+ s\\'"
-                         (funcall (completion-metadata-get
-                                   metadata 'annotation-function)
+                         (funcall (completion-metadata-get metadata 'annotation-function)
                                   "*one*"))))
               "*one*")
           (qwen-companion-ask-send "Hello")
@@ -415,8 +411,7 @@ The function `typed' returns what a terminal has got."
   (qwen-companion-ask-test--with
     (find-file "a.py")
     (cl-letf (((symbol-function 'project-files)
-               (lambda (&rest _)
-                 (mapcar #'expand-file-name '("lib/deep/tool.el" "a.py")))))
+               (lambda (&rest _) (mapcar #'expand-file-name '("lib/deep/tool.el" "a.py")))))
       (qwen-companion-ask t)
       (insert "See @tool")
       (completion-at-point)

@@ -26,8 +26,7 @@ Each is a list of sessions."
   (let* (events
          (qwen-companion-attention-functions
           (list (lambda (event)
-                  (push (list (qwen-companion-event-kind event)
-                              (qwen-companion-event-text event))
+                  (push (list (qwen-companion-event-kind event) (qwen-companion-event-text event))
                         events)))))
     (cl-loop for (before after) on states while after
              do (qwen-companion-attention-sessions-changed before after))
@@ -67,8 +66,7 @@ Each is a list of sessions."
            (ended (list :pid (process-id process))))
       (while (process-live-p process)
         (accept-process-output process))
-      (should-not (qwen-companion-attention-test--events
-                   (list (append ended idle)) '((:id "2"))))
+      (should-not (qwen-companion-attention-test--events (list (append ended idle)) '((:id "2"))))
       (should (equal '((gone "Qwen Code in project has ended in the middle of its work"))
                      (qwen-companion-attention-test--events
                       (list (append ended working)) '((:id "2"))))))))
@@ -103,8 +101,7 @@ Each is a list of sessions."
       (let* (events
              (qwen-companion-diff-arrival 'command)
              (qwen-companion-attention-functions
-              (list (lambda (_event) (error "No bell"))
-                    (lambda (event) (push event events)))))
+              (list (lambda (_event) (error "No bell")) (lambda (event) (push event events)))))
         (qwen-companion-attention-enable)
         (unwind-protect
             (progn
@@ -117,8 +114,7 @@ Each is a list of sessions."
                                 (qwen-companion-event-proposal event)))))
               (qwen-companion-test-with-failure "no Python"
                 (run-hook-with-args 'qwen-companion-state-functions 'error))
-              (should (equal "Not running: no Python"
-                             (qwen-companion-event-text (pop events)))))
+              (should (equal "Not running: no Python" (qwen-companion-event-text (pop events)))))
           (qwen-companion-attention-disable))
         (qwen-companion-test-propose "a.txt" "three\n")
         (should-not events)))))
@@ -129,8 +125,7 @@ Each is a list of sessions."
     (qwen-companion-test-with-files nil
       (let* (events
              (qwen-companion-diff-arrival 'now)
-             (qwen-companion-attention-functions
-              (list (lambda (event) (push event events)))))
+             (qwen-companion-attention-functions (list (lambda (event) (push event events)))))
         (qwen-companion-attention-enable)
         (unwind-protect
             (let (proposal)
@@ -147,8 +142,7 @@ Each is a list of sessions."
 (ert-deftest qwen-companion-attention-test-echo-area ()
   (let ((event (make-qwen-companion-event :kind 'asks :text "CLI asks: %s <b>&")))
     (should (equal "qwen-companion: CLI asks: %s <b>&"
-                   (qwen-companion-test-messages
-                     (qwen-companion-attention-message event))))
+                   (qwen-companion-test-messages (qwen-companion-attention-message event))))
     ;; Announced elsewhere.
     (should (equal "" (qwen-companion-test-messages
                         (qwen-companion-attention-message

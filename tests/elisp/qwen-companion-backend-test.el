@@ -61,9 +61,8 @@ A directory that the process removes meanwhile is no error."
 
 (defun qwen-companion-backend-test--check-nothing-left ()
   "Check that a failed start has left nothing, but for its explanation."
-  (should (string-match-p "Qwen:error" (qwen-companion--lighter)))
-  (qwen-companion-test-wait-for
-   (null (qwen-companion-test-processes)))
+  (should (string-match-p "Qwen:error" (qwen-companion-test-lighter)))
+  (qwen-companion-test-wait-for (null (qwen-companion-test-processes)))
   (should-not (qwen-companion-backend-test--files))
   (should-not qwen-companion-backend--connection)
   (should-not qwen-companion-backend--secret)
@@ -73,22 +72,20 @@ A directory that the process removes meanwhile is no error."
   (qwen-companion-test-with-process
     (qwen-companion-mode 1)
     (should (eq 'starting (qwen-companion-state)))
-    (should (equal " Qwen:starting" (qwen-companion--lighter)))
+    (should (equal " Qwen:starting" (qwen-companion-test-lighter)))
     (qwen-companion-backend-test--wait-ready)
-    (should (equal " Qwen:no-root" (qwen-companion--lighter)))
+    (should (equal " Qwen:no-root" (qwen-companion-test-lighter)))
     (should (getenv "QWEN_CODE_IDE_SERVER_PORT"))
     (qwen-companion-mode -1)
     (should (eq 'off (qwen-companion-state)))
     (should-not (getenv "QWEN_CODE_IDE_SERVER_PORT"))
-    (qwen-companion-test-wait-for
-     (null (qwen-companion-backend-test--files)))))
+    (qwen-companion-test-wait-for (null (qwen-companion-backend-test--files)))))
 
 (ert-deftest qwen-companion-backend-test-no-secret-is-visible ()
   "No secret is in the process list, the environment, messages or the log."
   (qwen-companion-test-with-process
     (qwen-companion-backend-test--start)
-    (let ((secrets (list qwen-companion-backend--secret
-                         qwen-companion-backend--token))
+    (let ((secrets (list qwen-companion-backend--secret qwen-companion-backend--token))
           (places
            (list (process-command (qwen-companion-test-process))
                  (default-value 'process-environment)
@@ -113,8 +110,7 @@ A directory that the process removes meanwhile is no error."
       (should (string-match-p "\"method\": \"roots\"" record))
       (should-not (string-search qwen-companion-backend--secret record))
       (should-not (string-search qwen-companion-backend--token record))
-      (should-not (string-search (file-name-nondirectory
-                                  (directory-file-name default-directory))
+      (should-not (string-search (file-name-nondirectory (directory-file-name default-directory))
                                  record)))))
 
 (ert-deftest qwen-companion-backend-test-no-secret-in-a-buffer ()
@@ -137,8 +133,7 @@ A directory that the process removes meanwhile is no error."
        '(:sessions ((:id "d") (:id "b" :client "z")) :gone ("c" "e")))
       (should (equal '((:id "a" :client "x") (:id "b" :client "z") (:id "d"))
                      (qwen-companion-backend-sessions)))
-      (should (equal '((:id "a" :client "x") (:id "b" :client "y") (:id "c"))
-                     before)))))
+      (should (equal '((:id "a" :client "x") (:id "b" :client "y") (:id "c")) before)))))
 
 (ert-deftest qwen-companion-backend-test-killed-process-is-replaced ()
   "The port, the token and so the discovery files stay the same."
@@ -167,8 +162,7 @@ A directory that the process removes meanwhile is no error."
     (let* (failed
            (qwen-companion-backend-call-failed-functions
             (list (lambda (method payload) (push (cons method payload) failed))))
-           (payload (list :id "x" :outcome 'accepted
-                          :text-file (expand-file-name "gone"))))
+           (payload (list :id "x" :outcome 'accepted :text-file (expand-file-name "gone"))))
       (qwen-companion-backend-test--start)
       (should (memq #'qwen-companion-proposal-on-call-failed
                     qwen-companion-backend-call-failed-functions))
@@ -190,14 +184,11 @@ A directory that the process removes meanwhile is no error."
 (ert-deftest qwen-companion-backend-test-a-text-half-written-goes ()
   "A file that a full disk cut off is deleted, which leaves its room to others."
   (qwen-companion-test-with-files nil
-    (let ((qwen-companion-backend--server
-           (qwen-companion-test-server
-            :spool default-directory)))
+    (let ((qwen-companion-backend--server (qwen-companion-test-server :spool default-directory)))
       (cl-letf (((symbol-function 'write-region)
                  (lambda (_start _end file &rest _)
                    (signal 'file-error (list "Write error" "No space left on device" file)))))
-        (should-error (qwen-companion-spool-write "x" 'utf-8-unix)
-                      :type 'file-error))
+        (should-error (qwen-companion-spool-write "x" 'utf-8-unix) :type 'file-error))
       (should-not (directory-files default-directory nil "\\`text-")))))
 
 (ert-deftest qwen-companion-backend-test-port-is-kept ()
@@ -217,16 +208,14 @@ A directory that the process removes meanwhile is no error."
           (signal-process process 'KILL)
           ;; Nothing here lets Emacs notice, so no other process is started.
           (while (ignore-errors
-                   (delete-process
-                    (open-network-stream "probe" nil "127.0.0.1" port))
+                   (delete-process (open-network-stream "probe" nil "127.0.0.1" port))
                    t))
           (should-error (take port) :type 'file-error)
           (qwen-companion-backend-test--wait-another process)
           (qwen-companion-backend-test--wait-ready)
           (should (equal port (qwen-companion-backend-port))))
         (qwen-companion-mode -1)
-        (qwen-companion-test-wait-for
-         (null (qwen-companion-test-processes)))
+        (qwen-companion-test-wait-for (null (qwen-companion-test-processes)))
         (take port)))))
 
 (ert-deftest qwen-companion-backend-test-taken-port-is-given-up ()
@@ -255,14 +244,12 @@ Whoever has the port is shown the token by each CLI that reconnects."
                   qwen-companion-backend--token
                   (integerp (qwen-companion-backend-port))))
             (should-not (equal port (qwen-companion-backend-port)))
-            (should-not (equal (process-contact squatter :service)
-                               (qwen-companion-backend-port)))
+            (should-not (equal (process-contact squatter :service) (qwen-companion-backend-port)))
             (should-not (equal token qwen-companion-backend--token))
             (should-not (qwen-companion-backend-sessions))
             (qwen-companion-backend-test--wait-ready)
             (with-temp-buffer
-              (insert-file-contents
-               (car (qwen-companion-backend-test--find "\\.lock\\'")))
+              (insert-file-contents (car (qwen-companion-backend-test--find "\\.lock\\'")))
               (should (search-forward qwen-companion-backend--token))))
         (delete-process squatter)))))
 
@@ -276,8 +263,7 @@ Whoever has the port is shown the token by each CLI that reconnects."
               (dotimes (_ 3)
                 (qwen-companion-backend-test--wait-ready)
                 (signal-process (qwen-companion-test-process) 'KILL)
-                (qwen-companion-test-wait-for
-                 (not (eq 'ready (qwen-companion-state))))))))
+                (qwen-companion-test-wait-for (not (eq 'ready (qwen-companion-state))))))))
       (should (eq 'error (qwen-companion-state)))
       (dolist (text (list said (qwen-companion-backend-failure)
                           (qwen-companion-test-buffer-text "*qwen-companion log*")))
@@ -302,8 +288,7 @@ Whoever has the port is shown the token by each CLI that reconnects."
   (qwen-companion-test-with-process
     (let* ((qwen-companion-backend--restart-limit '(0 . 60))
            (qwen-companion-backend--retry-delay 0.05)
-           (python (shell-quote-argument
-                    (executable-find qwen-companion-python)))
+           (python (shell-quote-argument (executable-find qwen-companion-python)))
            (qwen-companion-python
             (qwen-companion-backend-test--fake-python
              (format "echo >> %1$stries; test $(wc -l < %1$stries) -gt 3 && exec %2$s \"$@\"; exit 1"
@@ -315,8 +300,7 @@ Whoever has the port is shown the token by each CLI that reconnects."
            said)
       (add-hook 'qwen-companion-state-functions note)
       (unwind-protect
-          (setq said (qwen-companion-test-messages
-                       (qwen-companion-backend-test--start)))
+          (setq said (qwen-companion-test-messages (qwen-companion-backend-test--start)))
         (remove-hook 'qwen-companion-state-functions note))
       (should (= 3 (length failures)))
       (should (equal 1 (1- (length (split-string said "ended with status 1")))))
@@ -480,8 +464,7 @@ None is replaced, whichever goes on first, and nothing is said."
             (qwen-companion-roots--answer nil)
             (qwen-companion-state-functions
              (list (lambda (_state)
-                     (push (qwen-companion-terminal--getenv "QWEN_COMPANION_TEST_READY")
-                           seen)))))
+                     (push (qwen-companion-terminal--getenv "QWEN_COMPANION_TEST_READY") seen)))))
         (cl-letf (((symbol-function 'qwen-companion-backend--ping-later) #'ignore)
                   ((symbol-function 'qwen-companion-follow-update) #'ignore))
           (unwind-protect
@@ -507,8 +490,7 @@ sys.path.insert(0, \"%1$s\")
 sys.path.insert(0, \"\")
 runpy.run_module(\"qwen_companion\", run_name=\"__main__\", alter_sys=True)'"
                           default-directory
-                          (shell-quote-argument
-                           (executable-find qwen-companion-python)))))))
+                          (shell-quote-argument (executable-find qwen-companion-python)))))))
       (should (string-match-p "lacks a package (.*uvicorn" said))
       (should (equal "\n" (qwen-companion-test-file-text "tries"))))
     (qwen-companion-backend-test--check-nothing-left)))
@@ -524,8 +506,7 @@ def say(text):
     print(text, file=sys.stderr, flush=True)
 signal.signal(signal.SIGUSR1, lambda *_: say(\"later\"))
 say(\"early\")
-sys.stdin.read()'" (shell-quote-argument
-                    (executable-find qwen-companion-python))))))
+sys.stdin.read()'" (shell-quote-argument (executable-find qwen-companion-python))))))
       (qwen-companion-mode 1)
       (pcase-dolist (`(,signal ,text) '((nil "early\n") (USR1 "later\n")))
         (when signal
@@ -541,8 +522,7 @@ sys.stdin.read()'" (shell-quote-argument
   (let ((file-name-handler-alist nil)
         (seen 'nothing))
     (run-at-time 0 nil (lambda () (setq seen file-name-handler-alist)))
-    (qwen-companion-backend-wait (lambda () (not (eq seen 'nothing)))
-                                 qwen-companion-test-limit)
+    (qwen-companion-backend-wait (lambda () (not (eq seen 'nothing))) qwen-companion-test-limit)
     (should (equal (default-toplevel-value 'file-name-handler-alist) seen))))
 
 (ert-deftest qwen-companion-backend-test-error-then-off-and-on ()

@@ -99,17 +99,13 @@
     (dolist (place '(("a.txt" . 2) ("a.txt" . 5) ("b.txt" . 2)))
       (call-interactively #'qwen-companion-changes-next-change)
       (set-buffer (window-buffer))
-      (should (equal place (cons (file-name-nondirectory buffer-file-name)
-                                 (line-number-at-pos)))))
-    (should-error (call-interactively #'qwen-companion-changes-next-change)
-                  :type 'user-error)
+      (should (equal place (cons (file-name-nondirectory buffer-file-name) (line-number-at-pos)))))
+    (should-error (call-interactively #'qwen-companion-changes-next-change) :type 'user-error)
     (dolist (place '(("a.txt" . 5) ("a.txt" . 2)))
       (call-interactively #'qwen-companion-changes-previous-change)
       (set-buffer (window-buffer))
-      (should (equal place (cons (file-name-nondirectory buffer-file-name)
-                                 (line-number-at-pos)))))
-    (should-error (call-interactively #'qwen-companion-changes-previous-change)
-                  :type 'user-error)))
+      (should (equal place (cons (file-name-nondirectory buffer-file-name) (line-number-at-pos)))))
+    (should-error (call-interactively #'qwen-companion-changes-previous-change) :type 'user-error)))
 
 (ert-deftest qwen-companion-changes-signs-test-same-keys-in-the-file ()
   (qwen-companion-changes-signs-test-with '(("a.txt" "1\n2\n3\n4\n5\n6\n7\n8\n9\n"))
@@ -124,8 +120,7 @@
     (search-forward "X")
     (cl-flet ((press (key)
                 (should (eq 'qwen-companion-changes-command-map
-                            (get (lookup-key qwen-companion-changes-command-map key)
-                                 'repeat-map)))
+                            (get (lookup-key qwen-companion-changes-command-map key) 'repeat-map)))
                 (call-interactively (lookup-key qwen-companion-changes-command-map key))
                 (set-buffer (window-buffer))))
       (press "k")
@@ -135,8 +130,7 @@
       (should (equal "0\n1\n2\n3\n4\n5\n6\n7\n8\nX\n" (buffer-string)))
       (press "w")
       (should (string-search "-9\n+X\n" (current-kill 0)))
-      (qwen-companion-test-choosing "Why?"
-        (press "c"))
+      (qwen-companion-test-choosing "Why?" (press "c"))
       (with-current-buffer qwen-companion-changes-items-buffer-name
         (should (equal "Comments on your changes:\n\na.txt:10\n>  X\nWhy?\n"
                        (qwen-companion-changes-comments--prompt qwen-companion-changes-items-comments))))

@@ -118,8 +118,7 @@ The journal is that of the tests, without turns."
                              (when-let* ((bytes (plist-get texts key)))
                                (let ((start (length all)))
                                  (setq all (concat all bytes)
-                                       texts (plist-put texts key
-                                                        (list start (length all))))))))
+                                       texts (plist-put texts key (list start (length all))))))))
                          list)
           :texts-file (progn (qwen-companion-changes-test-write file all) file))))
 
@@ -183,8 +182,7 @@ turn.  The files are written and Emacs is told."
 (defun qwen-companion-changes-test-release ()
   "Answer the requests that were held, and hold no more of them."
   (setq qwen-companion-changes-test-hold nil)
-  (pcase-dolist (`(,method . ,payload)
-                 (reverse (cl-shiftf qwen-companion-changes-test--held nil)))
+  (pcase-dolist (`(,method . ,payload) (reverse (cl-shiftf qwen-companion-changes-test--held nil)))
     (qwen-companion-changes-test--answer method payload)))
 
 (defun qwen-companion-changes-test--answer (method payload)
@@ -215,15 +213,12 @@ turn.  The files are written and Emacs is told."
                                append (plist-get turn :files))
                       :key (lambda (file) (plist-get file :path)) :test #'equal))))
       ('journal-busy
-       (qwen-companion-journal-on-reply
-        (list :id id :busy (pop qwen-companion-changes-test-busy))))
-      ('journal-spans
-       (qwen-companion-journal-on-reply (list :id id :spans nil)))
+       (qwen-companion-journal-on-reply (list :id id :busy (pop qwen-companion-changes-test-busy))))
+      ('journal-spans (qwen-companion-journal-on-reply (list :id id :spans nil)))
       ('journal-merge
        ;; The main tree is the directory around the worktree.
        (qwen-companion-journal-on-reply
-        (list :id id :root (directory-file-name
-                            (file-name-directory (plist-get payload :root))))))
+        (list :id id :root (directory-file-name (file-name-directory (plist-get payload :root))))))
       ('journal-seen
        (let ((known (cl-find turn qwen-companion-changes-test-turns
                              :key (lambda (turn) (plist-get turn :id)) :test #'equal)))
@@ -236,12 +231,10 @@ turn.  The files are written and Emacs is told."
                ((and path (not (equal path (plist-get file :path)))) file)
                ((plist-get payload :hunks)
                 (plist-put (copy-sequence file) :seen-hunks
-                           (append (plist-get payload :hunks)
-                                   (plist-get file :seen-hunks))))
+                           (append (plist-get payload :hunks) (plist-get file :seen-hunks))))
                (t (plist-put (copy-sequence file) :seen (plist-get payload :seen)))))
             (plist-get known :files))))))
-      ('journal-wrote
-       (qwen-companion-changes-test--wrote payload)))))
+      ('journal-wrote (qwen-companion-changes-test--wrote payload)))))
 
 (defun qwen-companion-changes-test--texts (path turn scope)
   "Return the keys of the answer about PATH in TURN or SCOPE."
@@ -270,8 +263,7 @@ turn.  The files are written and Emacs is told."
   "Record the write that PAYLOAD reports; an undo becomes a turn."
   (let ((undo-of (if (eq 'bring-back (plist-get payload :action))
                      (cl-loop for turn in qwen-companion-changes-test-turns
-                              when (equal (plist-get turn :undone-of)
-                                          (plist-get payload :turn))
+                              when (equal (plist-get turn :undone-of) (plist-get payload :turn))
                               return (plist-get turn :id))
                    (plist-get payload :turn)))
         (id (format "undo-%d" (length qwen-companion-changes-test-turns)))
@@ -292,8 +284,7 @@ turn.  The files are written and Emacs is told."
       (qwen-companion-changes-test-add
        (list :id id :root (directory-file-name default-directory) :who 'user
              :source 'undo :prompt (plist-get payload :label) :undone-of undo-of
-             :start (* 1000.0 (+ 100 (float-time)
-                                 (length qwen-companion-changes-test-turns)))
+             :start (* 1000.0 (+ 100 (float-time) (length qwen-companion-changes-test-turns)))
              :end 1 :files files)))))
 
 ;;; Merging
@@ -308,8 +299,7 @@ BASE, MINE, THEIRS, LABELS and CALLBACK are as there."
     (let* ((mine (text mine))
            (theirs (text theirs))
            (merged (if base
-                       (qwen-companion-changes-test--merge-file
-                        (text base) mine theirs labels)
+                       (qwen-companion-changes-test--merge-file (text base) mine theirs labels)
                      (cons theirs 0)))
            (result (car merged))
            (prefix (let ((end (compare-strings mine nil nil result nil nil)))
@@ -323,8 +313,7 @@ BASE, MINE, THEIRS, LABELS and CALLBACK are as there."
                (make-qwen-companion-merge-result
                 :edits (if (equal mine result)
                            []
-                         (vector prefix (- (length mine) suffix)
-                                 prefix (- (length result) suffix)))
+                         (vector prefix (- (length mine) suffix) prefix (- (length result) suffix)))
                 :text-buffer (unless (equal result theirs)
                                (with-current-buffer (generate-new-buffer " *result*" t)
                                  (insert result)
@@ -371,8 +360,7 @@ BASE, MINE, THEIRS, LABELS and CALLBACK are as there."
     (unless qwen-companion-changes-test-hold
       (qwen-companion-changes-items-update)
       (qwen-companion-test-wait-for
-       (cl-notany (lambda (view)
-                    (eq 'loading (qwen-companion-changes-file-state view)))
+       (cl-notany (lambda (view) (eq 'loading (qwen-companion-changes-file-state view)))
                   (hash-table-values qwen-companion-changes-items-views))))
     (qwen-companion-timers--stop)
     (qwen-companion-changes-items-update)))

@@ -104,15 +104,13 @@ A text that is nil removes the line."
   "The buffer changes in one undo step, and is saved if it was."
   (qwen-companion-changes-test--with-hunks
     (let ((buffer (find-file-noselect "a.txt")))
-      (with-current-buffer buffer
-        (qwen-companion-test-go-to "twenty"))
+      (with-current-buffer buffer (qwen-companion-test-go-to "twenty"))
       (qwen-companion-test-press "k")
       (should-not (buffer-modified-p buffer))
       (should (equal (qwen-companion-changes-test--new 20 "twenty" 35 nil)
                      (qwen-companion-changes-test-bytes "a.txt")))
       (with-current-buffer buffer
-        (should (equal (qwen-companion-changes-test--new 20 "twenty" 35 nil)
-                       (buffer-string)))
+        (should (equal (qwen-companion-changes-test--new 20 "twenty" 35 nil) (buffer-string)))
         (should (looking-back "twenty" 1))
         (undo-boundary)
         (primitive-undo 1 (progn (while (null (car buffer-undo-list))
@@ -128,8 +126,7 @@ A text that is nil removes the line."
       (with-current-buffer buffer
         (goto-char (point-min))
         (insert "mine\n"))
-      (qwen-companion-test-said "not saved"
-        (qwen-companion-test-press "k"))
+      (qwen-companion-test-said "not saved" (qwen-companion-test-press "k"))
       (should (equal disk (qwen-companion-changes-test-bytes "a.txt")))
       (with-current-buffer buffer
         (should (buffer-modified-p))
@@ -155,8 +152,7 @@ A text that is nil removes the line."
       (should (equal (qwen-companion-changes-test--new 20 "twenty" 35 nil 40 "end")
                      (qwen-companion-changes-test-bytes "a.txt")))
       (should-not (buffer-modified-p buffer))
-      (with-current-buffer buffer
-        (insert "mine"))
+      (with-current-buffer buffer (insert "mine"))
       (qwen-companion-changes-test-write "a.txt" text)
       (set-file-times "a.txt" (time-add nil 20))
       (qwen-companion-changes-test-goto "@@ -17")
@@ -174,9 +170,7 @@ A text that is nil removes the line."
     (qwen-companion-changes-test-settle)
     (should-not (string-search "undone  Prompt" (qwen-companion-changes-test-text)))
     (should (equal '(("one" undo) ("one" bring-back))
-                   (mapcar (lambda (wrote)
-                             (list (plist-get wrote :turn)
-                                   (plist-get wrote :action)))
+                   (mapcar (lambda (wrote) (list (plist-get wrote :turn) (plist-get wrote :action)))
                            (qwen-companion-test-sent 'journal-wrote))))
     ;; Also where more than a turn is shown.
     (qwen-companion-changes-show-unseen)
@@ -189,8 +183,7 @@ A text that is nil removes the line."
   (qwen-companion-changes-test--with-hunks
     (let ((text (qwen-companion-changes-test--new 5 "mine" 20 "twenty" 35 nil)))
       (qwen-companion-changes-test-write "a.txt" text)
-      (qwen-companion-test-said "1 conflict.*nothing written"
-        (qwen-companion-test-press "k"))
+      (qwen-companion-test-said "1 conflict.*nothing written" (qwen-companion-test-press "k"))
       (should (equal text (qwen-companion-changes-test-bytes "a.txt")))
       (should-not (qwen-companion-test-sent 'journal-wrote))
       (with-current-buffer (find-buffer-visiting "a.txt")
@@ -249,8 +242,7 @@ A text that is nil removes the line."
     (let ((old (find-file-noselect "a.txt"))
           (new (find-file-noselect "b.txt")))
       (delete-file "a.txt")
-      (with-current-buffer new
-        (insert "unsaved\n"))
+      (with-current-buffer new (insert "unsaved\n"))
       (qwen-companion-test-refused "b.txt has unsaved text" (qwen-companion-test-press "k"))
       (with-current-buffer new
         (should (file-exists-p buffer-file-name))
@@ -291,8 +283,7 @@ A text that is nil removes the line."
   (qwen-companion-changes-test-with nil
     (let* ((path (expand-file-name "a.txt"))
            (line (lambda (text) (concat text "\r\n")))
-           (lines (lambda (&rest texts)
-                    (string-to-unibyte (mapconcat line texts "")))))
+           (lines (lambda (&rest texts) (string-to-unibyte (mapconcat line texts "")))))
       (qwen-companion-changes-test-write path (funcall lines "\xe4" "b" "c" "d" "e" "f"))
       (qwen-companion-changes-test-turn "one" nil)
       (let ((before (qwen-companion-changes-test-bytes path))
@@ -364,8 +355,7 @@ A text that is nil removes the line."
       (should (buffer-modified-p (find-buffer-visiting "a.txt")))
       (should (equal '("1\n" nil)
                      (mapcar #'qwen-companion-changes-test-bytes '("of-one" "of-two"))))
-      (with-current-buffer (find-buffer-visiting "a.txt")
-        (set-buffer-modified-p nil)))))
+      (with-current-buffer (find-buffer-visiting "a.txt") (set-buffer-modified-p nil)))))
 
 (ert-deftest qwen-companion-changes-test-saying-no-changes-nothing ()
   (qwen-companion-changes-test-with-turn nil '(("made" "m\n"))
@@ -493,8 +483,7 @@ A text that is nil removes the line."
           (qwen-companion-changes-test-settle)
           (should (string-search "@@ -2,7 +2,7 @@ seen" (qwen-companion-changes-test-text)))
           (should (use-region-p))
-          (should (equal marked (buffer-substring-no-properties
-                                 (region-beginning) (region-end))))))
+          (should (equal marked (buffer-substring-no-properties (region-beginning) (region-end))))))
       (qwen-companion-test-press "k")
       (should (equal (qwen-companion-changes-test--new 5 "five" 35 nil)
                      (qwen-companion-changes-test-bytes "a.txt"))))))
@@ -510,13 +499,11 @@ A text that is nil removes the line."
       (puthash (cons "one" (expand-file-name "a.txt"))
                (cons qwen-companion-changes-test--old text)
                qwen-companion-changes-test-texts)
-      (qwen-companion-journal-on-turns
-       (list :turns (list (car qwen-companion-changes-test-turns))))
+      (qwen-companion-journal-on-turns (list :turns (list (car qwen-companion-changes-test-turns))))
       (qwen-companion-changes-test-settle)
       (should (string-search "+two" (qwen-companion-changes-test-text)))
       (should-not (use-region-p))
-      (qwen-companion-test-refused "marked lines have just changed"
-        (qwen-companion-test-press "k"))
+      (qwen-companion-test-refused "marked lines have just changed" (qwen-companion-test-press "k"))
       (should (equal text (qwen-companion-changes-test-bytes "a.txt"))))))
 
 ;;; Very many files
@@ -549,8 +536,7 @@ A text that is nil removes the line."
     (should (string-search "500 files" (qwen-companion-changes-test-text)))
     (qwen-companion-changes-test-goto "file-007.txt")
     (set-window-point nil (point))
-    (qwen-companion-test-wait-for
-     (= 500 (qwen-companion-changes-test--count "file-")))
+    (qwen-companion-test-wait-for (= 500 (qwen-companion-changes-test--count "file-")))
     (should (string-search "file-007.txt" (thing-at-point 'line)))
     ;; All are changed at once: none goes until it is drawn anew.
     (qwen-companion-changes-test-goto "file-450.txt")
@@ -559,8 +545,7 @@ A text that is nil removes the line."
     (qwen-companion-changes-items-update)
     (should (= 500 (qwen-companion-changes-test--count "file-")))
     (should (< 10 (qwen-companion-changes-test--count "+9 ") 50))
-    (qwen-companion-test-wait-for
-     (= 500 (qwen-companion-changes-test--count "+9 ")))
+    (qwen-companion-test-wait-for (= 500 (qwen-companion-changes-test--count "+9 ")))
     (should (string-search "file-450.txt" (thing-at-point 'line)))
     ;; Unfolded again, all are there at once.
     (qwen-companion-changes-test-press-at "Change them all" "TAB")
@@ -603,8 +588,7 @@ A text that is nil removes the line."
                    (funcall answer method payload)))
                 ((symbol-function 'qwen-companion-merge-compare)
                  (lambda (old new callback)
-                   (run-at-time 0.05 nil callback
-                                (qwen-companion-test-compare old new)))))
+                   (run-at-time 0.05 nil callback (qwen-companion-test-compare old new)))))
         (qwen-companion-test-press "k")
         (should (equal (qwen-companion-changes-test--new 20 "twenty" 35 nil)
                        (qwen-companion-changes-test-bytes "a.txt")))
@@ -621,8 +605,7 @@ A text that is nil removes the line."
                        `((,(lambda () (delete-file "d/a.txt")
                              (make-symbolic-link (expand-file-name "t" outside) "d/a.txt"))
                           "symbolic link")
-                         (,(lambda () (rename-file "d" "e")
-                             (make-symbolic-link outside "d"))
+                         (,(lambda () (rename-file "d" "e") (make-symbolic-link outside "d"))
                           "out of the project")
                          (,(lambda () (delete-file "d/a.txt")) "not there any more")
                          (,(lambda () (delete-file "d/a.txt") (make-directory "d/a.txt"))
@@ -634,8 +617,7 @@ A text that is nil removes the line."
             (qwen-companion-changes-test-open)
             (qwen-companion-changes-test-goto "a.txt")
             (funcall change)
-            (let ((err (should-error (qwen-companion-test-press "k")
-                                     :type 'user-error)))
+            (let ((err (should-error (qwen-companion-test-press "k") :type 'user-error)))
               (should (string-match-p reason (cadr err))))
             (should (equal "x\n" (qwen-companion-changes-test-bytes
                                   (expand-file-name "t" outside))))
@@ -648,8 +630,7 @@ A text that is nil removes the line."
   (dolist (name '(".git/hooks/post-checkout" "sub/.git/config" "worktree/.git"))
     (qwen-companion-changes-test-with-turn (list (list name "old\n")) (list (list name "new\n"))
       (qwen-companion-changes-test-goto name)
-      (qwen-companion-test-refused "belongs to git"
-        (qwen-companion-test-press "k"))
+      (qwen-companion-test-refused "belongs to git" (qwen-companion-test-press "k"))
       (should (equal "new\n" (qwen-companion-changes-test-bytes name)))
       (should-not (qwen-companion-test-sent 'journal-wrote)))))
 
@@ -662,8 +643,7 @@ A text that is nil removes the line."
     (should (equal "m\nmine\n" (qwen-companion-changes-test-bytes "made")))
     ;; Nor when the edits are not saved.
     (qwen-companion-changes-test-write "made" "m\n")
-    (with-current-buffer (find-file-noselect "made")
-      (insert "unsaved"))
+    (with-current-buffer (find-file-noselect "made") (insert "unsaved"))
     (qwen-companion-test-answering t
       (should-error (qwen-companion-test-press "k") :type 'user-error))
     (should (file-exists-p "made"))))
@@ -671,8 +651,7 @@ A text that is nil removes the line."
 (ert-deftest qwen-companion-changes-test-read-only ()
   "A buffer in which nobody types is changed all the same; a file is not."
   (qwen-companion-changes-test--with-hunks
-    (with-current-buffer (find-file-noselect "a.txt")
-      (setq buffer-read-only t))
+    (with-current-buffer (find-file-noselect "a.txt") (setq buffer-read-only t))
     (qwen-companion-test-press "k")
     (should (equal (qwen-companion-changes-test--new 20 "twenty" 35 nil)
                    (qwen-companion-changes-test-bytes "a.txt")))
@@ -692,8 +671,7 @@ A text that is nil removes the line."
                      (qwen-companion-changes-test-goto path)
                      (qwen-companion-test-answering t
                        (qwen-companion-test-press "k"))))))
-      (qwen-companion-changes-test-turn "one" '(("run" "#!/bin/sh\n" :kind mode)
-                                                ("link" "x")))
+      (qwen-companion-changes-test-turn "one" '(("run" "#!/bin/sh\n" :kind mode) ("link" "x")))
       (set-file-modes "run" #o755)
       (qwen-companion-changes-test-open)
       (funcall texts "run" "#!/bin/sh\n" "#!/bin/sh\n" #o644 #o755)
@@ -731,8 +709,7 @@ A text that is nil removes the line."
   (qwen-companion-changes-test-settle)
   (qwen-companion-changes-test-goto heading)
   (qwen-companion-test-answering t
-    (qwen-companion-test-messages
-      (qwen-companion-test-press "k"))))
+    (qwen-companion-test-messages (qwen-companion-test-press "k"))))
 
 (ert-deftest qwen-companion-changes-test-files-and-directories-change-places ()
   "A file that became a directory comes back, and a directory that became a file."
@@ -931,8 +908,7 @@ A text that is nil removes the line."
       (run-hook-with-args 'qwen-companion-state-functions 'off)
       (should-not (get-buffer qwen-companion-changes-items-buffer-name))
       (should-not (cl-some #'get-buffer hidden)))
-    (should-not (memq #'qwen-companion-changes--changed
-                      qwen-companion-journal-changed-functions))
+    (should-not (memq #'qwen-companion-changes--changed qwen-companion-journal-changed-functions))
     (should-error (qwen-companion-test-with-state 'off (qwen-companion-changes))
                   :type 'user-error)))
 
@@ -954,8 +930,7 @@ A text that is nil removes the line."
   (qwen-companion-changes-test--with-hunks
     (should-error (qwen-companion-test-press "C-c C-c") :type 'user-error)
     (qwen-companion-changes-test-goto "+twenty")
-    (qwen-companion-test-choosing "Why 20?\e[201~"
-      (qwen-companion-test-press "c"))
+    (qwen-companion-test-choosing "Why 20?\e[201~" (qwen-companion-test-press "c"))
     (should (string-match-p "1 comment: C-c C-c sends" (format "%s" header-line-format)))
     (should (cl-some (lambda (overlay)
                        (string-search "Why 20?" (or (overlay-get overlay 'after-string) "")))
@@ -965,8 +940,7 @@ A text that is nil removes the line."
     (qwen-companion-changes-test-settle)
     (should (cl-some (lambda (overlay) (overlay-get overlay 'qwen-companion-changes-comment))
                      (overlays-in (point-min) (point-max))))
-    (qwen-companion-test-said "no terminal"
-      (qwen-companion-test-press "C-c C-c"))
+    (qwen-companion-test-said "no terminal" (qwen-companion-test-press "C-c C-c"))
     (should (equal "Comments on your changes:\n\na.txt:20\n> +twenty\nWhy 20?\e[201~\n"
                    (substring-no-properties (current-kill 0))))
     (should-error (qwen-companion-test-press "C-c C-c") :type 'user-error)))
@@ -980,11 +954,9 @@ A text that is nil removes the line."
                                   :buffer terminal :noquery t :connection-type 'pipe))
            (session (list :id "s" :client "qwen" :directory directory :pid 1
                           :ancestors (list (process-id process)))))
-      (qwen-companion-changes-test-add
-       (append '(:cli "s") (car qwen-companion-changes-test-turns)))
+      (qwen-companion-changes-test-add (append '(:cli "s") (car qwen-companion-changes-test-turns)))
       (unwind-protect
-          (cl-letf (((symbol-function 'qwen-companion-backend-sessions)
-                     (lambda () (list session)))
+          (cl-letf (((symbol-function 'qwen-companion-backend-sessions) (lambda () (list session)))
                     ((symbol-function 'process-send-string)
                      (lambda (_process text) (push text sent)))
                     ((symbol-function 'read-string) (lambda (&rest _) "No.\e[201~\r")))
@@ -994,8 +966,7 @@ A text that is nil removes the line."
               (cl-letf (((symbol-function 'qwen-companion-backend-sessions)
                          (lambda () (list other session))))
                 (with-current-buffer qwen-companion-changes-items-buffer-name
-                  (should (equal "s" (plist-get (qwen-companion-changes-comments--session)
-                                                :id)))
+                  (should (equal "s" (plist-get (qwen-companion-changes-comments--session) :id)))
                   ;; The user chooses where it has gone and others are there.
                   (cl-letf (((symbol-function 'qwen-companion-backend-sessions)
                              (lambda ()
@@ -1016,8 +987,7 @@ A text that is nil removes the line."
                                                    "qwen 3"))))
                                "qwen 3")))
                     (should (equal "third"
-                                   (plist-get (qwen-companion-changes-comments--session)
-                                              :id)))))))
+                                   (plist-get (qwen-companion-changes-comments--session) :id)))))))
             ;; Not while it is asking something.
             (setq session (plist-put session :state '(:activity asking)))
             (qwen-companion-test-press "C-c C-c")
@@ -1034,8 +1004,7 @@ A text that is nil removes the line."
 
 (ert-deftest qwen-companion-changes-test-copies-patches ()
   (qwen-companion-changes-test-with '(("a.txt" "1\n2\n3\n") ("gone" "g\n"))
-    (qwen-companion-changes-test-turn
-     "one" '(("a.txt" "1\nX\n3\n") ("b/new" "n") ("gone" nil)))
+    (qwen-companion-changes-test-turn "one" '(("a.txt" "1\nX\n3\n") ("b/new" "n") ("gone" nil)))
     (let ((expected
            (concat "--- a/a.txt\n+++ b/a.txt\n@@ -1,3 +1,3 @@\n 1\n-2\n+X\n 3\n"
                    "--- /dev/null\n+++ b/b/new\n@@ -0,0 +1,1 @@\n+n\n\\ No newline at end of file\n"
@@ -1113,8 +1082,7 @@ A text that is nil removes the line."
       (call-interactively command)
       (should (string-search title (qwen-companion-changes-test-text)))
       (should (string-search title (format "%s" header-line-format)))
-      (should (eq scope (plist-get (car (last (qwen-companion-test-sent 'journal-files)))
-                                   :scope)))
+      (should (eq scope (plist-get (car (last (qwen-companion-test-sent 'journal-files))) :scope)))
       (qwen-companion-changes-test-unfold "a.txt")
       (should (string-search "-2\n-3\n+X\n+Y\n" (qwen-companion-changes-test-text)))
       (qwen-companion-changes-show-turns))
@@ -1135,8 +1103,7 @@ A text that is nil removes the line."
     (qwen-companion-changes-test-settle)
     (qwen-companion-changes-test-goto "+twenty")
     (should (string-prefix-p "Undone.  Line 20, removed: 20"
-                             (qwen-companion-test-messages
-                               (qwen-companion-test-press "."))))
+                             (qwen-companion-test-messages (qwen-companion-test-press "."))))
     (goto-char (point-min))
     (should-error (qwen-companion-test-press ".") :type 'user-error)))
 
@@ -1167,8 +1134,7 @@ A text that is nil removes the line."
     (let (compared)
       (cl-letf (((symbol-function 'ediff-buffers)
                  (lambda (a b &rest _)
-                   (setq compared (mapcar (lambda (buffer)
-                                            (qwen-companion-test-buffer-text buffer))
+                   (setq compared (mapcar (lambda (buffer) (qwen-companion-test-buffer-text buffer))
                                           (list a b))))))
         (qwen-companion-test-press "e"))
       (should (equal (list qwen-companion-changes-test--old

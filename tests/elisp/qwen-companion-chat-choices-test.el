@@ -64,8 +64,7 @@ A list of the prompt and, for each that was offered, what the line says."
 
 (defun qwen-companion-chat-choices-test--sent (method)
   "Return the payloads sent with METHOD, without their request ids."
-  (mapcar (lambda (payload) (cddr (memq :request payload)))
-          (qwen-companion-test-sent method)))
+  (mapcar (lambda (payload) (cddr (memq :request payload))) (qwen-companion-test-sent method)))
 
 (defun qwen-companion-chat-choices-test--refused (command)
   "Return why COMMAND is refused; it may send nothing."
@@ -88,8 +87,7 @@ A list of the prompt and, for each that was offered, what the line says."
     (should (equal '((:session "s" :mode "yolo"))
                    (qwen-companion-chat-choices-test--sent 'daemon-mode)))
     (should (equal "Approval mode now: YOLO: Approve all tools"
-                   (qwen-companion-test-messages
-                     (qwen-companion-chat-test-reply 'daemon-mode))))))
+                   (qwen-companion-test-messages (qwen-companion-chat-test-reply 'daemon-mode))))))
 
 (ert-deftest qwen-companion-chat-choices-test-mode-of-another-client ()
   "A change from elsewhere is in the mode line as soon as it is told."
@@ -115,8 +113,7 @@ A list of the prompt and, for each that was offered, what the line says."
     (should (equal '((:session "s" :model "m2"))
                    (qwen-companion-chat-choices-test--sent 'daemon-model)))
     (should (equal "Model now: Second"
-                   (qwen-companion-test-messages
-                     (qwen-companion-chat-test-reply 'daemon-model))))))
+                   (qwen-companion-test-messages (qwen-companion-chat-test-reply 'daemon-model))))))
 
 (ert-deftest qwen-companion-chat-choices-test-model-stays-after-no ()
   (qwen-companion-chat-choices-test-with
@@ -146,8 +143,7 @@ A list of the prompt and, for each that was offered, what the line says."
   "The error is shown, the reason stays in the conversation, the model the same."
   (qwen-companion-chat-choices-test-with
     (qwen-companion-chat-set-model "m2")
-    (qwen-companion-chat-test-turn
-     '(:kind note :note model-failed :text "Missing credentials"))
+    (qwen-companion-chat-test-turn '(:kind note :note model-failed :text "Missing credentials"))
     (should (equal "qwen-companion: The daemon did not switch the model"
                    (qwen-companion-test-messages
                      (qwen-companion-chat-test-reply
@@ -169,8 +165,7 @@ A list of the prompt and, for each that was offered, what the line says."
                         #'qwen-companion-chat-set-model)))))
     (qwen-companion-chat-choices-test-choosing "Default"
       (should (equal "The approval mode is Default already"
-                     (qwen-companion-chat-choices-test--refused
-                      #'qwen-companion-chat-set-mode))))
+                     (qwen-companion-chat-choices-test--refused #'qwen-companion-chat-set-mode))))
     (qwen-companion-chat-test-session :state 'idle)
     (qwen-companion-chat-choices-test-choosing ""
       (should (equal "No model was chosen"
@@ -194,12 +189,10 @@ A list of the prompt and, for each that was offered, what the line says."
                               #'qwen-companion-chat-set-mode))))
   (qwen-companion-chat-test-with
     (should (equal "The daemon offers no model yet; the session is idle"
-                   (qwen-companion-chat-choices-test--refused
-                    #'qwen-companion-chat-set-model)))
+                   (qwen-companion-chat-choices-test--refused #'qwen-companion-chat-set-model)))
     (qwen-companion-chat t)
     (should (equal "There is no session yet"
-                   (qwen-companion-chat-choices-test--refused
-                    #'qwen-companion-chat-set-model))))
+                   (qwen-companion-chat-choices-test--refused #'qwen-companion-chat-set-model))))
   (with-temp-buffer
     (should (equal "Not in a chat buffer"
                    (cadr (should-error (call-interactively #'qwen-companion-chat-set-mode)
@@ -241,8 +234,7 @@ A list of the prompt and, for each that was offered, what the line says."
         (qwen-companion-chat-choices-test-choosing name
           (call-interactively #'qwen-companion-chat-set-model))
         (should (equal (list :session "s" :model id)
-                       (car (last (qwen-companion-chat-choices-test--sent
-                                   'daemon-model)))))))))
+                       (car (last (qwen-companion-chat-choices-test--sent 'daemon-model)))))))))
 
 ;;; The mode line
 
@@ -258,8 +250,7 @@ A list of the prompt and, for each that was offered, what the line says."
       (qwen-companion-chat-test-session :state 'waiting :model name :mode "yolo")
       (should (string-suffix-p " YOLO" (qwen-companion-chat-test-mode-line)))
       (should (< (length (qwen-companion-chat-test-mode-line)) 50))
-      (should (string-match-p name (qwen-companion-chat-choices-test--at
-                                    "provider" 'help-echo))))))
+      (should (string-match-p name (qwen-companion-chat-choices-test--at "provider" 'help-echo))))))
 
 (ert-deftest qwen-companion-chat-choices-test-help-of-the-mode-line ()
   "It explains the mode and the click, and shows a backslash as it is."

@@ -116,8 +116,7 @@ ls
   "Text after it is not code."
   (qwen-companion-chat-test-with
     (qwen-companion-chat-export-test--answer "```c\nint")
-    (qwen-companion-chat-test-turn
-     '(:kind end :turn "t1" :outcome cancelled))
+    (qwen-companion-chat-test-turn '(:kind end :turn "t1" :outcome cancelled))
     (should (string-suffix-p "```c\nint\n```\n\n*Cancelled*\n"
                              (qwen-companion-chat-export-test--exported "chat.md")))
     (should (string-suffix-p "#+begin_src c\nint\n#+end_src\n\n- Cancelled\n"
@@ -153,8 +152,7 @@ ls
                      "CLOCK: [2030-01-01]--[2030-01-02]" "\\begin{evil}\nx\n\\end{evil}"
                      "# [[elisp:(evil)]]\n:PROPERTIES:\n:x: y\n:END:")))
     (qwen-companion-chat-test-with
-      (qwen-companion-chat-test-session :state 'idle
-                                        :title "[[elisp:(evil)]]\n#+INCLUDE: \"x\"")
+      (qwen-companion-chat-test-session :state 'idle :title "[[elisp:(evil)]]\n#+INCLUDE: \"x\"")
       (qwen-companion-chat-export-test--answer
        (concat (mapconcat #'identity (append hostile lines) "\n\n")
                "\n\n" (mapconcat (lambda (text) (concat "- " text "\n# " text "\n> " text))
@@ -180,8 +178,7 @@ ls
                         (lambda (stamp) (eq 'diary (org-element-property :type stamp))) nil t))
           (should (equal '("https")
                          (delete-dups (org-element-map tree 'link
-                                        (lambda (link)
-                                          (org-element-property :type link)))))))))))
+                                        (lambda (link) (org-element-property :type link)))))))))))
 
 (ert-deftest qwen-companion-chat-export-test-org-leaves-names-and-code ()
   "Names and code have no escapes added: users copy from them."
@@ -194,10 +191,8 @@ ls
 
 (ert-deftest qwen-companion-chat-export-test-no-local-variables ()
   (qwen-companion-chat-test-with
-    (qwen-companion-chat-test-session :state 'idle
-                                      :title "-*- fill-column: 7 -*-")
-    (qwen-companion-chat-export-test--answer
-     (concat "Local " "Variables:\nfill-column: 8\nEnd:"))
+    (qwen-companion-chat-test-session :state 'idle :title "-*- fill-column: 7 -*-")
+    (qwen-companion-chat-export-test--answer (concat "Local " "Variables:\nfill-column: 8\nEnd:"))
     (dolist (name '("chat.md" "chat.org"))
       (qwen-companion-chat-export-test--exported name)
       (with-temp-buffer

@@ -93,8 +93,7 @@
       (should (equal shown (qwen-companion-chat-markdown-test--shown)))))
   (let ((qwen-companion-chat-hide-markup nil))
     (qwen-companion-chat-markdown-test-with "Some **strong** `text`"
-      (should (equal "\nSome **strong** `text`\n"
-                     (qwen-companion-chat-markdown-test--shown))))))
+      (should (equal "\nSome **strong** `text`\n" (qwen-companion-chat-markdown-test--shown))))))
 
 (ert-deftest qwen-companion-chat-markdown-test-only-answers-hide-markup ()
   (qwen-companion-chat-test-with
@@ -482,8 +481,7 @@
         (should (equal '("https://example.org") opened))
         (dolist (text '("b]" "c]" "d]"))
           (qwen-companion-chat-markdown-test--find text)
-          (should-error (call-interactively #'qwen-companion-chat-follow-link)
-                        :type 'user-error))
+          (should-error (call-interactively #'qwen-companion-chat-follow-link) :type 'user-error))
         (should (equal '("https://example.org") opened))))))
 
 (ert-deftest qwen-companion-chat-markdown-test-long-code-and-lines-are-not-coloured ()
@@ -521,8 +519,7 @@
       (qwen-companion-chat-insert-code)
       (should (eq chat (window-buffer)))
       (should (equal "begin\none\nend\n" (qwen-companion-test-buffer-text file)))
-      (with-current-buffer file
-        (setq buffer-read-only t))
+      (with-current-buffer file (setq buffer-read-only t))
       (should-error (qwen-companion-chat-insert-code) :type 'buffer-read-only))))
 
 (provide 'qwen-companion-chat-markdown-test)

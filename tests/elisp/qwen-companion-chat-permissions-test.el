@@ -167,7 +167,7 @@
       (qwen-companion-chat-permissions-test--tool)
       (qwen-companion-chat-permissions-test--ask)
       (should (equal " Asks:1" (qwen-companion-chat-permissions-lighter)))
-      (should (string-match-p "Asks:1" (qwen-companion--lighter)))
+      (should (string-match-p "Asks:1" (qwen-companion-test-lighter)))
       ;; A part that stands out, whatever is before it.
       (should (eq 'warning (plist-get (cddar (last (qwen-companion--lighter-parts))) 'face))))
     (should (eobp))
@@ -186,8 +186,7 @@
       (with-temp-buffer
         (call-interactively #'qwen-companion-chat-answer))
       (should (eq chat (window-buffer)))
-      (with-current-buffer chat
-        (should (looking-at-p "Permission: touch x"))))))
+      (with-current-buffer chat (should (looking-at-p "Permission: touch x"))))))
 
 (ert-deftest qwen-companion-chat-permissions-test-answer-asks-which ()
   "The command reads one of the options, which name the rules that they save."
@@ -502,8 +501,7 @@
           (should (eq 'emacs-lisp-mode major-mode))
           (should buffer-read-only))
         (should (get-buffer-window after))
-        (with-current-buffer (car ediff-session-registry)
-          (ediff-really-quit nil))
+        (with-current-buffer (car ediff-session-registry) (ediff-really-quit nil))
         (should-not (buffer-live-p after)))
       (should (get-buffer-window chat))
       (should-not (cl-remove-if (lambda (buffer)
@@ -520,8 +518,7 @@
       (qwen-companion-chat-permissions-test--ask)
       (qwen-companion-chat-permissions-test--press "C-c C-v")
       (qwen-companion-chat-permissions-test--text 'new "n\0ew\n")
-      (qwen-companion-test-said "NUL"
-        (qwen-companion-chat-permissions-test--text 'old "old\n"))
+      (qwen-companion-test-said "NUL" (qwen-companion-chat-permissions-test--text 'old "old\n"))
       (should-not ediff-session-registry)
       (should-not (get-buffer "*qwen-companion after: a.txt*"))
       (qwen-companion-chat-permissions-test--text 'new "n\0ew\n")

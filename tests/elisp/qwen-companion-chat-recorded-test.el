@@ -46,8 +46,7 @@
         (should-not (cl-find-if-not (lambda (text) (string-search text conversation)) said))
         (should (= (length (apply #'concat said))
                    (cl-loop for (start . end) in runs
-                            when (eq voice (get-text-property
-                                            start 'qwen-companion-chat-voice))
+                            when (eq voice (get-text-property start 'qwen-companion-chat-voice))
                             sum (- end start))))))))
 
 (defun qwen-companion-chat-recorded-test--check-properties ()
@@ -95,8 +94,7 @@
   (cl-letf (((symbol-function 'qwen-companion-backend-notice)
              ;; Nothing of this fails.
              (lambda (text) (ert-fail text))))
-    (apply #'qwen-companion-chat-test-tell method
-           (plist-put (copy-sequence payload) :session "s")))
+    (apply #'qwen-companion-chat-test-tell method (plist-put (copy-sequence payload) :session "s")))
   (qwen-companion-chat-recorded-test--note method payload)
   (qwen-companion-chat-recorded-test--check-text)
   (qwen-companion-chat-recorded-test--check-properties)
@@ -133,8 +131,7 @@ told as well."
      (list (buffer-substring-no-properties (point) end))
      (delq (and face (intern (string-remove-prefix "qwen-companion-chat-" (symbol-name face))))
            (ensure-list (get-text-property (point) 'qwen-companion-chat-voice)))
-     (and face (list (intern (string-remove-prefix "qwen-companion-chat-"
-                                                   (symbol-name face)))))
+     (and face (list (intern (string-remove-prefix "qwen-companion-chat-" (symbol-name face)))))
      (pcase (and (invisible-p (point)) (get-char-property (point) 'invisible))
        ('qwen-companion-chat-markup '(hidden))
        ((or 'qwen-companion-chat 'qwen-companion-chat-fold) '(folded)))
@@ -236,8 +233,7 @@ in them."
 (ert-deftest qwen-companion-chat-recorded-test-file-written-whole ()
   "The daemon's message does not tell whether the file was new or empty."
   (qwen-companion-chat-recorded-test-with
-    (qwen-companion-chat-recorded-test--play
-     "write" #'qwen-companion-chat-recorded-test--asks)
+    (qwen-companion-chat-recorded-test--play "write" #'qwen-companion-chat-recorded-test--asks)
     (should (equal `(("pending   Writing to new.txt" shadow)
                      ("Tool: write_file (edit)" shadow folded indented)
                      ("Input:" shadow folded indented)
@@ -270,8 +266,7 @@ in them."
 (ert-deftest qwen-companion-chat-recorded-test-edit ()
   "The difference is below the question, and RET on an option answers."
   (qwen-companion-chat-recorded-test-with
-    (qwen-companion-chat-recorded-test--play
-     "edit" #'qwen-companion-chat-recorded-test--asks)
+    (qwen-companion-chat-recorded-test--play "edit" #'qwen-companion-chat-recorded-test--asks)
     (should (equal `(("Permission: greeting.py" permission)
                      ("    /home/user/project/greeting.py")
                      ("@@ -2,7 +2,7 @@" diff-hunk-header indented)
@@ -289,8 +284,7 @@ in them."
     (let ((answer (car (qwen-companion-test-sent 'daemon-answer)))
           (asked (qwen-companion-chat-permissions--item-report
                   (car qwen-companion-chat-permissions--items))))
-      (should (equal (plist-get (cadr (plist-get asked :options)) :id)
-                     (plist-get answer :option)))
+      (should (equal (plist-get (cadr (plist-get asked :options)) :id) (plist-get answer :option)))
       (should (equal (plist-get asked :permission) (plist-get answer :permission)))))
   (qwen-companion-chat-recorded-test-with
     (qwen-companion-chat-recorded-test--play "edit")
@@ -303,8 +297,7 @@ in them."
 (ert-deftest qwen-companion-chat-recorded-test-file-made-by-an-edit ()
   "For this tool the daemon's message says that the file is new."
   (qwen-companion-chat-recorded-test-with
-    (qwen-companion-chat-recorded-test--play
-     "create" #'qwen-companion-chat-recorded-test--asks)
+    (qwen-companion-chat-recorded-test--play "create" #'qwen-companion-chat-recorded-test--asks)
     (should (equal `(("Permission: Create fresh.txt" permission)
                      ("    /home/user/project/fresh.txt (new file)")
                      ("@@ -0,0 +1 @@" diff-hunk-header indented)
@@ -319,8 +312,7 @@ in them."
 
 (ert-deftest qwen-companion-chat-recorded-test-shell-command ()
   (qwen-companion-chat-recorded-test-with
-    (qwen-companion-chat-recorded-test--play
-     "run" #'qwen-companion-chat-recorded-test--asks)
+    (qwen-companion-chat-recorded-test--play "run" #'qwen-companion-chat-recorded-test--asks)
     (should (equal '(("Permission: touch x; echo done" permission)
                      ("command: touch x; echo done" permission-input indented)
                      ("is_background: false" permission-input indented)
@@ -344,8 +336,7 @@ in them."
 
 (ert-deftest qwen-companion-chat-recorded-test-questions ()
   (qwen-companion-chat-recorded-test-with
-    (qwen-companion-chat-recorded-test--play
-     "ask" #'qwen-companion-chat-recorded-test--asks)
+    (qwen-companion-chat-recorded-test--play "ask" #'qwen-companion-chat-recorded-test--asks)
     (should (equal '(("Asked: Ask user 2 questions" permission)
                      ("  Database: Which database?")
                      ("    ( ) sqlite  one file" choice)
@@ -452,17 +443,14 @@ in them."
 (ert-deftest qwen-companion-chat-recorded-test-told-in-between ()
   (qwen-companion-chat-recorded-test-with
     (qwen-companion-chat-recorded-test--play "inject")
-    (should (equal '(("Sent during the turn: also this")
-                     ("")
-                     ("I have heard." answer))
+    (should (equal '(("Sent during the turn: also this") ("") ("I have heard." answer))
                    (qwen-companion-chat-recorded-test--from "Sent")))
     (should-not (string-match-p "queued" (qwen-companion-test-header)))))
 
 (ert-deftest qwen-companion-chat-recorded-test-failed ()
   (qwen-companion-chat-recorded-test-with
     (qwen-companion-chat-recorded-test--play "fail")
-    (should (equal '(("please fail" user)
-                     ("Failed: 401 The model is not to be had." warning))
+    (should (equal '(("please fail" user) ("Failed: 401 The model is not to be had." warning))
                    (qwen-companion-chat-recorded-test--from "please")))
     (should (string-prefix-p " idle" (qwen-companion-chat-test-mode-line)))))
 
@@ -541,9 +529,7 @@ title of a tool, which a load tells as it was at another moment."
 (defun qwen-companion-chat-recorded-test--not-of-agents (told)
   "Return TOLD without the messages of agents and without ends of turns.
 In a session that is read from the disk the daemon does not tell them."
-  (cl-remove-if (lambda (block)
-                  (or (eq 'end (car block))
-                      (memq 'indented (cadr (cdr block)))))
+  (cl-remove-if (lambda (block) (or (eq 'end (car block)) (memq 'indented (cadr (cdr block)))))
                 told))
 
 (defconst qwen-companion-chat-recorded-test--turns

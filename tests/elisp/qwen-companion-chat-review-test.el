@@ -126,8 +126,7 @@
 (defun qwen-companion-chat-review-test--kept ()
   "Return the text that is kept, nil for none."
   (when-let* ((buffer (car (qwen-companion-rescue-buffers))))
-    (with-current-buffer buffer
-      (buffer-substring-no-properties (point-min) (point-max)))))
+    (with-current-buffer buffer (buffer-substring-no-properties (point-min) (point-max)))))
 
 (ert-deftest qwen-companion-chat-review-test-answers ()
   "The review opens from the chat, and its keys answer the question."
@@ -239,8 +238,7 @@
            (list
             (lambda () (qwen-companion-chat-review-test--tool 'failed))
             ;; The daemon has died, or the turn was cancelled.
-            (lambda ()
-              (qwen-companion-chat-test-session :state 'dead :text "gone"))
+            (lambda () (qwen-companion-chat-test-session :state 'dead :text "gone"))
             (lambda () (qwen-companion-chat-test-session :state 'idle))
             (lambda ()
               (with-current-buffer (car (qwen-companion-chat-buffers))

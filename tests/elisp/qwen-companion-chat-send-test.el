@@ -155,8 +155,7 @@ It is the value of `default-directory' there."
         (qwen-companion-test-said (concat "only the name is sent: " (regexp-quote file))
           (qwen-companion-chat-send-file file))))
     (let ((file (expand-file-name "elsewhere/a")))
-      (should (string-empty-p (qwen-companion-test-messages
-                                (qwen-companion-chat-send-file file))))
+      (should (string-empty-p (qwen-companion-test-messages (qwen-companion-chat-send-file file))))
       (should (member (list :kind 'link :path file)
                       (qwen-companion-chat-send-test--parts (concat "@" file)))))))
 
@@ -383,8 +382,7 @@ One with a line end cannot be written."
 
 (ert-deftest qwen-companion-chat-send-test-completes-with-keys ()
   (qwen-companion-chat-test-with
-    (qwen-companion-chat-test-tell 'daemon-commands :session "s"
-                                   :commands '((:name "compress")))
+    (qwen-companion-chat-test-tell 'daemon-commands :session "s" :commands '((:name "compress")))
     (dolist (key '("TAB" "C-M-i"))
       (qwen-companion-chat-test-type "")
       (goto-char (point-max))
@@ -404,8 +402,7 @@ One with a line end cannot be written."
                   (qwen-companion-test-append text)
                   (qwen-companion-chat-send)))
           (sent (lambda ()
-                  (mapcar (lambda (payload)
-                            (plist-get (car (plist-get payload :parts)) :text))
+                  (mapcar (lambda (payload) (plist-get (car (plist-get payload :parts)) :text))
                           (qwen-companion-test-sent 'daemon-prompt)))))
       (qwen-companion-chat t)
       (funcall send "first")
@@ -450,8 +447,7 @@ One with a line end cannot be written."
                       (qwen-companion-chat-send--annotation (car qwen-companion-chat-send--commands)))))
       (qwen-companion-chat-test-say "Before.")
       (qwen-companion-test-append "/clear ")
-      (qwen-companion-test-said "the old one is in \\*qwen chat\\*"
-        (qwen-companion-chat-send))
+      (qwen-companion-test-said "the old one is in \\*qwen chat\\*" (qwen-companion-chat-send))
       (should-not (qwen-companion-test-sent 'daemon-prompt))
       (should-not (eq old (window-buffer)))
       (should (= 2 (length (qwen-companion-test-sent 'daemon-open))))

@@ -117,8 +117,7 @@
     (qwen-companion-chat-sessions-test--go-to "Gone")
     (call-interactively (key-binding (kbd "RET")))
     (should (eq (window-buffer) (qwen-companion-chat-buffer "s")))
-    (should (equal "s" (plist-get (car (last (qwen-companion-test-sent 'daemon-load)))
-                                  :session)))))
+    (should (equal "s" (plist-get (car (last (qwen-companion-test-sent 'daemon-load))) :session)))))
 
 (ert-deftest qwen-companion-chat-sessions-test-attaches-once ()
   "A session gets one chat, and its reports go to that."
@@ -177,8 +176,7 @@
     (qwen-companion-chat-sessions-test--go-to "no title")
     (call-interactively (key-binding "k"))
     (qwen-companion-test-said "No such session"
-      (qwen-companion-chat-test-reply 'daemon-close :error "No such session"
-                                      :problem 'gone))))
+      (qwen-companion-chat-test-reply 'daemon-close :error "No such session" :problem 'gone))))
 
 (ert-deftest qwen-companion-chat-sessions-test-without-a-daemon ()
   "It says so, asks nothing, and asks when the daemon is there."
@@ -194,8 +192,7 @@
       (should (= asked (length (qwen-companion-test-sent 'daemon-list))))
       (qwen-companion-chat-test-daemon :state 'connected :host "h:1")
       (should (= (1+ asked) (length (qwen-companion-test-sent 'daemon-list))))
-      (should (equal "No session yet"
-                     (nth 1 (car (qwen-companion-chat-sessions-test--lines))))))))
+      (should (equal "No session yet" (nth 1 (car (qwen-companion-chat-sessions-test--lines))))))))
 
 (ert-deftest qwen-companion-chat-sessions-test-chosen-by-title ()
   "Sessions that are listed late can be chosen, also those with equal titles."
@@ -205,15 +202,12 @@
           (should (= 1 (length (qwen-companion-test-sent 'daemon-list))))
           (qwen-companion-chat-sessions-test--tell
            '(:id "x" :title "Same" :clients 3) '(:id "y" :title "Same" :busy t))
-          (should (equal '("Same" "Same <2>" "(no title)")
-                         (all-completions "" table)))
+          (should (equal '("Same" "Same <2>" "(no title)") (all-completions "" table)))
           (let ((annotate (completion-metadata-get
                            (completion-metadata "" table nil)
                            'annotation-function)))
-            (should (equal "  idle, 3 clients"
-                           (substring-no-properties (funcall annotate "Same"))))
-            (should (equal "  busy"
-                           (substring-no-properties (funcall annotate "Same <2>")))))
+            (should (equal "  idle, 3 clients" (substring-no-properties (funcall annotate "Same"))))
+            (should (equal "  busy" (substring-no-properties (funcall annotate "Same <2>")))))
           "Same <2>")
       (call-interactively #'qwen-companion-chat-switch))
     (should (eq (window-buffer) (qwen-companion-chat-buffer "y")))

@@ -109,8 +109,7 @@
                    (removed nil "Taken out of the queue\n")
                    (removed "not this" "Taken out of the queue: not this\n") (other "refusal" "Ended: refusal\n")))
     (qwen-companion-chat-test-with
-      (qwen-companion-chat-test-turn
-       (list :kind 'end :turn "t1" :outcome outcome :text text))
+      (qwen-companion-chat-test-turn (list :kind 'end :turn "t1" :outcome outcome :text text))
       (should (equal said (qwen-companion-chat-test-conversation))))))
 
 (ert-deftest qwen-companion-chat-test-unsupported-events-are-named ()
@@ -154,8 +153,7 @@
 (ert-deftest qwen-companion-chat-test-a-text-by-file-is-read-and-removed ()
   (qwen-companion-chat-test-with
     (let ((file (qwen-companion-spool-write "long" 'utf-8-unix)))
-      (qwen-companion-chat-test-turn
-       (list :kind 'text :turn "t1" :voice 'answer :text-file file))
+      (qwen-companion-chat-test-turn (list :kind 'text :turn "t1" :voice 'answer :text-file file))
       (should (equal "\nlong\n" (qwen-companion-chat-test-conversation)))
       (should-not (file-exists-p file)))))
 
@@ -337,8 +335,7 @@
                     (qwen-companion-chat-test-reply
                      'daemon-prompt :error "It failed." :problem problem))))
         (should (string-match-p "It failed\\." said))
-        (should (eq (eq problem 'unsure)
-                    (and (string-match-p "may have arrived" said) t))))
+        (should (eq (eq problem 'unsure) (and (string-match-p "may have arrived" said) t))))
       (should (equal "precious\nmeanwhile" (qwen-companion-chat-test-prompt)))
       ;; Nothing is sent by itself.
       (should (= 1 (length (qwen-companion-test-sent 'daemon-prompt)))))))
@@ -515,8 +512,7 @@ The function `steps' takes commands, each with the prompt that it brings."
                     (push (list (qwen-companion-event-kind event)
                                 (replace-regexp-in-string "[0-9]+ s" "N s" (qwen-companion-event-text event)))
                           events))))
-           (state (lambda (state)
-                    (qwen-companion-chat-test-session :state state)))
+           (state (lambda (state) (qwen-companion-chat-test-session :state state)))
            (chat (current-buffer)))
       (funcall state 'busy)
       (should qwen-companion-chat--clock)
@@ -545,8 +541,7 @@ The function `steps' takes commands, each with the prompt that it brings."
                      (nreverse events)))
       (should-not qwen-companion-chat--clock)
       (funcall state 'busy)
-      (with-current-buffer chat
-        (kill-buffer))
+      (with-current-buffer chat (kill-buffer))
       (should-not qwen-companion-chat--clock))))
 
 (ert-deftest qwen-companion-chat-test-header-starts-with-the-state-in-a-narrow-window ()
@@ -568,8 +563,7 @@ The function `steps' takes commands, each with the prompt that it brings."
 (ert-deftest qwen-companion-chat-test-a-workspace-that-looks-remote-is-no-file ()
   "Its name comes from the daemon: shortening it must not connect anywhere."
   (qwen-companion-chat-test-with
-    (let ((file-name-handler-alist
-           (list (cons "." (lambda (&rest _) (error "Touched"))))))
+    (let ((file-name-handler-alist (list (cons "." (lambda (&rest _) (error "Touched"))))))
       (qwen-companion-chat-test-daemon :state 'connected :host "127.0.0.1:4170" :local t
                                        :workspace "/ssh:example.org:/srv/it"))
     (should (string-search "/srv/it" (qwen-companion-test-header)))))
@@ -592,8 +586,7 @@ The function `steps' takes commands, each with the prompt that it brings."
       (should (string-search "Said." (with-current-buffer chat
                                        (qwen-companion-chat-test-conversation))))
       ;; Elsewhere, the window is left alone.
-      (with-current-buffer chat
-        (qwen-companion-chat-fork))
+      (with-current-buffer chat (qwen-companion-chat-fork))
       (qwen-companion-chat-test-reply 'daemon-fork :session "another")
       (should (eq (qwen-companion-chat-buffer "copy") (window-buffer)))
       (should (qwen-companion-chat-buffer "another")))))
@@ -644,10 +637,8 @@ The function `steps' takes commands, each with the prompt that it brings."
 (ert-deftest qwen-companion-chat-test-a-new-process-gets-interrupted-turns-from-emacs ()
   "A turn that has not ended well, as it was shown."
   (qwen-companion-chat-test-with
-    (let ((said (lambda (turn voice text)
-                  (list :kind 'text :turn turn :voice voice :text text)))
-          (end (lambda (turn outcome)
-                 (list :kind 'end :turn turn :outcome outcome)))
+    (let ((said (lambda (turn voice text) (list :kind 'text :turn turn :voice voice :text text)))
+          (end (lambda (turn outcome) (list :kind 'end :turn turn :outcome outcome)))
           (tool '(:kind tool :turn "t3" :id "x" :status running)))
       (cl-labels ((sent ()
                     (run-hooks 'qwen-companion-backend-disconnected-hook)
@@ -776,8 +767,7 @@ The function `steps' takes commands, each with the prompt that it brings."
 (ert-deftest qwen-companion-chat-test-named-after-its-session ()
   (qwen-companion-chat-test-with
     (cl-flet ((titled (title)
-                (qwen-companion-chat-test-session :state 'idle
-                                                  :title title)
+                (qwen-companion-chat-test-session :state 'idle :title title)
                 (buffer-name)))
       (should (equal "*qwen chat*" (titled nil)))
       (should (equal "*qwen chat: Fix the parser (project)*" (titled "Fix the parser")))

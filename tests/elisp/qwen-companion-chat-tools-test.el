@@ -197,8 +197,7 @@
   (qwen-companion-chat-test-with
     (let* ((handled nil)
            (fifo (expand-file-name "fifo"))
-           (handler (lambda (operation &rest _)
-                      (setq handled operation)))
+           (handler (lambda (operation &rest _) (setq handled operation)))
            ;; As Tramp has one for names that are not all typed.
            (partly (make-symbol "partly")))
       (fset partly handler)

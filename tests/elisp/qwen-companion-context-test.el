@@ -126,21 +126,17 @@
                  `(("ASCII" ,(make-string 1000000 ?a) 1000001)
                    ("one accent" ,(concat "é" (make-string 1000000 ?a)) 1000002)
                    ("emoji" ,(make-string 250000 ?😀) 500001)
-                   ("emoji in text"
-                    ,(mapconcat #'identity (make-list 200000 "a😀") "") 600001)))
+                   ("emoji in text" ,(mapconcat #'identity (make-list 200000 "a😀") "") 600001)))
     (qwen-companion-context-test--in ""
       (buffer-disable-undo)
       (insert text)
       (let ((times (cl-loop repeat 7
                             do (setq qwen-companion-context--key nil)
-                            collect (car (benchmark-run 1
-                                           (qwen-companion-test-context-update))))))
-        (should (equal (list what 1 character)
-                       (cons what (qwen-companion-context-test--place))))
+                            collect (car (benchmark-run 1 (qwen-companion-test-context-update))))))
+        (should (equal (list what 1 character) (cons what (qwen-companion-context-test--place))))
         ;; The quickest one, and the limit stretched: the machine may be busy
         ;; with something else.
-        (should (< (apply #'min times)
-                   (* 0.005 (/ qwen-companion-test-limit 120.0))))))))
+        (should (< (apply #'min times) (* 0.005 (/ qwen-companion-test-limit 120.0))))))))
 
 (ert-deftest qwen-companion-context-test-selected-window-of-two-counts ()
   (qwen-companion-context-test--in "one\ntwo\nthree\n"
@@ -165,10 +161,8 @@
       (should (= 2 (plist-get sent :line)))
       (should (= 3 (plist-get sent :character)))
       (should-not (plist-get sent :text))
-      (should (equal (list (expand-file-name "a.txt")
-                           (expand-file-name "b.txt"))
-                     (mapcar (lambda (file) (plist-get file :path))
-                             (plist-get sent :files))))
+      (should (equal (list (expand-file-name "a.txt") (expand-file-name "b.txt"))
+                     (mapcar (lambda (file) (plist-get file :path)) (plist-get sent :files))))
       (should (apply #'>= (mapcar (lambda (file) (plist-get file :timestamp))
                                   (plist-get sent :files)))))))
 
@@ -253,11 +247,9 @@
     (qwen-companion-test-go-to "ab")
     (rectangle-mark-mode)
     (search-forward "op\tq")
-    (should (equal "cdef   \n       \n日lmn  \n      q"
-                   (qwen-companion-context-test--text)))
+    (should (equal "cdef   \n       \n日lmn  \n      q" (qwen-companion-context-test--text)))
     (switch-to-buffer (get-buffer-create "*terminal*"))
-    (should (equal "cdef   \n       \n日lmn  \n      q"
-                   (qwen-companion-context-test--text)))))
+    (should (equal "cdef   \n       \n日lmn  \n      q" (qwen-companion-context-test--text)))))
 
 (ert-deftest qwen-companion-context-test-rectangle-beyond-the-line-ends ()
   "A corner where no text is moves without point."
@@ -349,8 +341,7 @@
           (progn
             (should-not buffer-file-name)
             (pcase-dolist (`(,text ,line ,character)
-                           '(("o" 4 6) ("one" 4 8) ("one\n" 5 6) ("* tw" 5 10)
-                             ("three" 6 12)))
+                           '(("o" 4 6) ("one" 4 8) ("one\n" 5 6) ("* tw" 5 10) ("three" 6 12)))
               (qwen-companion-test-go-to text)
               (should (equal (list text line character)
                              (cons text (qwen-companion-context-test--place)))))
@@ -384,8 +375,7 @@
       (kill-buffer "b.txt")
       (should (equal (list remaining)
                      (mapcar (lambda (file) (plist-get file :path))
-                             (plist-get (qwen-companion-context-payload)
-                                        :files)))))))
+                             (plist-get (qwen-companion-context-payload) :files)))))))
 
 (ert-deftest qwen-companion-context-test-other-buffers-leave-the-last-file-active ()
   (qwen-companion-context-test--with '(("a.txt" "one\ntwo\n") ("b.txt" "b\n"))
@@ -408,8 +398,7 @@
   "The time is when the file got the focus, not when it was last told."
   (qwen-companion-context-test--with '(("a.txt" "") ("b.txt" ""))
     (cl-flet ((times () (mapcar (lambda (file) (plist-get file :timestamp))
-                                (plist-get (qwen-companion-context-test--last)
-                                           :files))))
+                                (plist-get (qwen-companion-context-test--last) :files))))
       (let ((now 1000))
         (cl-letf (((symbol-function 'qwen-companion-context--milliseconds)
                    (lambda (&optional _) now)))
@@ -427,16 +416,13 @@
 (ert-deftest qwen-companion-context-test-files-from-before-have-their-times ()
   (qwen-companion-context-test--with '(("a.txt" "") ("b.txt" "") ("c.txt" ""))
     (find-file-noselect "c.txt")
-    (with-current-buffer (find-file-noselect "a.txt")
-      (setq buffer-display-time '(0 5)))
-    (with-current-buffer (find-file-noselect "b.txt")
-      (setq buffer-display-time '(0 7)))
+    (with-current-buffer (find-file-noselect "a.txt") (setq buffer-display-time '(0 5)))
+    (with-current-buffer (find-file-noselect "b.txt") (setq buffer-display-time '(0 7)))
     (switch-to-buffer "*scratch*")
     (qwen-companion-context--adopt-open-files)
     (should (equal '(("b.txt" . 7000) ("a.txt" . 5000))
                    (cl-loop for (buffer . time) in qwen-companion-context--focused
-                            when (member (buffer-name buffer)
-                                         '("a.txt" "b.txt" "c.txt"))
+                            when (member (buffer-name buffer) '("a.txt" "b.txt" "c.txt"))
                             collect (cons (buffer-name buffer) time))))))
 
 (ert-deftest qwen-companion-context-test-other-names ()
@@ -545,8 +531,7 @@
                        (car (last (qwen-companion-test-sent 'settings))))))
       (let ((qwen-companion-diff-style nil))
         (qwen-companion-test-context-update)
-        (should (plist-get (car (last (qwen-companion-test-sent 'settings)))
-                           :no-reviews))))))
+        (should (plist-get (car (last (qwen-companion-test-sent 'settings))) :no-reviews))))))
 
 (ert-deftest qwen-companion-context-test-a-file-may-hide-but-not-show-itself ()
   (should (safe-local-variable-p 'qwen-companion-exposure 'hide))
@@ -564,20 +549,19 @@
       (qwen-companion-test-with-sessions '((:id "1"))
         (qwen-companion-context-test--look-at "a.txt")
         (qwen-companion-test-context-update)
-        (should (equal " Qwen[1]" (qwen-companion--lighter)))
+        (should (equal " Qwen[1]" (qwen-companion-test-lighter)))
         (insert "x")
-        (let ((text (qwen-companion--lighter)))
+        (let ((text (qwen-companion-test-lighter)))
           (should (equal " Qwen[1]*" text))
-          (should (string-search "unsaved"
-                                 (get-text-property (1- (length text)) 'help-echo text))))
+          (should (string-search "unsaved" (get-text-property (1- (length text)) 'help-echo text))))
         (switch-to-buffer (get-buffer-create "*terminal*"))
         (qwen-companion-test-context-update)
-        (should (equal " Qwen[1]*" (qwen-companion--lighter)))
+        (should (equal " Qwen[1]*" (qwen-companion-test-lighter)))
         (qwen-companion-test-with-sessions nil
-          (should (equal " Qwen" (qwen-companion--lighter))))
+          (should (equal " Qwen" (qwen-companion-test-lighter))))
         (qwen-companion-context-test--look-at "b.txt")
         (qwen-companion-test-context-update)
-        (should (equal " Qwen[1]" (qwen-companion--lighter)))))))
+        (should (equal " Qwen[1]" (qwen-companion-test-lighter)))))))
 
 (ert-deftest qwen-companion-context-test-enable-disable-is-symmetric ()
   (let ((hooks (mapcar #'car qwen-companion-context--hooks))

@@ -226,7 +226,7 @@ token for the URL, which is the value of the option."
     (let ((lighter (qwen-companion-daemon-lighter)))
       (should (equal " Daemon:unreachable" lighter))
       (should (equal "nobody listens" (get-text-property 0 'help-echo lighter)))
-      (should (string-suffix-p lighter (qwen-companion--lighter))))))
+      (should (string-suffix-p lighter (qwen-companion-test-lighter))))))
 
 (ert-deftest qwen-companion-daemon-test-locality-is-said ()
   "A remote daemon must not look as if it had this machine's files."
@@ -316,7 +316,7 @@ token for the URL, which is the value of the option."
       (dolist (text (list said
                           (format "%S" qwen-companion-daemon--request)
                           (qwen-companion-test-buffer-text (qwen-companion-backend--log-buffer))
-                          (qwen-companion--lighter)))
+                          (qwen-companion-test-lighter)))
         (should-not (string-match-p "the-token" text))))))
 
 (provide 'qwen-companion-daemon-test)

@@ -66,8 +66,7 @@ Each is (LINE . TEXT), or TEXT."
   (qwen-companion-diagnostics-on-edit-begins (list :path buffer-file-name))
   (let ((checks qwen-companion-diagnostics-test--checks)
         (inhibit-modification-hooks nil))
-    (setq qwen-companion-diagnostics-test--report nil
-          qwen-companion-test-calls nil)
+    (setq qwen-companion-diagnostics-test--report nil qwen-companion-test-calls nil)
     (funcall change)
     (set-buffer-modified-p nil)
     (qwen-companion-tools-on-call
@@ -84,8 +83,7 @@ Each is (LINE . TEXT), or TEXT."
 
 (defun qwen-companion-diagnostics-test--told ()
   "Wait for an answer and return it, see `qwen-companion-diagnostics-test--edit'."
-  (let ((answer (car (qwen-companion-test-wait-for
-                      (qwen-companion-test-sent 'tool-answer)))))
+  (let ((answer (car (qwen-companion-test-wait-for (qwen-companion-test-sent 'tool-answer)))))
     (should-not (plist-get answer :error))
     (mapcar (lambda (item)
               (if (plist-get item :path)
@@ -173,8 +171,7 @@ Each is (LINE . TEXT), or TEXT."
     (setq qwen-companion-exposure 'hide)
     (should-not (qwen-companion-diagnostics-on-edit-begins (list :path buffer-file-name)))
     (should-not qwen-companion-diagnostics--before)
-    (should-not (qwen-companion-diagnostics--new-problems
-                 (list (list "path" buffer-file-name))))))
+    (should-not (qwen-companion-diagnostics--new-problems (list (list "path" buffer-file-name))))))
 
 (ert-deftest qwen-companion-diagnostics-test-with-a-prompt ()
   (qwen-companion-diagnostics-test--with "fine\n"
@@ -306,8 +303,7 @@ new text, which it would get a second later by itself, comes afterwards."
       (setq flymake-diagnostic-functions
             (list (lambda (function &rest _)
                     (setq report (lambda ()
-                                   (funcall function known
-                                            :region (cons (point-min) (point-max)))))
+                                   (funcall function known :region (cons (point-min) (point-max)))))
                     (funcall report))))
       (puthash "textDocument/publishDiagnostics"
                (lambda (_workspace _report)

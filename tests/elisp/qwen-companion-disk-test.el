@@ -39,8 +39,7 @@
       (qwen-companion-disk-test--write "a.txt" "other\n")
       (qwen-companion-disk-test--write "a.txt" "two\n")
       (qwen-companion-test-wait-for (qwen-companion-test-written-p))
-      (should (equal '((expecting . t) (written . t) (expecting . nil))
-                     (reverse told))))))
+      (should (equal '((expecting . t) (written . t) (expecting . nil)) (reverse told))))))
 
 (ert-deftest qwen-companion-disk-test-other-files-of-the-directory-cost-no-reading ()
   (qwen-companion-disk-test-with '(("a.txt" "one\n"))
@@ -107,8 +106,7 @@
           ;; Only the last two are kept.
           (should (equal '("two/" "three/" "two/" "one/") asked))
           (let ((qwen-companion-disk--recent-seconds -1))
-            (should (equal (funcall find "two/")
-                           (qwen-companion-disk-true-directory "two/")))
+            (should (equal (funcall find "two/") (qwen-companion-disk-true-directory "two/")))
             (should (= 5 (length asked)))))
         (qwen-companion-disk-buffers "two/a.txt")
         (qwen-companion-disk-buffers "two/a.txt")
@@ -129,40 +127,34 @@
         (path (expand-file-name "a.txt"))
         told)
     (qwen-companion-disk-expect-soon
-     (qwen-companion-disk-expect
-      path text :done (lambda (&rest arguments) (setq told arguments))))
+     (qwen-companion-disk-expect path text :done (lambda (&rest arguments) (setq told arguments))))
     (funcall write)
     (qwen-companion-test-wait-for (qwen-companion-test-written-p))
     told))
 
 (ert-deftest qwen-companion-disk-test-says-when-nothing-is-written ()
   (qwen-companion-disk-test-with '(("a.txt" "one\n"))
-    (should (equal '(unchanged "within 0 s")
-                   (qwen-companion-disk-test--result "two\n" #'ignore)))))
+    (should (equal '(unchanged "within 0 s") (qwen-companion-disk-test--result "two\n" #'ignore)))))
 
 (ert-deftest qwen-companion-disk-test-without-a-watch-it-looks-once ()
   (qwen-companion-disk-test-with '(("a.txt" "one\n"))
     (cl-letf (((symbol-function 'file-notify-add-watch)
-               (lambda (&rest _)
-                 (signal 'file-notify-error '("No watch to be had")))))
+               (lambda (&rest _) (signal 'file-notify-error '("No watch to be had")))))
       (should (equal '(unchanged "(looked at once, after 0 s)")
                      (qwen-companion-disk-test--result "two\n" #'ignore)))
       (should (eq 'written
                   (car (qwen-companion-disk-test--result
                         "two\n"
-                        (lambda ()
-                          (qwen-companion-disk-test--write "a.txt" "two\n")))))))))
+                        (lambda () (qwen-companion-disk-test--write "a.txt" "two\n")))))))))
 
 (ert-deftest qwen-companion-disk-test-other-text-is-told-and-reported ()
   (qwen-companion-disk-test-with '(("a.txt" "one\n"))
     (let* ((told nil)
-           (qwen-companion-disk-written-functions
-            (list (lambda (file) (push file told)))))
+           (qwen-companion-disk-written-functions (list (lambda (file) (push file told)))))
       (should (equal '(changed "within 0 s")
                      (qwen-companion-disk-test--result
                       "two\n"
-                      (lambda ()
-                        (qwen-companion-disk-test--write "a.txt" "other\n")))))
+                      (lambda () (qwen-companion-disk-test--write "a.txt" "other\n")))))
       (should (equal (list (expand-file-name "a.txt")) told)))))
 
 (ert-deftest qwen-companion-disk-test-unknown-write-ends-silently ()
@@ -172,8 +164,7 @@
       (should (equal ""
                      (qwen-companion-test-messages
                        (qwen-companion-disk-expect-soon
-                        (qwen-companion-disk-expect
-                         (expand-file-name "a.txt") nil :optional t))
+                        (qwen-companion-disk-expect (expand-file-name "a.txt") nil :optional t))
                        (qwen-companion-test-wait-for
                         (qwen-companion-test-written-p))))))))
 
@@ -191,8 +182,7 @@
                        utf-8 utf-8-with-signature iso-latin-1 windows-1252
                        utf-16le-with-signature utf-16be-with-signature)
                       ("\u0161koda\n\u017eivot\n" iso-latin-2 windows-1250)
-                      ("\u65e5\u672c\npommes\n\u304b\u306a\n"
-                       japanese-shift-jis euc-jp iso-2022-jp)
+                      ("\u65e5\u672c\npommes\n\u304b\u306a\n" japanese-shift-jis euc-jp iso-2022-jp)
                       ("one\ntwo" utf-8 utf-16le-with-signature)
                       ("" utf-8)))
         (dolist (coding (cdr case))
@@ -200,13 +190,11 @@
             (let ((text (car case)))
               (qwen-companion-disk-test--encode
                path text (coding-system-change-eol-conversion coding line-end))
-              (dolist (same (list text (string-replace "\n" "\r\n" text)
-                                  (concat "\ufeff" text)))
+              (dolist (same (list text (string-replace "\n" "\r\n" text) (concat "\ufeff" text)))
                 (should (qwen-companion-disk-holds-p path same))
                 (let ((inhibit-eol-conversion t))
                   (should (qwen-companion-disk-holds-p path same))))
-              (dolist (other (list (concat text "\n") (concat "x" text)
-                                   (concat text "\u00e8")))
+              (dolist (other (list (concat text "\n") (concat "x" text) (concat text "\u00e8")))
                 (should-not (qwen-companion-disk-holds-p path other))))))))))
 
 (ert-deftest qwen-companion-disk-test-mixed-line-ends-are-another-text ()
@@ -250,8 +238,7 @@
                                (list text coding (cdr used) (buffer-string))))
                 (should (equal (eq coding 'utf-8-with-signature-unix)
                                (and (car used)
-                                    (eq 'utf-8-with-signature
-                                        (coding-system-base (car used)))))))
+                                    (eq 'utf-8-with-signature (coding-system-base (car used)))))))
               (should-not buffer-undo-list)))))
       (with-temp-buffer
         (should (equal '(nil) (qwen-companion-disk-insert-unified
@@ -276,8 +263,7 @@
     (let ((path (expand-file-name "a.txt")))
       (dolist (coding '(utf-8-unix utf-8-dos utf-16le-with-signature-dos))
         (qwen-companion-disk-test--encode path "one\ntwo\nthree\n" coding)
-        (cl-letf (((symbol-function 'qwen-companion-disk--bytes)
-                   (lambda (_path) (error "Read"))))
+        (cl-letf (((symbol-function 'qwen-companion-disk--bytes) (lambda (_path) (error "Read"))))
           (dolist (other '("one\ntwo\nthree\n\n" "one\ntwo\n" "one\r\ntwo" ""))
             (should-not (qwen-companion-disk-holds-p path other))))))))
 
@@ -324,8 +310,7 @@
           (qwen-companion-disk-test--write "d/a.txt" text)
           (qwen-companion-test-wait-for (> calls before))
           (qwen-companion-test-wait-for (null qwen-companion-disk--pending))
-          (should (equal (list (expand-file-name "d/"))
-                         (qwen-companion-test-watched))))))))
+          (should (equal (list (expand-file-name "d/")) (qwen-companion-test-watched))))))))
 
 (ert-deftest qwen-companion-disk-test-an-error-keeps-no-other-watch-from-its-notice ()
   (qwen-companion-disk-test-with '(("a.txt" "one\n"))

@@ -87,8 +87,7 @@ The variable `directory' is that of the environments."
     (let ((current (qwen-companion-environment-test--current)))
       (should (equal (list (file-name-nondirectory current))
                      (directory-files directory nil "venv")))
-      (should (equal (expand-file-name "bin/python" current)
-                     (qwen-companion-environment-python)))
+      (should (equal (expand-file-name "bin/python" current) (qwen-companion-environment-python)))
       (should-not (qwen-companion-environment-outdated-p))
       ;; Again, over itself.
       (qwen-companion-environment-test--install)
@@ -101,14 +100,12 @@ The variable `directory' is that of the environments."
     (let ((foreign '("venv" "venv-0123456789ab" "venv-0123456789ab.part-x")))
       (dolist (name foreign)
         (qwen-companion-environment-test--make name t)
-        (set-file-times (expand-file-name name directory)
-                        (time-subtract nil (* 25 60 60))))
+        (set-file-times (expand-file-name name directory) (time-subtract nil (* 25 60 60))))
       (qwen-companion-environment-test--make "venv-ba9876543210")
       (let ((said (qwen-companion-environment-test--install))
             (current (file-name-nondirectory (qwen-companion-environment-test--current))))
         (dolist (name foreign)
-          (should (string-match-p (concat "left for you to delete: .*/" (regexp-quote name))
-                                  said)))
+          (should (string-match-p (concat "left for you to delete: .*/" (regexp-quote name)) said)))
         (should (equal (sort (cons current (copy-sequence foreign)) #'string<)
                        (directory-files directory nil "venv")))
         (qwen-companion-test-answering
@@ -143,8 +140,7 @@ The variable `directory' is that of the environments."
   (qwen-companion-environment-test--with "exit 0" "exit 0"
     (let ((here default-directory))
       (qwen-companion-environment-test--install)
-      (with-current-buffer "*qwen-companion install*"
-        (should (equal here default-directory))))))
+      (with-current-buffer "*qwen-companion install*" (should (equal here default-directory))))))
 
 (ert-deftest qwen-companion-environment-test-again ()
   "The key that repeats a compilation makes an environment that is used."
@@ -202,8 +198,7 @@ exit 1" "ERROR: .*No space left on device;" nil)))
         (should (string-match-p (concat "failed: " said) (qwen-companion-environment-test--install)))
         (should (equal '("venv-0123456789ab") (directory-files directory nil "venv")))
         (when line
-          (with-current-buffer "*qwen-companion install*"
-            (should (looking-at-p line))))))))
+          (with-current-buffer "*qwen-companion install*" (should (looking-at-p line))))))))
 
 (ert-deftest qwen-companion-environment-test-the-version-is-checked-by-python ()
   "The real interpreter is new enough."
@@ -263,8 +258,7 @@ exit 1" "ERROR: .*No space left on device;" nil)))
 (ert-deftest qwen-companion-environment-test-the-remedy-helps ()
   "The advised installation is used, also with an interpreter of the user's."
   (let ((qwen-companion-python nil))
-    (should (equal "run M-x qwen-companion-install-backend"
-                   (qwen-companion-environment-remedy))))
+    (should (equal "run M-x qwen-companion-install-backend" (qwen-companion-environment-remedy))))
   (qwen-companion-environment-test--with "exit 0" "exit 0"
     (copy-file "bin/python3" "bin/python3.12")
     (let ((qwen-companion-python "python3.12"))
@@ -289,8 +283,7 @@ The leftovers of an Emacs that was killed are deleted."
   (qwen-companion-environment-test--with "exit 0"
       "while [ ! -e \"$GO\" ]; do sleep 0.05; done"
     (let* ((current (file-name-nondirectory (qwen-companion-environment-test--current)))
-           (process-environment (cons (concat "GO=" (expand-file-name "go"))
-                                      process-environment)))
+           (process-environment (cons (concat "GO=" (expand-file-name "go")) process-environment)))
       (qwen-companion-environment-test--make (concat current ".part-busy"))
       (qwen-companion-environment-test--make "venv-0123456789ab.part-killed")
       (set-file-times (expand-file-name "venv-0123456789ab.part-killed" directory)

@@ -43,18 +43,15 @@
                    ("ve y" nil)))
     (should (equal (list keys selected)
                    (list keys
-                         (plist-get (qwen-companion-evil-test--select
-                                     "one two\nthree\nfour\n" keys)
+                         (plist-get (qwen-companion-evil-test--select "one two\nthree\nfour\n" keys)
                                     :text))))))
 
 (ert-deftest qwen-companion-evil-test-cursor ()
   "The place told is that of the cursor, at either end of the selection."
-  (pcase-dolist (`(,keys ,line ,character)
-                 '(("wve" 1 7) ("wveo" 1 5) ("wVj" 2 5)))
+  (pcase-dolist (`(,keys ,line ,character) '(("wve" 1 7) ("wveo" 1 5) ("wVj" 2 5)))
     (let ((sent (qwen-companion-evil-test--select "one two\nthree\n" keys)))
       (should (equal (list keys line character)
-                     (list keys (plist-get sent :line)
-                           (plist-get sent :character)))))))
+                     (list keys (plist-get sent :line) (plist-get sent :character)))))))
 
 (ert-deftest qwen-companion-evil-test-keys-of-ours ()
   "Keys that a header line shows are the ones that work, Evil's motions stay."
@@ -85,8 +82,7 @@
                                (qwen-companion-proposal-text proposal)))
                 ;; What Evil has selected, by its motion.
                 (execute-kbd-macro "gVGk")
-                (should (equal "1\n2\n3\n4\n5\n6\n7\n8\n"
-                               (qwen-companion-proposal-text proposal)))
+                (should (equal "1\n2\n3\n4\n5\n6\n7\n8\n" (qwen-companion-proposal-text proposal)))
                 (execute-kbd-macro (kbd "C-/"))
                 (should (string-search "FIVE" (qwen-companion-proposal-text proposal)))
                 (qwen-companion-diffs)

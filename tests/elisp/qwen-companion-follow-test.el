@@ -62,8 +62,7 @@ BASE, MINE, THEIRS and LABELS are as there."
                       (qwen-companion-follow-test--text theirs) labels)
                    (cons (qwen-companion-follow-test--text theirs) 0)))
          (buffer (generate-new-buffer " *merged*" t)))
-    (with-current-buffer buffer
-      (insert (car result)))
+    (with-current-buffer buffer (insert (car result)))
     (make-qwen-companion-merge-result
      :text-buffer buffer :conflicts (cdr result)
      :edits (qwen-companion-follow-test--edits mine (car result)))))
@@ -86,8 +85,7 @@ BASE, MINE, THEIRS, LABELS and CALLBACK are as there."
   (let ((answer (qwen-companion-follow-test--merged base mine theirs labels)))
     (if qwen-companion-follow-test-held
         (setq qwen-companion-follow-test-held
-              (append qwen-companion-follow-test-held
-                      (list (lambda () (funcall callback answer)))))
+              (append qwen-companion-follow-test-held (list (lambda () (funcall callback answer)))))
       (run-at-time 0 nil callback answer))))
 
 (defun qwen-companion-follow-test--release ()
@@ -182,8 +180,7 @@ visits and that has changed."
   "Return non-nil when the current buffer is to follow its file yet."
   (or qwen-companion-disk--pending-times
       qwen-companion-follow--queue
-      (and (qwen-companion-follow--changed-p)
-           (not (qwen-companion-follow--held-p)))
+      (and (qwen-companion-follow--changed-p) (not (qwen-companion-follow--held-p)))
       (qwen-companion-follow--link-request (qwen-companion-follow-test--link))))
 
 (defun qwen-companion-follow-test--wait ()
@@ -223,8 +220,7 @@ visits and that has changed."
       (should (buffer-modified-p))
       ;; Saved like any other text; the question is about files that changed.
       (save-buffer)
-      (should (equal "one\ntwo\nthree\nfour\n"
-                     (qwen-companion-test-file-text "a.txt"))))))
+      (should (equal "one\ntwo\nthree\nfour\n" (qwen-companion-test-file-text "a.txt"))))))
 
 (ert-deftest qwen-companion-follow-test-undo-and-redo ()
   "Both ways of undoing and redoing cross changes of the user and of the CLI."
@@ -256,8 +252,7 @@ visits and that has changed."
     (let ((overlay (make-overlay 5 8)))
       (qwen-companion-follow-test-written "a.txt" "zero\none\ntwo\nthree\n"
         (should (looking-back "thr" (line-beginning-position)))
-        (should (equal "two" (buffer-substring (overlay-start overlay)
-                                               (overlay-end overlay))))))))
+        (should (equal "two" (buffer-substring (overlay-start overlay) (overlay-end overlay))))))))
 
 (ert-deftest qwen-companion-follow-test-the-same-text-is-no-change ()
   "Only the time is taken over; an unmodified buffer stays so, without undo."
@@ -282,8 +277,7 @@ visits and that has changed."
   "Both run, without a change of mode; an error in one is reported."
   (qwen-companion-follow-test-visiting "one\n"
     (let (ran)
-      (add-hook 'before-revert-hook
-                (lambda () (push (list 'before (buffer-string)) ran)) nil t)
+      (add-hook 'before-revert-hook (lambda () (push (list 'before (buffer-string)) ran)) nil t)
       (add-hook 'after-revert-hook
                 (lambda ()
                   (push (list 'after (buffer-string) (buffer-modified-p)
@@ -294,8 +288,7 @@ visits and that has changed."
                 nil t)
       (qwen-companion-test-said "error in .after-revert-hook. of a\\.txt: Broken"
         (qwen-companion-follow-test-written "a.txt" "two\n"))
-      (should (equal '((before "one\n") (after "two\n" nil t t))
-                     (reverse ran))))))
+      (should (equal '((before "one\n") (after "two\n" nil t t)) (reverse ran))))))
 
 (ert-deftest qwen-companion-follow-test-backup-after-it ()
   "The first save after it makes a backup of the text that the CLI wrote."
@@ -303,8 +296,7 @@ visits and that has changed."
     (setq make-backup-files t)
     (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
       ;; By default none is made of temporary files and those of a project.
-      (setq-local backup-enable-predicate #'always
-                  backup-inhibited nil)
+      (setq-local backup-enable-predicate #'always backup-inhibited nil)
       (insert "x")
       (save-buffer)
       (should (equal "one\n" (qwen-companion-test-file-text "a.txt~")))
@@ -319,21 +311,17 @@ visits and that has changed."
   (qwen-companion-follow-test-with
       (mapcar (lambda (n) (list (format "%d.txt" n) "one\n")) (number-sequence 1 12))
     (let ((buffers (cl-loop for n from 1 to 12
-                            collect (qwen-companion-follow-test--visit
-                                     (format "%d.txt" n)))))
+                            collect (qwen-companion-follow-test--visit (format "%d.txt" n)))))
       (should (equal
                "qwen-companion: 12 buffers follow what was written to disk"
                (qwen-companion-test-messages
                  (cl-loop for n from 1 to 12
-                          do (qwen-companion-follow-test--write
-                              (format "%d.txt" n) "two\n"))
+                          do (qwen-companion-follow-test--write (format "%d.txt" n) "two\n"))
                  (qwen-companion-test-wait-for
                   (cl-every (lambda (buffer)
-                              (with-current-buffer buffer
-                                (equal "two\n" (buffer-string))))
+                              (with-current-buffer buffer (equal "two\n" (buffer-string))))
                             buffers))
-                 (qwen-companion-test-wait-for
-                  (null qwen-companion-follow--followed))))))))
+                 (qwen-companion-test-wait-for (null qwen-companion-follow--followed))))))))
 
 (ert-deftest qwen-companion-follow-test-a-burst-ends-the-watch-for-a-while ()
   "Thousands of events are not taken one by one, and nothing is missed."
@@ -348,13 +336,11 @@ visits and that has changed."
                     (apply noticed arguments))))
         (dotimes (number 500)
           (write-region "x" nil (format "%d.new" number) nil 'silent))
-        (qwen-companion-test-wait-for
-         (qwen-companion-disk--directory-timer watch))
+        (qwen-companion-test-wait-for (qwen-companion-disk--directory-timer watch))
         (should-not (qwen-companion-disk--directory-descriptor watch))
         (qwen-companion-follow-test--write "a.txt" "two\n")
         (qwen-companion-test-wait-for (equal "two\n" (buffer-string)))
-        (qwen-companion-test-wait-for
-         (qwen-companion-disk--directory-descriptor watch))
+        (qwen-companion-test-wait-for (qwen-companion-disk--directory-descriptor watch))
         ;; Each file gives two events at least.
         (should (< taken 800)))
       (qwen-companion-follow-test-written "a.txt" "three\n"
@@ -372,9 +358,7 @@ visits and that has changed."
             (watch (lambda () (gethash default-directory qwen-companion-disk--directories)))
             (buffers (mapcar #'find-file-noselect names)))
         (qwen-companion-test-wait-for
-         (cl-every (lambda (buffer)
-                     (qwen-companion-follow-test--link buffer))
-                   buffers))
+         (cl-every (lambda (buffer) (qwen-companion-follow-test--link buffer)) buffers))
         (pcase-dolist (`(,name . ,_) (append others (mapcar #'list names)))
           (write-region "two\n" nil (expand-file-name name new) nil 'silent))
         ;; Of the size they had: it is the time that tells.
@@ -406,8 +390,7 @@ visits and that has changed."
           (qwen-companion-backend--noticed nil)
           said)
       (cl-letf (((symbol-function 'file-notify-add-watch)
-                 (lambda (&rest _)
-                   (signal 'file-notify-error '("No space left on device")))))
+                 (lambda (&rest _) (signal 'file-notify-error '("No space left on device")))))
         (setq said
               (qwen-companion-test-messages
                 (qwen-companion-follow-test--visit "a.txt")
@@ -421,16 +404,14 @@ visits and that has changed."
 
 (ert-deftest qwen-companion-follow-test-outside-the-roots-and-without-a-cli ()
   (qwen-companion-follow-test-with '(("in/a.txt" "one\n") ("out/b.txt" "one\n"))
-    (setq qwen-companion-roots--answer
-          (list :roots (list (expand-file-name "in"))))
+    (setq qwen-companion-roots--answer (list :roots (list (expand-file-name "in"))))
     (let ((inside (qwen-companion-follow-test--visit "in/a.txt"))
           (outside (find-file-noselect "out/b.txt")))
       (qwen-companion-follow-test-written "in/a.txt" "two\n")
       (should-not (qwen-companion-follow-test--link outside))
       (qwen-companion-test-set-sessions nil)
       (qwen-companion-follow-update)
-      (qwen-companion-test-wait-for
-       (null (qwen-companion-follow-test--link inside)))
+      (qwen-companion-test-wait-for (null (qwen-companion-follow-test--link inside)))
       (should-not (qwen-companion-test-watched))
       ;; And again when one comes.
       (qwen-companion-test-set-sessions '((:id "2")))
@@ -502,21 +483,18 @@ visits and that has changed."
     (should (equal "ONE\ntwo\nthree\nmine\n" (buffer-string)))
     (should (buffer-modified-p))
     (save-buffer)
-    (should (equal "ONE\ntwo\nthree\nmine\n"
-                   (qwen-companion-test-file-text "a.txt")))))
+    (should (equal "ONE\ntwo\nthree\nmine\n" (qwen-companion-test-file-text "a.txt")))))
 
 (ert-deftest qwen-companion-follow-test-saving-meanwhile-waits-for-the-merge ()
   (qwen-companion-follow-test-visiting "one\ntwo\nthree\n"
     (qwen-companion-follow-test--write-held "a.txt" "ONE\ntwo\nthree\n")
     (qwen-companion-test-append "mine\n")
     ;; A function that formats what is saved comes after the merge.
-    (add-hook 'before-save-hook
-              (lambda () (upcase-region (point-min) (point-max))) nil t)
+    (add-hook 'before-save-hook (lambda () (upcase-region (point-min) (point-max))) nil t)
     (run-at-time 0.05 nil #'qwen-companion-follow-test--release)
     (let ((qwen-companion-follow--save-wait qwen-companion-test-limit))
       (save-buffer))
-    (should (equal "ONE\nTWO\nTHREE\nMINE\n"
-                   (qwen-companion-test-file-text "a.txt")))
+    (should (equal "ONE\nTWO\nTHREE\nMINE\n" (qwen-companion-test-file-text "a.txt")))
     (should-not (buffer-modified-p))))
 
 (ert-deftest qwen-companion-follow-test-saving-is-refused-without-the-merge ()
@@ -550,8 +528,7 @@ visits and that has changed."
       (qwen-companion-test-append "mine\n")
       ;; Not even saving overwrites it.
       (save-buffer)
-      (should (equal "ONE\ntwo\nthree\nmine\n"
-                     (qwen-companion-test-file-text "a.txt"))))))
+      (should (equal "ONE\ntwo\nthree\nmine\n" (qwen-companion-test-file-text "a.txt"))))))
 
 (ert-deftest qwen-companion-follow-test-saved-between-acceptance-and-write ()
   "The CLI overwrites the saved text: the buffer still has it."
@@ -776,8 +753,7 @@ visits and that has changed."
     (qwen-companion-follow-test--save-error)
     (qwen-companion-test-wait-for (looking-at "<<<<<<< yours"))
     (smerge-keep-upper)
-    (qwen-companion-test-wait-for
-     (equal " 1 conflict" (qwen-companion-follow-lighter)))
+    (qwen-companion-test-wait-for (equal " 1 conflict" (qwen-companion-follow-lighter)))
     (goto-char (point-min))
     (qwen-companion-follow-test--save-error)
     (qwen-companion-test-wait-for (looking-at "<<<<<<< yours"))
@@ -805,8 +781,7 @@ visits and that has changed."
       (should (equal "mine\ntwo\nthree\nfour\n" (buffer-string)))
       (should-not (qwen-companion-follow-lighter))
       (save-buffer)
-      (should (equal "mine\ntwo\nthree\nfour\n"
-                     (qwen-companion-test-file-text "a.txt"))))))
+      (should (equal "mine\ntwo\nthree\nfour\n" (qwen-companion-test-file-text "a.txt"))))))
 
 (defun qwen-companion-follow-test--plain-labels ()
   "Return the text of the current buffer with labels as of any merge."
@@ -831,8 +806,7 @@ visits and that has changed."
       ;; Resolved as it was on disk then: what came since is merged.
       (erase-buffer)
       (insert "theirs\ntwo\nthree\n")
-      (qwen-companion-test-wait-for
-       (equal "Theirs\ntwo\nthree\nfour\n" (buffer-string)))
+      (qwen-companion-test-wait-for (equal "Theirs\ntwo\nthree\nfour\n" (buffer-string)))
       (should-not (buffer-modified-p)))))
 
 (ert-deftest qwen-companion-follow-test-the-unsaved-text-itself-is-written ()
@@ -856,8 +830,7 @@ visits and that has changed."
                       (qwen-companion-follow-update)
                       (qwen-companion-test-wait-for
                        (and (qwen-companion-follow-test--link)
-                            (or (not changed)
-                                (qwen-companion-follow-lighter))))
+                            (or (not changed) (qwen-companion-follow-lighter))))
                       (unless changed
                         (qwen-companion-follow-test-written
                             "a.txt" "ONE\ntwo\nthree\n")))))
@@ -886,8 +859,7 @@ visits and that has changed."
     (qwen-companion-follow-test-visiting "one\n"
       (insert "mine\n")
       (cl-letf (((symbol-function 'qwen-companion-merge-texts)
-                 (lambda (_base _mine _theirs _labels callback)
-                   (run-at-time 0 nil callback nil))))
+                 (lambda (_base _mine _theirs _labels callback) (run-at-time 0 nil callback nil))))
         (qwen-companion-follow-test--write "a.txt" "one\ntwo\n")
         (qwen-companion-test-wait-for (qwen-companion-follow-lighter))
         (should (equal "mine\none\n" (buffer-string)))
@@ -920,8 +892,7 @@ visits and that has changed."
            seen)
       (set-process-query-on-exit-flag writer nil)
       (process-send-string writer "ONE\n")
-      (qwen-companion-test-wait-for
-       (equal "ONE\n" (qwen-companion-test-file-text "a.txt")))
+      (qwen-companion-test-wait-for (equal "ONE\n" (qwen-companion-test-file-text "a.txt")))
       ;; Longer than any other pause of ours.
       (let ((end (+ (float-time) 0.8)))
         (while (< (float-time) end)
@@ -930,11 +901,9 @@ visits and that has changed."
       (should (equal (list text) (delete-dups seen)))
       (process-send-string writer "two\nthree\nfour\nfive\n")
       (process-send-eof writer)
-      (qwen-companion-test-wait-for
-       (equal "ONE\ntwo\nthree\nfour\nfive\n" (buffer-string)))
+      (qwen-companion-test-wait-for (equal "ONE\ntwo\nthree\nfour\nfive\n" (buffer-string)))
       (should (looking-back "fo" (line-beginning-position)))
-      (should (equal "four" (buffer-substring (overlay-start overlay)
-                                              (overlay-end overlay))))
+      (should (equal "four" (buffer-substring (overlay-start overlay) (overlay-end overlay))))
       (qwen-companion-follow-test--undo)
       (should (equal text (buffer-string))))))
 
@@ -960,14 +929,12 @@ Return the texts that it had meanwhile, newest first."
      (progn
        (unless (equal (buffer-string) (car texts))
          (push (buffer-string) texts))
-       (and (not (process-live-p writer))
-            (not (qwen-companion-follow-test--behind-p)))))
+       (and (not (process-live-p writer)) (not (qwen-companion-follow-test--behind-p)))))
     texts))
 
 (defun qwen-companion-follow-test--lines (name)
   "Return a text of 120 lines, each with NAME and its number."
-  (mapconcat (lambda (number) (format "%s %d\n" name number))
-             (number-sequence 1 120) ""))
+  (mapconcat (lambda (number) (format "%s %d\n" name number)) (number-sequence 1 120) ""))
 
 (defconst qwen-companion-follow-test--slow-writers
   '(": > a.txt; sleep 0.7; cat new.txt > a.txt"
@@ -1100,8 +1067,7 @@ with open('a.txt', 'r+b') as file, mmap.mmap(file.fileno(), 0) as memory:
       (goto-char (point-max))
       (qwen-companion-test-said "b\\.txt.*M-x qwen-companion-follow-rename"
         (call-process "sh" nil nil nil "-c" command)
-        (qwen-companion-test-wait-for
-         (equal " renamed" (qwen-companion-follow-lighter))))
+        (qwen-companion-test-wait-for (equal " renamed" (qwen-companion-follow-lighter))))
       (insert "mine\n")
       (qwen-companion-follow-rename)
       (should (string-suffix-p "b.txt" buffer-file-name))
@@ -1127,8 +1093,7 @@ with open('a.txt', 'r+b') as file, mmap.mmap(file.fileno(), 0) as memory:
       (qwen-companion-follow-test--write "a.tmp" text)
       (rename-file "a.tmp" "a.txt" t)
       (qwen-companion-test-wait-for (equal text (buffer-string))))
-    (should (eq (current-buffer)
-                (find-file-noselect "a.txt")))))
+    (should (eq (current-buffer) (find-file-noselect "a.txt")))))
 
 ;;; The odd ones
 
@@ -1181,14 +1146,12 @@ with open('a.txt', 'r+b') as file, mmap.mmap(file.fileno(), 0) as memory:
       (narrow-to-region 5 9)
       (qwen-companion-follow-test-written "a.txt" "one\nmore\ntwo\nthree\n"
         (should (equal "two\n" (buffer-string)))
-        (should (equal "one\nmore\ntwo\nthree\n"
-                       (qwen-companion-test-buffer-text indirect))))
+        (should (equal "one\nmore\ntwo\nthree\n" (qwen-companion-test-buffer-text indirect))))
       ;; Text that is typed there is the file's, and has a base as well.
       (qwen-companion-test-append "mine\n" indirect)
       (kill-buffer clone)
       (qwen-companion-follow-test-written "a.txt" "ONE\nmore\ntwo\nthree\n"
-        (should (equal "ONE\nmore\ntwo\nthree\nmine\n"
-                       (qwen-companion-test-buffer-text indirect))))
+        (should (equal "ONE\nmore\ntwo\nthree\nmine\n" (qwen-companion-test-buffer-text indirect))))
       (kill-buffer indirect))))
 
 (defconst qwen-companion-follow-test--encodings
@@ -1325,13 +1288,10 @@ Local Variables:\nmode: emacs-lisp\nfill-column: 33\neval: (setq fill-column 44)
   "Files that are not simply the text of their buffer are marked only."
   (pcase-dolist (`(,name . ,prepare)
                  `(("a.txt.gz" . ignore)
-                   ("a.txt" . ,(lambda ()
-                                 (setq-local revert-buffer-function #'ignore)))
+                   ("a.txt" . ,(lambda () (setq-local revert-buffer-function #'ignore)))
                    ("a.txt" . ,(lambda () (set-buffer-multibyte nil)))
-                   ("a.txt" . ,(lambda ()
-                                 (setq buffer-file-format '(text/enriched))))
-                   ("a.txt" . ,(lambda ()
-                                 (setq-local qwen-companion-diff-size-limit 5)))))
+                   ("a.txt" . ,(lambda () (setq buffer-file-format '(text/enriched))))
+                   ("a.txt" . ,(lambda () (setq-local qwen-companion-diff-size-limit 5)))))
     (ert-info ((format "%s %S" name prepare))
       (qwen-companion-follow-test-with nil
         (with-temp-file name (insert "one\n"))
@@ -1431,8 +1391,7 @@ Local Variables:\nmode: emacs-lisp\nfill-column: 33\neval: (setq fill-column 44)
     (let (inside nested)
       (while (re-search-forward "^\\(<<<<<<<\\|>>>>>>>\\) " nil t)
         (let ((begins (equal "<<<<<<<" (match-string 1))))
-          (setq nested (or nested (and inside begins))
-                inside begins)))
+          (setq nested (or nested (and inside begins)) inside begins)))
       nested)))
 
 (defconst qwen-companion-follow-test--steps
@@ -1468,11 +1427,7 @@ ever on disk, and none in another conflict."
                    (save-buffer)
                  ;; Refused, or the question was answered with no.
                  (error nil))))
-            ('revert
-             (revert-buffer t t)
-             (setq buffer-undo-list nil
-                   typed nil
-                   written nil))
+            ('revert (revert-buffer t t) (setq buffer-undo-list nil typed nil written nil))
             ((or 'write 'expect)
              (let* ((text (disk))
                     (all (split-string text "\n"))
@@ -1502,8 +1457,7 @@ ever on disk, and none in another conflict."
                      (error nil))
                    (funcall (seq-random-elt '(smerge-keep-upper smerge-keep-lower
                                               smerge-keep-base)))
-                 (delete-region (line-beginning-position)
-                                (line-beginning-position 2))))
+                 (delete-region (line-beginning-position) (line-beginning-position 2))))
              (undo-boundary))
             ('wait (read-event nil nil 0.08))))
         (should-not (string-match-p qwen-companion-conflicts--marker (disk)))
@@ -1525,8 +1479,7 @@ ever on disk, and none in another conflict."
       (funcall git "add" ".")
       (funcall git "commit" "--quiet" "-m" "Start"))
     (let ((vc-handled-backends '(Git))
-          (index (lambda ()
-                   (file-attribute-inode-number (file-attributes ".git/index")))))
+          (index (lambda () (file-attribute-inode-number (file-attributes ".git/index")))))
       (with-current-buffer (find-file-noselect "a.txt")
         (let ((before (funcall index)))
           (setq vc-mode nil)

@@ -34,6 +34,10 @@
                        (list :id id :protocol "2025-06-18" :client "Qwen Code"
                              :version "0.15.1" :streaming t))))))
 
+(defun qwen-companion-inspector-test--gone (ids)
+  "Let the CLIs of the sessions IDS disconnect."
+  (qwen-companion--on-sessions (list :sessions nil :gone ids)))
+
 (defun qwen-companion-inspector-test--json (files &rest state)
   "Return the JSON of the notification about FILES, with STATE's other keys."
   (json-encode
@@ -73,10 +77,8 @@ MORE are keys and values that come first."
 (defun qwen-companion-inspector-test--text ()
   "Return the text of the inspector once it has been redrawn."
   (qwen-companion-test-wait-for
-   (null (buffer-local-value 'qwen-companion-timers--soon
-                             (get-buffer "*qwen-companion context*"))))
-  (with-current-buffer qwen-companion-inspector--buffer
-    (substring-no-properties (buffer-string))))
+   (null (buffer-local-value 'qwen-companion-timers--soon (get-buffer "*qwen-companion context*"))))
+  (with-current-buffer qwen-companion-inspector--buffer (substring-no-properties (buffer-string))))
 
 (defmacro qwen-companion-inspector-test--with-cli (files &rest body)
   "Run BODY with FILES in the inspector, which shows the CLI \"s1\"."
@@ -151,7 +153,7 @@ MORE are keys and values that come first."
       (should (string-match-p "^    PermissionRequest edit  2 x, last [0-9]+ s ago  denied: The user rejected.+this change\\.$" text))
       (should (string-match-p "^    Stop  1 x, last 2 min ago  no decision$" text)))
     ;; It goes with the CLI.
-    (qwen-companion--on-sessions '(:sessions nil :gone ("s1")))
+    (qwen-companion-inspector-test--gone '("s1"))
     (should-not (string-search "Hooks" (qwen-companion-inspector-test--text)))))
 
 (ert-deftest qwen-companion-inspector-test-shows-the-context-of-a-cli ()
@@ -219,10 +221,8 @@ MORE are keys and values that come first."
 
 (ert-deftest qwen-companion-inspector-test-unsaved-and-shown-files-are-marked ()
   (qwen-companion-inspector-test--with '(("main.py" "one\n") (".env" "two\n"))
-    (with-current-buffer (find-file-noselect "main.py")
-      (insert "more"))
-    (with-current-buffer (find-file-noselect ".env")
-      (setq qwen-companion-exposure 'show))
+    (with-current-buffer (find-file-noselect "main.py") (insert "more"))
+    (with-current-buffer (find-file-noselect ".env") (setq qwen-companion-exposure 'show))
     (qwen-companion-inspector-test--connect "s1")
     (qwen-companion-context)
     (qwen-companion-inspector-test--tell
@@ -244,8 +244,7 @@ MORE are keys and values that come first."
       (qwen-companion-context)
       (qwen-companion-inspector-test--tell
        "s1" (qwen-companion-inspector-test--json
-             (list (qwen-companion-inspector-test--active
-                    "main.py" (make-string 16384 ?x)))))
+             (list (qwen-companion-inspector-test--active "main.py" (make-string 16384 ?x)))))
       (let ((text (qwen-companion-inspector-test--text)))
         (should (string-search "16384 characters selected, 3616 more are not told ...\n" text))
         (should (< (length text) 2000)))
@@ -274,8 +273,7 @@ MORE are keys and values that come first."
 (ert-deftest qwen-companion-inspector-test-the-mode-is-off ()
   "The command says so and opens nothing."
   (let ((before (buffer-list)))
-    (qwen-companion-test-refused "turn it on with M-x qwen-companion-mode"
-      (qwen-companion-context))
+    (qwen-companion-test-refused "turn it on with M-x qwen-companion-mode" (qwen-companion-context))
     (should (equal before (buffer-list)))))
 
 (ert-deftest qwen-companion-inspector-test-hostile-text ()
@@ -345,8 +343,7 @@ MORE are keys and values that come first."
   "JSON, selections and sections; the JSON shown has only more white space."
   (qwen-companion-inspector-test--with-cli nil
     (let ((json (qwen-companion-inspector-test--json
-                 (list (qwen-companion-inspector-test--active
-                        "main.py" "1\n2\n3\n4 \"{[,:\\"))
+                 (list (qwen-companion-inspector-test--active "main.py" "1\n2\n3\n4 \"{[,:\\"))
                  '(empty . []))))
       (qwen-companion-inspector-test--tell "s1" json)
       (should-not (string-search "4 \"" (qwen-companion-inspector-test--text)))
@@ -362,8 +359,7 @@ MORE are keys and values that come first."
         (should (string-search "\n  \"jsonrpc\": \"2.0\",\n" text))
         (should (string-search "\"empty\": []" text))
         (should (equal (json-read-from-string json)
-                       (json-read-from-string
-                        (substring text (string-search "{\n" text)))))))
+                       (json-read-from-string (substring text (string-search "{\n" text)))))))
     (goto-char (point-min))
     (qwen-companion-inspector-toggle-fold)
     (should (equal "Qwen Code 0.15.1 ...\n\n" (qwen-companion-inspector-test--text)))
@@ -512,8 +508,7 @@ MORE are keys and values that come first."
       (goto-char (mark t))
       (should (looking-at-p "file3")))
     ;; The CLI goes: the nearest that is left.
-    (qwen-companion--on-sessions
-     '(:sessions nil :gone ("s4")))
+    (qwen-companion--on-sessions '(:sessions nil :gone ("s4")))
     (should-not (string-search "file4" (qwen-companion-inspector-test--text)))
     (should (string-match-p "JSON\\|Qwen Code" (qwen-companion-inspector-test--line)))
     (should (search-forward "file5" nil t))))
@@ -524,7 +519,7 @@ MORE are keys and values that come first."
     (qwen-companion-inspector-test--tell "s1" (qwen-companion-inspector-test--json nil))
     (qwen-companion-inspector-test--exclude '("/p/.env" "rule"))
     (qwen-companion-inspector-test--go-to "Qwen Code")
-    (qwen-companion--on-sessions '(:sessions nil :gone ("s1")))
+    (qwen-companion-inspector-test--gone '("s1"))
     ;; Not redrawn yet.
     (should-error (qwen-companion-inspector-visit) :type 'user-error)
     (should-error (qwen-companion-inspector-copy-json) :type 'user-error)

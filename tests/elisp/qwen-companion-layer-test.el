@@ -38,8 +38,7 @@
         (qwen-companion-review-edits 'all)
         calls)
     (cl-letf (((symbol-function 'qwen-companion-backend-call)
-               (lambda (_method payload)
-                 (push (plist-get payload :review-edits) calls))))
+               (lambda (_method payload) (push (plist-get payload :review-edits) calls))))
       (qwen-companion-privacy-update)
       (qwen-companion-privacy-update)
       (setq qwen-companion-review-edits nil)
@@ -60,8 +59,7 @@
                    `(((,idle) " Qwen[1]") ((,working) " Qwen[1] working")
                      ((,working ,asking) " Qwen[2] asks")))
       (qwen-companion-layer-test--with-sessions sessions
-        (should (equal expected
-                       (substring-no-properties (qwen-companion--lighter))))))))
+        (should (equal expected (substring-no-properties (qwen-companion-test-lighter))))))))
 
 (ert-deftest qwen-companion-layer-test-visited-files ()
   (let* ((file (make-temp-file "qwen-companion-layer-"))
@@ -72,10 +70,8 @@
           (make-symbolic-link file link)
           (should (eq t (qwen-companion-layer-on-file-visited (list :path file))))
           (should (eq t (qwen-companion-layer-on-file-visited (list :path link))))
-          (should-not (qwen-companion-layer-on-file-visited
-                       (list :path (concat file "-other"))))
-          (should-not (qwen-companion-layer-on-file-visited
-                       (list :path "/ssh:nowhere:/x")))
+          (should-not (qwen-companion-layer-on-file-visited (list :path (concat file "-other"))))
+          (should-not (qwen-companion-layer-on-file-visited (list :path "/ssh:nowhere:/x")))
           (kill-buffer buffer)
           (should-not (qwen-companion-layer-on-file-visited (list :path file))))
       (when (buffer-live-p buffer)
@@ -90,8 +86,7 @@
               (qwen-companion-layer-test--session :mode mode))
       (should (equal mode (qwen-companion-layer-unreviewed-mode)))
       (cl-letf (((symbol-function 'qwen-companion-state) (lambda () 'ready)))
-        (should (string-search (concat " no reviews: " mode)
-                               (qwen-companion--lighter))))
+        (should (string-search (concat " no reviews: " mode) (qwen-companion-test-lighter))))
       (let ((qwen-companion-review-edits nil))
         (should-not (qwen-companion-layer-unreviewed-mode)))))
   (dolist (mode '("auto" "default" "plan" "something %b new" nil))
@@ -121,8 +116,7 @@
   ;; The clock was set back.
   (should (equal "cancelled for 0 s"
                  (qwen-companion-layer-describe
-                  (qwen-companion-layer-test--session
-                   :activity 'cancelled :since 200000)
+                  (qwen-companion-layer-test--session :activity 'cancelled :since 200000)
                   100.0)))
   (should (equal "calls no hooks: disableAllHooks in ~/x"
                  (qwen-companion-layer-describe
@@ -142,8 +136,7 @@
       (list (qwen-companion-layer-test--session :activity 'idle)
             '(:id "j" :client "Gemini CLI")
             (qwen-companion-layer-test--session :mode "plan"))
-    (should (equal "Qwen Code: idle\nQwen Code: mode plan"
-                   (qwen-companion-layer-help)))
+    (should (equal "Qwen Code: idle\nQwen Code: mode plan" (qwen-companion-layer-help)))
     ;; The mode line is made after each command, and this costs more with
     ;; each CLI: it is for the mouse only.
     (cl-letf* (((symbol-function 'qwen-companion-state) (lambda () 'ready))
@@ -153,7 +146,7 @@
                 (lambda (&rest arguments)
                   (cl-incf described)
                   (apply describe arguments)))
-               (text (qwen-companion--lighter)))
+               (text (qwen-companion-test-lighter)))
       (should (string-prefix-p " Qwen[3]" text))
       (should (= 0 described))
       (should (equal "Qwen Code: idle\nQwen Code: mode plan"
@@ -165,10 +158,8 @@
         (environment (default-value 'process-environment)))
     (unwind-protect
         (progn
-          (setq-default process-environment
-                        (append '("QC_TEST_OLD=theirs") environment))
-          (qwen-companion-terminal-set-environment
-           '(("QC_TEST_OLD" "ours") ("QC_TEST_NEW" "ours")))
+          (setq-default process-environment (append '("QC_TEST_OLD=theirs") environment))
+          (qwen-companion-terminal-set-environment '(("QC_TEST_OLD" "ours") ("QC_TEST_NEW" "ours")))
           (let ((process-environment
                  (append (qwen-companion-terminal-environment-before)
                          (default-value 'process-environment))))
@@ -184,8 +175,7 @@
         (other (qwen-companion-proposal--make :id "1" :session "i" :path "/a"))
         ended)
     (cl-letf (((symbol-function 'qwen-companion-proposal--end)
-               (lambda (proposal &rest _)
-                 (push (qwen-companion-proposal-id proposal) ended)))
+               (lambda (proposal &rest _) (push (qwen-companion-proposal-id proposal) ended)))
               ((symbol-function 'qwen-companion-proposal--rescue-or-kill) #'ignore))
       (let ((qwen-companion-proposal--open (list held)))
         (qwen-companion-proposal--supersede other)

@@ -95,8 +95,7 @@ With SHOWN non-nil, leave out those of chats where these are off."
   (let ((qwen-companion-excluded-files '("*.key")))
     (qwen-companion-test-with-files '(("a.txt" "a\n"))
       (should-not (string-match-p "you hide" (qwen-companion-menu-test--state)))
-      (with-current-buffer (find-file-noselect "a.txt")
-        (qwen-companion-toggle-exclusion))
+      (with-current-buffer (find-file-noselect "a.txt") (qwen-companion-toggle-exclusion))
       (should (string-match-p "with 1 pattern of yours, and 1 file you hide"
                               (qwen-companion-menu-test--state))))))
 
@@ -111,15 +110,13 @@ With SHOWN non-nil, leave out those of chats where these are off."
           (progn
             (transient-init-value object)
             (should (equal (cdr (assoc before choices))
-                           (substring-no-properties
-                            (transient-format-value object))))
+                           (substring-no-properties (transient-format-value object))))
             (dotimes (_ (length choices))
               (transient-infix-set object (qwen-companion-menu--next-value option))
               (push (default-value option) seen))
             ;; All of them, and the first again.
             (should (equal before (car seen)))
-            (should-not (cl-set-exclusive-or seen (mapcar #'car choices)
-                                             :test #'equal)))
+            (should-not (cl-set-exclusive-or seen (mapcar #'car choices) :test #'equal)))
         (customize-set-variable option before)))))
 
 (defmacro qwen-companion-menu-test--with-session (&rest body)
@@ -227,8 +224,7 @@ notice that something was done, else a list with the error or `nothing'."
                     (setq before (qwen-companion-menu-test--visible))
                     (let ((said (qwen-companion-test-messages (call-interactively symbol))))
                       (setq after (list said (qwen-companion-menu-test--visible)))))
-                  (or (not (equal after (list "" before)))
-                      (list symbol 'nothing))))
+                  (or (not (equal after (list "" before))) (list symbol 'nothing))))
             ;; Read by `interactive' itself.
             (end-of-file t)
             (error (list symbol err)))))))
@@ -280,8 +276,7 @@ notice that something was done, else a list with the error or `nothing'."
   "The mode has a menu with items that are enabled where they apply."
   (should (lookup-key qwen-companion-mode-map [menu-bar qwen-companion]))
   (let ((qwen-companion-daemon-enabled t))
-    (should (eq #'qwen-companion-chats
-                (lookup-key (qwen-companion-menu-bar) [Chat List]))))
+    (should (eq #'qwen-companion-chats (lookup-key (qwen-companion-menu-bar) [Chat List]))))
   (let ((menu (qwen-companion-menu-bar)))
     (should (eq #'qwen-companion-diff-accept (lookup-key menu [Reviews Accept])))
     (should-not (lookup-key menu [Chat]))
@@ -296,8 +291,7 @@ notice that something was done, else a list with the error or `nothing'."
 (ert-deftest qwen-companion-menu-test-commands-without-a-package ()
   "A clone, loaded by `require' only, has the commands too.
 No file of the chat is loaded for its menus."
-  (let* ((commands (mapcar (lambda (command) (nth 2 command))
-                           (qwen-companion-menu-test--commands)))
+  (let* ((commands (mapcar (lambda (command) (nth 2 command)) (qwen-companion-menu-test--commands)))
          (form `(progn
                   (require 'qwen-companion-doctor)
                   (qwen-companion-menu-bar)

@@ -58,10 +58,8 @@ Return (RESULT MERGED), the text it makes of MINE and the answer."
                  (qwen-companion-merge-test--merge "a\nb\nc\n" "A\nb\nc\n" "a\nb\nC\n")))
       (should (equal "A\nb\nC\n" text))
       (should (= 0 (qwen-companion-merge-result-conflicts merged))))
-    (pcase-let ((`(,text ,merged)
-                 (qwen-companion-merge-test--merge "a\n" "b" "c\n")))
-      (should (equal "<<<<<<< mine\nb\n||||||| base\na\n=======\nc\n>>>>>>> theirs\n"
-                     text))
+    (pcase-let ((`(,text ,merged) (qwen-companion-merge-test--merge "a\n" "b" "c\n")))
+      (should (equal "<<<<<<< mine\nb\n||||||| base\na\n=======\nc\n>>>>>>> theirs\n" text))
       (should (= 1 (qwen-companion-merge-result-conflicts merged))))))
 
 
@@ -72,20 +70,17 @@ Return (RESULT MERGED), the text it makes of MINE and the answer."
 CHANGES is a list of (FROM TO STRING), offsets from 0, in order."
   (let ((new "") (end 0) edits)
     (pcase-dolist (`(,from ,to ,string) changes)
-      (setq new (concat new (substring text end from))
-            end to)
+      (setq new (concat new (substring text end from)) end to)
       (push (list from to (length new) (+ (length new) (length string))) edits)
       (setq new (concat new string)))
-    (list (make-qwen-companion-merge-result
-           :edits (vconcat (apply #'append (nreverse edits))))
+    (list (make-qwen-companion-merge-result :edits (vconcat (apply #'append (nreverse edits))))
           (concat new (substring text end)))))
 
 (defun qwen-companion-merge-test--apply (&rest changes)
   "Make CHANGES in the current buffer, see `qwen-companion-merge-test--merged'.
 Check that the text is then what it should be, and return it."
   (pcase-let* ((text (save-restriction (widen) (buffer-string)))
-               (`(,merged ,new)
-                (qwen-companion-merge-test--merged text changes))
+               (`(,merged ,new) (qwen-companion-merge-test--merged text changes))
                (theirs (qwen-companion-merge-test--buffer new)))
     (qwen-companion-merge-apply merged theirs)
     (kill-buffer theirs)
@@ -150,8 +145,7 @@ Check that the text is then what it should be, and return it."
           (let ((before (buffer-string))
                 after)
             (should (equal "" (qwen-companion-test-messages
-                                (setq after (apply #'qwen-companion-merge-test--apply
-                                                   changes)))))
+                                (setq after (apply #'qwen-companion-merge-test--apply changes)))))
             (qwen-companion-merge-test--undo)
             (should (equal before (buffer-string)))
             (should (= 15 (point)))
@@ -235,16 +229,14 @@ Check that the text is then what it should be, and return it."
                   overlay))
               (text (overlay)
                 (and (overlay-buffer overlay)
-                     (buffer-substring (overlay-start overlay)
-                                       (overlay-end overlay)))))
+                     (buffer-substring (overlay-start overlay) (overlay-end overlay)))))
       (let ((fold (overlay "\n  body" "\nnext" t))
             (word (overlay "body" "\n  more"))
             (greedy (overlay "body" "\n  more" t t))
             (beside (overlay "  body" "body" nil t))
             (line (make-overlay 20 24))
             (whole (overlay "  more" "next")))
-        (qwen-companion-merge-test--apply
-         '(5 5 "  first\n") '(7 11 "BODIES") '(19 19 "between\n"))
+        (qwen-companion-merge-test--apply '(5 5 "  first\n") '(7 11 "BODIES") '(19 19 "between\n"))
         (should (equal "\n  first\n  BODIES\n  more" (text fold)))
         (should (equal "BODIES" (text word)))
         (should (equal "BODIES" (text greedy)))
@@ -318,8 +310,7 @@ Check that the text is then what it should be, and return it."
       (qwen-companion-merge-test--with text
         (let ((mirror text) (calls 0) before)
           (add-hook 'before-change-functions
-                    (lambda (start end)
-                      (setq before (list start end)))
+                    (lambda (start end) (setq before (list start end)))
                     nil t)
           (add-hook 'after-change-functions
                     (lambda (start end length)
@@ -339,8 +330,7 @@ Check that the text is then what it should be, and return it."
 (ert-deftest qwen-companion-merge-test-all-or-nothing ()
   "An error in a hook of somebody else leaves the text as it was."
   (pcase-let* ((text "a\nb\nc\n")
-               (`(,merged ,new)
-                (qwen-companion-merge-test--merged text '((0 1 "A") (4 5 "C")))))
+               (`(,merged ,new) (qwen-companion-merge-test--merged text '((0 1 "A") (4 5 "C")))))
     (qwen-companion-merge-test--with text
       (narrow-to-region 3 4)
       (add-hook 'after-change-functions
@@ -409,8 +399,7 @@ Check that the text is then what it should be, and return it."
              (new (qwen-companion-merge-test--buffer (concat "A\nb\n" tail)))
              (answer 'none))
         (dolist (buffer (list old new))
-          (with-current-buffer buffer
-            (narrow-to-region 3 4)))
+          (with-current-buffer buffer (narrow-to-region 3 4)))
         (qwen-companion-merge-compare old new (lambda (hunks) (setq answer hunks)))
         (qwen-companion-test-wait-for (not (eq answer 'none)))
         (should (equal '((1 1 1 1)) answer))
@@ -472,8 +461,7 @@ Check that the text is then what it should be, and return it."
   (qwen-companion-merge-test-with-process
     (let ((qwen-companion-merge--size-limit 1000))
       (should (equal '((1 1 1 1)) (qwen-companion-merge-test--compare "a" "b")))
-      (should (eq 'failed (qwen-companion-merge-test--compare
-                           "a" (make-string 1000 ?b)))))))
+      (should (eq 'failed (qwen-companion-merge-test--compare "a" (make-string 1000 ?b)))))))
 
 (provide 'qwen-companion-merge-test)
 ;;; qwen-companion-merge-test.el ends here

@@ -38,8 +38,7 @@
   (qwen-companion-proposal-test-with-one
     (qwen-companion-test-edit proposal "three")
     (qwen-companion-diff-accept)
-    (should (equal '((accepted "two\nthree"))
-                   (qwen-companion-test-outcomes)))
+    (should (equal '((accepted "two\nthree")) (qwen-companion-test-outcomes)))
     (should-not (qwen-companion-proposals))
     (should-not (buffer-live-p (qwen-companion-proposal-buffer proposal)))
     (should (equal "one\n" (qwen-companion-test-file-text "a.txt")))))
@@ -49,8 +48,7 @@
   (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let* (told
            (qwen-companion-proposal-ended-functions
-            (list (lambda (&rest _)
-                    (setq told (qwen-companion-test-outcomes))))))
+            (list (lambda (&rest _) (setq told (qwen-companion-test-outcomes))))))
       (qwen-companion-test-propose "a.txt" "two\n")
       (qwen-companion-diff-accept)
       (should (equal '((accepted "two\n")) told)))))
@@ -60,8 +58,7 @@
   (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let* (ended
            (qwen-companion-proposal-ended-functions
-            (list (lambda (proposal &rest _)
-                    (push proposal ended))))
+            (list (lambda (proposal &rest _) (push proposal ended))))
            (proposal (qwen-companion-test-propose "a.txt" "two\n")))
       (cl-letf (((symbol-function 'qwen-companion-backend-call)
                  (lambda (&rest _) (error "Cannot be sent"))))
@@ -84,13 +81,10 @@
     (let* ((long (apply #'concat (make-list 12000 "naïve 😀\n")))
            (directory (expand-file-name "gone/"))
            (qwen-companion-backend--noticed nil)
-           (qwen-companion-backend--server
-            (qwen-companion-test-server
-             :spool directory))
+           (qwen-companion-backend--server (qwen-companion-test-server :spool directory))
            (accepted (qwen-companion-test-propose "a.txt" long))
            (closed (qwen-companion-test-propose "b.txt" long)))
-      (let ((said (qwen-companion-test-messages
-                    (qwen-companion-diff-accept accepted))))
+      (let ((said (qwen-companion-test-messages (qwen-companion-diff-accept accepted))))
         (should (string-match-p "accepted .*a\\.txt" said))
         (should (string-match-p
                  (concat (regexp-quote (abbreviate-file-name directory))
@@ -98,19 +92,16 @@
                  said)))
       (let ((outcome (car (qwen-companion-test-sent 'outcome))))
         (should (eq 'accepted (plist-get outcome :outcome)))
-        (should (equal long (qwen-companion-proposal-test--parts
-                             (plist-get outcome :text-parts)))))
+        (should (equal long (qwen-companion-proposal-test--parts (plist-get outcome :text-parts)))))
       ;; The parts have to be there before what they belong to.
       (should (eq 'outcome (caar qwen-companion-test-calls)))
       (dolist (part (qwen-companion-test-sent 'text-part))
         (should (<= (string-bytes (plist-get part :text)) 65536)))
       (setq qwen-companion-test-calls nil)
       (let* (answer
-             (said (qwen-companion-test-messages
-                     (setq answer (qwen-companion-test-close closed)))))
+             (said (qwen-companion-test-messages (setq answer (qwen-companion-test-close closed)))))
         (should (equal "" said))
-        (should (equal long (qwen-companion-proposal-test--parts
-                             (plist-get answer :text-parts)))))
+        (should (equal long (qwen-companion-proposal-test--parts (plist-get answer :text-parts)))))
       (should-not (qwen-companion-proposals)))))
 
 (ert-deftest qwen-companion-proposal-test-an-outcome-that-was-not-taken-is-sent-again ()
@@ -126,10 +117,8 @@
       (qwen-companion-test-set-clock -3600)
       ;; As when the user types.
       (qwen-companion-test-context-update)
-      (qwen-companion-test-wait-for
-       (= 2 (length (qwen-companion-test-outcomes))))
-      (should (equal '(accepted "two\n")
-                     (cadr (qwen-companion-test-outcomes))))
+      (qwen-companion-test-wait-for (= 2 (length (qwen-companion-test-outcomes))))
+      (should (equal '(accepted "two\n") (cadr (qwen-companion-test-outcomes))))
       ;; Not when it is known to have come meanwhile, nor another call.
       (funcall fail)
       (qwen-companion-proposal-on-call-failed 'context nil)
@@ -145,8 +134,7 @@
   (qwen-companion-proposal-test-with-one
     (cl-letf (((symbol-function 'insert-file-contents-literally)
                (lambda (file &rest _)
-                 (signal 'file-error
-                         (list "Opening input file" "Permission denied" file)))))
+                 (signal 'file-error (list "Opening input file" "Permission denied" file)))))
       (qwen-companion-diff-accept))
     (should (equal '((accepted "two\n")) (qwen-companion-test-outcomes)))
     (should-not (buffer-live-p (qwen-companion-proposal-buffer proposal)))))
@@ -173,8 +161,7 @@ is kept."
     (qwen-companion-test-edit proposal "mine\n")
     (qwen-companion-diff-accept)
     (let ((close (list :id (qwen-companion-proposal-id proposal))))
-      (should (equal '(:text "two\nmine\n")
-                     (qwen-companion-proposal-on-close close)))
+      (should (equal '(:text "two\nmine\n") (qwen-companion-proposal-on-close close)))
       (should-not (qwen-companion-proposal-on-close close)))
     (should (eq 'closed (qwen-companion-proposal-state proposal)))
     (should (equal '("two\nmine\n") (qwen-companion-proposal-test--kept)))
@@ -192,8 +179,7 @@ is kept."
   "The CLI gets the current text; the user's edits are kept too."
   (qwen-companion-proposal-test-with-one
     (qwen-companion-test-edit proposal "mine\n")
-    (should (equal '(:text "two\nmine\n")
-                   (qwen-companion-test-close proposal)))
+    (should (equal '(:text "two\nmine\n") (qwen-companion-test-close proposal)))
     (should-not (qwen-companion-test-outcomes))
     (should-not (qwen-companion-proposals))
     (should (equal '("two\nmine\n") (qwen-companion-proposal-test--kept)))))
@@ -213,19 +199,15 @@ is kept."
   (qwen-companion-proposal-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
     (qwen-companion-test-propose "a.txt" "two\n")
     (qwen-companion-test-propose "b.txt" "two\n")
-    (let ((text (cadr (should-error (qwen-companion-diff-accept)
-                                    :type 'user-error))))
+    (let ((text (cadr (should-error (qwen-companion-diff-accept) :type 'user-error))))
       (should (string-match-p "a\\.txt" text))
       (should (string-match-p "b\\.txt" text)))
     (qwen-companion-diff-accept "b.txt")
     (should (equal (list (expand-file-name "a.txt"))
-                   (mapcar #'qwen-companion-proposal-path
-                           (qwen-companion-proposals))))
-    (with-current-buffer (qwen-companion-proposal-buffer
-                          (car (qwen-companion-proposals)))
+                   (mapcar #'qwen-companion-proposal-path (qwen-companion-proposals))))
+    (with-current-buffer (qwen-companion-proposal-buffer (car (qwen-companion-proposals)))
       (qwen-companion-diff-reject))
-    (should (equal '((accepted "two\n") (rejected nil))
-                   (qwen-companion-test-outcomes)))))
+    (should (equal '((accepted "two\n") (rejected nil)) (qwen-companion-test-outcomes)))))
 
 ;;; Which proposal
 
@@ -239,8 +221,7 @@ is kept."
           (lambda (_prompt table &rest _)
             (setq labels (all-completions "" table))
             (let ((metadata (completion-metadata "" table nil)))
-              (should (eq 'qwen-companion-proposal
-                          (completion-metadata-get metadata 'category)))
+              (should (eq 'qwen-companion-proposal (completion-metadata-get metadata 'category)))
               (should (string-match-p
                        "\\`  [0-9:]+, waiting\\'"
                        (funcall (completion-metadata-get metadata 'annotation-function)
@@ -305,8 +286,7 @@ is kept."
   (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let* ((announced 0)
            (qwen-companion-proposal-begun-functions
-            (cons (lambda (_proposal) (cl-incf announced))
-                  qwen-companion-proposal-begun-functions))
+            (cons (lambda (_proposal) (cl-incf announced)) qwen-companion-proposal-begun-functions))
            (proposal (qwen-companion-test-propose "a.txt" "two\n")))
       (qwen-companion-test-edit proposal "mine\n")
       (should (equal "" (qwen-companion-test-messages
@@ -322,8 +302,7 @@ is kept."
                          :session "session-1" :client "qwen"
                          :path (expand-file-name "a.txt") :text "two\n")))
       (should-not (qwen-companion-proposals))
-      (should (equal '((accepted "two\nmine\n"))
-                     (qwen-companion-test-outcomes))))))
+      (should (equal '((accepted "two\nmine\n")) (qwen-companion-test-outcomes))))))
 
 (ert-deftest qwen-companion-proposal-test-the-same-long-text-again-leaves-no-file ()
   (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
@@ -427,8 +406,7 @@ is kept."
                      (setq asked (cl-remove-if-not prompter buffers))
                      0)))
           (save-some-buffers nil t))
-        (should (equal (sort (mapcar #'qwen-companion-proposal-buffer
-                                     (list edited orphan))
+        (should (equal (sort (mapcar #'qwen-companion-proposal-buffer (list edited orphan))
                              #'qwen-companion-proposal-test--before-p)
                        (sort asked #'qwen-companion-proposal-test--before-p)))))))
 
@@ -446,8 +424,7 @@ is kept."
                                :digest (secure-hash 'sha256 "two\n")))
                    (qwen-companion-proposal-snapshot)))
     (qwen-companion-proposal-resend)
-    (should (equal '((accepted "two\n") (accepted "two\n"))
-                   (qwen-companion-test-outcomes)))
+    (should (equal '((accepted "two\n") (accepted "two\n")) (qwen-companion-test-outcomes)))
     (qwen-companion-test-deliver proposal)
     (should-not (qwen-companion-proposal-snapshot))
     (qwen-companion-proposal-resend)
@@ -462,8 +439,7 @@ is kept."
     (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
       (qwen-companion-test-propose "a.txt" text)
       (qwen-companion-diff-accept)
-      (should (equal (list (list 'accepted text))
-                     (qwen-companion-test-outcomes))))))
+      (should (equal (list (list 'accepted text)) (qwen-companion-test-outcomes))))))
 
 (ert-deftest qwen-companion-proposal-test-long-text-travels-by-private-file ()
   (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
@@ -498,8 +474,7 @@ is kept."
 That saves looking at each line, most of a second for 20 MB."
   (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (pcase-dolist (`(,kind ,text ,bom ,shown)
-                   '(("ascii-crlf" "one\r\n\r\r\n\0\e$B#1\e(B\rtwo" ""
-                      "one\n\r\n\0\e$B#1\e(B\rtwo")
+                   '(("ascii-crlf" "one\r\n\r\r\n\0\e$B#1\e(B\rtwo" "" "one\n\r\n\0\e$B#1\e(B\rtwo")
                      ("utf-8-crlf" "\ufeffé\u0301\r\n😀\U0010ffff\ufffd\r\n" "\ufeff"
                       "é\u0301\n😀\U0010ffff\ufffd\n")))
       (let ((file (expand-file-name (concat kind "-0") (qwen-companion-backend-spool)))
@@ -509,8 +484,7 @@ That saves looking at each line, most of a second for 20 MB."
           (write-region text nil file nil 'silent)
           ;; Elsewhere it comes exactly.
           (copy-file file (concat file "1"))
-          (should (equal text (qwen-companion-spool-text
-                               (list :text-file (concat file "1"))))))
+          (should (equal text (qwen-companion-spool-text (list :text-file (concat file "1"))))))
         (cl-letf (((symbol-function 'qwen-companion-disk-line-end)
                    (lambda () (setq looked t) nil)))
           (qwen-companion-proposal-on-open
@@ -523,8 +497,7 @@ That saves looking at each line, most of a second for 20 MB."
           (should (equal text (qwen-companion-proposal-text proposal)))
           (with-current-buffer (qwen-companion-proposal-buffer proposal)
             (should (equal shown (buffer-string)))
-            (should (eq (default-value 'buffer-file-coding-system)
-                        buffer-file-coding-system))
+            (should (eq (default-value 'buffer-file-coding-system) buffer-file-coding-system))
             (should-not (buffer-modified-p)))
           (qwen-companion-diff-reject))))))
 
@@ -546,8 +519,7 @@ That saves looking at each line, most of a second for 20 MB."
           (qwen-companion-proposal-test--prepare proposal)
           (should-not (qwen-companion-proposal-exact proposal))
           (qwen-companion-diff-accept proposal))
-        (should (equal (list (list 'accepted proposed))
-                       (qwen-companion-test-outcomes)))
+        (should (equal (list (list 'accepted proposed)) (qwen-companion-test-outcomes)))
         ;; What the CLI writes is recognised.
         (let ((coding-system-for-write 'utf-8-unix))
           (write-region proposed nil "a.txt" nil 'silent))
@@ -557,8 +529,7 @@ That saves looking at each line, most of a second for 20 MB."
 (ert-deftest qwen-companion-proposal-test-emptied-text-is-refused ()
   "The CLI would write its own text instead, so nothing is sent."
   (qwen-companion-proposal-test-with-one
-    (with-current-buffer (qwen-companion-proposal-buffer proposal)
-      (erase-buffer))
+    (with-current-buffer (qwen-companion-proposal-buffer proposal) (erase-buffer))
     (qwen-companion-test-refused "M-x qwen-companion-diff-empty" (qwen-companion-diff-accept))
     (should-not (qwen-companion-test-outcomes))
     (should (qwen-companion-proposals))))
@@ -585,8 +556,7 @@ That saves looking at each line, most of a second for 20 MB."
   (qwen-companion-proposal-test-with nil
     (dolist (path '("a.txt" "/ssh:host:/etc/passwd"))
       (should (stringp (qwen-companion-proposal-on-open
-                        (list :id "1" :session "s" :client "qwen"
-                              :path path :text "x")))))
+                        (list :id "1" :session "s" :client "qwen" :path path :text "x")))))
     (should-not (qwen-companion-proposals))))
 
 (defun qwen-companion-proposal-test--shown (file)
@@ -599,10 +569,8 @@ that of the unified review."
                  (setq proposal (qwen-companion-test-propose file "two\n")))))
     (qwen-companion-proposal-test--prepare proposal)
     (prog1 (list said
-                 (qwen-companion-test-header
-                  (qwen-companion-proposal-disk-buffer proposal))
-                 (qwen-companion-test-header
-                  (qwen-companion-proposal-buffer proposal))
+                 (qwen-companion-test-header (qwen-companion-proposal-disk-buffer proposal))
+                 (qwen-companion-test-header (qwen-companion-proposal-buffer proposal))
                  (with-current-buffer (qwen-companion-review-unified--make-buffer proposal)
                    (let ((inhibit-read-only t))
                      (qwen-companion-review-unified--draw-file)
@@ -649,8 +617,7 @@ that of the unified review."
         (dolist (file '("root/directory/a.txt" "root/directory/new.txt"))
           (dolist (shown (qwen-companion-proposal-test--shown file))
             (should (string-match-p
-                     (regexp-quote (expand-file-name (file-name-nondirectory file)
-                                                     "outside"))
+                     (regexp-quote (expand-file-name (file-name-nondirectory file) "outside"))
                      shown))
             (should (string-match-p "a link out of the workspace" shown))))
         ;; Inside, it counts where that makes a difference.
@@ -658,8 +625,7 @@ that of the unified review."
         (dolist (shown (qwen-companion-proposal-test--shown "root/hook.txt"))
           (should (string-match-p "can run code (git); a link to " shown))
           (should (string-match-p "root/\\.git/hooks/pre-commit" shown)))
-        (dolist (file '("root/inside.txt" "root/a.txt" "root/new.txt"
-                        "by-another-name/a.txt"))
+        (dolist (file '("root/inside.txt" "root/a.txt" "root/new.txt" "by-another-name/a.txt"))
           (dolist (shown (qwen-companion-proposal-test--shown file))
             (should-not (string-match-p "a link" shown))))))))
 
@@ -700,8 +666,7 @@ that of the unified review."
           (qwen-companion-test-wait-for
            (string-search said (qwen-companion-test-header
                                 (qwen-companion-proposal-buffer proposal))))
-          (qwen-companion-test-refused (regexp-quote said)
-            (qwen-companion-diff-accept proposal))
+          (qwen-companion-test-refused (regexp-quote said) (qwen-companion-diff-accept proposal))
           (qwen-companion-diff-accept proposal)
           (should (equal '((accepted "two\n")) (qwen-companion-test-outcomes))))))))
 
@@ -782,8 +747,7 @@ that of the unified review."
   "No mode, variable, hook or mode line construct comes from the text."
   (qwen-companion-proposal-test-with '(("a.py" "x = 1\n"))
     (let* ((qwen-companion-proposal-test--hook-ran nil)
-           (python-mode-hook
-            (list (lambda () (setq qwen-companion-proposal-test--hook-ran t))))
+           (python-mode-hook (list (lambda () (setq qwen-companion-proposal-test--hook-ran t))))
            (proposal
             (qwen-companion-test-propose
              "a.py"
@@ -828,20 +792,17 @@ that of the unified review."
 (ert-deftest qwen-companion-proposal-test-file-names-do-not-reach-the-mode-line ()
   "None is a format string or changes the looks of the text beside it."
   (qwen-companion-proposal-test-with nil
-    (let ((proposal (qwen-companion-test-propose "%b%n%s\u202e\n\e[31m.txt" "x\n"
-                                                 :client "%b %d")))
+    (let ((proposal (qwen-companion-test-propose "%b%n%s\u202e\n\e[31m.txt" "x\n" :client "%b %d")))
       (qwen-companion-proposal-test--prepare proposal)
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
         (should (string-match-p (regexp-quote "%%b%%n%%s\\u202E\\n\\u001B[31m.txt")
                                 (qwen-companion-test-header)))
         (should (string-match-p "by %%b %%d  " (qwen-companion-test-header)))
-        (should (string-match-p (regexp-quote "%b%n%s\\u202E\\n\\u001B[31m.txt")
-                                (buffer-name))))
+        (should (string-match-p (regexp-quote "%b%n%s\\u202E\\n\\u001B[31m.txt") (buffer-name))))
       (qwen-companion-test-edit proposal "mine\n")
       (qwen-companion-test-close proposal)
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
-        (should (string-match-p (regexp-quote "%%b%%n%%s\\u202E")
-                                (qwen-companion-test-header)))))))
+        (should (string-match-p (regexp-quote "%%b%%n%%s\\u202E") (qwen-companion-test-header)))))))
 
 (ert-deftest qwen-companion-proposal-test-characters-that-reorder-text-are-shown ()
   "Characters that make a line look like another are seen as codes."
@@ -862,13 +823,11 @@ that of the unified review."
           ;; What is displayed in its place turns nothing around.
           (should (equal "202E" (get-char-property (1+ (cl-position ?\u202e (buffer-string)))
                                                    'display)))
-          (should (string-match-p "reordered text (U\\+202E)"
-                                  (qwen-companion-test-header)))))
+          (should (string-match-p "reordered text (U\\+202E)" (qwen-companion-test-header)))))
       (with-current-buffer (qwen-companion-proposal-buffer odd)
         (erase-buffer)
         (should-not (string-match-p "U\\+202E" (qwen-companion-test-header))))
-      (should-not (eq 'hex-code (aref (default-value 'glyphless-char-display)
-                                      #x202e))))))
+      (should-not (eq 'hex-code (aref (default-value 'glyphless-char-display) #x202e))))))
 
 (ert-deftest qwen-companion-proposal-test-a-mode-cannot-take-its-time-over-the-text ()
   "A mode starts in an empty buffer; long lines and long texts get no mode."
@@ -911,8 +870,7 @@ that of the unified review."
         (should (string-match-p
                  "11 bytes.*Decide in the terminal"
                  (qwen-companion-proposal-on-open
-                  (append (list :id "1" :session "s" :client "qwen"
-                                :path (expand-file-name name))
+                  (append (list :id "1" :session "s" :client "qwen" :path (expand-file-name name))
                           text)))))
       (should-not (file-exists-p spooled))
       (should-not (qwen-companion-proposals))
@@ -949,10 +907,8 @@ The wait for a write is short, and its end is no surprise."
 
 (defun qwen-companion-proposal-test--answer-merge (result)
   "Let the oldest merge that waits have RESULT, a string, or nil: a conflict."
-  (pcase-let ((`(,_ ,_ ,_ ,callback)
-               (car (last qwen-companion-proposal-test--merges))))
-    (setq qwen-companion-proposal-test--merges
-          (butlast qwen-companion-proposal-test--merges))
+  (pcase-let ((`(,_ ,_ ,_ ,callback) (car (last qwen-companion-proposal-test--merges))))
+    (setq qwen-companion-proposal-test--merges (butlast qwen-companion-proposal-test--merges))
     (funcall callback
              (and result
                   (make-qwen-companion-merge-result
@@ -994,8 +950,7 @@ The CLI writes both one after the other, and nothing is amiss."
                              (qwen-companion-test-buffer-text (qwen-companion-proposal-disk-buffer second))))
               (should (string-match-p
                        "a\\.txt.*  lacks accepted changes  .*reject"
-                       (qwen-companion-test-header
-                        (qwen-companion-proposal-buffer second))))
+                       (qwen-companion-test-header (qwen-companion-proposal-buffer second))))
               (qwen-companion-proposal-test--accept second)
               (should (equal '("1\n2\n" "ONE\n2\n" "1\nTWO\n")
                              (butlast (car qwen-companion-proposal-test--merges))))
@@ -1060,8 +1015,7 @@ The CLI writes both one after the other, and nothing is amiss."
         (should (eq (string-empty-p edits)
                     (not (string-match-p
                           "and qwen may fail to write it where you edited them"
-                          (qwen-companion-test-header
-                           (qwen-companion-proposal-buffer second))))))
+                          (qwen-companion-test-header (qwen-companion-proposal-buffer second))))))
         (qwen-companion-proposal-test--accept second)
         (qwen-companion-proposal-test--answer-merge nil)
         (qwen-companion-proposal-test--write "3\n")
@@ -1083,8 +1037,7 @@ The CLI writes both one after the other, and nothing is amiss."
       (should (equal ""
                      (qwen-companion-test-messages
                        (let ((inhibit-message t))
-                         (cl-letf (((symbol-function 'qwen-companion-review--announce)
-                                    #'ignore)
+                         (cl-letf (((symbol-function 'qwen-companion-review--announce) #'ignore)
                                    ((symbol-function 'qwen-companion-proposal-display-path)
                                     (lambda (_) "a file")))
                            (qwen-companion-proposal-decide first 'accepted "2\n")
@@ -1156,8 +1109,7 @@ The CLI writes both one after the other, and nothing is amiss."
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
       (qwen-companion-test-edit proposal "mine\n")
       (qwen-companion-test-close proposal)
-      (should (equal "" (qwen-companion-test-messages
-                          (qwen-companion-proposal-test--settle))))
+      (should (equal "" (qwen-companion-test-messages (qwen-companion-proposal-test--settle))))
       (should (equal '("two\nmine\n") (qwen-companion-proposal-test--kept))))))
 
 (ert-deftest qwen-companion-proposal-test-text-equal-to-the-disk-is-not-kept ()
@@ -1230,8 +1182,7 @@ The CLI writes both one after the other, and nothing is amiss."
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
         (should (equal "one\n2\n" (buffer-string))))
       (qwen-companion-diff-accept)
-      (should (equal '((accepted "\ufeffone\r\n2\r\n"))
-                     (qwen-companion-test-outcomes))))))
+      (should (equal '((accepted "\ufeffone\r\n2\r\n")) (qwen-companion-test-outcomes))))))
 
 (ert-deftest qwen-companion-proposal-test-warns-of-text-that-the-cli-cannot-read ()
   "A CLI that knows UTF-8 only would spoil a file in another encoding."
@@ -1246,9 +1197,7 @@ The CLI writes both one after the other, and nothing is amiss."
         (dolist (buffer (list (qwen-companion-proposal-disk-buffer proposal)
                               (qwen-companion-proposal-buffer proposal)))
           (should (eq (cdr case)
-                      (and (string-match-p "loses text"
-                                           (qwen-companion-test-header buffer))
-                           t))))
+                      (and (string-match-p "loses text" (qwen-companion-test-header buffer)) t))))
         (qwen-companion-diff-reject proposal)))))
 
 (provide 'qwen-companion-proposal-test)

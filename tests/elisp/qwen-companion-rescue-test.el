@@ -32,16 +32,14 @@ Return the proposal."
 (defun qwen-companion-rescue-test--answer (proposal)
   "Let the user answer PROPOSAL in the terminal of a CLI that drops edits.
 Return the buffer with the kept text, and what was said."
-  (let ((said (qwen-companion-test-messages
-                (qwen-companion-test-close proposal))))
+  (let ((said (qwen-companion-test-messages (qwen-companion-test-close proposal))))
     (list (car (qwen-companion-rescue-buffers)) said)))
 
 (defun qwen-companion-rescue-test--write (name text)
   "Write TEXT to NAME, as a CLI does; return the messages about it."
   (let ((coding-system-for-write 'utf-8-unix))
     (write-region text nil name nil 'silent))
-  (qwen-companion-test-messages
-    (qwen-companion-test-disk-event (expand-file-name name))))
+  (qwen-companion-test-messages (qwen-companion-test-disk-event (expand-file-name name))))
 
 (ert-deftest qwen-companion-rescue-test-edits-that-the-cli-drops ()
   "Said at once, offered when the CLI has written, applied as one change."
@@ -74,8 +72,7 @@ Return the buffer with the kept text, and what was said."
 (ert-deftest qwen-companion-rescue-test-a-text-that-the-cli-writes-goes ()
   "A CLI that takes the edits over leaves nothing to keep."
   (qwen-companion-rescue-test-with '(("a.txt" "one\r\n"))
-    (let* ((proposal (qwen-companion-rescue-test--propose
-                      "a.txt" "two\r\n" "mine\n"))
+    (let* ((proposal (qwen-companion-rescue-test--propose "a.txt" "two\r\n" "mine\n"))
            (said (qwen-companion-test-messages
                    (qwen-companion-test-close proposal :keeps-edits t))))
       (should-not (string-match-p "without your edits" said))
@@ -94,19 +91,16 @@ Return the buffer with the kept text, and what was said."
         (should (string-match-p "  qwen disconnected  .*C-c C-c put into"
                                 (qwen-companion-test-header)))
         (call-interactively (key-binding (kbd "C-c C-c"))))
-      (should (equal (expand-file-name name)
-                     (buffer-file-name (window-buffer))))
+      (should (equal (expand-file-name name) (buffer-file-name (window-buffer))))
       (with-current-buffer (window-buffer)
         (should (equal "two\n" (buffer-string)))
         (should (buffer-modified-p))))))
 
 (ert-deftest qwen-companion-rescue-test-other-changes-are-shown-beside-it ()
   "Later changes of the file or of its buffer are shown, not overwritten."
-  (dolist (change (list (lambda ()
-                          (qwen-companion-rescue-test--write "a.txt" "other\n"))
+  (dolist (change (list (lambda () (qwen-companion-rescue-test--write "a.txt" "other\n"))
                         (lambda ()
-                          (with-current-buffer (find-file-noselect "a.txt")
-                            (insert "unsaved\n")))))
+                          (with-current-buffer (find-file-noselect "a.txt") (insert "unsaved\n")))))
     (qwen-companion-rescue-test-with '(("a.txt" "one\n"))
       (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
         (qwen-companion-test-orphan proposal))
@@ -133,10 +127,8 @@ Return the buffer with the kept text, and what was said."
     (switch-to-buffer (get-buffer-create "*terminal*"))
     (qwen-companion-test-refused "a\\.txt has other changes too.*NUL.*qwen-companion-kept-difference"
       (qwen-companion-kept-apply))
-    (should (equal '("*terminal*")
-                   (qwen-companion-test-shown)))
-    (should-not (cl-find-if (lambda (buffer)
-                              (string-match-p "\\`\\*ediff" (buffer-name buffer)))
+    (should (equal '("*terminal*") (qwen-companion-test-shown)))
+    (should-not (cl-find-if (lambda (buffer) (string-match-p "\\`\\*ediff" (buffer-name buffer)))
                             (buffer-list)))
     (should (qwen-companion-rescue-buffers))))
 
@@ -167,15 +159,13 @@ Wait until the companion has found out, and return what it says."
       (when written
         (write-region written nil "a.txt" nil 'silent))
       (qwen-companion-test-wait-for (qwen-companion-test-written-p))
-      (qwen-companion-test-wait-for
-       (null (get-process "qwen-companion-diff"))))))
+      (qwen-companion-test-wait-for (null (get-process "qwen-companion-diff"))))))
 
 (ert-deftest qwen-companion-rescue-test-disk-differs-from-the-accepted-text ()
   "A message says so; the text is kept, and the difference is shown beside."
   (dolist (busy '(nil t))
     (qwen-companion-rescue-test-with '(("a.txt" "one\n"))
-      (cl-letf (((symbol-function 'qwen-companion-review--busy-p)
-                 (lambda () busy)))
+      (cl-letf (((symbol-function 'qwen-companion-review--busy-p) (lambda () busy)))
         (delete-other-windows)
         (let* ((window (selected-window))
                (said (qwen-companion-rescue-test--accept "two\n" "three\n"))
@@ -228,8 +218,7 @@ Wait until the companion has found out, and return what it says."
     (qwen-companion-rescue-test--accept "two\n" nil)
     (qwen-companion-test-said "a\\.txt holds the accepted text now"
       (write-region "two\n" nil "a.txt" nil 'silent)
-      (qwen-companion-test-wait-for
-       (null (qwen-companion-rescue-buffers))))))
+      (qwen-companion-test-wait-for (null (qwen-companion-rescue-buffers))))))
 
 (ert-deftest qwen-companion-rescue-test-compared-by-key-as-the-disk-is-now ()
   (qwen-companion-rescue-test-with '(("a.txt" "one\n"))
@@ -238,14 +227,12 @@ Wait until the companion has found out, and return what it says."
                      (qwen-companion-test-messages
                        (with-current-buffer "*qwen-companion kept: a.txt*"
                          (call-interactively (key-binding (kbd "C-c C-d"))))
-                       (qwen-companion-test-wait-for
-                        (null (get-process "qwen-companion-diff")))))))
+                       (qwen-companion-test-wait-for (null (get-process "qwen-companion-diff")))))))
       (qwen-companion-test-orphan proposal)
       (let ((coding-system-for-write 'iso-latin-1-dos))
         (write-region "caf\u00e9\n" nil "a.txt" nil 'silent))
       (funcall compare)
-      (with-current-buffer (window-buffer
-                            (get-buffer-window "*qwen-companion difference: a.txt*"))
+      (with-current-buffer (window-buffer (get-buffer-window "*qwen-companion difference: a.txt*"))
         (should (string-suffix-p "-two\n+caf\u00e9\n" (buffer-string))))
       (write-region "two\n" nil "a.txt" nil 'silent)
       (should (string-match-p "holds that text" (funcall compare)))

@@ -46,8 +46,7 @@
   "Return non-nil when a buffer or file of Ediff is left."
   (or (cl-find-if (lambda (buffer)
                     (let ((case-fold-search nil))
-                      (string-match-p "\\`\\*\\(?:ediff\\|Ediff Control\\)"
-                                      (buffer-name buffer))))
+                      (string-match-p "\\`\\*\\(?:ediff\\|Ediff Control\\)" (buffer-name buffer))))
                   (buffer-list))
       ediff-session-registry
       (directory-files temporary-file-directory nil "\\`[^.]")))
@@ -61,25 +60,20 @@
                        '("one\ntwo\n" "no-such-program" "no-such-program")))
     (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
       (let* ((ediff-diff-program program)
-             (temporary-file-directory (file-name-as-directory
-                                        (make-temp-file "ediff-test-" t)))
+             (temporary-file-directory (file-name-as-directory (make-temp-file "ediff-test-" t)))
              (proposal (qwen-companion-test-propose "a.txt" new))
              (selected (selected-window))
-             (said (qwen-companion-test-messages
-                     (qwen-companion-test-show proposal))))
+             (said (qwen-companion-test-messages (qwen-companion-test-show proposal))))
         (should (string-match-p reason said))
         (should (string-match-p "hunk by hunk" said))
         (should (eq selected (selected-window)))
         (should (equal "*terminal*" (qwen-companion-test-selected)))
-        (should (equal '("*qwen-companion hunks: a.txt*" "*terminal*")
-                       (qwen-companion-test-shown)))
+        (should (equal '("*qwen-companion hunks: a.txt*" "*terminal*") (qwen-companion-test-shown)))
         (should-not (qwen-companion-review-ediff-test--left-p))
         ;; Also when Ediff is asked for.
         (qwen-companion-diff-open proposal)
-        (qwen-companion-test-said reason
-          (qwen-companion-diff-switch proposal))
-        (should (equal '("*qwen-companion hunks: a.txt*")
-                       (qwen-companion-test-shown)))
+        (qwen-companion-test-said reason (qwen-companion-diff-switch proposal))
+        (should (equal '("*qwen-companion hunks: a.txt*") (qwen-companion-test-shown)))
         (should-not (qwen-companion-review-ediff-test--left-p))
         (should (equal new (qwen-companion-proposal-text proposal)))
         (qwen-companion-diff-accept proposal)
@@ -93,18 +87,15 @@
                         (set-file-times "a.txt" (time-add nil 5))
                         (qwen-companion-review-file-written (expand-file-name "a.txt")))
                       (lambda ()
-                        (with-current-buffer (find-file-noselect "a.txt")
-                          (insert "\0"))
+                        (with-current-buffer (find-file-noselect "a.txt") (insert "\0"))
                         (qwen-companion-diff-show-unsaved))))
     (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
       (let ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
             (selected (selected-window)))
         (qwen-companion-test-show proposal)
-        (qwen-companion-test-said "NUL"
-          (funcall step))
+        (qwen-companion-test-said "NUL" (funcall step))
         (should (eq selected (selected-window)))
-        (should (equal "*qwen-companion hunks: a.txt*"
-                       (car (qwen-companion-test-shown))))
+        (should (equal "*qwen-companion hunks: a.txt*" (car (qwen-companion-test-shown))))
         (let ((temporary-file-directory (expand-file-name ".git/")))
           (should-not (qwen-companion-review-ediff-test--left-p)))
         (should (eq 'shown (qwen-companion-proposal-state proposal)))))))
@@ -115,24 +106,19 @@
     (let* ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
            (here (get-buffer-create "*here*"))
            (own (get-buffer-create "*own*"))
-           (process (make-process :name "own" :buffer own :noquery t
-                                  :command '("sleep" "1000")))
+           (process (make-process :name "own" :buffer own :noquery t :command '("sleep" "1000")))
            (qwen-companion-backend--server
             (qwen-companion-test-server
              :sessions (list (list :id "session-1" :ancestors (list (process-id process)))
                              (list :id "session-2")))))
-      (with-current-buffer here
-        (setq qwen-companion-terminal-directory default-directory))
-      (with-current-buffer own
-        (setq default-directory "/somewhere/"))
+      (with-current-buffer here (setq qwen-companion-terminal-directory default-directory))
+      (with-current-buffer own (setq default-directory "/somewhere/"))
       (unwind-protect
-          (should (equal (list own)
-                         (qwen-companion-review-terminals proposal)))
+          (should (equal (list own) (qwen-companion-review-terminals proposal)))
         (delete-process process))
       (dolist (session '("session-1" "session-2" "gone"))
         (setf (qwen-companion-proposal-session proposal) session)
-        (should (equal (list here)
-                       (qwen-companion-review-terminals proposal)))))))
+        (should (equal (list here) (qwen-companion-review-terminals proposal)))))))
 
 (ert-deftest qwen-companion-review-ediff-test-windows-come-back ()
   "Whatever ends the review, the frame looks as before."
@@ -140,8 +126,7 @@
                      #'qwen-companion-diff-reject
                      #'qwen-companion-diff-bury
                      #'qwen-companion-proposal-end-all
-                     (lambda ()
-                       (qwen-companion-test-close (car (qwen-companion-proposals))))
+                     (lambda () (qwen-companion-test-close (car (qwen-companion-proposals))))
                      (lambda ()
                        (kill-buffer (qwen-companion-proposal-buffer
                                      (car (qwen-companion-proposals)))))))
@@ -153,8 +138,7 @@
         (qwen-companion-test-show proposal)
         (should (= 4 (length (qwen-companion-test-shown))))
         (funcall end)
-        (should (equal '("*terminal*" "*other*")
-                       (qwen-companion-test-shown)))
+        (should (equal '("*terminal*" "*other*") (qwen-companion-test-shown)))
         (should (qwen-companion-test-same-windows-p before))
         (should-not ediff-session-registry)))))
 
@@ -165,8 +149,7 @@
                  (lambda ()
                    (switch-to-buffer "*scratch*")
                    (select-window
-                    (display-buffer-in-side-window
-                     (get-buffer "*terminal*") '((side . right)))))))
+                    (display-buffer-in-side-window (get-buffer "*terminal*") '((side . right)))))))
     (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
       (funcall prepare)
       (let ((before (qwen-companion-test-shown))
@@ -184,8 +167,7 @@
   "A review begins hunk by hunk where Ediff would show fewer, or as the option says."
   (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (pcase-dolist (`(,columns ,lines ,least ,ediff)
-                   '((120 40 8 t) (120 24 8 t) (80 44 8 t) (80 30 8 nil) (80 24 8 nil)
-                     (80 24 0 t)))
+                   '((120 40 8 t) (120 24 8 t) (80 44 8 t) (80 30 8 nil) (80 24 8 nil) (80 24 0 t)))
       (let ((qwen-companion-review-ediff--least-lines least)
             (terminal (selected-window)))
         (set-frame-size (selected-frame) columns lines)
@@ -287,8 +269,7 @@
                 (qwen-companion-test-show proposal t)
                 (should (equal "*Ediff Control Panel*" (buffer-name)))
                 (dolist (index there)
-                  (should (equal (list kinds options index)
-                                 (list kinds options (funcall current))))
+                  (should (equal (list kinds options index) (list kinds options (funcall current))))
                   (unless (eq index (car (last there)))
                     (call-interactively (key-binding "n"))))
                 (dolist (index (cdr (reverse there)))
@@ -330,8 +311,7 @@
     (qwen-companion-diff-open)
     (should (equal "*Ediff Control Panel*" (qwen-companion-test-selected)))
     (qwen-companion-diff-accept)
-    (should (equal "two\nmine\n"
-                   (cadar (qwen-companion-test-outcomes))))))
+    (should (equal "two\nmine\n" (cadar (qwen-companion-test-outcomes))))))
 
 (ert-deftest qwen-companion-review-ediff-test-windows-of-the-user-stay ()
   "Buffers that the user has shown beside the review, or in its place, stay."
@@ -372,8 +352,7 @@
     (qwen-companion-test-show (qwen-companion-test-propose "a.txt" "ONE\n2\n3\n4\n5\n6\nSEVEN\n") t)
     (ediff-copy-A-to-B 1)
     (qwen-companion-diff-accept)
-    (should (equal "1\n2\n3\n4\n5\n6\nSEVEN\n"
-                   (cadar (qwen-companion-test-outcomes))))))
+    (should (equal "1\n2\n3\n4\n5\n6\nSEVEN\n" (cadar (qwen-companion-test-outcomes))))))
 
 (ert-deftest qwen-companion-review-ediff-test-settings-and-hooks-of-the-user ()
   "Each of the user's hooks runs once; all is as before afterwards."
@@ -445,13 +424,11 @@
         (with-current-buffer control
           (should (eq 'ediff-quit (key-binding "q")))
           (should-not qwen-companion-proposal-current)
-          (should-not (memq 'qwen-companion-review-ediff--layout
-                            ediff-before-setup-windows-hook)))
+          (should-not (memq 'qwen-companion-review-ediff--layout ediff-before-setup-windows-hook)))
         (qwen-companion-diff-reject)
         (should (buffer-live-p control))
         (should (equal (list control) ediff-session-registry))
-        (with-current-buffer control
-          (ediff-really-quit nil))))))
+        (with-current-buffer control (ediff-really-quit nil))))))
 
 (ert-deftest qwen-companion-review-ediff-test-long-help-names-our-keys ()
   "The long help names our keys, and the panel has room for all of it."
@@ -478,8 +455,7 @@
       (qwen-companion-test-show proposal)
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
         (should (string-prefix-p
-                 (format " sub/%%%%e\\n\\u202E.txt: proposed  by Qwen %%%%p Code  in %s  "
-                         project)
+                 (format " sub/%%%%e\\n\\u202E.txt: proposed  by Qwen %%%%p Code  in %s  " project)
                  (qwen-companion-test-header)))
         (insert "mine")
         (should (string-match-p "  edited by you  " (qwen-companion-test-header)))
@@ -533,13 +509,11 @@
   (qwen-companion-review-ediff-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
     (let ((qwen-companion-diff-arrival 'now))
       (qwen-companion-test-propose "a.txt" "two\n")
-      (qwen-companion-test-wait-for
-       (get-buffer-window "*qwen-companion proposal: a.txt*"))
+      (qwen-companion-test-wait-for (get-buffer-window "*qwen-companion proposal: a.txt*"))
       (qwen-companion-test-propose "b.txt" "two\n")
       (should (qwen-companion-review--busy-p))
       (qwen-companion-diff-reject "a.txt")
-      (qwen-companion-test-wait-for
-       (get-buffer-window "*qwen-companion proposal: b.txt*"))
+      (qwen-companion-test-wait-for (get-buffer-window "*qwen-companion proposal: b.txt*"))
       (qwen-companion-diff-reject)
       (should (equal '("*terminal*") (qwen-companion-test-shown)))
       (should-not (qwen-companion-test-review-awaits-p)))))
@@ -621,8 +595,7 @@
           (should-not (qwen-companion-proposal-seen proposal))))
       ;; Less than nothing when the clock was set back meanwhile.
       (dolist (idle '(0.5 -3600))
-        (cl-letf (((symbol-function 'current-idle-time)
-                   (lambda () (seconds-to-time idle))))
+        (cl-letf (((symbol-function 'current-idle-time) (lambda () (seconds-to-time idle))))
           (qwen-companion-test-show-next))
         (should (eq proposal (qwen-companion-review-shown)))
         (should-not (qwen-companion-test-review-awaits-p))
@@ -669,8 +642,7 @@
         (qwen-companion-test-show-next)
         (should-not (qwen-companion-proposal-seen proposal))
         (should (get-buffer-window one))
-        (with-current-buffer control
-          (ediff-really-quit nil))
+        (with-current-buffer control (ediff-really-quit nil))
         (qwen-companion-test-wait-for (qwen-companion-review-shown))))))
 
 (defmacro qwen-companion-review-ediff-test-with-terminal (&rest body)
@@ -706,8 +678,7 @@
       (qwen-companion-review-ediff-test-with-tabs
         (tab-bar-select-tab 2)
         (let ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
-              (foreign (qwen-companion-test-propose
-                        "b.txt" "two\n" :session "session-2")))
+              (foreign (qwen-companion-test-propose "b.txt" "two\n" :session "session-2")))
           (qwen-companion-test-show-next)
           (should-not (qwen-companion-proposal-seen proposal))
           (should (qwen-companion-proposal-seen foreign))
@@ -730,15 +701,13 @@
 (ert-deftest qwen-companion-review-ediff-test-restores-the-tab-it-was-in ()
   "Each tab gets its windows back, in any order and with any tab selected."
   (dolist (end (list (lambda (proposal) (qwen-companion-diff-reject proposal))
-                     (lambda (proposal)
-                       (qwen-companion-test-close proposal))))
+                     (lambda (proposal) (qwen-companion-test-close proposal))))
     (qwen-companion-review-ediff-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
       (split-window-right)
       (set-window-buffer (next-window) (get-buffer-create "*beside*"))
       (qwen-companion-review-ediff-test-with-tabs
         (let ((first (qwen-companion-test-propose "a.txt" "two\n"))
-              (second (qwen-companion-test-propose
-                       "b.txt" "two\n" :session "session-2")))
+              (second (qwen-companion-test-propose "b.txt" "two\n" :session "session-2")))
           (qwen-companion-test-show first)
           (tab-bar-select-tab 2)
           (qwen-companion-test-show second)
@@ -746,12 +715,10 @@
           (funcall end first)
           (should (get-buffer-window "*qwen-companion proposal: b.txt*"))
           (tab-bar-select-tab 1)
-          (should (equal '("*terminal*" "*beside*")
-                         (qwen-companion-test-shown)))
+          (should (equal '("*terminal*" "*beside*") (qwen-companion-test-shown)))
           (should (equal "*terminal*" (qwen-companion-test-selected)))
           (funcall end second)
-          (should (equal '("*terminal*" "*beside*")
-                         (qwen-companion-test-shown)))
+          (should (equal '("*terminal*" "*beside*") (qwen-companion-test-shown)))
           (tab-bar-select-tab 2)
           (should (equal '("*other*") (qwen-companion-test-shown)))
           (should-not ediff-session-registry))))))
@@ -855,8 +822,7 @@
 
 (ert-deftest qwen-companion-review-ediff-test-parts-of-a-review-left-in-windows ()
   "Its end restores all windows, whichever of its own the user has closed."
-  (dolist (gone '("*Ediff Control Panel*" "*qwen-companion disk: a.txt*"
-                  "*terminal*"))
+  (dolist (gone '("*Ediff Control Panel*" "*qwen-companion disk: a.txt*" "*terminal*"))
     (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
       (qwen-companion-test-show (qwen-companion-test-propose "a.txt" "two\n"))
       (delete-window (get-buffer-window gone))
@@ -875,8 +841,7 @@
   (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (let* ((said (lambda (proposal)
                    (qwen-companion-review-check-unsaved)
-                   (mapcar (lambda (text)
-                             (and (string-match-p "unsaved text" text) t))
+                   (mapcar (lambda (text) (and (string-match-p "unsaved text" text) t))
                            (list (qwen-companion-test-header
                                   (qwen-companion-proposal-disk-buffer proposal))
                                  (qwen-companion-test-header
@@ -903,13 +868,11 @@
     (should (qwen-companion-proposal-unsaved proposal))
     (with-current-buffer "a.txt"
       (save-buffer))
-    (qwen-companion-test-wait-for
-     (not (qwen-companion-proposal-unsaved proposal)))
+    (qwen-companion-test-wait-for (not (qwen-companion-proposal-unsaved proposal)))
     (qwen-companion-diff-reject proposal)
     (should-not qwen-companion-review--unsaved-timer)
     (dolist (hook '(after-save-hook after-revert-hook))
-      (should-not (memq #'qwen-companion-review--check-unsaved-soon
-                        (default-value hook))))))
+      (should-not (memq #'qwen-companion-review--check-unsaved-soon (default-value hook))))))
 
 (ert-deftest qwen-companion-review-ediff-test-third-party ()
   "The same key shows it and takes it out; edits and windows stay."
@@ -945,26 +908,22 @@
         (with-current-buffer "*qwen-companion yours: a.txt*"
           (should (equal "one\ntwo\nthree\nmine\n" (buffer-string)))
           (should buffer-read-only)
-          (should (eq #'qwen-companion-diff-show-unsaved
-                      (key-binding (kbd "C-c C-u"))))
+          (should (eq #'qwen-companion-diff-show-unsaved (key-binding (kbd "C-c C-u"))))
           (should-not (string-match-p "changed since" (qwen-companion-test-header)))
           (qwen-companion-review-ediff-test--type "a.txt" "more\n")
           (should (string-match-p "changed since" (qwen-companion-test-header))))
         (qwen-companion-diff-accept)
-        (should (equal "one\n2\nthree\nedit\n"
-                       (cadar (qwen-companion-test-outcomes))))
+        (should (equal "one\n2\nthree\nedit\n" (cadar (qwen-companion-test-outcomes))))
         (should (qwen-companion-test-same-windows-p before))
         (should-not ediff-session-registry)
         (should-not (get-buffer "*qwen-companion yours: a.txt*"))
-        (should (equal "one\ntwo\nthree\nmine\nmore\n"
-                       (qwen-companion-test-buffer-text mine)))))))
+        (should (equal "one\ntwo\nthree\nmine\nmore\n" (qwen-companion-test-buffer-text mine)))))))
 
 (ert-deftest qwen-companion-review-ediff-test-third-party-however-it-ends ()
   "Put aside it comes back as it was, and no way out leaves anything behind."
   (dolist (end (list #'qwen-companion-diff-reject
                      #'qwen-companion-proposal-end-all
-                     (lambda ()
-                       (kill-buffer "*qwen-companion proposal: a.txt*"))
+                     (lambda () (kill-buffer "*qwen-companion proposal: a.txt*"))
                      (lambda ()
                        (kill-buffer "*qwen-companion yours: a.txt*")
                        (should (get-buffer-window "*Ediff Control Panel*"))
@@ -1032,8 +991,7 @@
     (qwen-companion-diff-show-unsaved)
     (ediff-copy-C-to-B 1)
     (qwen-companion-diff-accept)
-    (should (equal "mine\n1\n2\n3\n4\nFIVE\n"
-                   (cadar (qwen-companion-test-outcomes))))))
+    (should (equal "mine\n1\n2\n3\n4\nFIVE\n" (cadar (qwen-companion-test-outcomes))))))
 
 ;;; Where it opens, and what is left
 
@@ -1071,8 +1029,7 @@
         (let ((size (lambda (position default)
                       (lambda (&optional frame)
                         (if (assq frame sizes) (nth position (assq frame sizes)) default)))))
-          (cl-letf (((symbol-function 'frame-list)
-                     (lambda () (cons small (mapcar #'car sizes))))
+          (cl-letf (((symbol-function 'frame-list) (lambda () (cons small (mapcar #'car sizes))))
                     ((symbol-function 'frame-width) (funcall size 1 80))
                     ((symbol-function 'frame-height) (funcall size 2 height))
                     ((symbol-function 'frame-visible-p) (funcall size 3 t))
@@ -1081,8 +1038,7 @@
                     ((symbol-function 'frame-parent) #'ignore)
                     ((symbol-function 'frame-parameter) #'ignore)
                     ((symbol-function 'qwen-companion-review-arrival-frame) #'ignore))
-            (should (eq (or chosen small)
-                        (qwen-companion-review-windows-frame proposal)))))))))
+            (should (eq (or chosen small) (qwen-companion-review-windows-frame proposal)))))))))
 
 (ert-deftest qwen-companion-review-ediff-test-ends-while-it-is-being-shown ()
   "Ediff lets processes run: the CLI may be answered meanwhile."
@@ -1091,10 +1047,8 @@
       (let* ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
              (buffers (list (qwen-companion-proposal-buffer proposal)))
              (said (cl-progv (list hook)
-                       (list (list (lambda ()
-                                     (qwen-companion-test-close proposal))))
-                     (qwen-companion-test-messages
-                       (qwen-companion-test-show proposal)))))
+                       (list (list (lambda () (qwen-companion-test-close proposal))))
+                     (qwen-companion-test-messages (qwen-companion-test-show proposal)))))
         (should-not (string-match-p "could not be shown" said))
         (should (eq 'closed (qwen-companion-proposal-state proposal)))
         (should-not (cl-some #'buffer-live-p buffers))
@@ -1132,8 +1086,7 @@
                                                    (window-buffer))))
           (funcall end (list :id (qwen-companion-proposal-id proposal)))
           (should (equal "*terminal*" (qwen-companion-test-selected)))
-          (let ((said (qwen-companion-test-messages
-                        (execute-kbd-macro (kbd key)))))
+          (let ((said (qwen-companion-test-messages (execute-kbd-macro (kbd key)))))
             (should (eq (equal key "x") (and pressed t)))
             (unless (equal key "x")
               (should (string-match-p "a\\.txt has ended before you answered" said))))
@@ -1147,8 +1100,7 @@
       (ediff-buffers (get-buffer-create "*one*") (get-buffer-create "*two*"))
       (qwen-companion-test-said "it waits until the Ediff session is over"
         (qwen-companion-test-propose "a.txt" "two\n"))
-      (with-current-buffer (car ediff-session-registry)
-        (ediff-really-quit nil))
+      (with-current-buffer (car ediff-session-registry) (ediff-really-quit nil))
       (should-not (string-match-p "Ediff"
                                   (qwen-companion-test-messages
                                     (qwen-companion-test-propose "a.txt" "three\n")))))))

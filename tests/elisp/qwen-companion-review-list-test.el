@@ -48,8 +48,7 @@
   "File, CLI, project, size, age and state; the size when it is counted."
   (qwen-companion-review-list-test-with '(("src/a.txt" "1\n2\n3\n"))
     (let ((project (file-name-nondirectory (directory-file-name default-directory))))
-      (qwen-companion-test-propose "src/a.txt" "1\nzwei\ndrei\nfour\n"
-                                   :client "Qwen Code 0.24.4")
+      (qwen-companion-test-propose "src/a.txt" "1\nzwei\ndrei\nfour\n" :client "Qwen Code 0.24.4")
       (qwen-companion-diffs)
       (qwen-companion-test-wait-for
        (equal (list (list "src/a.txt" "Qwen Code 0.24.4" project "+3 -2" "0 s" "waits"))
@@ -91,26 +90,20 @@
   (qwen-companion-review-list-test-with nil
     (let ((proposal (qwen-companion-test-propose "new/a.txt" "1\n2\n")))
       (qwen-companion-diffs)
-      (qwen-companion-test-wait-for
-       (member "+2 -0" (car (qwen-companion-review-list-test--lines))))
-      (with-current-buffer (qwen-companion-proposal-buffer proposal)
-        (insert "0\n"))
-      (with-current-buffer "*qwen-companion proposals*"
-        (revert-buffer))
-      (qwen-companion-test-wait-for
-       (member "+3 -0" (car (qwen-companion-review-list-test--lines))))
+      (qwen-companion-test-wait-for (member "+2 -0" (car (qwen-companion-review-list-test--lines))))
+      (with-current-buffer (qwen-companion-proposal-buffer proposal) (insert "0\n"))
+      (with-current-buffer "*qwen-companion proposals*" (revert-buffer))
+      (qwen-companion-test-wait-for (member "+3 -0" (car (qwen-companion-review-list-test--lines))))
       (should (member "waits, edited" (car (qwen-companion-review-list-test--lines))))
       ;; Nothing is left of what was written for diff.
-      (qwen-companion-test-wait-for
-       (not (process-live-p qwen-companion-review-list--process))))))
+      (qwen-companion-test-wait-for (not (process-live-p qwen-companion-review-list--process))))))
 
 (ert-deftest qwen-companion-review-list-test-line-ends-count-as-proposed ()
   "A file and a proposal that both have CR LF differ only in changed lines."
   (qwen-companion-review-list-test-with '(("a.txt" "1\r\n2\r\n"))
     (qwen-companion-test-propose "a.txt" "1\r\n3\r\n")
     (qwen-companion-diffs)
-    (qwen-companion-test-wait-for
-     (member "+1 -1" (car (qwen-companion-review-list-test--lines))))))
+    (qwen-companion-test-wait-for (member "+1 -1" (car (qwen-companion-review-list-test--lines))))))
 
 (ert-deftest qwen-companion-review-list-test-large-texts-are-not-counted ()
   (qwen-companion-review-list-test-with '(("a.txt" "1\n"))
@@ -173,8 +166,7 @@
     (call-interactively (key-binding (kbd "C-c C-c")))
     (qwen-companion-review-list-test--go-to "c.txt")
     (call-interactively (key-binding (kbd "C-c C-k")))
-    (should (equal '(accepted rejected)
-                   (mapcar #'car (qwen-companion-test-outcomes))))
+    (should (equal '(accepted rejected) (mapcar #'car (qwen-companion-test-outcomes))))
     (qwen-companion-review-list-test--go-to "a.txt")
     (call-interactively (key-binding (kbd "RET")))
     (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
@@ -209,8 +201,7 @@
         (should (= 3 (length (qwen-companion-proposals))))
         (setq answer t)
         (execute-kbd-macro "A")
-        (should (equal '(accepted accepted)
-                       (mapcar #'car (qwen-companion-test-outcomes))))
+        (should (equal '(accepted accepted) (mapcar #'car (qwen-companion-test-outcomes))))
         ;; The one that is left is not asked about.
         (setq asked nil)
         (goto-char (point-min))
@@ -329,8 +320,7 @@
     (dolist (file '("a.txt" "b.txt" "c.txt"))
       (qwen-companion-test-propose file "2\n"))
     (dolist (file '("a.txt" "b.txt" "c.txt" "a.txt"))
-      (with-current-buffer (window-buffer)
-        (qwen-companion-review))
+      (with-current-buffer (window-buffer) (qwen-companion-review))
       (should (equal file (qwen-companion-review-list-test--reviewed))))
     ;; From elsewhere it is the one on the screen.
     (select-window (get-buffer-window "*qwen-companion disk: a.txt*"))
@@ -359,8 +349,7 @@
             (qwen-companion-review)
             (should (equal "c.txt" (qwen-companion-review-list-test--reviewed)))
             (should (get-buffer-window "*here*"))
-            (with-current-buffer "*here*"
-              (qwen-companion-diff-accept))
+            (with-current-buffer "*here*" (qwen-companion-diff-accept))
             (should (equal '("c.txt")
                            (mapcar (lambda (proposal)
                                      (file-name-nondirectory

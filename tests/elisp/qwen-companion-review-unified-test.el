@@ -121,8 +121,7 @@ A text that is nil removes the line."
                      (qwen-companion-proposal-text proposal)))
       ;; Said in text, and to be seen.
       (should (search-forward "+twenty" nil t))
-      (should (eq 'qwen-companion-unified-dropped
-                  (get-text-property (1- (point)) 'face)))
+      (should (eq 'qwen-companion-unified-dropped (get-text-property (1- (point)) 'face)))
       (should (qwen-companion-proposal-edited-p proposal))
       (should-error (qwen-companion-test-press "k") :type 'user-error)
       (qwen-companion-test-press "u")
@@ -212,13 +211,11 @@ A text that is nil removes the line."
         (should (equal "12345FIVE67EIGHTeennineteen9" (string-replace "34FIVE" "345FIVE" (text))))
         (dolist (before seen)
           (qwen-companion-test-press "C-/")
-          (should (equal before
-                         (cons (text) (qwen-companion-review-unified-test--count)))))
+          (should (equal before (cons (text) (qwen-companion-review-unified-test--count)))))
         (should-error (qwen-companion-test-press "C-/") :type 'user-error)
         (qwen-companion-test-press "g")))
     ;; An edit alone, undone, was none.
-    (with-current-buffer (qwen-companion-proposal-buffer proposal)
-      (set-buffer-modified-p nil))
+    (with-current-buffer (qwen-companion-proposal-buffer proposal) (set-buffer-modified-p nil))
     (qwen-companion-test-press "e")
     (insert "mine")
     (qwen-companion-test-press "C-c C-c")
@@ -269,8 +266,7 @@ A text that is nil removes the line."
 (ert-deftest qwen-companion-review-unified-test-in-words ()
   "Each sign has its meaning as help, and a hunk can be read as a sentence."
   (qwen-companion-review-unified-test-with-joined
-    (pcase-dolist (`(,line ,words)
-                   '((" 1" "Unchanged") ("-2" "Removed") ("+TWO" "Added")))
+    (pcase-dolist (`(,line ,words) '((" 1" "Unchanged") ("-2" "Removed") ("+TWO" "Added")))
       (qwen-companion-test-go-to (concat "\n" line))
       (should (string-prefix-p words (get-text-property (line-beginning-position) 'help-echo))))
     (qwen-companion-test-said "Hunk 1 of 1, kept\\.  Line 2, removed: 2; added: TWO\\.  Line 5, removed: 5; added: FIVE\\."
@@ -309,8 +305,7 @@ A text that is nil removes the line."
     (dolist (proposed '(("a.txt" "s") ("b.txt" "other") ("c.txt" "s")))
       (qwen-companion-test-propose (car proposed) "two\n" :session (cadr proposed)))
     (qwen-companion-diff-open "a.txt")
-    (cl-flet ((shown () (set-buffer (window-buffer))
-                (substring (qwen-companion-test-header) 1 6)))
+    (cl-flet ((shown () (set-buffer (window-buffer)) (substring (qwen-companion-test-header) 1 6)))
       (should (equal "a.txt" (shown)))
       (should (string-search "  1 of 2  " (qwen-companion-test-header)))
       (pcase-dolist (`(,key ,file) '(("M-n" "c.txt") ("]" "b.txt") ("]" "a.txt")
@@ -329,8 +324,7 @@ A text that is nil removes the line."
 
 (defun qwen-companion-review-unified-test--sessions (activity)
   "Let both CLIs be connected, with that of \"s\" doing ACTIVITY, nil if unknown."
-  (with-current-buffer "*terminal*"
-    (setq qwen-companion-terminal-directory default-directory))
+  (with-current-buffer "*terminal*" (setq qwen-companion-terminal-directory default-directory))
   (qwen-companion-test-set-sessions (list (list :id "s" :state (list :activity activity))
                                           (list :id "other" :state (list :activity 'working))))
   (qwen-companion-review-sessions-changed))
@@ -342,8 +336,7 @@ A text that is nil removes the line."
     (let ((qwen-companion-diff-arrival 'now)
           (qwen-companion-diff-style 'ediff)
           place)
-      (cl-flet ((propose (file session)
-                  (qwen-companion-test-propose file "two\n" :session session))
+      (cl-flet ((propose (file session) (qwen-companion-test-propose file "two\n" :session session))
                 (selected () (qwen-companion-test-selected))
                 (tick () (qwen-companion-test-show-next)))
         (qwen-companion-review-unified-test--sessions 'asking)
@@ -490,8 +483,7 @@ A text that is nil removes the line."
                    (qwen-companion-review-unified-test--body)))
     (should (looking-at "@@ -4"))
     (qwen-companion-test-press "k")
-    (should (equal "1\nTWO\n3\n4\n5\n6\n"
-                   (qwen-companion-proposal-text proposal)))
+    (should (equal "1\nTWO\n3\n4\n5\n6\n" (qwen-companion-proposal-text proposal)))
     ;; It stays split.
     (qwen-companion-test-press "u" "+")
     (should (equal "2 of 2 hunks kept" (qwen-companion-review-unified-test--count)))))
@@ -559,8 +551,7 @@ A text that is nil removes the line."
         (save-selected-window
           (qwen-companion-test-press "RET")
           (should (equal "a.txt" (buffer-name)))
-          (should (equal line (buffer-substring (line-beginning-position)
-                                                (line-end-position))))))))
+          (should (equal line (buffer-substring (line-beginning-position) (line-end-position))))))))
   (qwen-companion-review-unified-test-with nil
     (qwen-companion-review-unified-test--review "a\nb\nc\n")
     (search-forward "+b")
@@ -605,11 +596,9 @@ A text that is nil removes the line."
                                      (file-name-nondirectory
                                       (qwen-companion-proposal-path proposal)))
                                    (qwen-companion-proposals))))
-            (should (equal "*qwen-companion hunks: a.txt*"
-                           (qwen-companion-test-selected)))
+            (should (equal "*qwen-companion hunks: a.txt*" (qwen-companion-test-selected)))
             (execute-kbd-macro "][[")
-            (should (equal "*qwen-companion hunks: c.txt*"
-                           (qwen-companion-test-selected))))
+            (should (equal "*qwen-companion hunks: c.txt*" (qwen-companion-test-selected))))
         (repeat-mode (if mode 1 -1))))))
 
 ;;; Under keys of other packages
@@ -663,8 +652,7 @@ Its state for editing has the keys n and x, the motion state has k."
   (qwen-companion-review-unified-test--with-meow
    (lambda ()
      (qwen-companion-review-unified-test-with-three
-       (should (string-search "x/u drop/restore  n/p next/previous"
-                              (qwen-companion-test-header)))
+       (should (string-search "x/u drop/restore  n/p next/previous" (qwen-companion-test-header)))
        (execute-kbd-macro "nx")
        (set-buffer (window-buffer))
        (should (equal "2 of 3 hunks kept" (qwen-companion-review-unified-test--count)))
@@ -722,8 +710,7 @@ Its state for editing has the keys n and x, the motion state has k."
       (qwen-companion-test-press "e")
       (insert "mine\n")
       (qwen-companion-test-press "C-c C-c")
-      (should (equal (concat "mine\n" text)
-                     (qwen-companion-proposal-text proposal))))))
+      (should (equal (concat "mine\n" text) (qwen-companion-proposal-text proposal))))))
 
 (ert-deftest qwen-companion-review-unified-test-lines-stay-apart-after-an-edit ()
   (qwen-companion-review-unified-test-with-three
@@ -803,8 +790,7 @@ Its state for editing has the keys n and x, the motion state has k."
     (should (equal "3 of 3 hunks kept" (qwen-companion-review-unified-test--count)))
     (search-forward "# twenty")
     (let ((text (qwen-companion-proposal-text proposal)))
-      (qwen-companion-test-refused "cannot be brought back"
-        (qwen-companion-test-press "u"))
+      (qwen-companion-test-refused "cannot be brought back" (qwen-companion-test-press "u"))
       (should (equal text (qwen-companion-proposal-text proposal))))))
 
 (ert-deftest qwen-companion-review-unified-test-brought-back-by-undo ()
@@ -888,8 +874,7 @@ Its state for editing has the keys n and x, the motion state has k."
                                (buffer-string)))
       (should (eq 'left-to-right bidi-paragraph-direction))
       (should (eq 'hex-code (aref glyphless-char-display #x202e)))
-      (should (string-match-p "reordered text (U\\+202E)"
-                              (qwen-companion-test-header)))
+      (should (string-match-p "reordered text (U\\+202E)" (qwen-companion-test-header)))
       (should (equal "1 of 1 hunk kept" qwen-companion-review-unified--status))
       (set-frame-size (selected-frame) 200 40)
       (should (string-match-p "%%e\\\\n" (qwen-companion-test-header)))
@@ -931,8 +916,7 @@ Its state for editing has the keys n and x, the motion state has k."
                (lambda (&rest _) (ert-fail "A program is waited for")))
               ((symbol-function 'qwen-companion-merge-texts)
                (lambda (base mine theirs _labels callback)
-                 (should (equal '(nil "(defun one ()\n" "(defun two ()\n")
-                                (list base mine theirs)))
+                 (should (equal '(nil "(defun one ()\n" "(defun two ()\n") (list base mine theirs)))
                  (funcall callback (make-qwen-companion-merge-result :edits [7 10 7 10])))))
       ;; Coloured, and again when the words have been compared.
       (qwen-companion-hunks-view-fontify (point-min) (point-max))
@@ -1035,10 +1019,8 @@ Its state for editing has the keys n and x, the motion state has k."
                      #'qwen-companion-diff-bury
                      #'qwen-companion-proposal-end-all
                      (lambda () (kill-buffer "*qwen-companion hunks: a.txt*"))
-                     (lambda ()
-                       (qwen-companion-test-orphan (car (qwen-companion-proposals))))
-                     (lambda ()
-                       (qwen-companion-test-close (car (qwen-companion-proposals))))))
+                     (lambda () (qwen-companion-test-orphan (car (qwen-companion-proposals))))
+                     (lambda () (qwen-companion-test-close (car (qwen-companion-proposals))))))
     (qwen-companion-review-unified-test-with '(("a.txt" "one\n"))
       (split-window-right)
       (set-window-buffer (next-window) (get-buffer-create "*other*"))
@@ -1047,8 +1029,7 @@ Its state for editing has the keys n and x, the motion state has k."
             (proposal (qwen-companion-test-propose "a.txt" "two\n")))
         (qwen-companion-test-show proposal)
         (should (eq selected (selected-window)))
-        (should (equal '("*qwen-companion hunks: a.txt*" "*terminal*")
-                       (qwen-companion-test-shown)))
+        (should (equal '("*qwen-companion hunks: a.txt*" "*terminal*") (qwen-companion-test-shown)))
         (funcall end)
         (should (qwen-companion-test-same-windows-p before))
         (should-not (get-buffer "*qwen-companion hunks: a.txt*"))
@@ -1074,12 +1055,10 @@ Its state for editing has the keys n and x, the motion state has k."
       (should (string-match-p
                "\\` a\\.txt  by qwen  1 of 1 hunk kept  C-c C-c accept  C-c C-k reject  k/u drop/restore .*  \\? keys\\'"
                (header)))
-      (with-current-buffer (find-file-noselect "a.txt")
-        (insert "mine"))
+      (with-current-buffer (find-file-noselect "a.txt") (insert "mine"))
       (qwen-companion-review-check-unsaved)
       (should (string-match-p "kept  C-c C-u your unsaved text" (header)))
-      (with-current-buffer "a.txt"
-        (set-buffer-modified-p nil)))))
+      (with-current-buffer "a.txt" (set-buffer-modified-p nil)))))
 
 (ert-deftest qwen-companion-review-unified-test-warnings-fit-into-eighty-columns ()
   "Other keys than the answers and the name make room; a key shows the rest."
@@ -1087,8 +1066,7 @@ Its state for editing has the keys n and x, the motion state has k."
     (set-frame-size (selected-frame) 80 24)
     (let* ((file "a/directory/of/a/long/name/and/a/file.txt")
            (proposal (qwen-companion-review-unified-test--review "two\n" file))
-           (warnings '("loses text (U+FFFD)" "runs at the next commit"
-                       "changed since")))
+           (warnings '("loses text (U+FFFD)" "runs at the next commit" "changed since")))
       (should (string-match-p "….*name/and/a/file.txt  1 of 1 kept  C-c C-c accept  C-c C-k reject\\'"
                               (qwen-companion-test-header)))
       (should-error (call-interactively (key-binding (kbd "C-c C-w"))) :type 'user-error)
@@ -1100,7 +1078,7 @@ Its state for editing has the keys n and x, the motion state has k."
         (set-buffer buffer)
         (should (equal (string-join warnings "\n")
                        (string-trim (qwen-companion-test-messages
-                                     (call-interactively (key-binding (kbd "C-c C-w")))))))
+                                      (call-interactively (key-binding (kbd "C-c C-w")))))))
         (let ((header (qwen-companion-test-header)))
           (should (<= (string-width header) (window-width)))
           (dolist (key '("C-c C-c accept" "C-c C-k reject"))
@@ -1120,8 +1098,7 @@ Its state for editing has the keys n and x, the motion state has k."
       (set-frame-size (selected-frame) columns 44)
       (let ((qwen-companion-diff-style style)
             (proposal (qwen-companion-test-propose "src/greeting.py" new)))
-        (with-current-buffer (find-file-noselect "src/greeting.py")
-          (insert "mine\n"))
+        (with-current-buffer (find-file-noselect "src/greeting.py") (insert "mine\n"))
         (qwen-companion-diff-open proposal)
         (qwen-companion-review-check-unsaved)
         (dolist (window (window-list))
@@ -1133,8 +1110,7 @@ Its state for editing has the keys n and x, the motion state has k."
                 (dolist (part `("C-c C-c accept" "C-c C-k reject" "C-c C-u "
                                 ,@(and line-ends '("C-c C-l line ends"))))
                   (should (string-search part header)))))))
-        (with-current-buffer "greeting.py"
-          (set-buffer-modified-p nil))))))
+        (with-current-buffer "greeting.py" (set-buffer-modified-p nil))))))
 
 (ert-deftest qwen-companion-review-unified-test-header-warns ()
   "It warns of text that would be lost, and of a file written meanwhile."
@@ -1148,8 +1124,7 @@ Its state for editing has the keys n and x, the motion state has k."
         (write-region "tea\n" nil "a.txt" nil 'silent)
         (set-file-times "a.txt" (time-add nil 5))
         (qwen-companion-review-file-written (qwen-companion-proposal-path proposal))
-        (should (string-match-p "loses text (U\\+FFFD)  changed since"
-                                (header)))
+        (should (string-match-p "loses text (U\\+FFFD)  changed since" (header)))
         ;; Nothing warns of a proposal without these.
         (qwen-companion-diff-reject proposal)
         (qwen-companion-review-unified-test--review "cake\n")
@@ -1158,8 +1133,7 @@ Its state for editing has the keys n and x, the motion state has k."
 (ert-deftest qwen-companion-review-unified-test-unsaved-text-beside-it ()
   "It comes and goes by the same key, also on the way to Ediff and back."
   (qwen-companion-review-unified-test-with '(("a.txt" "one\n"))
-    (with-current-buffer (find-file-noselect "a.txt")
-      (insert "mine\n"))
+    (with-current-buffer (find-file-noselect "a.txt") (insert "mine\n"))
     (let ((before (current-window-configuration)))
       (qwen-companion-review-unified-test--review "two\n")
       (cl-flet ((buffers () (qwen-companion-test-shown))
@@ -1177,8 +1151,7 @@ Its state for editing has the keys n and x, the motion state has k."
         (qwen-companion-test-press "C-c C-u" "C-c C-k")
         (should (qwen-companion-test-same-windows-p before))
         (should-not (get-buffer "*qwen-companion yours: a.txt*")))
-      (with-current-buffer "a.txt"
-        (set-buffer-modified-p nil)))))
+      (with-current-buffer "a.txt" (set-buffer-modified-p nil)))))
 
 (ert-deftest qwen-companion-review-unified-test-line-ends-of-the-file ()
   "Lines that come back from the disk end as there."
@@ -1267,15 +1240,11 @@ Its state for editing has the keys n and x, the motion state has k."
   "A line that comes back has an end when lines of the user's follow."
   (pcase-dolist (`(,old ,new ,edit ,result)
                  (list
-                  (list "a\nb\n" "a\nB"
-                        (lambda () (qwen-companion-test-append "c\n"))
-                        "a\nB\nc\n")
+                  (list "a\nb\n" "a\nB" (lambda () (qwen-companion-test-append "c\n")) "a\nB\nc\n")
                   (list "a\n" "a\nb\n"
                         (lambda () (goto-char (point-max)) (delete-char -1))
                         "a\nb\n")
-                  (list "a\n" "a\nb"
-                        (lambda () (qwen-companion-test-append "c"))
-                        "a\nb\nc")))
+                  (list "a\n" "a\nb" (lambda () (qwen-companion-test-append "c")) "a\nb\nc")))
     (qwen-companion-review-unified-test-with `(("a.txt" ,old))
       (let ((proposal (qwen-companion-review-unified-test--review new)))
         (qwen-companion-test-press "k")
@@ -1379,8 +1348,7 @@ LINE-END is what ends the lines in the file."
     (goto-char (point-min))
     (while (qwen-companion-hunks-view-goto-hunk (point) nil)
       (let ((hunk (qwen-companion-hunks-view-hunk-at (point))))
-        (unless (eq (and (memq number wanted) t)
-                    (qwen-companion-hunks-dropped-p hunk))
+        (unless (eq (and (memq number wanted) t) (qwen-companion-hunks-dropped-p hunk))
           (qwen-companion-test-press (if (memq number wanted) "k" "u"))))
       (cl-incf number))))
 

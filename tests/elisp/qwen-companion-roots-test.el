@@ -55,8 +55,7 @@ Only what BODY opens counts as open."
       (cd "c")
       ;; The package is not needed for that.
       (setq major-mode 'ghostel-mode))
-    (with-current-buffer (generate-new-buffer "another")
-      (cd "d"))
+    (with-current-buffer (generate-new-buffer "another") (cd "d"))
     (qwen-companion-roots-test--update)
     (should (equal '("." "b" "c") (qwen-companion-roots-test--sent)))
     (let ((sent (length (qwen-companion-test-sent 'roots))))
@@ -102,8 +101,7 @@ Only what BODY opens counts as open."
     (delete-directory ".git" t)
     (find-file-noselect "one/a.txt")
     (find-file-noselect "two/b.txt")
-    (with-current-buffer (generate-new-buffer "terminal")
-      (term-mode))
+    (with-current-buffer (generate-new-buffer "terminal") (term-mode))
     (qwen-companion-roots-test--update)
     (should (equal '("." "one" "two") (qwen-companion-roots-test--sent)))
     (let ((qwen-companion-roots-outside-projects nil))
@@ -120,16 +118,14 @@ Only what BODY opens counts as open."
       (should (equal '("sub") (qwen-companion-roots-test--sent)))
       (make-directory ".git")
       (let ((now (float-time)))
-        (cl-letf (((symbol-function 'float-time)
-                   (lambda (&optional _) (+ now seconds))))
+        (cl-letf (((symbol-function 'float-time) (lambda (&optional _) (+ now seconds))))
           (qwen-companion-roots-test--update)))
       (should (equal '(".") (qwen-companion-roots-test--sent))))))
 
 (ert-deftest qwen-companion-roots-test-remote-files-have-none ()
   (qwen-companion-roots-test--with-files nil
     (with-current-buffer (generate-new-buffer "remote")
-      (setq default-directory "/ssh:host:/home/user/"
-            buffer-file-name "/ssh:host:/home/user/a.txt")
+      (setq default-directory "/ssh:host:/home/user/" buffer-file-name "/ssh:host:/home/user/a.txt")
       (qwen-companion-roots-test--update)
       (setq buffer-file-name nil))
     (should-not (qwen-companion-roots-test--sent))))
@@ -146,8 +142,7 @@ Only what BODY opens counts as open."
           (term-mode))
         (qwen-companion-roots-test--update))
       (should (equal '(".") (qwen-companion-roots-test--sent)))
-      (should (equal "" (qwen-companion-test-messages
-                          (qwen-companion-roots-test--update)))))))
+      (should (equal "" (qwen-companion-test-messages (qwen-companion-roots-test--update)))))))
 
 (ert-deftest qwen-companion-roots-test-no-root ()
   "Said once, and shown as long as it is so."
@@ -156,14 +151,13 @@ Only what BODY opens counts as open."
       (should-not (qwen-companion-roots-unreachable))
       (qwen-companion-test-said "no CLI can connect: no file.*qwen-companion-run"
         (qwen-companion-roots-on-published '(:roots nil :reachable nil)))
-      (should (equal " Qwen:no-root" (qwen-companion--lighter)))
+      (should (equal " Qwen:no-root" (qwen-companion-test-lighter)))
       (should (string-match-p "no CLI can connect"
-                              (get-text-property 0 'help-echo (qwen-companion--lighter))))
+                              (get-text-property 0 'help-echo (qwen-companion-test-lighter))))
       (should (equal "" (qwen-companion-test-messages
-                          (qwen-companion-roots-on-published
-                           '(:roots ("/a:b") :reachable nil)))))
+                          (qwen-companion-roots-on-published '(:roots ("/a:b") :reachable nil)))))
       (qwen-companion-roots-on-published '(:roots ("/a") :reachable t))
-      (should (equal " Qwen" (qwen-companion--lighter)))
+      (should (equal " Qwen" (qwen-companion-test-lighter)))
       (should (equal "" (qwen-companion-test-messages
                           (qwen-companion-roots-on-published '(:roots nil :reachable nil))))))))
 
@@ -174,7 +168,7 @@ Only what BODY opens counts as open."
       (let (redrawn)
         (cl-letf (((symbol-function 'force-mode-line-update)
                    (lambda (&optional all)
-                     (push (and all (substring-no-properties (qwen-companion--lighter))) redrawn))))
+                     (push (and all (substring-no-properties (qwen-companion-test-lighter))) redrawn))))
           (dolist (payload '((:roots ("/a") :reachable t)
                              (:roots ("/a" "/b") :reachable t)
                              (:roots nil :reachable nil)))
@@ -190,8 +184,7 @@ Only what BODY opens counts as open."
     (find-file-noselect "two/deep/b.txt")
     (qwen-companion-roots-test--update)
     (qwen-companion-test-with-sessions
-        (list '(:id "unknown")
-              (list :id "known" :directory (expand-file-name "two/deep")))
+        (list '(:id "unknown") (list :id "known" :directory (expand-file-name "two/deep")))
       (mapc #'kill-buffer '("a.txt" "b.txt"))
       (qwen-companion-roots-test--update)
       (should (equal '("two") (qwen-companion-roots-test--sent)))
@@ -214,8 +207,7 @@ Only what BODY opens counts as open."
       (qwen-companion-test-with-sessions
           (cl-loop for name in clis
                    for id from 1
-                   collect (list :id (number-to-string id)
-                                 :directory (expand-file-name name)))
+                   collect (list :id (number-to-string id) :directory (expand-file-name name)))
         (dotimes (_ 3)
           (qwen-companion-roots-test--update)
           (should (equal roots (qwen-companion-roots-test--sent))))))))

@@ -68,14 +68,12 @@
               (qwen-companion-session-list-test--session "c" :no-hooks "it is old")
               (qwen-companion-session-list-test--session
                "d" :directory "/home/me/app"
-               :state (list :activity 'idle :since now :prompt "Do it"
-                            :said "Done.\u202E Tests?")))
+               :state (list :activity 'idle :since now :prompt "Do it" :said "Done.\u202E Tests?")))
       (should (equal '("Qwen Code 0.24.4|site|working|2 min|outside Emacs|Do\\nit"
                        "Qwen Code 0.24.4|lib|asking|N s|Run make?"
                        "Qwen Code 0.24.4|connected|it is old"
                        "Qwen Code 0.24.4|app|done|N s|Done.\\u202E Tests?")
-                     (mapcar (lambda (row)
-                               (replace-regexp-in-string "|[0-9]+ s|" "|N s|" row))
+                     (mapcar (lambda (row) (replace-regexp-in-string "|[0-9]+ s|" "|N s|" row))
                              (qwen-companion-session-list-test--rows))))
       (should (eq 'warning (get-text-property
                             0 'face (aref (cadr (nth 1 tabulated-list-entries)) 2)))))))
@@ -176,13 +174,11 @@
 (ert-deftest qwen-companion-session-list-test-reviews ()
   (qwen-companion-session-list-test--with
       (list (qwen-companion-session-list-test--session "a")
-            (qwen-companion-session-list-test--session
-             "s" :state '(:activity working)))
+            (qwen-companion-session-list-test--session "s" :state '(:activity working)))
     (goto-char (point-min))
     (should-error (call-interactively #'qwen-companion-session-list-review) :type 'user-error)
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n" :session "s")))
-      (should (equal "Qwen Code 0.24.4|reviewing"
-                     (nth 1 (qwen-companion-session-list-test--rows))))
+      (should (equal "Qwen Code 0.24.4|reviewing" (nth 1 (qwen-companion-session-list-test--rows))))
       (forward-line)
       (call-interactively #'qwen-companion-session-list-review)
       (should (eq 'shown (qwen-companion-proposal-state proposal))))))
@@ -211,8 +207,7 @@
           (should (equal '("terminal a" "chat 2" "chat 1" "terminal c" "terminal a") seen))
           (mapc #'kill-buffer chats))
         (setq qwen-companion-session-list-test--sessions
-              (list (qwen-companion-session-list-test--session
-                     "b" :state '(:activity idle))))
+              (list (qwen-companion-session-list-test--session "b" :state '(:activity idle))))
         (should-error (qwen-companion-next-waiting) :type 'user-error)
         (mapc (lambda (terminal) (kill-buffer (cdr terminal))) terminals)))))
 
@@ -222,8 +217,7 @@
     (set-process-query-on-exit-flag process nil)
     (unwind-protect
         (qwen-companion-session-list-test--with
-            (list (qwen-companion-session-list-test--session
-                   "a" :pid (process-id process)))
+            (list (qwen-companion-session-list-test--session "a" :pid (process-id process)))
           (goto-char (point-min))
           (qwen-companion-test-answering nil
             (call-interactively #'qwen-companion-session-list-end)
@@ -235,8 +229,7 @@
             (should-error (call-interactively #'qwen-companion-session-list-end) :type 'user-error)
             (should (process-live-p process)))
           (setq qwen-companion-session-list-test--sessions
-                (list (qwen-companion-session-list-test--session
-                       "a" :pid (process-id process))))
+                (list (qwen-companion-session-list-test--session "a" :pid (process-id process))))
           (qwen-companion-session-list-refresh)
           (goto-char (point-min))
           (qwen-companion-test-answering t

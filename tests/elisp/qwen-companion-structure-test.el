@@ -56,8 +56,7 @@
                  (setq x [qwen-companion-a--do])
                  (setq x '(1 . qwen-companion-a--do))))
     (should (equal '("private to qwen-companion-a: qwen-companion-a--do")
-                   (qwen-companion-structure-test--findings
-                    `(("qwen-companion-a-b" ,use))))))
+                   (qwen-companion-structure-test--findings `(("qwen-companion-a-b" ,use))))))
   (should (equal '("private to qwen-companion-a: make-qwen-companion-a--thing")
                  (qwen-companion-structure-test--findings
                   '(("qwen-companion" (make-qwen-companion-a--thing))))))
@@ -141,8 +140,7 @@
                  (lambda (directory)
                    (not (string-prefix-p "." (file-name-nondirectory directory))))))
          (compiled (seq-remove (lambda (file)
-                                 (seq-some (lambda (regexp) (string-match-p regexp file))
-                                           ignored))
+                                 (seq-some (lambda (regexp) (string-match-p regexp file)) ignored))
                                files)))
     (should (member (expand-file-name "qwen-companion.el" root) compiled))
     (should-not (seq-remove (lambda (file)

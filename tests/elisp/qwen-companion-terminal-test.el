@@ -37,66 +37,49 @@
   (let ((before (copy-sequence (default-value 'process-environment))))
     (unwind-protect
         (progn
-          (qwen-companion-terminal-set-environment
-           qwen-companion-terminal-test--variables)
+          (qwen-companion-terminal-set-environment qwen-companion-terminal-test--variables)
           (should (equal "/x:/y" (qwen-companion-terminal-test--shell-says
                                   "QWEN_COMPANION_TEST_B")))
-          (qwen-companion-terminal-set-environment
-           '(("QWEN_COMPANION_TEST_B" "/z")))
-          (should (equal "/z" (qwen-companion-terminal-test--shell-says
-                               "QWEN_COMPANION_TEST_B"))))
+          (qwen-companion-terminal-set-environment '(("QWEN_COMPANION_TEST_B" "/z")))
+          (should (equal "/z" (qwen-companion-terminal-test--shell-says "QWEN_COMPANION_TEST_B"))))
       (qwen-companion-terminal-restore-environment))
-    (should (equal "unset" (qwen-companion-terminal-test--shell-says
-                            "QWEN_COMPANION_TEST_B")))
+    (should (equal "unset" (qwen-companion-terminal-test--shell-says "QWEN_COMPANION_TEST_B")))
     (should (equal (sort before #'string<)
-                   (sort (copy-sequence (default-value 'process-environment))
-                         #'string<)))))
+                   (sort (copy-sequence (default-value 'process-environment)) #'string<)))))
 
 (ert-deftest qwen-companion-terminal-test-value-of-the-user-comes-back ()
   (unwind-protect
       (progn
         (qwen-companion-terminal-test--setenv "QWEN_COMPANION_TEST_A" "mine")
-        (qwen-companion-terminal-set-environment
-         qwen-companion-terminal-test--variables)
+        (qwen-companion-terminal-set-environment qwen-companion-terminal-test--variables)
         (qwen-companion-terminal-restore-environment)
-        (should (equal "mine" (qwen-companion-terminal-test--shell-says
-                               "QWEN_COMPANION_TEST_A"))))
+        (should (equal "mine" (qwen-companion-terminal-test--shell-says "QWEN_COMPANION_TEST_A"))))
     (qwen-companion-terminal-test--setenv "QWEN_COMPANION_TEST_A" nil)))
 
 (ert-deftest qwen-companion-terminal-test-value-set-meanwhile-stays ()
   "A value that the user sets while the mode is on is neither lost nor undone."
   (unwind-protect
       (progn
-        (qwen-companion-terminal-set-environment
-         qwen-companion-terminal-test--variables)
+        (qwen-companion-terminal-set-environment qwen-companion-terminal-test--variables)
         (qwen-companion-terminal-test--setenv "QWEN_COMPANION_TEST_A" "mine")
         (qwen-companion-terminal-restore-environment)
-        (should (equal "mine" (qwen-companion-terminal-test--shell-says
-                               "QWEN_COMPANION_TEST_A")))
-        (qwen-companion-terminal-set-environment
-         qwen-companion-terminal-test--variables)
+        (should (equal "mine" (qwen-companion-terminal-test--shell-says "QWEN_COMPANION_TEST_A")))
+        (qwen-companion-terminal-set-environment qwen-companion-terminal-test--variables)
         (qwen-companion-terminal-test--setenv "QWEN_COMPANION_TEST_A" "other")
-        (qwen-companion-terminal-set-environment
-         '(("QWEN_COMPANION_TEST_A" "2")))
-        (should (equal "2" (qwen-companion-terminal-test--shell-says
-                            "QWEN_COMPANION_TEST_A")))
+        (qwen-companion-terminal-set-environment '(("QWEN_COMPANION_TEST_A" "2")))
+        (should (equal "2" (qwen-companion-terminal-test--shell-says "QWEN_COMPANION_TEST_A")))
         (qwen-companion-terminal-restore-environment)
-        (should (equal "other" (qwen-companion-terminal-test--shell-says
-                                "QWEN_COMPANION_TEST_A"))))
+        (should (equal "other" (qwen-companion-terminal-test--shell-says "QWEN_COMPANION_TEST_A"))))
     (qwen-companion-terminal-restore-environment)
     (qwen-companion-terminal-test--setenv "QWEN_COMPANION_TEST_A" nil)))
 
 (ert-deftest qwen-companion-terminal-test-variable-no-longer-given ()
   (unwind-protect
       (progn
-        (qwen-companion-terminal-set-environment
-         qwen-companion-terminal-test--variables)
-        (qwen-companion-terminal-set-environment
-         '(("QWEN_COMPANION_TEST_A" "1")))
-        (should (equal "1" (qwen-companion-terminal-test--shell-says
-                            "QWEN_COMPANION_TEST_A")))
-        (should (equal "unset" (qwen-companion-terminal-test--shell-says
-                                "QWEN_COMPANION_TEST_B"))))
+        (qwen-companion-terminal-set-environment qwen-companion-terminal-test--variables)
+        (qwen-companion-terminal-set-environment '(("QWEN_COMPANION_TEST_A" "1")))
+        (should (equal "1" (qwen-companion-terminal-test--shell-says "QWEN_COMPANION_TEST_A")))
+        (should (equal "unset" (qwen-companion-terminal-test--shell-says "QWEN_COMPANION_TEST_B"))))
     (qwen-companion-terminal-restore-environment)))
 
 ;;; Every kind of terminal
@@ -196,16 +179,14 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
 (ert-deftest qwen-companion-terminal-test-local-environment-is-left-alone ()
   (with-temp-buffer
     (setq-local process-environment (list "ONLY=here"))
-    (qwen-companion-terminal-set-environment
-     qwen-companion-terminal-test--variables)
+    (qwen-companion-terminal-set-environment qwen-companion-terminal-test--variables)
     (qwen-companion-terminal-restore-environment)
     (should (equal '("ONLY=here") process-environment))))
 
 (ert-deftest qwen-companion-terminal-test-command ()
   (let ((qwen-companion-qwen-command '("sh" "-x")))
     (let ((qwen-companion-approval-mode "default"))
-      (should (equal '("sh" "-x" "--approval-mode" "default")
-                     (qwen-companion-terminal-command))))
+      (should (equal '("sh" "-x" "--approval-mode" "default") (qwen-companion-terminal-command))))
     (let ((qwen-companion-approval-mode nil))
       (should (equal '("sh" "-x") (qwen-companion-terminal-command))))))
 
@@ -248,13 +229,11 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
         (progn
           (should-not (qwen-companion-terminal-session-buffer nil))
           (should-not (qwen-companion-terminal-session-buffer '(:id "s")))
-          (should-not (qwen-companion-terminal-session-buffer
-                       '(:ancestors (1 2)))))
+          (should-not (qwen-companion-terminal-session-buffer '(:ancestors (1 2)))))
       (delete-process connection)))
   (let (session ended)
     (qwen-companion-terminal-test-with-process
-      (setq session (list :ancestors (list pid))
-            ended process)
+      (setq session (list :ancestors (list pid)) ended process)
       (should (qwen-companion-terminal-session-buffer session))
       (delete-process process)
       (should-not (qwen-companion-terminal-session-buffer session)))
@@ -286,16 +265,12 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
         (cl-letf (((symbol-function 'qwen-companion-terminal--open)
                    (lambda (directory &optional _) (push directory opened))))
           (qwen-companion-run default-directory)
-          (should (member root (plist-get
-                                (car (last (qwen-companion-test-sent 'roots)))
-                                :roots)))
+          (should (member root (plist-get (car (last (qwen-companion-test-sent 'roots))) :roots)))
           (should-not opened)
-          (qwen-companion-roots-on-published
-           '(:roots ("/another") :reachable t))
+          (qwen-companion-roots-on-published '(:roots ("/another") :reachable t))
           (qwen-companion-terminal-published)
           (should-not opened)
-          (qwen-companion-roots-on-published
-           (list :roots (list root) :reachable t))
+          (qwen-companion-roots-on-published (list :roots (list root) :reachable t))
           (qwen-companion-terminal-published)
           (qwen-companion-terminal-published)
           (should (equal (list root) opened)))))))
@@ -327,15 +302,13 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
           (qwen-companion-test-wait-for
            (with-current-buffer buffer
              (string-match-p (regexp-quote root)
-                             (replace-regexp-in-string
-                              "\n" "" (buffer-string)))))
+                             (replace-regexp-in-string "\n" "" (buffer-string)))))
           (delete-process (get-buffer-process buffer))
           (should-not (qwen-companion-terminal-test--buffer root))
           (qwen-companion-terminal-test--open root)
           (should-not (buffer-live-p buffer))
           (should (= 1 (length (qwen-companion-terminal-buffers))))
-          (delete-process
-           (get-buffer-process (qwen-companion-terminal-test--buffer root))))))))
+          (delete-process (get-buffer-process (qwen-companion-terminal-test--buffer root))))))))
 
 (ert-deftest qwen-companion-terminal-test-in-the-project-that-is-switched-to ()
   (qwen-companion-test-with-files nil
@@ -455,8 +428,7 @@ ROOT is the directory."
                                 (list :id "one" :ancestors (list 1 (process-id process))))))
             (should (string-match-p "runs in env, outside of Emacs"
                                     (qwen-companion-test-buffer-text buffer)))
-            (should-error (qwen-companion-terminal-send-prompt buffer "hello")
-                          :type 'user-error)
+            (should-error (qwen-companion-terminal-send-prompt buffer "hello") :type 'user-error)
             (should-error (with-current-buffer buffer (qwen-companion-terminal-escape))
                           :type 'user-error)
             ;; Whoever looks at it does not see what the CLI does.
@@ -488,8 +460,7 @@ ROOT is the directory."
             (load-path (cons default-directory load-path))
             (root (directory-file-name default-directory))
             (sent nil))
-        (cl-letf (((symbol-function 'ghostel-mode)
-                   (lambda () (setq major-mode 'ghostel-mode)))
+        (cl-letf (((symbol-function 'ghostel-mode) (lambda () (setq major-mode 'ghostel-mode)))
                   ((symbol-function 'ghostel-exec)
                    (lambda (buffer program &optional args)
                      (should-not ghostel-use-native-pty)
@@ -532,8 +503,7 @@ ROOT is the directory."
               (should (equal "\e[?2026hnext\e[?2026l" (car drawn)))
               (let ((qwen-companion-terminal-updates--limit 0))
                 (comes "\e[?2026hwithout an end h")
-                (qwen-companion-test-wait-for
-                 (equal "\e[?2026hwithout an end h" (car drawn)))
+                (qwen-companion-test-wait-for (equal "\e[?2026hwithout an end h" (car drawn)))
                 (comes "more")
                 (should (equal "more" (car drawn)))))
           (delete-process process))))))
@@ -599,8 +569,7 @@ ROOT is the directory."
     (let ((url (concat "file://" root "/two%20words.txt")))
       (if (fboundp 'dnd-handle-multiple-urls)
           (dnd-handle-multiple-urls (selected-window) (list url) 'copy)
-        (with-no-warnings
-          (dnd-handle-one-url nil 'copy url))))
+        (with-no-warnings (dnd-handle-one-url nil 'copy url))))
     (qwen-companion-terminal-test--wait-for "@two\\ words.txt ")))
 
 (ert-deftest qwen-companion-terminal-test-image-of-the-clipboard ()
@@ -617,8 +586,7 @@ ROOT is the directory."
         (let ((file (car (directory-files spool t "\\.png\\'"))))
           (should (= #o600 (file-modes file)))
           (should (equal image (qwen-companion-test-file-bytes file)))
-          (qwen-companion-terminal-test--wait-for
-           (concat "@spool/" (file-name-nondirectory file))))
+          (qwen-companion-terminal-test--wait-for (concat "@spool/" (file-name-nondirectory file))))
         (setq image nil)
         (qwen-companion-test-refused "no image in the clipboard" (qwen-companion-paste-image))))))
 
@@ -706,8 +674,7 @@ ROOT is the directory."
   (with-temp-buffer
     (should-error (qwen-companion-terminal-escape) :type 'user-error)
     (qwen-companion-review-keys-mode 1)
-    (should (equal " Esc:C-c , i" (substring-no-properties
-                                   (qwen-companion-review--escape-hint))))
+    (should (equal " Esc:C-c , i" (substring-no-properties (qwen-companion-review--escape-hint))))
     (let ((process (make-process :name "cat" :buffer (current-buffer) :command '("cat" "-v")
                                  :connection-type 'pipe)))
       (set-process-query-on-exit-flag process nil)

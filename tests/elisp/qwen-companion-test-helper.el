@@ -194,14 +194,12 @@ of tests/helpers/limit.py, which only ends a hang."
 (defun qwen-companion-test-processes ()
   "Return our processes that are alive."
   (cl-remove-if-not (lambda (process)
-                      (string-match-p "\\`\\(qwen-companion\\|epc\\)"
-                                      (process-name process)))
+                      (string-match-p "\\`\\(qwen-companion\\|epc\\)" (process-name process)))
                     (process-list)))
 
 (defun qwen-companion-test-ticking ()
   "Return the timers that redraw a buffer as long as it is seen."
-  (cl-remove #'qwen-companion-timers--tick timer-list
-             :key #'timer--function :test-not #'eq))
+  (cl-remove #'qwen-companion-timers--tick timer-list :key #'timer--function :test-not #'eq))
 
 (defun qwen-companion-test-set-clock (seconds)
   "Let it look to all timers as if the clock had been set by SECONDS.
@@ -209,8 +207,7 @@ Forward, it is as after the machine has slept."
   (setq qwen-companion-timers--seen (- (float-time) seconds))
   (dolist (timer (copy-sequence timer-list))
     (cancel-timer timer)
-    (timer-set-time timer (time-subtract (timer--time timer) seconds)
-                    (timer--repeat-delay timer))
+    (timer-set-time timer (time-subtract (timer--time timer) seconds) (timer--repeat-delay timer))
     (timer-activate timer)))
 
 (defun qwen-companion-test-propose (file text &rest more)
@@ -221,15 +218,13 @@ MORE are further keys and values of the payload."
      (qwen-companion-proposal-on-open
       (append more (list :id (symbol-name (gensym "id")) :session "session-1"
                          :client "qwen" :path path
-                         :digest (secure-hash 'sha256 (encode-coding-string
-                                                       text 'utf-8-unix))
+                         :digest (secure-hash 'sha256 (encode-coding-string text 'utf-8-unix))
                          :text text))))
     (car (last (qwen-companion-proposals)))))
 
 (defun qwen-companion-test-close (proposal &rest more)
   "Let the CLI close PROPOSAL; MORE are further keys and values of the payload."
-  (qwen-companion-proposal-on-close
-   (append (list :id (qwen-companion-proposal-id proposal)) more)))
+  (qwen-companion-proposal-on-close (append (list :id (qwen-companion-proposal-id proposal)) more)))
 
 (defun qwen-companion-test-orphan (proposal)
   "Let the CLI of PROPOSAL go away."
@@ -393,12 +388,15 @@ TEXT may be a function of the arguments of `completing-read' or `read-string'."
 
 (defun qwen-companion-test-buffer-text (buffer)
   "Return the text of BUFFER that is not narrowed away."
-  (with-current-buffer buffer
-    (buffer-string)))
+  (with-current-buffer buffer (buffer-string)))
 
 (defun qwen-companion-test-selected ()
   "Return the name of the buffer in the selected window."
   (buffer-name (window-buffer)))
+
+(defun qwen-companion-test-lighter ()
+  "Return the lighter of the mode, or nil while the mode is off."
+  (qwen-companion--lighter))
 
 (defun qwen-companion-test-shown ()
   "Return the names of the buffers in the selected frame, in order."

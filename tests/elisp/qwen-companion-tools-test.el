@@ -45,8 +45,7 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
   (let* ((id (qwen-companion-tools-test--begin
               name (cl-loop for (key value) on arguments by #'cddr
                             collect (list key value))))
-         (answer (qwen-companion-test-wait-for
-                  (qwen-companion-tools-test--sent id))))
+         (answer (qwen-companion-test-wait-for (qwen-companion-tools-test--sent id))))
     (or (plist-get answer :error)
         (mapcar (lambda (item)
                   (if (or (plist-get item :path) (plist-get item :block))
@@ -79,11 +78,10 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
   (let ((qwen-companion-tools nil)
         (qwen-companion-tools-offered t))
     (eval '(qwen-companion-define-tool "mine"
-               ((path path "A file." :required t)
-                (how (choice "a" "b") "How."))
-               "Do it."
-             :paged t
-             path)
+            ((path path "A file." :required t) (how (choice "a" "b") "How."))
+            "Do it."
+            :paged t
+            path)
           t)
     (should (equal '((:name "mine" :description "Do it."
                             :arguments ((:name "path" :kind path :description "A file." :required t)
@@ -115,8 +113,7 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
       (should (equal '((1 "TODO Plant plums") (3 "TODO Sell them"))
                      (qwen-companion-tools-test--call "open_tasks" "path" path)))
       (should (equal '((1 "TODO Plant plums"))
-                     (qwen-companion-tools-test--call
-                      "open_tasks" "path" path "tag" "garden"))))))
+                     (qwen-companion-tools-test--call "open_tasks" "path" path "tag" "garden"))))))
 
 (ert-deftest qwen-companion-tools-test-changes-are-told-once ()
   (qwen-companion-tools-test--with nil
@@ -128,13 +125,11 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
       (let ((sent (qwen-companion-test-sent 'tools)))
         (should (= 2 (length sent)))
         (should (<= 10 (length (plist-get (car sent) :tools))))
-        (should (equal "hover" (plist-get (car (plist-get (cadr sent) :tools))
-                                          :name)))))))
+        (should (equal "hover" (plist-get (car (plist-get (cadr sent) :tools)) :name)))))))
 
 (ert-deftest qwen-companion-tools-test-the-tools-of-the-package-run-unasked ()
   (should (= 10 (length qwen-companion-tools)))
-  (should (cl-every #'qwen-companion-tools--tool-unasked
-                    (mapcar #'cdr qwen-companion-tools))))
+  (should (cl-every #'qwen-companion-tools--tool-unasked (mapcar #'cdr qwen-companion-tools))))
 
 ;;; Calling
 
@@ -162,8 +157,7 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
       (should (equal "Emacs could not do that (Odd thing)."
                      (qwen-companion-tools-test--call "test"))))
     (qwen-companion-tools-test--with-tool (lambda () 7)
-      (should (string-prefix-p "Emacs could not do that"
-                               (qwen-companion-tools-test--call "test"))))
+      (should (string-prefix-p "Emacs could not do that" (qwen-companion-tools-test--call "test"))))
     (should (string-search "not there" (qwen-companion-tools-test--call "gone")))))
 
 (ert-deftest qwen-companion-tools-test-a-process-that-hangs-is-not-waited-for ()
@@ -171,8 +165,7 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
     (let ((qwen-companion-tools--wait 0.05))
       (qwen-companion-tools-test--with-tool
           (lambda () (while t (accept-process-output nil 0.01)))
-        (should (string-search "does not answer"
-                               (qwen-companion-tools-test--call "test")))))))
+        (should (string-search "does not answer" (qwen-companion-tools-test--call "test")))))))
 
 (ert-deftest qwen-companion-tools-test-a-key-goes-first ()
   (qwen-companion-tools-test--with nil
@@ -198,8 +191,7 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
             "done")
         (let ((id (qwen-companion-tools-test--begin "test" nil)))
           (should (eq 'quit (condition-case nil
-                                (qwen-companion-test-wait-for
-                                 (qwen-companion-tools-test--sent id))
+                                (qwen-companion-test-wait-for (qwen-companion-tools-test--sent id))
                               (quit 'quit))))
           (should (equal '(:text "done")
                          (car (plist-get (qwen-companion-test-wait-for
@@ -222,8 +214,7 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
     (find-file-noselect "a.txt")
     (let ((ids (cl-loop repeat 200
                         collect (qwen-companion-tools-test--begin "open_files" nil))))
-      (qwen-companion-test-wait-for
-       (qwen-companion-tools-test--sent (car (last ids))))
+      (qwen-companion-test-wait-for (qwen-companion-tools-test--sent (car (last ids))))
       (should (equal ids (mapcar (lambda (payload) (plist-get payload :id))
                                  (qwen-companion-test-sent 'tool-answer)))))))
 
@@ -232,19 +223,16 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
     (let ((qwen-companion-tools--limits '(3 . 100)))
       (qwen-companion-tools-test--with-tool (lambda () (make-list 10 "x"))
         (let* ((id (qwen-companion-tools-test--begin "test" nil))
-               (answer (qwen-companion-test-wait-for
-                        (qwen-companion-tools-test--sent id))))
+               (answer (qwen-companion-test-wait-for (qwen-companion-tools-test--sent id))))
           (should (= 3 (length (plist-get answer :items))))
           (should (= 7 (plist-get answer :more)))))
       (qwen-companion-tools-test--with-tool (lambda () (make-list 3 (make-string 60 ?x)))
         (let* ((id (qwen-companion-tools-test--begin "test" nil))
-               (answer (qwen-companion-test-wait-for
-                        (qwen-companion-tools-test--sent id))))
+               (answer (qwen-companion-test-wait-for (qwen-companion-tools-test--sent id))))
           (should (= 1 (length (plist-get answer :items))))
           (should (= 2 (plist-get answer :more))))))
     (qwen-companion-tools-test--with-tool (lambda () (propertize "\377\x3FFF80 é" 'face 'bold))
-      (should (equal '("\uFFFD\uFFFD é")
-                     (qwen-companion-tools-test--call "test"))))))
+      (should (equal '("\uFFFD\uFFFD é") (qwen-companion-tools-test--call "test"))))))
 
 ;;; Files
 
@@ -252,8 +240,7 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
   ";;; -*- lexical-binding: t -*-\n(defun my-first (x)\n  \"Return X.\"\n  x)\n\n(defvar my-second 2\n  \"The second.\")\n")
 
 (ert-deftest qwen-companion-tools-test-symbols ()
-  (qwen-companion-tools-test--with `(("a.el" ,qwen-companion-tools-test--lisp)
-                                     ("b.txt" "x\n"))
+  (qwen-companion-tools-test--with `(("a.el" ,qwen-companion-tools-test--lisp) ("b.txt" "x\n"))
     (let ((path (expand-file-name "a.el"))
           (find-file-hook (list (lambda () (error "It was visited")))))
       ;; A file that is not open, and is not opened.
@@ -271,8 +258,7 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
       (should (string-search "no structure"
                              (qwen-companion-tools-test--call
                               "symbols" "path" (expand-file-name "b.txt"))))
-      (should (string-search "Give path"
-                             (qwen-companion-tools-test--call "symbols"))))))
+      (should (string-search "Give path" (qwen-companion-tools-test--call "symbols"))))))
 
 (ert-deftest qwen-companion-tools-test-buffer-text ()
   (qwen-companion-tools-test--with '(("a.txt" "one\ntwo\nthree\n") ("b.txt" ""))
@@ -283,16 +269,13 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
         (goto-char (point-min))
         (insert "zero\n")
         (narrow-to-region 1 3))
-      (should (equal '("Lines 1 to 4 of 4, with unsaved changes."
-                       (1 "zero\none\ntwo\nthree\n"))
+      (should (equal '("Lines 1 to 4 of 4, with unsaved changes." (1 "zero\none\ntwo\nthree\n"))
                      (qwen-companion-tools-test--call "buffer_text" "path" path)))
       (should (equal '("Lines 2 to 3 of 4, with unsaved changes. For more, call again with start 4."
                        (2 "one\ntwo\n"))
-                     (qwen-companion-tools-test--call
-                      "buffer_text" "path" path "start" 2 "end" 3)))
+                     (qwen-companion-tools-test--call "buffer_text" "path" path "start" 2 "end" 3)))
       (should (string-search "has 4 lines, and none with the number 5"
-                             (qwen-companion-tools-test--call
-                              "buffer_text" "path" path "start" 5)))
+                             (qwen-companion-tools-test--call "buffer_text" "path" path "start" 5)))
       (should (string-search "before"
                              (qwen-companion-tools-test--call
                               "buffer_text" "path" path "start" 3 "end" 2)))
@@ -337,8 +320,7 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
     (let ((path (expand-file-name "hidden.el"))
           (remote "/ssh:nowhere:/w/remote.el")
           (next-error-last-buffer nil))
-      (with-current-buffer (find-file-noselect path)
-        (setq qwen-companion-exposure 'hide))
+      (with-current-buffer (find-file-noselect path) (setq qwen-companion-exposure 'hide))
       (with-current-buffer (get-buffer-create " *qwen-companion remote*")
         (let ((file-name-handler-alist nil))
           (insert-file-contents path nil nil nil t)
@@ -373,10 +355,8 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
 
 (ert-deftest qwen-companion-tools-test-open-files ()
   (qwen-companion-tools-test--with '(("a.txt" "one\ntwo\n") ("b.txt" "x\n") ("c.txt" "x\n"))
-    (with-current-buffer (find-file-noselect "b.txt")
-      (insert "y"))
-    (with-current-buffer (find-file-noselect "c.txt")
-      (setq qwen-companion-exposure 'hide))
+    (with-current-buffer (find-file-noselect "b.txt") (insert "y"))
+    (with-current-buffer (find-file-noselect "c.txt") (setq qwen-companion-exposure 'hide))
     (let ((elsewhere (make-temp-file "qwen-companion-elsewhere-")))
       (unwind-protect
           (progn
@@ -399,8 +379,7 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
       (should (string-search "is not open in Emacs"
                              (qwen-companion-tools-test--call
                               "definition" "symbol" "my-first" "path" path)))
-      (with-current-buffer (find-file-noselect path)
-        (eval-buffer))
+      (with-current-buffer (find-file-noselect path) (eval-buffer))
       (should (equal '((2 "(defun my-first)"))
                      (qwen-companion-tools-test--call
                       "definition" "symbol" "my-first" "path" path "line" 8)))
@@ -445,8 +424,7 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
   (qwen-companion-tools-test--with '(("a.py" "f()\n") ("b.py" "def f():\n    pass\n    f()\n"))
     (let ((qwen-companion-tools-servers '(qwen-companion-tools-test)))
       (with-current-buffer (find-file-noselect "a.py")
-        (setq-local xref-backend-functions
-                    (list (lambda () 'qwen-companion-tools-test))))
+        (setq-local xref-backend-functions (list (lambda () 'qwen-companion-tools-test))))
       (should (equal '((3 "use of f") (1 "use of f"))
                      (qwen-companion-tools-test--call
                       "references" "symbol" "f" "path" (expand-file-name "a.py") "line" 1)))
@@ -459,8 +437,7 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
                       "definition" "symbol" "f" "path" (expand-file-name "b.py"))))
       (should (equal '("The backend qwen-companion-tools-test of Emacs knows no definition of lik.")
                      (qwen-companion-tools-test--call "definition" "symbol" "lik")))
-      (should (equal '((1 "like f"))
-                     (qwen-companion-tools-test--call "symbols" "query" "g")))
+      (should (equal '((1 "like f")) (qwen-companion-tools-test--call "symbols" "query" "g")))
       (should-not (get-file-buffer "b.py")))))
 
 (ert-deftest qwen-companion-tools-test-a-real-language-server-is-asked ()
@@ -542,12 +519,10 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
                       "hover" "path" path "line" 1 "symbol" "beta")))
       ;; One that never answers.
       (with-current-buffer (get-file-buffer path)
-        (setq-local eldoc-documentation-functions
-                    (list (lambda (_) t))))
+        (setq-local eldoc-documentation-functions (list (lambda (_) t))))
       (should (string-search "No answer about"
                              (qwen-companion-tools-test--call "hover" "path" path "line" 1)))
-      (with-current-buffer (get-file-buffer path)
-        (setq-local eldoc-documentation-functions nil))
+      (with-current-buffer (get-file-buffer path) (setq-local eldoc-documentation-functions nil))
       (should (string-search "nothing else in Emacs describes line 1"
                              (qwen-companion-tools-test--call "hover" "path" path "line" 1))))))
 
@@ -555,8 +530,7 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
   (qwen-companion-tools-test--with '(("a.txt" "one\ntwo\n") ("b.txt" "x\n"))
     (let ((path (expand-file-name "a.txt")))
       (with-current-buffer (find-file-noselect path)
-        (setq-local flymake-diagnostic-functions
-                    (list #'qwen-companion-tools-test--check))
+        (setq-local flymake-diagnostic-functions (list #'qwen-companion-tools-test--check))
         (flymake-mode)
         (should (equal (list (format "%s has not been checked yet." path))
                        (qwen-companion-tools-test--call "diagnostics" "path" path)))
@@ -597,24 +571,20 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
 (ert-deftest qwen-companion-tools-test-output-and-problems-of-a-compilation ()
   (qwen-companion-tools-test--with '(("a.c" "x\n"))
     (let ((next-error-last-buffer nil))
-      (should (string-search "No compilation"
-                             (qwen-companion-tools-test--call "test_output")))
+      (should (string-search "No compilation" (qwen-companion-tools-test--call "test_output")))
       (with-current-buffer (get-buffer-create "*qwen-companion test compilation*")
         (setq default-directory directory)
         (insert "cc a.c\na.c:1:2: error: no such thing\na.c:1: warning: odd\nexit 1\n")
         (compilation-mode)
         (setq next-error-last-buffer (current-buffer)))
-      (should (equal '((1 "error a.c:1:2: error: no such thing")
-                       (1 "warning a.c:1: warning: odd"))
+      (should (equal '((1 "error a.c:1:2: error: no such thing") (1 "warning a.c:1: warning: odd"))
                      (qwen-companion-tools-test--call "diagnostics" "source" "compilation")))
       (let ((answer (qwen-companion-tools-test--call "test_output" "lines" 2)))
         (should (string-search "lines 3 to 4 of 4" (car answer)))
         (should (equal '(3 "a.c:1: warning: odd\nexit 1\n") (cadr answer))))
       ;; That of another project is none of this one's business.
-      (with-current-buffer "*qwen-companion test compilation*"
-        (setq default-directory "/"))
-      (should (string-search "No compilation"
-                             (qwen-companion-tools-test--call "test_output"))))))
+      (with-current-buffer "*qwen-companion test compilation*" (setq default-directory "/"))
+      (should (string-search "No compilation" (qwen-companion-tools-test--call "test_output"))))))
 
 (ert-deftest qwen-companion-tools-test-describe ()
   (qwen-companion-tools-test--with `(("a.el" ,qwen-companion-tools-test--lisp))
@@ -649,18 +619,15 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
                              (qwen-companion-tools-test--call
                               "search_docs" "manual" "own" "node" "part"))))
       (should (equal '("The manual own has nothing like that.")
-                     (qwen-companion-tools-test--call
-                      "search_docs" "manual" "own" "query" "lion")))
+                     (qwen-companion-tools-test--call "search_docs" "manual" "own" "query" "lion")))
       ;; Not one that is not there, as that of Emacs Lisp here.
       (should (equal "Emacs has no manual elisp; it has none that is usual."
-                     (qwen-companion-tools-test--call
-                      "search_docs" "manual" "elisp" "query" "x")))
+                     (qwen-companion-tools-test--call "search_docs" "manual" "elisp" "query" "x")))
       (should (string-search "no manual other"
                              (qwen-companion-tools-test--call
                               "search_docs" "manual" "other" "query" "x")))
       (should (string-search "Give query"
-                             (qwen-companion-tools-test--call
-                              "search_docs" "manual" "own"))))))
+                             (qwen-companion-tools-test--call "search_docs" "manual" "own"))))))
 
 (defvar devdocs-data-dir)
 
@@ -687,8 +654,7 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
                      (qwen-companion-tools-test--call
                       "search_docs" "manual" "own" "node" "zebra.run()")))
       (should (equal '("The manual own has nothing like that.")
-                     (qwen-companion-tools-test--call
-                      "search_docs" "manual" "own" "query" "cat")))
+                     (qwen-companion-tools-test--call "search_docs" "manual" "own" "query" "cat")))
       ;; Nothing outside of the installed manuals is read.
       (dolist (manual '("." ".." "../docs/own~3" "other"))
         (should (string-search "it has own~3"
