@@ -31,8 +31,8 @@
 
 (cl-defstruct (qwen-companion-changes-file (:copier nil))
   "The changes of one file in a part of the journal.
-ROOT is the workspace root and PATH the file.  SCOPE, TURN and SESSION
-select that part.  STATE is nil at first, then
+ROOT is the workspace root and PATH the file.  SCOPE, TURN, SESSION and
+OTHER select that part.  STATE is nil at first, then
 `loading', and finally `ready', `binary' (not a text) or `failed', with
 REASON in words.  BEFORE and AFTER are the bytes, unibyte strings, nil
 where there was no file; BEFORE-MODE and AFTER-MODE what it was, FROM
@@ -42,7 +42,7 @@ file now differs from the text after, a list of hunks.  MIXED is non-nil
 when edits of the user's are among the changes, UNDONE when all was
 undone when that was looked at last.  ASKED counts the times it was
 asked for, GENERATION the differences there have been."
-  root path scope turn session state reason before after before-mode
+  root path scope turn session other state reason before after before-mode
   after-mode from difference present mixed undone (asked 0) (generation 0))
 
 (defun qwen-companion-changes-file-forget (file)
@@ -65,7 +65,8 @@ asked for, GENERATION the differences there have been."
                            :previous (qwen-companion-changes-file-from file)))
         :scope (qwen-companion-changes-file-scope file)
         :turn (qwen-companion-changes-file-turn file)
-        :session (qwen-companion-changes-file-session file)))
+        :session (qwen-companion-changes-file-session file)
+        :other (qwen-companion-changes-file-other file)))
 
 (defun qwen-companion-changes-file-load (file callback)
   "Get the texts of FILE and their difference; return at once.

@@ -59,13 +59,15 @@ Where more than 600 are drawn, it is a twentieth of these.")
                (:constructor qwen-companion-changes-items--make-group)
                (:copier nil))
   "Files that are shown below one heading.
-ID is a turn's id, or a list (SCOPE ROOT).  SCOPE, TURN and SESSION are
-the part of the journal; ROOT is the workspace root, and FILES is a
-list in the form of `qwen-companion-changed-file-path'."
-  id scope turn session root files)
+ID is a turn's id, or a list (SCOPE ROOT).  SCOPE, TURN, SESSION and
+OTHER are the part of the journal; ROOT is the workspace root, and FILES
+is a list in the form of `qwen-companion-changed-file-path'."
+  id scope turn session other root files)
 
 (defvar-local qwen-companion-changes-items-scope 'turns
-  "The visible scope: `turns', `look', `commit', (since TURN) or (session ID).")
+  "The visible scope: `turns', `look', `commit', (since TURN) or (session ID).
+Or (tree OTHER), all that differs in the root, a worktree, from the
+worktree OTHER, or with nil from where it began.")
 (defvar-local qwen-companion-changes-items-client nil
   "The client whose turns are shown, a string, or nil for all.")
 (defvar-local qwen-companion-changes-items-all nil
@@ -135,14 +137,18 @@ The cdr is a list of files, or a string, the reason why there is none.")
                         (qwen-companion-changes-items-shown-turns)))
     (mapcar
      (pcase-lambda (`(,root . ,files))
-       (qwen-companion-changes-items--make-group
-        :id (list qwen-companion-changes-items-scope root)
+       (apply #'qwen-companion-changes-items--make-group
+              :id (list qwen-companion-changes-items-scope root) :files files
+              (qwen-companion-changes-items--part root)))
+     qwen-companion-changes-items-nets)))
+
+(defun qwen-companion-changes-items--part (root)
+  "Return the part of the journal of ROOT for the scope, as in a request."
+  (list :root root
         :scope (car (ensure-list qwen-companion-changes-items-scope))
         :turn (qwen-companion-changes-items--scope-of 'since)
         :session (qwen-companion-changes-items--scope-of 'session)
-        :root root
-        :files files))
-     qwen-companion-changes-items-nets)))
+        :other (qwen-companion-changes-items--scope-of 'tree)))
 
 (defun qwen-companion-changes-items--turn-group (turn)
   "Return the unseen part of the group of TURN, or nil if all is seen."
@@ -199,11 +205,7 @@ With NOW non-nil, return those seen by now."
                         (list (qwen-companion-turn-root turn))
                       (qwen-companion-changes-items--roots)))
         (qwen-companion-journal-ask
-         'journal-files
-         (list :root root
-               :scope (car (ensure-list scope))
-               :turn (qwen-companion-changes-items--scope-of 'since)
-               :session (qwen-companion-changes-items--scope-of 'session))
+         'journal-files (qwen-companion-changes-items--part root)
          (lambda (reply)
            (qwen-companion-buffers-when-live buffer
              (when (= number qwen-companion-changes-items--net-request)
@@ -303,6 +305,9 @@ With NOW non-nil, return those seen by now."
     ('look "Not seen yet")
     ('commit "Since the last commit")
     (`(session ,_) "This session")
+    ('(tree nil) "All differences from where it began")
+    (`(tree ,other)
+     (concat "Differences from " (qwen-companion-untrusted-text (file-name-nondirectory other))))
     (`(since ,id)
      (let ((prompt (qwen-companion-untrusted-line
                     (or (qwen-companion-turn-prompt (qwen-companion-journal-turn id))
@@ -513,7 +518,8 @@ They are as in `qwen-companion-changes-items--wanted-items'."
                             (qwen-companion-changes-items-shown-file group path))
                      :scope (qwen-companion-changes-items-group-scope group)
                      :turn (qwen-companion-changes-items-group-turn group)
-                     :session (qwen-companion-changes-items-group-session group))))
+                     :session (qwen-companion-changes-items-group-session group)
+                     :other (qwen-companion-changes-items-group-other group))))
           (puthash place view qwen-companion-changes-items-views)
           (qwen-companion-changes-items--load view)
           view))))

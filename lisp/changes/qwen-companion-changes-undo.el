@@ -39,6 +39,8 @@ to happen.  \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-bring-b
 
 (defun qwen-companion-changes-undo--act (undo)
   "Undo each change at point or in the region; restore it if UNDO is nil."
+  (when (memq (car (ensure-list qwen-companion-changes-items-scope)) '(commit tree))
+    (user-error "The journal has no turn for this; v t shows the turns"))
   (qwen-companion-changes-undo-call-on-chosen
    (lambda (view changes)
      (qwen-companion-changes-undo--act-on-changes view changes undo))
@@ -49,8 +51,6 @@ to happen.  \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-bring-b
   "Call ON-CHANGES or ON-FILES with what the region or point stands for.
 ON-CHANGES gets a view and a list of its changes: the lines of the region,
 or the hunk.  ON-FILES gets a group and a file of it, nil for all."
-  (when (eq 'commit qwen-companion-changes-items-scope)
-    (user-error "The journal has no turn for this; v t shows the turns"))
   (when (eql (point) (cl-shiftf qwen-companion-changes-items-unmarked nil))
     (user-error "The marked lines have just changed; look at what is shown now"))
   (cond
@@ -198,7 +198,8 @@ PATH nil means all files of GROUP."
   (list :root (qwen-companion-changes-items-group-root group)
         :scope (qwen-companion-changes-items-group-scope group)
         :turn (qwen-companion-changes-items-group-turn group)
-        :session (qwen-companion-changes-items-group-session group)))
+        :session (qwen-companion-changes-items-group-session group)
+        :other (qwen-companion-changes-items-group-other group)))
 
 (defun qwen-companion-changes-undo-step (group path)
   "Return the step to undo PATH of GROUP."

@@ -614,6 +614,12 @@ marked as seen (\\[qwen-companion-changes-mark-seen]) is not shown the next time
   (qwen-companion-changes)
   (qwen-companion-changes--show 'turns root))
 
+(defun qwen-companion-changes-of-worktree (root other)
+  "Show all that differs in the worktree ROOT from the worktree OTHER.
+With nil, show what differs from the commit at which it began."
+  (qwen-companion-changes)
+  (qwen-companion-changes--show (list 'tree other) root))
+
 (defun qwen-companion-changes-of-session (turn)
   "Show each change in the conversation of TURN."
   (qwen-companion-changes)

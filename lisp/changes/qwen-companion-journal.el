@@ -333,11 +333,12 @@ there is no answer."
 (defun qwen-companion-journal-wrote (paths &optional turn label action)
   "Report that a command of the user has written PATHS.
 With TURN, it has done ACTION with a part of that: `undo', `bring-back'
-for what was undone, or `merge' for a turn in a worktree.  LABEL says so
-in words."
+for what was undone, or `merge' for a turn in a worktree; what is merged
+may also have no turn.  LABEL says so in words."
   (qwen-companion-backend-call
    'journal-wrote (append (list :paths paths)
-                          (and turn (list :turn turn :label label :action action)))))
+                          (and (or turn (eq action 'merge))
+                               (list :turn turn :label label :action action)))))
 
 ;;; What was proposed
 

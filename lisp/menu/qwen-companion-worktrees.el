@@ -14,7 +14,6 @@
 ;;; Code:
 
 (require 'cl-lib)
-(require 'diff-mode)
 (require 'easymenu)
 (require 'seq)
 (require 'subr-x)
@@ -129,6 +128,12 @@
                             (file-truename (qwen-companion-worktree-path tree)))))
               (qwen-companion-journal-turns)))
 
+(defun qwen-companion-worktrees--root-of (tree)
+  "Return the worktree TREE as the journal names it."
+  (if-let* ((turn (car (qwen-companion-worktrees--turns tree))))
+      (qwen-companion-turn-root turn)
+    (qwen-companion-worktree-path tree)))
+
 (defun qwen-companion-worktrees--sessions (tree)
   "Return the connected CLIs that work in the worktree TREE.
 One that has entered it by a tool has its newest turn there."
@@ -235,10 +240,9 @@ One that has entered it by a tool has its newest turn there."
 (defun qwen-companion-worktrees-changes (tree)
   "Show what agents have changed in TREE, the worktree at point."
   (interactive (list (qwen-companion-worktrees--at-point)) qwen-companion-worktrees-mode)
-  (qwen-companion-changes-of-root
-   (qwen-companion-turn-root
-    (or (car (qwen-companion-worktrees--turns tree))
-        (user-error "Nothing is recorded that an agent has changed there; d shows all differences")))))
+  (unless (qwen-companion-worktrees--turns tree)
+    (user-error "Nothing is recorded that an agent has changed there; d shows all differences"))
+  (qwen-companion-changes-of-root (qwen-companion-worktrees--root-of tree)))
 
 (defun qwen-companion-worktrees-terminal (tree)
   "Go to the terminal of the CLI that works in TREE, the worktree at point."
@@ -266,42 +270,31 @@ Start one there if there is none."
   "Merge what agents changed in TREE, the worktree at point, into the main tree.
 As text, which can be undone; use git to merge the commits of its branch."
   (interactive (list (qwen-companion-worktrees--at-point)) qwen-companion-worktrees-mode)
-  (qwen-companion-changes-merge-root
-   (qwen-companion-turn-root
-    (or (car (qwen-companion-worktrees--turns tree))
-        (user-error "Nothing is recorded that an agent has changed there; merge branch %s with git"
-                    (qwen-companion-untrusted-text
-                     (or (qwen-companion-worktree-branch tree) "")))))))
+  (unless (qwen-companion-worktrees--turns tree)
+    (user-error "Nothing is recorded that an agent has changed there; m on what d shows merges that"))
+  (qwen-companion-changes-merge-root (qwen-companion-worktrees--root-of tree)))
 
-(defconst qwen-companion-worktrees--diff-script
-  "new=$(mktemp) && trap 'rm -f \"$new\"' EXIT &&
-cp \"$(git rev-parse --git-path index)\" \"$new\" && export GIT_INDEX_FILE=\"$new\" &&
-git add --intent-to-add -- . && git diff --no-color --no-ext-diff --no-textconv \"$1\" --"
-  "Shell script that shows the difference from a commit, with new files.
-The index of the user stays as it is.")
+(defun qwen-companion-worktrees-diff (tree &optional other)
+  "Show all differences of TREE, the worktree at point, from where it began.
+Whether they are committed or not, with new files; m merges a hunk or a
+file into the main tree.  With a prefix argument, ask for the worktree
+OTHER, to show the differences from that one."
+  (interactive (let ((tree (qwen-companion-worktrees--at-point)))
+                 (list tree (and current-prefix-arg (qwen-companion-worktrees--read-other tree))))
+               qwen-companion-worktrees-mode)
+  (qwen-companion-changes-of-worktree
+   (qwen-companion-worktrees--root-of tree)
+   (and other (qwen-companion-worktree-path other))))
 
-(defun qwen-companion-worktrees-diff (tree)
-  "Show the difference of TREE, the worktree at point, from where it began.
-Whether it is committed or not; new files count."
-  (interactive (list (qwen-companion-worktrees--at-point)) qwen-companion-worktrees-mode)
-  (let ((base (or (qwen-companion-worktree-base tree)
-                  (user-error "It is not known where this worktree began")))
-        (default-directory (file-name-as-directory (qwen-companion-worktree-path tree)))
-        (buffer (get-buffer-create
-                 (format "*difference: %s*"
-                         (qwen-companion-untrusted-text
-                          (file-name-nondirectory (qwen-companion-worktree-path tree)))))))
-    (with-current-buffer buffer
-      (let ((inhibit-read-only t))
-        (erase-buffer))
-      (diff-mode)
-      (setq buffer-read-only t
-            default-directory (file-name-as-directory (qwen-companion-worktree-path tree))))
-    (make-process :name "qwen-companion-diff" :buffer buffer :noquery t
-                  :connection-type 'pipe :coding 'utf-8-unix
-                  :command (list "sh" "-c" qwen-companion-worktrees--diff-script "sh" base)
-                  :sentinel #'ignore)
-    (pop-to-buffer buffer)))
+(defun qwen-companion-worktrees--read-other (tree)
+  "Read with completion a worktree that is another one than TREE."
+  (let ((others (mapcar (lambda (other)
+                          (cons (file-name-nondirectory (qwen-companion-worktree-path other)) other))
+                        (remq tree (seq-remove #'qwen-companion-worktree-gone
+                                               qwen-companion-worktrees--trees)))))
+    (unless others
+      (user-error "There is no other worktree"))
+    (cdr (assoc (completing-read "Compare with: " others nil t nil nil (caar (last others))) others))))
 
 (defun qwen-companion-worktrees-remove (tree)
   "End the CLI in TREE, the worktree at point, and remove the worktree.

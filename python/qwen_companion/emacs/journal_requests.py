@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 
 from anyio import to_thread
 
 from qwen_companion.emacs import messages
 from qwen_companion.errors import CompanionError
-from qwen_companion.journal.answers import RecordError, Scope
-from qwen_companion.journal.changes import MissingTextError
+from qwen_companion.journal.answers import RecordError, Scope, changed_file
+from qwen_companion.journal.changes import MissingTextError, Net
 from qwen_companion.journal.journal import Journal
+from qwen_companion.journal.names import Names
 from qwen_companion.journal.record import Record
 from qwen_companion.journal.versions import LINK, Loaded
 from qwen_companion.journal.worktree_list import WorktreeList
@@ -30,7 +32,7 @@ async def answer(journal: Journal, call: messages.JournalCall) -> messages.Journ
         journal.mark(call.turn, call.path, call.hunks, call.seen)
     elif isinstance(call, messages.JournalWrote):
         if call.action == "merge":
-            await journal.merged(call.paths, call.turn or "", call.label or "")
+            await journal.merged(call.paths, call.turn, call.label or "")
         else:
             await journal.wrote(call.paths, call.turn, call.label, call.action == "bring-back")
     else:
@@ -62,6 +64,8 @@ async def _reply(journal: Journal, call: messages.JournalAnswered) -> messages.J
         return await _in_thread(lambda: _spans(record, call))
     if isinstance(call, messages.JournalFile | messages.JournalPut):
         return await _in_thread(lambda: _far_file(journal.roots.record_around(call.path), call))
+    if call.scope.scope == "tree":
+        return await _in_thread(lambda: _differences(call, journal.roots.environ))
     record = journal.roots.record_of(call.scope.root)
     if isinstance(call, messages.JournalFiles):
         return await _in_thread(
@@ -97,15 +101,35 @@ def _scope(record: Record, scope: messages.ChangeScope) -> Scope:
     return Scope(scope.scope, number, scope.session)
 
 
+def _differences(call: messages.JournalFiles | messages.JournalTexts, environ: Mapping[str, str]) -> messages.JournalReply:
+    root = os.path.realpath(call.scope.root)
+    other = None if call.scope.other is None else os.path.realpath(call.scope.other)
+    names = Names(call.scope.root, "")
+    trees = WorktreeList(call.scope.root, environ)
+    if isinstance(call, messages.JournalFiles):
+        files = [changed_file(net, names) for net in trees.differences(root, other)]
+        return messages.JournalReply(call.id, files=[file for file in files if file.kind])
+    told = [names.told(file.path) or b"" for file in call.files]
+    wanted = {*told, *(names.told(file.previous) or b"" for file in call.files if file.previous)}
+    found = {net.path: net for net in trees.differences(root, other, wanted)}
+    nets = (found.get(path) or RecordError("it does not differ any more") for path in told)
+    return _reply_with_texts(call, nets, names)
+
+
 def _texts(record: Record, call: messages.JournalTexts) -> messages.JournalReply:
+    files = [(file.path, file.previous) for file in call.files]
+    return _reply_with_texts(call, record.answers.texts(files, _scope(record, call.scope)), record.names)
+
+
+def _reply_with_texts(call: messages.JournalTexts, nets: Iterable[Net | RecordError], names: Names) -> messages.JournalReply:
+    """Return the reply with the texts of the first of `nets`, one for each file of `call`."""
     texts: list[messages.Texts] = []
     size = 0
-    nets = record.answers.texts([(file.path, file.previous) for file in call.files], _scope(record, call.scope))
     for file, net in zip(call.files, nets, strict=False):
         if isinstance(net, RecordError):
             texts.append(messages.Texts(file.path, error=str(net)))
             continue
-        previous = None if net.previous is None else record.names.name_out(net.previous)
+        previous = None if net.previous is None else names.name_out(net.previous)
         texts.append(messages.Texts(file.path, _version(net.before), _version(net.after), previous, net.mixed))
         size += sum(len(side.data) for side in (net.before, net.after) if side is not None)
         if size >= _BYTES:

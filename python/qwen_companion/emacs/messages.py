@@ -247,13 +247,15 @@ class ChangeScope:
     """Changes by agents below `root`: those of `turn`, or as `scope` says.
 
     `scope` is "turn", "since" for `turn` and all later ones, "session" for those of `session`, "look" for what the
-    user has not marked as seen, "all", or "commit" for what differs from the last commit, whoever changed it.
+    user has not marked as seen, "all", or "commit" for what differs from the last commit, whoever changed it.  "tree"
+    is what differs in the worktree `root` from the worktree `other`, or with None from the commit at which it began.
     """
 
     root: str
-    scope: Annotated[str, domain.Words("turn", "since", "session", "look", "all", "commit")]
+    scope: Annotated[str, domain.Words("turn", "since", "session", "look", "all", "commit", "tree")]
     turn: str | None
     session: str | None
+    other: str | None = None
 
     def __post_init__(self) -> None:
         """Check the scope.
@@ -318,7 +320,8 @@ class JournalWrote:
     """`journal-wrote`: Emacs itself has just written, renamed or deleted `paths`.
 
     `action` is what was done with a part of `turn`: "undo", "bring-back" for what was undone, or "merge" for a turn in
-    a worktree; `label` says it in words.  All three are None where it is the user's own work.
+    a worktree, or with None what has no turn there; `label` says it in words.  All three are None where it is the
+    user's own work.
     """
 
     paths: tuple[str, ...]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from qwen_companion.domain import ChangedFile, Turn
 from qwen_companion.errors import CompanionError
@@ -208,23 +209,14 @@ class Answers:
 
     def _file(self, net: Net | None, path: bytes, turns: Sequence[int]) -> ChangedFile:
         """Return `net` of `path` as Emacs is told of it; its kind is "" where there is nothing to tell."""
-        name = self._names.name_out(path)
         if net is None:
+            name = self._names.name_out(path)
             return ChangedFile(name or "", "modified" if name else "", binary=True)
-        kind = net.kind if name is not None else None
-        added, deleted, binary = sizes(net) if kind not in (None, "mode") else (0, 0, False)
         rows = [self._seen(turn, path) for turn in turns if len(turns) == 1]
-        return ChangedFile(
-            path=name or "",
-            kind=kind or "",
-            previous=None if net.previous is None else self._names.name_out(net.previous),
-            binary=binary,
-            added=added,
-            deleted=deleted,
+        return replace(
+            changed_file(net, self._names),
             seen=bool(rows) and all(row.whole for row in rows),
             seen_hunks=tuple(key for row in rows for key in row.hunks),
-            mixed=net.mixed,
-            writers=net.writers,
         )
 
     def _seen(self, turn: int, path: bytes) -> SeenRow:
@@ -243,3 +235,20 @@ class Answers:
             return list(self._nets.since_commit())
         except FAILURES as error:
             raise RecordError(reason_of(error)) from None
+
+
+def changed_file(net: Net, names: Names) -> ChangedFile:
+    """Return `net` as Emacs is told of it; its kind is "" where there is nothing to tell."""
+    name = names.name_out(net.path)
+    kind = net.kind if name is not None else None
+    added, deleted, binary = sizes(net) if kind not in (None, "mode") else (0, 0, False)
+    return ChangedFile(
+        path=name or "",
+        kind=kind or "",
+        previous=None if net.previous is None else names.name_out(net.previous),
+        binary=binary,
+        added=added,
+        deleted=deleted,
+        mixed=net.mixed,
+        writers=net.writers,
+    )

@@ -204,13 +204,7 @@ class Index:
         ]
 
     def _raw(self, *command: str) -> Iterator[tuple[bytes, Version | None, bool]]:
-        """Yield the path of each entry of a raw difference, its left side, and whether the right side is there."""
-        fields = items(self._git(*command, "--", *self._pathspec))
-        for head, path in zip(fields[::2], fields[1::2], strict=True):
-            old_mode, _, digest, _, status = os.fsdecode(head).lstrip(":").split(" ")
-            if old_mode != _GITLINK:
-                mode = _MODES.get(old_mode)
-                yield path, None if mode is None else Version(digest, mode), status != "D"
+        return raw_entries(self._git(*command, "--", *self._pathspec))
 
     def update(self, paths: Sequence[bytes]) -> None:
         """Take `paths` into the index as they are on the disk, or out of it."""
@@ -311,6 +305,16 @@ class Index:
             raw = b"".join(path + b"\0" for path in data)
         place = [f"--git-dir={self.directory}", f"--work-tree={self.top}"]
         return self._program.run([*self._settings, *place, *command], cwd=self.top, data=raw)
+
+
+def raw_entries(output: bytes) -> Iterator[tuple[bytes, Version | None, bool]]:
+    """Yield the path of each entry of a raw difference, its left side, and whether the right side is there."""
+    fields = items(output)
+    for head, path in zip(fields[::2], fields[1::2], strict=True):
+        old_mode, _, digest, _, status = os.fsdecode(head).lstrip(":").split(" ")
+        if old_mode != _GITLINK:
+            mode = _MODES.get(old_mode)
+            yield path, None if mode is None else Version(digest, mode), status != "D"
 
 
 def _copy_index(source: str, target: str) -> None:

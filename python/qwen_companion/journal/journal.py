@@ -210,14 +210,10 @@ class Journal:
             raise RecordError(f"Nothing can be recorded of {name}: {self.roots.refused.get(name)}")
         return name
 
-    async def merged(self, paths: Sequence[str], turn: str, label: str) -> None:
-        """Record that Emacs has merged parts of `turn`, one in a worktree, into `paths`."""
-        numbers = ((root, root.record.names.number(turn)) for root in self.roots.by_name.values())
-        found = [(root, number) for root, number in numbers if number is not None]
-        row = found[0][0].record.store.turn(found[0][1]) if found else None
-        if row is None:
-            await self.wrote(paths, None, None)
-            return
+    async def merged(self, paths: Sequence[str], turn: str | None, label: str) -> None:
+        """Record that Emacs has merged parts of `turn`, one in a worktree, into `paths`; with None, of no turn."""
+        numbers = [(root.record, root.record.names.number(turn or "")) for root in self.roots.by_name.values()]
+        row = next((record.store.turn(number) for record, number in numbers if number is not None), None)
         for root in list(self.roots.by_name.values()):
             names = [path for each in paths if (path := root.record.names.name_in(each)) is not None]
             if names and root.record is self.roots.record_around(paths[0]):

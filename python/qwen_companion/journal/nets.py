@@ -10,7 +10,7 @@ from functools import partial
 from qwen_companion.journal.changes import MissingTextError, Net, net_of
 from qwen_companion.journal.sites import Files
 from qwen_companion.journal.store import Store, Write
-from qwen_companion.journal.versions import Loaded, TooLargeError, git_mode
+from qwen_companion.journal.versions import Loaded, TooLargeError, Version, git_mode
 
 _AT_ONCE = 50
 """Files whose texts are asked of git at once: to start it takes 3 ms, and all of them are in memory."""
@@ -69,14 +69,22 @@ class Nets:
             before = None if version is None else self._files.text(version.digest)
             with suppress(OSError, TooLargeError):
                 now = self._files.load(path)
-                if before is not None and now is not None and b"\r\n" in now.data and b"\r" not in before:
-                    # A commit may have other line ends than the disk.
-                    before = before.replace(b"\n", b"\r\n")
-                loaded = None if version is None or before is None else Loaded(version, before)
-                if (
-                    loaded is None
-                    or now is None
-                    or loaded.data != now.data
-                    or loaded.version.mode != git_mode(now.version.mode)
-                ):
-                    yield Net(path, loaded, now)
+                net = from_commit(path, version, before, now)
+                if net is not None:
+                    yield net
+
+
+def from_commit(path: bytes, version: Version | None, before: bytes | None, now: Loaded | None) -> Net | None:
+    """Return the change of `path` from its `version` in a commit, which has the bytes `before`; None for none."""
+    if before is not None and now is not None and b"\r\n" in now.data and b"\r" not in before:
+        # A commit may have other line ends than the disk.
+        before = before.replace(b"\n", b"\r\n")
+    loaded = None if version is None or before is None else Loaded(version, before)
+    if (
+        loaded is not None
+        and now is not None
+        and loaded.data == now.data
+        and loaded.version.mode == git_mode(now.version.mode)
+    ):
+        return None
+    return Net(path, loaded, now)

@@ -290,18 +290,17 @@ class Record:
         verb = "Bring back" if Undos(self.store.turns()).brings_back(turn.id) else "Undo"
         return f"{verb} changes of {what}".encode("utf-8", "replace").decode()
 
-    def merge(self, of: TurnRow, label: str, paths: Sequence[bytes], time: int) -> TurnRow | None:
-        """Record that the user merged parts of `of`, a turn in a worktree, into `paths`; None if nothing changed.
+    def merge(self, of: TurnRow | None, label: str, paths: Sequence[bytes], time: int) -> TurnRow | None:
+        """Record that the user merged parts of `of`, a turn in a worktree, or of none, into `paths`.
 
-        Parts that are merged one after the other are one turn.
+        Parts that are merged one after the other are one turn.  Return it, None if nothing changed.
         """
+        session, client = ("", "") if of is None else (of.session, of.client)
         with self._lock:
             turn = self.store.last_turn()
-            is_last = turn is not None and (turn.source, turn.session, turn.prompt) == (MERGE, of.session, label)
+            is_last = turn is not None and (turn.source, turn.session, turn.prompt) == (MERGE, session, label)
             if turn is None or not is_last or time > (turn.end or 0) + ONE_GO_MS:
-                turn = self.store.begin(
-                    TurnRow(0, of.session, of.client, MERGE, label, time, time, None, (), None, None)
-                )
+                turn = self.store.begin(TurnRow(0, session, client, MERGE, label, time, time, None, (), None, None))
             for path in paths:
                 with suppress(TooLargeError, OSError):
                     self.claim(path, self.look(path), turn.id)

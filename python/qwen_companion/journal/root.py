@@ -187,8 +187,8 @@ class Root:
             # For what is brought back, an undoing that Emacs may not have known of.
             self.changed.update(number for number in (turn.id, turn.undone) if number is not None)
 
-    def merge(self, of: TurnRow, label: str, paths: Sequence[bytes]) -> None:
-        """Record that the user has merged parts of the turn `of`, one in a worktree, into `paths`."""
+    def merge(self, of: TurnRow | None, label: str, paths: Sequence[bytes]) -> None:
+        """Record that the user has merged parts of the turn `of`, one in a worktree, or of none, into `paths`."""
         turn = self.record.merge(of, shortened(label), paths, now_ms())
         if turn is not None:
             self.changed.add(turn.id)

@@ -8,14 +8,17 @@ committed counts too.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 from qwen_companion.domain import Worktree
+from qwen_companion.journal.changes import Net, with_renames
 from qwen_companion.journal.git import Git, GitError, items
-from qwen_companion.journal.repository import Repository, find_repository
-from qwen_companion.journal.versions import MAX_FILE_BYTES
+from qwen_companion.journal.index import raw_entries
+from qwen_companion.journal.nets import from_commit
+from qwen_companion.journal.repository import Objects, Repository, find_repository
+from qwen_companion.journal.versions import MAX_FILE_BYTES, TooLargeError, Version, load
 from qwen_companion.journal.worktrees import WorktreeError
 from qwen_companion.texts.hunks import Budget
 from qwen_companion.texts.merge import Labels, merge
@@ -56,18 +59,14 @@ class WorktreeList:
         :raises GitError, WorktreeError: when that fails
         """
         main, *others = self.trees()
-        tree = next((tree for tree in (main, *others) if tree.path == path), None)
-        if tree is None or tree.gone:
-            raise WorktreeError(f"{path} is no worktree any more")
+        tree = _there((main, *others), path)
         open_files = self._uncommitted(path)
         if tree == main or main.branch == "" or not tree.head or not main.head:
             return replace(tree, files=0, uncommitted=len(open_files))
-        base = self._ask(path, "merge-base", main.head, tree.head, good=(0, 1)).decode().strip()
-        if not base:
-            raise WorktreeError("it has no commit in common with the main tree")
+        base = self._base(tree, main)
         counted = self._ask(path, "rev-list", "--left-right", "--count", f"{main.head}...{tree.head}").split()
-        changed = self._changed(path, base) | open_files
-        both = sorted(changed & (self._changed(main.path, base) | self._uncommitted(main.path)))[:_MOST]
+        changed = self._changed(path, base)
+        both = sorted(changed.keys() & self._changed(main.path, base).keys())[:_MOST]
         conflicts = [os.fsdecode(name) for name in both if self._conflicts(main.path, path, base, name)]
         return replace(
             tree,
@@ -79,13 +78,53 @@ class WorktreeList:
             conflicts=tuple(conflicts),
         )
 
+    def differences(self, path: str, other: str | None, only: Collection[bytes] | None = None) -> list[Net]:
+        """Return how files of the worktree `path` differ from those of `other`, or with None from where it began.
+
+        That is the commit that it has in common with the main tree.  `only` the files of these names, if any are given.
+
+        :raises GitError, WorktreeError: when that fails
+        """
+        trees = self.trees()
+        here, there = _there(trees, path), trees[0] if other is None else _there(trees, other)
+        if not here.head or not there.head:
+            raise WorktreeError("there is no commit yet that it could have begun at")
+        base = self._base(here, there)
+        versions = self._changed(path, base)
+        if other is not None:
+            versions = {**self._changed(other, base), **versions}
+        top = os.fsencode(path)
+        if only is not None:
+            versions = {name: its for name, its in versions.items() if os.path.join(top, name) in only}
+        digests = [version.digest for version in versions.values() if version is not None and other is None]
+        blobs = Objects(self._git, path, (), self._repository).blobs(digests)
+        nets: list[Net | None] = []
+        for name, version in sorted(versions.items()):
+            place = os.path.join(top, name)
+            with suppress(OSError, TooLargeError):
+                if other is not None:
+                    nets.append(Net(place, load(os.path.join(os.fsencode(other), name)), load(place)))
+                else:
+                    before = None if version is None else blobs.get(version.digest)
+                    nets.append(from_commit(place, version, before, load(place)))
+        return with_renames(net for net in nets if net is not None)
+
+    def _base(self, tree: Worktree, other: Worktree) -> str:
+        """Return the commit from which both worktrees come."""
+        base = self._ask(tree.path, "merge-base", other.head, tree.head, good=(0, 1)).decode().strip()
+        if not base:
+            raise WorktreeError(f"it has no commit in common with {other.path}")
+        return base
+
     def _ask(self, top: str, *command: str, good: tuple[int, ...] = (0,)) -> bytes:
         return self._git.run(command, cwd=top, good=good)
 
-    def _changed(self, top: str, base: str) -> set[bytes]:
-        """Return the tracked files in the worktree `top` that differ from the commit `base`."""
-        command = ("diff-index", "--name-only", "-z", "--no-renames", "--ignore-submodules=all", base)
-        return set(items(self._ask(top, *command)))
+    def _changed(self, top: str, base: str) -> dict[bytes, Version | None]:
+        """Return the files in the worktree `top` that differ from the commit `base`, with their versions in it."""
+        command = ("diff-index", "--raw", "-z", "--abbrev=64", "--no-renames", "--ignore-submodules=all", base)
+        new = items(self._ask(top, "ls-files", "-z", "--others", "--exclude-standard"))
+        versions = {name: version for name, version, _ in raw_entries(self._ask(top, *command))}
+        return {**{name: None for name in new if not name.endswith(b"/")}, **versions}
 
     def _uncommitted(self, top: str) -> set[bytes]:
         """Return the files in the worktree `top` that are changed or new since its last commit."""
@@ -105,6 +144,17 @@ class WorktreeList:
         if mine is None or theirs is None or "\0" in mine + theirs:
             return True
         return merge(before, mine, theirs, Labels("", "", ""), Budget(_STEPS)).conflicts > 0
+
+
+def _there(trees: Sequence[Worktree], path: str) -> Worktree:
+    """Return the worktree `path` of `trees`.
+
+    :raises WorktreeError: where it is not there
+    """
+    tree = next((tree for tree in trees if tree.path == path), None)
+    if tree is None or tree.gone:
+        raise WorktreeError(f"{path} is no worktree any more")
+    return tree
 
 
 def _read(part: str) -> Worktree | None:

@@ -1586,6 +1586,28 @@ async def test_a_change_that_is_merged_from_a_worktree_is_a_turn_that_can_be_und
         assert (await place.ask(lambda number: JournalMerge(number, str(project.root)))).error
 
 
+async def test_what_differs_in_a_worktree_is_told_and_merged_without_a_turn_there(project: Project) -> None:
+    tree = add_worktree(project)
+    (tree / "a.txt").write_bytes(AFTER)
+    async with site(project) as place:
+        scope = ChangeScope(str(tree), "tree", None, None)
+        files = (await place.ask(lambda number: JournalFiles(number, scope))).files
+        assert files is not None
+        (file,) = files
+        assert (file.path, file.kind, file.added, file.deleted) == (str(tree / "a.txt"), "modified", 1, 1)
+        wanted = (WantedFile(file.path), WantedFile(str(tree / "other")))
+        found = (await place.ask(lambda number: JournalTexts(number, scope, wanted))).texts
+        assert found is not None
+        texts, other = found
+        assert (texts.before and texts.before.data, texts.after and texts.after.data) == (BEFORE, AFTER)
+        assert other.error == "it does not differ any more"
+        await place.ask(lambda number: JournalMerge(number, str(tree)))
+        home = project.write("a.txt", AFTER)
+        place.say(JournalWrote((str(home),), None, "From feat", "merge"))
+        (turn,) = await place.until({"a.txt": "modified"})
+        assert (turn.root, turn.prompt, turn.source, turn.client) == (str(project.root), "From feat", "merge", "")
+
+
 @pytest.mark.parametrize("kind", ["bare", "no commit"])
 async def test_what_has_no_main_tree_to_merge_into_is_said(project: Project, kind: str) -> None:
     tree = add_worktree(project)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -58,6 +59,51 @@ def test_a_worktree_is_listed_with_what_it_has_changed(project: Project) -> None
         command = ["git", "merge-file", "-p", str(project.root / name), str(project.root / "base"), str(tree / name)]
         assert (subprocess.run(command, capture_output=True).returncode > 0) == (name in found.conflicts)
     assert before == {path: path.stat().st_mtime_ns for path in (project.root / ".git").rglob("*")}
+
+
+def test_all_that_differs_is_told_from_where_a_worktree_began_and_from_another_one(project: Project) -> None:
+    project.commit(a_txt=changed(), b_txt=changed(), c_txt=changed(), gone=b"x\n", old=changed(), crlf=b"1\n2\n")
+    one, two = add(project, "one", "-b", "one"), add(project, "two", "-b", "two")
+    project.write("a.txt", b"of the main tree\n")
+    project.git("commit", "--quiet", "--all", "--message=main")
+    (one / "a.txt").write_bytes(changed(l1=b"one\n"))
+    project.git("commit", "--quiet", "--all", "--message=one", cwd=one)
+    (one / "b.txt").write_bytes(changed(l1=b"one\n"))
+    (one / "c.txt").write_bytes(changed(l1=b"one\n"))
+    project.git("commit", "--quiet", "--all", "--message=one", cwd=one)
+    # It is as it was at the beginning.
+    (one / "c.txt").write_bytes(changed())
+    (one / "gone").unlink()
+    (one / "old").rename(one / "moved")
+    (one / "new\n.txt").write_bytes(b"new\n")
+    (one / "crlf").write_bytes(b"1\r\n2\r\n")
+    (two / "b.txt").write_bytes(changed(l1=b"two\n"))
+    before = project.repository_state()
+
+    def differences(other: Path | None, *only: str) -> dict[str, tuple[str | None, bytes | None, bytes | None]]:
+        names = {os.fsencode(one / name) for name in only} or None
+        nets = listed(project).differences(str(one), other and str(other), names)
+        sides = [(net.before and net.before.data, net.after and net.after.data) for net in nets]
+        return {
+            os.path.relpath(os.fsdecode(net.path), one): (net.kind, *its) for net, its in zip(nets, sides, strict=True)
+        }
+
+    found = differences(None)
+    assert found == {
+        "a.txt": ("modified", changed(), changed(l1=b"one\n")),
+        "b.txt": ("modified", changed(), changed(l1=b"one\n")),
+        "gone": ("deleted", b"x\n", None),
+        "moved": ("renamed", changed(), changed()),
+        "new\n.txt": ("added", None, b"new\n"),
+    }
+    assert differences(None, "moved", "old") == {"moved": found["moved"]}
+    assert differences(two, "b.txt") == {"b.txt": ("modified", changed(l1=b"two\n"), changed(l1=b"one\n"))}
+    assert differences(two).keys() == {*found, "crlf"}
+    assert differences(project.root)["a.txt"] == ("modified", b"of the main tree\n", changed(l1=b"one\n"))
+    assert project.repository_state() == before
+    project.git("worktree", "remove", "--force", str(two))
+    with pytest.raises(WorktreeError, match="no worktree any more"):
+        differences(two)
 
 
 def remove(project: Project, tree: Path) -> None:
