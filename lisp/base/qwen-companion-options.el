@@ -59,6 +59,13 @@ that, for two weeks at most; none of excluded or ignored files."
   :group 'qwen-companion
   :type 'boolean)
 
+(defcustom qwen-companion-tell-agents t
+  "Whether a model is told that another agent works on the file it has written.
+Its own turn then goes on with what the other has made of the file.  It is
+told once in a turn for each file, and needs `qwen-companion-journal'."
+  :group 'qwen-companion
+  :type 'boolean)
+
 (defcustom qwen-companion-daemon-enabled nil
   "Whether `qwen serve' may be used.
 With nil, nothing for it is loaded, started or connected to."

@@ -79,7 +79,10 @@ Each is in the form of `qwen-companion-turn-id'."
       (qwen-companion-journal--keep turn))
     (when qwen-companion-journal--watchers
       (run-hook-with-args 'qwen-companion-journal-changed-functions
-                          (or reset (delete-dups paths)))))
+                          (or reset (delete-dups paths)))
+      (when (qwen-companion-proposals)
+        ;; The header of a review says who else has changed its file.
+        (force-mode-line-update t))))
   nil)
 
 (defun qwen-companion-journal-on-unrecorded (payload)
@@ -376,11 +379,30 @@ Only the latest proposals since the mode was turned on are known."
              when (and (equal path proposed) (<= start time end))
              return text)))
 
+(defun qwen-companion-journal--watch-for-proposals ()
+  "Keep each turn up to date while there are proposals."
+  (qwen-companion-journal-watch 'proposals (and (qwen-companion-proposals) t)))
+
+(defun qwen-companion-journal--rival (proposal)
+  "Return the name of another CLI that has changed the file of PROPOSAL, or nil.
+Only a turn that goes on counts."
+  (let ((path (qwen-companion-proposal-path proposal)))
+    (cl-loop for turn being the hash-values of qwen-companion-journal--turns
+             when (and (null (qwen-companion-turn-end turn))
+                       (qwen-companion-turn-cli turn)
+                       (not (equal (qwen-companion-turn-cli turn)
+                                   (qwen-companion-proposal-session proposal)))
+                       (cl-find path (qwen-companion-turn-files turn)
+                                :key #'qwen-companion-changed-file-path :test #'equal))
+             return (qwen-companion-turn-client turn))))
+
 ;;; On and off
 
 (defconst qwen-companion-journal--hooks
   '((after-save-hook . qwen-companion-journal--saved)
     (qwen-companion-proposal-begun-functions . qwen-companion-journal--proposed)
+    (qwen-companion-proposal-changed-hook . qwen-companion-journal--watch-for-proposals)
+    (qwen-companion-proposal-rival-functions . qwen-companion-journal--rival)
     (qwen-companion-backend-connected-hook . qwen-companion-journal-resend)
     (qwen-companion-backend-disconnected-hook . qwen-companion-journal-fail-all))
   "The hooks in use while the mode is on: (HOOK . FUNCTION).")

@@ -84,6 +84,7 @@ Return non-nil then.  Quick enough to be called often."
         :settings-layer (and qwen-companion-settings-layer t)
         :review-edits qwen-companion-review-edits
         :journal (and qwen-companion-journal t)
+        :tell-agents (and qwen-companion-tell-agents t)
         :size-limit (default-value 'qwen-companion-diff-size-limit)))
 
 (defun qwen-companion-privacy--auth-files ()

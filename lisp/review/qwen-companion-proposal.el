@@ -120,6 +120,10 @@ is as in `qwen-companion-proposal-decide'.")
 (defvar qwen-companion-proposal-begun-functions nil
   "Abnormal hook run with each new proposal.")
 
+(defvar qwen-companion-proposal-rival-functions nil
+  "Abnormal hook to find another CLI that has changed the file of a proposal.
+Each function gets the proposal and returns the name of that CLI, or nil.")
+
 (defvar qwen-companion-proposal-ended-functions nil
   "Abnormal hook run when a proposal has ended.
 Each function gets the proposal, the state it was in before, `pending'
@@ -156,6 +160,12 @@ Each function gets the buffer with the accepted text.")
     (cl-remove truename qwen-companion-proposal--open :test-not #'equal
                :key (lambda (proposal)
                       (file-truename (qwen-companion-proposal-path proposal))))))
+
+(defun qwen-companion-proposals-of-others (proposal)
+  "Return the open proposals of other CLIs for the file of PROPOSAL, oldest first."
+  (cl-remove (qwen-companion-proposal-session proposal)
+             (qwen-companion-proposals-of-file (qwen-companion-proposal-path proposal))
+             :key #'qwen-companion-proposal-session :test #'equal))
 
 (defun qwen-companion-proposal-display-path (proposal)
   "Return the file name of PROPOSAL, safe to display."

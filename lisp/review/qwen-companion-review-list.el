@@ -176,7 +176,7 @@ One that was not counted is larger than any other."
   (qwen-companion-review-list--count-next)
   (setq tabulated-list-entries
         (or (mapcar #'qwen-companion-review-list--entry
-                    (qwen-companion-review-grouped))
+                    (qwen-companion-review-by-file))
             '((nil ["No proposal waits" "" "" "" "" ""])))))
 
 (defun qwen-companion-review-list--clean-up ()

@@ -240,16 +240,13 @@ Search only a text that had such characters when the review began."
 ;;; What a review says
 
 (defun qwen-companion-review--rival-warning (proposal)
-  "Return the warning that another CLI proposes a change of PROPOSAL's file.
-Return nil if none does, or if that is the same CLI's."
-  (when-let* ((rival (cl-find-if
-                      (lambda (other)
-                        (and (equal (qwen-companion-proposal-path proposal)
-                                    (qwen-companion-proposal-path other))
-                             (not (equal (qwen-companion-proposal-session proposal)
-                                         (qwen-companion-proposal-session other)))))
-                      (qwen-companion-proposals))))
-    (format "%s proposes a change of it too" (qwen-companion-proposal-client rival))))
+  "Return the warning that another CLI works on the file of PROPOSAL, or nil.
+It proposes a change of the file, or has changed it in a turn that goes on."
+  (if-let* ((rival (car (qwen-companion-proposals-of-others proposal))))
+      (format "%s proposes a change of it too" (qwen-companion-proposal-client rival))
+    (when-let* ((client (run-hook-with-args-until-success
+                         'qwen-companion-proposal-rival-functions proposal)))
+      (format "%s is changing it too" client))))
 
 (defun qwen-companion-review-warning-parts (proposal)
   "Return the warnings about accepting PROPOSAL.
@@ -1102,9 +1099,19 @@ names the file of another one.  See `qwen-companion-diff-style'."
 (defun qwen-companion-review-grouped ()
   "Return the open proposals, those of one session together.
 The sessions are in the order of their oldest proposals."
-  (apply #'append
-         (mapcar #'cdr (seq-group-by #'qwen-companion-proposal-session
-                                     (qwen-companion-proposals)))))
+  (qwen-companion-review--group (qwen-companion-proposals)
+                                #'qwen-companion-proposal-session))
+
+(defun qwen-companion-review-by-file ()
+  "Return the open proposals, those of several CLIs for one file together."
+  (qwen-companion-review--group (qwen-companion-review-grouped)
+                                #'qwen-companion-proposal-path))
+
+(defun qwen-companion-review--group (proposals key)
+  "Return PROPOSALS, those with the same KEY together, each where the first is."
+  (mapcan (lambda (value)
+            (seq-filter (lambda (proposal) (equal value (funcall key proposal))) proposals))
+          (delete-dups (mapcar key proposals))))
 
 (defun qwen-companion-review--after (proposal &optional back)
   "Return the open proposal after PROPOSAL, or with BACK the one before it.

@@ -211,6 +211,7 @@ class Settings:
     - `review_edits`: which edits are reviewed of a CLI with that layer in its mode `auto`: "all", "open" for those of
       files that buffers visit, or None.
     - `journal`: whether the changes of agents are recorded, so that they can be undone.
+    - `tell_agents`: whether a model is told that another agent works on a file that it has written.
     """
 
     all_roots: bool = False
@@ -222,6 +223,7 @@ class Settings:
     layer: bool = False
     review_edits: str | None = None
     journal: bool = False
+    tell_agents: bool = False
 
 
 @frozen

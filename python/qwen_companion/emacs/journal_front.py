@@ -270,7 +270,11 @@ class JournalFront:
 
     def holds(self, event: Event) -> bool:
         """Return whether the CLI has to wait for the journal before it goes on after `event`."""
-        return self._settings.journal and (event.begins_turn or event.name == "PreToolUse")
+        if not self._settings.journal:
+            return False
+        if event.name == "PostToolUse":
+            return self._journal is not None and self._journal.hooks.has_others(event.session_id)
+        return event.begins_turn or event.name == "PreToolUse"
 
     async def hear(self, report: Report) -> str | None:
         """Handle the report of a hook; return a text for the agent, or None."""

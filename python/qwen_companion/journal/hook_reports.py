@@ -24,12 +24,15 @@ if TYPE_CHECKING:
     from qwen_companion.doors.events import Event
 from qwen_companion.journal.agents import Agents
 from qwen_companion.journal.attribution import Attribution
-from qwen_companion.journal.root import Call, Root, Running, Worker, row_of
+from qwen_companion.journal.root import Call, Root, Running, Worker, row_of, shortened
 from qwen_companion.journal.roots import Roots
 from qwen_companion.journal.turns import Turns
 
 LOOK_WAIT_S = 0.8 * HOLD_S
 """How long the report of a tool waits at most for looks at all files; the rest is for the file itself."""
+
+_MOST_TOLD = 10
+"""Files of one turn at which a model is told that another agent works."""
 
 LATE = "the first look at all files took too long; what was changed in that time may be missing"
 
@@ -61,13 +64,20 @@ class HookReports:
             for each in self._names_at_work(name, event):
                 await self._before_tool(each, report)
         elif kind in ("PostToolUse", "PostToolUseFailure"):
-            for root in self._open_roots(self._names_at_work(name, event)):
-                await self._after_tool(root, report)
+            texts = [
+                await self._after_tool(root, report) for root in self._open_roots(self._names_at_work(name, event))
+            ]
+            return next(filter(None, texts), None)
         elif kind in ("Stop", "SessionEnd") or getattr(event, "notification_type", "") == "idle_prompt":
             # There is no Stop of a turn that was cancelled.
             for root in self._open_roots(self._names_of(name, event.session_id)):
                 self._turns.end(root, event.session_id, report.time)
         return None
+
+    def has_others(self, session: str) -> bool:
+        """Return whether a turn of another session than `session` goes on in a root where it has one."""
+        roots = [root for root in self._roots.by_name.values() if session in root.running]
+        return self._roots.settings.tell_agents and any(len(root.running) > 1 for root in roots)
 
     def _open_roots(self, names: Sequence[str]) -> list[Root]:
         return [self._roots.by_name[name] for name in names if name in self._roots.by_name]
@@ -163,7 +173,8 @@ class HookReports:
         root.reserved[path] += 1
         root.do(lambda: root.keep(path, before, writer))
 
-    async def _after_tool(self, root: Root, report: Report) -> None:
+    async def _after_tool(self, root: Root, report: Report) -> str | None:
+        """Record what the tool of `report` did; return what the model is to be told of other agents, or None."""
         session = report.event.session_id
         self._attribution.look_at_processes(root)
         call = root.calls.pop(_call_id(report.event), None) or _call_of(report.event, root.record)
@@ -173,10 +184,10 @@ class HookReports:
             after = await root.read(call.path)
             root.do(lambda path=call.path: root.keep(path, after, (running, call)))
             root.release(call.path)
-            return
+            return await self._text_of_others(root, call.path, running) if self.has_others(session) else None
         if not call.is_command:
             root.do(lambda: root.note((running, call), "not recorded: a file that is not below the root"))
-            return
+            return None
         root.commands[session] = command = running, call
         self._turns.look_for(root, Worker(session, call.tool, running, None, call.agent))
 
@@ -185,6 +196,18 @@ class HookReports:
                 del root.commands[session]
 
         root.do(forget)
+        return None
+
+    async def _text_of_others(self, root: Root, path: bytes, running: Running) -> str | None:
+        """Return what the model is told, once in the turn `running`, of other agents that work on `path`, or None."""
+        if path in running.told or len(running.told) >= _MOST_TOLD:
+            return None
+        with suppress(StoreError):
+            others = await to_thread.run_sync(root.others_at, path, running.row.session, abandon_on_cancel=True)
+            if others:
+                running.told.add(path)
+                return _others_text(root.record.names.name_out(path) or "This file", others)
+        return None
 
 
 @frozen
@@ -212,6 +235,15 @@ def _call_of(event: Event, record: Record) -> Call:
 def _call_id(event: Event) -> str:
     identifier = getattr(event, "tool_call_id", None) or getattr(event, "tool_use_id", None)
     return f"{event.session_id} {identifier or getattr(event, 'tool_name', '')}"
+
+
+def _others_text(path: str, others: Sequence[Running]) -> str:
+    """Return the note for a model that agents, in the turns `others`, work on the file `path` too."""
+    clients = ", ".join(dict.fromkeys(shortened(each.row.client) or "a CLI" for each in others[:3]))
+    return (
+        f"Another agent ({clients}) has changed {path} too, in a turn that goes on. Read the file again before you "
+        "edit it the next time, and keep the changes that are not yours."
+    )
 
 
 def _undone_text(files: Sequence[str]) -> str:

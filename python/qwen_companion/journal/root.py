@@ -53,6 +53,8 @@ class Running:
     """Whether a tool has waited for `ready` as long as one may."""
     since: float = math.inf
     """When a command of it began that could not wait for `ready`, in seconds since the epoch."""
+    told: set[bytes] = field(default_factory=set[bytes])
+    """Files at which its model was told that another agent works."""
 
 
 @frozen
@@ -152,6 +154,11 @@ class Root:
     def commands_of_others(self, session: str) -> bool:
         """Return whether an agent of another session runs a command."""
         return any(call.is_command and call.session != session for call in self.calls.values())
+
+    def others_at(self, path: bytes, session: str) -> list[Running]:
+        """Return the turns of other sessions that go on and in which `path` was changed.  Wait for the disk."""
+        others = [running for key, running in self.running.items() if key != session and running.number is not None]
+        return [each for each in others if path in self.record.store.paths([each.number or 0])]
 
     # --- What is recorded, by jobs ---
 

@@ -24,8 +24,9 @@ _TOOLS = "|".join((*EDIT_TOOLS, SHELL_TOOL))
 SUBSCRIPTIONS = (
     Subscription("UserPromptSubmit", hold_s=PROMPT_HOLD_S, elsewhere=True),
     Subscription("PreToolUse", _TOOLS, hold_s=HOLD_S, elsewhere=True),
-    # Not held: the next `PreToolUse` of the CLI is heard after these, and waits for them.
-    Subscription("PostToolUse", "|".join((_TOOLS, ENTER_TOOL, EXIT_TOOL)), elsewhere=True),
+    # Held only for a text: the next `PreToolUse` of the CLI is heard after these, and waits for them.
+    Subscription("PostToolUse", "|".join(EDIT_TOOLS), hold_s=HOLD_S, elsewhere=True),
+    Subscription("PostToolUse", "|".join((SHELL_TOOL, ENTER_TOOL, EXIT_TOOL)), elsewhere=True),
     Subscription("PostToolUseFailure", _TOOLS, elsewhere=True),
     Subscription("Stop", elsewhere=True),
     Subscription("Notification", elsewhere=True),

@@ -105,16 +105,16 @@ class Agent:
         await self.report("PreToolUse", **call)
         return call
 
-    async def done(self, call: dict[str, Any], **fields: Any) -> None:
-        await self.report("PostToolUse", **call, **fields)
+    async def done(self, call: dict[str, Any], **fields: Any) -> str | None:
+        return await self.report("PostToolUse", **call, **fields)
 
-    async def edit(self, name: str | Path, data: bytes, agent: str | None = None) -> None:
-        """Write `data` to `name`, below where it works, as a tool does."""
+    async def edit(self, name: str | Path, data: bytes, agent: str | None = None) -> str | None:
+        """Write `data` to `name`, below where it works, as a tool does; return what the model is told."""
         path = Path(self.cwd) / name
         call = await self.begin("write_file", agent, file_path=str(path))
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-        await self.done(call)
+        return await self.done(call)
 
     async def run(self, write: Callable[[], object], **values: str) -> None:
         """Run a command that does `write`."""
@@ -1414,6 +1414,31 @@ async def test_forgotten_turns_are_told(project: Project, monkeypatch: pytest.Mo
         assert isinstance(notice, Notice)
         said = "need more than 512 MiB: the oldest turn is forgotten and cannot be undone"
         assert notice.text == f"Changes in {project.root} {said}"
+
+
+# --- Several agents ---
+
+
+@pytest.mark.parametrize("tells", [True, False])
+async def test_a_model_is_told_once_a_turn_that_another_agent_works_on_its_file(project: Project, tells: bool) -> None:
+    project.commit(a_txt=BEFORE, b_txt=BEFORE)
+    async with site(project, replace(ON, tell_agents=tells)) as place:
+        one, other = Agent(place.front, project, "one"), Agent(place.front, project, "other")
+        await one.prompt("One")
+        assert await one.edit("a.txt", b"1\n") is None
+        await place.until({"a.txt": "modified"})
+        await other.prompt("Other")
+        assert await other.edit("b.txt", b"1\n") is None
+        told = await other.edit("a.txt", b"2\n")
+        assert ("Another agent (Qwen Code 0.24.4) has changed" in (told or "")) == tells
+        assert (str(project.root / "a.txt") in (told or "")) == tells
+        assert await other.edit("a.txt", b"3\n") is None
+        await place.until({"a.txt": "modified"}, {"a.txt": "modified", "b.txt": "modified"})
+        # Their turn has ended, and the first one begins another.
+        await other.report("Stop")
+        assert await one.edit("a.txt", b"4\n") is None
+        await other.prompt("Another")
+        assert bool(await other.edit("a.txt", b"5\n")) == tells
 
 
 # --- Worktrees ---
