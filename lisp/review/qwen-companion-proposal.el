@@ -627,6 +627,33 @@ A list of accepted proposals."
           (qwen-companion-disk-untouched-p (qwen-companion-proposal-write earlier))))
    (qwen-companion-proposal--awaited-for (qwen-companion-proposal-path proposal))))
 
+(defun qwen-companion-proposal-left-before (proposal)
+  "Return what another CLI will leave in the file of PROPOSAL: (CLIENT . TEXT).
+That is the newest text, with LF line ends, which was proposed before
+PROPOSAL, and waits or is accepted and not written yet.  Return nil
+without one, and where line ends differ within a text."
+  (let* ((accepted (cl-remove-if-not
+                    (lambda (other)
+                      (and (eq (qwen-companion-proposal-state other) 'accepted)
+                           (stringp (qwen-companion-proposal-forecast other))
+                           (not (equal (qwen-companion-proposal-session other)
+                                       (qwen-companion-proposal-session proposal)))
+                           (qwen-companion-disk-untouched-p (qwen-companion-proposal-write other))))
+                    (qwen-companion-proposal--awaited-for (qwen-companion-proposal-path proposal))))
+         (other (cl-find-if
+                 (lambda (other)
+                   (< (qwen-companion-proposal-arrived other)
+                      (qwen-companion-proposal-arrived proposal)))
+                 (reverse (append accepted (qwen-companion-proposals-of-others proposal))))))
+    (when (and other
+               (not (qwen-companion-proposal-exact other))
+               (not (qwen-companion-proposal-exact proposal)))
+      (cons (qwen-companion-proposal-client other)
+            (if (memq other accepted)
+                (qwen-companion-proposal-forecast other)
+              (qwen-companion-proposal--plain-text
+               (qwen-companion-proposal-buffer-text other)))))))
+
 (defun qwen-companion-proposal--forget-write (proposal)
   "Stop waiting for the CLI of PROPOSAL to write."
   (setq qwen-companion-proposal--awaiting-write

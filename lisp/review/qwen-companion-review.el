@@ -157,7 +157,8 @@ If the buffer is the copy of unsaved text, show the review without it."
     (qwen-companion-review-buffer-mode 1)))
 
 (defun qwen-companion-review--insert-disk (proposal)
-  "Insert the text on disk into the current buffer, as PROPOSAL is shown."
+  "Insert the text on disk into the current buffer, as PROPOSAL is shown.
+If another CLI proposed a text before, insert the one that it will leave."
   (let ((path (qwen-companion-proposal-path proposal)))
     (pcase-let ((`(,coding . ,line-end)
                  (unless (file-directory-p path)
@@ -167,13 +168,41 @@ If the buffer is the copy of unsaved text, show the review without it."
        proposal line-end
        (cond ((null coding) (and (file-regular-p path) ""))
              ((eq 'utf-8-with-signature (coding-system-base coding)) "\ufeff")
-             ((memq (coding-system-type coding) '(utf-8 undecided)) ""))))))
+             ((memq (coding-system-type coding) '(utf-8 undecided)) ""))))
+    (when-let* ((left (qwen-companion-proposal-left-before proposal)))
+      (erase-buffer)
+      (insert (cdr left)))))
+
+(defun qwen-companion-review--disk-side (proposal)
+  "Return a description of the text on the disk side of PROPOSAL."
+  (let ((left (qwen-companion-proposal-left-before proposal)))
+    (cond (left (format "as %s leaves it" (car left)))
+          ((file-exists-p (qwen-companion-proposal-path proposal)) "on disk")
+          (t "not on disk yet"))))
+
+(defun qwen-companion-review--show-without (ended)
+  "Show the disk, in reviews of its file, in place of the text of ENDED.
+It was proposed by another CLI, and stays there if it was accepted."
+  (dolist (proposal (qwen-companion-proposals-of-others ended))
+    (when-let* ((disk (qwen-companion-proposal-disk-buffer proposal)))
+      (with-temp-buffer
+        (qwen-companion-review--insert-disk proposal)
+        (let ((source (current-buffer)))
+          (with-current-buffer disk
+            (let ((inhibit-read-only t))
+              (replace-buffer-contents source 0.1))
+            (set-buffer-modified-p nil)
+            (qwen-companion-review--set-header
+             (qwen-companion-review--disk-side proposal)))))
+      (when-let* ((style (qwen-companion-proposal-style proposal)))
+        (qwen-companion-review-refresh style proposal)))))
 
 (defun qwen-companion-review--prepare (proposal)
   "Make the disk side of PROPOSAL and set up both buffers.
 The disk side is the text from which the CLI has made its proposal.  It
-lacks proposals that are accepted and not written yet, as the CLI has
-not seen them either."
+lacks proposals of this CLI that are accepted and not written yet, as the
+CLI has not seen them either.  If another CLI proposed a text before, it
+is that one: whoever accepts both gets the difference."
   (let ((path (qwen-companion-proposal-path proposal))
         (disk (qwen-companion-proposal-make-buffer proposal "disk")))
     (setf (qwen-companion-proposal-disk-buffer proposal) disk)
@@ -183,8 +212,7 @@ not seen them either."
       (qwen-companion-review--set-mode path)
       (set-buffer-modified-p nil)
       (setq buffer-read-only t)
-      (qwen-companion-review--set-header
-       (if (file-exists-p path) "on disk" "not on disk yet")))
+      (qwen-companion-review--set-header (qwen-companion-review--disk-side proposal)))
     (qwen-companion-proposal-examine proposal)
     (qwen-companion-review--note-writes proposal)
     (qwen-companion-review--watch-disk proposal)
@@ -375,6 +403,7 @@ side has the text that is in the file now."
     (assq (cond ((file-directory-p path) 'directory)
                 ((not (file-exists-p path)) 'deleted)
                 ((and disk
+                      (null (qwen-companion-proposal-left-before proposal))
                       (null (qwen-companion-proposal-line-end-summary proposal))
                       (with-current-buffer disk
                         (qwen-companion-disk-same-text-p
@@ -603,6 +632,7 @@ it, perhaps just before the user would have answered."
     (qwen-companion-review--unwatch-disk proposal)
     (when-let* ((disk (qwen-companion-proposal-disk-buffer proposal)))
       (kill-buffer disk))
+    (qwen-companion-review--show-without proposal)
     (qwen-companion-review--remove-unsaved-copy proposal)
     (when (buffer-live-p (qwen-companion-proposal-buffer proposal))
       (with-current-buffer (qwen-companion-proposal-buffer proposal)

@@ -330,7 +330,7 @@ is kept."
         (should (string-match-p "proposed  by gemini  .*another one, by qwen, was accepted"
                                 (qwen-companion-test-header)))
         (should (equal "three\n" (buffer-string))))
-      ;; Once it is written, the other is compared with that.
+      ;; The other is compared with that already, and to write it is no news.
       (let ((refreshed 0)
             (path (expand-file-name "a.txt"))
             (coding-system-for-write 'utf-8-unix))
@@ -339,10 +339,10 @@ is kept."
                    (lambda (_style _proposal) (cl-incf refreshed))))
           (qwen-companion-review-file-written path)
           (qwen-companion-review-file-written path))
-        (should (= 1 refreshed)))
+        (should (= 0 refreshed)))
       (with-current-buffer (qwen-companion-proposal-disk-buffer second)
         (should (equal "two\n" (buffer-string)))
-        (should (string-match-p "on disk, changed" (qwen-companion-test-header)))
+        (should (string-match-p "as qwen leaves it" (qwen-companion-test-header)))
         (should buffer-read-only))
       (should (equal '((accepted "two\n")) (qwen-companion-test-outcomes))))))
 

@@ -86,6 +86,35 @@
               (should-not (warns-p other "too")))
           (remhash "turn" qwen-companion-journal--turns))))))
 
+(ert-deftest qwen-companion-review-list-test-shows-against-what-another-cli-leaves ()
+  "That is its text while it waits or is accepted, and the disk once it is rejected."
+  (qwen-companion-review-list-test-with '(("a.txt" "1\n2\n3\n"))
+    (cl-flet ((against (proposal)
+                (with-current-buffer (qwen-companion-proposal-disk-buffer proposal)
+                  (cons (buffer-string) (qwen-companion-review--header)))))
+      (dolist (accepts '(nil t))
+        (let ((one (qwen-companion-test-propose "a.txt" "ONE\n2\n3\n" :client "Qwen Code" :session "s"))
+              (other (qwen-companion-test-propose "a.txt" "1\n2\nTHREE\n" :client "Gemini CLI" :session "t")))
+          (qwen-companion-diff-open one)
+          (should (string-match-p "on disk" (cdr (against one))))
+          (should (equal "1\n2\n3\n" (car (against one))))
+          (qwen-companion-diff-open other)
+          (should (string-match-p "as Qwen Code leaves it" (cdr (against other))))
+          (should (equal "ONE\n2\n3\n" (car (against other))))
+          (if (not accepts)
+              (qwen-companion-diff-reject one)
+            (qwen-companion-diff-accept one)
+            (should (equal "ONE\n2\n3\n" (car (against other))))
+            (write-region "ONE\n2\n3\n" nil "a.txt" nil 'silent)
+            (qwen-companion-review-file-written (expand-file-name "a.txt")))
+          (should (equal (if accepts "ONE\n2\n3\n" "1\n2\n3\n") (car (against other))))
+          (unless accepts
+            (should (string-match-p "on disk" (cdr (against other)))))
+          ;; The user has seen what it would overwrite.
+          (qwen-companion-diff-accept other)
+          (should (eq 'accepted (qwen-companion-proposal-state other)))
+          (write-region "1\n2\n3\n" nil "a.txt" nil 'silent))))))
+
 (ert-deftest qwen-companion-review-list-test-fits-into-eighty-columns ()
   "The state does; the warnings after it continue below, and none is cut off."
   (qwen-companion-review-list-test-with '(("a.txt" "1\n"))
