@@ -433,13 +433,9 @@ With a prefix argument, ask for the DIRECTORY."
 The CLI makes it below .qwen/worktrees, and asks when it ends whether to
 keep it.  An empty NAME lets it choose one."
   (interactive "sWorktree (empty: the CLI names it): ")
-  (let ((name (string-trim name)))
-    (unless (string-match-p "\\`[[:alnum:]._-]*\\'" name)
-      (user-error "Not a name of a worktree: %s; use letters, digits, ._-" name))
+  (let ((directory (qwen-companion-terminal-here)))
     (qwen-companion-start-cli
-     (qwen-companion-terminal-here)
-     (if (string-empty-p name) '("--worktree") (list (concat "--worktree=" name)))
-     t t)))
+     directory (qwen-companion-terminal-worktree-arguments directory (string-trim name)) t t)))
 
 ;;;###autoload
 (defun qwen-companion-restart ()

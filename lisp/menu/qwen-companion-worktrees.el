@@ -274,6 +274,37 @@ As text, which can be undone; use git to merge the commits of its branch."
     (user-error "Nothing is recorded that an agent has changed there; m on what d shows merges that"))
   (qwen-companion-changes-merge-root (qwen-companion-worktrees--root-of tree)))
 
+(declare-function magit-merge-plain "ext:magit-merge" (rev &optional args nocommit))
+
+(defun qwen-companion-worktrees-merge-branch (tree)
+  "Merge the branch of TREE, the worktree at point, with git.
+That takes over its commits.  What is not committed there stays behind;
+\\<qwen-companion-worktrees-mode-map>\\[qwen-companion-worktrees-merge] takes that over as text.  Magit does it if it is loaded, else the
+shell, with a command that you can change before."
+  (interactive (list (qwen-companion-worktrees--at-point)) qwen-companion-worktrees-mode)
+  (let ((branch (qwen-companion-worktree-branch tree))
+        (main (car qwen-companion-worktrees--trees)))
+    (cond
+     ((qwen-companion-worktrees--main-p tree)
+      (user-error "This is the main tree, into which the others are merged"))
+     ((member branch '(nil ""))
+      (user-error "It has no branch; m merges what has changed there as text"))
+     ((equal "" (qwen-companion-worktree-branch main))
+      (user-error "The repository is bare: there is no main tree to merge into"))
+     ((and (qwen-companion-worktree-base tree) (= 0 (qwen-companion-worktree-ahead tree)))
+      (user-error "No commit is on its branch that the main tree lacks; m merges what is not committed")))
+    (let ((default-directory (file-name-as-directory (qwen-companion-worktree-path main)))
+          (lost (qwen-companion-worktree-uncommitted tree)))
+      (unless (and (> lost 0)
+                   (not (y-or-n-p (format "Without what is not committed there (%d file%s)? "
+                                          lost (if (= lost 1) "" "s")))))
+        (if (featurep 'magit)
+            (magit-merge-plain branch)
+          (async-shell-command
+           (read-shell-command
+            (format "In %s: " (abbreviate-file-name default-directory))
+            (concat "git merge " (shell-quote-argument branch)))))))))
+
 (defun qwen-companion-worktrees-diff (tree &optional other)
   "Show all differences of TREE, the worktree at point, from where it began.
 Whether they are committed or not, with new files; m merges a hunk or a
@@ -352,6 +383,7 @@ Ask before, with what would be lost.  Its branch stays, with what is committed."
     (define-key map "t" #'qwen-companion-worktrees-terminal)
     (define-key map "r" #'qwen-companion-worktrees-ask)
     (define-key map "m" #'qwen-companion-worktrees-merge)
+    (define-key map "M" #'qwen-companion-worktrees-merge-branch)
     (define-key map "k" #'qwen-companion-worktrees-remove)
     map)
   "Keymap of the list of worktrees.")
@@ -387,6 +419,7 @@ Info node `(qwen-companion)Several agents at once' is about it.
     ["Go to Its Terminal" qwen-companion-worktrees-terminal]
     ["Write a Prompt" qwen-companion-worktrees-ask]
     ["Merge into the Main Tree" qwen-companion-worktrees-merge]
+    ["Merge Its Commits with Git" qwen-companion-worktrees-merge-branch]
     ["End and Remove" qwen-companion-worktrees-remove]))
 
 ;;;###autoload

@@ -319,21 +319,56 @@ One that works in ROOT is preferred to others."
   (unless qwen-companion-ask-mode
     (user-error "Not in a prompt buffer; M-x qwen-companion-ask opens one")))
 
-(defun qwen-companion-ask-submit ()
-  "Send the prompt of this buffer to a CLI, and close its window."
-  (interactive)
+(defun qwen-companion-ask-submit (&optional several)
+  "Send the prompt of this buffer to a CLI, and close its window.
+With a prefix argument SEVERAL, start CLIs with it, each with a model that
+you choose and in a new worktree; `qwen-companion-worktrees' lists them."
+  (interactive "P")
   (qwen-companion-ask--require)
   (let ((prompt (string-trim (qwen-companion-ask--text))))
     (when (string-empty-p prompt)
       (user-error "The prompt is empty"))
-    (let ((done (qwen-companion-prompts-send
-                 (qwen-companion-ask--choose qwen-companion-ask--root)
-                 qwen-companion-ask--root prompt)))
+    (let ((done (if several
+                    (qwen-companion-ask--start-several qwen-companion-ask--root prompt)
+                  (qwen-companion-prompts-send
+                   (qwen-companion-ask--choose qwen-companion-ask--root)
+                   qwen-companion-ask--root prompt))))
       (qwen-companion-prompts-set-edit nil)
       (qwen-companion-prompts-keep-edits #'qwen-companion-ask--remember)
       (erase-buffer)
       (quit-window)
       (message "%s" done))))
+
+(defun qwen-companion-ask--start-several (root prompt)
+  "Start CLIs with PROMPT in new worktrees of ROOT, each with a model read.
+Return the outcome, as text for the echo area."
+  (unless (eq 'ready (qwen-companion-state))
+    (user-error "The companion is not running; M-x qwen-companion-mode starts it"))
+  (qwen-companion-terminal-command)
+  (let* ((known (mapcar (lambda (session)
+                          (qwen-companion-cli-state-model (qwen-companion-session-state session)))
+                        (qwen-companion-backend-sessions)))
+         (models (completing-read-multiple
+                  "Models, one for each new worktree (two or more, with commas): "
+                  (cons "default" (delete-dups (delq nil known)))))
+         (name (qwen-companion-ask--worktree-name prompt))
+         (all (cl-loop for model in models
+                       for number from 1
+                       collect (append (qwen-companion-terminal-worktree-arguments
+                                        root (format "%s-%d" name number))
+                                       (unless (equal model "default") (list "--model" model))))))
+    (unless models
+      (user-error "No model was chosen; the prompt is not sent"))
+    (qwen-companion-prompts-remember root prompt)
+    (dolist (arguments all)
+      (qwen-companion-prompts-start root arguments prompt))
+    (format "Started in %d worktrees; M-x qwen-companion-worktrees lists them" (length all))))
+
+(defun qwen-companion-ask--worktree-name (prompt)
+  "Return the beginning of a name for worktrees in which PROMPT is worked on."
+  (let ((words (split-string (downcase prompt) "[^a-z0-9]+" t)))
+    (concat (truncate-string-to-width (string-join (seq-take words 4) "-") 24)
+            (format-time-string "-%m%d-%H%M%S"))))
 
 ;;;###autoload
 (defun qwen-companion-ask-take-back ()

@@ -628,10 +628,10 @@ A list of accepted proposals."
    (qwen-companion-proposal--awaited-for (qwen-companion-proposal-path proposal))))
 
 (defun qwen-companion-proposal-left-before (proposal)
-  "Return what another CLI will leave in the file of PROPOSAL: (CLIENT . TEXT).
-That is the newest text, with LF line ends, which was proposed before
-PROPOSAL, and waits or is accepted and not written yet.  Return nil
-without one, and where line ends differ within a text."
+  "Return the text that another CLI leaves in the file of PROPOSAL, or nil.
+The value is (CLIENT . TEXT): the newest text, with LF line ends, that was
+proposed before PROPOSAL, and waits or is accepted and not written yet.
+Return nil also where line ends differ within a text."
   (let* ((accepted (cl-remove-if-not
                     (lambda (other)
                       (and (eq (qwen-companion-proposal-state other) 'accepted)

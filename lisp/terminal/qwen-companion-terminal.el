@@ -398,6 +398,45 @@ discovery files name DIRECTORY."
   (qwen-companion-roots-add directory)
   (qwen-companion-terminal-published))
 
+;;; Worktrees
+
+(defun qwen-companion-terminal-worktree-arguments (directory name)
+  "Return arguments for a CLI in DIRECTORY to make the worktree NAME.
+An empty NAME lets it choose one.  Signal a `user-error' where git cannot
+make one."
+  (unless (string-match-p "\\`[[:alnum:]._-]*\\'" name)
+    (user-error "Not a name of a worktree: %s; use letters, digits, ._-" name))
+  (unless (file-remote-p directory)
+    (qwen-companion-terminal--check-worktree directory name))
+  (list (if (string-empty-p name) "--worktree" (concat "--worktree=" name))))
+
+(defun qwen-companion-terminal--check-worktree (directory name)
+  "Signal a `user-error' where git cannot make the worktree NAME in DIRECTORY.
+Say what the worktree will lack."
+  (unless (equal "false" (qwen-companion-terminal--git directory "rev-parse" "--is-bare-repository"))
+    (user-error "%s is in no git repository with a work tree; git init makes one"
+                (abbreviate-file-name directory)))
+  (unless (qwen-companion-terminal--git directory "rev-parse" "--verify" "--quiet" "HEAD")
+    (user-error "The repository has no commit yet, at which a worktree could begin; commit first"))
+  (when (and (not (file-exists-p (expand-file-name (concat ".qwen/worktrees/" name) directory)))
+             (qwen-companion-terminal--git directory "rev-parse" "--verify" "--quiet"
+                                           (concat "refs/heads/worktree-" name)))
+    (user-error "There is a branch worktree-%s already; choose another name" name))
+  (let ((files (split-string (or (qwen-companion-terminal--git directory "status" "--porcelain") "")
+                             "\n" t)))
+    (when files
+      (message "What is not committed (%d file%s) is not in the worktree, and subagents with worktrees of their own refuse to start until it is"
+               (length files) (if (cdr files) "s" "")))))
+
+(defun qwen-companion-terminal--git (directory &rest arguments)
+  "Return the output of git with ARGUMENTS in DIRECTORY, nil where it fails."
+  (with-temp-buffer
+    (setq default-directory (file-name-as-directory directory))
+    (let ((process-environment (cons "GIT_OPTIONAL_LOCKS=0" process-environment)))
+      (when (eql 0 (ignore-errors
+                     (apply #'call-process "git" nil '(t nil) nil arguments)))
+        (string-trim-right (buffer-string))))))
+
 ;;; Files and images
 
 ;; A file that is dropped on a terminal, and an image in the clipboard, are

@@ -60,6 +60,33 @@ The function `typed' returns what a terminal has got."
   (should (memq #'qwen-companion-ask--keep-drafts kill-emacs-hook))
   (qwen-companion-ask--keep-drafts))
 
+(ert-deftest qwen-companion-ask-test-starts-several-in-new-worktrees ()
+  "Each gets the prompt when it is ready, and the model that was chosen."
+  (qwen-companion-ask-test--with
+    (let ((buffers (list (generate-new-buffer "one") (generate-new-buffer "two")))
+          started)
+      (cl-letf (((symbol-function 'qwen-companion-state) (lambda () 'ready))
+                ((symbol-function 'qwen-companion-terminal-command) #'ignore)
+                ((symbol-function 'qwen-companion-terminal-worktree-arguments)
+                 (lambda (_ name) (list (concat "--worktree=" name))))
+                ((symbol-function 'completing-read-multiple)
+                 (lambda (&rest _) '("default" "coder")))
+                ((symbol-function 'qwen-companion-terminal-open)
+                 (lambda (_ arguments) (push arguments started))))
+        (qwen-companion-ask t)
+        (insert "Add a test, please: now\n")
+        (qwen-companion-ask-submit '(4))
+        (should (string-match-p "\\`--worktree=add-a-test-please-[-0-9]+-1\\'" (caadr started)))
+        (should (equal '("--model" "coder") (cdar started)))
+        (cl-loop for arguments in (reverse started)
+                 for buffer in buffers
+                 do (with-current-buffer buffer
+                      (setq qwen-companion-terminal-arguments arguments)
+                      (run-hooks 'qwen-companion-terminal-opened-hook))))
+      (should (equal (mapcar (lambda (buffer) (list buffer root "Add a test, please: now")) buffers)
+                     (mapcan #'qwen-companion-prompts-waiting buffers)))
+      (mapc #'kill-buffer buffers))))
+
 (ert-deftest qwen-companion-ask-test-quotes-what-is-at-point ()
   (qwen-companion-ask-test--with
     (find-file "a.py")

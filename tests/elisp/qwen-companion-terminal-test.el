@@ -345,9 +345,14 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
         (should-not asked)))))
 
 (ert-deftest qwen-companion-terminal-test-in-a-worktree ()
-  "Another CLI of the project makes the worktree; a bad name starts none."
-  (qwen-companion-test-with-files nil
-    (let (opened)
+  "Another CLI of the project makes the worktree; a bad name starts none.
+What git cannot make one of is said before, and what it will lack."
+  (qwen-companion-test-with-files '(("a.txt" "a\n"))
+    (let ((git (lambda (&rest arguments)
+                 (should (eql 0 (apply #'call-process "git" nil nil nil
+                                       "-c" "user.name=U" "-c" "user.email=u@example.org"
+                                       arguments)))))
+          opened)
       (cl-letf (((symbol-function 'qwen-companion-terminal-open)
                  (lambda (directory arguments)
                    (should (file-equal-p default-directory directory))
@@ -357,7 +362,25 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
                 ((symbol-function 'qwen-companion-terminal-command) #'ignore)
                 ((symbol-function 'qwen-companion-state) (lambda () 'ready)))
         (let ((qwen-companion-mode t))
-          (qwen-companion-run-in-worktree " fix-1.a_b ")
+          (cl-flet ((refusal (name)
+                      (cadr (should-error (qwen-companion-run-in-worktree name)
+                                          :type 'user-error))))
+            (should (string-match-p "in no git repository" (refusal "x")))
+            (funcall git "init" "-q" "--bare" "bare")
+            (let ((default-directory (expand-file-name "bare/")))
+              (should (string-match-p "in no git repository with a work tree" (refusal "x"))))
+            (delete-directory "bare" t)
+            (funcall git "init" "-q")
+            (should (string-match-p "has no commit yet" (refusal "x")))
+            (funcall git "add" "a.txt")
+            (funcall git "commit" "-q" "-m" "a")
+            (funcall git "branch" "worktree-there")
+            (should (string-match-p "branch worktree-there already" (refusal "there"))))
+          (write-region "b\n" nil "a.txt" nil 'silent)
+          (should (string-match-p
+                   "not committed (1 file)"
+                   (qwen-companion-test-messages
+                     (qwen-companion-run-in-worktree " fix-1.a_b "))))
           (qwen-companion-run-in-worktree "")
           (dolist (name '("two words" "../up" "a;b" "a\nb"))
             (should-error (qwen-companion-run-in-worktree name) :type 'user-error))))
