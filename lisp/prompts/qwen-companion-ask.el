@@ -328,20 +328,25 @@ you choose and in a new worktree; `qwen-companion-worktrees' lists them."
   (let ((prompt (string-trim (qwen-companion-ask--text))))
     (when (string-empty-p prompt)
       (user-error "The prompt is empty"))
-    (let ((done (if several
-                    (qwen-companion-ask--start-several qwen-companion-ask--root prompt)
-                  (qwen-companion-prompts-send
-                   (qwen-companion-ask--choose qwen-companion-ask--root)
-                   qwen-companion-ask--root prompt))))
+    (let* ((root qwen-companion-ask--root)
+           (clis (and several (qwen-companion-ask--read-clis root prompt)))
+           (done (if several
+                     (format "Started in %d worktree%s; M-x qwen-companion-worktrees lists them"
+                             (length clis) (if (cdr clis) "s" ""))
+                   (qwen-companion-prompts-send
+                    (qwen-companion-ask--choose root) root prompt))))
       (qwen-companion-prompts-set-edit nil)
       (qwen-companion-prompts-keep-edits #'qwen-companion-ask--remember)
       (erase-buffer)
       (quit-window)
+      ;; Each shows its terminal in the window that is free now.
+      (dolist (arguments clis)
+        (qwen-companion-prompts-start root arguments prompt))
       (message "%s" done))))
 
-(defun qwen-companion-ask--start-several (root prompt)
-  "Start CLIs with PROMPT in new worktrees of ROOT, each with a model read.
-Return the outcome, as text for the echo area."
+(defun qwen-companion-ask--read-clis (root prompt)
+  "Read models for CLIs with PROMPT, and return the arguments of each CLI.
+Each makes a worktree of ROOT's repository."
   (unless (eq 'ready (qwen-companion-state))
     (user-error "The companion is not running; M-x qwen-companion-mode starts it"))
   (qwen-companion-terminal-command)
@@ -351,18 +356,15 @@ Return the outcome, as text for the echo area."
          (models (completing-read-multiple
                   "Models, one for each new worktree (two or more, with commas): "
                   (cons "default" (delete-dups (delq nil known)))))
-         (name (qwen-companion-ask--worktree-name prompt))
-         (all (cl-loop for model in models
-                       for number from 1
-                       collect (append (qwen-companion-terminal-worktree-arguments
-                                        root (format "%s-%d" name number))
-                                       (unless (equal model "default") (list "--model" model))))))
+         (name (qwen-companion-ask--worktree-name prompt)))
     (unless models
       (user-error "No model was chosen; the prompt is not sent"))
     (qwen-companion-prompts-remember root prompt)
-    (dolist (arguments all)
-      (qwen-companion-prompts-start root arguments prompt))
-    (format "Started in %d worktrees; M-x qwen-companion-worktrees lists them" (length all))))
+    (cl-loop for model in models
+             for number from 1
+             collect (append (qwen-companion-terminal-worktree-arguments
+                              root (format "%s-%d" name number))
+                             (unless (equal model "default") (list "--model" model))))))
 
 (defun qwen-companion-ask--worktree-name (prompt)
   "Return the beginning of a name for worktrees in which PROMPT is worked on."

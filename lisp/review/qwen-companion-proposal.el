@@ -628,7 +628,7 @@ A list of accepted proposals."
    (qwen-companion-proposal--awaited-for (qwen-companion-proposal-path proposal))))
 
 (defun qwen-companion-proposal-left-before (proposal)
-  "Return the text that another CLI leaves in the file of PROPOSAL, or nil.
+  "Return the text of another CLI that the file of PROPOSAL is to have, or nil.
 The value is (CLIENT . TEXT): the newest text, with LF line ends, that was
 proposed before PROPOSAL, and waits or is accepted and not written yet.
 Return nil also where line ends differ within a text."

@@ -474,20 +474,52 @@ def test_clis_in_worktrees_are_recorded_there(stage: Stage) -> None:
     stage.screen.keys("u")
     holds(stage, tree / "greeting.py", edited)
     merge_into_the_project(stage, edited)
-    look_at_all_worktrees(stage, tree)
+    third = ask_in_a_new_worktree(stage)
+    look_at_all_worktrees(stage, tree, third)
 
 
-def look_at_all_worktrees(stage: Stage, tree: Path) -> None:
+def ask_in_a_new_worktree(stage: Stage) -> Path:
+    """Write a prompt for a third CLI, which starts in a worktree of its own; return that."""
+    stage.emacs.eval('(progn (pop-to-buffer "greeting.py") (delete-other-windows) nil)')
+    stage.emacs.eval('(progn (qwen-companion-ask t) nil)')
+    stage.screen.wait_for("qwen prompt")
+    stage.screen.type("greet by a third")
+    run(stage, "printf 'by the third\\n' > third.txt")
+    stage.model.say("Done by the third.")
+    stage.screen.keys("C-u", "C-c", "C-c")
+    stage.screen.wait_for("one for each new worktree")
+    stage.screen.enter("default")
+    stage.screen.wait_for("Done by the third.")
+    (tree,) = (stage.sandbox.project / ".qwen/worktrees").glob("greet-by-a-third-*-1")
+    holds(stage, tree / "third.txt", "by the third\n")
+    return tree
+
+
+def look_at_all_worktrees(stage: Stage, tree: Path, third: Path) -> None:
     """See who works where, a conflict that a merge would have, and end one."""
     stage.sandbox.greeting.write_text(GREETING.replace('"hello "', '"hi "'))
     stage.emacs.eval('(progn (pop-to-buffer "greeting.py") (delete-other-windows) nil)')
     stage.emacs.command("qwen-companion-worktrees")
     stage.screen.wait_for(re.compile(r"feat +worktree-feat +Qwen Code +done +1 +\+0 -0 +1 .*greet in feat"))
     stage.screen.wait_for(re.compile(r"entered +worktree-entered +Qwen Code +done +2 +\+0 -0 +1 .*greet in a worktree"))
-    stage.emacs.eval(
-        '(with-selected-window (get-buffer-window "*qwen-companion worktrees*")'
-        ' (goto-char (point-min)) (search-forward "worktree-feat") (forward-line 0))'
-    )
+    stage.screen.wait_for(re.compile(r"greet-by-a-thir.* Qwen Code +done +1 +\+0 -0 .*greet by a third"))
+    # Git merges commits, and says what stays behind.
+    git = ["git", "-c", "user.name=U", "-c", "user.email=u@example.org", "-C", str(third)]
+    subprocess.run([*git, "add", "third.txt"], check=True)
+    subprocess.run([*git, "commit", "--quiet", "--message=Third"], check=True)
+    (third / "left.txt").write_text("left behind\n")
+    stage.screen.keys("g")
+    stage.screen.wait_for(re.compile(r"greet-by-a-thir.* 2 +\+1 -0 "))
+    at_worktree(stage, "greet by a third")
+    stage.screen.keys("M")
+    stage.screen.wait_for("Without what is not committed there (1 file)?")
+    stage.screen.keys("y")
+    stage.screen.wait_for("git merge worktree-greet")
+    stage.screen.keys("Enter")
+    holds(stage, stage.sandbox.project / "third.txt", "by the third\n")
+    assert not (stage.sandbox.project / "left.txt").exists()
+    stage.emacs.eval('(progn (pop-to-buffer "*qwen-companion worktrees*") (delete-other-windows) nil)')
+    at_worktree(stage, "worktree-feat")
     stage.screen.keys("d")
     shown(stage, "All differences from where it began")
     at(stage, "greeting.py")
@@ -519,7 +551,15 @@ def look_at_all_worktrees(stage: Stage, tree: Path) -> None:
     stage.screen.enter("yes")
     stage.screen.wait_until(lambda: not tree.exists(), "the worktree gone")
     stage.screen.wait_for("branch worktree-feat stays")
-    stage.screen.wait_for("Qwen[1]")
+    stage.screen.wait_for("Qwen[2]")
+
+
+def at_worktree(stage: Stage, text: str) -> None:
+    """Go to the line with `text` in the list of worktrees, which is selected."""
+    stage.emacs.eval(
+        '(with-selected-window (get-buffer-window "*qwen-companion worktrees*")'
+        f" (goto-char (point-min)) (search-forward {lisp_string(text)}) (forward-line 0))"
+    )
 
 
 def merge_into_the_project(stage: Stage, edited: str) -> None:
