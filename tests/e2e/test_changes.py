@@ -481,7 +481,7 @@ def test_clis_in_worktrees_are_recorded_there(stage: Stage) -> None:
 def ask_in_a_new_worktree(stage: Stage) -> Path:
     """Write a prompt for a third CLI, which starts in a worktree of its own; return that."""
     stage.emacs.eval('(progn (pop-to-buffer "greeting.py") (delete-other-windows) nil)')
-    stage.emacs.eval('(progn (qwen-companion-ask t) nil)')
+    stage.emacs.eval("(progn (qwen-companion-ask t) nil)")
     stage.screen.wait_for("qwen prompt")
     stage.screen.type("greet by a third")
     run(stage, "printf 'by the third\\n' > third.txt")
