@@ -61,7 +61,7 @@ def ask_from_emacs(stage: Stage, far: Far) -> None:
     # After the three of the review and the two of the command.
     *_, request, answered = (stage.model.next_request() for _ in range(7))
     assert "greeting.py, line 1:\n```" in request.prompt
-    assert "1| # A small program" in "".join(answered.tool_results)
+    assert "| # A small program" in "".join(answered.tool_results)
     before = set(glob("/tmp/qwen-*.png"))
     stage.emacs.eval(PASTE_IMAGE)
     stage.screen.wait_for("Attachments: [")
