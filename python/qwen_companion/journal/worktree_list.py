@@ -26,6 +26,9 @@ from qwen_companion.texts.merge import Labels, merge
 _MOST = 200
 """Worktrees that are listed, and files that are merged in memory for each."""
 
+_MOST_NAMED = 200
+"""Files that git is given the names of; of more it looks at all."""
+
 _STEPS = 300_000
 """Budget for merging one file, in steps of a microsecond."""
 
@@ -60,13 +63,15 @@ class WorktreeList:
         """
         main, *others = self.trees()
         tree = _there((main, *others), path)
-        open_files = self._uncommitted(path)
+        open_files = self._uncommitted(path, ())
         if tree == main or main.branch == "" or not tree.head or not main.head:
             return replace(tree, files=0, uncommitted=len(open_files))
         base = self._base(tree, main)
         counted = self._ask(path, "rev-list", "--left-right", "--count", f"{main.head}...{tree.head}").split()
-        changed = self._changed(path, base)
-        both = sorted(changed.keys() & self._changed(main.path, base).keys())[:_MOST]
+        changed = self._since(tree, base, open_files)
+        # Only files of these names are looked at in the main tree, which may be large: once for each worktree.
+        mine = self._since(main, base, self._uncommitted(main.path, changed)) if changed else changed
+        both = sorted(changed & mine)[:_MOST]
         conflicts = [os.fsdecode(name) for name in both if self._conflicts(main.path, path, base, name)]
         return replace(
             tree,
@@ -116,7 +121,7 @@ class WorktreeList:
             raise WorktreeError(f"it has no commit in common with {other.path}")
         return base
 
-    def _ask(self, top: str, *command: str, good: tuple[int, ...] = (0,)) -> bytes:
+    def _ask(self, top: str, *command: str | bytes, good: tuple[int, ...] = (0,)) -> bytes:
         return self._git.run(command, cwd=top, good=good)
 
     def _changed(self, top: str, base: str) -> dict[bytes, Version | None]:
@@ -126,9 +131,26 @@ class WorktreeList:
         versions = {name: version for name, version, _ in raw_entries(self._ask(top, *command))}
         return {**{name: None for name in new if not name.endswith(b"/")}, **versions}
 
-    def _uncommitted(self, top: str) -> set[bytes]:
-        """Return the files in the worktree `top` that are changed or new since its last commit."""
-        output = self._ask(top, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=all")
+    def _since(self, tree: Worktree, base: str, open_files: Collection[bytes]) -> set[bytes]:
+        """Return the files of `tree` that differ from the commit `base`; `open_files` are not committed."""
+        command = ("diff-tree", "-r", "--name-only", "-z", "--no-renames", "--ignore-submodules=all")
+        committed = set(items(self._ask(tree.path, *command, base, tree.head)))
+        # What was committed may be as it was again.
+        restored = committed.intersection(open_files)
+        if restored:
+            named = sorted(restored) if len(restored) <= _MOST_NAMED else ()
+            diff = ("diff", "--name-only", "-z", "--no-renames", "--no-ext-diff", "--no-textconv")
+            differ = items(self._ask(tree.path, *diff, base, "--", *named))
+            return committed.union(open_files) - restored.difference(differ)
+        return committed.union(open_files)
+
+    def _uncommitted(self, top: str, names: Collection[bytes]) -> set[bytes]:
+        """Return the files in the worktree `top` that are changed or new since its last commit.
+
+        Of those with `names` at least, if any are given.
+        """
+        command = ("status", "--porcelain", "-z", "--no-renames", "--untracked-files=all", "--")
+        output = self._ask(top, *command, *(sorted(names) if len(names) <= _MOST_NAMED else ()))
         return {entry[3:] for entry in items(output)}
 
     def _conflicts(self, main: str, tree: str, base: str, name: bytes) -> bool:

@@ -106,6 +106,33 @@ def test_all_that_differs_is_told_from_where_a_worktree_began_and_from_another_o
         differences(two)
 
 
+def test_a_file_that_is_as_it_was_again_or_only_touched_counts_no_more(project: Project) -> None:
+    project.commit(a_txt=changed(), b_txt=changed())
+    tree = add(project, "feat", "-b", "worktree-x")
+    (tree / "a.txt").write_bytes(changed(l1=b"tree\n"))
+    (tree / "b.txt").write_bytes(changed(l1=b"tree\n"))
+    project.git("commit", "--quiet", "--all", "--message=tree", cwd=tree)
+    assert listed(project).examined(str(tree)).files == 2
+    (tree / "a.txt").write_bytes(changed())
+    found = listed(project).examined(str(tree))
+    assert (found.files, found.uncommitted) == (1, 1)
+    project.write("c.txt", b"main\n")
+    other = add(project, "other", "-b", "worktree-y")
+    os.utime(other / "a.txt", ns=(1, 1))
+    assert listed(project).examined(str(other)).files == 0
+
+
+def test_of_many_changes_each_is_found_in_the_main_tree(project: Project) -> None:
+    names = [f"f{number}.txt" for number in range(201)]
+    project.commit(**{name.replace(".", "_"): changed() for name in names})
+    tree = add(project, "feat", "-b", "worktree-x")
+    for name in names:
+        (tree / name).write_bytes(changed(l1=b"tree\n"))
+    project.write("f200.txt", changed(l1=b"main\n"))
+    found = listed(project).examined(str(tree))
+    assert (found.files, found.conflicts) == (201, ("f200.txt",))
+
+
 def remove(project: Project, tree: Path) -> None:
     project.git("worktree", "lock", "--reason", "on a disk", str(tree))
     tree.rename(tree.with_name("elsewhere"))
