@@ -111,26 +111,60 @@
                     (if (equal path (qwen-companion-worktree-path old)) tree old))
                   qwen-companion-worktrees--trees))))
 
+(defvar qwen-companion-worktrees--computed nil
+  "Hash table of what was computed for the update under way; nil without one.")
+
+(defun qwen-companion-worktrees--once (key function)
+  "Return the value of FUNCTION, which is called once for KEY in an update."
+  (let ((value (if qwen-companion-worktrees--computed
+                   (gethash key qwen-companion-worktrees--computed 'unknown)
+                 (funcall function))))
+    (if (eq value 'unknown)
+        (puthash key (funcall function) qwen-companion-worktrees--computed)
+      value)))
+
+(defun qwen-companion-worktrees--true-name (path)
+  "Return the true name of PATH, with a slash; of a remote one the name counts."
+  (qwen-companion-worktrees--once
+   (cons 'name path)
+   (lambda ()
+     (file-name-as-directory (if (file-remote-p path) path (file-truename path))))))
+
 (defun qwen-companion-worktrees--around (path)
   "Return the path of the innermost worktree that PATH is in, or nil."
-  (car (sort (seq-filter (lambda (tree)
-                           (qwen-companion-untrusted-in-directory-p path tree))
-                         (mapcar #'qwen-companion-worktree-path
-                                 qwen-companion-worktrees--trees))
-             (lambda (a b) (> (length a) (length b))))))
+  (qwen-companion-worktrees--once
+   (cons 'around path)
+   (lambda ()
+     (car (sort (seq-filter (lambda (tree)
+                              (string-prefix-p (qwen-companion-worktrees--true-name tree)
+                                               (qwen-companion-worktrees--true-name path)))
+                            (mapcar #'qwen-companion-worktree-path
+                                    (seq-remove #'qwen-companion-worktree-gone
+                                                qwen-companion-worktrees--trees)))
+                (lambda (a b) (> (length a) (length b))))))))
 
-(defun qwen-companion-worktrees--turns (tree)
-  "Return each turn of an agent in the worktree TREE, newest first."
-  (seq-filter (lambda (turn)
-                (and (eq 'agent (qwen-companion-turn-who turn))
-                     (not (eq 'merge (qwen-companion-turn-source turn)))
-                     (equal (file-truename (qwen-companion-turn-root turn))
-                            (file-truename (qwen-companion-worktree-path tree)))))
-              (qwen-companion-journal-turns)))
+(defun qwen-companion-worktrees--newest-turns ()
+  "Return the newest turn of an agent in each root: an alist (ROOT . TURN)."
+  (qwen-companion-worktrees--once
+   'turns
+   (lambda ()
+     (let ((seen (make-hash-table :test #'equal)))
+       (cl-loop for turn in (qwen-companion-journal-turns)
+                for root = (qwen-companion-turn-root turn)
+                when (and (eq 'agent (qwen-companion-turn-who turn))
+                          (not (eq 'merge (qwen-companion-turn-source turn)))
+                          (not (gethash root seen)))
+                do (puthash root t seen)
+                and collect (cons (qwen-companion-worktrees--true-name root) turn))))))
+
+(defun qwen-companion-worktrees--newest-turn (tree)
+  "Return the newest turn of an agent in the worktree TREE, or nil."
+  (cdr (assoc (qwen-companion-worktrees--true-name (qwen-companion-worktree-path tree))
+              (qwen-companion-worktrees--newest-turns))))
 
 (defun qwen-companion-worktrees--root-of (tree)
   "Return the worktree TREE as the journal names it."
-  (if-let* ((turn (car (qwen-companion-worktrees--turns tree))))
+  (if-let* ((turn (qwen-companion-worktrees--newest-turn tree)))
       (qwen-companion-turn-root turn)
     (qwen-companion-worktree-path tree)))
 
@@ -138,13 +172,12 @@
   "Return the connected CLIs that work in the worktree TREE.
 One that has entered it by a tool has its newest turn there."
   (let* ((path (qwen-companion-worktree-path tree))
-         (newest (qwen-companion-turn-cli (car (qwen-companion-worktrees--turns tree)))))
+         (newest (qwen-companion-turn-cli (qwen-companion-worktrees--newest-turn tree))))
     (seq-filter (lambda (session)
                   (let ((directory (qwen-companion-session-directory session)))
                     (or (equal newest (qwen-companion-session-id session))
                         (and directory
-                             (equal path (qwen-companion-worktrees--around
-                                          (file-truename directory)))))))
+                             (equal path (qwen-companion-worktrees--around directory))))))
                 (qwen-companion-backend-sessions))))
 
 ;;; What a row says
@@ -153,7 +186,7 @@ One that has entered it by a tool has its newest turn there."
   "Return the entry of the worktree TREE in the list."
   (let* ((path (qwen-companion-worktree-path tree))
          (session (car (qwen-companion-worktrees--sessions tree)))
-         (turn (car (qwen-companion-worktrees--turns tree)))
+         (turn (qwen-companion-worktrees--newest-turn tree))
          (known (qwen-companion-worktree-files tree)))
     (list path
           (vector
@@ -204,7 +237,8 @@ One that has entered it by a tool has its newest turn there."
 
 (defun qwen-companion-worktrees--print ()
   "Draw the list; point stays on its worktree."
-  (when-let* ((window (qwen-companion-timers-visible-window)))
+  (when-let* ((window (qwen-companion-timers-visible-window))
+              (qwen-companion-worktrees--computed (make-hash-table :test #'equal)))
     (with-selected-window window
       (setq tabulated-list-entries
             (or (mapcar #'qwen-companion-worktrees--entry qwen-companion-worktrees--trees)
@@ -240,7 +274,7 @@ One that has entered it by a tool has its newest turn there."
 (defun qwen-companion-worktrees-changes (tree)
   "Show what agents have changed in TREE, the worktree at point."
   (interactive (list (qwen-companion-worktrees--at-point)) qwen-companion-worktrees-mode)
-  (unless (qwen-companion-worktrees--turns tree)
+  (unless (qwen-companion-worktrees--newest-turn tree)
     (user-error "Nothing is recorded that an agent has changed there; d shows all differences"))
   (qwen-companion-changes-of-root (qwen-companion-worktrees--root-of tree)))
 
@@ -270,7 +304,7 @@ Start one there if there is none."
   "Merge what agents changed in TREE, the worktree at point, into the main tree.
 As text, which can be undone; use git to merge the commits of its branch."
   (interactive (list (qwen-companion-worktrees--at-point)) qwen-companion-worktrees-mode)
-  (unless (qwen-companion-worktrees--turns tree)
+  (unless (qwen-companion-worktrees--newest-turn tree)
     (user-error "Nothing is recorded that an agent has changed there; m on what d shows merges that"))
   (qwen-companion-changes-merge-root (qwen-companion-worktrees--root-of tree)))
 
@@ -345,7 +379,7 @@ Ask before, with what would be lost.  Its branch stays, with what is committed."
     (dolist (session (qwen-companion-worktrees--sessions tree))
       (when-let* ((pid (qwen-companion-session-pid session))
                   (directory (qwen-companion-session-directory session))
-                  ((equal path (qwen-companion-worktrees--around (file-truename directory)))))
+                  ((equal path (qwen-companion-worktrees--around directory))))
         (signal-process pid 'SIGTERM)))
     (with-temp-buffer
       (setq default-directory (file-name-as-directory main))

@@ -1,0 +1,110 @@
+;;; qwen-companion-worktrees-test.el --- Tests of the list of worktrees  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; What rows say of odd worktrees, what is refused, and that many are shown
+;; without looking at the disk again and again.  What git knows of them is
+;; tested in tests/python/journal/test_worktree_list.py.
+
+;;; Code:
+
+(require 'ert)
+(require 'cl-lib)
+(require 'qwen-companion)
+(require 'qwen-companion-worktrees)
+(require 'qwen-companion-test-helper)
+
+(defun qwen-companion-worktrees-test--tree (name &rest more)
+  "Return the worktree NAME below /p, with MORE keys and values."
+  (append more (list :path (concat "/p/.qwen/worktrees/" name)
+                     :branch (concat "worktree-" name) :head "1")))
+
+(defmacro qwen-companion-worktrees-test--with (trees turns sessions &rest body)
+  "Run BODY in a list of TREES and the main tree, with TURNS and SESSIONS."
+  (declare (indent 3) (debug t))
+  `(let ((turns ,turns) (sessions ,sessions))
+     (cl-letf (((symbol-function 'qwen-companion-journal-turns) (lambda (&rest _) turns))
+               ((symbol-function 'qwen-companion-journal-watch) #'ignore)
+               ((symbol-function 'qwen-companion-backend-sessions) (lambda () sessions)))
+       (save-window-excursion
+         (with-temp-buffer
+           (switch-to-buffer (current-buffer))
+           (qwen-companion-worktrees-mode)
+           (setq qwen-companion-worktrees--trees
+                 (cons (list :path "/p" :branch "main" :head "1") ,trees))
+           (qwen-companion-worktrees--print)
+           ,@body)))))
+
+(defun qwen-companion-worktrees-test--line (name)
+  "Go to the line of the worktree NAME, and return it."
+  (goto-char (point-min))
+  (re-search-forward (concat "^ *" (regexp-quote name) " "))
+  (forward-line 0)
+  (buffer-substring-no-properties (point) (line-end-position)))
+
+(ert-deftest qwen-companion-worktrees-test-odd-worktrees ()
+  "Each odd worktree is listed as such, and commands refuse it."
+  (qwen-companion-worktrees-test--with
+      (list (qwen-companion-worktrees-test--tree "two words" :files 3 :uncommitted 2)
+            (qwen-companion-worktrees-test--tree "gone" :gone t)
+            (qwen-companion-worktrees-test--tree "disk" :gone t :locked "on a disk")
+            (qwen-companion-worktrees-test--tree "locked" :locked "mine" :files 0)
+            (append '(:branch nil) (qwen-companion-worktrees-test--tree "loose" :files 0))
+            (list :path "/other/disk/far" :branch "far" :head "1"))
+      nil nil
+    (should (string-match-p "two words +worktree-two words +3"
+                            (qwen-companion-worktrees-test--line "two words")))
+    (should (string-match-p "and lose what is not committed in 2 files"
+                            (qwen-companion-worktrees--removal-text
+                             (qwen-companion-worktrees--at-point))))
+    (should (string-match-p "its directory is not there" (qwen-companion-worktrees-test--line "gone")))
+    (qwen-companion-test-refused "not there any more"
+      (call-interactively #'qwen-companion-worktrees-ask))
+    (should (string-match-p "not there; locked" (qwen-companion-worktrees-test--line "disk")))
+    (qwen-companion-test-refused "git worktree unlock"
+      (call-interactively #'qwen-companion-worktrees-remove))
+    (should (string-match-p "locked: mine" (qwen-companion-worktrees-test--line "locked")))
+    (qwen-companion-test-refused "git worktree unlock"
+      (call-interactively #'qwen-companion-worktrees-remove))
+    (should (string-match-p "(no branch)" (qwen-companion-worktrees-test--line "loose")))
+    (qwen-companion-test-refused "no branch"
+      (call-interactively #'qwen-companion-worktrees-merge-branch))
+    (qwen-companion-worktrees-test--line "far")
+    (qwen-companion-test-refused "not known yet"
+      (call-interactively #'qwen-companion-worktrees-remove))
+    (qwen-companion-worktrees-test--line "p")
+    (qwen-companion-test-refused "This is the main tree"
+      (call-interactively #'qwen-companion-worktrees-remove))))
+
+(ert-deftest qwen-companion-worktrees-test-many-are-shown-soon ()
+  "Each directory is looked up once, however many turns and CLIs it has."
+  (let ((names (mapcar #'number-to-string (number-sequence 1 20)))
+        (looked 0)
+        (true-name (symbol-function 'file-truename)))
+    (cl-flet ((path (name) (concat "/p/.qwen/worktrees/" name)))
+      (cl-letf (((symbol-function 'file-truename)
+                 (lambda (&rest arguments)
+                   (cl-incf looked)
+                   ;; It calls itself.
+                   (cl-letf (((symbol-function 'file-truename) true-name))
+                     (apply true-name arguments)))))
+        (qwen-companion-worktrees-test--with
+            (mapcar #'qwen-companion-worktrees-test--tree names)
+            (mapcar (lambda (name)
+                      (list :who 'agent :source 'hooks :cli "gone" :root (path name)
+                            :prompt (concat "Prompt " name)))
+                    (append names names names))
+            (mapcar (lambda (name)
+                      (list :id name :client "Qwen Code" :directory (path name)))
+                    names)
+          ;; The main tree too.
+          (should (<= looked 21))
+          (should (string-match-p "Qwen Code.*Prompt 20"
+                                  (qwen-companion-worktrees-test--line "20"))))))))
+
+(provide 'qwen-companion-worktrees-test)
+;;; qwen-companion-worktrees-test.el ends here
