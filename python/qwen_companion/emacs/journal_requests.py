@@ -101,10 +101,12 @@ def _scope(record: Record, scope: messages.ChangeScope) -> Scope:
     return Scope(scope.scope, number, scope.session)
 
 
-def _differences(call: messages.JournalFiles | messages.JournalTexts, environ: Mapping[str, str]) -> messages.JournalReply:
+def _differences(
+    call: messages.JournalFiles | messages.JournalTexts, environ: Mapping[str, str]
+) -> messages.JournalReply:
     root = os.path.realpath(call.scope.root)
     other = None if call.scope.other is None else os.path.realpath(call.scope.other)
-    names = Names(call.scope.root, "")
+    names = Names(call.scope.root, "", root, os.path.realpath)
     trees = WorktreeList(call.scope.root, environ)
     if isinstance(call, messages.JournalFiles):
         files = [changed_file(net, names) for net in trees.differences(root, other)]
@@ -121,7 +123,9 @@ def _texts(record: Record, call: messages.JournalTexts) -> messages.JournalReply
     return _reply_with_texts(call, record.answers.texts(files, _scope(record, call.scope)), record.names)
 
 
-def _reply_with_texts(call: messages.JournalTexts, nets: Iterable[Net | RecordError], names: Names) -> messages.JournalReply:
+def _reply_with_texts(
+    call: messages.JournalTexts, nets: Iterable[Net | RecordError], names: Names
+) -> messages.JournalReply:
     """Return the reply with the texts of the first of `nets`, one for each file of `call`."""
     texts: list[messages.Texts] = []
     size = 0
