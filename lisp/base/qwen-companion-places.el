@@ -37,7 +37,7 @@
 (defun qwen-companion-places-asking ()
   "Return a place, the way to which asks for a password, or nil."
   (seq-find (lambda (place)
-              (eq 'asking (qwen-companion-place-state (qwen-companion-places-message place))))
+              (eq 'asking (plist-get (qwen-companion-places-message place) :state)))
             (qwen-companion-places)))
 
 (defun qwen-companion-places-set (place message)

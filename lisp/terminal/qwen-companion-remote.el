@@ -258,13 +258,13 @@ Show a message when it cannot be reached, or is again."
   "Return the text for the mode line about places that are not served, or \"\"."
   (mapconcat
    (lambda (place)
-     (let ((message (qwen-companion-places-message place)))
-       (if (eq 'ready (qwen-companion-place-state message))
+     (let ((state (qwen-companion-place-state (qwen-companion-places-message place)))
+           (reason (qwen-companion-remote--reason place)))
+       (if (eq 'ready state)
            ""
-         (propertize (format " %s:%s" (qwen-companion-places-label place)
-                             (qwen-companion-place-state message))
+         (propertize (format " %s:%s" (qwen-companion-places-label place) state)
                      'face 'warning
-                     'help-echo (or (qwen-companion-place-reason message) place)))))
+                     'help-echo (if (string-empty-p reason) place reason)))))
    (qwen-companion-places) ""))
 
 (defun qwen-companion-remote-enable ()
