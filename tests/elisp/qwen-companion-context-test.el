@@ -527,6 +527,7 @@
                              :settings-layer t
                              :review-edits 'all
                              :journal t
+                             :tell-agents t
                              :size-limit qwen-companion-diff-size-limit)
                        (car (last (qwen-companion-test-sent 'settings))))))
       (let ((qwen-companion-diff-style nil))
