@@ -498,6 +498,23 @@ def test_permissions_are_those_of_the_disk(any_project: Project) -> None:
     assert project.kinds(second) == {}
 
 
+def test_permissions_that_change_soon_after_a_look_are_recorded(any_project: Project) -> None:
+    """Git compares the seconds of the stamps, and of the modes whether the file can be run."""
+    project = any_project
+    project.write("a", b"text\n")
+    turn = project.begin()
+    file = project.write("a", b"new\n")
+    project.scan(turn)
+    while int(file.stat().st_ctime) != int(time.time()):
+        file.write_bytes(b"new\n")
+        project.scan(turn)
+    file.chmod(0o600)
+    project.scan(turn)
+    assert permissions(project.net("a", turn).after) == 0o600
+
+
+
+
 def permissions(side: Loaded | None) -> int | None:
     """Return the permission bits of a version of a file."""
     return None if side is None else side.version.mode & 0o7777
