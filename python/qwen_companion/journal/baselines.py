@@ -238,9 +238,9 @@ class Baseline:
         start = time.time()
         # Last: files that the index takes for unchanged are not read again.
         self._take_in(look, there, gone)
-        for change in found.changes:
+        for name in (index.prefix + path for path in there):
             with suppress(OSError):
-                self._modes.note_if_new(change.path, os.lstat(change.path), start)
+                self._modes.note_if_new(name, os.lstat(name), start)
 
     def _take_in(self, look: Look, there: Mapping[bytes, Version], gone: Sequence[bytes]) -> None:
         """Take the files of `look` into its index: those `there`, with git's modes, and those `gone`."""
