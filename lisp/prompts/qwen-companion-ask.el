@@ -354,7 +354,7 @@ Each makes a worktree of ROOT's repository."
                           (qwen-companion-cli-state-model (qwen-companion-session-state session)))
                         (qwen-companion-backend-sessions)))
          (models (completing-read-multiple
-                  "Models, one for each new worktree (two or more, with commas): "
+                  "Models, one for each new worktree (separated by commas): "
                   (cons "default" (delete-dups (delq nil known)))))
          (name (qwen-companion-ask--worktree-name prompt)))
     (unless models

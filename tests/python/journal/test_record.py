@@ -517,9 +517,6 @@ def test_permissions_that_change_soon_after_a_look_are_recorded(any_project: Pro
     assert permissions(project.net("a", turn).after) == 0o600
 
 
-
-
-
 def permissions(side: Loaded | None) -> int | None:
     """Return the permission bits of a version of a file."""
     return None if side is None else side.version.mode & 0o7777
