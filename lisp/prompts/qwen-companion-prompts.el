@@ -235,7 +235,8 @@ Qwen Code and Gemini CLI show an invitation where nothing is."
       (qwen-companion-prompts--drop-cancelled (qwen-companion-cli-state-since state)))
     (when qwen-companion-prompts--waiting
       (cond
-       ((qwen-companion-prompts--starting-p session (current-buffer))
+       ;; It starts, or has no hooks that report it.
+       ((null activity)
         (qwen-companion-prompts--later qwen-companion-prompts--hooks-seconds
                                        #'qwen-companion-prompts--paste-all))
        ((and (memq activity '(idle cancelled))
@@ -299,7 +300,7 @@ Qwen Code and Gemini CLI show an invitation where nothing is."
 
 (defun qwen-companion-prompts--paste-all (session)
   "Paste each prompt waiting for SESSION, which has not reported being ready."
-  (when-let* (((qwen-companion-prompts--starting-p session (current-buffer)))
+  (when-let* (((null (qwen-companion-cli-state-activity (qwen-companion-session-state session))))
               (prompts qwen-companion-prompts--waiting))
     (setq qwen-companion-prompts--waiting nil)
     (if qwen-companion-terminal-outside

@@ -115,6 +115,20 @@ The function `become' gives it another activity, since now or TIME."
       (send "two")
       (qwen-companion-test-wait-for (equal '((paste "one\n\ntwo")) sent)))))
 
+(ert-deftest qwen-companion-prompts-test-a-cli-that-turns-out-to-have-no-hooks ()
+  "The prompt with which it was started is pasted, as nothing will report that it is ready."
+  (qwen-companion-prompts-test--with nil
+    (let ((qwen-companion-prompts--hooks-seconds 0))
+      (cl-letf (((symbol-function 'qwen-companion-terminal-open)
+                 (lambda (_root arguments)
+                   (setq-local qwen-companion-terminal-arguments arguments)
+                   (run-hooks 'qwen-companion-terminal-opened-hook))))
+        (qwen-companion-prompts-start "/root" '("--worktree=a") "one"))
+      (should-not sent)
+      (plist-put session :no-hooks "they are off")
+      (qwen-companion-prompts-sessions-changed)
+      (qwen-companion-test-wait-for (equal '((paste "one")) sent)))))
+
 (ert-deftest qwen-companion-prompts-test-without-hooks-it-is-pasted ()
   "It is not appended to typed text, unless the user wants that."
   (qwen-companion-prompts-test--with nil
