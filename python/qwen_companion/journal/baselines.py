@@ -245,6 +245,9 @@ class Baseline:
     def _take_in(self, look: Look, there: Mapping[bytes, Version], gone: Sequence[bytes]) -> None:
         """Take the files of `look` into its index: those `there`, with git's modes, and those `gone`."""
         index = look.index
+        if any(path not in look.listing.gone and index.prefix + path not in self._evidence.listed for path in gone):
+            # It has moved between the list and its inode.
+            self._evidence.missed |= self._evidence.moved_from(index)
         index.update(list(there))
         index.drop(gone)
         names = [index.prefix + path for path in gone]

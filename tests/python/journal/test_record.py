@@ -29,7 +29,7 @@ from qwen_companion.journal.record import ONE_GO_MS, Cause, Record
 from qwen_companion.journal.record_directory import NoRecordError, forget_unused
 from qwen_companion.journal.repository import find_repository
 from qwen_companion.journal.store import MAX_AGE_MS, Store, TurnRow
-from qwen_companion.journal.versions import Loaded, load
+from qwen_companion.journal.versions import Loaded, inode_at, load
 from qwen_companion.privacy.options import Options
 
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(range(256))
@@ -560,6 +560,27 @@ def test_a_file_that_changes_after_a_look_has_read_it_is_recorded_by_the_next(
         after = project.net("new", turn).after
         assert after is not None
         assert after.data == b"three\n"
+
+
+def test_a_file_that_moves_right_after_it_was_listed_is_known_at_its_new_name(
+    any_project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command goes on while the look after the one before it is taken."""
+    project = any_project
+    old = project.write("a/old", b"old\n")
+    turn = project.begin()
+    old.write_bytes(b"old and new\n")
+    with monkeypatch.context() as patch:
+
+        def move(name: bytes) -> int | None:
+            if old.exists():
+                old.parent.rename(project.root / "b")
+            return inode_at(name)
+
+        patch.setattr("qwen_companion.journal.looks.inode_at", move)
+        project.scan(turn)
+    project.scan(turn)
+    assert project.kinds(turn) == {"a/old": "deleted", "b/old": "added"}
 
 
 def test_a_large_file_is_recorded_and_one_too_large_is_told(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
