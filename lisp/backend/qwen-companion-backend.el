@@ -420,18 +420,25 @@ They are in the form of the variable `qwen-companion-backend-methods'."
 (defun qwen-companion-backend--guarded (function)
   "Return FUNCTION as an EPC method that demands the secret.
 An error inside it is reported by its symbol only and never reaches the
-debugger: its backtrace would show the secret."
+debugger: its backtrace would show the secret.  A call whose connection
+is closed before it is answered gets no answer."
   (let ((manager (qwen-companion-backend--manager)))
     (lambda (secret payload)
-      (when (and (eq manager (qwen-companion-backend--manager))
-                 (equal secret qwen-companion-backend--secret))
-        (qwen-companion-timers-check)
-        (condition-case err
-            (funcall function payload)
-          (error
-           (qwen-companion-backend--log "Error in %s: %s" function
-                                        (error-message-string err))
-           (error "%s" (car err))))))))
+      (let ((answer
+             (when (and (eq manager (qwen-companion-backend--manager))
+                        (equal secret qwen-companion-backend--secret))
+               (qwen-companion-timers-check)
+               (condition-case err
+                   (funcall function payload)
+                 (error
+                  (qwen-companion-backend--log "Error in %s: %s" function
+                                               (error-message-string err))
+                  (when (eq manager (qwen-companion-backend--manager))
+                    (error "%s" (car err))))))))
+        (if (eq manager (qwen-companion-backend--manager))
+            answer
+          ;; `epc' sends an answer only when this one is called back.
+          (deferred:new))))))
 
 ;;; Calling
 

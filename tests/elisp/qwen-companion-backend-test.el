@@ -307,6 +307,25 @@ Whoever has the port is shown the token by each CLI that reconnects."
       (should (string-match-p "running again$" said))
       (should-not (qwen-companion-backend-failure)))))
 
+(ert-deftest qwen-companion-backend-test-off-while-a-call-is-handled ()
+  "Turned off by what a call of the process runs, the companion is silent."
+  (qwen-companion-test-with-process
+    (let* ((off (lambda (&rest _)
+                  (when (eq 'ready (qwen-companion-state))
+                    (qwen-companion-mode -1))))
+           (said (qwen-companion-test-messages
+                   (unwind-protect
+                       (progn
+                         (add-hook 'qwen-companion-state-functions off)
+                         (qwen-companion-mode 1)
+                         (qwen-companion-test-wait-for
+                          (null (qwen-companion-test-processes)))
+                         (qwen-companion-test-wait-for
+                          (null (bound-and-true-p deferred:queue))))
+                     (remove-hook 'qwen-companion-state-functions off)))))
+      (should (eq 'off (qwen-companion-state)))
+      (should-not (string-match-p "deferred error" said)))))
+
 (ert-deftest qwen-companion-backend-test-off-while-it-is-stopped ()
   "The mode can be turned off while the process is stopped, which ends it."
   (qwen-companion-test-with-process
