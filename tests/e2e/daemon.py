@@ -20,6 +20,8 @@ MODE_ON = "(qwen-companion-mode 1)"
 WAIT_UNTIL_READY = "(eq (qwen-companion-state) 'ready)"
 # The frame on an X display, if there is one.
 WINDOW = "(seq-find #'display-graphic-p (frame-list))"
+# Emacs keeps the connection to a display whose last frame has gone.
+CLOSE_DISPLAYS = "(mapc #'delete-terminal (seq-filter (lambda (each) (eq 'x (terminal-live-p each))) (terminal-list)))"
 
 
 class Daemon(Emacs):
