@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Answering requests with the MCP library (spec T1-T3).
 
-Importing this module imports the library, which takes most of a second and 35 MB: `ide.server` does so in a thread,
+Importing this module imports the library, which takes most of a second and 25 MB: `ide.server` does so in a thread,
 after the start.  The library answers each POST by itself, without state; its answers to `initialize` and `tools/list`,
 with which each CLI begins, are kept for the next request that is equal.
 """

@@ -14,10 +14,13 @@ import asyncio
 import contextlib
 import functools
 import gc
+import importlib
+import importlib.util
 import socket
 import sys
 from collections.abc import Callable, Generator, Mapping
 from http import HTTPStatus
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
@@ -171,7 +174,7 @@ class McpServer:
         # CLIs that an earlier process had come back soon.
         with anyio.move_on_after(0.0 if self._sessions.states() else LIBRARY_AFTER_S):
             await self._library_wanted.wait()
-        rpc_type = await in_thread(_import_rpc)
+        rpc_type = await in_thread(import_rpc)
         rpc = rpc_type(self._sessions, self._tools, self._identify)
         async with rpc.run():
             self._rpc = rpc
@@ -288,17 +291,44 @@ def _is_notification(body: Body) -> bool:
     return values.get("jsonrpc") == "2.0" and isinstance(values.get("method"), str) and "id" not in values
 
 
-def _import_rpc() -> type[RpcHandler]:
+def import_rpc() -> type[RpcHandler]:
+    """Import the MCP library, as little of it as serves; return the handler of requests.
+
+    :raises ImportError: when the library cannot be imported
+    """
     usual = sys.getswitchinterval()
     # The event loop gets the interpreter back sooner after each system call, of which an answer takes many.
     sys.setswitchinterval(IMPORT_SWITCH_S)
     try:
+        with contextlib.suppress(ImportError), _without_init("mcp", "mcp.server"):
+            importlib.import_module("qwen_companion.ide.rpc")
+        # Imported by now, unless another version of the library needs them.
         from qwen_companion.ide.rpc import RpcHandler
     finally:
         sys.setswitchinterval(usual)
     # Its hundreds of classes stay, and each full collection, during which all else waits, would go over them.
     gc.freeze()
     return RpcHandler
+
+
+@contextlib.contextmanager
+def _without_init(*packages: str) -> Generator[None]:
+    """Import modules of `packages` without the `__init__` of these.
+
+    Those of `mcp` and `mcp.server` import clients, authorization and a framework: 12 MB that are not used here.
+    """
+    bare: dict[str, ModuleType] = {}
+    for name in packages:
+        spec = importlib.util.find_spec(name) if name not in sys.modules else None
+        if spec is not None:
+            bare[name] = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        yield
+    finally:
+        # Whoever imports one of them later gets the whole.
+        for name, module in bare.items():
+            if sys.modules.get(name) is module:
+                del sys.modules[name]
 
 
 class _Strangers:
