@@ -146,6 +146,7 @@ bench: build ## What commands, reviews, following a file, sessions, the journal 
 	@$(MEASURE) -l bench/unified.el
 	@$(MEASURE) -l bench/follow.el
 	@$(MEASURE) -l bench/burst.el
+	@$(MEASURE) -l bench/changes.el
 	@CHATS='$(CHATS)' $(MEASURE) -l bench/chat.el
 	@$(VENV)/python bench/keys.py
 	@$(VENV)/python bench/sessions.py

@@ -90,10 +90,9 @@ if there is none."
     (qwen-companion-changes-here--watch)
     (or (cl-loop for overlay in (overlays-in start (line-end-position))
                  thereis (overlay-get overlay 'qwen-companion-changes-turn))
-        (cl-loop for turn in (qwen-companion-journal-turns)
-                 when (and (eq 'agent (qwen-companion-turn-who turn))
-                           (qwen-companion-journal-file turn path))
-                 return (qwen-companion-turn-id turn))
+        (qwen-companion-turn-id
+         (cl-find 'agent (qwen-companion-journal-turns-of path)
+                  :key #'qwen-companion-turn-who))
         (user-error "No agent has changed this file"))))
 
 (defun qwen-companion-changes-here--call (function)

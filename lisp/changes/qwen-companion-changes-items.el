@@ -183,7 +183,7 @@ With NOW non-nil, return those seen by now."
     (if (and turn (eq 'turn (qwen-companion-changes-items-group-scope group)) (not now))
         (let ((seen (gethash (cons turn path) qwen-companion-changes-items-seen)))
           (and (listp seen) seen))
-      (cl-loop for turn in (qwen-companion-journal-turns)
+      (cl-loop for turn in (qwen-companion-journal-turns-of path)
                for file = (qwen-companion-journal-file turn path)
                append (qwen-companion-changed-file-seen-hunks file)))))
 
@@ -191,7 +191,7 @@ With NOW non-nil, return those seen by now."
   "Return the root of each turn, each root once."
   (if qwen-companion-changes-items-root
       (list qwen-companion-changes-items-root)
-    (delete-dups (mapcar #'qwen-companion-turn-root (qwen-companion-journal-turns)))))
+    (qwen-companion-journal-roots)))
 
 (defun qwen-companion-changes-items-request-nets ()
   "Ask for the files of the scope, unless each turn is shown by itself."
@@ -246,28 +246,52 @@ With NOW non-nil, return those seen by now."
 ;; One property in place of two, on each piece of each heading.
 (setplist 'qwen-companion-changes-items--heading '(mouse-face highlight follow-link t))
 
+(defvar qwen-companion-changes-items--today nil
+  "Today's date while the wanted items are collected; it is asked for once.")
+
 (defun qwen-companion-changes-items--heading (group)
-  "Return the heading of GROUP."
+  "Return the item of the heading of GROUP.
+Its text is made when it is drawn: most of hundreds stay as they are."
   (let* ((id (qwen-companion-changes-items-group-id group))
-         (files (qwen-companion-changes-items-group-files group))
-         (files (and (listp files) files))
-         (turn (and (stringp id) (qwen-companion-journal-turn id))))
+         (key (list 'group id))
+         (turn (and (stringp id) (qwen-companion-journal-turn id)))
+         (undone (and turn (qwen-companion-changes-items--undone turn)))
+         (roots (cdr (qwen-companion-changes-items--roots))))
+    (cons key
+          (cons (list (or turn (qwen-companion-changes-items-scope-words))
+                      (qwen-companion-changes-items-group-files group)
+                      (and (member key qwen-companion-items-toggled) t)
+                      undone
+                      (and roots t)
+                      ;; The time of a turn of another day has its date.
+                      qwen-companion-changes-items--today)
+                (lambda ()
+                  (insert (qwen-companion-changes-items--make-heading
+                           group turn undone roots)))))))
+
+(defun qwen-companion-changes-items--make-heading (group turn undone roots)
+  "Return a new heading of GROUP, which is TURN or, with nil, a scope.
+UNDONE is as by `qwen-companion-changes-items--undone'.  ROOTS is non-nil
+when there are several."
+  (let* ((files (qwen-companion-changes-items-group-files group))
+         (files (and (listp files) files)))
     (concat
      (propertize
       (concat
-       (qwen-companion-changes-items--arrow (list 'group id))
+       (qwen-companion-changes-items--arrow
+        (list 'group (qwen-companion-changes-items-group-id group)))
        (when turn
          (concat (qwen-companion-changes-items-time (qwen-companion-turn-start turn)) "  "))
        (string-pad (qwen-companion-changes-items--counts files) 9)
        (qwen-companion-changes-items--label
         (format "  %d file%s  " (length files) (if (= 1 (length files)) " " "s")))
        (if turn
-           (qwen-companion-changes-items--turn-words turn files)
+           (qwen-companion-changes-items--turn-words turn files undone)
          (propertize (qwen-companion-changes-items-scope-words)
                      'face 'qwen-companion-changes-turn))
        (let* ((root (qwen-companion-changes-items-group-root group))
               (place (file-remote-p root)))
-         (when (or place (cdr (qwen-companion-changes-items--roots)))
+         (when (or place roots)
            (qwen-companion-changes-items--label
             (concat "  " (and place (concat (qwen-companion-places-label place) ":"))
                     (file-name-nondirectory
@@ -275,8 +299,9 @@ With NOW non-nil, return those seen by now."
       'category 'qwen-companion-changes-items--heading)
      "\n")))
 
-(defun qwen-companion-changes-items--turn-words (turn files)
-  "Return the heading of TURN without the numbers; FILES are shown."
+(defun qwen-companion-changes-items--turn-words (turn files undone)
+  "Return the heading of TURN without the numbers; FILES are shown.
+UNDONE is as by `qwen-companion-changes-items--undone'."
   (let ((client (qwen-companion-turn-client turn))
         (prompt (qwen-companion-untrusted-line (or (qwen-companion-turn-prompt turn) ""))))
     (concat
@@ -288,9 +313,8 @@ With NOW non-nil, return those seen by now."
               "  "))
      (cond ((null (qwen-companion-turn-end turn))
             (propertize "working  " 'face 'warning))
-           (t (pcase (qwen-companion-changes-items--undone turn)
-                ('partly (propertize "partly undone  " 'face 'warning))
-                ('t (propertize "undone  " 'face 'warning)))))
+           ((eq 'partly undone) (propertize "partly undone  " 'face 'warning))
+           (undone (propertize "undone  " 'face 'warning)))
      (propertize (if (string-empty-p prompt) "(no prompt)" prompt)
                  'face (if (and files (cl-every #'qwen-companion-changed-file-seen files))
                            'qwen-companion-changes-label
@@ -431,7 +455,8 @@ may be an old one, or nil."
 (defun qwen-companion-changes-items--wanted-items ()
   "Return the items to show: a list of (KEY SIGNATURE . INSERT).
 INSERT is a text, or a function that inserts one at point."
-  (let ((groups (qwen-companion-changes-items--groups)))
+  (let ((groups (qwen-companion-changes-items--groups))
+        (qwen-companion-changes-items--today (format-time-string "%F")))
     (when (and qwen-companion-changes-items-fresh groups)
       (setq qwen-companion-changes-items-fresh nil)
       (push (list 'group (qwen-companion-changes-items-group-id (car groups)))
@@ -464,11 +489,10 @@ INSERT is a text, or a function that inserts one at point."
 They are as in `qwen-companion-changes-items--wanted-items'."
   (let* ((id (qwen-companion-changes-items-group-id group))
          (key (list 'group id))
-         (heading (qwen-companion-changes-items--heading group))
          (files (qwen-companion-changes-items-group-files group))
          (turn (and (stringp id) (qwen-companion-journal-turn id))))
     (cons
-     (cons key (cons heading heading))
+     (qwen-companion-changes-items--heading group)
      (when (member key qwen-companion-items-toggled)
        (append
         (cl-loop for note in (qwen-companion-turn-notes turn)
@@ -736,10 +760,8 @@ The error is a `user-error'; the buffer is updated before it."
 (defun qwen-companion-changes-items--undoings (id)
   "Return each turn by which a part of the turn ID is undone, newest first.
 Leave out those that are undone themselves."
-  (cl-loop for turn in (qwen-companion-journal-turns)
-           when (and (equal id (qwen-companion-turn-undone-of turn))
-                     (not (eq t (qwen-companion-changes-items--undone turn))))
-           collect turn))
+  (cl-remove t (qwen-companion-journal-undoings id)
+             :key #'qwen-companion-changes-items--undone))
 
 (defun qwen-companion-changes-items--undone (turn)
   "Return t when TURN is undone, `partly' when a part of it is, else nil."

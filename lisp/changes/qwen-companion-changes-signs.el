@@ -72,10 +72,9 @@ Where diff-hl is loaded, its faces are used."
 (defun qwen-companion-changes-signs-unseen (path)
   "Return the id of each turn in which an agent changed PATH, newest first.
 Leave out those that are seen."
-  (cl-loop for turn in (qwen-companion-journal-turns)
+  (cl-loop for turn in (qwen-companion-journal-turns-of path)
            for file = (qwen-companion-journal-file turn path)
-           when (and file
-                     (eq 'agent (qwen-companion-turn-who turn))
+           when (and (eq 'agent (qwen-companion-turn-who turn))
                      (not (qwen-companion-changed-file-seen file)))
            collect (qwen-companion-turn-id turn)))
 

@@ -28,6 +28,9 @@
 (defvar qwen-companion-journal--turns (make-hash-table :test #'equal)
   "The turns by their ids, while they are watched.")
 
+(defvar qwen-companion-journal--index nil
+  "Index of every turn, or nil when one has changed since it was made.")
+
 (defvar qwen-companion-journal--watchers nil
   "Symbols of the views that show turns or their contents.")
 
@@ -39,16 +42,58 @@
 Each function gets a list of the files that were changed in them, or t
 for all files.")
 
+(cl-defstruct (qwen-companion-journal--index
+               (:constructor qwen-companion-journal--make-index))
+  "Index of every turn.
+The slot `turns' has them newest first, `roots' the root of each, each once,
+`undoings' a hash table from an id to the undoings of it, and `paths' one
+from a path to those that changed the file, made once it is asked for."
+  turns roots undoings paths)
+
+(defun qwen-companion-journal--index ()
+  "Return the index of every turn.
+The buffer of changes asks for it once for each turn that it shows."
+  (or qwen-companion-journal--index
+      (let ((turns (sort (hash-table-values qwen-companion-journal--turns)
+                         (lambda (a b)
+                           (let ((one (qwen-companion-turn-start a))
+                                 (other (qwen-companion-turn-start b)))
+                             (if (= one other)
+                                 (string> (qwen-companion-turn-id a)
+                                          (qwen-companion-turn-id b))
+                               (> one other))))))
+            (undoings (make-hash-table :test #'equal)))
+        (dolist (turn (reverse turns))
+          (when-let* ((id (qwen-companion-turn-undone-of turn)))
+            (push turn (gethash id undoings))))
+        (setq qwen-companion-journal--index
+              (qwen-companion-journal--make-index
+               :turns turns :undoings undoings
+               :roots (delete-dups (mapcar #'qwen-companion-turn-root turns)))))))
+
 (defun qwen-companion-journal-turns ()
-  "Return the list of every turn, newest first.
+  "Return the list of every turn, newest first; it must not be changed.
 Each is in the form of `qwen-companion-turn-id'."
-  (sort (hash-table-values qwen-companion-journal--turns)
-        (lambda (a b)
-          (let ((one (qwen-companion-turn-start a))
-                (other (qwen-companion-turn-start b)))
-            (if (= one other)
-                (string> (qwen-companion-turn-id a) (qwen-companion-turn-id b))
-              (> one other))))))
+  (qwen-companion-journal--index-turns (qwen-companion-journal--index)))
+
+(defun qwen-companion-journal-roots ()
+  "Return the root of every turn, each root once; the list must not be changed."
+  (qwen-companion-journal--index-roots (qwen-companion-journal--index)))
+
+(defun qwen-companion-journal-undoings (id)
+  "Return each undoing of a part of the turn ID, newest first."
+  (gethash id (qwen-companion-journal--index-undoings (qwen-companion-journal--index))))
+
+(defun qwen-companion-journal-turns-of (path)
+  "Return each turn in which the file PATH was changed, newest first."
+  (let ((index (qwen-companion-journal--index)))
+    (unless (qwen-companion-journal--index-paths index)
+      (let ((paths (make-hash-table :test #'equal)))
+        (dolist (turn (reverse (qwen-companion-journal--index-turns index)))
+          (dolist (file (qwen-companion-turn-files turn))
+            (push turn (gethash (qwen-companion-changed-file-path file) paths))))
+        (setf (qwen-companion-journal--index-paths index) paths)))
+    (gethash path (qwen-companion-journal--index-paths index))))
 
 (defun qwen-companion-journal-turn (id)
   "Return the turn ID, or nil."
@@ -63,6 +108,7 @@ Each is in the form of `qwen-companion-turn-id'."
   "Handle the message PAYLOAD about each turn that is new or has changed."
   (let ((reset (qwen-companion-journal-turns-reset payload))
         paths)
+    (setq qwen-companion-journal--index nil)
     (when reset
       (clrhash qwen-companion-journal--turns))
     (dolist (id (qwen-companion-journal-turns-gone payload))
@@ -120,6 +166,11 @@ Each is in the form of `qwen-companion-turn-id'."
                                          (qwen-companion-changed-file-path b)))))
              qwen-companion-journal--turns)))
 
+(defun qwen-companion-journal--forget-turns ()
+  "Forget every turn."
+  (clrhash qwen-companion-journal--turns)
+  (setq qwen-companion-journal--index nil))
+
 (defun qwen-companion-journal-watch (watcher on)
   "Keep each turn up to date for WATCHER, a symbol, if ON is non-nil.
 With nil, stop that for WATCHER."
@@ -131,7 +182,7 @@ With nil, stop that for WATCHER."
     (let ((now (and qwen-companion-journal--watchers t)))
       (unless (eq before now)
         (unless now
-          (clrhash qwen-companion-journal--turns))
+          (qwen-companion-journal--forget-turns))
         (qwen-companion-backend-call 'journal-watch (list :on now))))))
 
 (defun qwen-companion-journal-watched-p ()
@@ -419,7 +470,7 @@ Only a turn that goes on counts."
   (setq qwen-companion-journal--watchers nil
         qwen-companion-journal--requests nil
         qwen-companion-journal--proposals nil)
-  (clrhash qwen-companion-journal--turns))
+  (qwen-companion-journal--forget-turns))
 
 (provide 'qwen-companion-journal)
 ;;; qwen-companion-journal.el ends here

@@ -308,7 +308,7 @@ Whoever has the port is shown the token by each CLI that reconnects."
       (should-not (qwen-companion-backend-failure)))))
 
 (ert-deftest qwen-companion-backend-test-off-while-a-call-is-handled ()
-  "Turned off by what a call of the process runs, the companion is silent."
+  "The companion says nothing of a call of the process that turns it off."
   (qwen-companion-test-with-process
     (let* ((off (lambda (&rest _)
                   (when (eq 'ready (qwen-companion-state))
