@@ -155,6 +155,8 @@ class Link:
         self._greeted = anyio.Event()
         self._heard = 0.0
         self._greeting: Greeting | None = None
+        self.is_left = False
+        """Whether the relay came up, and its pipe broke before it could be told to end."""
 
     async def run(self, ready: Callable[[Greeting], None]) -> None:
         """Run the relay until cancelled; call `ready` when it is up.
@@ -186,9 +188,17 @@ class Link:
                 await self._write(self._source)
                 ready(await self._wait_for_greeting())
                 await self._keep_alive()
-        finally:
+        except anyio.get_cancelled_exc_class():
+            # For good.  One whose pipe has broken must go on: the next pipe finds it.
             with anyio.CancelScope(shield=True):
-                await self._end(process)
+                await self._quit(process)
+            raise
+        finally:
+            # With all that it has started: as long as one has the pipe, the end of this process is not told.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            with anyio.CancelScope(shield=True):
+                await process.aclose()
 
     async def _wait_for_greeting(self) -> Greeting:
         while self._greeting is None:
@@ -198,7 +208,7 @@ class Link:
                 raise LinkError(self._reason(None))
         return self._greeting
 
-    async def _end(self, process: Process) -> None:
+    async def _quit(self, process: Process) -> None:
         """Tell the relay to end: it removes what it has laid there."""
         with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError), anyio.move_on_after(_END_S):
             if self._greeting is not None and process.returncode is None:
@@ -207,10 +217,7 @@ class Link:
                 await process.stdin.aclose()
         with anyio.move_on_after(_QUIT_S):
             await process.wait()
-        # With all that it has started: as long as one has the pipe, the end of this process is not told.
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.aclose()
+        self.is_left = process.returncode not in (0, None)
 
     def _printed(self) -> str:
         return self._output.decode("utf-8", "replace")
@@ -268,6 +275,7 @@ class Link:
     def _take(self, tasks: TaskGroup, frame: Frame) -> None:
         if frame.kind is Kind.HELLO:
             self._greeting = _greeting(read_object(frame.payload))
+            self.is_left = True
             self._greeted.set()
         elif frame.kind is Kind.OPEN:
             self._open(tasks, frame)

@@ -109,6 +109,35 @@ async def test_the_next_one_removes_what_a_killed_one_has_left(home: Path) -> No
         assert [path.suffix for path in sorted(folder.iterdir())] == [".lock", ".sock"]
 
 
+APART = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:], start_new_session=True))"
+
+
+def apart() -> list[str]:
+    """Return the command of a relay that is not killed with the program that has its pipe, as behind ssh."""
+    return [sys.executable, "-c", APART, *relay_command([Hop("docker", "box")], None)]
+
+
+async def leave(home: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Leave a relay behind that does not answer for a while; return its process."""
+    left = 0
+    with monkeypatch.context() as patched, pytest.RaisesGroup(LinkError):
+        patched.setattr("qwen_companion.remote.link.PING_S", 0.05)
+        async with linked(home, apart(), linger=60) as (_, greeting, _server):
+            left = greeting.pid
+            os.kill(left, signal.SIGSTOP)
+            await anyio.sleep_forever()
+    os.kill(left, signal.SIGCONT)
+    return left
+
+
+async def test_a_relay_that_does_not_answer_is_not_told_to_end(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = await leave(home, monkeypatch)
+    async with linked(home, apart(), linger=60) as (link, greeting, _server):
+        assert greeting.pid == left
+        await serve(link)
+    assert not (home / ".qwen").exists()
+
+
 async def test_two_emacsen_leave_the_files_of_each_other(home: Path) -> None:
     folder = home / ".qwen/ide"
     async with linked(home) as (link, _, _server):
