@@ -342,15 +342,17 @@ function begin() {
         // nothing was laid there
     }
     if (names.length === 0) return keep(suffix);
-    const other = net.connect(path.join(folder, names[0]), () => {
+    const other = net.connect(path.join(folder, names[0])), leave = () => process.exit(0);
+    const alone = () => keep(suffix);
+    other.once("error", alone);
+    other.once("connect", () => {
+        other.off("error", alone).on("error", leave).on("close", leave);
+        process.stdout.on("error", leave);
         other.write(rest);
         process.stdin.pipe(other);
         other.pipe(process.stdout);
         process.stdin.resume();
     });
-    other.on("error", () => keep(suffix));
-    other.on("close", () => process.exit(0));
-    process.stdout.on("error", () => process.exit(0));
 }
 
 function keep(suffix) {

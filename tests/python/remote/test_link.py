@@ -138,6 +138,32 @@ async def test_a_relay_that_does_not_answer_is_not_told_to_end(home: Path, monke
     assert not (home / ".qwen").exists()
 
 
+async def test_one_that_passes_bytes_on_ends_with_the_relay_behind_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = await leave(home, monkeypatch)
+    with pytest.RaisesGroup(LinkError):
+        async with linked(home, apart(), linger=60) as (link, _, _server):
+            # Killed with bytes unread, it resets the connection.
+            os.kill(left, signal.SIGSTOP)
+            with anyio.move_on_after(0.5):
+                await link.request("serve", port=0)
+            os.kill(left, signal.SIGKILL)
+            await anyio.sleep_forever()
+    assert [path.name.split("-")[1] for path in (home / ".qwen/ide").iterdir()] == [str(left)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the number of a process tells whether it is alive")
+async def test_a_relay_that_takes_no_connection_is_replaced(home: Path) -> None:
+    folder = home / ".qwen/ide"
+    folder.mkdir(parents=True, mode=0o700)
+    started = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+    (folder / f"emacs-{os.getpid()}-{started}.id.1.sock").touch()
+    async with linked(home) as (link, _, _server):
+        await serve(link)
+    assert len(list(folder.iterdir())) == 1
+
+
 async def test_two_emacsen_leave_the_files_of_each_other(home: Path) -> None:
     folder = home / ".qwen/ide"
     async with linked(home) as (link, _, _server):
