@@ -108,7 +108,12 @@ class Far:
 
     def links(self) -> list[psutil.Process]:
         """Return the processes here that carry what the relay there says."""
-        return [process for process in self._sandbox.processes() if "NumberOfPasswordPrompts=1" in process.cmdline()]
+        found: list[psutil.Process] = []
+        for process in self._sandbox.processes():
+            with suppress(psutil.NoSuchProcess):
+                if "NumberOfPasswordPrompts=1" in process.cmdline():
+                    found.append(process)
+        return found
 
     def stop(self) -> None:
         """Stop the server; connections that are open go on."""

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 import anyio
 from anyio.abc import SocketStream, TaskStatus
@@ -29,17 +30,37 @@ sys.exit(not answer)
 """
 
 
+@dataclass(eq=False)
+class _Question:
+    """A password that a program asks for."""
+
+    answered: anyio.Event = field(default_factory=anyio.Event)
+    secret: str | None = field(default=None, repr=False)
+
+
 class Askpass:
     """Answers the programs that have its variables."""
 
-    def __init__(self, directory: str, name: str, ask: Callable[[str], Awaitable[str | None]]) -> None:
+    def __init__(self, directory: str, name: str, ask: Callable[[str | None], None]) -> None:
         """Take a private `directory`, and a `name` for files in it.
 
-        `ask` is called with what a program asks for; it returns the answer, None for none.
+        `ask` is called with what a program asks for, which `answer` is the reply to, and with None when it has ended.
         """
+        self._question: _Question | None = None
         self._script = os.path.join(directory, f"ask-{name}")
         self._socket = f"{self._script}.sock"
         self._ask = ask
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether a program waits for an answer."""
+        return self._question is not None
+
+    def answer(self, secret: str | None) -> None:
+        """Answer what a program asks for by `secret`; None for no answer."""
+        if self._question is not None:
+            self._question.secret = secret
+            self._question.answered.set()
 
     async def serve(self, *, task_status: TaskStatus[Mapping[str, str]]) -> None:
         """Answer until cancelled; the status is the variables for programs that may ask.
@@ -51,7 +72,7 @@ class Askpass:
             task_status.started(
                 {"SSH_ASKPASS": self._script, "SSH_ASKPASS_REQUIRE": "force", "SUDO_ASKPASS": self._script}
             )
-            await listener.serve(self._answer)
+            await listener.serve(self._serve)
 
     def _write(self) -> None:
         words = [sys.executable, "-I", "-c", _CLIENT, self._socket]
@@ -60,7 +81,17 @@ class Askpass:
         with os.fdopen(os.open(self._script, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700), "w") as file:
             file.write(f'#!/bin/sh\nexec {shlex.join(words)} "$1"\n')
 
-    async def _answer(self, stream: SocketStream) -> None:
+    async def _ask_for(self, prompt: str) -> str | None:
+        question = self._question = _Question()
+        self._ask(prompt)
+        try:
+            await question.answered.wait()
+            return question.secret
+        finally:
+            self._question = None
+            self._ask(None)
+
+    async def _serve(self, stream: SocketStream) -> None:
         answer: str | None = None
         with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
             async with stream:
@@ -68,7 +99,7 @@ class Askpass:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(_cancel_at_end, stream, tasks.cancel_scope)
                     # Nobody says yes to a host key that is not known without having seen it.
-                    answer = None if "(yes/no" in prompt else await self._ask(prompt)
+                    answer = None if "(yes/no" in prompt else await self._ask_for(prompt)
                     tasks.cancel_scope.cancel()
                 if answer:
                     await stream.send(answer.encode("utf-8", "replace") + b"\n")

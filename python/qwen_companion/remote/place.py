@@ -8,7 +8,6 @@ import hmac
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
@@ -42,13 +41,8 @@ _PORTS = range(20000, 32000)
 LINGER_S = 3600
 """How long a relay goes on without a pipe, in seconds: a suspended laptop comes back to CLIs that know of nothing."""
 
-
-@dataclass(eq=False)
-class _Question:
-    """A password that a program asks for."""
-
-    answered: anyio.Event = field(default_factory=anyio.Event)
-    secret: str | None = field(default=None, repr=False)
+_FAREWELL_S = 3.0
+"""How long a relay whose pipe has broken may take to come up again, so that it can be told to end, in seconds."""
 
 
 class Place:
@@ -84,8 +78,7 @@ class Place:
         self._roots_changed = roots_changed
         self._stirred = stirred
         self.copies = Copies(wanted.name, spool, self.link, tell)
-        self._askpass = Askpass(spool, self._token[:8], self._ask_for_password)
-        self._question: _Question | None = None
+        self.askpass = Askpass(spool, self._token[:8], self._note_question)
         self._link: Link | None = None
         self._greeting: Greeting | None = None
         self._keys: Keys | None = None
@@ -97,6 +90,8 @@ class Place:
         self._settled = anyio.Event()
         """Set when the pipe is open, or cannot be opened."""
         self._failure = ""
+        self._is_left = False
+        """Whether a relay goes on there without a pipe."""
 
     # --- For others
 
@@ -113,22 +108,6 @@ class Place:
         if wanted != self.wanted:
             self.wanted = wanted
             self._again.set()
-
-    def give_password(self, secret: str | None) -> None:
-        """Answer what a program asks for by `secret`; None for no answer."""
-        if self._question is not None:
-            self._question.secret = secret
-            self._question.answered.set()
-
-    async def _ask_for_password(self, prompt: str) -> str | None:
-        question = self._question = _Question()
-        self._report("asking", prompt)
-        try:
-            await question.answered.wait()
-            return question.secret
-        finally:
-            self._question = None
-            self._report("connecting")
 
     def lay_again(self) -> None:
         """Lay down what the settings or tools have changed; a pipe that is not open does so when it opens."""
@@ -199,13 +178,20 @@ class Place:
 
     async def run(self) -> None:
         """Keep the pipe open until cancelled."""
+        try:
+            await self._run()
+        finally:
+            if self._is_left:
+                await self._say_farewell()
+
+    async def _run(self) -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.context.run)
             tasks.start_soon(self.copies.run)
             # Without it, ssh and sudo ask for nothing.
             asks: Mapping[str, str] = {}
             with suppress(OSError):
-                asks = await tasks.start(self._askpass.serve)
+                asks = await tasks.start(self.askpass.serve)
             pause = FIRST_PAUSE_S
             while True:
                 self._again = anyio.Event()
@@ -230,14 +216,7 @@ class Place:
         :raises UnsupportedPlaceError: when there is no command that opens it
         """
         command = relay_command(self.wanted.hops, self.wanted.control, "askpass" if asks else "never")
-        link = Link(
-            command,
-            await in_thread(relay_source, self._token[:16], LINGER_S),
-            {**self._environ, **asks},
-            self._server_port,
-            self._note_changes,
-            is_asking=lambda: self._question is not None,
-        )
+        link = await self._new_link(command, asks)
         greeted = anyio.Event()
         lasting = was_open = False
 
@@ -262,9 +241,30 @@ class Place:
             # A relay that cannot lay down its files cannot do so a moment later either.
             lasting, was_open = isinstance(found, RequestError) or found.lasting, self._link is not None
         finally:
+            if greeted.is_set():
+                self._is_left = link.is_left
             self._link = self._keys = None
             self.context.set_link(None)
         return lasting, was_open
+
+    async def _new_link(self, command: Sequence[str], asks: Mapping[str, str]) -> Link:
+        return Link(
+            command,
+            await in_thread(relay_source, self._token[:16], LINGER_S),
+            {**self._environ, **asks},
+            self._server_port,
+            self._note_changes,
+            is_asking=lambda: self.askpass.is_asking,
+        )
+
+    async def _say_farewell(self) -> None:
+        """Tell a relay to end whose pipe has broken: a connection that ssh shares with TRAMP breaks with Emacs."""
+        with anyio.move_on_after(_FAREWELL_S, shield=True) as scope, suppress(CompanionError):
+            link = await self._new_link(relay_command(self.wanted.hops, None), {})
+            await link.run(lambda _greeting: scope.cancel())
+
+    def _note_question(self, prompt: str | None) -> None:
+        self._report("asking" if prompt else "connecting", prompt)
 
     def _report(self, state: str, reason: str | None = None) -> None:
         home = self._greeting.home if self._greeting else None

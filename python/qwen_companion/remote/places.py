@@ -132,7 +132,7 @@ class Places:
     def give_password(self, message: PlacePassword) -> None:
         """Answer what a place asks for."""
         if message.place in self._open:
-            self._open[message.place].place.give_password(message.secret)
+            self._open[message.place].place.askpass.answer(message.secret)
 
     def set_snapshot(self, snapshot: Snapshot) -> None:
         """Take the snapshot of all buffers."""

@@ -20,33 +20,34 @@ PROMPT = "me@far's password: "
 class User:
     """Answers with `secret`, or not at all if that is None."""
 
-    def __init__(self, secret: str | None) -> None:
+    def __init__(self, directory: Path, secret: str | None) -> None:
         self.asked: list[str] = []
         self.secret = secret
         self.seen = anyio.Event()
         self.left = anyio.Event()
+        self.askpass = Askpass(str(directory), "x", self.ask)
 
-    async def ask(self, prompt: str) -> str | None:
+    def ask(self, prompt: str | None) -> None:
+        assert self.askpass.is_asking is (prompt is not None)
+        if prompt is None:
+            self.left.set()
+            return
         self.asked.append(prompt)
         self.seen.set()
-        try:
-            if self.secret is None:
-                await anyio.sleep_forever()
-            return self.secret
-        finally:
-            self.left.set()
+        if self.secret is not None:
+            self.askpass.answer(self.secret)
 
 
 @asynccontextmanager
-async def serving(directory: Path, user: User) -> AsyncGenerator[Mapping[str, str]]:
+async def serving(user: User) -> AsyncGenerator[Mapping[str, str]]:
     async with anyio.create_task_group() as tasks:
-        yield await tasks.start(Askpass(str(directory), "x", user.ask).serve)
+        yield await tasks.start(user.askpass.serve)
         tasks.cancel_scope.cancel()
 
 
 async def test_the_answer_is_what_the_program_reads(tmp_path: Path) -> None:
-    user = User("swörd \\ fish")
-    async with serving(tmp_path, user) as variables:
+    user = User(tmp_path, "swörd \\ fish")
+    async with serving(user) as variables:
         assert variables["SSH_ASKPASS"] == variables["SUDO_ASKPASS"]
         ended = await anyio.run_process([variables["SSH_ASKPASS"], PROMPT])
         assert ended.stdout.decode() == "swörd \\ fish\n"
@@ -57,8 +58,8 @@ async def test_the_answer_is_what_the_program_reads(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("prompt", ["Are you sure you want to continue connecting (yes/no/[fingerprint])? ", PROMPT])
 async def test_without_an_answer_the_program_fails(tmp_path: Path, prompt: str) -> None:
-    user = User("")
-    async with serving(tmp_path, user) as variables:
+    user = User(tmp_path, "")
+    async with serving(user) as variables:
         ended = await anyio.run_process([variables["SSH_ASKPASS"], prompt], check=False)
         assert (ended.returncode, ended.stdout) == (1, b"")
         # A host key is confirmed by nobody.
@@ -66,8 +67,8 @@ async def test_without_an_answer_the_program_fails(tmp_path: Path, prompt: str) 
 
 
 async def test_a_program_that_has_ended_waits_for_no_answer(tmp_path: Path) -> None:
-    user = User(None)
-    async with serving(tmp_path, user) as variables:
+    user = User(tmp_path, None)
+    async with serving(user) as variables:
         process = await anyio.open_process([variables["SSH_ASKPASS"], PROMPT])
         await user.seen.wait()
         process.kill()
