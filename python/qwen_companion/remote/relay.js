@@ -677,16 +677,22 @@ async function lookAt(tree, root, since, skip) {
             found.kept = known.kept;
         } else {
             changed.push(found);
-            if (known && data && !skip.includes(name)) blobs.add(found.digest, data);
+            if (known && data && data.length <= SENT && !skip.includes(name)) blobs.add(found.digest, data);
         }
     }
     const gone = [...before.values()].filter(({ name }) => !after.has(name));
+    const goneNames = gone.map(({ name, ino }) => [name, ino]);
+    if (json(goneNames).length > LISTED) {
+        // A list of all that is there tells it too, and comes in parts.
+        tree.told = -1;
+        return lookAt(tree, root, since, skip);
+    }
     if (isFull) await markKept(real, changed.filter(({ digest }) => digest));
     const old = [...gone, ...changed.map(({ name }) => before.get(name))].filter((known) => known && known.kept);
     await addStored(real, old.map(({ digest }) => digest), blobs);
     Object.assign(tree, { told: ++lastTold, files: after, left: changed });
     return {
-        told: tree.told, full: isFull, time, odd, gone: gone.map(({ name, ino }) => [name, ino]),
+        told: tree.told, full: isFull, time, odd, gone: goneNames,
         blobs: blobs.told, data: Buffer.concat(blobs.data), ...next(tree),
     };
 }

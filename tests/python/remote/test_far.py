@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -158,6 +159,34 @@ async def test_what_a_turn_changes_is_recorded_with_its_bytes(home: Path, git: b
         }
         # One round trip for each of the two looks.
         assert there.reach.asked == ["tree", "tree"]
+
+
+async def test_a_change_of_a_large_file_is_recorded(home: Path) -> None:
+    async with recorded(home) as there:
+        large = there.root / "large.bin"
+        large.write_bytes(b"1" * 5_000_000)
+        (there.root / "small.txt").write_text("1\n")
+
+        def work() -> None:
+            large.write_bytes(b"2" * 5_000_000)
+            (there.root / "small.txt").write_text("2\n")
+
+        changed = await there.turn(work)
+        assert changed.pop("small.txt") == (b"1\n", b"2\n")
+        assert changed == {"large.bin": (b"1" * 5_000_000, b"2" * 5_000_000)}
+
+
+async def test_more_files_are_removed_than_fit_into_a_reply(home: Path) -> None:
+    async with recorded(home) as there:
+        directory = there.root.joinpath(*("d" * 250 for _ in range(14)))
+        directory.mkdir(parents=True)
+        names = [f"{number:04}.txt" for number in range(1300)]
+        for name in names:
+            (directory / name).write_text("")
+        run_git(there.root, "add", ".")
+        run_git(there.root, "commit", "--quiet", "-m", "x")
+        changed = await there.turn(lambda: shutil.rmtree(there.root / ("d" * 250)))
+        assert changed == {str((directory / name).relative_to(there.root)): (b"", None) for name in names}
 
 
 async def test_what_was_there_before_is_nobodys_after_a_change_of_rules(home: Path) -> None:
