@@ -36,7 +36,7 @@ from qwen_companion.privacy import options
 from qwen_companion.privacy.ignore_files import IgnoreFile, ignore_files
 from qwen_companion.privacy.options import Options, UserRules
 from qwen_companion.remote.context import NoLinks, rules_of
-from qwen_companion.remote.link import LinkError, RequestError, objects
+from qwen_companion.remote.link import LinkError, RequestError, number, objects
 
 _AT_ONCE = 2000
 """Most files or digests that one request asks for."""
@@ -205,8 +205,7 @@ class FarSite:
         found, data = self.ask("tree", since=since, skip=list(skip), files=files, watch=self._changed is not None)
         self.rules.take(objects(found.get("texts")))
         self.complete = found.get("complete") is True
-        time = found.get("time")
-        self._ahead = (float(time) if isinstance(time, int | float) else 0) - now_ms()
+        self._ahead = number(found.get("time")) - now_ms()
         return found, data
 
     def write(self, path: bytes, expected: str | None, data: bytes | None, mode: int, since: int | None) -> None:
@@ -293,14 +292,14 @@ class FarFiles:
             if entry.version is None and name not in rules:
                 self._hidden.add(name)
                 found.warn(name, TooLargeError(entry.problem))
-        if int(answer.get("odd") or 0):
+        if number(answer.get("odd")) > 0:
             found.left_out.append("files whose names are not UTF-8")
         wanted = {
             name: entry
             for name, entry in entries.items()
             if entry.version is not None and name not in rules and name not in self._skipped
         }
-        time = float(answer.get("time") or 0)
+        time = number(answer.get("time"))
         self._contents.put(_blobs(answer, data))
         if self._time is None:
             self._begin(wanted)
@@ -310,7 +309,7 @@ class FarFiles:
             self._compare(wanted, names, moved, before_hidden, record, found)
         self._save(time)
         self._seen.clear()
-        self._since = int(answer.get("told") or 0)
+        self._since = int(number(answer.get("told")))
         return found
 
     def _compare(
@@ -522,15 +521,16 @@ class FarFiles:
 
 
 def _entry(value: Mapping[str, Any]) -> _Entry:
-    mode, inode, born, digest = (value.get(key) for key in ("mode", "ino", "born", "digest"))
+    inode, digest = value.get("ino"), value.get("digest")
+    mode = int(number(value.get("mode")))
     version = None
-    if isinstance(mode, int) and isinstance(digest, str) and len(digest) == 40 and digest.isalnum():
-        version = Version(digest, LINK if stat.S_ISLNK(mode) else stat.S_IFREG | mode & 0o777)
+    if mode > 0 and isinstance(digest, str) and len(digest) == 40 and digest.isalnum():
+        version = Version(digest, LINK if stat.S_ISLNK(mode & 0xFFFF) else stat.S_IFREG | mode & 0o777)
     problem = "".join(c for c in str(value.get("error") or "it cannot be read")[:100] if c.isprintable())
     return _Entry(
         version,
         inode if isinstance(inode, int) else 0,
-        float(born) if isinstance(born, int | float) else 0.0,
+        number(value.get("born")),
         value.get("kept") is True,
         value.get("ignored") is True,
         problem,

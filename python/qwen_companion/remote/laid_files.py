@@ -63,7 +63,7 @@ async def _lay_layer(
     ours = layer_of(keys.port, keys.secrets[HOOK_PATH], keys.secrets[TOOL_PATH])
     if ours is None:
         return None
-    (found,) = objects((await link.request("texts", paths=[greeting.layer])).get("texts")) or ({},)
+    found = [*objects((await link.request("texts", paths=[greeting.layer])).get("texts")), {}][0]
     try:
         text = found.get("text")
         theirs = parse_settings(greeting.layer, text.encode("utf-8", "replace")) if isinstance(text, str) else {}

@@ -62,6 +62,7 @@ _EVENT_LIMIT = 1000
 _KEPT_S = 10.0
 _MAX_PORTS = 10 * MAX_STREAMS
 _MAX_REFUSALS = 1000
+_LARGEST = 1 << 53
 
 
 class LinkError(CompanionError):
@@ -458,6 +459,11 @@ def objects(value: object) -> list[dict[str, Any]]:
     """Return the objects in `value` if it is a list of the relay's."""
     items = cast("list[object]", value) if isinstance(value, list) else []
     return [cast("dict[str, Any]", item if isinstance(item, dict) else {}) for item in items]
+
+
+def number(value: object) -> float:
+    """Return `value` if it is a number of the relay's that a float holds exactly, else 0."""
+    return float(value) if isinstance(value, int | float) and abs(value) <= _LARGEST else 0.0
 
 
 @frozen

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Copies here of files at a place, for the reviews of them.
+"""Copies here of files at a place, for the reviews of them and for the buffers that follow them.
 
 Emacs compares a proposal with such a copy, and watches it for what the CLI writes, exactly as it does with a file of
-this machine; so no review asks TRAMP for anything.
+this machine; a buffer takes what was written from it.  So neither asks TRAMP for anything.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from qwen_companion.domain import PlacedFile
 from qwen_companion.emacs.messages import PlaceFile
 from qwen_companion.errors import CompanionError
 from qwen_companion.ide.targets import TargetError, is_text
-from qwen_companion.remote.link import Link, LinkError, RequestError, objects
+from qwen_companion.remote.link import Link, LinkError, RequestError, number, objects
 from qwen_companion.threads import in_thread
 
 MAX_MIRRORS = 200
@@ -164,7 +164,6 @@ class Copies:
         changed = await in_thread(self._mirrors.write, file, data)
         if data is not None and path in self._visited and (changed or path in self._untold):
             self._untold.discard(path)
-            (found,) = objects((await self._link().request("look", paths=[path])).get("files")) or ({},)
-            time = found.get("time")
-            if isinstance(time, int | float):
-                self._tell(PlaceFile(file.name, self._mirrors.name(file), int(time)))
+            found = [*objects((await self._link().request("look", paths=[path])).get("files")), {}][0]
+            if (time := int(number(found.get("time")))) > 0:
+                self._tell(PlaceFile(file.name, self._mirrors.name(file), time))

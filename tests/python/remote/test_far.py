@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import subprocess
@@ -260,32 +261,38 @@ class Hostile:
 
     home = "/home/far"
 
+    def __init__(self, number: object) -> None:
+        """Say `number` where a number belongs."""
+        self._number = number
+
     async def ask(self, name: str, **_values: Any) -> tuple[dict[str, Any], bytes]:
         digest = digest_of(b"true\n")
         names = ("../../etc/passwd", "/etc/passwd", "a/../../x", ".git/config", "a/.git/hooks/x", "", "a\0b", "good")
         files: list[dict[str, Any]] = [
-            {"name": each, "mode": 0o100644, "digest": digest, "ino": 1, "born": 1} for each in names
+            {"name": each, "mode": 0o100644, "digest": digest, "ino": 1, "born": self._number} for each in names
         ]
-        files += [{"name": "odd", "mode": "x", "digest": [], "ino": {}, "born": None}, {}]
+        files += [{"name": "odd", "mode": self._number, "digest": digest, "ino": self._number, "born": None}, {}]
         if name == "tree":
-            return {
-                "told": 1,
-                "full": True,
-                "time": 1,
-                "files": files,
-                "blobs": [[digest, 6], ["x", -5], 3],
-            }, b"false\n"
+            numbers = dict.fromkeys(("told", "time", "odd"), self._number)
+            return {**numbers, "full": True, "files": files, "blobs": [[digest, 6], ["x", -5], 3]}, b"false\n"
         return {"files": files, "done": 1, "blobs": [[digest, 5]]}, b"true\n"
 
     async def read(self, path: str, limit: int) -> bytes:
         raise AssertionError(path)
 
 
-async def test_a_hostile_relay_names_nothing_outside_and_no_bytes_that_are_not_its_own(tmp_path: Path) -> None:
+NO_NUMBERS: list[object] = ["1", [1], {}, None, -1, math.nan, math.inf, 1e300, 10**400]
+
+
+@pytest.mark.parametrize("number", NO_NUMBERS)
+async def test_a_hostile_relay_names_nothing_outside_and_no_bytes_that_are_not_its_own(
+    tmp_path: Path, number: object
+) -> None:
     root = PlacedFile(PLACE, "/home/far/work")
     state = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
-    record = Record(root.name, state, FarSite(root, Hostile()))
-    await to_thread.run_sync(lambda: record.scan(NOBODY))
+    record = Record(root.name, state, FarSite(root, Hostile(number)))
+    for _ in range(2):
+        await to_thread.run_sync(lambda: record.scan(NOBODY))
     assert record.store.contents.recorded() == [os.fsencode(f"{root.name}/good")]
     assert record.store.contents.get(digest_of(b"true\n")) == b"true\n"
     record.close()
