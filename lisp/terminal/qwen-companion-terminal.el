@@ -418,7 +418,11 @@ Say what the worktree will lack."
                 (abbreviate-file-name directory)))
   (unless (qwen-companion-terminal--git directory "rev-parse" "--verify" "--quiet" "HEAD")
     (user-error "The repository has no commit yet, at which a worktree could begin; commit first"))
-  (when (and (not (file-exists-p (expand-file-name (concat ".qwen/worktrees/" name) directory)))
+  (when (and (not (file-exists-p
+                   ;; The CLI makes it there, wherever in the repository it runs.
+                   (expand-file-name (concat ".qwen/worktrees/" name)
+                                     (qwen-companion-terminal--git
+                                      directory "rev-parse" "--show-toplevel"))))
              (qwen-companion-terminal--git directory "rev-parse" "--verify" "--quiet"
                                            (concat "refs/heads/worktree-" name)))
     (user-error "There is a branch worktree-%s already; choose another name" name))

@@ -382,9 +382,15 @@ What git cannot make one of is said before, and what it will lack."
                    (qwen-companion-test-messages
                      (qwen-companion-run-in-worktree " fix-1.a_b "))))
           (qwen-companion-run-in-worktree "")
+          ;; One that is there is gone on in, also from below the repository's top.
+          (make-directory ".qwen/worktrees/there" t)
+          (make-directory "sub")
+          (let ((default-directory (expand-file-name "sub/")))
+            (qwen-companion-start-cli
+             default-directory (qwen-companion-terminal-worktree-arguments default-directory "there") t t))
           (dolist (name '("two words" "../up" "a;b" "a\nb"))
             (should-error (qwen-companion-run-in-worktree name) :type 'user-error))))
-      (should (equal '(("--worktree") ("--worktree=fix-1.a_b")) opened)))))
+      (should (equal '(("--worktree=there") ("--worktree") ("--worktree=fix-1.a_b")) opened)))))
 
 (ert-deftest qwen-companion-terminal-test-a-directory-sets-safe-values ()
   "Its .dir-locals.el sets safe values; unsafe ones ask nothing and do nothing."
