@@ -330,7 +330,8 @@ Nothing in it can ask the user, and it does not wait for long."
 (defun qwen-companion-tools--start (id function)
   "Call FUNCTION, which answers the call ID by the function that it gets.
 Return nil."
-  (let ((pending t))
+  (let ((pending t)
+        (directories qwen-companion-tools--directories))
     (funcall function
              (lambda (value)
                (when pending
@@ -339,8 +340,9 @@ Return nil."
                   'tool-answer
                   (qwen-companion-tools--protected id
                     (lambda ()
-                      (qwen-companion-tools--answer
-                       id (if (functionp value) (funcall value) value))))))))
+                      (let ((qwen-companion-tools--directories directories))
+                        (qwen-companion-tools--answer
+                         id (if (functionp value) (funcall value) value)))))))))
     nil))
 
 (defun qwen-companion-tools--answer (id value)

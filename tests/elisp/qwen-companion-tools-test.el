@@ -179,6 +179,22 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
         (should (equal '("done") (qwen-companion-tools-test--call "test")))
         (should (= 2 calls))))))
 
+(ert-deftest qwen-companion-tools-test-a-late-answer-is-about-the-same-files ()
+  "What a CLI at a place may hear of is the same at once and a moment later."
+  (let* ((items '((:text "in" :path "/ssh:far:/project/a" :line 1)
+                  (:text "out" :path "/ssh:far:/other/a" :line 1)
+                  (:text "elsewhere" :path "/ssh:b:/project/a" :line 1)))
+         (default-directory "/ssh:far:/project/")
+         (ways (list (lambda () items)
+                     (lambda () (lambda (answer) (run-at-time 0 nil answer items)))
+                     (lambda () (lambda (answer) (run-at-time 0 nil answer (lambda () items)))))))
+    (qwen-companion-test-with-backend
+      (unwind-protect
+          (dolist (way ways)
+            (qwen-companion-tools-test--with-tool way
+              (should (equal '((1 "in")) (qwen-companion-tools-test--call "test")))))
+        (qwen-companion-tools-forget)))))
+
 ;; C-g is for what the user does, and the model gets its answer later.
 (ert-deftest qwen-companion-tools-test-a-quit-loses-no-call ()
   (qwen-companion-tools-test--with nil
