@@ -78,8 +78,9 @@ buffer that is checked visits the file."
 
 (defun qwen-companion-diagnostics--buffer (path)
   "Return the buffer that visits the file PATH if it is checked, or nil."
-  (when-let* (((not (file-remote-p path)))
-              (buffer (qwen-companion-buffers-visiting path)))
+  (when-let* ((buffer (if (file-remote-p path)
+                          (get-file-buffer path)
+                        (qwen-companion-buffers-visiting path))))
     (and (with-current-buffer buffer (qwen-companion-problems-checked-p))
          (not (qwen-companion-privacy-secret-p buffer))
          buffer)))

@@ -57,14 +57,14 @@ class Diagnostics:
         self._tools = tools
         self._edit_begins = edit_begins
         self._unchecked: set[str] = set()
-        """Files that are being edited and have no checker: after the edit nobody waits for one."""
+        """Names in Emacs of files that are being edited and have no checker: after the edit nobody waits for one."""
 
     @property
     def subscriptions(self) -> Sequence[Subscription]:
         """The hooks that it subscribes to."""
         return (
-            Subscription("PreToolUse", _EDITS),
-            Subscription("PostToolUse", _EDITS, EDIT_S + _MARGIN_S),
+            Subscription("PreToolUse", _EDITS, elsewhere=True),
+            Subscription("PostToolUse", _EDITS, EDIT_S + _MARGIN_S, elsewhere=True),
             Subscription("UserPromptSubmit", None, PROMPT_S + _MARGIN_S, elsewhere=True),
         )
 
@@ -72,8 +72,7 @@ class Diagnostics:
         """Return whether Emacs is asked because of `event`."""
         if event.name == "UserPromptSubmit":
             return self.with_prompts and event.begins_turn
-        path = _path(event)
-        return self.after_edits and path is not None and path not in self._unchecked
+        return self.after_edits and _path(event) is not None
 
     async def hear(self, report: Report) -> str | None:
         """Handle `report`; return a text for the model, or None."""
@@ -85,19 +84,20 @@ class Diagnostics:
         path = _path(event)
         if not self.after_edits or path is None:
             return None
+        name = (report.peer.place or "") + path
         if event.name == "PreToolUse":
-            await self._note_begin(path)
+            await self._note_begin(name)
             return None
-        if path in self._unchecked:
-            self._unchecked.remove(path)
+        if name in self._unchecked:
+            self._unchecked.remove(name)
             return None
         return await self._ask(PROBLEMS, {"path": path}, report.peer, EDIT_S, _AFTER_EDIT.format(path=path))
 
-    async def _note_begin(self, path: str) -> None:
-        self._unchecked.discard(path)
+    async def _note_begin(self, name: str) -> None:
+        self._unchecked.discard(name)
         with suppress(EmacsUnavailableError):
-            if not await self._edit_begins(path):
-                self._unchecked.add(path)
+            if not await self._edit_begins(name):
+                self._unchecked.add(name)
 
     def ended(self, peer: Peer) -> None:
         """Do nothing: no state is kept for a process."""

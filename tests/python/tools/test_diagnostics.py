@@ -33,14 +33,14 @@ class Site:
         self.trusted: bool | None = None
         self.tools = Tools(self.call, self.access, lambda _: None)
         self.checked: bool | Exception = True
+        self.place: str | None = None
         self.diagnostics = Diagnostics(self.tools, self.begin)
         self.diagnostics.after_edits = self.diagnostics.with_prompts = True
 
     def access(self, peer: Peer | None) -> Access:
-        del peer
-        root = str(self.directory)
+        root, place = str(self.directory), (peer and peer.place) or ""
         scope = (ResolvedPath.of(root),)
-        return Access(Exclusions({"HOME": root}), (root,), scope, "qwen", root, {}, self.trusted)
+        return Access(Exclusions({"HOME": root}), (root,), scope, "qwen", root, {}, self.trusted, place)
 
     async def begin(self, path: str) -> bool:
         self.begun.append(path)
@@ -56,7 +56,7 @@ class Site:
             self.tools.take(ToolAnswer(call.id, self.answer))
 
     async def hear(self, event: Event) -> str | None:
-        peer = Peer(1, "1", str(self.directory), "qwen", ())
+        peer = Peer(1, "1", str(self.directory), "qwen", (), place=self.place)
         return await self.diagnostics.hear(Report(event, peer, "Qwen Code", None, 0))
 
     def edit(self, name: str) -> PostToolUse:
@@ -120,6 +120,26 @@ async def test_of_a_file_without_a_checker_nobody_asks_after_the_edit(site: Site
     await site.hear(before)
     await site.hear(site.edit("a.txt"))
     assert await site.hear(site.edit("a.txt")) is not None
+
+
+async def test_an_edit_at_a_place_is_told_of_by_the_names_there(site: Site) -> None:
+    site.place = "/ssh:far:"
+    path = str(site.directory / "a.txt")
+    site.answer = (ToolItem("error py bad", f"/ssh:far:{path}", 3, 4),)
+    before = PreToolUse(tool_name="edit", tool_input={"file_path": path})
+    await site.hear(before)
+    told = await site.hear(site.edit("a.txt"))
+    assert told is not None
+    assert told.startswith(f"After this edit of {path},")
+    assert told.endswith("\na.txt:3:4: error py bad")
+    assert site.begun == [f"/ssh:far:{path}"]
+    assert site.asked == [("new-problems", {"path": f"/ssh:far:{path}"})]
+    # Of one of the same path here another thing is known.
+    site.checked = False
+    await site.hear(before)
+    site.place = None
+    await site.hear(site.edit("a.txt"))
+    assert len(site.asked) == 2
 
 
 async def test_a_busy_emacs_holds_the_agent_for_the_bound_only(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
