@@ -52,24 +52,15 @@ counts for CLIs that connect later."
 ;;; Settings
 
 (defvar qwen-companion-privacy--sent nil
-  "The option values sent last: (VALUES), nil before the first time.")
+  "The options sent last, nil before the first time.")
 
 (defun qwen-companion-privacy-update ()
   "Send the options to the Python process if they have changed.
 Return non-nil then.  Quick enough to be called often."
-  (let ((values (list qwen-companion-excluded-files
-                      qwen-companion-tell-all-roots
-                      qwen-companion-trust
-                      (bound-and-true-p auth-sources)
-                      (null qwen-companion-diff-style)
-                      qwen-companion-settings-layer
-                      qwen-companion-review-edits
-                      qwen-companion-journal
-                      (default-value 'qwen-companion-diff-size-limit))))
-    (unless (equal (list values) qwen-companion-privacy--sent)
-      (when (qwen-companion-backend-call
-             'settings (qwen-companion-privacy--payload))
-        (setq qwen-companion-privacy--sent (list values))))))
+  (let ((payload (qwen-companion-privacy--payload)))
+    (unless (equal payload qwen-companion-privacy--sent)
+      (when (qwen-companion-backend-call 'settings payload)
+        (setq qwen-companion-privacy--sent payload)))))
 
 (defun qwen-companion-privacy--payload ()
   "Return the options as a payload for the Python process."

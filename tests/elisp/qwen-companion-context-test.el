@@ -532,7 +532,10 @@
                        (car (last (qwen-companion-test-sent 'settings))))))
       (let ((qwen-companion-diff-style nil))
         (qwen-companion-test-context-update)
-        (should (plist-get (car (last (qwen-companion-test-sent 'settings))) :no-reviews))))))
+        (should (plist-get (car (last (qwen-companion-test-sent 'settings))) :no-reviews)))
+      (let ((qwen-companion-tell-agents nil))
+        (qwen-companion-test-context-update)
+        (should-not (plist-get (car (last (qwen-companion-test-sent 'settings))) :tell-agents))))))
 
 (ert-deftest qwen-companion-context-test-a-file-may-hide-but-not-show-itself ()
   (should (safe-local-variable-p 'qwen-companion-exposure 'hide))

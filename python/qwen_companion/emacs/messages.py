@@ -554,6 +554,7 @@ def _parse_settings(values: Plist, _spool: Spool) -> domain.Settings:
         layer=values.boolean(":settings-layer"),
         review_edits=values.optional_symbol(":review-edits"),
         journal=values.boolean(":journal"),
+        tell_agents=values.boolean(":tell-agents"),
     )
 
 

@@ -118,6 +118,7 @@ def test_incoming_messages(spool: Spool) -> None:
     assert incoming("settings", "(:settings-layer t :review-edits open)", spool) == Settings(
         layer=True, review_edits="open"
     )
+    assert incoming("settings", "(:journal t :tell-agents t)", spool) == Settings(journal=True, tell_agents=True)
     assert incoming("watch", "(:on t)", spool) == messages.Watch(True)
     assert incoming("context", '(:files ((:path "/a" :timestamp 5 :exposure hide)))', spool) == Snapshot(
         (VisitedFile("/a", 5, HIDE),), None, None, None, None
