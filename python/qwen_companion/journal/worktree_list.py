@@ -64,9 +64,9 @@ class WorktreeList:
         main, *others = self.trees()
         tree = _there((main, *others), path)
         open_files = self._uncommitted(path, ())
-        if tree == main or main.branch == "" or not tree.head or not main.head:
-            return replace(tree, files=0, uncommitted=len(open_files))
-        base = self._base(tree, main)
+        base = "" if tree == main or main.branch == "" else self._base(tree, main)
+        if not base:
+            return replace(tree, files=len(open_files), uncommitted=len(open_files))
         counted = self._ask(path, "rev-list", "--left-right", "--count", f"{main.head}...{tree.head}").split()
         changed = self._since(tree, base, open_files)
         # Only files of these names are looked at in the main tree, which may be large: once for each worktree.
@@ -92,9 +92,9 @@ class WorktreeList:
         """
         trees = self.trees()
         here, there = _there(trees, path), trees[0] if other is None else _there(trees, other)
-        if not here.head or not there.head:
-            raise WorktreeError("there is no commit yet that it could have begun at")
         base = self._base(here, there)
+        if not base:
+            raise WorktreeError(f"it has no commit in common with {there.path}")
         versions = self._changed(path, base)
         if other is not None:
             versions = {**self._changed(other, base), **versions}
@@ -115,11 +115,10 @@ class WorktreeList:
         return with_renames(net for net in nets if net is not None)
 
     def _base(self, tree: Worktree, other: Worktree) -> str:
-        """Return the commit from which both worktrees come."""
-        base = self._ask(tree.path, "merge-base", other.head, tree.head, good=(0, 1)).decode().strip()
-        if not base:
-            raise WorktreeError(f"it has no commit in common with {other.path}")
-        return base
+        """Return the commit from which both worktrees come, "" for none."""
+        if not tree.head or not other.head:
+            return ""
+        return self._ask(tree.path, "merge-base", other.head, tree.head, good=(0, 1)).decode().strip()
 
     def _ask(self, top: str, *command: str | bytes, good: tuple[int, ...] = (0,)) -> bytes:
         return self._git.run(command, cwd=top, good=good)

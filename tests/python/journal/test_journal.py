@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapp
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import anyio
@@ -50,6 +51,7 @@ from qwen_companion.emacs.messages import (
     JournalSpans,
     JournalTexts,
     JournalWatch,
+    JournalWorktrees,
     JournalWrote,
     Notice,
     Notification,
@@ -1483,6 +1485,36 @@ async def test_a_cli_that_was_started_in_a_worktree_is_recorded_there(project: P
         await other.run(lambda: ((tree / "made.txt").write_bytes(b"by hand\n"), project.write("b.txt", b"b\n")))
         await other.report("Stop")
         await place.until({"a.txt": "modified", "made.txt": "added"}, {"b.txt": "added"})
+
+
+@pytest.mark.parametrize("place_of_it", [None, "/dev/shm"])
+async def test_a_worktree_that_is_a_root_itself_is_recorded_once_also_on_another_disk(
+    project: Project, place_of_it: str | None
+) -> None:
+    tree = add_worktree(project)
+    with TemporaryDirectory(dir=place_of_it) as directory:
+        if place_of_it is not None:
+            assert os.stat(directory).st_dev != os.stat(project.root).st_dev
+            project.git("worktree", "remove", "--force", str(tree))
+            tree = Path(directory) / "feat"
+            project.git("worktree", "add", "--quiet", str(tree), "worktree-x")
+        async with site(project) as place:
+            place.front.set_roots([str(project.root), str(tree)])
+            agent = Agent(place.front, project)
+            agent.cwd = str(tree)
+            await agent.prompt("in the tree")
+            await agent.edit("a.txt", AFTER)
+            await agent.run(lambda: (tree / "made.txt").write_bytes(b"made\n"))
+            await agent.report("Stop")
+            (turn,) = await place.until({"a.txt": "modified", "made.txt": "added"})
+            assert turn.root == str(tree)
+            found = (await place.ask(lambda number: JournalWorktrees(number, str(project.root), str(tree)))).worktrees
+            assert found is not None
+            assert (found[0].path, found[0].files, found[0].conflicts) == (str(tree), 2, ())
+            assert (await place.ask(lambda number: JournalMerge(number, str(tree)))).root == str(project.root)
+            home = project.write("a.txt", AFTER)
+            place.say(JournalWrote((str(home),), turn.id, "From feat", "merge"))
+            await place.until({"a.txt": "modified", "made.txt": "added"}, {"a.txt": "modified"})
 
 
 async def test_a_worktree_that_git_does_not_ignore_is_part_of_the_project_of_the_cli(project: Project) -> None:

@@ -151,6 +151,11 @@ def forget_commits(project: Project, tree: Path) -> None:
     project.git("update-ref", "-d", "HEAD")
 
 
+def begin_anew(project: Project, tree: Path) -> None:
+    project.git("checkout", "--quiet", "--orphan", "new", cwd=tree)
+    project.git("commit", "--quiet", "--message=new", cwd=tree)
+
+
 @pytest.mark.parametrize(
     ("harm", "expected"),
     [
@@ -158,6 +163,7 @@ def forget_commits(project: Project, tree: Path) -> None:
         (detach, (None, None, False)),
         (make_bare, ("worktree-x", None, False)),
         (forget_commits, ("worktree-x", None, False)),
+        (begin_anew, ("new", None, False)),
     ],
 )
 def test_odd_worktrees_are_listed(
@@ -174,6 +180,9 @@ def test_odd_worktrees_are_listed(
             listed(project).examined(found.path)
     else:
         assert listed(project).examined(found.path).files == 0
+        if harm in (forget_commits, begin_anew):
+            with pytest.raises(WorktreeError, match="no commit in common"):
+                listed(project).differences(found.path, None)
 
 
 def test_outside_a_repository_there_are_none(tmp_path: Path) -> None:
