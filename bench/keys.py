@@ -160,7 +160,7 @@ async def type_until_shown(terminal: Terminal, what: str, begin: Callable[[], No
         await asyncio.sleep(KEY_S)
         sent.append(time.time())
         terminal.type("a")
-    keys, ticks = _times(await terminal.eval("(bench-times)"))
+    keys, ticks = read_times(await terminal.eval("(bench-times)"))
     for clock, name in enumerate(("by the clock", "of the processor's time")):
         waits = [
             1000 * (key[clock] - (_processor(ticks, moment) if clock else moment))
@@ -172,7 +172,7 @@ async def type_until_shown(terminal: Terminal, what: str, begin: Callable[[], No
         row("speed", f"a key while a long answer is {what}, {name}", measured, GOAL)
 
 
-def _times(text: str) -> tuple[list[Time], list[Time]]:
+def read_times(text: str) -> tuple[list[Time], list[Time]]:
     """Return the times of the keys and of the ticks in `text`."""
     numbers = list(map(float, text.split()))
     times = list(zip(numbers[::2], numbers[1::2], strict=True))
