@@ -391,10 +391,11 @@ See the options `qwen-companion-qwen-command',
      (list (qwen-companion-roots-here))))
   (qwen-companion-start-cli directory nil another (called-interactively-p 'any)))
 
-(defun qwen-companion-start-cli (directory arguments another interactive)
+(defun qwen-companion-start-cli (directory arguments another interactive &optional events)
   "Start the CLI with ARGUMENTS in DIRECTORY, and turn the mode on.
 Unless ANOTHER is non-nil, go to the one that is running there, if any.
-With INTERACTIVE, the Python environment may be made first."
+With INTERACTIVE, the Python environment may be made first.  For EVENTS see
+`qwen-companion-terminal-open'."
   (let* ((remote (file-remote-p directory))
          (directory (directory-file-name (expand-file-name directory)))
          (here (or (and remote (not another) (qwen-companion-places-root directory))
@@ -415,7 +416,7 @@ With INTERACTIVE, the Python environment may be made first."
                     (qwen-companion-backend-failure)))
       (if remote
           (qwen-companion-remote-run directory arguments (not another))
-        (qwen-companion-terminal-open directory arguments)))))
+        (qwen-companion-terminal-open directory arguments events)))))
 
 ;;;###autoload
 (defun qwen-companion-continue (directory)
@@ -429,13 +430,23 @@ With a prefix argument, ask for the DIRECTORY."
 
 ;;;###autoload
 (defun qwen-companion-run-in-worktree (name)
-  "Start a CLI in a worktree NAME of the project's repository.
-The CLI makes it below .qwen/worktrees, and asks when it ends whether to
-keep it.  An empty NAME lets it choose one."
-  (interactive "sWorktree (empty: the CLI names it): ")
-  (let ((directory (qwen-companion-terminal-here)))
-    (qwen-companion-start-cli
-     directory (qwen-companion-terminal-worktree-arguments directory (string-trim name)) t t)))
+  "Start a CLI in a git worktree NAME of the project's repository.
+It is made below .qwen/worktrees if it is not there, with a branch
+worktree-NAME.  An empty NAME takes one from the time.
+`qwen-companion-worktrees' lists the worktrees and removes them."
+  (interactive "sWorktree (empty: named by the time): ")
+  (let ((directory (qwen-companion-terminal-here))
+        (name (string-trim name))
+        (events num-nonmacro-input-events))
+    (when (string-empty-p name)
+      (setq name (format-time-string "agent-%m%d-%H%M%S")))
+    (if (file-remote-p directory)
+        ;; There, the CLI makes it.
+        (qwen-companion-start-cli directory (list (concat "--worktree=" name)) t t)
+      (message "Starting in worktree %s%s" name
+               (qwen-companion-terminal-in-worktrees
+                directory (list name)
+                (lambda (tree) (qwen-companion-start-cli tree nil t nil events)))))))
 
 ;;;###autoload
 (defun qwen-companion-restart ()

@@ -167,6 +167,11 @@ the project is closed."
     (cl-pushnew directory qwen-companion-roots--extra :test #'equal)
     (qwen-companion-roots-update)))
 
+(defun qwen-companion-roots-drop (directory)
+  "Count DIRECTORY, which is gone, no longer among the roots."
+  (setq qwen-companion-roots--extra (delete directory qwen-companion-roots--extra))
+  (qwen-companion-roots-update))
+
 (defun qwen-companion-roots-on-published (payload)
   "Handle the `published' message PAYLOAD: keep the roots on disk.
 Show a message the first time that no CLI can connect without a root."

@@ -34,7 +34,7 @@
 (defconst qwen-companion-worktrees--buffer-name "*qwen-companion worktrees*")
 
 (defconst qwen-companion-worktrees--period 5
-  "Seconds between two updates of the states in a list that is visible.")
+  "Seconds between two updates of the states and names in a list that is visible.")
 
 (defvar-local qwen-companion-worktrees--root nil
   "The directory whose repository is shown.")
@@ -46,30 +46,40 @@
   "Paths of the worktrees to ask for; the first one is asked for.")
 (defvar-local qwen-companion-worktrees--error nil
   "The reason why there is no list, or nil.")
+(defvar-local qwen-companion-worktrees--asked 0
+  "When the names were asked for last, in seconds since the epoch.")
 
 ;;; What is known
 
-(defun qwen-companion-worktrees--load ()
-  "Ask for the worktrees; return at once."
+(defun qwen-companion-worktrees--load (&optional all)
+  "Ask for the worktrees, and what is not known of them; return at once.
+With ALL, ask for what is known too: it may be so no longer."
+  (setq qwen-companion-worktrees--asked (float-time))
   (let ((buffer (current-buffer)))
     (qwen-companion-journal-ask
      'journal-worktrees (list :root qwen-companion-worktrees--root :tree nil)
      (lambda (reply)
        (when (buffer-live-p buffer)
          (with-current-buffer buffer
-           (let ((trees (qwen-companion-journal-reply-worktrees reply)))
+           (let ((trees (qwen-companion-journal-reply-worktrees reply))
+                 (known qwen-companion-worktrees--trees))
              (setq qwen-companion-worktrees--error (qwen-companion-journal-error reply)
-                   qwen-companion-worktrees--problems nil
-                   ;; What was known stays until there is something newer.
                    qwen-companion-worktrees--trees
+                   ;; What was known stays until there is something newer.
                    (mapcar (lambda (tree)
-                             (or (qwen-companion-worktrees--tree
-                                  (qwen-companion-worktree-path tree))
+                             (or (and (not (qwen-companion-worktree-gone tree))
+                                      (qwen-companion-worktrees--tree
+                                       (qwen-companion-worktree-path tree)))
                                  tree))
                            trees))
              (qwen-companion-worktrees--examine
-              (mapcar #'qwen-companion-worktree-path
-                      (seq-remove #'qwen-companion-worktree-gone trees))))
+              (cl-loop for tree in trees
+                       for path = (qwen-companion-worktree-path tree)
+                       unless (or (qwen-companion-worktree-gone tree)
+                                  (and (not all)
+                                       (cl-find path known :key #'qwen-companion-worktree-path
+                                                :test #'equal)))
+                       collect path)))
            (qwen-companion-timers-update-soon 0)))))))
 
 (defun qwen-companion-worktrees--tree (path)
@@ -168,24 +178,30 @@
       (qwen-companion-turn-root turn)
     (qwen-companion-worktree-path tree)))
 
+(defun qwen-companion-worktrees--residents (tree)
+  "Return the connected CLIs whose directory is in the worktree TREE."
+  (seq-filter (lambda (session)
+                (when-let* ((directory (qwen-companion-session-directory session)))
+                  (equal (qwen-companion-worktree-path tree)
+                         (qwen-companion-worktrees--around directory))))
+              (qwen-companion-backend-sessions)))
+
 (defun qwen-companion-worktrees--sessions (tree)
   "Return the connected CLIs that work in the worktree TREE.
 One that has entered it by a tool has its newest turn there."
-  (let* ((path (qwen-companion-worktree-path tree))
-         (newest (qwen-companion-turn-cli (qwen-companion-worktrees--newest-turn tree))))
-    (seq-filter (lambda (session)
-                  (let ((directory (qwen-companion-session-directory session)))
-                    (or (equal newest (qwen-companion-session-id session))
-                        (and directory
-                             (equal path (qwen-companion-worktrees--around directory))))))
-                (qwen-companion-backend-sessions))))
+  (let ((newest (qwen-companion-turn-cli (qwen-companion-worktrees--newest-turn tree))))
+    (seq-union (seq-filter (lambda (session)
+                             (equal newest (qwen-companion-session-id session)))
+                           (qwen-companion-backend-sessions))
+               (qwen-companion-worktrees--residents tree))))
 
 ;;; What a row says
 
 (defun qwen-companion-worktrees--entry (tree)
   "Return the entry of the worktree TREE in the list."
   (let* ((path (qwen-companion-worktree-path tree))
-         (session (car (qwen-companion-worktrees--sessions tree)))
+         (sessions (qwen-companion-worktrees--sessions tree))
+         (session (car sessions))
          (turn (qwen-companion-worktrees--newest-turn tree))
          (known (qwen-companion-worktree-files tree)))
     (list path
@@ -195,7 +211,8 @@ One that has entered it by a tool has its newest turn there."
              ('nil "(no branch)") ("" "(bare)")
              (branch (qwen-companion-untrusted-text branch)))
            (if session
-               (qwen-companion-untrusted-text (qwen-companion-session-client session))
+               (concat (qwen-companion-untrusted-text (qwen-companion-session-client session))
+                       (and (cdr sessions) (format " +%d" (length (cdr sessions)))))
              "")
            (if session
                (symbol-name (qwen-companion-session-list-activity session))
@@ -244,7 +261,9 @@ One that has entered it by a tool has its newest turn there."
             (or (mapcar #'qwen-companion-worktrees--entry qwen-companion-worktrees--trees)
                 (list (list nil (vconcat (list (or qwen-companion-worktrees--error "..."))
                                          (make-vector 8 ""))))))
-      (tabulated-list-print t))))
+      (tabulated-list-print t))
+    (when (< (+ qwen-companion-worktrees--asked qwen-companion-worktrees--period) (float-time))
+      (qwen-companion-worktrees--load))))
 
 (defun qwen-companion-worktrees--journal-changed (paths)
   "Look again at the worktrees in which PATHS were changed, or at all if t."
@@ -286,7 +305,7 @@ One that has entered it by a tool has its newest turn there."
     (user-error "No CLI works there; r writes a prompt for a new one")))
 
 (declare-function qwen-companion-start-cli "qwen-companion"
-                  (directory arguments another interactive))
+                  (directory arguments another interactive &optional events))
 
 (defun qwen-companion-worktrees-ask (tree)
   "Write a prompt for the CLI in TREE, the worktree at point.
@@ -366,49 +385,74 @@ OTHER, to show the differences from that one."
 Ask before, with what would be lost.  Its branch stays, with what is committed."
   (interactive (list (qwen-companion-worktrees--at-point)) qwen-companion-worktrees-mode)
   (let ((path (qwen-companion-worktree-path tree))
-        (main (qwen-companion-worktree-path (car qwen-companion-worktrees--trees))))
+        (buffer (current-buffer)))
     (cond
      ((qwen-companion-worktrees--main-p tree)
       (user-error "This is the main tree"))
      ((qwen-companion-worktree-locked tree)
       (user-error "It is locked; git worktree unlock lets it be removed"))
-     ((not (or (qwen-companion-worktree-gone tree) (qwen-companion-worktree-files tree)))
-      (user-error "What is in it is not known yet; try again in a moment")))
+     ((not (qwen-companion-worktree-gone tree))
+      ;; More may have been changed since it was looked at.
+      (qwen-companion-worktrees--keep
+       path (qwen-companion-journal-await
+             'journal-worktrees (list :root qwen-companion-worktrees--root :tree path)))
+      (setq tree (qwen-companion-worktrees--tree path))))
     (unless (yes-or-no-p (qwen-companion-worktrees--removal-text tree))
       (keyboard-quit))
-    (dolist (session (qwen-companion-worktrees--sessions tree))
-      (when-let* ((pid (qwen-companion-session-pid session))
-                  (directory (qwen-companion-session-directory session))
-                  ((equal path (qwen-companion-worktrees--around directory))))
-        (signal-process pid 'SIGTERM)))
-    (with-temp-buffer
-      (setq default-directory (file-name-as-directory main))
-      (unless (eql 0 (call-process "git" nil t nil "worktree" "remove" "--force" path))
-        (user-error "Git does not remove it: %s"
-                    (qwen-companion-untrusted-line (string-trim (buffer-string))))))
-    (revert-buffer)
-    (message "Removed; branch %s stays"
-             (qwen-companion-untrusted-text
-              (or (qwen-companion-worktree-branch tree) "(none)")))))
+    (mapc #'qwen-companion-worktrees--end (qwen-companion-worktrees--residents tree))
+    (qwen-companion-terminal-run-git
+     (qwen-companion-worktree-path (car qwen-companion-worktrees--trees))
+     (lambda ()
+       (qwen-companion-roots-drop path)
+       (when (buffer-live-p buffer)
+         (with-current-buffer buffer
+           (qwen-companion-worktrees--load)))
+       (message "Removed; %s"
+                (if-let* ((branch (qwen-companion-worktree-branch tree)))
+                    (format "branch %s stays" (qwen-companion-untrusted-text branch))
+                  "it had no branch")))
+     "worktree" "remove" "--force" path)))
+
+(defun qwen-companion-worktrees--end (session)
+  "End the CLI SESSION, and its terminal if that was started for it."
+  (let ((buffer (qwen-companion-terminal-session-buffer session))
+        (kill-buffer-query-functions nil))
+    (when-let* ((pid (qwen-companion-session-pid session)))
+      (signal-process pid 'SIGTERM))
+    (when (and buffer (buffer-local-value 'qwen-companion-terminal-directory buffer))
+      (kill-buffer buffer))))
 
 (defun qwen-companion-worktrees--removal-text (tree)
   "Return the question whether to remove TREE, with what would be lost."
-  (let ((sessions (qwen-companion-worktrees--sessions tree))
-        (lost (qwen-companion-worktree-uncommitted tree)))
-    (format "%sRemove worktree %s%s? "
-            (if sessions
-                (format "End %s there.  "
-                        (mapconcat (lambda (session)
-                                     (qwen-companion-untrusted-text
-                                      (qwen-companion-session-client session)))
-                                   sessions ", "))
-              "")
-            (qwen-companion-untrusted-text
-             (file-name-nondirectory (qwen-companion-worktree-path tree)))
-            (if (> lost 0)
-                (format ", and lose what is not committed in %d file%s" lost
-                        (if (= lost 1) "" "s"))
-              ", in which all is committed"))))
+  (cl-flet ((many (count words)
+              (and (> count 0) (format words count (if (= count 1) "" "s")))))
+    (let* ((path (qwen-companion-worktree-path tree))
+           (name (qwen-companion-untrusted-text (file-name-nondirectory path)))
+           (unsaved (seq-count (lambda (buffer)
+                                 (when-let* (((buffer-modified-p buffer))
+                                             (file (buffer-file-name buffer)))
+                                   (equal path (qwen-companion-worktrees--around
+                                                (file-name-directory file)))))
+                               (buffer-list))))
+      (if (qwen-companion-worktree-gone tree)
+          (format "The directory of %s is gone; forget the worktree? " name)
+        (concat
+         (mapconcat (lambda (session)
+                      (format "End %s there.  " (qwen-companion-untrusted-text
+                                                 (qwen-companion-session-client session))))
+                    (qwen-companion-worktrees--residents tree) "")
+         (format "Remove worktree %s and lose " name)
+         (string-join
+          (delq nil
+                (list (many (qwen-companion-worktree-uncommitted tree)
+                            "what is not committed in %d file%s")
+                      (and (null (qwen-companion-worktree-branch tree))
+                           (many (qwen-companion-worktree-ahead tree)
+                                 "%d commit%s that may be on no branch"))
+                      (many unsaved "what is not saved in %d buffer%s")
+                      "what git ignores there"))
+          ", ")
+         "? ")))))
 
 (defvar qwen-companion-worktrees-mode-map
   (let ((map (make-sparse-keymap)))
@@ -437,7 +481,7 @@ Info node `(qwen-companion)Several agents at once' is about it.
   (qwen-companion-header-keep-keys)
   (qwen-companion-header-menu-at-click)
   (tabulated-list-init-header)
-  (setq-local revert-buffer-function (lambda (&rest _) (qwen-companion-worktrees--load)))
+  (setq-local revert-buffer-function (lambda (&rest _) (qwen-companion-worktrees--load t)))
   (add-hook 'qwen-companion-journal-changed-functions
             #'qwen-companion-worktrees--journal-changed)
   (qwen-companion-journal-watch 'worktrees t)
@@ -472,7 +516,7 @@ shows all differences, \\[qwen-companion-worktrees-remove] removes the worktree.
       (unless (equal root qwen-companion-worktrees--root)
         (setq qwen-companion-worktrees--root root
               qwen-companion-worktrees--trees nil))
-      (qwen-companion-worktrees--load))
+      (qwen-companion-worktrees--load t))
     (pop-to-buffer buffer)
     (qwen-companion-timers-update-visible)))
 

@@ -319,52 +319,84 @@ One that works in ROOT is preferred to others."
   (unless qwen-companion-ask-mode
     (user-error "Not in a prompt buffer; M-x qwen-companion-ask opens one")))
 
+(defcustom qwen-companion-ask-clis '(("gemini" "gemini"))
+  "CLIs beside Qwen Code that a prompt to several can be given to.
+Each is (NAME PROGRAM ARGUMENT...).  Those whose program is found are
+offered by their names."
+  :group 'qwen-companion
+  :type '(alist :key-type (string :tag "Name")
+                :value-type (repeat :tag "Program and arguments" string)))
+
 (defun qwen-companion-ask-submit (&optional several)
   "Send the prompt of this buffer to a CLI, and close its window.
-With a prefix argument SEVERAL, start CLIs with it, each with a model that
-you choose and in a new worktree; `qwen-companion-worktrees' lists them."
+With a prefix argument SEVERAL, start CLIs with it that you choose, each in
+a new worktree; `qwen-companion-worktrees' lists them."
   (interactive "P")
   (qwen-companion-ask--require)
-  (let ((prompt (string-trim (qwen-companion-ask--text))))
+  (let ((prompt (string-trim (qwen-companion-ask--text)))
+        (root qwen-companion-ask--root))
     (when (string-empty-p prompt)
       (user-error "The prompt is empty"))
-    (let* ((root qwen-companion-ask--root)
-           (clis (and several (qwen-companion-ask--read-clis root prompt)))
-           (done (if several
-                     (format "Started in %d worktree%s; M-x qwen-companion-worktrees lists them"
-                             (length clis) (if (cdr clis) "s" ""))
-                   (qwen-companion-prompts-send
-                    (qwen-companion-ask--choose root) root prompt))))
+    (let ((done (if several
+                    (qwen-companion-ask--start-several root prompt)
+                  (qwen-companion-prompts-send
+                   (qwen-companion-ask--choose root) root prompt))))
       (qwen-companion-prompts-set-edit nil)
       (qwen-companion-prompts-keep-edits #'qwen-companion-ask--remember)
       (erase-buffer)
       (quit-window)
-      ;; Each shows its terminal in the window that is free now.
-      (dolist (arguments clis)
-        (qwen-companion-prompts-start root arguments prompt))
       (message "%s" done))))
 
-(defun qwen-companion-ask--read-clis (root prompt)
-  "Read models for CLIs with PROMPT, and return the arguments of each CLI.
-Each makes a worktree of ROOT's repository."
+(defun qwen-companion-ask--start-several (root prompt)
+  "Start CLIs with PROMPT, each in a new worktree of ROOT's repository.
+Return in words what is done."
   (unless (eq 'ready (qwen-companion-state))
     (user-error "The companion is not running; M-x qwen-companion-mode starts it"))
-  (qwen-companion-terminal-command)
-  (let* ((known (mapcar (lambda (session)
-                          (qwen-companion-cli-state-model (qwen-companion-session-state session)))
-                        (qwen-companion-backend-sessions)))
-         (models (completing-read-multiple
-                  "Models, one for each new worktree (separated by commas): "
-                  (cons "default" (delete-dups (delq nil known)))))
-         (name (qwen-companion-ask--worktree-name prompt)))
-    (unless models
-      (user-error "No model was chosen; the prompt is not sent"))
+  (when (file-remote-p root)
+    (user-error "Several CLIs can only be started on this machine; M-x qwen-companion-run-in-worktree starts one there"))
+  (let* ((clis (qwen-companion-ask--read-clis))
+         (count (length clis))
+         (name (qwen-companion-ask--worktree-name prompt))
+         (events num-nonmacro-input-events))
     (qwen-companion-prompts-remember root prompt)
-    (cl-loop for model in models
-             for number from 1
-             collect (append (qwen-companion-terminal-worktree-arguments
-                              root (format "%s-%d" name number))
-                             (unless (equal model "default") (list "--model" model))))))
+    (format
+     "Starting in %d worktree%s%s; M-x qwen-companion-worktrees lists them"
+     count (if (= count 1) "" "s")
+     (qwen-companion-terminal-in-worktrees
+      root
+      (mapcar (lambda (number) (format "%s-%d" name number)) (number-sequence 1 count))
+      (lambda (tree)
+        (pcase-let ((`(,command . ,arguments) (pop clis)))
+          (when command
+            (push (cons tree command) qwen-companion-terminal-clis))
+          (qwen-companion-prompts-start tree arguments prompt events)))))))
+
+(defun qwen-companion-ask--read-clis ()
+  "Read CLIs and return each as (COMMAND . ARGUMENTS).
+COMMAND is nil for Qwen Code."
+  (let* ((clis (cons '("qwen")
+                     (seq-filter (lambda (cli) (executable-find (cadr cli)))
+                                 qwen-companion-ask-clis)))
+         (models (delq nil (mapcar (lambda (session)
+                                     (qwen-companion-cli-state-model
+                                      (qwen-companion-session-state session)))
+                                   (qwen-companion-backend-sessions)))))
+    (mapcar
+     (lambda (choice)
+       (let* ((name (car (split-string choice ":")))
+              (model (substring choice (min (length choice) (1+ (length name)))))
+              (cli (or (assoc name clis)
+                       (user-error "No CLI is called %s; there are %s" name
+                                   (mapconcat #'car clis ", ")))))
+         (unless (cdr cli)
+           (qwen-companion-terminal-program))
+         (cons (cdr cli)
+               (unless (string-empty-p model) (list "--model" model)))))
+     (or (completing-read-multiple
+          "CLIs, one for each new worktree (as qwen, qwen:MODEL): "
+          (append (mapcar #'car clis)
+                  (mapcar (lambda (model) (concat "qwen:" model)) (delete-dups models))))
+         (user-error "No CLI was chosen; the prompt is not sent")))))
 
 (defun qwen-companion-ask--worktree-name (prompt)
   "Return the beginning of a name for worktrees in which PROMPT is worked on."

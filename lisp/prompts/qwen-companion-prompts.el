@@ -186,17 +186,19 @@ Either way TEXT is in the history."
       (qwen-companion-terminal-send-prompt buffer text)
       (format "Sent to %s" name)))))
 
-(defun qwen-companion-prompts-start (root arguments text)
-  "Start a CLI with ARGUMENTS in ROOT; it gets the prompt TEXT when it is ready."
+(defun qwen-companion-prompts-start (root arguments text events)
+  "Start a CLI with ARGUMENTS in ROOT; it gets the prompt TEXT when it is ready.
+For EVENTS see `qwen-companion-terminal-open'."
   (letrec ((begin (lambda ()
-                    (when (equal arguments qwen-companion-terminal-arguments)
+                    (when (and (equal root qwen-companion-terminal-directory)
+                               (equal arguments qwen-companion-terminal-arguments))
                       (remove-hook 'qwen-companion-terminal-opened-hook begin)
                       (setq qwen-companion-prompts--waiting
                             (list (qwen-companion-prompts--make-prompt
                                    :text text :root root :anyway t
                                    :time (qwen-companion-prompts--now))))))))
     (add-hook 'qwen-companion-terminal-opened-hook begin)
-    (qwen-companion-terminal-open root arguments)))
+    (qwen-companion-terminal-open root arguments events)))
 
 (defun qwen-companion-prompts--starting-p (session buffer)
   "Return non-nil while SESSION in BUFFER has not reported that it is ready.

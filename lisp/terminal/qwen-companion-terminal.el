@@ -23,6 +23,7 @@
 (require 'qwen-companion-spool)
 (require 'qwen-companion-terminal-kinds)
 (require 'qwen-companion-terminal-updates)
+(require 'qwen-companion-untrusted)
 
 (defcustom qwen-companion-qwen-command '("qwen")
   "The program and arguments that start Qwen Code, a list of strings."
@@ -177,7 +178,11 @@ In `emacs -nw' the key Esc is the prefix for Meta, and does not get there."
 
 (defvar qwen-companion-terminal--waiting nil
   "CLIs that start when the files name their directories.
-Each is (DIRECTORY . ARGUMENTS).")
+Each is (DIRECTORY ARGUMENTS EVENTS), see `qwen-companion-terminal-open'.")
+
+(defvar qwen-companion-terminal-clis nil
+  "Commands of the CLIs that were chosen for directories: (DIRECTORY . COMMAND).
+In others `qwen-companion-qwen-command' is run.")
 
 (defun qwen-companion-terminal-published ()
   "Start the CLIs that waited for the discovery files to name their roots."
@@ -185,11 +190,12 @@ Each is (DIRECTORY . ARGUMENTS).")
     (when (qwen-companion-roots-published-p (car cli))
       (setq qwen-companion-terminal--waiting
             (delete cli qwen-companion-terminal--waiting))
-      (qwen-companion-terminal--open (car cli) (cdr cli)))))
+      (apply #'qwen-companion-terminal--open cli))))
 
 (defun qwen-companion-terminal-forget ()
-  "Cancel the CLIs that wait to start."
-  (setq qwen-companion-terminal--waiting nil))
+  "Cancel the CLIs that wait to start, and forget those chosen for directories."
+  (setq qwen-companion-terminal--waiting nil
+        qwen-companion-terminal-clis nil))
 
 ;;; Running the CLI
 
@@ -313,11 +319,13 @@ COMMAND is what to run here for that, and NUMBER that of the terminal."
         (cl-remove-if #'qwen-companion-terminal--live-p
                       (qwen-companion-terminal--buffers-for directory))))
 
-(defun qwen-companion-terminal--open (directory &optional arguments)
+(defun qwen-companion-terminal--open (directory &optional arguments events)
   "Start the CLI with ARGUMENTS in a terminal in DIRECTORY; select its window.
-Kill the terminals there whose CLI has ended."
+Stay in the selected one if there were input events after EVENTS, unless
+nil.  Kill the terminals there whose CLI has ended."
   (qwen-companion-terminal--remove-ended directory)
-  (let* ((options (qwen-companion-terminal--options directory))
+  (let* ((stay (and events (/= events num-nonmacro-input-events) (selected-window)))
+         (options (qwen-companion-terminal--options directory))
          (kind (car options))
          (command (append (cdr options) arguments))
          (file (qwen-companion-terminal--new-prompt-file (car command)))
@@ -329,6 +337,8 @@ Kill the terminals there whose CLI has ended."
       (setq default-directory (file-name-as-directory directory))
       (qwen-companion-terminal-start
        kind buffer (append command (and file (list "--input-file" file)))))
+    (when (window-live-p stay)
+      (select-window stay))
     (when (buffer-live-p buffer)
       (qwen-companion-terminal--opened buffer directory arguments file))))
 
@@ -353,7 +363,9 @@ Values in its .dir-locals.el count if they are safe; nothing is asked."
     (setq default-directory (file-name-as-directory directory))
     (let ((enable-local-variables :safe))
       (hack-dir-local-variables-non-file-buffer))
-    (cons (qwen-companion-terminal--kind) (qwen-companion-terminal-command))))
+    (cons (qwen-companion-terminal--kind)
+          (or (cdr (assoc directory qwen-companion-terminal-clis))
+              (qwen-companion-terminal-command)))))
 
 (defun qwen-companion-terminal--editor-variables ()
   "Return the variables by which this Emacs is the editor of a CLI, if it is to be.
@@ -390,47 +402,84 @@ The name has no slash at its end."
   (when-let* ((buffer (qwen-companion-terminal--buffer-for directory)))
     (qwen-companion-terminal-show buffer)))
 
-(defun qwen-companion-terminal-open (directory &optional arguments)
+(defun qwen-companion-terminal-open (directory &optional arguments events)
   "Start the CLI in a terminal in DIRECTORY, a name without final slash.
 ARGUMENTS are further ones of the CLI.  The terminal opens when the
-discovery files name DIRECTORY."
-  (cl-pushnew (cons directory arguments) qwen-companion-terminal--waiting :test #'equal)
+discovery files name DIRECTORY.  EVENTS is `num-nonmacro-input-events' of
+the time when the user asked for it: after more input the terminal is shown
+and not selected."
+  (cl-pushnew (list directory arguments events)
+              qwen-companion-terminal--waiting :test #'equal)
   (qwen-companion-roots-add directory)
   (qwen-companion-terminal-published))
 
 ;;; Worktrees
 
-(defun qwen-companion-terminal-worktree-arguments (directory name)
-  "Return arguments for a CLI in DIRECTORY to make the worktree NAME.
-An empty NAME lets it choose one.  Signal a `user-error' where git cannot
+(defun qwen-companion-terminal-in-worktrees (directory names start)
+  "Call START with each of the worktrees NAMES of DIRECTORY's repository.
+They are below .qwen/worktrees of the main tree; git makes those that are
+not there, one after the other, from the commit in DIRECTORY.  Return at
+once, in words what they will lack.  Signal a `user-error' where git cannot
 make one."
-  (unless (string-match-p "\\`[[:alnum:]._-]*\\'" name)
-    (user-error "Not a name of a worktree: %s; use letters, digits, ._-" name))
-  (unless (file-remote-p directory)
-    (qwen-companion-terminal--check-worktree directory name))
-  (list (if (string-empty-p name) "--worktree" (concat "--worktree=" name))))
+  (let* ((main (qwen-companion-terminal--main-tree directory))
+         (files (qwen-companion-terminal--git directory "status" "--porcelain"))
+         (count (length (split-string files "\n" t))))
+    (cl-labels ((path (name) (expand-file-name (concat ".qwen/worktrees/" name) main))
+                (there-p (name) (file-exists-p (expand-file-name ".git" (path name))))
+                (next ()
+                  (when-let* ((name (pop names))
+                              (begin (lambda () (funcall start (path name)) (next))))
+                    (if (there-p name)
+                        (funcall begin)
+                      (qwen-companion-terminal-run-git
+                       directory begin "worktree" "add" "--quiet"
+                       "-b" (concat "worktree-" name) (path name))))))
+      (dolist (name names)
+        (unless (string-match-p "\\`[[:alnum:]_][[:alnum:]._-]*\\'" name)
+          (user-error "Not a name of a worktree: %s; use letters, digits, ._-" name))
+        (when (and (not (there-p name))
+                   (qwen-companion-terminal--git main "rev-parse" "--verify" "--quiet"
+                                                 (concat "refs/heads/worktree-" name)))
+          (user-error "There is a branch worktree-%s already; choose another name" name)))
+      (unless (qwen-companion-terminal--git main "check-ignore" "--quiet" (path "x"))
+        (make-directory (path "") t)
+        (write-region "worktrees/\n" nil (expand-file-name ".qwen/.gitignore" main) t 0))
+      (next))
+    (if (= count 0)
+        ""
+      (format ", without what is not committed (%d file%s)" count (if (= count 1) "" "s")))))
 
-(defun qwen-companion-terminal--check-worktree (directory name)
-  "Signal a `user-error' where git cannot make the worktree NAME in DIRECTORY.
-Say what the worktree will lack."
-  (unless (equal "false" (qwen-companion-terminal--git directory "rev-parse" "--is-bare-repository"))
-    (user-error "%s is in no git repository with a work tree; git init makes one"
-                (abbreviate-file-name directory)))
-  (unless (qwen-companion-terminal--git directory "rev-parse" "--verify" "--quiet" "HEAD")
-    (user-error "The repository has no commit yet, at which a worktree could begin; commit first"))
-  (when (and (not (file-exists-p
-                   ;; The CLI makes it there, wherever in the repository it runs.
-                   (expand-file-name (concat ".qwen/worktrees/" name)
-                                     (qwen-companion-terminal--git
-                                      directory "rev-parse" "--show-toplevel"))))
-             (qwen-companion-terminal--git directory "rev-parse" "--verify" "--quiet"
-                                           (concat "refs/heads/worktree-" name)))
-    (user-error "There is a branch worktree-%s already; choose another name" name))
-  (let ((files (split-string (or (qwen-companion-terminal--git directory "status" "--porcelain") "")
-                             "\n" t)))
-    (when files
-      (message "What is not committed (%d file%s) is not in the worktree, and subagents with worktrees of their own refuse to start until it is"
-               (length files) (if (cdr files) "s" "")))))
+(defun qwen-companion-terminal--main-tree (directory)
+  "Return the main work tree of the repository that DIRECTORY is in.
+Signal a `user-error' where git cannot make another one."
+  (let ((top (qwen-companion-terminal--git directory "rev-parse" "--show-toplevel"))
+        (trees (qwen-companion-terminal--git directory "worktree" "list" "--porcelain")))
+    (unless top
+      (user-error "%s is in no git repository with a work tree; git init makes one"
+                  (abbreviate-file-name directory)))
+    (unless (qwen-companion-terminal--git directory "rev-parse" "--verify" "--quiet" "HEAD")
+      (user-error "The repository has no commit yet, at which a worktree could begin; commit first"))
+    (if (string-match "\\`worktree \\(.*\\)\nHEAD" trees)
+        (match-string 1 trees)
+      ;; The repository is bare.
+      top)))
+
+(defun qwen-companion-terminal-run-git (directory then &rest arguments)
+  "Run git with ARGUMENTS in DIRECTORY; return at once.
+Call THEN when it has succeeded; else say why not."
+  (let ((default-directory (file-name-as-directory directory))
+        (buffer (generate-new-buffer " *qwen-companion git*")))
+    (make-process
+     :name "qwen-companion-git" :buffer buffer :noquery t :connection-type 'pipe
+     :command (cons "git" arguments)
+     :sentinel
+     (lambda (process _event)
+       (unless (process-live-p process)
+         (let ((text (with-current-buffer buffer (buffer-string))))
+           (kill-buffer buffer)
+           (if (eql 0 (process-exit-status process))
+               (funcall then)
+             (message "Git cannot do it: %s" (qwen-companion-untrusted-line text)))))))))
 
 (defun qwen-companion-terminal--git (directory &rest arguments)
   "Return the output of git with ARGUMENTS in DIRECTORY, nil where it fails."

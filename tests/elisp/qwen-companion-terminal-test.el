@@ -263,7 +263,7 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
              (root (directory-file-name default-directory))
              opened)
         (cl-letf (((symbol-function 'qwen-companion-terminal--open)
-                   (lambda (directory &optional _) (push directory opened))))
+                   (lambda (directory &rest _) (push directory opened))))
           (qwen-companion-run default-directory)
           (should (member root (plist-get (car (last (qwen-companion-test-sent 'roots))) :roots)))
           (should-not opened)
@@ -345,18 +345,20 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
         (should-not asked)))))
 
 (ert-deftest qwen-companion-terminal-test-in-a-worktree ()
-  "Another CLI of the project makes the worktree; a bad name starts none.
+  "Git makes the worktree, also from another one; a bad name starts none.
 What git cannot make one of is said before, and what it will lack."
   (qwen-companion-test-with-files '(("a.txt" "a\n"))
-    (let ((git (lambda (&rest arguments)
-                 (should (eql 0 (apply #'call-process "git" nil nil nil
-                                       "-c" "user.name=U" "-c" "user.email=u@example.org"
-                                       arguments)))))
-          opened)
+    (let* ((git (lambda (&rest arguments)
+                  (should (eql 0 (apply #'call-process "git" nil nil nil
+                                        "-c" "user.name=U" "-c" "user.email=u@example.org"
+                                        arguments)))))
+           (root default-directory)
+           (tree (lambda (name) (expand-file-name (concat ".qwen/worktrees/" name) root)))
+           (opened nil))
       (cl-letf (((symbol-function 'qwen-companion-terminal-open)
-                 (lambda (directory arguments)
-                   (should (file-equal-p default-directory directory))
-                   (push arguments opened)))
+                 (lambda (directory arguments _events)
+                   (should-not arguments)
+                   (push directory opened)))
                 ((symbol-function 'qwen-companion-terminal-go-to)
                  (lambda (_) (ert-fail "Went to one that runs")))
                 ((symbol-function 'qwen-companion-terminal-command) #'ignore)
@@ -364,7 +366,10 @@ What git cannot make one of is said before, and what it will lack."
         (let ((qwen-companion-mode t))
           (cl-flet ((refusal (name)
                       (cadr (should-error (qwen-companion-run-in-worktree name)
-                                          :type 'user-error))))
+                                          :type 'user-error)))
+                    (await (name)
+                      (qwen-companion-test-wait-for (member (funcall tree name) opened))
+                      (should (file-exists-p (expand-file-name "a.txt" (funcall tree name))))))
             (should (string-match-p "in no git repository" (refusal "x")))
             (funcall git "init" "-q" "--bare" "bare")
             (let ((default-directory (expand-file-name "bare/")))
@@ -375,22 +380,55 @@ What git cannot make one of is said before, and what it will lack."
             (funcall git "add" "a.txt")
             (funcall git "commit" "-q" "-m" "a")
             (funcall git "branch" "worktree-there")
-            (should (string-match-p "branch worktree-there already" (refusal "there"))))
-          (write-region "b\n" nil "a.txt" nil 'silent)
-          (should (string-match-p
-                   "not committed (1 file)"
-                   (qwen-companion-test-messages
-                     (qwen-companion-run-in-worktree " fix-1.a_b "))))
-          (qwen-companion-run-in-worktree "")
-          ;; One that is there is gone on in, also from below the repository's top.
-          (make-directory ".qwen/worktrees/there" t)
-          (make-directory "sub")
-          (let ((default-directory (expand-file-name "sub/")))
-            (qwen-companion-start-cli
-             default-directory (qwen-companion-terminal-worktree-arguments default-directory "there") t t))
-          (dolist (name '("two words" "../up" "a;b" "a\nb"))
-            (should-error (qwen-companion-run-in-worktree name) :type 'user-error))))
-      (should (equal '(("--worktree=there") ("--worktree") ("--worktree=fix-1.a_b")) opened)))))
+            (should (string-match-p "branch worktree-there already" (refusal "there")))
+            (write-region "b\n" nil "a.txt" nil 'silent)
+            (should (string-match-p
+                     "not committed (1 file)"
+                     (qwen-companion-test-messages
+                       (qwen-companion-run-in-worktree " fix-1.a_b "))))
+            (await "fix-1.a_b")
+            ;; Nothing of it is seen in the main tree but the rule.
+            (should (equal " M a.txt\n?? .qwen/.gitignore"
+                           (qwen-companion-terminal--git root "status" "--porcelain" "-uall")))
+            (make-directory "sub")
+            (dolist (directory (list (expand-file-name "sub/") (funcall tree "fix-1.a_b")))
+              (let ((default-directory (file-name-as-directory directory))
+                    (name (file-name-base (directory-file-name directory))))
+                (qwen-companion-run-in-worktree (concat "from-" name))
+                (await (concat "from-" name))))
+            ;; That which is there is used again.
+            (setq opened nil)
+            (qwen-companion-run-in-worktree "from-sub")
+            (should (equal (list (funcall tree "from-sub")) opened))
+            (dolist (name '("two words" "../up" "a;b" "a\nb" "-b"))
+              (should-error (qwen-companion-run-in-worktree name) :type 'user-error))
+            ;; Git has the last word about a name.
+            (qwen-companion-test-wait-for
+             (string-match-p "Git cannot do it: .*not a valid"
+                             (qwen-companion-test-messages
+                               (qwen-companion-run-in-worktree "a..b")
+                               (accept-process-output nil 0.2))))
+            (should (= 1 (length opened)))))))))
+
+(ert-deftest qwen-companion-terminal-test-a-late-terminal-takes-no-key ()
+  "A terminal that opens after more input is shown, not selected, and runs the chosen CLI."
+  (save-window-excursion
+    (qwen-companion-test-with-files nil
+      (let* ((directory (directory-file-name default-directory))
+             (qwen-companion-terminal-clis (list (cons directory '("sh" "-c" "cat"))))
+             (qwen-companion-terminal 'term)
+             (window (selected-window)))
+        (dolist (case (list (cons (1- num-nonmacro-input-events) t)
+                            (cons num-nonmacro-input-events nil)))
+          (qwen-companion-terminal--open directory nil (car case))
+          (should (eq (cdr case) (eq window (selected-window))))
+          (let ((buffer (car (qwen-companion-terminal-buffers)))
+                (kill-buffer-query-functions nil))
+            (should (get-buffer-window buffer))
+            (should (equal "cat" (car (last (process-command (get-buffer-process buffer))))))
+            (set-process-sentinel (get-buffer-process buffer) #'ignore)
+            (kill-buffer buffer))
+          (select-window window))))))
 
 (ert-deftest qwen-companion-terminal-test-a-directory-sets-safe-values ()
   "Its .dir-locals.el sets safe values; unsafe ones ask nothing and do nothing."

@@ -21,7 +21,7 @@
 (defun qwen-companion-worktrees-test--tree (name &rest more)
   "Return the worktree NAME below /p, with MORE keys and values."
   (append more (list :path (concat "/p/.qwen/worktrees/" name)
-                     :branch (concat "worktree-" name) :head "1")))
+                     :branch (concat "worktree-" name) :head "1" :uncommitted 0 :ahead 0)))
 
 (defmacro qwen-companion-worktrees-test--with (trees turns sessions &rest body)
   "Run BODY in a list of TREES and the main tree, with TURNS and SESSIONS."
@@ -29,6 +29,11 @@
   `(let ((turns ,turns) (sessions ,sessions))
      (cl-letf (((symbol-function 'qwen-companion-journal-turns) (lambda (&rest _) turns))
                ((symbol-function 'qwen-companion-journal-watch) #'ignore)
+               ((symbol-function 'qwen-companion-journal-await)
+                (lambda (_ payload)
+                  (list :worktrees (list (qwen-companion-worktrees--tree
+                                          (plist-get payload :tree))))))
+               ((symbol-function 'qwen-companion-journal-ask) #'ignore)
                ((symbol-function 'qwen-companion-backend-sessions) (lambda () sessions)))
        (save-window-excursion
          (with-temp-buffer
@@ -46,6 +51,15 @@
   (forward-line 0)
   (buffer-substring-no-properties (point) (line-end-position)))
 
+(defun qwen-companion-worktrees-test--question ()
+  "Answer no to the removal of the worktree at point, and return the question."
+  (let (asked)
+    (cl-letf (((symbol-function 'yes-or-no-p)
+               (lambda (question) (setq asked question) nil)))
+      (condition-case nil
+          (call-interactively #'qwen-companion-worktrees-remove)
+        (quit asked)))))
+
 (ert-deftest qwen-companion-worktrees-test-odd-worktrees ()
   "Each odd worktree is listed as such, and commands refuse it."
   (qwen-companion-worktrees-test--with
@@ -53,15 +67,16 @@
             (qwen-companion-worktrees-test--tree "gone" :gone t)
             (qwen-companion-worktrees-test--tree "disk" :gone t :locked "on a disk")
             (qwen-companion-worktrees-test--tree "locked" :locked "mine" :files 0)
-            (append '(:branch nil) (qwen-companion-worktrees-test--tree "loose" :files 0))
+            (append '(:branch nil) (qwen-companion-worktrees-test--tree "loose" :files 0 :ahead 1))
             (list :path "/other/disk/far" :branch "far" :head "1"))
       nil nil
     (should (string-match-p "two words +worktree-two words +3"
                             (qwen-companion-worktrees-test--line "two words")))
-    (should (string-match-p "and lose what is not committed in 2 files"
-                            (qwen-companion-worktrees--removal-text
-                             (qwen-companion-worktrees--at-point))))
+    (should (equal "Remove worktree two words and lose what is not committed in 2 files, what git ignores there? "
+                   (qwen-companion-worktrees-test--question)))
     (should (string-match-p "its directory is not there" (qwen-companion-worktrees-test--line "gone")))
+    (should (equal "The directory of gone is gone; forget the worktree? "
+                   (qwen-companion-worktrees-test--question)))
     (qwen-companion-test-refused "not there any more"
       (call-interactively #'qwen-companion-worktrees-ask))
     (should (string-match-p "not there; locked" (qwen-companion-worktrees-test--line "disk")))
@@ -73,12 +88,30 @@
     (should (string-match-p "(no branch)" (qwen-companion-worktrees-test--line "loose")))
     (qwen-companion-test-refused "no branch"
       (call-interactively #'qwen-companion-worktrees-merge-branch))
-    (qwen-companion-worktrees-test--line "far")
-    (qwen-companion-test-refused "not known yet"
-      (call-interactively #'qwen-companion-worktrees-remove))
+    (should (equal "Remove worktree loose and lose 1 commit that may be on no branch, what git ignores there? "
+                   (qwen-companion-worktrees-test--question)))
     (qwen-companion-worktrees-test--line "p")
     (qwen-companion-test-refused "This is the main tree"
       (call-interactively #'qwen-companion-worktrees-remove))))
+
+(ert-deftest qwen-companion-worktrees-test-only-those-who-live-there-are-ended ()
+  "A CLI of the project that has entered a worktree is listed there, and not ended with it.
+Buffers of the worktree that are not saved are told of."
+  (qwen-companion-worktrees-test--with
+      (list (qwen-companion-worktrees-test--tree "feat" :files 0))
+      (list (list :who 'agent :source 'hooks :cli "one" :root "/p/.qwen/worktrees/feat"))
+      (list (list :id "one" :client "Qwen Code" :directory "/p")
+            (list :id "two" :client "Gemini CLI" :directory "/p/.qwen/worktrees/feat/sub"))
+    (should (string-match-p "Qwen Code \\+1" (qwen-companion-worktrees-test--line "feat")))
+    (let ((unsaved (generate-new-buffer "unsaved")))
+      (with-current-buffer unsaved
+        (setq buffer-file-name "/p/.qwen/worktrees/feat/a.txt")
+        (insert "x"))
+      (should (equal "End Gemini CLI there.  Remove worktree feat and lose what is not saved in 1 buffer, what git ignores there? "
+                     (qwen-companion-worktrees-test--question)))
+      (with-current-buffer unsaved
+        (set-buffer-modified-p nil)
+        (kill-buffer)))))
 
 (ert-deftest qwen-companion-worktrees-test-many-are-shown-soon ()
   "Each directory is looked up once, however many turns and CLIs it has."
