@@ -104,6 +104,40 @@ def changes(emacs: Emacs) -> None:
     emacs.eval("(progn (message nil) (set-mouse-position (selected-frame) 0 0))")
 
 
+def worktrees(emacs: Emacs) -> None:
+    """Have two CLIs change files in worktrees, and show the list above the differences of one of them."""
+    accept = "(and (qwen-companion-proposals) (progn (qwen-companion-diff-accept) t))"
+    wait_for(emacs, "(qwen-companion-backend-sessions)")
+    for name, prompt in (("greeting", "greet politely"), ("notes", "sort the notes")):
+        emacs.eval('(progn (pop-to-buffer "greeting.py") (delete-other-windows))')
+        emacs.eval(f'(with-current-buffer "greeting.py" (qwen-companion-run-in-worktree "{name}"))')
+        cli = f'(with-current-buffer "*qwen: {name}*" {{}})'
+        wait_for(emacs, cli.format('(string-match-p "Type your message" (buffer-string))'))
+        emacs.eval(cli.format(f"(vterm-send-string {lisp_string(prompt)})"))
+        wait_for(emacs, cli.format(f'(string-match-p "> +{prompt}" (buffer-string))'))
+        emacs.eval(cli.format("(vterm-send-return)"))
+        wait_for(emacs, '(get-buffer-window "*Ediff Control Panel*" t)')
+        wait_for(emacs, accept)
+        wait_for(emacs, cli.format('(string-match-p "It is written" (buffer-string))'))
+    # What the user has written meanwhile contradicts one of them.
+    emacs.eval(
+        '(with-current-buffer "greeting.py" (goto-char (point-min)) (search-forward "\\"hello ")'
+        ' (replace-match "\\"good morning ") (save-buffer) (qwen-companion-worktrees) (delete-other-windows))'
+    )
+    in_list = '(with-current-buffer "*qwen-companion worktrees*" {})'
+    row = '(progn (goto-char (point-min)) (re-search-forward "worktree-greeting.*\\\\+0 -0 +1" nil t))'
+    wait_for(emacs, in_list.format(row))
+    emacs.eval(
+        '(with-selected-window (get-buffer-window "*qwen-companion worktrees*")'
+        f" (split-window-below 8) {row} (forward-line 0) (call-interactively #'qwen-companion-worktrees-diff))"
+    )
+    in_changes = '(with-selected-window (get-buffer-window "*qwen-companion changes*") {})'
+    wait_for(emacs, in_changes.format('(progn (goto-char (point-min)) (search-forward "greeting.py" nil t))'))
+    emacs.eval(in_changes.format("(qwen-companion-changes-toggle-fold)"))
+    wait_for(emacs, in_changes.format('(progn (goto-char (point-min)) (re-search-forward "^@@" nil t))'))
+    emacs.eval("(progn (message nil) (set-mouse-position (selected-frame) 0 0))")
+
+
 def chat(emacs: Emacs) -> None:
     """Chat beside a file until a change is asked for."""
 
@@ -198,6 +232,7 @@ def main() -> int:
         take("terminal.png", xterm, 126, 44, start_demo, review)
     take("hunks.png", [], 150, 46, start_demo, hunks)
     take("changes.png", [], 120, 30, start_demo, changes)
+    take("worktrees.png", [], 120, 30, start_demo, worktrees)
     take("chat.png", [], 150, 46, start_chat, chat)
     return 0
 
