@@ -66,6 +66,16 @@ told once in a turn for each file, and needs `qwen-companion-journal'."
   :group 'qwen-companion
   :type 'boolean)
 
+(defcustom qwen-companion-tell-changes t
+  "Whether a model is told what has changed in the files that it knows.
+With your next prompt it reads, as a unified diff, what you or another
+program have changed in files since it last read or wrote them in that
+conversation; also what you have undone.  It is told of no excluded
+file.  This needs `qwen-companion-journal', which then keeps copies of
+the files that models have read."
+  :group 'qwen-companion
+  :type 'boolean)
+
 (defcustom qwen-companion-daemon-enabled nil
   "Whether `qwen serve' may be used.
 With nil, nothing for it is loaded, started or connected to."

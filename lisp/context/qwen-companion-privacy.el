@@ -76,6 +76,7 @@ Return non-nil then.  Quick enough to be called often."
         :review-edits qwen-companion-review-edits
         :journal (and qwen-companion-journal t)
         :tell-agents (and qwen-companion-tell-agents t)
+        :tell-changes (and qwen-companion-tell-changes t)
         :size-limit (default-value 'qwen-companion-diff-size-limit)))
 
 (defun qwen-companion-privacy--auth-files ()

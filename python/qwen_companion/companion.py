@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import ExitStack
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ import anyio
 
 from qwen_companion.daemon_front import DaemonFront
 from qwen_companion.discovery.files import Discovery
-from qwen_companion.domain import KnownProposal, PlacedFile, SessionState
+from qwen_companion.domain import KnownProposal, Peer, PlacedFile, SessionState
 from qwen_companion.doors.doors import Doors
 from qwen_companion.doors.hook_settings import PATH as HOOK_PATH
 from qwen_companion.doors.hook_settings import door_secret
@@ -30,6 +30,7 @@ from qwen_companion.emacs.request_queue import RequestQueue
 from qwen_companion.emacs.session_reports import SessionReports
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import first_error
+from qwen_companion.ide.access import Access
 from qwen_companion.ide.context_distributor import ContextDistributor
 from qwen_companion.ide.peers import Caller, ends_lines, find_caller, keeps_edits
 from qwen_companion.ide.proposals import HOOK_PREFIX, Proposal, Proposals
@@ -134,13 +135,13 @@ class Companion:
         self._take_over()
         self._tools = Tools(
             lambda call: self._bridge.call(call, timeout=None),
-            lambda peer: self._places.access(peer) if peer and peer.place else self._distributor.access(peer),
+            self._access,
             self._bridge.tell,
         )
         self._diagnostics = Diagnostics(self._tools, lambda path: self._bridge.call(messages.EditBegins(path), EDIT_S))
         self._first_prompt = FirstPrompt(self._tools)
         self._tool_server = ToolServer(self._tools, self._find_caller, self._first_prompt.listed)
-        self._journal = JournalFront(os.environ, self._bridge.tell, elsewhere=self._places)
+        self._journal = JournalFront(os.environ, self._bridge.tell, elsewhere=self._places, excluded=self._excluded)
         self._doors = self._make_doors(editor)
         self._publisher = Publisher(
             hello.emacs_pid,
@@ -159,7 +160,7 @@ class Companion:
         self._requests = RequestQueue(self._bridge, self._spool.directory)
         self._services = anyio.create_task_group()
         self._daemon = DaemonFront(
-            self._bridge, self._spool, self._services, self._journal.take_chat, self._doors.install_for_daemon, STOP_S
+            self._bridge, self._spool, self._services, self._journal, self._doors.install_for_daemon, STOP_S
         )
         self._inbox = self._make_inbox()
         self._server: McpServer | None = None
@@ -202,6 +203,17 @@ class Companion:
             find_caller=self._find_caller,
             caller_elsewhere=self._places.caller,
         )
+
+    def _access(self, peer: Peer | None) -> Access | None:
+        """Return which files the CLI in the process `peer` may be told of; None while that is not known."""
+        return self._places.access(peer) if peer and peer.place else self._distributor.access(peer)
+
+    def _excluded(self, peer: Peer | None, paths: Sequence[str]) -> Collection[str]:
+        """Return those of `paths` of which the CLI in the process `peer` must not be told.  Waits for the disk."""
+        access = self._access(peer)
+        if access is None or access.trusted is False:
+            return paths
+        return [path for path, rule in access.rules(paths).items() if rule is not None]
 
     def _find_caller(self, connection: Connection) -> Caller | None:
         """Return the process that has `connection`, here or elsewhere; see `find_caller`."""

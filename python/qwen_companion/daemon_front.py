@@ -12,8 +12,8 @@ from importlib import import_module
 import anyio
 from anyio.abc import TaskGroup
 
-from qwen_companion.domain import ChatWork
 from qwen_companion.emacs.bridge import Bridge
+from qwen_companion.emacs.journal_front import JournalFront
 from qwen_companion.emacs.messages import DaemonCall
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import MessageError
@@ -28,18 +28,19 @@ class DaemonFront:
         bridge: Bridge,
         spool: Spool,
         services: TaskGroup,
-        worked: Callable[[ChatWork], None],
+        journal: JournalFront,
         prepare: Callable[[], Mapping[str, str]],
         stop_s: float,
     ) -> None:
         """Serve in `services`.
 
-        `worked` and `prepare` are those of `CallDispatcher`, which may take `stop_s` seconds to stop.
+        `journal` hears of chats and knows what to tell them.  `prepare` is that of `CallDispatcher`, which may take
+        `stop_s` seconds to stop.
         """
         self._bridge = bridge
         self._spool = spool
         self._services = services
-        self._worked = worked
+        self._journal = journal
         self._prepare = prepare
         self._stop_s = stop_s
         self._scope: anyio.CancelScope | None = None
@@ -78,7 +79,14 @@ class DaemonFront:
                 return
             from qwen_companion.daemon.dispatcher import CallDispatcher
 
-            dispatcher = CallDispatcher(self._bridge.call, self._spool, os.environ, self._worked, prepare=self._prepare)
+            dispatcher = CallDispatcher(
+                self._bridge.call,
+                self._spool,
+                os.environ,
+                self._journal.take_chat,
+                self._journal.news_for_chat,
+                prepare=self._prepare,
+            )
             async with anyio.create_task_group() as group:
                 group.start_soon(dispatcher.run, self._stop_s)
                 async for call in self._calls_left:

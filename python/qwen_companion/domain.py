@@ -15,6 +15,12 @@ HIDE = "hide"
 SHOW = "show"
 """A user's choice about one file, see `VisitedFile`."""
 
+NEWS_UNITS = 9900
+"""How long a text that a model gets with a prompt may be, in UTF-16 units: a CLI cuts it at 10,000."""
+
+READ_TOOL = "read_file"
+"""The tool of Qwen Code by which a model reads a file."""
+
 
 class Words:
     """Mark a text as one of a few words; with `allowed`, as one of these."""
@@ -212,6 +218,7 @@ class Settings:
       files that buffers visit, or None.
     - `journal`: whether the changes of agents are recorded, so that they can be undone.
     - `tell_agents`: whether a model is told that another agent works on a file that it has written.
+    - `tell_changes`: whether a model is told with a prompt what has changed in the files that it has seen.
     """
 
     all_roots: bool = False
@@ -224,6 +231,7 @@ class Settings:
     review_edits: str | None = None
     journal: bool = False
     tell_agents: bool = False
+    tell_changes: bool = False
 
 
 @frozen
@@ -357,6 +365,7 @@ class ChatWork:
 
     `directory` is where it works, `client` the daemon's name for a person.  `turn` is the running turn, None for none,
     and `prompt` what it began with.  `tools` are the calls that are running: pairs of an id and the name of the tool.
+    `reads` are files that it has read since the last report.
     """
 
     session: str
@@ -365,3 +374,4 @@ class ChatWork:
     turn: str | None
     prompt: str
     tools: tuple[tuple[str, str], ...] = ()
+    reads: tuple[str, ...] = ()

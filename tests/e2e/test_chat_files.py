@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from chat import CHAT, open_chat, send, wait_until_idle
+from sandbox import NOTES
 from stage import Stage
 
 pytestmark = pytest.mark.reuses_stage("chat")
@@ -52,3 +53,22 @@ def test_a_name_with_blanks_is_completed_and_sent(stage: Stage) -> None:
     prompt = stage.model.next_request().prompt
     assert "medlars" not in prompt
     assert "what is in @ignored.log then" in prompt
+
+
+def test_the_model_is_told_what_has_changed_since_it_read_a_file(stage: Stage) -> None:
+    notes = stage.sandbox.notes
+    open_chat(stage)
+    stage.model.call("read_file", file_path=str(notes))
+    stage.model.say("It is a list.")
+    send(stage, "what is in my notes?")
+    stage.screen.wait_for("It is a list.")
+    wait_until_idle(stage)
+    notes.write_text(NOTES.replace("pears", "plums"))
+    stage.model.say("Plums.")
+    send(stage, "and now?")
+    stage.screen.wait_for("Plums.")
+    while "and now?" not in (prompt := stage.model.next_request().prompt):
+        pass
+    assert "-pears\n+plums\n" in prompt
+    # The user has not written that.
+    assert "+plums" not in stage.emacs.buffer_text(CHAT)

@@ -528,6 +528,7 @@
                              :review-edits 'all
                              :journal t
                              :tell-agents t
+                             :tell-changes t
                              :size-limit qwen-companion-diff-size-limit)
                        (car (last (qwen-companion-test-sent 'settings))))))
       (let ((qwen-companion-diff-style nil))

@@ -12,6 +12,7 @@ from sexpdata import dumps, loads
 
 from fake_daemon import ROOT, TOKEN, FakeDaemon, FakeSession
 from qwen_companion.daemon import messages
+from qwen_companion.daemon.conversation import News, no_news
 from qwen_companion.daemon.dispatcher import CallDispatcher
 from qwen_companion.emacs.bridge import MAX_FRAME_BYTES
 from qwen_companion.emacs.messages import DaemonCall, Notification
@@ -184,9 +185,10 @@ async def connected_emacs(
     spool: Spool,
     environment: dict[str, str] | None = None,
     sleep: Callable[[float], Awaitable[None]] = at_once,
+    news: News = no_news,
 ) -> AsyncGenerator[Emacs]:
     emacs = Emacs(spool)
-    emacs.dispatcher = CallDispatcher(emacs.send, spool, environment or {}, pause=at_once, sleep=sleep)
+    emacs.dispatcher = CallDispatcher(emacs.send, spool, environment or {}, news=news, pause=at_once, sleep=sleep)
     async with Tasks() as tasks:
         tasks.start(emacs.dispatcher.run, TIMEOUT_S)
         yield emacs

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
@@ -29,9 +30,9 @@ from qwen_companion.daemon.messages import (
     EndChange,
     SessionChoices,
 )
+from qwen_companion.daemon.notes import Notes, review_note
 from qwen_companion.daemon.outbox import Outbox
 from qwen_companion.daemon.permissions import OTHER
-from qwen_companion.daemon.review_note import ReviewNotes, review_note
 from qwen_companion.daemon.session import DaemonSession
 from qwen_companion.daemon.session_queries import SessionQueries
 from qwen_companion.daemon.stream import (
@@ -59,6 +60,13 @@ _LOST_EVENTS = "Some events were missed."
 _RESTARTED = "The daemon has been restarted."
 
 
+News = Callable[[str, str, Sequence[str]], Awaitable["Callable[[int], str | None] | None"]]
+
+
+async def no_news(*_about: object) -> None:
+    """Return that there is nothing to tell."""
+
+
 class Conversation:
     """A session of the daemon that is open in Emacs.  All errors are `DaemonError`s."""
 
@@ -71,16 +79,16 @@ class Conversation:
         directory: str = "",
         *,
         worked: Callable[[ChatWork], None] = lambda _work: None,
+        news: News = no_news,
         interrupted: InterruptedTurns | None = None,
         reached: Callable[[DaemonError | str | None], None] = lambda _trouble: None,
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
     ) -> None:
         """`tasks` own the work in the background.  `directory` is where the agent works.
 
-        `interrupted` are the turns that broke off before.
-
-        `worked` is told what the agent is doing, whenever that has changed; `reached` None when the daemon answers, and
-        what is wrong when it does not.
+        `interrupted` are the turns that broke off before.  `news` returns what the model is told with a prompt: to the
+        session of that id, in a directory, with links to some files.  `worked` is told what the agent is doing, when
+        that has changed; `reached` None when the daemon answers, and what is wrong when it does not.
         """
         self._client = client
         self._outbox = outbox
@@ -91,7 +99,7 @@ class Conversation:
         self.session = DaemonSession(session_id, client.client_id(session_id), client.is_mine, interrupted)
         self._told = None
         self._work = WorkReports(session_id, directory, worked)
-        self._notes = ReviewNotes(client, session_id)
+        self._notes = Notes(client, session_id, partial(news, session_id, directory))
         self.queries = SessionQueries(client, outbox, lambda: self.session)
         self._opening = anyio.CancelScope()
         self._following: Task | None = None
@@ -280,15 +288,14 @@ class Conversation:
     # --- Acting
 
     async def prompt(self, parts: Sequence[models.PromptBlock]) -> str:
-        """Send `parts`, once, after the texts held back for the model; return the turn that it will be.
+        """Send `parts`, once, after the notes for the model; return the turn that it will be.
 
         :raises UnsupportedError: for an image, when the model is known to take none
         """
         if any(isinstance(part, models.ImageBlock) for part in parts):
             await self.queries.check_images()
-        notes = self._notes.held
-        before = [models.TextBlock(f"{note}\n\n") for note in notes]
-        reply = await self._client.prompt(self.session.session_id, [*before, *parts])
+        notes = await self._notes.before(parts)
+        reply = await self._client.prompt(self.session.session_id, [*notes, *parts])
         self._notes.drop(len(notes))
         turn = self.session.accepted(reply.prompt_id)
         self._work.note_prompt(turn, next((part.text for part in parts if isinstance(part, models.TextBlock)), ""))

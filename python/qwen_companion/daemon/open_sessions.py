@@ -11,7 +11,7 @@ import anyio
 
 from qwen_companion.daemon import messages
 from qwen_companion.daemon.connection import DaemonConnection, UsedDaemon
-from qwen_companion.daemon.conversation import Conversation
+from qwen_companion.daemon.conversation import Conversation, News
 from qwen_companion.daemon.errors import DaemonError, GoneError
 from qwen_companion.daemon.ids import local_id
 from qwen_companion.daemon.interrupted_turns import InterruptedTurns
@@ -33,6 +33,7 @@ class OpenSessions:
         outbox: Outbox,
         tasks: Tasks,
         worked: Callable[[ChatWork], None],
+        news: News,
         reached: Callable[[DaemonError | str | None], None],
         sleep: Callable[[float], Awaitable[None]],
     ) -> None:
@@ -40,6 +41,7 @@ class OpenSessions:
         self._outbox = outbox
         self._tasks = tasks
         self._worked = worked
+        self._news = news
         self._reached = reached
         self._sleep = sleep
         self._conversations: dict[str, Conversation] = {}
@@ -120,6 +122,7 @@ class OpenSessions:
                 self._tasks,
                 root or daemon.root,
                 worked=self._worked,
+                news=self._news,
                 interrupted=self._interrupted.setdefault(name, InterruptedTurns()),
                 reached=self._reached,
                 sleep=self._sleep,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from qwen_companion.daemon import models
 from qwen_companion.daemon.messages import Change, NoteChange, PlanChange, PlanStep, TextChange, ToolChange, UsageChange
+from qwen_companion.daemon.notes import without_notes
 from qwen_companion.daemon.sanitize import TextStream, clean, line, reveal
 from qwen_companion.daemon.tools import Tools, unknown_content
 from qwen_companion.daemon.turns import Turns
@@ -75,7 +76,7 @@ class Transcript:
             self._turns.begin_past(None if meta is None else meta.prompt_id)
         match content.type:
             case "text":
-                text = content.text
+                text = without_notes(content.text)
             case "resource_link":
                 # In a history from the disk, links come after all of the text.
                 link = f"@{line(reveal(content.uri.removeprefix(models.FILE_SCHEME)))}"

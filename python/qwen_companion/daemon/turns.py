@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from qwen_companion.daemon import models
 from qwen_companion.daemon.ids import local_id
 from qwen_companion.daemon.messages import EndChange, Queued
+from qwen_companion.daemon.notes import without_notes
 from qwen_companion.daemon.sanitize import clean, line
 
 UNKNOWN_PROMPT = ""
@@ -82,7 +83,7 @@ class Turns:
 
     def enqueue(self, prompt_id: str, text: str, by: str | None) -> None:
         """Note that the prompt `text` waits in the queue."""
-        self._queue[prompt_id] = Queued(local_id("turn", prompt_id), clean(text)[:_SHORT_TEXT], by)
+        self._queue[prompt_id] = Queued(local_id("turn", prompt_id), clean(without_notes(text))[:_SHORT_TEXT], by)
         # The answer to our POST may have come first, when nothing else was known to run.
         if self.running == prompt_id:
             self.running = UNKNOWN_PROMPT

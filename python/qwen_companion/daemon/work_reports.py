@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from qwen_companion.daemon.interrupted_turns import Output
 from qwen_companion.daemon.messages import EndChange, SessionChoices, TextChange, ToolChange
-from qwen_companion.domain import ChatWork
+from qwen_companion.domain import READ_TOOL, ChatWork
 
 _PROMPT_WORDS = 800
 """How much of a prompt is kept for the journal, in characters."""
@@ -26,6 +26,8 @@ class WorkReports:
         self._echoed: dict[str | None, str] = {}
         """What the daemon has told of prompts."""
         self._tools: dict[str, str] = {}
+        self._reads: list[str] = []
+        """The files read since the last report."""
 
     def begin_anew(self, outputs: Iterable[Output]) -> None:
         """Note all of a conversation that was loaded."""
@@ -33,6 +35,8 @@ class WorkReports:
         self._echoed.clear()
         for output in outputs:
             self.note(output)
+        # Nobody knows what was in them then.
+        self._reads.clear()
 
     def note(self, output: Output | SessionChoices) -> None:
         """Note the beginning of the prompt and the running tools that `output` tells of."""
@@ -42,6 +46,8 @@ class WorkReports:
             self._tools[output.id] = output.name or "tool"
         elif isinstance(output, ToolChange):
             self._tools.pop(output.id, None)
+            if output.name == READ_TOOL and output.status == "done" and output.parent is None:
+                self._reads += [place.path for place in output.places]
         elif isinstance(output, EndChange):
             self._sent.pop(output.turn, None)
             self._echoed.pop(output.turn, None)
@@ -54,7 +60,8 @@ class WorkReports:
         """Report what is done in `turn`, None when no turn runs, if that has changed."""
         tools = tuple(self._tools.items()) if turn is not None else ()
         prompt = self._sent.get(turn) or self._echoed.get(turn, "")
-        work = replace(self._told, turn=turn, prompt=prompt, tools=tools)
+        work = replace(self._told, turn=turn, prompt=prompt, tools=tools, reads=tuple(dict.fromkeys(self._reads)))
+        self._reads.clear()
         if work != self._told:
-            self._told = work
+            self._told = replace(work, reads=())
             self._worked(work)

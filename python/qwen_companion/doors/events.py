@@ -214,6 +214,11 @@ def add_context(event: Event, text: str) -> Answer:
     return {"hookSpecificOutput": {"hookEventName": event.name, "additionalContext": text}}
 
 
+def block(reason: str) -> Answer:
+    """Return the answer that a prompt does not go to the model; the user reads `reason`."""
+    return {"decision": "block", "reason": reason}
+
+
 def describe(answer: Answer) -> str:
     """Return `answer`, one of those above, in words for a person."""
     output = answer.get("hookSpecificOutput", {})
@@ -222,6 +227,8 @@ def describe(answer: Answer) -> str:
         return f"denied: {decision['message']}"
     if decision.get("behavior") == "allow":
         return "allowed, with the user's text" if "updatedInput" in decision else "allowed"
+    if answer.get("decision") == "block":
+        return f"the turn ended: {answer['reason']}"
     if "additionalContext" in output:
         return "no decision, a text added for the model"
     return "no decision"

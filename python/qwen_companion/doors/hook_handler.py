@@ -13,10 +13,10 @@ from functools import partial
 import anyio
 from anyio.abc import TaskGroup
 
-from qwen_companion.domain import HookAnswer, Peer, SessionState
+from qwen_companion.domain import NEWS_UNITS, HookAnswer, Peer, SessionState
 from qwen_companion.doors import events
 from qwen_companion.doors.calls import HookCall, PendingReply, Reply, no_decision
-from qwen_companion.doors.listeners import Listener, Report
+from qwen_companion.doors.listeners import Block, Listener, Report, Words
 from qwen_companion.doors.reviews import Asker, HookReviews
 from qwen_companion.doors.states import States, first_words
 from qwen_companion.ide.peers import Caller
@@ -69,7 +69,7 @@ class Answers:
 
 @dataclass(eq=False)
 class _Hearing:
-    """An event that `listener` hears while it has `turn`, its lock for this process; its `text` once `done`.
+    """An event that `listener` hears while it has `turn`, its lock for this process; its `words` once `done`.
 
     The CLI waits for it `hold_s` seconds at most.
     """
@@ -78,7 +78,7 @@ class _Hearing:
     turn: anyio.Lock
     hold_s: float
     done: anyio.Event = field(default_factory=anyio.Event)
-    text: str | None = None
+    words: Words | None = None
 
 
 class HookHandler:
@@ -173,19 +173,19 @@ class HookHandler:
 
     async def _hear(self, hearing: _Hearing, report: Report) -> None:
         async with hearing.turn:
-            hearing.text = await contained(hearing.listener.hear, report)
+            hearing.words = await contained(hearing.listener.hear, report)
         hearing.done.set()
 
     async def _reply_with(self, waited: Iterable[_Hearing], others: Iterable[_Hearing], report: Report) -> Reply:
-        """Return the reply with the texts that the `waited` hearings have in time; begin the `others`."""
-        texts: list[str] = []
+        """Return the reply with the words that the `waited` hearings have in time; begin the `others`."""
+        said: list[Words] = []
         start = anyio.current_time()
         for hearing in waited:
             with anyio.CancelScope(deadline=start + hearing.hold_s):
                 await hearing.done.wait()
-            if hearing.text:
-                texts.append(hearing.text)
-        answer = events.add_context(report.event, "\n\n".join(texts)) if texts else events.NO_DECISION
+            if hearing.words:
+                said.append(hearing.words)
+        answer = _answer(report.event, said)
         self._note_answer(report.event, report.peer, answer)
         # Only now, since the CLI does not wait for them.
         self._begin(others, report)
@@ -261,6 +261,21 @@ class HookHandler:
     def _session(self, pid: int) -> SessionState | None:
         """Return the session of process `pid`, None where it is not connected."""
         return next((state for state in self._sessions() if state.session.peer and state.session.peer.pid == pid), None)
+
+
+def _answer(event: events.Event, said: Iterable[Words]) -> events.Answer:
+    """Return the answer to `event` with what listeners have `said`."""
+    words = list(said)
+    reason = next((each.reason for each in words if isinstance(each, Block)), None)
+    if reason is not None and event.name == events.UserPromptSubmit.name:
+        return events.block(reason)
+    texts = [each for each in words if isinstance(each, str)]
+    for each in words:
+        if callable(each):
+            used = sum(len(text.encode("utf-16-le", "surrogatepass")) // 2 + 2 for text in texts)
+            text = contained_call(each, max(0, NEWS_UNITS - used))
+            texts += [text] if text else []
+    return events.add_context(event, "\n\n".join(texts)) if texts else events.NO_DECISION
 
 
 def _hold_s(listener: Listener, report: Report) -> float | None:

@@ -6,7 +6,7 @@ Importing this module does not import pydantic.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from qwen_companion.domain import Peer
@@ -29,6 +29,19 @@ class Subscription:
     tools: str | None = None
     hold_s: float = 0.0
     elsewhere: bool = False
+
+
+@frozen
+class Block:
+    """Keeps a prompt from the model, and so ends the turn; the user reads the `reason`."""
+
+    reason: str
+
+
+Fitting = Callable[[int], "str | None"]
+"""Returns a text of at most so many UTF-16 units; called once, when it is certain that the model gets it."""
+
+Words = str | Fitting | Block
 
 
 @frozen
@@ -58,12 +71,13 @@ class Listener(Protocol):
         """Return whether the CLI has to wait while `hear` handles this `event`; without a `hold_s` it never waits."""
         ...
 
-    async def hear(self, report: Report) -> str | None:
+    async def hear(self, report: Report) -> Words | None:
         """Take `report`; return what the model is to read with it, or None.
 
-        The reports of one process come one after the other, in order.  It is not cancelled when `hold_s` has passed,
-        but its text is dropped then.  A CLI adds a text to SessionStart, UserPromptSubmit, PostToolUse and
-        PostToolBatch only, and cuts it at 10,000 characters.  Nothing of a report may be logged.
+        A `Block` counts for UserPromptSubmit only.  The reports of one process come one after the other, in order.  It
+        is not cancelled when `hold_s` has passed, but its words are dropped then.  A CLI adds a text to SessionStart,
+        UserPromptSubmit, PostToolUse and PostToolBatch only, and cuts it at 10,000 characters.  Nothing of a report may
+        be logged.
         """
         ...
 

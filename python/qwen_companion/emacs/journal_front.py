@@ -13,7 +13,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from qwen_companion.domain import FAMILIES_WITH_HOOKS, ChatWork, KnownSession, Peer, SessionState, Settings, Snapshot
-from qwen_companion.doors.listeners import Report, Subscription
+from qwen_companion.doors.listeners import Fitting, Report, Subscription, Words
 from qwen_companion.emacs import messages
 from qwen_companion.journal.subscriptions import SUBSCRIPTIONS
 from qwen_companion.tasks import contained
@@ -56,8 +56,10 @@ class JournalFront:
         tell: Callable[[messages.Notification], None],
         silence_s: float = SILENCE_S,
         elsewhere: Elsewhere | None = None,
+        excluded: Callable[[Peer | None, Sequence[str]], Collection[str]] = lambda _peer, _paths: (),
     ) -> None:
-        """`tell` sends a message to Emacs."""
+        """`tell` sends a message to Emacs.  `excluded` returns, in a thread, of which files a CLI must not be told."""
+        self._excluded = excluded
         self._elsewhere = elsewhere
         self._silence_s = silence_s
         self._silent: dict[str, KnownSession] = {}
@@ -112,6 +114,7 @@ class JournalFront:
             lambda text: self._tell(messages.Notice("warning", text)),
             lambda reasons: self._tell(messages.Unrecorded(reasons)),
             lambda name: None if self._elsewhere is None else self._elsewhere.site(name),
+            self._excluded,
         )
         journal.roots.set_settings(self._settings)
         if self._snapshot is not None:
@@ -261,6 +264,10 @@ class JournalFront:
         with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
             self._calls.send_nowait(work)
 
+    async def news_for_chat(self, session: str, directory: str, attached: Sequence[str]) -> Fitting | None:
+        """See `Journal.news_for_chat`."""
+        return None if self._journal is None else await self._journal.news_for_chat(session, directory, attached)
+
     # --- What hooks say ---
 
     @property
@@ -276,7 +283,7 @@ class JournalFront:
             return self._journal is not None and self._journal.hooks.has_others(event.session_id)
         return event.begins_turn or event.name == "PreToolUse"
 
-    async def hear(self, report: Report) -> str | None:
+    async def hear(self, report: Report) -> Words | None:
         """Handle the report of a hook; return a text for the agent, or None."""
         if not self._settings.journal:
             return None

@@ -555,6 +555,7 @@ def _parse_settings(values: Plist, _spool: Spool) -> domain.Settings:
         review_edits=values.optional_symbol(":review-edits"),
         journal=values.boolean(":journal"),
         tell_agents=values.boolean(":tell-agents"),
+        tell_changes=values.boolean(":tell-changes"),
     )
 
 

@@ -77,6 +77,15 @@ class Contents:
                 and _place(db, digest) is None
             ]
 
+    def forget_unused(self) -> None:
+        """Forget the bytes that neither a write nor a view has, nor a file on the disk."""
+        with self._database.transaction() as db:
+            db.execute(
+                "delete from blobs where digest not in (select before from writes where before is not null"
+                " union select after from writes where after is not null"
+                " union select digest from current where digest is not null union select digest from views)"
+            )
+
     # --- What lies on the disk ---
 
     def current(self, path: bytes, otherwise: Version | None) -> Version | None:

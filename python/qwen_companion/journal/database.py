@@ -28,7 +28,9 @@ create index if not exists writes_of_path on writes(path, id);
 create index if not exists writes_of_turn on writes(turn, path);
 create table if not exists seen(
   turn integer, path blob, digest text, whole integer, hunks text, primary key(turn, path));
-create table if not exists undone(turn integer, session text, path blob, primary key(turn, path));
+create table if not exists views(
+  session text, path blob, digest text, named text, after integer, size integer, time integer,
+  primary key(session, path)) without rowid;
 """
 
 _CHECKED_BYTES = 64 * 1024 * 1024

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, cast
 import anyio
 from anyio import to_thread
 
-from qwen_companion.doors.listeners import Report
+from qwen_companion.domain import READ_TOOL
+from qwen_companion.doors.listeners import Report, Words
 from qwen_companion.frozen import frozen
 from qwen_companion.journal.database import StoreError
 from qwen_companion.journal.last_look import clock_ns
+from qwen_companion.journal.model_news import ModelNews, attached_files
 from qwen_companion.journal.record import Record
 from qwen_companion.journal.store import HOOKS
 from qwen_companion.journal.subscriptions import EDIT_TOOLS, ENTER_TOOL, EXIT_TOOL, HOLD_S, SHELL_TOOL
@@ -40,14 +42,15 @@ LATE = "the first look at all files took too long; what was changed in that time
 class HookReports:
     """All methods are for the event loop."""
 
-    def __init__(self, roots: Roots, agents: Agents, attribution: Attribution, turns: Turns) -> None:
-        """Take what hooks tell of `agents` in `roots`."""
+    def __init__(self, roots: Roots, agents: Agents, attribution: Attribution, turns: Turns, news: ModelNews) -> None:
+        """Take what hooks tell of `agents` in `roots`; `news` is what their models are told of files."""
         self._roots = roots
         self._agents = agents
         self._attribution = attribution
         self._turns = turns
+        self._news = news
 
-    async def hear(self, report: Report) -> str | None:
+    async def hear(self, report: Report) -> Words | None:
         """Handle the report of a hook; return a text for the agent, or None."""
         name = self._roots.name_of(report.event.cwd)
         if not self._roots.settings.journal or name is None:
@@ -58,7 +61,10 @@ class HookReports:
         kind = event.name
         if kind == "UserPromptSubmit":
             return await self._prompt(name, report)
-        if getattr(event, "tool_name", "") in (ENTER_TOOL, EXIT_TOOL):
+        tool = getattr(event, "tool_name", "")
+        if tool == READ_TOOL:
+            await self._note_read(name, event)
+        elif tool in (ENTER_TOOL, EXIT_TOOL):
             await self._move(name, report)
         elif kind == "PreToolUse":
             for each in self._names_at_work(name, event):
@@ -96,6 +102,11 @@ class HookReports:
             return [around]
         return list(dict.fromkeys((around, *self._names_of(name, event.session_id))))
 
+    async def _note_read(self, name: str, event: Event) -> None:
+        # What a subagent reads, the model of the conversation has not seen.
+        if event.name == "PostToolUse" and event.agent_id is None:
+            await self._news.saw(name, event.session_id, os.path.join(event.cwd, _values_of(event).place))
+
     async def _move(self, name: str, report: Report) -> None:
         """Begin a turn in the worktree that an agent has entered by the tool of `report`, or note that it has left."""
         session = report.event.session_id
@@ -113,20 +124,19 @@ class HookReports:
         turns = [root.running[session].row.prompt for root in self._roots.by_name.values() if session in root.running]
         return next(filter(None, turns), "")
 
-    async def _prompt(self, name: str, report: Report) -> str | None:
+    async def _prompt(self, name: str, report: Report) -> Words | None:
         session = report.event.session_id
         if not report.event.begins_turn:
             # The turn only goes on.
             return None
         prompt = str(getattr(report.event, "prompt", "")).strip()
-        files: list[str] = []
-        for each in filter(None, (name, self._agents.entered.get(session))):
+        roots: list[Root] = []
+        for each in dict.fromkeys(filter(None, (name, self._agents.entered.get(session)))):
             root = await self._roots.open(each)
             if root is not None:
                 self._begin_reported(root, report, prompt)
-                with suppress(StoreError):
-                    files += await to_thread.run_sync(root.record.take_undone, session, abandon_on_cancel=True)
-        return _undone_text(files) if files else None
+                roots.append(root)
+        return await self._news.of(roots, session, report.peer, report.event.cwd, attached_files(prompt))
 
     def _begin_reported(self, root: Root, report: Report, prompt: str) -> Running:
         row = row_of(report.event.session_id, report.cli, HOOKS, prompt, report.time, report.peer)
@@ -221,7 +231,7 @@ class CallValues:
 def _values_of(event: Event) -> CallValues:
     tool = str(getattr(event, "tool_name", ""))
     values = cast("Mapping[str, object]", getattr(event, "tool_input", {}))
-    place = values.get("directory" if tool == SHELL_TOOL else EDIT_TOOLS.get(tool, ""))
+    place = values.get("directory" if tool == SHELL_TOOL else {**EDIT_TOOLS, READ_TOOL: "file_path"}.get(tool, ""))
     return CallValues(tool, place if isinstance(place, str) else "")
 
 
@@ -243,14 +253,4 @@ def _others_text(path: str, others: Sequence[Running]) -> str:
     return (
         f"Another agent ({clients}) has changed {path} too, in a turn that goes on. Read the file again before you "
         "edit it the next time, and keep the changes that are not yours."
-    )
-
-
-def _undone_text(files: Sequence[str]) -> str:
-    """Return the note for the agent that the user has undone something in `files`."""
-    named = "\n".join(f"- {path}" for path in files[:50])
-    more = f"\n- and {len(files) - 50} more" if len(files) > 50 else ""
-    return (
-        "Since your last turn the user has undone some or all of your changes in these files, on purpose. "
-        f"Read a file again before you edit it or rely on its text:\n{named}{more}"
     )

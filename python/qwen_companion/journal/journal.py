@@ -15,6 +15,7 @@ has gone.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -24,11 +25,13 @@ from anyio import to_thread
 from anyio.abc import TaskStatus
 
 from qwen_companion.domain import ChatWork, KnownSession, Peer
+from qwen_companion.doors.listeners import Fitting
 from qwen_companion.journal.agents import Agents, clis_of
 from qwen_companion.journal.answers import RecordError
 from qwen_companion.journal.attribution import Attribution
 from qwen_companion.journal.disk_watch import DiskWatch
 from qwen_companion.journal.hook_reports import LATE, HookReports
+from qwen_companion.journal.model_news import Excluded, ModelNews
 from qwen_companion.journal.record_directory import forget_unused
 from qwen_companion.journal.root import Root, SilentCli, Worker, key_of, now_ms, row_of
 from qwen_companion.journal.roots import Roots
@@ -53,13 +56,15 @@ class Journal:
         warn: Callable[[str], None],
         tell_refused: Callable[[Mapping[str, str]], None],
         site_of: Callable[[str], Site | None],
+        excluded: Excluded = lambda _peer, _paths: (),
     ) -> None:
-        """`tell` and the others are those of `Telling` and `Roots`."""
+        """`tell` and the others are those of `Telling`, `Roots` and `ModelNews`."""
         self._agents = Agents()
         self.roots = Roots(environ, self._agents.activity, self._begin_root, warn, tell_refused, site_of)
         self._attribution = Attribution(self.roots, self._agents)
         self.turns = Turns(self.roots, self._agents, self._attribution)
-        self.hooks = HookReports(self.roots, self._agents, self._attribution, self.turns)
+        self._news = ModelNews(self.roots, excluded)
+        self.hooks = HookReports(self.roots, self._agents, self._attribution, self.turns, self._news)
         self.telling = Telling(self.roots, self._agents, tell)
         self._disk = DiskWatch(self.roots, self._agents, self._attribution)
 
@@ -155,6 +160,8 @@ class Journal:
         root = await self.roots.open(name)
         if root is None:
             return
+        for path in work.reads:
+            await self._news.saw(name, work.session, os.path.join(work.directory, path))
         before = self._agents.chats.get(work.session)
         self._agents.chats[work.session] = work
         root.stirred.set()
@@ -172,6 +179,17 @@ class Journal:
         if work.tools and running is not None and not running.ready.is_set():
             # The daemon waits for nobody.
             root.do(lambda: None if running.number is None else root.record.store.add_note(running.number, LATE))
+
+    async def news_for_chat(self, session: str, directory: str, attached: Sequence[str]) -> Fitting | None:
+        """Return the text about changed files that goes along with a prompt to `session` of a daemon; None for none.
+
+        For the others see `ModelNews.of`.
+        """
+        name = self.roots.name_of(directory)
+        if name is None or not self.roots.settings.journal or session in self._agents.pids:
+            return None
+        root = await self.roots.open(name, only_known=True)
+        return None if root is None else await self._news.of([root], session, None, directory, attached)
 
     # --- What the user does ---
 

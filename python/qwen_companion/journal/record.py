@@ -20,6 +20,7 @@ from qwen_companion.journal.sites import Site, ThisMachine
 from qwen_companion.journal.store import DISK, MERGE, UNDO, Store, TurnRow
 from qwen_companion.journal.subscriptions import SHELL_TOOL
 from qwen_companion.journal.undos import Undos
+from qwen_companion.journal.unseen import Unseen
 from qwen_companion.journal.versions import Loaded, TooLargeError
 from qwen_companion.processes import has_ended
 
@@ -86,6 +87,7 @@ class Record:
         self.names = Names(self.root, self._directory.key, self.site.true, self.site.true_directory)
         self.answers = Answers(self.root, self.names, store, self._files, lambda: self.scan(NOBODY))
         self._nets = Nets(store, self._files)
+        self.unseen = Unseen(store, self._files, self.names, self.site)
 
     @property
     def news(self) -> str | None:
@@ -256,7 +258,6 @@ class Record:
                 return None
             if turn is last:
                 self.store.rename(turn.id, self._go_label(turn))
-            self._note_undone(undone, of.session, paths)
             return turn
 
     def _undoing(self, undone: int, paths: Sequence[bytes]) -> int | None:
@@ -266,17 +267,6 @@ class Record:
             if any(self._changes(path, undos.chain(turn)) for path in paths):
                 return turn
         return None
-
-    def _note_undone(self, turn: int, session: str, paths: Sequence[bytes]) -> None:
-        """Note which of `paths` to tell the agent of `session`: those where something of its turn is undone now.
-
-        `turn` is that turn of the agent, or one by which it was undone or brought back.
-        """
-        undos = Undos(self.store.turns())
-        first = undos.first(turn)
-        undone = [path for path in paths if self._changes(path, undos.chain(first) - {first})]
-        self.store.note_undone(session, first, undone)
-        self.store.forget_undone(first, set(paths).difference(undone))
 
     def _changes(self, path: bytes, turns: Collection[int]) -> bool:
         """Return whether `turns` together changed `path`, or may have."""
@@ -305,8 +295,3 @@ class Record:
                 with suppress(TooLargeError, OSError):
                     self.claim(path, self.look(path), turn.id)
             return turn if self.end(turn.id, time) else None
-
-    def take_undone(self, session: str) -> list[str]:
-        """Return the files in which the user has undone something of `session` since this was asked last."""
-        names = (self.names.name_out(path) for _, path in self.store.take_undone(session))
-        return [self.site.there(name) for name in names if name is not None]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The store of one root: turns, their writes, and what the user has marked and undone of them.
+"""The store of one root: turns, their writes, and what the user has marked of them.
 
 A write takes a file from one version to another; those of one path follow each other without a gap.  Its turn is the
 agent's, or that of an undo; a write without a turn is somebody else's, mostly the user's.
@@ -204,7 +204,7 @@ class Store:
                 found.update(dict.fromkeys(bytes(row[0]) for row in rows))
         return list(found)
 
-    # --- What the user has marked and undone ---
+    # --- What the user has marked ---
 
     def seen(self, turn: int, path: bytes) -> SeenRow:
         """Return the mark on `path` in `turn`."""
@@ -219,25 +219,6 @@ class Store:
         with self.database.transaction() as db:
             columns = (turn, path, row.digest, row.whole, json.dumps(row.hunks))
             db.execute("insert or replace into seen values(?, ?, ?, ?, ?)", columns)
-
-    def note_undone(self, session: str, turn: int, paths: Iterable[bytes]) -> None:
-        """Remember to tell the agent of `session` that the user has undone `turn` in `paths`."""
-        with self.database.transaction() as db:
-            db.executemany("insert or replace into undone values(?, ?, ?)", ((turn, session, path) for path in paths))
-
-    def forget_undone(self, turn: int, paths: Iterable[bytes]) -> None:
-        """Do not tell the agent of `turn` in `paths` any more."""
-        with self.database.transaction() as db:
-            db.executemany("delete from undone where turn = ? and path = ?", ((turn, path) for path in paths))
-
-    def take_undone(self, session: str) -> list[tuple[int, bytes]]:
-        """Return the turns and paths to tell the agent of `session`, and forget them."""
-        with self.database.transaction() as db:
-            rows = db.execute(
-                "select turn, path from undone where session = ? order by turn, path", (session,)
-            ).fetchall()
-            db.execute("delete from undone where session = ?", (session,))
-        return [(turn, bytes(path)) for turn, path in rows]
 
     # --- Bounds ---
 
@@ -268,15 +249,11 @@ class Store:
         """Forget `turns`, and all bytes that only they needed."""
         with self.database.transaction() as db:
             for turn in turns:
-                for table, column in (("writes", "turn"), ("seen", "turn"), ("undone", "turn"), ("turns", "id")):
+                for table, column in (("writes", "turn"), ("seen", "turn"), ("turns", "id")):
                     db.execute(f"delete from {table} where {column} = ?", (turn,))  # noqa: S608 - these names
             # Writes of others matter between those of agents only.
             db.execute("delete from writes where path not in (select path from writes where turn is not null)")
-            db.execute(
-                "delete from blobs where digest not in (select before from writes where before is not null"
-                " union select after from writes where after is not null"
-                " union select digest from current where digest is not null)"
-            )
+            self.contents.forget_unused()
         self.database.give_back()
 
     def _size_of_turns(self) -> int:
@@ -284,7 +261,8 @@ class Store:
         with self.database.transaction() as db:
             return db.execute(
                 "select coalesce(sum(length(data)), 0) from blobs"
-                " where digest not in (select digest from current where digest is not null)"
+                " where digest not in (select digest from current where digest is not null"
+                " union select digest from views)"
             ).fetchone()[0]
 
 

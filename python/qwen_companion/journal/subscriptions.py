@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from qwen_companion.domain import READ_TOOL
 from qwen_companion.doors.listeners import Subscription
 
 EDIT_TOOLS = {"edit": "file_path", "write_file": "file_path", "notebook_edit": "notebook_path"}
@@ -16,8 +17,8 @@ ENTER_TOOL, EXIT_TOOL = "enter_worktree", "exit_worktree"
 HOLD_S = 1.0
 """How long a tool waits at most until the files it may change are recorded."""
 
-PROMPT_HOLD_S = 0.5
-"""How long a prompt waits at most for the report of undone changes."""
+PROMPT_HOLD_S = 1.0
+"""How long a prompt waits at most for the text about files that have changed."""
 
 _TOOLS = "|".join((*EDIT_TOOLS, SHELL_TOOL))
 
@@ -26,7 +27,7 @@ SUBSCRIPTIONS = (
     Subscription("PreToolUse", _TOOLS, hold_s=HOLD_S, elsewhere=True),
     # Held only for a text: the next `PreToolUse` of the CLI is heard after these, and waits for them.
     Subscription("PostToolUse", "|".join(EDIT_TOOLS), hold_s=HOLD_S, elsewhere=True),
-    Subscription("PostToolUse", "|".join((SHELL_TOOL, ENTER_TOOL, EXIT_TOOL)), elsewhere=True),
+    Subscription("PostToolUse", "|".join((SHELL_TOOL, ENTER_TOOL, EXIT_TOOL, READ_TOOL)), elsewhere=True),
     Subscription("PostToolUseFailure", _TOOLS, elsewhere=True),
     Subscription("Stop", elsewhere=True),
     Subscription("Notification", elsewhere=True),

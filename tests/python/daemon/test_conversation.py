@@ -4,7 +4,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ from qwen_companion.daemon import dispatcher as module
 from qwen_companion.daemon import requests as requests_module
 from qwen_companion.daemon import transcript as transcript_module
 from qwen_companion.daemon.ids import local_id
+from qwen_companion.daemon.notes import marked, review_note, without_notes
 from qwen_companion.daemon.outbox import BATCH_WEIGHT
-from qwen_companion.daemon.review_note import review_note
 from qwen_companion.daemon.sanitize import TextStream
 from qwen_companion.daemon.stream import Backoff
 from qwen_companion.emacs.spool import Spool
@@ -289,6 +289,30 @@ def test_the_model_is_told_of_no_difference_and_of_a_long_one_in_part() -> None:
     assert told is not None
     assert 12_000 < len(told) < 16 * 1024
     assert "\n(the rest is left out)\n```\n" in told
+
+
+async def test_news_of_files_go_along_with_a_prompt(spool: Spool, daemon: FakeDaemon) -> None:
+    asked: list[tuple[str, str, tuple[str, ...]]] = []
+
+    async def news(session_id: str, directory: str, links: Sequence[str]) -> Callable[[int], str | None]:
+        asked.append((session_id, directory, tuple(links)))
+        return lambda room: f"news {len(asked)}, at most {room}" if len(asked) < 3 else None
+
+    async with connected_emacs(spool, news=news) as emacs:
+        await emacs.connect(daemon)
+        session = await emacs.open()
+        (session_id,) = daemon.sessions
+        # They are not lost with a prompt that is not taken.
+        daemon.refuse("/prompt", "queue_full")
+        assert await emacs.refused("daemon-prompt", session=session, parts=[text_part("x")]) == "busy"
+        await emacs.call("daemon-prompt", session=session, parts=[text_part("y"), part("link", path="/w/a b")])
+        await emacs.prompt(session, "z")
+    assert asked == [(session_id, ROOT, ()), (session_id, ROOT, ("/w/a b",)), (session_id, ROOT, ())]
+    sent = [[block.get("text") for block in request.body["prompt"]] for request in daemon.asked_for("/prompt")]
+    news_of = [marked(f"news {number}, at most 9900") for number in (1, 2)]
+    assert sent[1:] == [[*news_of, "y", None], ["z"]]
+    assert without_notes("".join(news_of) + "y") == "y"
+    assert without_notes("a\n" + news_of[0]) == "a\n" + news_of[0]
 
 
 async def test_without_messages_in_a_turn_the_next_prompt_tells_it(emacs: Emacs, daemon: FakeDaemon) -> None:

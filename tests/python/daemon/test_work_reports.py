@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from qwen_companion.daemon.messages import TextChange
+from dataclasses import replace
+
+from qwen_companion.daemon.messages import FilePosition, TextChange, ToolChange
 from qwen_companion.daemon.work_reports import WorkReports
 from qwen_companion.domain import ChatWork
 
@@ -20,6 +22,27 @@ def test_a_prompt_is_reported_once_however_often_it_is_told() -> None:
     reports.begin_anew(echo)
     reports.tell("turn")
     assert [work.prompt for work in reported] == ["Fix it"]
+
+
+def test_what_the_agent_has_read_is_reported_once() -> None:
+    reported: list[ChatWork] = []
+    reports = WorkReports("session", "/project", reported.append)
+    tool = ToolChange("turn", id="1", status="running", name="read_file", places=(FilePosition("/w/a", 3),))
+    # What was read before the session was loaded may have changed since.
+    reports.begin_anew([replace(tool, status="done")])
+    for change in (
+        tool,
+        replace(tool, status="done"),
+        replace(tool, id="2", status="failed"),
+        replace(tool, id="3", status="done", name="edit"),
+        replace(tool, id="4", status="done", parent="agent"),
+        replace(tool, id="5", status="done", places=(FilePosition("b", None),)),
+    ):
+        reports.note(change)
+    reports.tell("turn")
+    reports.tell("turn")
+    reports.tell(None)
+    assert [work.reads for work in reported] == [("/w/a", "b"), ()]
 
 
 def test_a_prompt_is_reported_before_the_daemon_has_told_it() -> None:

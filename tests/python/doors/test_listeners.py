@@ -23,7 +23,7 @@ from qwen_companion.doors.doors import Doors
 from qwen_companion.doors.events import Event, PostToolUse, PreToolUse, allow
 from qwen_companion.doors.hook_handler import HookHandler
 from qwen_companion.doors.layer import JsonObject
-from qwen_companion.doors.listeners import Report, Subscription
+from qwen_companion.doors.listeners import Block, Report, Subscription, Words
 from qwen_companion.doors.reviews import HookReviews
 from qwen_companion.doors.states import States
 from qwen_companion.ide.peers import Caller
@@ -39,7 +39,7 @@ CONNECTION = Connection(("127.0.0.1", 1), ("127.0.0.1", 2))
 class Listener:
     """Hears of everything that `subscriptions` say, and answers once it is let."""
 
-    def __init__(self, *subscriptions: Subscription, says: str | None = None) -> None:
+    def __init__(self, *subscriptions: Subscription, says: Words | None = None) -> None:
         self.subscriptions: Sequence[Subscription] = subscriptions
         self.says = says
         self.wants_wait = True
@@ -50,7 +50,7 @@ class Listener:
     def holds(self, event: Event) -> bool:
         return self.wants_wait
 
-    async def hear(self, report: Report) -> str | None:
+    async def hear(self, report: Report) -> Words | None:
         self.heard.append(report)
         await self.may_answer.wait()
         return self.says
@@ -103,6 +103,34 @@ async def site(*listeners: Listener) -> AsyncGenerator[Site]:
             yield Site(handler, process)
             process.kill()
             tasks.cancel_scope.cancel()
+
+
+async def test_a_text_that_fits_gets_the_room_that_others_leave_and_only_in_time() -> None:
+    rooms: list[int] = []
+
+    def fitting(room: int) -> str:
+        rooms.append(room)
+        return "two"
+
+    first = Listener(Subscription("UserPromptSubmit", hold_s=TIMEOUT_S), says=fitting)
+    second = Listener(Subscription("UserPromptSubmit", hold_s=TIMEOUT_S), says="one \U0001f600")
+    late = Listener(Subscription("UserPromptSubmit", hold_s=0.01), says=fitting)
+    async with site(first, second, late) as place:
+        first.may_answer.set()
+        second.may_answer.set()
+        added = {"hookEventName": "UserPromptSubmit", "additionalContext": "one \U0001f600\n\ntwo"}
+        assert await place.answer("UserPromptSubmit", prompt="x") == {"hookSpecificOutput": added}
+        late.may_answer.set()
+    assert rooms == [9900 - 8]
+
+
+async def test_a_prompt_is_kept_from_the_model() -> None:
+    listener = Listener(Subscription("UserPromptSubmit", hold_s=TIMEOUT_S), says=Block("enough"))
+    other = Listener(Subscription("UserPromptSubmit", hold_s=TIMEOUT_S), says="a text")
+    async with site(listener, other) as place:
+        listener.may_answer.set()
+        other.may_answer.set()
+        assert await place.answer("UserPromptSubmit", prompt="") == {"decision": "block", "reason": "enough"}
 
 
 async def test_a_text_is_added_to_what_the_model_reads() -> None:

@@ -114,6 +114,8 @@ def test_incoming_messages(spool: Spool) -> None:
     ) == Settings(True, ("/a",), ("*.x",), ("~/.authinfo",))
     assert incoming("settings", "(:trusted t)", spool) == Settings(trust=True)
     assert incoming("settings", "(:no-reviews t)", spool) == Settings(reviews=False)
+    told = incoming("settings", "(:journal t :tell-agents t :tell-changes t)", spool)
+    assert told == Settings(journal=True, tell_agents=True, tell_changes=True)
     assert incoming("settings", "(:size-limit 1000)", spool) == Settings(size_limit=1000)
     assert incoming("settings", "(:settings-layer t :review-edits open)", spool) == Settings(
         layer=True, review_edits="open"

@@ -811,6 +811,14 @@ def test_a_command_that_takes_back_an_edit_within_the_second_is_recorded(any_pro
     assert net.after.data == b"command\n"
 
 
+def take_news(project: Project) -> list[str]:
+    """Return the files of whose changes the model has not been told, and tell it."""
+    changes = project.record.unseen.changes("s")
+    for change in changes:
+        project.record.unseen.told("s", change, 5000, with_text=True)
+    return sorted(os.path.basename(change.name) for change in changes)
+
+
 def test_undoing_is_a_turn_that_can_be_undone(project: Project) -> None:
     project.commit(a=b"a\n", b=b"b\n")
     turn = project.begin()
@@ -829,8 +837,8 @@ def test_undoing_is_a_turn_that_can_be_undone(project: Project) -> None:
     assert second is not None
     assert (first.turn.undone_by, second.turn.undone) == ((second.turn.id,), first.turn.id)
     assert project.record.answers.files(Scope("all")) == []
-    assert project.record.take_undone("s") == [str(project.root / "a"), str(project.root / "b")]
-    assert project.record.take_undone("s") == []
+    assert take_news(project) == ["a", "b"]
+    assert take_news(project) == []
     # What changes nothing is none.
     assert project.record.undo(turn, "Undo the turn", paths, 4000) is None
 
@@ -855,17 +863,17 @@ def test_what_is_brought_back_at_once_undoes_the_undoing(project: Project) -> No
     again = write("b", b"b\n", "Undo b")
     assert (again.undone, again.prompt) == (turn, "Undo b")
     # The agent is not told of what is there again.
-    assert project.record.take_undone("s") == [str(project.root / "b")]
+    assert take_news(project) == ["b"]
     # Not the undoing of another file, nor one that is brought back already.
     assert write("b", b"agent\n", "Bring back b", bring_back=True).undone == again.id
     once_more = write("a", b"a\n", "Undo a once more")
     back = write("a", b"agent\n", "Bring back a", bring_back=True)
     assert back.undone == once_more.id
-    assert project.record.take_undone("s") == []
+    assert take_news(project) == ["b"]
     # The agent's change is gone again when its bringing back is undone.
     path = os.fsencode(project.write("a", b"a\n"))
     assert project.record.undo(back.id, "Undo the bringing back", [path], 4000) is not None
-    assert project.record.take_undone("s") == [str(project.root / "a")]
+    assert take_news(project) == ["a"]
 
 
 def test_hunks_undone_one_after_the_other_are_one_turn(project: Project) -> None:
@@ -890,7 +898,7 @@ def test_hunks_undone_one_after_the_other_are_one_turn(project: Project) -> None
     assert summary is not None
     assert (summary.turn.prompt, summary.turn.end) == ("Undo changes of a", 4000)
     assert undo("b", b"b\n", turn, 5000) == first
-    assert project.record.take_undone("s") == [str(project.root / name) for name in ("a", "b")]
+    assert take_news(project) == ["a", "b"]
     # That nothing changed does not end it; and all of it is undone at once.
     assert project.record.undo(turn, "again", [os.fsencode(project.root / "b")], 6000) is None
     again = undo("a", changed, first, 7000)

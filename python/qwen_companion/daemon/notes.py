@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Tell the model that the user has changed an edit before allowing it."""
+"""Notes that a model reads beside the prompts, and the one that the user has changed an edit before allowing it."""
 
 from __future__ import annotations
 
 import difflib
+import re
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from qwen_companion.daemon.client import DaemonClient
 from qwen_companion.daemon.errors import DaemonError
-from qwen_companion.daemon.models import MID_TURN_CHARACTERS
+from qwen_companion.daemon.models import FILE_SCHEME, MID_TURN_CHARACTERS, LinkBlock, PromptBlock, TextBlock
+from qwen_companion.domain import NEWS_UNITS
 
 _DIFFERENCE_CHARACTERS = MID_TURN_CHARACTERS - 2048
 """How much of a difference is told; names of files and our own words need the rest."""
@@ -17,18 +20,43 @@ _NOT_APPLIED = "My change to your edit, of which I told you last, is not applied
 """Follows a note that the model has read and that does not hold."""
 
 
-class ReviewNotes:
-    """The notes on reviews for the model of one session; what it cannot be told now is held for the next prompt."""
+_BEGIN, _END = "<editor-note>\n", "\n</editor-note>\n\n"
 
-    def __init__(self, client: DaemonClient, session_id: str) -> None:
+_NOTES = re.compile(f"(?:{_BEGIN}.*?{_END})+", re.DOTALL)
+
+
+def marked(note: str) -> str:
+    """Return `note` so that `without_notes` finds it before a prompt; none of its lines may be the end of one."""
+    return f"{_BEGIN}{note}{_END}"
+
+
+def without_notes(prompt: str) -> str:
+    """Return what the user has written of `prompt`, as it was sent."""
+    notes = _NOTES.match(prompt)
+    return prompt if notes is None else prompt[notes.end() :]
+
+
+class Notes:
+    """The notes for the model of one session; what it cannot be told now is held for the next prompt."""
+
+    def __init__(
+        self,
+        client: DaemonClient,
+        session_id: str,
+        news: Callable[[Sequence[str]], Awaitable[Callable[[int], str | None] | None]],
+    ) -> None:
+        """`news` returns what goes along with a prompt that has links to some files, see `Conversation`."""
         self._client = client
         self._session_id = session_id
+        self._news = news
         self._held: list[str] = []
 
-    @property
-    def held(self) -> tuple[str, ...]:
-        """The notes to send with the next prompt."""
-        return tuple(self._held)
+    async def before(self, parts: Sequence[PromptBlock]) -> list[TextBlock]:
+        """Return the notes to send before `parts`; they are held until `drop`."""
+        links = [part.uri.removeprefix(FILE_SCHEME) for part in parts if isinstance(part, LinkBlock)]
+        if (news := await self._news(links)) and (text := news(NEWS_UNITS)):
+            self._held.append(text)
+        return [TextBlock(marked(note)) for note in self._held]
 
     def drop(self, count: int) -> None:
         """Note that the first `count` of the held notes were sent."""

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Tell models with a prompt what has changed in the files that they have seen."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+
+import anyio
+from anyio import to_thread
+
+from qwen_companion.domain import Peer
+from qwen_companion.doors.listeners import Fitting
+from qwen_companion.journal.baselines import FAILURES
+from qwen_companion.journal.root import Root, now_ms
+from qwen_companion.journal.roots import Roots
+from qwen_companion.journal.subscriptions import PROMPT_HOLD_S
+from qwen_companion.journal.unseen import UnseenChange, news
+from qwen_companion.journal.versions import Loaded
+
+Excluded = Callable[["Peer | None", Sequence[str]], Collection[str]]
+"""Returns which of some files the CLI of a process must not be told of; called in a thread."""
+
+_RECORD_S = 0.5 * PROMPT_HOLD_S
+"""How long a prompt waits for the record: what a command of the agent has changed is to be known as its own."""
+
+_MOST_ATTACHED = 50
+"""How many files that a prompt quotes are noted."""
+
+_ATTACHED = "\n--- Content from referenced files ---\n"
+"""Qwen Code puts this before the files that the user's prompt names with "@"."""
+
+_ATTACHED_NAME = re.compile(r"^Content from (.+):$", re.MULTILINE)
+
+
+class ModelNews:
+    """All methods are for the event loop."""
+
+    def __init__(self, roots: Roots, excluded: Excluded) -> None:
+        """Keep in the records of `roots` what models have seen."""
+        self._roots = roots
+        self._excluded = excluded
+
+    async def saw(self, name: str, session: str, path: str) -> None:
+        """Note that the model of `session`, which works in the root `name`, has just read the file `path`."""
+        root = self._roots.by_name.get(self._roots.root_around(name, path))
+        known = None if root is None else root.record.names.name_in(path)
+        if root is None or known is None or not self._roots.settings.tell_changes:
+            return
+        loaded = await root.read(known)
+        if loaded is None or isinstance(loaded, Loaded):
+            root.do(partial(root.record.unseen.saw, session, known, loaded, now_ms()))
+
+    async def of(
+        self, roots: Sequence[Root], session: str, peer: Peer | None, directory: str, attached: Sequence[str] = ()
+    ) -> Fitting | None:
+        """Return the text about files in `roots` for the model of `session`, which works in `directory`; None for none.
+
+        The texts of the files `attached` go along with the prompt.
+        """
+        if not self._roots.settings.tell_changes:
+            return None
+        for root in roots:
+            for path in attached[:_MOST_ATTACHED]:
+                await self.saw(root.record.root, session, os.path.join(directory, path))
+        found: list[tuple[Root, UnseenChange]] = []
+        for root in roots:
+            changes = await to_thread.run_sync(_changes, root, session, abandon_on_cancel=True)
+            if changes:
+                with anyio.move_on_after(_RECORD_S / len(roots)):
+                    await root.done_so_far()
+                    changes = await to_thread.run_sync(_changes, root, session, abandon_on_cancel=True)
+            found += [(root, change) for change in changes]
+        if found:
+            names = [change.name for _, change in found]
+            excluded = await to_thread.run_sync(self._excluded, peer, names, abandon_on_cancel=True)
+            found = [(root, change) for root, change in found if change.name not in excluded]
+        there = found[0][0].record.site.there(directory) if found else directory
+        return partial(_tell, found, session, there) if found else None
+
+
+def attached_files(prompt: str) -> list[str]:
+    """Return the names of the files that a CLI has put behind the user's `prompt`."""
+    return _ATTACHED_NAME.findall(prompt.partition(_ATTACHED)[2])
+
+
+def _changes(root: Root, session: str) -> list[UnseenChange]:
+    try:
+        return root.record.unseen.changes(session)
+    except FAILURES:
+        return []
+
+
+def _tell(found: Sequence[tuple[Root, UnseenChange]], session: str, directory: str, room: int) -> str | None:
+    """Return the text about `found` that fits into `room`, and note that the model of `session` has got it."""
+    text, told, shown = news([change for _, change in found], directory, room)
+    root_of = {id(change): root for root, change in found}
+    for place, change in enumerate(told):
+        root = root_of[id(change)]
+        root.do(partial(root.record.unseen.told, session, change, now_ms(), place < shown))
+    return text

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the model of each conversation last saw of a file: what it read, what it was told, and what its tools wrote."""
+
+from __future__ import annotations
+
+from qwen_companion.frozen import frozen
+from qwen_companion.journal.contents import Contents
+from qwen_companion.journal.database import Database
+from qwen_companion.journal.store import DISK, HOOKS, MAX_AGE_MS, MERGE, UNDO
+from qwen_companion.journal.versions import Loaded
+
+NO_FILE = ""
+"""The digest where a file is not there."""
+
+MAX_TEXT_BYTES = 1024 * 1024
+"""Of a larger file the bytes are not kept for a view."""
+
+MAX_BYTES = 32 * 1024 * 1024
+"""When the bytes kept for views are more, the oldest views are forgotten."""
+
+MAX_FILES = 500
+"""How many files of one conversation are followed, those that it saw last."""
+
+
+@frozen
+class View:
+    """A conversation saw the bytes of `digest` in the file `path`; it was then told that these are `named`, or None."""
+
+    path: bytes
+    digest: str
+    named: str | None = None
+
+
+def digest_in(loaded: Loaded | None) -> str:
+    """Return the digest of `loaded`, `NO_FILE` for None."""
+    return NO_FILE if loaded is None else loaded.version.digest
+
+
+class Views:
+    """Its methods wait for the disk, may be called in any thread, and raise StoreError."""
+
+    def __init__(self, database: Database, contents: Contents) -> None:
+        """Keep views in `database`, and bytes in `contents`."""
+        self._database = database
+        self._contents = contents
+
+    def note(self, session: str, path: bytes, loaded: Loaded | None, now: int) -> None:
+        """Note that the model of `session` has seen `loaded` in `path`, or None for no file, at `now` in ms."""
+        data = b"" if loaded is None or len(loaded.data) > MAX_TEXT_BYTES else loaded.data
+        with self._database.transaction() as db:
+            if loaded is not None and len(data) == len(loaded.data):
+                self._contents.put([(loaded.version.digest, data)])
+            db.execute(
+                "insert or replace into views values(?, ?, ?, null,"
+                " (select coalesce(max(id), 0) from writes where path = ?), ?, ?)",
+                (session, path, digest_in(loaded), path, len(data), now),
+            )
+            db.execute("delete from views where time < ?", (now - MAX_AGE_MS,))
+            if db.execute("select sum(size) from views").fetchone()[0] > MAX_BYTES:
+                # Half of them: else the next read would do the same again.
+                db.execute("delete from views where time <= (select avg(time) from views)")
+                self._contents.forget_unused()
+
+    def name(self, session: str, view: View, digest: str, now: int) -> None:
+        """Note that `session` was told, without the text, that the file of `view` has now the bytes of `digest`."""
+        with self._database.transaction() as db:
+            db.execute(
+                "insert or replace into views values(?, ?, ?, ?, (select coalesce(max(id), 0) from writes"
+                " where path = ?), coalesce((select size from views where session = ? and path = ?), 0), ?)",
+                (session, view.path, view.digest, digest, view.path, session, view.path, now),
+            )
+
+    def known(self, session: str) -> list[View]:
+        """Return the views of `session`, the latest first."""
+        with self._database.transaction() as db:
+            seen = db.execute("select path, digest, named, after from views where session = ?", (session,)).fetchall()
+            # What no hook told of may be the user's.
+            written = db.execute(
+                "select path, after, id from writes where id in (select max(writes.id) from writes"
+                " join turns on turn = turns.id where session = ? and source not in (?, ?)"
+                " and not (tool = ? and source = ?) group by path)",
+                (session, UNDO, MERGE, DISK, HOOKS),
+            ).fetchall()
+        found = {bytes(path): (after, View(bytes(path), digest, named)) for path, digest, named, after in seen}
+        for path, digest, number in written:
+            if bytes(path) not in found or found[bytes(path)][0] < number:
+                found[bytes(path)] = number, View(bytes(path), digest or NO_FILE)
+        return [view for _, view in sorted(found.values(), key=lambda each: each[0], reverse=True)[:MAX_FILES]]
+
+    def paths_with(self, digest: str) -> list[bytes]:
+        """Return files that had the bytes of `digest` at the last look, two at most."""
+        with self._database.transaction() as db:
+            rows = db.execute("select path from current where digest = ? limit 2", (digest,)).fetchall()
+        return [bytes(path) for (path,) in rows]

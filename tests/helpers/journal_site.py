@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A conversation whose hooks reach a journal, and what the journal reports to Emacs."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from journal_project import SHELL, Project
+from qwen_companion.domain import (
+    ChangedFile,
+    Peer,
+    Settings,
+    Turn,
+)
+from qwen_companion.doors.events import parse_event
+from qwen_companion.doors.listeners import Report
+from qwen_companion.emacs.journal_front import JournalFront
+from qwen_companion.emacs.messages import (
+    ChangeScope,
+    JournalCall,
+    JournalReply,
+    JournalTexts,
+    JournalWatch,
+    Notification,
+    TurnChanges,
+    Unrecorded,
+    WantedFile,
+)
+from qwen_companion.processes import start_of
+from support import TIMEOUT_S
+
+ON = Settings(journal=True)
+
+
+class Agent:
+    """A conversation of a CLI whose hooks reach the journal."""
+
+    def __init__(self, front: JournalFront, project: Project, session: str = "s", pid: int | None = None) -> None:
+        self.front = front
+        self._project = project
+        self.session = session
+        self.cwd = str(project.root)
+        pid = pid or os.getpid()
+        self.peer = Peer(pid, start_of(pid) or "", self.cwd, "qwen", ())
+        self._calls = 0
+        self.time = int(time.time() * 1000)
+
+    async def report(self, name: str, **fields: Any) -> Any:
+        """Report an event, as the CLI would, and return the answer."""
+        values = {"hook_event_name": name, "session_id": self.session, "cwd": self.cwd, **fields}
+        event = parse_event(json.dumps(values).encode())
+        assert event is not None
+        self.time += 1
+        with anyio.fail_after(TIMEOUT_S):
+            return await self.front.hear(Report(event, self.peer, "Qwen Code 0.24.4", "connected", self.time))
+
+    async def prompt(self, text: str) -> Any:
+        return await self.report("UserPromptSubmit", prompt=text)
+
+    async def begin(self, tool: str, agent: str | None = None, **values: str) -> dict[str, Any]:
+        """Begin a call of `tool`."""
+        self._calls += 1
+        call = {"tool_name": tool, "tool_input": values, "tool_call_id": str(self._calls), "agent_id": agent}
+        await self.report("PreToolUse", **call)
+        return call
+
+    async def done(self, call: dict[str, Any], **fields: Any) -> Any:
+        return await self.report("PostToolUse", **call, **fields)
+
+    async def edit(self, name: str | Path, data: bytes, agent: str | None = None) -> Any:
+        """Write `data` to `name`, below where it works, as a tool does; return what the model is told."""
+        path = Path(self.cwd) / name
+        call = await self.begin("write_file", agent, file_path=str(path))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        return await self.done(call)
+
+    async def run(self, write: Callable[[], object], **values: str) -> None:
+        """Run a command that does `write`."""
+        call = await self.begin(SHELL, command="make", **values)
+        write()
+        await self.done(call)
+
+
+class Site:
+    """A journal, and its reports to Emacs."""
+
+    def __init__(self, project: Project, silence_s: float = 0) -> None:
+        self.project = project
+        self.told: list[Notification] = []
+        self._news = anyio.Event()
+        self.turns: dict[str, Turn] = {}
+        self.files: dict[str, dict[str, ChangedFile]] = {}
+        self.front = JournalFront(project.environ, self._take, silence_s=silence_s)
+        self._requests = 0
+
+    def _take(self, message: Notification) -> None:
+        self.told.append(message)
+        if isinstance(message, TurnChanges):
+            if message.reset:
+                self.turns.clear()
+                self.files.clear()
+            for change in message.turns:
+                files = self.files.setdefault(change.turn.id, {})
+                self.turns[change.turn.id] = change.turn
+                files.update({os.path.basename(file.path): file for file in change.files})
+                for path in change.gone:
+                    del files[os.path.basename(path)]
+            for turn in message.gone:
+                del self.turns[turn], self.files[turn]
+        self._news.set()
+
+    async def until(self, *expected: dict[str, str]) -> Sequence[Turn]:
+        """Wait until the turns, the oldest first, have these kinds of changes by file; return the turns."""
+        with anyio.move_on_after(TIMEOUT_S):
+            while self.kinds() != list(expected):
+                self._news = anyio.Event()
+                await self._news.wait()
+        assert self.kinds() == list(expected)
+        return sorted(self.turns.values(), key=lambda turn: int(turn.id.rpartition("-")[2]))
+
+    async def until_told(self, kind: type[Notification]) -> Notification:
+        with anyio.fail_after(TIMEOUT_S):
+            while not (found := [message for message in self.told if isinstance(message, kind)]):
+                self._news = anyio.Event()
+                await self._news.wait()
+        return found[-1]
+
+    def refused(self) -> Mapping[str, str]:
+        """Return the roots that are not recorded, as they were told last."""
+        told = [message.reasons for message in self.told if isinstance(message, Unrecorded)]
+        return told[-1] if told else {}
+
+    async def until_ended(self, turn: str) -> None:
+        with anyio.fail_after(TIMEOUT_S):
+            while self.turns[turn].end is None:
+                self._news = anyio.Event()
+                await self._news.wait()
+
+    async def until_watched(self, project: Project) -> None:
+        """Wait until the directory of `project` is watched: the system lists what this process watches."""
+        number = f"ino:{os.stat(project.root).st_ino:x} "
+        with anyio.fail_after(TIMEOUT_S):
+            while number not in _watched():
+                await anyio.lowlevel.checkpoint()
+
+    async def until_unwatched(self, project: Project) -> None:
+        """Wait until the directory of `project` is not watched any more, so that nobody looks at its files."""
+        number = f"ino:{os.stat(project.root).st_ino:x} "
+        with anyio.fail_after(TIMEOUT_S):
+            while number in _watched():
+                await anyio.lowlevel.checkpoint()
+
+    async def until_size(self, turn: str, name: str, added: int) -> None:
+        """Wait until so many lines have been added to the file `name` in `turn`."""
+        with anyio.fail_after(TIMEOUT_S):
+            while name not in self.files[turn] or self.files[turn][name].added != added:
+                self._news = anyio.Event()
+                await self._news.wait()
+
+    def kinds(self) -> list[dict[str, str]]:
+        order = sorted(self.files, key=lambda turn: int(turn.rpartition("-")[2]))
+        return [{name: file.kind for name, file in self.files[turn].items()} for turn in order]
+
+    async def before(self, turn: Turn, name: str) -> bytes | None:
+        """Return the bytes of the file `name` before `turn`."""
+        scope = ChangeScope(turn.root, "turn", turn.id, None)
+        wanted = WantedFile(os.path.join(turn.root, name))
+        [texts] = list((await self.ask(lambda n: JournalTexts(n, scope, (wanted,)))).texts or ())
+        return texts.before and texts.before.data
+
+    async def ask(self, make: Callable[[int], JournalCall]) -> JournalReply:
+        """Send a request and return the answer to it."""
+        self._requests += 1
+        self.front.take(make(self._requests))
+        with anyio.fail_after(TIMEOUT_S):
+            while True:
+                for message in self.told:
+                    if isinstance(message, JournalReply) and message.id == self._requests:
+                        return message
+                self._news = anyio.Event()
+                await self._news.wait()
+
+    def say(self, call: JournalCall) -> None:
+        self.front.take(call)
+
+
+def _watched() -> str:
+    """Return the system's list of the files that this process watches."""
+    found: list[str] = []
+    for descriptor in Path("/proc/self/fdinfo").iterdir():
+        with suppress(OSError):
+            found += [line for line in descriptor.read_text().splitlines() if line.startswith("inotify")]
+    return "\n".join(found)
+
+
+@asynccontextmanager
+async def site(project: Project, settings: Settings = ON, silence_s: float = 0) -> AsyncGenerator[Site]:
+    place = Site(project, silence_s)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(place.front.run)
+        await anyio.wait_all_tasks_blocked()
+        place.front.set_settings(settings)
+        place.front.set_roots([str(project.root)])
+        place.say(JournalWatch(on=True))
+        yield place
+        tasks.cancel_scope.cancel()
