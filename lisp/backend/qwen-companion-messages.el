@@ -90,6 +90,8 @@ its key, nil where there is none."
   path kind from binary added deleted seen seen-hunks mixed by)
 (qwen-companion-messages-define "qwen-companion-journal-reply" JournalReply
   id error root worktrees files spans seen busy texts texts-file)
+(qwen-companion-messages-define "qwen-companion-line-origin" LineOrigin
+  who turn session client start)
 (qwen-companion-messages-define "qwen-companion-worktree" Worktree
   path branch head locked gone base files uncommitted ahead behind conflicts)
 (qwen-companion-messages-define "qwen-companion-texts" Texts

@@ -359,6 +359,23 @@ class Turn:
     cli: str | None = None
 
 
+AGENT, USER = "agent", "user"
+
+
+@frozen
+class LineOrigin:
+    """Who wrote some lines of a file: an agent in `turn`, or the user, in `turn` over lines of that, None for none.
+
+    The others are those of the turn: `session`, `client`, and `start` in ms since the epoch.
+    """
+
+    who: Annotated[str, Words(AGENT, USER)]
+    turn: str | None = None
+    session: str = ""
+    client: str = ""
+    start: int = 0
+
+
 @frozen
 class ChatWork:
     """The activity of an agent of `qwen serve` in the conversation `session`, as the daemon tells it.

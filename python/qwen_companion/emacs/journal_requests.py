@@ -57,13 +57,8 @@ async def _reply(journal: Journal, call: messages.JournalAnswered) -> messages.J
         return await _in_thread(lambda: _worktrees(call, journal.roots.environ))
     if isinstance(call, messages.JournalMerge):
         return messages.JournalReply(call.id, root=await journal.prepare_merge(call.root))
-    if isinstance(call, messages.JournalSpans):
-        record = journal.roots.record_around(call.path)
-        if record is None:
-            return messages.JournalReply(call.id, spans=())
-        return await _in_thread(lambda: _spans(record, call))
-    if isinstance(call, messages.JournalFile | messages.JournalPut):
-        return await _in_thread(lambda: _far_file(journal.roots.record_around(call.path), call))
+    if not isinstance(call, messages.JournalFiles | messages.JournalTexts):
+        return await _in_thread(lambda: _about_file(journal.roots.record_around(call.path), call))
     if call.scope.scope == "tree":
         return await _in_thread(lambda: _differences(call, journal.roots.environ))
     record = journal.roots.record_of(call.scope.root)
@@ -76,6 +71,17 @@ async def _reply(journal: Journal, call: messages.JournalAnswered) -> messages.J
 
 async def _in_thread(work: Callable[[], messages.JournalReply]) -> messages.JournalReply:
     return await to_thread.run_sync(work, abandon_on_cancel=True)
+
+
+def _about_file(
+    record: Record | None,
+    call: messages.JournalSpans | messages.JournalOrigins | messages.JournalFile | messages.JournalPut,
+) -> messages.JournalReply:
+    if isinstance(call, messages.JournalOrigins):
+        return _origins(record, call)
+    if isinstance(call, messages.JournalSpans):
+        return messages.JournalReply(call.id, spans=()) if record is None else _spans(record, call)
+    return _far_file(record, call)
 
 
 def _far_file(record: Record | None, call: messages.JournalFile | messages.JournalPut) -> messages.JournalReply:
@@ -149,6 +155,13 @@ def _version(loaded: Loaded | None) -> messages.FileVersion | None:
 
 def _spans(record: Record, call: messages.JournalSpans) -> messages.JournalReply:
     found, keys = record.answers.spans(call.path)
-    return messages.JournalReply(
-        call.id, spans=[messages.Span(span.line, span.count, turn, seen) for span, turn, seen in found], seen=keys
-    )
+    return messages.JournalReply(call.id, spans=[messages.Span(*span) for span in found], seen=keys)
+
+
+def _origins(record: Record | None, call: messages.JournalOrigins) -> messages.JournalReply:
+    if record is None:
+        raise RecordError("no agent has changed anything in this project")
+    data = None if call.text is None else base64.b64decode(call.text)
+    runs, origins, prompts = record.answers.line_origins(call.path, data)
+    numbers = [number for run in runs for number in run]
+    return messages.JournalReply(call.id, origins=origins, prompts=prompts, runs=numbers)

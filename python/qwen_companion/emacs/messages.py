@@ -303,6 +303,18 @@ class JournalSpans:
 
 
 @frozen
+class JournalOrigins:
+    """`journal-origins`: asks who wrote each line of the file `path`; the answer is a `JournalReply`.
+
+    `text` are the bytes that would be saved now, in base64; None for those on the disk.
+    """
+
+    id: int
+    path: str
+    text: domain.Text | None = None
+
+
+@frozen
 class JournalSeen:
     """`journal-seen`: the user has marked changes of `turn` as `seen`, or as not seen.
 
@@ -400,6 +412,7 @@ JournalAnswered = (
     JournalFiles
     | JournalTexts
     | JournalSpans
+    | JournalOrigins
     | JournalBusy
     | JournalForget
     | JournalMerge
@@ -610,6 +623,7 @@ _INCOMING: Mapping[str, Callable[[Plist, Spool], Incoming]] = {
     "journal-files": partial(from_plist, JournalFiles),
     "journal-texts": partial(from_plist, JournalTexts),
     "journal-spans": partial(from_plist, JournalSpans),
+    "journal-origins": partial(from_plist, JournalOrigins),
     "journal-seen": partial(from_plist, JournalSeen),
     "journal-wrote": partial(from_plist, JournalWrote),
     "journal-busy": partial(from_plist, JournalBusy),
@@ -1114,6 +1128,9 @@ class JournalReply(Notification):
     texts: Sequence[Texts] | None = None
     spans: Sequence[Span] | None = None
     seen: Sequence[str] = ()
+    origins: Sequence[domain.LineOrigin] | None = None
+    prompts: Sequence[str] = ()
+    runs: Sequence[int] = ()
     busy: Sequence[tuple[str, str, str]] | None = None
     root: str | None = None
     worktrees: Sequence[domain.Worktree] | None = None
@@ -1122,8 +1139,10 @@ class JournalReply(Notification):
         """`(:id ID :error S-or-nil)`, and the keys that belong to the request.
 
         `:root S`; or `:worktrees (WORKTREE...)`, see `domain.Worktree`; or `:files (FILE...)`; or `:spans ((LINE COUNT
-        TURN SEEN)...) :seen (S...)`; or `:busy ((PATH TURN TOOL)...)`; or `:texts (TEXTS...) :texts-file S`.  Each of
-        TEXTS is `(:path S :error S-or-nil :before (FROM TO) :before-mode N-or-link :after (FROM TO) :after-mode
+        TURN SEEN)...) :seen (S...)`; or `:origins (ORIGIN...) :prompts TEXT :runs NUMBERS`, see `domain.LineOrigin`:
+        the prompts have a zero character between them, and each run of lines three numbers, the first line, how many
+        lines, and which of the origins, from 0; or `:busy ((PATH TURN TOOL)...)`; or `:texts (TEXTS...) :texts-file S`.
+        Each of TEXTS is `(:path S :error S-or-nil :before (FROM TO) :before-mode N-or-link :after (FROM TO) :after-mode
         N-or-link :from S :mixed B)`: where the bytes are in the file, which is for Emacs to remove, both nil where
         there was none; modes are the permission bits.
         """
@@ -1137,6 +1156,11 @@ class JournalReply(Notification):
         if self.spans is not None:
             spans = [[span.line, span.count, span.turn, span.seen] for span in self.spans]
             result += plist(spans=spans, seen=list(self.seen))
+        if self.origins is not None:
+            prompts = text_plist("\0".join(self.prompts), spool)
+            runs = text_plist(" ".join(map(str, self.runs)), spool)
+            origins = [to_plist(origin, spool) for origin in self.origins]
+            result += plist(origins=origins, prompts=prompts, runs=runs)
         if self.busy is not None:
             result += plist(busy=[list(item) for item in self.busy])
         if self.texts is not None:

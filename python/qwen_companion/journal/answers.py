@@ -4,20 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
-from qwen_companion.domain import ChangedFile, Turn
+from qwen_companion.domain import AGENT, USER, ChangedFile, LineOrigin, Turn
 from qwen_companion.errors import CompanionError
 from qwen_companion.frozen import frozen
 from qwen_companion.journal.baselines import FAILURES, reason_of
-from qwen_companion.journal.changes import MissingTextError, Net, Owned, owners, renamed, sizes, with_renames
+from qwen_companion.journal.changes import Net, renamed, sizes, with_renames
 from qwen_companion.journal.names import Names
 from qwen_companion.journal.nets import Nets
+from qwen_companion.journal.origins import BEFORE, Origins, turn_behind
 from qwen_companion.journal.sites import Files
-from qwen_companion.journal.store import UNDO, SeenRow, Store, Write
+from qwen_companion.journal.store import UNDO, SeenRow, Store
 from qwen_companion.journal.undos import Undos
-from qwen_companion.journal.versions import TooLargeError
 
 _GONE = "its text is not kept any more"
 
@@ -54,6 +53,7 @@ class Answers:
         self._files = files
         self._scan = scan
         self._nets = Nets(store, files)
+        self.origins = Origins(store, files)
         self._known: dict[tuple[int, bytes], tuple[int, ChangedFile]] = {}
         """Files of turns, each with the number of its last write."""
 
@@ -143,29 +143,56 @@ class Answers:
                 is_moved = old is not None and (old.kind, net.kind) == ("deleted", "added")
                 yield renamed(old, net) if old is not None and is_moved else net
 
-    def spans(self, path: str) -> tuple[list[tuple[Owned, str, bool]], tuple[str, ...]]:
-        """Return which lines of `path` are an agent's, with the turn and whether it was seen; and all marked hunks."""
+    def spans(self, path: str) -> tuple[list[tuple[int, int, str, bool]], tuple[str, ...]]:
+        """Return which lines of `path` are an agent's: the first, their number, the turn, and whether it was seen.
+
+        A number of 0 stands for lines that were deleted before that line.  Also return all marked hunks.
+        """
         name = self._names.name_in(path)
-        writes = [] if name is None else self._store.writes(name)
-        if name is None or not writes:
+        text = None if name is None or not self._store.is_known(name) else self.origins.of(name)
+        if name is None or text is None:
             return [], ()
-        origins = Undos(self._store.turns()).origins()
-        agents = {turn for turn, origin in origins.items() if origin is not None}
-        with suppress(OSError, TooLargeError):
-            now = self._files.load(name)
-            last = writes[-1].after
-            if now is not None and now.version != last:
-                # Somebody has written it since.
-                self._store.contents.put([(now.version.digest, now.data)])
-                writes = [*writes, Write(None, name, last, now.version)]
-        try:
-            found = owners(writes, agents, self._files.text)
-        except MissingTextError:
-            return [], ()
-        seen = {turn: self._seen(turn, name) for turn in {write.turn for write in writes} if turn is not None}
+        found = [(line, count, turn) for line, count, turn in text.runs if turn > BEFORE]
+        found += [(gap + 1, 0, turn) for gap, turn in text.gaps.items()]
+        turns = {write.turn for write in self._store.writes(name) if write.turn is not None}
+        seen = {turn: self._seen(turn, name) for turn in turns}
         keys = tuple(dict.fromkeys(key for row in seen.values() for key in row.hunks))
-        turns = {turn: self._names.identifier(origin or turn) for turn, origin in origins.items()}
-        return [(span, turns[span.turn], seen[span.turn].whole) for span in found], keys
+        known = [(line, count, turn) for line, count, turn in sorted(found) if turn in seen]
+        return [(line, count, self._names.identifier(turn), seen[turn].whole) for line, count, turn in known], keys
+
+    def line_origins(
+        self, path: str, data: bytes | None
+    ) -> tuple[list[tuple[int, int, int]], list[LineOrigin], list[str]]:
+        """Return the runs of lines of `path` with one origin, these origins, and the whole prompt of each.
+
+        A run is its first line, the number of lines, and which of the origins; lines from before the journal are in
+        none.  `data` are the bytes of the file, by default those on the disk.
+
+        :raises RecordError: where the file is not below the root, or has no lines to compare
+        """
+        name = self._names.name_in(path)
+        text = None if name is None else self.origins.of(name, data)
+        if text is None:
+            raise RecordError("the file is not there, not a text, or larger than 8 MiB")
+        indices: dict[int, int] = {}
+        found: list[LineOrigin] = []
+        prompts: list[str] = []
+        for origin in dict.fromkeys(origin for _, _, origin in text.runs if origin != BEFORE):
+            turn = self._store.turn(turn_behind(origin))
+            who = AGENT if origin > BEFORE else USER
+            if turn is not None:
+                identifier = self._names.identifier(turn.id)
+                found.append(LineOrigin(who, identifier, turn.session, turn.client, turn.start))
+                prompts.append(self._store.prompt(turn.id).replace("\0", " "))
+            elif who == USER:
+                found.append(LineOrigin(who))
+                prompts.append("")
+            else:
+                # The turn is forgotten.
+                continue
+            indices[origin] = len(found) - 1
+        runs = [(line, count, indices[origin]) for line, count, origin in text.runs if origin in indices]
+        return runs, found, prompts
 
     def mark(self, number: int, path: str | None, hunks: Sequence[str], seen: bool) -> None:
         """Note that the user has `seen` of a turn: `hunks` of the file `path`, or all of it, or of all its files."""

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 
 from qwen_companion.frozen import frozen
 from qwen_companion.journal.store import Write
@@ -16,13 +16,13 @@ from qwen_companion.texts.merge import Labels, merge
 ReadText = Callable[[str], "bytes | None"]
 """Returns the bytes of a digest, or None."""
 
-_STEPS = 300_000
+STEPS = 300_000
 """Budget for comparing two texts, in steps of a microsecond."""
 
-_MAX_COMPARED = 8 * 1024 * 1024
+MAX_COMPARED = 8 * 1024 * 1024
 """Larger texts are not compared: their lines are not counted."""
 
-_ALIKE = 0.5
+ALIKE = 0.5
 """The part of its lines that a file has in common with the one it is renamed from."""
 
 _MAX_PAIRS = 400
@@ -99,7 +99,7 @@ def _moved(write: Write, before: Version | None, data: bytes | None, read: ReadT
     mine = _load(before, read).data if data is None else data
     # Bytes as characters: no byte is lost in any encoding.
     base, ours, theirs = (text.decode("latin-1") for text in (old, mine, new))
-    result = merge(base, ours, theirs, Labels("", "", ""), Budget(_STEPS))
+    result = merge(base, ours, theirs, Labels("", "", ""), Budget(STEPS))
     if result.conflicts:
         return None
     merged = result.text.encode("latin-1")
@@ -125,7 +125,7 @@ def is_binary(data: bytes) -> bool:
 def sizes(net: Net) -> tuple[int, int, bool]:
     """Return how many lines were added and deleted, and whether the file is binary, which has none."""
     sides = [b"" if side is None else side.data for side in (net.before, net.after)]
-    if any(is_binary(side) or len(side) > _MAX_COMPARED for side in sides):
+    if any(is_binary(side) or len(side) > MAX_COMPARED for side in sides):
         return 0, 0, True
     hunks = _hunks(*map(lines_of, sides))
     return sum(h.new_end - h.new_start for h in hunks), sum(h.old_end - h.old_start for h in hunks), False
@@ -140,7 +140,7 @@ def lines_of(data: bytes) -> list[str]:
 
 
 def _hunks(old: Sequence[str], new: Sequence[str]) -> list[Hunk]:
-    return compare(*numbered(old, new), Budget(_STEPS))
+    return compare(*numbered(old, new), Budget(STEPS))
 
 
 # --- Renames ---
@@ -180,7 +180,7 @@ def _alike(deleted: Sequence[Net], added: Sequence[Net]) -> Iterable[tuple[Net, 
         ours = lines[id(new)]
         scores = [(len(ours & lines[id(old)]) / max(len(ours), len(lines[id(old)]), 1), old) for old in left]
         score, best = max(scores, key=lambda pair: pair[0], default=(0.0, None))
-        if best is not None and score >= _ALIKE:
+        if best is not None and score >= ALIKE:
             left.remove(best)
             yield best, new
 
@@ -194,75 +194,6 @@ def _has_text(net: Net) -> bool:
 
 
 def _line_set(side: Loaded | None) -> set[str]:
-    if side is None or len(side.data) > _MAX_COMPARED or side.version.mode == LINK:
+    if side is None or len(side.data) > MAX_COMPARED or side.version.mode == LINK:
         return set()
     return set(lines_of(side.data))
-
-
-# --- Who wrote which line ---
-
-
-@dataclass(frozen=True, order=True)
-class Owned:
-    """`count` lines from `line` on, from 1, that `turn` wrote; for 0, it deleted lines before `line`."""
-
-    line: int
-    count: int
-    turn: int
-
-
-def owners(writes: Sequence[Write], agents: Collection[int], read: ReadText) -> list[Owned]:
-    """Return which lines of the file after the last of `writes` are those of `agents`, the turns of agents.
-
-    :raises MissingTextError: when the record no longer has a text
-    """
-    if not writes or writes[-1].after is None:
-        return []
-    lines = lines_of(_data(writes[0].before, read))
-    line_owners: list[int | None] = [None] * len(lines)
-    gaps: dict[int, int] = {}
-    for write in writes:
-        turn = write.turn if write.turn in agents else None
-        old_data, new_data = _data(write.before, read), _data(write.after, read)
-        if is_binary(new_data) or max(len(old_data), len(new_data)) > _MAX_COMPARED:
-            return []
-        new = lines_of(new_data)
-        line_owners, gaps = _advance(line_owners, gaps, _hunks(lines, new), len(new), turn)
-        lines = new
-    return _spans(line_owners, gaps)
-
-
-def _data(version: Version | None, read: ReadText) -> bytes:
-    return b"" if version is None else _load(version, read).data
-
-
-def _advance(
-    owned: Sequence[int | None], gaps: Mapping[int, int], hunks: Sequence[Hunk], length: int, turn: int | None
-) -> tuple[list[int | None], dict[int, int]]:
-    """Return the owners of lines and of gaps, where lines are missing, after `hunks` that `turn` made."""
-    result: list[int | None] = []
-    # Lines that come or go at a gap fill it, or are the user's answer to it.
-    kept = [gap for gap in gaps if not any(hunk.old_start <= gap <= hunk.old_end for hunk in hunks)]
-    moved: dict[int, int] = {}
-    old = 0
-    for hunk in [*hunks, Hunk(len(owned) + 1, len(owned) + 1, length + 1, length + 1)]:
-        shift = hunk.new_start - hunk.old_start
-        moved.update((gap + shift, gaps[gap]) for gap in kept if old <= gap < hunk.old_start)
-        result += owned[old : hunk.old_start]
-        result += [turn] * (hunk.new_end - hunk.new_start)
-        if hunk.new_start == hunk.new_end and hunk.old_end > hunk.old_start and turn is not None:
-            moved[hunk.new_start] = turn
-        old = hunk.old_end
-    return result, moved
-
-
-def _spans(line_owners: Sequence[int | None], gaps: Mapping[int, int]) -> list[Owned]:
-    spans = [Owned(gap + 1, 0, turn) for gap, turn in gaps.items()]
-    start = 0
-    for index in range(1, len(line_owners) + 1):
-        if index == len(line_owners) or line_owners[index] != line_owners[start]:
-            owner = line_owners[start]
-            if owner is not None:
-                spans.append(Owned(start + 1, index - start, owner))
-            start = index
-    return sorted(spans)

@@ -31,6 +31,10 @@ create table if not exists seen(
 create table if not exists views(
   session text, path blob, digest text, named text, after integer, size integer, time integer,
   primary key(session, path)) without rowid;
+create table if not exists prompts(turn integer primary key, text text);
+create table if not exists origins(write integer primary key, state blob);
+create table if not exists removed(
+  path blob, line blob, previous blob, origin integer, primary key(path, line, previous)) without rowid;
 """
 
 _CHECKED_BYTES = 64 * 1024 * 1024

@@ -26,6 +26,9 @@ from qwen_companion.journal.subscriptions import SHELL_TOOL
 from qwen_companion.journal.versions import Loaded, TooLargeError
 from qwen_companion.journal.witness import Witness
 
+MOST_OF_PROMPT = 10_000
+"""Characters of a prompt that are recorded."""
+
 
 @frozen
 class Call:
@@ -205,6 +208,7 @@ class Root:
         self.record.end(number, time)
         self.changed.add(number)
         self.forget_old()
+        self.record.answers.origins.trace_long(number)
 
     def forget_old(self) -> None:
         """Forget the oldest turns, and tell the user of those that need too much room."""
@@ -256,7 +260,7 @@ def row_of(session: str, client: str, source: str, prompt: str, start: int, peer
     line = shortened(next(iter(prompt.splitlines()), ""))
     # Of a process at another place nothing is known here.
     pid, started = (None, None) if peer is None or peer.place else (peer.pid, peer.started)
-    return TurnRow(0, session, client, source, line, start, None, None, (), pid, started)
+    return TurnRow(0, session, client, source, line, start, None, None, (), pid, started, prompt[:MOST_OF_PROMPT])
 
 
 def key_of(peer: Peer) -> str:

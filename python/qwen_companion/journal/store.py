@@ -39,12 +39,15 @@ MERGE = "merge"
 """The source of a turn by which the user took over changes of an agent in a worktree."""
 
 _SELECT_TURN = "select id, session, client, source, prompt, start, end, undone, notes, pid, started from turns"
-_SELECT_WRITE = "select turn, path, before, before_mode, after, after_mode, tool, agent from writes"
+SELECT_WRITE = "select turn, path, before, before_mode, after, after_mode, tool, agent from writes"
 
 
 @frozen
 class TurnRow:
-    """A turn as it is recorded.  `undone` is the turn that it undid.  `pid` and `started` are the CLI's process."""
+    """A turn as it is recorded.  `undone` is the turn that it undid.  `pid` and `started` are the CLI's process.
+
+    `text` is the whole prompt of a turn that begins, see `Store.prompt`.
+    """
 
     id: int
     session: str
@@ -57,6 +60,7 @@ class TurnRow:
     notes: tuple[str, ...]
     pid: int | None
     started: str | None
+    text: str = ""
 
 
 @frozen
@@ -99,7 +103,16 @@ class Store:
                 (turn.session, turn.client, turn.source, turn.prompt, turn.start, turn.end, turn.undone,
                  json.dumps(turn.notes), turn.pid, turn.started),
             )  # fmt: skip
+            if turn.text:
+                db.execute("insert into prompts values(?, ?)", (cursor.lastrowid, turn.text))
             return replace(turn, id=int(cursor.lastrowid or 0))
+
+    def prompt(self, turn: int) -> str:
+        """Return the whole prompt of `turn`; its first words, where no more is known."""
+        with self.database.transaction() as db:
+            query = "select coalesce(p.text, t.prompt) from turns t left join prompts p on p.turn = t.id where t.id = ?"
+            row = db.execute(query, (turn,)).fetchone()
+        return "" if row is None else str(row[0])
 
     def end(self, turn: int, time: int | None) -> None:
         """Record that `turn` ended at `time`, or with None that it goes on."""
@@ -170,12 +183,13 @@ class Store:
             if row is None or read_version(row[1], row[2]) != version or row[3] not in tools:
                 return False
             db.execute("update writes set turn = ?, tool = '' where id = ?", (turn, row[0]))
+            db.execute("delete from origins where write >= ?", (row[0],))
         return True
 
     def writes(self, path: bytes) -> list[Write]:
         """Return all writes of `path` in order."""
         with self.database.transaction() as db:
-            return [_write(row) for row in db.execute(f"{_SELECT_WRITE} where path = ? order by id", (path,))]
+            return [write_of(row) for row in db.execute(f"{SELECT_WRITE} where path = ? order by id", (path,))]
 
     def is_known(self, path: bytes) -> bool:
         """Return whether a write of `path` is recorded."""
@@ -244,15 +258,19 @@ class Store:
         """Forget `turn`, in which nothing was written."""
         with self.database.transaction() as db:
             db.execute("delete from turns where id = ?", (turn,))
+            db.execute("delete from prompts where turn = ?", (turn,))
 
     def drop(self, turns: Sequence[int]) -> None:
         """Forget `turns`, and all bytes that only they needed."""
         with self.database.transaction() as db:
             for turn in turns:
-                for table, column in (("writes", "turn"), ("seen", "turn"), ("turns", "id")):
-                    db.execute(f"delete from {table} where {column} = ?", (turn,))  # noqa: S608 - these names
+                for table in ("writes", "seen", "prompts"):
+                    db.execute(f"delete from {table} where turn = ?", (turn,))  # noqa: S608 - these names
+                db.execute("delete from turns where id = ?", (turn,))
             # Writes of others matter between those of agents only.
             db.execute("delete from writes where path not in (select path from writes where turn is not null)")
+            db.execute("delete from origins where write not in (select id from writes)")
+            db.execute("delete from removed where path not in (select path from writes)")
             self.contents.forget_unused()
         self.database.give_back()
 
@@ -270,6 +288,7 @@ def _turn(row: tuple[Any, ...]) -> TurnRow:
     return TurnRow(*row[:8], notes=tuple(json.loads(row[8])), pid=row[9], started=row[10])
 
 
-def _write(row: tuple[Any, ...]) -> Write:
+def write_of(row: Sequence[Any]) -> Write:
+    """Return the write in a row of `SELECT_WRITE`."""
     turn, path, before, before_mode, after, after_mode, tool, agent = row
     return Write(turn, bytes(path), read_version(before, before_mode), read_version(after, after_mode), tool, agent)

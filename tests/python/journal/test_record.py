@@ -910,7 +910,7 @@ def test_hunks_undone_one_after_the_other_are_one_turn(project: Project) -> None
         {"a": "modified", "b": "modified"},
     )
     spans, _ = project.record.answers.spans(str(project.root / "a"))
-    assert [(span.line, whose) for span, whose, _ in spans] == [
+    assert [(line, whose) for line, _, whose, _ in spans] == [
         (4, project.record.names.identifier(turn)),
         (10, project.record.names.identifier(turn)),
     ]
@@ -946,7 +946,7 @@ def test_scopes_and_marks(project: Project) -> None:
     assert names("look") == {"a": 2}
     assert project.files(first)["a"].seen_hunks == ("k1",)
     spans, keys = record.answers.spans(path)
-    assert [(span.line, span.count, record.names.number(turn), seen) for span, turn, seen in spans] == [
+    assert [(line, count, record.names.number(turn), seen) for line, count, turn, seen in spans] == [
         (1, 1, first, False),
         (3, 1, second, True),
     ]

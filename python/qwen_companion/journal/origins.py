@@ -1,0 +1,502 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Who wrote each line of a file: an agent in a turn, the user, or somebody before the journal.
+
+The origin of a line is bound to its text.  Each recorded write is compared with the text before it, and what stays
+keeps its origin.  So does what a write only brings back: a whole earlier text (a stash, another branch, an undo), or
+lines that were cut, here or in an earlier write.  Of two equal lines of which an agent has written one, nobody knows
+which, neither is called the agent's.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import groupby, pairwise
+from types import MappingProxyType
+
+from qwen_companion.frozen import frozen
+from qwen_companion.journal.changes import ALIKE, MAX_COMPARED, STEPS, is_binary, lines_of
+from qwen_companion.journal.sites import Files
+from qwen_companion.journal.store import SELECT_WRITE, Store, Write, write_of
+from qwen_companion.journal.undos import Undos
+from qwen_companion.journal.versions import LINK, TooLargeError, Version
+from qwen_companion.texts.hunks import Budget, Hunk, compare, numbered
+
+BEFORE, USER = 0, -1
+"""Origins that are no turn of an agent.  That of a line which the user wrote over one of the turn T is `USER - T`."""
+
+_MOVED = 20
+"""Letters and digits by which a block is known again; `git blame -M` wants as many.  Where it was, half are enough."""
+
+_MOST_RECALLED = 5000
+"""Lines of one write that are looked for among those that are gone: more are no block that was put aside."""
+
+_NEAR = 3
+"""Lines on either side of a change within which equal lines are not told apart."""
+
+_MOST_GONE = 20
+"""Files not there any more in which the text of a new one is looked for."""
+
+_AT_ONCE = 50
+"""Writes whose texts are in memory at once."""
+
+LONG = 8
+"""Writes of a file that are worth following before anybody asks: so many take 0.1 s where it has 20,000 lines."""
+
+_Gone = Sequence[tuple[bytes, int]]
+"""Lines with one text that are gone: the key of the line before each, and its origin."""
+
+_Recall = Callable[[Iterable[str]], Mapping[str, _Gone]]
+"""Returns which of some lines were in the file once."""
+
+
+def turn_behind(origin: int) -> int:
+    """Return the turn that `origin` names, also for a line of the user's over one of that turn; 0 for none."""
+    return origin if origin >= BEFORE else USER - origin
+
+
+@dataclass
+class Text:
+    """A text at some time: its `lines`, the origin of each, and the turns that deleted lines, by the line after.
+
+    `gone` are the lines of the text before it that it has not any more.
+    """
+
+    lines: Sequence[str]
+    origins: list[int]
+    gaps: dict[int, int] = field(default_factory=dict[int, int])
+    gone: Sequence[int] = ()
+
+    @property
+    def runs(self) -> Iterator[tuple[int, int, int]]:
+        """Yield the runs of lines with one origin: the first line, from 1, their number, and the origin."""
+        line = 1
+        for origin, group in groupby(self.origins):
+            count = sum(1 for _ in group)
+            yield line, count, origin
+            line += count
+
+
+@frozen
+class _Known:
+    """What is kept of a file: its `text` after the write of the number `last`, None where it is not comparable."""
+
+    last: int
+    version: Version | None
+    text: Text | None
+
+
+class Origins:
+    """Its methods wait for the disk, may be called in any thread, and raise StoreError.
+
+    What was found out of a write is kept, so that a file with thousands of them is as quick to ask about as any.
+    """
+
+    def __init__(self, store: Store, files: Files) -> None:
+        """Take writes from `store`, which the results are kept in, and texts from `files`."""
+        self._store = store
+        self._files = files
+        self._tracing: set[bytes] = set()
+
+    def of(self, path: bytes, data: bytes | None = None) -> Text | None:
+        """Return the text of `path` with the origins of its lines.
+
+        `data` are its bytes, by default those on the disk.  Nobody but the user has written what is not recorded yet.
+        None for a text that is binary, too long or not there.
+        """
+        fetched: dict[str, bytes] = {}
+        earlier: Sequence[int] | None = None
+        if data is None:
+            with suppress(OSError, TooLargeError):
+                loaded = self._files.load(path)
+                if loaded is not None and loaded.version.mode != LINK:
+                    data = fetched[loaded.version.digest] = loaded.data
+        lines = None if data is None else _comparable(data)
+        if lines is None:
+            return None
+        text = self.trace(path, fetched)
+        if text is None:
+            is_recorded = self._store.is_known(path)
+            gone = () if is_recorded else [name for name in self._store.written()[-_MOST_GONE:] if not self._has(name)]
+            text = self._inherited(path, lines, USER, gone)
+        if text is None or text.lines == lines:
+            return text or Text(lines, [BEFORE] * len(lines))
+        for digest in fetched:
+            earlier = self._earlier(path, digest, lines)
+        if earlier is not None:
+            return Text(lines, list(earlier))
+        return _advance(text, lines, USER, lambda texts: self._recall(path, texts))
+
+    def trace(self, path: bytes, fetched: Mapping[str, bytes] = MappingProxyType({})) -> Text | None:
+        """Return the text after the last recorded write of `path`, None where there is none that can be compared.
+
+        `fetched` are the bytes of some digests.
+        """
+        known = self._known(path, fetched)
+        writes = self._writes(path, -1 if known is None else known.last)
+        agents = Undos(self._store.turns()).origins() if writes else {}
+        for index, (number, write) in enumerate(writes):
+            if index % _AT_ONCE == 0:
+                sides = (side for _, each in writes[index : index + _AT_ONCE] for side in (each.before, each.after))
+                fetched = self._files.fetch(side.digest for side in sides if side is not None)
+            author = USER if write.turn is None else agents.get(write.turn) or USER
+            text = self._after(path, known, write, author, fetched)
+            known = _Known(number, write.after, text)
+            if text is not None:
+                with self._store.database.transaction() as db:
+                    db.execute("insert or replace into origins values(?, ?)", (number, _packed(text)))
+        return known and known.text
+
+    def trace_long(self, turn: int) -> None:
+        """Follow the files of `turn` that have many writes which were not followed yet."""
+        for path in self._store.paths([turn]):
+            known = self._known(path, {})
+            if len(self._writes(path, -1 if known is None else known.last)) >= LONG:
+                self.trace(path)
+
+    def _writes(self, path: bytes, last: int) -> list[tuple[int, Write]]:
+        query = f"{SELECT_WRITE.replace('select', 'select id,')} where path = ? and id > ? order by id"
+        with self._store.database.transaction() as db:
+            return [(int(number), write_of(row)) for number, *row in db.execute(query, (path, last))]
+
+    def _has(self, path: bytes) -> bool:
+        with suppress(OSError, TooLargeError):
+            return self._files.load(path) is not None
+        return True
+
+    def _after(
+        self, path: bytes, known: _Known | None, write: Write, author: int, fetched: Mapping[str, bytes]
+    ) -> Text | None:
+        """Return the text after `write` of `author`, which follows on what is `known`."""
+        start = None if known is None or known.version != write.before else known.text
+        before = self._lines(write.before, fetched) if start is None else start.lines
+        after = self._lines(write.after, fetched)
+        if before is None or after is None:
+            return None if after is None else Text(after, [BEFORE] * len(after))
+        if known is None and write.before is None:
+            return self._inherited(path, after, author) or _advance(Text([], []), after, author, lambda _: {})
+        if known is None or known.text is None:
+            text = self._inherited(path, before, USER) or Text(before, [BEFORE] * len(before))
+        elif start is not None:
+            text = start
+        else:
+            # A turn between is forgotten.
+            text = self._step(path, known.text, before, BEFORE)
+        result = self._step(path, text, after, author)
+        earlier = None if write.after is None else self._earlier(path, write.after.digest, after)
+        if earlier is not None:
+            pairs = zip(earlier, result.origins, strict=True)
+            result.origins = [old if author == USER or old <= BEFORE else new for old, new in pairs]
+        return result
+
+    def _step(self, path: bytes, text: Text, lines: Sequence[str], author: int) -> Text:
+        """Return `lines`, which `author` has made of `text`; keep the origins of what is gone."""
+        result = _advance(text, lines, author, lambda texts: self._recall(path, texts))
+        gone = [
+            (path, _key(text.lines[index]), _key_before(text.lines, index), text.origins[index])
+            for index in result.gone
+        ]
+        with self._store.database.transaction() as db:
+            db.executemany("insert or replace into removed values(?, ?, ?, ?)", gone)
+        return result
+
+    def _recall(self, path: bytes, lines: Iterable[str]) -> Mapping[str, _Gone]:
+        found: dict[str, _Gone] = {}
+        wanted = set(lines)
+        if len(wanted) > _MOST_RECALLED:
+            return found
+        with self._store.database.transaction() as db:
+            for line in wanted:
+                query = "select previous, origin from removed where path = ? and line = ? order by origin"
+                rows = db.execute(query, (path, _key(line))).fetchall()
+                if rows:
+                    found[line] = [(bytes(previous), int(origin)) for previous, origin in rows]
+        return found
+
+    # --- What is kept ---
+
+    def _known(self, path: bytes, fetched: Mapping[str, bytes]) -> _Known | None:
+        query = (
+            "select w.id, w.after, w.after_mode, o.state from writes w join origins o on o.write = w.id"
+            " where w.path = ? order by w.id desc limit 1"
+        )
+        with self._store.database.transaction() as db:
+            row = db.execute(query, (path,)).fetchone()
+        if row is None:
+            return None
+        version = None if row[1] is None else Version(row[1], row[2])
+        lines = self._lines(version, fetched)
+        return None if lines is None else _Known(int(row[0]), version, _unpacked(row[3], lines))
+
+    def _earlier(self, path: bytes, digest: str, lines: Sequence[str]) -> Sequence[int] | None:
+        """Return the origins of `lines`, the text of `digest`, when `path` had the same text before."""
+        query = (
+            "select o.state from writes w join origins o on o.write = w.id where w.path = ? and w.after = ?"
+            " order by w.id desc limit 1"
+        )
+        with self._store.database.transaction() as db:
+            row = db.execute(query, (path, digest)).fetchone()
+        text = None if row is None else _unpacked(row[0], lines)
+        return None if text is None else text.origins
+
+    def _lines(self, version: Version | None, fetched: Mapping[str, bytes]) -> Sequence[str] | None:
+        """Return the lines of `version`, none for no file; None where they cannot be compared."""
+        if version is None:
+            return []
+        data = fetched.get(version.digest) or self._files.text(version.digest)
+        return None if data is None or version.mode == LINK else _comparable(data)
+
+    def _inherited(self, path: bytes, lines: Sequence[str], author: int, gone: Iterable[bytes] = ()) -> Text | None:
+        """Return `lines`, the first that are known of `path`, as `author` has made them of the file that it was.
+
+        That is the one most alike of those that are `gone` or were deleted; None where there is none.
+        """
+        query = (
+            "select path from writes where id in (select max(id) from writes group by path) and after is null"
+            " order by id desc limit ?"
+        )
+        with self._store.database.transaction() as db:
+            names = [*gone, *(bytes(name) for (name,) in db.execute(query, (_MOST_GONE,)))]
+        there = set(lines)
+        best: tuple[float, Text] | None = None
+        for name in dict.fromkeys(names):
+            text = None if name == path or name in self._tracing else self._last_text(name)
+            if text is not None and text.lines:
+                score = len(there & set(text.lines)) / max(len(there), len(set(text.lines)))
+                if score >= ALIKE and (best is None or score > best[0]):
+                    best = score, text
+        return None if best is None else _advance(best[1], lines, author, lambda _: {})
+
+    def _last_text(self, path: bytes) -> Text | None:
+        """Return the last text of `path`, which is not there any more."""
+        # Two of them may be as if one had come of the other.
+        self._tracing.add(path)
+        try:
+            text = self.trace(path)
+        finally:
+            self._tracing.discard(path)
+        if text is not None and text.lines:
+            return text
+        query = (
+            "select w.after, w.after_mode, o.state from writes w join origins o on o.write = w.id"
+            " where w.path = ? and w.after is not null order by w.id desc limit 1"
+        )
+        with self._store.database.transaction() as db:
+            row = db.execute(query, (path,)).fetchone()
+        lines = None if row is None else self._lines(Version(row[0], row[1]), {})
+        return None if row is None or lines is None else _unpacked(row[2], lines)
+
+
+def _packed(text: Text) -> bytes:
+    runs = [number for _, count, origin in text.runs for number in (count, origin)]
+    return zlib.compress(json.dumps([runs, sorted(text.gaps.items())]).encode(), 1)
+
+
+def _unpacked(state: bytes, lines: Sequence[str]) -> Text | None:
+    """Return `lines` as they are kept; None for what was kept of another text."""
+    runs, gaps = json.loads(zlib.decompress(state))
+    origins: list[int] = []
+    for count, origin in zip(runs[::2], runs[1::2], strict=True):
+        origins += [origin] * count
+    return Text(lines, origins, dict(gaps)) if len(origins) == len(lines) else None
+
+
+def _comparable(data: bytes) -> list[str] | None:
+    return None if is_binary(data) or len(data) > MAX_COMPARED else lines_of(data)
+
+
+def _key(line: str) -> bytes:
+    return blake2b(line.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+
+
+def _key_before(lines: Sequence[str], index: int) -> bytes:
+    return _key(lines[index - 1]) if index > 0 else b""
+
+
+def _weight(line: str) -> int:
+    return sum(map(str.isalnum, line))
+
+
+# --- One write ---
+
+
+def _advance(text: Text, lines: Sequence[str], author: int, recall: _Recall) -> Text:
+    """Return `lines`, which `author` has made of `text`, with their origins."""
+    hunks = _hunks(text.lines, lines)
+    origins: list[int] = []
+    end = Hunk(len(text.lines), len(text.lines), len(lines), len(lines))
+    old = 0
+    for hunk in [*hunks, end]:
+        origins += text.origins[old : hunk.old_start]
+        origins += _written(text.origins[hunk.old_start : hunk.old_end], hunk.new_end - hunk.new_start, author)
+        old = hunk.old_end
+    gone = [index for hunk in hunks for index in range(hunk.old_start, hunk.old_end)]
+    result = Text(lines, origins, _gaps(text, hunks, end, author), gone)
+    _take_back(text, result, hunks, author, recall)
+    _doubt(text, result, hunks, author, recall)
+    return result
+
+
+def _hunks(old: Sequence[str], new: Sequence[str]) -> list[Hunk]:
+    """Return the hunks from `old` to `new`; only what is between their common beginning and end is numbered."""
+    least = min(len(old), len(new))
+    head = next((index for index in range(least) if old[index] != new[index]), least)
+    tail = next((index for index in range(least - head) if old[-1 - index] != new[-1 - index]), least - head)
+    found = compare(*numbered(old[head : len(old) - tail], new[head : len(new) - tail]), Budget(STEPS))
+    return [Hunk(*(head + number for number in hunk)) for hunk in found]
+
+
+def _written(gone: Sequence[int], count: int, author: int) -> list[int]:
+    """Return the origins of `count` lines by `author` in place of lines with the origins `gone`."""
+    if author != USER or not any(map(turn_behind, gone)):
+        return [author] * count
+    last = len(gone) - 1
+    return [USER - turn_behind(gone[min(index, last)]) for index in range(count)]
+
+
+def _gaps(text: Text, hunks: Sequence[Hunk], end: Hunk, author: int) -> dict[int, int]:
+    """Return where agents have deleted lines, after `hunks` of `author`."""
+    # Lines that come or go at a gap fill it, or are the user's answer to it.
+    kept = [gap for gap in text.gaps if not any(hunk.old_start <= gap <= hunk.old_end for hunk in hunks)]
+    moved: dict[int, int] = {}
+    old = 0
+    for hunk in [*hunks, end]:
+        shift = hunk.new_start - hunk.old_start
+        moved.update((gap + shift, text.gaps[gap]) for gap in kept if old <= gap < hunk.old_start + (hunk is end))
+        if hunk.new_start == hunk.new_end and hunk.old_end > hunk.old_start and author > BEFORE:
+            moved[hunk.new_start] = author
+        old = hunk.old_end
+    return moved
+
+
+def _take_back(text: Text, result: Text, hunks: Sequence[Hunk], author: int, recall: _Recall) -> None:
+    """Give lines that `author` has only moved, or brought back, the origins that they had."""
+    moved: dict[str, list[tuple[bytes, int]]] = defaultdict(list)
+    for hunk in hunks:
+        for index in range(hunk.old_start, hunk.old_end):
+            moved[text.lines[index]].append((_key_before(text.lines, index), text.origins[index]))
+    new = [index for hunk in hunks for index in range(hunk.new_start, hunk.new_end)]
+    recalled = recall(result.lines[index] for index in new)
+    for hunk in hunks:
+        index = hunk.new_start
+        while index < hunk.new_end:
+            run = _run_from(index, hunk.new_end, result.lines, moved)
+            # An agent that writes anew what was there may have written as little as one word of it.
+            least = 1 if author > BEFORE else _MOVED
+            if not _is_enough(run, index, result.lines, least):
+                run, least = _run_from(index, hunk.new_end, result.lines, recalled), _MOVED
+            if _is_enough(run, index, result.lines, least):
+                for line, (_, origin) in enumerate(run, index):
+                    if author <= BEFORE or origin <= BEFORE or least == 1:
+                        result.origins[line] = origin
+            index += max(1, len(run))
+
+
+def _run_from(start: int, end: int, lines: Sequence[str], known: Mapping[str, _Gone]) -> list[tuple[bytes, int]]:
+    """Return what is `known` of the lines from `start` on, up to `end`, as far as they followed each other before."""
+    run: list[tuple[bytes, int]] = []
+    for index in range(start, end):
+        options = known.get(lines[index], ())
+        before = _key_before(lines, index) if options else b""
+        option = next((option for option in options if option[0] == before), None)
+        if option is None and not run:
+            option = min(options, key=lambda option: option[1], default=None)
+        if option is None:
+            break
+        run.append(option)
+    return run
+
+
+def _is_enough(run: Sequence[tuple[bytes, int]], start: int, lines: Sequence[str], least: int) -> bool:
+    """Return whether the lines of `run` are known again by `least` letters and digits, or half of it in their place."""
+    weight = sum(_weight(lines[index]) for index in range(start, start + len(run)))
+    return bool(run) and weight * (2 if run[0][0] == _key_before(lines, start) else 1) >= least
+
+
+def _doubt(text: Text, result: Text, hunks: Sequence[Hunk], author: int, recall: _Recall) -> None:
+    """Name no agent for lines of which one may be its own and an equal one not."""
+    kept = {new: old for old, new in _kept(text, result, hunks)}
+    olds = {old: new for new, old in kept.items()}
+    for hunk in hunks:
+        for one, other in _twins(result.lines, hunk.new_start, hunk.new_end, kept):
+            # One was there and one is new, or both were there; nobody knows which is which.
+            _name_less(result.origins, one, result.origins[other], author)
+            _name_less(result.origins, other, result.origins[one], author)
+        for one, other in _twins(text.lines, hunk.old_start, hunk.old_end, olds):
+            # One of them is gone.
+            for index in (one, other):
+                new = olds.get(index)
+                if new is not None:
+                    _name_less(result.origins, new, min(text.origins[one], text.origins[other]), author)
+
+    if author == USER:
+        _doubt_islands(result, hunks)
+        # A line that was gone may be back in its place, with an equal one of an agent's beside it.
+        near = [new for new in _near(hunks, kept) if result.origins[new] > BEFORE]
+        recalled = recall(result.lines[new] for new in near)
+        for new in near:
+            before = _key_before(result.lines, new)
+            for previous, origin in recalled.get(result.lines[new], ()):
+                if previous == before:
+                    _name_less(result.origins, new, origin, author)
+
+
+def _doubt_islands(result: Text, hunks: Sequence[Hunk]) -> None:
+    """Name no agent for a brace or the like between two changes of the user's, which may have a new one of them."""
+    for one, other in pairwise(hunks):
+        island = range(one.new_end, other.new_start)
+        if sum(_weight(result.lines[index]) for index in island[:_NEAR]) < _MOVED / 2 and len(island) <= _NEAR:
+            for index in island:
+                _name_less(result.origins, index, USER, USER)
+
+
+def _near(hunks: Sequence[Hunk], kept: Collection[int]) -> Iterator[int]:
+    """Yield the lines of `kept` that are near one of `hunks`."""
+    for hunk in hunks:
+        for index in (*range(hunk.new_start - _NEAR, hunk.new_start), *range(hunk.new_end, hunk.new_end + _NEAR)):
+            if index in kept:
+                yield index
+
+
+def _name_less(origins: list[int], index: int, other: int, author: int) -> None:
+    if origins[index] > BEFORE >= other:
+        origins[index] = other if other == BEFORE or author != USER else USER - origins[index]
+
+
+def _kept(text: Text, result: Text, hunks: Sequence[Hunk]) -> Iterator[tuple[int, int]]:
+    """Yield the old and the new index of each line that was kept near one of `hunks`."""
+    last = 0, 0
+    for hunk in [*hunks, Hunk(len(text.lines), len(text.lines), len(result.lines), len(result.lines))]:
+        size = hunk.old_start - last[0]
+        near = range(size) if size <= 2 * _SLIDE else [*range(_SLIDE), *range(size - _SLIDE, size)]
+        yield from ((last[0] + index, last[1] + index) for index in near)
+        last = hunk.old_end, hunk.new_end
+
+
+_SLIDE = 40
+"""Lines up to which a change is tried at other places where it would have the same result."""
+
+
+def _twins(lines: Sequence[str], start: int, end: int, kept: Collection[int]) -> Iterator[tuple[int, int]]:
+    """Yield pairs of equal lines of which one may stand for the other, where lines `start` to `end` came or went."""
+    size = end - start
+    if size == 0:
+        return
+    index = start - 1
+    while index in kept and lines[index] == lines[index + size]:
+        yield index, index + size
+        index -= 1
+    index = end
+    while index in kept and lines[index] == lines[index - size]:
+        yield index, index - size
+        index += 1
+    for inner, outer in (
+        (range(start, min(end, start + _NEAR)), range(start - _NEAR, start)),
+        (range(max(start, end - _NEAR), end), range(end, end + _NEAR)),
+    ):
+        yield from ((one, other) for one in inner for other in outer if other in kept and lines[one] == lines[other])
