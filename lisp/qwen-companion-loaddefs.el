@@ -24,6 +24,20 @@ the package itself.
 
 (fn)" t)
 
+;; qwen-companion-blame.el
+(autoload 'qwen-companion-blame "qwen-companion-blame" "Show who wrote each line of this file: an agent, with its prompt, or you.
+Lines from before the journal have nothing in the margin.  The mouse on it
+shows the whole prompt.
+\\<qwen-companion-blame-mode-map>
+The buffer becomes read-only: \\[qwen-companion-blame-next] and \\[qwen-companion-blame-previous] go from one author to the next,
+\\[qwen-companion-blame-show-turn] shows the turn and \\[qwen-companion-blame-mode] ends.  \\[read-only-mode] lets you edit; what you
+type is yours in the next pause.
+
+(fn)" t)
+(autoload 'qwen-companion-blame-line "qwen-companion-blame" "Say who wrote the line at point.
+
+(fn)" t)
+
 ;; qwen-companion-changes-here.el
 (autoload 'qwen-companion-changes-next-change "qwen-companion-changes-here" "Go to the next unseen change of an agent, in this file or another one.
 With COUNT, go on by so many; a negative one goes back.

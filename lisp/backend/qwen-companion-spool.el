@@ -183,6 +183,16 @@ with LF instead.  Return non-nil if so."
         (qwen-companion-spool-insert payload)
         (buffer-string))))
 
+(defun qwen-companion-spool-numbers (payload)
+  "Return the vector of integers that PAYLOAD carries."
+  (with-temp-buffer
+    (insert "[")
+    (qwen-companion-spool-insert payload)
+    (goto-char (point-max))
+    (insert "]")
+    (goto-char (point-min))
+    (read (current-buffer))))
+
 (defun qwen-companion-spool-size (payload)
   "Return the length in bytes of the text that PAYLOAD carries."
   (if-let* ((file (qwen-companion-spool--file payload)))

@@ -51,5 +51,29 @@ parent."
           (define-key map (if (stringp key) (kbd key) key) binding))))
     map))
 
+(defvar-local qwen-companion-buffers--margins nil
+  "Columns of the left margin that are in use: (OWNER . COLUMNS).")
+
+(defvar-local qwen-companion-buffers--margin-before nil
+  "The left margin before that, (LOCAL . COLUMNS).")
+
+(defun qwen-companion-buffers-set-left-margin (owner columns)
+  "Give OWNER, a symbol, COLUMNS of the left margin of the current buffer.
+With 0, take them back; once nobody has any, the margin is as it was."
+  (unless qwen-companion-buffers--margins
+    (setq qwen-companion-buffers--margin-before
+          (cons (local-variable-p 'left-margin-width) (or left-margin-width 0))))
+  (setq qwen-companion-buffers--margins
+        (assq-delete-all owner qwen-companion-buffers--margins))
+  (when (> columns 0)
+    (push (cons owner columns) qwen-companion-buffers--margins))
+  (if (or qwen-companion-buffers--margins (car qwen-companion-buffers--margin-before))
+      (setq left-margin-width
+            (apply #'+ (cdr qwen-companion-buffers--margin-before)
+                   (mapcar #'cdr qwen-companion-buffers--margins)))
+    (kill-local-variable 'left-margin-width))
+  (dolist (window (get-buffer-window-list nil nil t))
+    (set-window-margins window (or left-margin-width 0) (cdr (window-margins window)))))
+
 (provide 'qwen-companion-buffers)
 ;;; qwen-companion-buffers.el ends here

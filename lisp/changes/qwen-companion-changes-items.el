@@ -243,6 +243,18 @@ With NOW non-nil, return those seen by now."
         (format-time-string "%H:%M" time)
       (format-time-string "%m-%d %H:%M" time))))
 
+(defun qwen-companion-changes-items-client-name (client)
+  "Return the name of CLIENT for a person, without its version."
+  (if (string-empty-p (or client "")) "a CLI"
+    (car (split-string (qwen-companion-untrusted-line client) " [0-9]"))))
+
+(defun qwen-companion-changes-items-author (client start)
+  "Return in words CLIENT, with its version, and when its turn began.
+START is in milliseconds since the epoch."
+  (concat (if (string-empty-p (or client "")) "A CLI"
+            (qwen-companion-untrusted-line client))
+          ", " (qwen-companion-changes-items-time start)))
+
 ;; One property in place of two, on each piece of each heading.
 (setplist 'qwen-companion-changes-items--heading '(mouse-face highlight follow-link t))
 
@@ -306,10 +318,8 @@ UNDONE is as by `qwen-companion-changes-items--undone'."
         (prompt (qwen-companion-untrusted-line (or (qwen-companion-turn-prompt turn) ""))))
     (concat
      (qwen-companion-changes-items--label
-      (concat (cond ((eq 'user (qwen-companion-turn-who turn)) "you")
-                    ((string-empty-p (or client "")) "a CLI")
-                    (t (car (split-string (qwen-companion-untrusted-line client)
-                                          " [0-9]"))))
+      (concat (if (eq 'user (qwen-companion-turn-who turn)) "you"
+                (qwen-companion-changes-items-client-name client))
               "  "))
      (cond ((null (qwen-companion-turn-end turn))
             (propertize "working  " 'face 'warning))

@@ -17,9 +17,11 @@
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-buffers)
+(require 'qwen-companion-changes-items)
 (require 'qwen-companion-journal)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-timers)
+(require 'qwen-companion-untrusted)
 
 (defcustom qwen-companion-changes-signs t
   "Whether lines that agents have written are marked in their files.
@@ -65,7 +67,7 @@ Where diff-hl is loaded, its faces are used."
   "Timer that updates them, or nil.")
 
 (defvar-local qwen-companion-changes-signs--margin nil
-  "Non-nil when the left margin of this buffer was made for signs.")
+  "Non-nil when the left margin of this buffer has a column for signs.")
 
 ;;; Which lines
 
@@ -162,7 +164,9 @@ before LINE.  Those that are SEEN are not marked."
     (overlay-put overlay 'qwen-companion-changes-turn turn)
     (overlay-put overlay 'before-string
                  (propertize
-                  " " 'display
+                  " "
+                  'help-echo (qwen-companion-changes-signs--help turn)
+                  'display
                   (if (display-graphic-p)
                       (list 'left-fringe
                             (if deleted 'qwen-companion-changes-sign-deleted
@@ -171,23 +175,23 @@ before LINE.  Those that are SEEN are not marked."
                     (list '(margin left-margin)
                           (propertize (if deleted "_" "|") 'face face)))))))
 
+(defun qwen-companion-changes-signs--help (id)
+  "Return the first line of the prompt of the turn ID, and whose turn it is."
+  (when-let* ((turn (qwen-companion-journal-turn id)))
+    (concat (qwen-companion-changes-items-author
+             (qwen-companion-turn-client turn) (qwen-companion-turn-start turn))
+            "\n" (qwen-companion-untrusted-line (or (qwen-companion-turn-prompt turn) "")))))
+
 (defun qwen-companion-changes-signs--show-margin (on)
   "Make a margin for signs in the current buffer if ON is non-nil.
 With nil, remove the one that was made.  Frames with a fringe need none."
   (cond
    ((and on (not (display-graphic-p)) (zerop (or left-margin-width 0)))
-    (setq left-margin-width 1
-          qwen-companion-changes-signs--margin t)
-    (qwen-companion-changes-signs--set-margins 1))
+    (setq qwen-companion-changes-signs--margin t)
+    (qwen-companion-buffers-set-left-margin 'signs 1))
    ((and (not on) qwen-companion-changes-signs--margin)
-    (kill-local-variable 'left-margin-width)
     (setq qwen-companion-changes-signs--margin nil)
-    (qwen-companion-changes-signs--set-margins (or left-margin-width 0)))))
-
-(defun qwen-companion-changes-signs--set-margins (width)
-  "Give the windows of the current buffer a left margin of WIDTH columns."
-  (dolist (window (get-buffer-window-list nil nil t))
-    (set-window-margins window width (cdr (window-margins window)))))
+    (qwen-companion-buffers-set-left-margin 'signs 0))))
 
 (defun qwen-companion-changes-signs-places ()
   "Return where the signs of the current buffer are: (POSITION . TURN), in order.

@@ -609,6 +609,22 @@ marked as seen (\\[qwen-companion-changes-mark-seen]) is not shown the next time
     (qwen-companion-changes-items-update)
     (qwen-companion-changes-items-update-header)))
 
+(defun qwen-companion-changes-show-turn (id path)
+  "Show the turn ID unfolded, with point on what it has changed in PATH."
+  (qwen-companion-changes)
+  (qwen-companion-backend-wait (lambda () (qwen-companion-journal-turn id)) 2)
+  (unless (qwen-companion-journal-turn id)
+    (user-error "This turn is not in the journal any more"))
+  (setq qwen-companion-changes-items-all t
+        qwen-companion-changes-items-client nil)
+  (let ((keys (list (list 'file id path) (list 'group id))))
+    (dolist (key keys)
+      (cl-pushnew key qwen-companion-items-toggled :test #'equal))
+    (qwen-companion-changes--show 'turns)
+    ;; The file may have had another name then.
+    (goto-char (cl-some #'qwen-companion-items-start keys))
+    (recenter 0)))
+
 (defun qwen-companion-changes-of-root (root)
   "Show each change of agents below ROOT only."
   (qwen-companion-changes)

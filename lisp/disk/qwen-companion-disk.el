@@ -191,6 +191,9 @@ for others."
         (and (or (null predicate) (funcall predicate buffer))
              buffer)))))
 
+(defvar-local qwen-companion-disk-read-only-view nil
+  "Non-nil when a view has made the current buffer read-only, for its keys.")
+
 (defun qwen-companion-disk-visit (path)
   "Return a buffer that visits the file PATH and can be edited.
 Signal an error when the user may not write that file.  A directory
@@ -200,7 +203,8 @@ that is missing is no hindrance: Emacs offers to make it when saving."
     (with-current-buffer buffer
       (unless (file-directory-p default-directory)
         (setq buffer-read-only nil))
-      (barf-if-buffer-read-only))
+      (unless qwen-companion-disk-read-only-view
+        (barf-if-buffer-read-only)))
     buffer))
 
 (defun qwen-companion-disk-save ()

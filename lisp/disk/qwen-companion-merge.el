@@ -182,7 +182,7 @@ Remove the files of TEXTS, those in PAYLOAD, if the request was forgotten."
 (defun qwen-companion-merge--read-hunks (payload)
   "Return the list of hunks in PAYLOAD, or `failed'."
   (if-let* ((hunks (qwen-companion-compared-hunks payload)))
-      (seq-partition (append (qwen-companion-merge--read-numbers hunks) nil) 4)
+      (seq-partition (append (qwen-companion-spool-numbers hunks) nil) 4)
     'failed))
 
 (defun qwen-companion-merge--read-result (payload)
@@ -190,19 +190,9 @@ Remove the files of TEXTS, those in PAYLOAD, if the request was forgotten."
   (when-let* ((edits (qwen-companion-merged-edits payload)))
     (let ((text (qwen-companion-merged-result payload)))
       (make-qwen-companion-merge-result
-       :edits (qwen-companion-merge--read-numbers edits)
+       :edits (qwen-companion-spool-numbers edits)
        :text-buffer (and text (qwen-companion-merge--read-buffer text))
        :conflicts (qwen-companion-merged-conflicts payload)))))
-
-(defun qwen-companion-merge--read-numbers (payload)
-  "Return the vector of integers that PAYLOAD carries."
-  (with-temp-buffer
-    (insert "[")
-    (qwen-companion-spool-insert payload)
-    (goto-char (point-max))
-    (insert "]")
-    (goto-char (point-min))
-    (read (current-buffer))))
 
 (defun qwen-companion-merge--read-buffer (payload)
   "Return a new buffer with the text that PAYLOAD carries."

@@ -69,6 +69,11 @@
   (when (eq 'off (qwen-companion-state))
     "mode off"))
 
+(defun qwen-companion-menu--no-file ()
+  "Return why there are no lines of the journal here."
+  (or (qwen-companion-menu--off)
+      (unless buffer-file-name "no file")))
+
 (defun qwen-companion-menu--no-program ()
   "Return why no CLI can be started."
   (cond ((eq 'error (qwen-companion-state)) "failed")
@@ -291,6 +296,8 @@ They are those of its `:type', a `choice' or a boolean.")
         ("g" "Changes" qwen-companion-changes (qwen-companion-menu--off))
         "--"
         ("V" "Previous" qwen-companion-review-previous (qwen-companion-menu--no-proposal))
+        ("z" "Blame" qwen-companion-blame (qwen-companion-menu--no-file))
+        ("Z" "Blame line" qwen-companion-blame-line (qwen-companion-menu--no-file))
         ("o" "Open" qwen-companion-diff-open (qwen-companion-menu--no-proposal))
         ("e" "Empty the file" qwen-companion-diff-empty (qwen-companion-menu--no-proposal))
         ("u" "Unsaved text" qwen-companion-diff-show-unsaved

@@ -24,6 +24,9 @@
 (defvar qwen-companion-changes-test-disk nil
   "Hash table from path to the bytes that were last on disk.")
 
+(defvar qwen-companion-changes-test-origins nil
+  "Answers to successive `journal-origins' requests; the last one stays.")
+
 (defvar qwen-companion-changes-test-busy nil
   "Answers to successive `journal-busy' requests.")
 
@@ -191,6 +194,12 @@ turn.  The files are written and Emacs is told."
         (path (plist-get payload :path))
         (turn (plist-get payload :turn)))
     (pcase method
+      ('journal-origins
+       (qwen-companion-journal-on-reply
+        (append (list :id id)
+                (if (cdr qwen-companion-changes-test-origins)
+                    (pop qwen-companion-changes-test-origins)
+                  (car qwen-companion-changes-test-origins)))))
       ('journal-watch
        (when (plist-get payload :on)
          (qwen-companion-journal-on-turns

@@ -3,6 +3,6 @@
 
 Begin to read at `journal`, which makes the parts that hear of agents: `roots`, `agents`, `hook_reports`, `turns`,
 `attribution`, `disk_watch` and `telling`.  Each `root` has a `record`, which writes to the `store` and is read by
-`answers`.  Its `site` is where the root lies, by default on this machine.  There it finds what has changed by its
-`baselines`, which look at files by `indexes` of git's.
+`answers`, and for who wrote which line by `origins`.  Its `site` is where the root lies, by default on this machine.
+There it finds what has changed by its `baselines`, which look at files by `indexes` of git's.
 """

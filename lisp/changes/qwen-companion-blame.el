@@ -1,0 +1,395 @@
+;;; qwen-companion-blame.el --- Who wrote each line of a file  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; The left margin says who wrote each line: an agent, with its prompt, or the
+;; user; lines from before the journal have nothing there.  The journal knows
+;; it, also of text that is not saved.  Overlays stay with their lines while
+;; the user types; lines that are new get theirs in the next pause.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'subr-x)
+(require 'qwen-companion-backend)
+(require 'qwen-companion-buffers)
+(require 'qwen-companion-changes)
+(require 'qwen-companion-changes-items)
+(require 'qwen-companion-disk)
+(require 'qwen-companion-journal)
+(require 'qwen-companion-messages)
+(require 'qwen-companion-places)
+(require 'qwen-companion-spool)
+(require 'qwen-companion-timers)
+(require 'qwen-companion-untrusted)
+
+(defcustom qwen-companion-blame-width 32
+  "Columns of the margin in which `qwen-companion-blame' says who wrote a line."
+  :group 'qwen-companion
+  :type 'natnum)
+
+(defface qwen-companion-blame-agent
+  '((t :inherit (success default)))
+  "Face of the margin of lines that an agent wrote."
+  :group 'qwen-companion)
+
+(defface qwen-companion-blame-user
+  '((t :inherit (shadow default)))
+  "Face of the margin of lines that you wrote since the journal began."
+  :group 'qwen-companion)
+
+(defconst qwen-companion-blame--pause 0.5
+  "Seconds without input after which changed text is looked at again.")
+
+(defconst qwen-companion-blame--chunk 300
+  "Runs of lines that are drawn at once, in about 2 ms.")
+
+(defvar qwen-companion-blame--timer nil
+  "Idle timer that looks at changed text, while the mode is on in a buffer.")
+
+(defvar qwen-companion-blame-mode)
+
+(defvar-local qwen-companion-blame--asked nil
+  "The tick of the text about which the journal was asked last.")
+(defvar-local qwen-companion-blame--drawn 0
+  "How often marks have been drawn in this buffer.")
+(defvar-local qwen-companion-blame--was-read-only nil
+  "Non-nil when the buffer was read-only before the mode was turned on.")
+
+;;; Asking
+
+(defun qwen-companion-blame--path ()
+  "Return the file of the current buffer as the journal knows it, or nil."
+  (when-let* ((file (buffer-file-name (or (buffer-base-buffer) (current-buffer)))))
+    (and (qwen-companion-backend-unicode-p file)
+         (if (file-remote-p file)
+             (and (qwen-companion-places-root file) (expand-file-name file))
+           (expand-file-name buffer-file-truename)))))
+
+(defun qwen-companion-blame--check ()
+  "Signal a `user-error' unless the journal can be asked about the buffer."
+  (when (eq 'off (qwen-companion-state))
+    (user-error "The companion is off and has no journal; turn it on with M-x qwen-companion-mode"))
+  (unless (qwen-companion-blame--path)
+    (user-error "Not in a file of a project")))
+
+(defun qwen-companion-blame--ask (callback)
+  "Ask who wrote the lines of the current buffer, also those not saved.
+CALLBACK gets nil, a vector with three numbers for each run of lines
+\(first line, how many lines, which origin from 0), and the list of the
+origins, each (ORIGIN . PROMPT); or the reason why there is no answer."
+  (qwen-companion-journal-ask
+   'journal-origins
+   (append (list :path (qwen-companion-blame--path))
+           (and (buffer-modified-p)
+                (qwen-companion-spool-pack
+                 (base64-encode-string
+                  (qwen-companion-buffers-widened
+                    (encode-coding-string (buffer-substring-no-properties (point-min) (point-max))
+                                          (or buffer-file-coding-system 'utf-8-unix) t))
+                  t))))
+   (lambda (reply)
+     (if-let* ((reason (qwen-companion-journal-error reply)))
+         (funcall callback reason nil nil)
+       (funcall callback nil
+                (qwen-companion-spool-numbers (qwen-companion-journal-reply-runs reply))
+                (cl-mapcar #'cons
+                           (qwen-companion-journal-reply-origins reply)
+                           (split-string (qwen-companion-spool-text
+                                          (qwen-companion-journal-reply-prompts reply))
+                                         "\0")))))))
+
+(defun qwen-companion-blame--request ()
+  "Ask who wrote the lines of the current buffer, and show it."
+  (let ((buffer (current-buffer))
+        (tick (setq qwen-companion-blame--asked (buffer-chars-modified-tick))))
+    (qwen-companion-blame--ask
+     (lambda (reason numbers origins)
+       (qwen-companion-buffers-when-live buffer
+         ;; Of a text that has changed again, the next pause asks anew.
+         (when (and qwen-companion-blame-mode
+                    (eql tick (buffer-chars-modified-tick)))
+           (if (not reason)
+               (qwen-companion-blame--show numbers origins)
+             (qwen-companion-blame-mode -1)
+             (message "Nobody knows who wrote these lines: %s" reason))))))))
+
+;;; In words
+
+(defun qwen-companion-blame--label (origin prompt)
+  "Return in few words the author of lines of ORIGIN, and PROMPT."
+  (let ((words (if (qwen-companion-line-origin-turn origin)
+                   (format "%s %s  %s"
+                           (qwen-companion-changes-items-time
+                            (qwen-companion-line-origin-start origin))
+                           (qwen-companion-changes-items-client-name
+                            (qwen-companion-line-origin-client origin))
+                           (qwen-companion-untrusted-line
+                            (substring prompt 0 (min 200 (length prompt)))))
+                 "")))
+    (if (eq 'agent (qwen-companion-line-origin-who origin))
+        words
+      (if (string-empty-p words) "you" (concat "you, over " words)))))
+
+(defun qwen-companion-blame--help (origin prompt)
+  "Return in words the author of lines of ORIGIN, and the whole PROMPT."
+  (let ((turn (qwen-companion-line-origin-turn origin))
+        (agent (eq 'agent (qwen-companion-line-origin-who origin))))
+    (concat
+     (unless agent
+       (if turn "You, over a line of " "You"))
+     (when turn
+       (concat (qwen-companion-changes-items-author (qwen-companion-line-origin-client origin)
+                                                    (qwen-companion-line-origin-start origin))
+               ", session " (qwen-companion-untrusted-line
+                             (qwen-companion-line-origin-session origin))
+               "\n\n" (qwen-companion-untrusted-text prompt t))))))
+
+;;; Showing
+
+(defun qwen-companion-blame--prefix (text face help)
+  "Return a prefix of lines, with TEXT, FACE and HELP in the margin."
+  (propertize
+   " " 'display
+   `((margin left-margin)
+     ,(propertize (string-pad (truncate-string-to-width
+                               text (1- qwen-companion-blame-width) nil nil t)
+                              qwen-companion-blame-width)
+                  'face face 'help-echo help))))
+
+(defun qwen-companion-blame--show (numbers origins)
+  "Mark the lines in NUMBERS as those of ORIGINS.
+Both are as in `qwen-companion-blame--ask'.  Earlier marks are removed
+when all are there."
+  (let ((looks (vconcat
+                (mapcar
+                 (pcase-lambda (`(,origin . ,prompt))
+                   (let ((face (if (eq 'agent (qwen-companion-line-origin-who origin))
+                                   'qwen-companion-blame-agent
+                                 'qwen-companion-blame-user))
+                         (help (qwen-companion-blame--help origin prompt)))
+                     (list (qwen-companion-line-origin-turn origin)
+                           (qwen-companion-blame--prefix
+                            (qwen-companion-blame--label origin prompt) face help)
+                           (qwen-companion-blame--prefix "|" face help))))
+                 origins))))
+    (cl-incf qwen-companion-blame--drawn)
+    (qwen-companion-blame--draw (current-buffer) qwen-companion-blame--drawn
+                                numbers looks 0 (copy-marker (point-min)) 1)))
+
+(defun qwen-companion-blame--draw (buffer number numbers looks index place line)
+  "Mark the lines in NUMBERS with LOOKS in BUFFER, from INDEX on.
+Some at once, and the rest soon.  PLACE is at the start of LINE.  NUMBER
+is that of the drawing; stop if another one has begun."
+  (qwen-companion-buffers-when-live buffer
+    (when (and qwen-companion-blame-mode (= number qwen-companion-blame--drawn))
+      (let ((end (min (length numbers) (+ index (* 3 qwen-companion-blame--chunk)))))
+        (qwen-companion-buffers-widened
+          (goto-char (if (= index 0) (point-min) place))
+          (while (< index end)
+            (forward-line (- (aref numbers index) line))
+            (setq line (+ (aref numbers index) (aref numbers (1+ index))))
+            (let ((start (point)))
+              (forward-line (aref numbers (1+ index)))
+              (qwen-companion-blame--mark start (point) number
+                                          (aref looks (aref numbers (+ 2 index)))))
+            (cl-incf index 3))
+          (set-marker place (point)))
+        (if (< index (length numbers))
+            (run-at-time 0 nil #'qwen-companion-blame--draw
+                         buffer number numbers looks index place line)
+          (set-marker place nil)
+          (qwen-companion-blame--clear number))))))
+
+(defun qwen-companion-blame--mark (start end number look)
+  "Mark the lines from START to END with LOOK, for the drawing NUMBER."
+  (pcase-let ((`(,turn ,label ,bar) look))
+    (when (< start end)
+      (let ((run (make-overlay start end nil t nil)))
+        (overlay-put run 'qwen-companion-blame number)
+        (overlay-put run 'qwen-companion-blame-turn (or turn 'user))
+        (overlay-put run 'evaporate t)
+        (overlay-put run 'line-prefix bar))
+      ;; No longer than needed: a line that is put in below it has the bar.
+      (let ((first (make-overlay start (1+ start) nil t nil)))
+        (overlay-put first 'qwen-companion-blame number)
+        (overlay-put first 'evaporate t)
+        (overlay-put first 'priority 1)
+        (overlay-put first 'line-prefix label)))))
+
+(defun qwen-companion-blame--clear (&optional but)
+  "Remove every mark, except those of the drawing BUT."
+  (qwen-companion-buffers-widened
+    (dolist (overlay (overlays-in (point-min) (point-max)))
+      (let ((number (overlay-get overlay 'qwen-companion-blame)))
+        (when (and number (not (eql number but)))
+          (delete-overlay overlay))))))
+
+;;; Following
+
+(defun qwen-companion-blame--buffers ()
+  "Return the buffers in which the mode is on."
+  (cl-remove-if-not (lambda (buffer) (buffer-local-value 'qwen-companion-blame-mode buffer))
+                    (buffer-list)))
+
+(defun qwen-companion-blame--refresh ()
+  "Ask again about each visible text that has changed, for an idle timer."
+  (dolist (buffer (qwen-companion-blame--buffers))
+    (with-current-buffer buffer
+      (when (and (get-buffer-window buffer 'visible)
+                 (not (eql qwen-companion-blame--asked (buffer-chars-modified-tick))))
+        (qwen-companion-blame--request)))))
+
+(defun qwen-companion-blame--journal-changed (paths)
+  "Ask again about the files PATHS, or about all if that is t."
+  (dolist (buffer (qwen-companion-blame--buffers))
+    (with-current-buffer buffer
+      (when (or (eq paths t) (member (qwen-companion-blame--path) paths))
+        (qwen-companion-blame--request)))))
+
+(defun qwen-companion-blame--state-changed (state)
+  "Turn the mode off everywhere when STATE of the companion is `off'."
+  (when (eq state 'off)
+    (dolist (buffer (qwen-companion-blame--buffers))
+      (with-current-buffer buffer
+        (qwen-companion-blame-mode -1)))))
+
+(defun qwen-companion-blame--update-hooks ()
+  "Follow the journal and the text while the mode is on in a buffer."
+  (let ((on (qwen-companion-blame--buffers)))
+    (pcase-dolist (`(,hook . ,function)
+                   '((qwen-companion-journal-changed-functions
+                      . qwen-companion-blame--journal-changed)
+                     (qwen-companion-state-functions . qwen-companion-blame--state-changed)))
+      (if on (add-hook hook function) (remove-hook hook function)))
+    (qwen-companion-timers-cancel qwen-companion-blame--timer)
+    (when on
+      (setq qwen-companion-blame--timer
+            (run-with-idle-timer qwen-companion-blame--pause t
+                                 #'qwen-companion-blame--refresh)))
+    (unless (eq 'off (qwen-companion-state))
+      (qwen-companion-journal-watch 'blame (and on t)))))
+
+(defun qwen-companion-blame--killed ()
+  "Turn the mode off: the buffer is being killed, or gets another major mode."
+  (qwen-companion-blame-mode -1))
+
+;;; The mode
+
+(defun qwen-companion-blame--when-read-only (command)
+  "Return COMMAND if the current buffer is read-only: else its key is typed."
+  (and buffer-read-only command))
+
+(defun qwen-companion-blame--key (command)
+  "Return a binding of COMMAND that only a read-only buffer has."
+  (list 'menu-item "" command :filter #'qwen-companion-blame--when-read-only))
+
+(defvar qwen-companion-blame-mode-map
+  (qwen-companion-buffers-keymap
+   "n" (qwen-companion-blame--key #'qwen-companion-blame-next)
+   "p" (qwen-companion-blame--key #'qwen-companion-blame-previous)
+   "RET" (qwen-companion-blame--key #'qwen-companion-blame-show-turn)
+   "q" (qwen-companion-blame--key #'qwen-companion-blame-mode))
+  "Keymap of `qwen-companion-blame-mode', in use while the buffer is read-only.")
+
+(define-minor-mode qwen-companion-blame-mode
+  "Show in the margin who wrote each line, see `qwen-companion-blame'.
+The buffer is read-only at first, and has these keys as long as it is:
+\\{qwen-companion-blame-mode-map}"
+  :lighter " Who"
+  :interactive (text-mode prog-mode conf-mode)
+  (cond
+   (qwen-companion-blame-mode
+    (condition-case err
+        (qwen-companion-blame--check)
+      (user-error
+       (setq qwen-companion-blame-mode nil)
+       (signal (car err) (cdr err))))
+    (setq qwen-companion-blame--was-read-only buffer-read-only
+          qwen-companion-disk-read-only-view t
+          buffer-read-only t)
+    (add-hook 'kill-buffer-hook #'qwen-companion-blame--killed nil t)
+    (add-hook 'change-major-mode-hook #'qwen-companion-blame--killed nil t)
+    (qwen-companion-buffers-set-left-margin 'blame qwen-companion-blame-width)
+    (qwen-companion-blame--request))
+   (t
+    (when qwen-companion-disk-read-only-view
+      (setq buffer-read-only qwen-companion-blame--was-read-only))
+    (kill-local-variable 'qwen-companion-disk-read-only-view)
+    (remove-hook 'kill-buffer-hook #'qwen-companion-blame--killed t)
+    (remove-hook 'change-major-mode-hook #'qwen-companion-blame--killed t)
+    (qwen-companion-buffers-set-left-margin 'blame 0)
+    (qwen-companion-blame--clear)))
+  (qwen-companion-blame--update-hooks))
+
+;;;###autoload
+(defun qwen-companion-blame ()
+  "Show who wrote each line of this file: an agent, with its prompt, or you.
+Lines from before the journal have nothing in the margin.  The mouse on it
+shows the whole prompt.
+\\<qwen-companion-blame-mode-map>
+The buffer becomes read-only: \\[qwen-companion-blame-next] and \\[qwen-companion-blame-previous] go from one author to the next,
+\\[qwen-companion-blame-show-turn] shows the turn and \\[qwen-companion-blame-mode] ends.  \\[read-only-mode] lets you edit; what you
+type is yours in the next pause."
+  (interactive)
+  (qwen-companion-blame--check)
+  (message "Asking the journal...")
+  (qwen-companion-blame-mode))
+
+;;;###autoload
+(defun qwen-companion-blame-line ()
+  "Say who wrote the line at point."
+  (interactive)
+  (qwen-companion-blame--check)
+  (message "Asking the journal...")
+  (let ((line (line-number-at-pos nil t)))
+    (qwen-companion-blame--ask
+     (lambda (reason numbers origins)
+       (let ((found (cl-loop for index from 0 below (length numbers) by 3
+                             for start = (aref numbers index)
+                             when (and (<= start line)
+                                       (< line (+ start (aref numbers (1+ index)))))
+                             return (nth (aref numbers (+ 2 index)) origins))))
+         (message "%s" (cond (reason)
+                             (found (qwen-companion-blame--help (car found) (cdr found)))
+                             (t "Nobody since the journal began"))))))))
+
+(defun qwen-companion-blame--starts ()
+  "Return the start of each visible run of lines, in order."
+  (sort (cl-loop for overlay in (overlays-in (point-min) (point-max))
+                 when (overlay-get overlay 'qwen-companion-blame-turn)
+                 collect (overlay-start overlay))
+        #'<))
+
+(defun qwen-companion-blame-next (&optional count)
+  "Go to the next lines of another author, or COUNT of them on."
+  (interactive "p")
+  (let* ((count (or count 1))
+         (starts (qwen-companion-blame--starts))
+         (rest (if (> count 0)
+                   (cl-remove-if (lambda (start) (<= start (point))) starts)
+                 (cl-remove-if (lambda (start) (>= start (line-beginning-position)))
+                               (reverse starts)))))
+    (goto-char (or (nth (1- (abs count)) rest)
+                   (user-error "There is nothing %s" (if (> count 0) "below" "above"))))))
+
+(defun qwen-companion-blame-previous (&optional count)
+  "Go to the previous lines of another author, or COUNT of them back."
+  (interactive "p")
+  (qwen-companion-blame-next (- (or count 1))))
+
+(defun qwen-companion-blame-show-turn ()
+  "Show the turn that wrote the line at point, or that you wrote over."
+  (interactive)
+  (let ((turn (cl-loop for overlay in (overlays-at (line-beginning-position))
+                       thereis (overlay-get overlay 'qwen-companion-blame-turn))))
+    (unless (stringp turn)
+      (user-error "No agent has written this line"))
+    (qwen-companion-changes-show-turn turn (qwen-companion-blame--path))))
+
+(provide 'qwen-companion-blame)
+;;; qwen-companion-blame.el ends here

@@ -1,0 +1,124 @@
+;;; qwen-companion-blame-test.el --- Tests of who wrote each line  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Code:
+
+(require 'qwen-companion-changes-test-helper)
+(require 'qwen-companion-blame)
+
+(defmacro qwen-companion-blame-test-with (&rest body)
+  "Run BODY in a file with lines 2 and 3 of an agent, and line 4 of the user.
+Line 5 is the user's over one of the agent's."
+  (declare (indent 0) (debug t))
+  `(qwen-companion-changes-test-with '(("a.txt" "1\n2\n3\n4\n5\n6\n"))
+     (qwen-companion-changes-test-turn "one" '(("a.txt" "1\nX\nY\n4\n5\n6\n")))
+     (setq qwen-companion-changes-test-origins
+           '((:origins ((:who agent :turn "one" :client "Qwen Code 0.24.4" :session "s" :start 0)
+                        (:who user)
+                        (:who user :turn "one" :client "Qwen Code 0.24.4" :session "s" :start 0))
+              :prompts (:text "Make it\nso\0\0Make it\nso") :runs (:text "2 2 0 4 1 1 5 1 2"))))
+     (switch-to-buffer (find-file-noselect "a.txt"))
+     ,@body))
+
+(defun qwen-companion-blame-test--margins ()
+  "Return the text in the margin beside each line, or nil."
+  (save-excursion
+    (goto-char (point-min))
+    (cl-loop until (eobp)
+             collect (when-let* ((prefix (get-char-property (point) 'line-prefix)))
+                       (string-trim (cadr (get-text-property 0 'display prefix))))
+             do (forward-line 1))))
+
+(defun qwen-companion-blame-test--requests ()
+  "Return how often the journal was asked for authors."
+  (cl-count 'journal-origins qwen-companion-test-calls :key #'car))
+
+(ert-deftest qwen-companion-blame-test-margin-keys-and-off ()
+  (qwen-companion-blame-test-with
+    (let ((margins (window-margins)))
+      (qwen-companion-blame)
+      (should (equal (list nil (format-time-string "01-01 %H:%M Qwen Code  Make it…" 0) "|" "you"
+                           (format-time-string "you, over 01-01 %H:%M Qwen Cod…" 0) nil)
+                     (qwen-companion-blame-test--margins)))
+      (should (equal qwen-companion-blame-width (car (window-margins))))
+      (goto-char 3)
+      (should (string-suffix-p
+               "session s\n\nMake it\nso"
+               (get-text-property
+                0 'help-echo
+                (cadr (get-text-property 0 'display (get-char-property (point) 'line-prefix))))))
+      (goto-char (point-min))
+      (dolist (line '(2 4 5))
+        (call-interactively (key-binding "n"))
+        (should (= line (line-number-at-pos))))
+      (should-error (call-interactively (key-binding "n")) :type 'user-error)
+      (call-interactively (key-binding "p"))
+      (should (= 4 (line-number-at-pos)))
+      (should-error (call-interactively (key-binding (kbd "RET"))) :type 'user-error)
+      (goto-char 5)
+      (save-window-excursion
+        (call-interactively (key-binding (kbd "RET")))
+        (should (derived-mode-p 'qwen-companion-changes-mode))
+        (should (looking-at-p ".*a\\.txt")))
+      ;; It leaves nothing behind.
+      (switch-to-buffer "a.txt")
+      (call-interactively (key-binding "q"))
+      (should-not buffer-read-only)
+      (should (equal margins (window-margins)))
+      (should-not (overlays-in (point-min) (point-max)))
+      (should-not (local-variable-p 'left-margin-width))
+      (should-not (rassq #'qwen-companion-blame--refresh timer-idle-list))
+      (should-not (memq 'blame qwen-companion-journal--watchers)))))
+
+(ert-deftest qwen-companion-blame-test-follows-edits ()
+  (qwen-companion-blame-test-with
+    (qwen-companion-blame)
+    (call-interactively #'read-only-mode)
+    ;; A key is a key then.
+    (should (eq (key-binding "n") 'self-insert-command))
+    (let ((asked (qwen-companion-blame-test--requests)))
+      (goto-char (point-min))
+      (insert "n\n")
+      (should (equal "|" (nth 3 (qwen-companion-blame-test--margins))))
+      (should (= asked (qwen-companion-blame-test--requests)))
+      (setq qwen-companion-changes-test-origins
+            '((:origins ((:who user)) :prompts (:text "") :runs (:text "1 1 0"))))
+      (qwen-companion-blame--refresh)
+      (should (equal "n\n1\nX\nY\n4\n5\n6\n"
+                     (base64-decode-string
+                      (plist-get (cdr (assq 'journal-origins qwen-companion-test-calls)) :text))))
+      (should (equal '("you" nil nil nil nil nil nil) (qwen-companion-blame-test--margins)))
+      ;; Nothing has changed since.
+      (setq asked (qwen-companion-blame-test--requests))
+      (qwen-companion-blame--refresh)
+      (should (= asked (qwen-companion-blame-test--requests)))
+      (set-buffer-modified-p nil)
+      (kill-buffer)
+      (should-not (memq 'blame qwen-companion-journal--watchers)))))
+
+(ert-deftest qwen-companion-blame-test-errors-and-one-line ()
+  (qwen-companion-blame-test-with
+    (let ((inhibit-message t)
+          said)
+      (cl-letf (((symbol-function 'message)
+                 (lambda (format &rest args) (setq said (apply #'format-message format args)))))
+        (goto-char 3)
+        (qwen-companion-blame-line)
+        (should (string-match-p "\\`Qwen Code 0\\.24\\.4, .*\n\nMake it\nso" said))
+        (goto-char (point-max))
+        (qwen-companion-blame-line)
+        (should (equal "Nobody since the journal began" said))
+        (setq qwen-companion-changes-test-origins '((:error "the file is not a text")))
+        (qwen-companion-blame)
+        (should-not qwen-companion-blame-mode)
+        (should (string-match-p "The file is not a text" said))
+        (should-not buffer-read-only)))
+    (with-temp-buffer
+      (should-error (qwen-companion-blame) :type 'user-error)
+      (should-not qwen-companion-blame-mode))))
+
+(provide 'qwen-companion-blame-test)
+;;; qwen-companion-blame-test.el ends here
