@@ -19,8 +19,9 @@ import pytest
 from clis import QWEN, Cli
 from editor import lisp_string
 from qwen_companion.journal.answers import RecordError, Scope
-from qwen_companion.journal.places import key_of, state_directory
+from qwen_companion.journal.places import state_directory
 from qwen_companion.journal.record import Record
+from qwen_companion.state import key_of
 from sandbox import CHECKOUT, GREETING, NOTES, has_ended
 from stage import PATIENCE, Stage
 from test_following import in_buffer, wait_for_text

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from qwen_companion.journal.places import key_of, state_directory
+from qwen_companion.journal.places import state_directory
+from qwen_companion.state import key_of
 from stage import PATIENCE, Stage
 from test_changes import FREE, FREE_QWEN, ask, run
 

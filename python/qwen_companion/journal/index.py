@@ -18,10 +18,10 @@ from itertools import pairwise
 
 from qwen_companion.frozen import frozen
 from qwen_companion.journal.git import OPTIONS, Git, GitError, items
-from qwen_companion.journal.places import write_private
 from qwen_companion.journal.repository import COPIED, Configuration, Objects, Repository
 from qwen_companion.journal.versions import EXECUTABLE, FILE, LINK, Version, inode_at
 from qwen_companion.privacy.disk import read_start
+from qwen_companion.state import write_private
 
 MAX_INDEX_BYTES = 64 * 1024 * 1024
 """Largest index of the user's that is copied; one of as many files as are recorded has a third of that."""

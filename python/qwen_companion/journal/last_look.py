@@ -19,10 +19,10 @@ from dataclasses import asdict
 from qwen_companion.frozen import frozen
 from qwen_companion.inotify import is_local, library
 from qwen_companion.journal.index import Index
-from qwen_companion.journal.places import write_private
 from qwen_companion.journal.repository import Repository
 from qwen_companion.journal.rules import RecordRules
 from qwen_companion.journal.versions import Version, inode_of
+from qwen_companion.state import write_private
 
 
 @frozen

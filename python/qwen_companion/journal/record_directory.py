@@ -13,8 +13,9 @@ from contextlib import suppress
 
 from qwen_companion.errors import CompanionError
 from qwen_companion.journal.database import DamagedStoreError, StoreError
-from qwen_companion.journal.places import key_of, state_directory
+from qwen_companion.journal.places import state_directory
 from qwen_companion.journal.store import Store
+from qwen_companion.state import key_of
 
 _SLOTS = 8
 """As many Emacsen can record the same root at once, each for itself."""

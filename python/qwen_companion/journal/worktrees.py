@@ -16,9 +16,10 @@ from pathlib import Path
 from qwen_companion.errors import CompanionError
 from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.journal.git import OPTIONS
-from qwen_companion.journal.places import is_recorded, key_of, state_directory
+from qwen_companion.journal.places import is_recorded, state_directory
 from qwen_companion.journal.repository import find_repository
 from qwen_companion.privacy.disk import read_start
+from qwen_companion.state import key_of
 
 
 class WorktreeError(CompanionError):

@@ -25,7 +25,6 @@ from qwen_companion.frozen import frozen
 from qwen_companion.journal.baselines import Keep, UnknownBeforeError
 from qwen_companion.journal.first_look import BATCH_BYTES, MAX_FILES, MAX_TOTAL_BYTES, LimitError
 from qwen_companion.journal.looks import CHUNK, Change, Found, Skip
-from qwen_companion.journal.places import write_private
 from qwen_companion.journal.root import now_ms
 from qwen_companion.journal.rules import RecordRules
 from qwen_companion.journal.sites import Changed
@@ -37,6 +36,7 @@ from qwen_companion.privacy.ignore_files import IgnoreFile, ignore_files
 from qwen_companion.privacy.options import Options, UserRules
 from qwen_companion.remote.context import NoLinks, rules_of
 from qwen_companion.remote.link import LinkError, RequestError, number, objects
+from qwen_companion.state import write_private
 
 _AT_ONCE = 2000
 """Most files or digests that one request asks for."""
