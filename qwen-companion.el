@@ -62,6 +62,7 @@
 (require 'qwen-companion-layer)
 (require 'qwen-companion-merge)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-plan)
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-remote)
 (require 'qwen-companion-review)
@@ -119,6 +120,10 @@ Include the daemon's state and requests once its files are loaded."
             (propertize (concat " no reviews: " mode) 'face 'warning
                         'help-echo
                         "A CLI is in an approval mode in which it writes files and asks nobody"))
+          (when-let* ((proposal (cl-find-if-not #'qwen-companion-proposal-file-p
+                                                (qwen-companion-proposals))))
+            (propertize (format " %s" (qwen-companion-proposal-kind proposal))
+                        'face 'warning 'help-echo (qwen-companion-proposal-summary proposal)))
           (pcase (qwen-companion-layer-activity)
             ('asking (propertize " asks" 'face 'warning
                                  'help-echo "A CLI asks in its terminal; M-x qwen-companion-next-waiting goes there"))
@@ -192,6 +197,7 @@ each part with properties of its own is one."
     (proposal-open . qwen-companion-proposal-on-open)
     (proposal-close . qwen-companion-proposal-on-close)
     (proposal-orphan . qwen-companion-proposal-on-orphan)
+    (proposal-released . qwen-companion-proposal-on-released)
     (delivered . qwen-companion-proposal-on-delivered)
     (tool-call . qwen-companion-tools-on-call)
     (tool-called . qwen-companion-inspector-on-tool-called)

@@ -56,11 +56,18 @@ its key, nil where there is none."
 (qwen-companion-messages-define "qwen-companion-run-command" RunCommand
   terminal directory command error)
 (qwen-companion-messages-define "qwen-companion-proposal-open" ProposalOpen
-  id session client path digest text ends-lines held copy-of)
+  id session client path digest text ends-lines held copy-of kind directory
+  questions)
 (qwen-companion-messages-define "qwen-companion-proposal-close" ProposalClose
   id keeps-edits)
+(qwen-companion-messages-define "qwen-companion-proposal-released" ProposalReleased
+  id reason answerable)
+(qwen-companion-messages-define "qwen-companion-asked-question" AskedQuestion
+  text header multiple choices)
+(qwen-companion-messages-define "qwen-companion-question-choice" QuestionChoice
+  label description)
 (qwen-companion-messages-define "qwen-companion-proposal-orphan" ProposalOrphan
-  id)
+  id reason)
 (qwen-companion-messages-define "qwen-companion-delivered" Delivered
   id)
 (qwen-companion-messages-define "qwen-companion-compared" Compared

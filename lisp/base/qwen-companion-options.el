@@ -59,6 +59,13 @@ that, for two weeks at most; none of excluded or ignored files."
   :group 'qwen-companion
   :type 'boolean)
 
+(defcustom qwen-companion-show-questions t
+  "Whether plans and questions of CLIs in terminals are shown in Emacs.
+They can be answered in the terminal as well.  This needs
+`qwen-companion-settings-layer'."
+  :group 'qwen-companion
+  :type 'boolean)
+
 (defcustom qwen-companion-tell-agents t
   "Whether a model is told that another agent works on the file it has written.
 Its own turn then goes on with what the other has made of the file.  It is

@@ -74,6 +74,7 @@ Return non-nil then.  Quick enough to be called often."
         :no-reviews (null qwen-companion-diff-style)
         :settings-layer (and qwen-companion-settings-layer t)
         :review-edits qwen-companion-review-edits
+        :questions (and qwen-companion-show-questions qwen-companion-diff-style t)
         :journal (and qwen-companion-journal t)
         :tell-agents (and qwen-companion-tell-agents t)
         :tell-changes (and qwen-companion-tell-changes t)

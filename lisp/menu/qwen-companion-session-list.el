@@ -45,13 +45,21 @@
                        (qwen-companion-proposal-session proposal)))
               (qwen-companion-proposals)))
 
+(defun qwen-companion-session-list--asked-here-p (session)
+  "Return non-nil when SESSION asks about a plan or questions that are here too."
+  (seq-some (lambda (proposal)
+              (eq 'asked (qwen-companion-proposal-released proposal)))
+            (qwen-companion-session-list--proposals session)))
+
 (defun qwen-companion-session-list-activity (session)
   "Return the activity of SESSION, a symbol.
 One of `asking', `reviewing' (a proposal of it waits), `working', `done',
 `cancelled', and `connected' where the CLI does not tell."
   (let ((activity (qwen-companion-cli-state-activity
                    (qwen-companion-session-state session))))
-    (cond ((eq activity 'asking) 'asking)
+    (cond ((and (eq activity 'asking)
+                (not (qwen-companion-session-list--asked-here-p session)))
+           'asking)
           ((qwen-companion-session-list--proposals session) 'reviewing)
           ((eq activity 'idle) 'done)
           (activity)

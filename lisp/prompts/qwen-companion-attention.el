@@ -27,7 +27,7 @@
 (cl-defstruct (qwen-companion-event (:copier nil))
   "Something that the user may want to know of.
 KIND is one of `asks' (a CLI asks in its terminal, or a chat), `done' (its
-turn has ended), `proposal', `gone' (a CLI or the session of a chat has
+turn has ended), `proposal' (also a plan or questions), `gone' (a CLI or the session of a chat has
 ended in the middle of a turn) and `failed' (the companion does not run,
 or the turn of a chat has failed).  TEXT says it on one line, safe to
 show.  BUFFER is the chat, or the terminal of the CLI, nil where it has
@@ -166,9 +166,9 @@ is `done'."
       (qwen-companion-attention--call
        (make-qwen-companion-event
         :kind 'proposal
-        :text (format "%s proposes a change of %s"
+        :text (format "%s %s"
                       (qwen-companion-untrusted-text (qwen-companion-proposal-client proposal))
-                      (qwen-companion-proposal-display-path proposal))
+                      (qwen-companion-proposal-summary proposal))
         :buffer (and session (qwen-companion-terminal-session-buffer session))
         :proposal proposal)))))
 

@@ -10,7 +10,8 @@
 ;; which they are sent.
 ;;
 ;; In a review, comments can be noted on lines.  They go to the CLI as one
-;; prompt when the user accepts or rejects the proposal.
+;; prompt when the user accepts or rejects the proposal, or with the answer to
+;; a plan; in the next plan they are shown once more.
 
 ;;; Code:
 
@@ -20,6 +21,7 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-hunks-view)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-plan)
 (require 'qwen-companion-prompts)
 (require 'qwen-companion-places)
 (require 'qwen-companion-proposal)
@@ -63,6 +65,12 @@ PROPERTY is set on that to t."
   "The comments on each proposal, newest first: (LINE TEXT COMMENT PLACE).
 PLACE is as `qwen-companion-comments--place' returns it.")
 
+(defvar qwen-companion-comments--earlier (make-hash-table :test #'eq :weakness 'key)
+  "The comments on the plan before each open plan: (LINE TEXT COMMENT nil).")
+
+(defvar qwen-companion-comments--of-refused nil
+  "The comments on the last refused plan of each session: an alist.")
+
 (defun qwen-companion-comments--line ()
   "Return the number of the line at point in its text."
   (if (derived-mode-p 'qwen-companion-unified-mode)
@@ -84,18 +92,21 @@ the proposed text."
 
 (defun qwen-companion-comments--draw ()
   "Show the comments on the lines of a review hunk by hunk, just drawn."
-  (when-let* (((derived-mode-p 'qwen-companion-unified-mode))
-              (noted (gethash qwen-companion-proposal-current
-                              qwen-companion-comments--noted)))
+  (when (derived-mode-p 'qwen-companion-unified-mode)
     (remove-overlays (point-min) (point-max) 'qwen-companion-review-comment t)
-    (let ((case-fold-search nil))
-      (save-excursion
-        (pcase-dolist (`(,_ ,text ,comment ,place) noted)
+    (pcase-dolist (`(,_ ,text ,comment ,place)
+                   (append (gethash qwen-companion-proposal-current
+                                    qwen-companion-comments--noted)
+                           (gethash qwen-companion-proposal-current
+                                    qwen-companion-comments--earlier)))
+      (let ((case-fold-search nil))
+        (save-excursion
           (goto-char (point-min))
-          (when (cl-loop while (search-forward (concat "\n" text "\n") nil t)
-                         do (backward-char)
+          (when (cl-loop with line = (concat "^[-+ ]?" (regexp-quote (string-remove-prefix "+" text)) "$")
+                         while (re-search-forward line nil t)
                          thereis (and (qwen-companion-hunks-view-hunk-at (point))
-                                      (= place (qwen-companion-comments--place))))
+                                      (or (null place)
+                                          (= place (qwen-companion-comments--place)))))
             (qwen-companion-comments-show comment 'qwen-companion-review-comment)))))))
 
 ;;;###autoload
@@ -131,25 +142,67 @@ one prompt, once its turn is over."
                     (count (format "%d comments go to the CLI when you accept or reject"
                                    count))))))
 
-(defun qwen-companion-comments--ended (proposal _before by-cli)
-  "Send the comments on PROPOSAL, which has ended, perhaps BY-CLI."
+(defun qwen-companion-comments--root (proposal)
+  "Return the directory of the project of PROPOSAL, without a final slash."
+  (let ((session (qwen-companion-backend-session (qwen-companion-proposal-session proposal)))
+        (directory (file-name-directory
+                    (qwen-companion-places-name (qwen-companion-proposal-path proposal)))))
+    (directory-file-name
+     (or (and session (qwen-companion-session-directory session))
+         (qwen-companion-proposal-directory proposal)
+         (qwen-companion-roots-of directory)
+         directory))))
+
+(defun qwen-companion-comments--of (proposal outcome)
+  "Return the comments on PROPOSAL as one prompt after OUTCOME, nil for none.
+Forget them."
   (when-let* ((noted (gethash proposal qwen-companion-comments--noted)))
     (remhash proposal qwen-companion-comments--noted)
-    (let* ((path (qwen-companion-places-name (qwen-companion-proposal-path proposal)))
-           (session (qwen-companion-backend-session (qwen-companion-proposal-session proposal)))
-           (root (directory-file-name
-                  (or (and session (qwen-companion-session-directory session))
-                      (qwen-companion-roots-of (file-name-directory path))
-                      (file-name-directory path))))
-           (file (file-relative-name path root))
-           (prompt (qwen-companion-comments-prompt
-                    (pcase (qwen-companion-proposal-state proposal)
-                      ('accepted "I have accepted your change, with these comments:")
-                      ('rejected "I have rejected your change, for these reasons:")
-                      (_ "Comments on your change:"))
-                    (mapcar (pcase-lambda (`(,line ,text ,comment ,_))
-                              (list file line text comment))
-                            (sort (copy-sequence noted) #'car-less-than-car)))))
+    (let* ((file-p (qwen-companion-proposal-file-p proposal))
+           (what (if file-p "change" "plan")))
+      (qwen-companion-comments-prompt
+       (format (pcase outcome
+                 ('accepted "I have accepted your %s, with these comments:")
+                 ('rejected "I have rejected your %s, for these reasons:")
+                 (_ "Comments on your %s:"))
+               what)
+       (mapcar (pcase-lambda (`(,line ,text ,comment ,_))
+                 (list (if file-p
+                           (file-relative-name
+                            (qwen-companion-places-name (qwen-companion-proposal-path proposal))
+                            (qwen-companion-comments--root proposal))
+                         what)
+                       line text comment))
+               (sort (copy-sequence noted) #'car-less-than-car))))))
+
+(defun qwen-companion-comments--reason (proposal outcome)
+  "Return the comments on PROPOSAL, a plan, for the CLI to read with OUTCOME.
+They are in the history of prompts too, in case they get lost on the way."
+  (let ((session (qwen-companion-proposal-session proposal))
+        (noted (gethash proposal qwen-companion-comments--noted))
+        (reason (qwen-companion-comments--of proposal outcome)))
+    (setf (alist-get session qwen-companion-comments--of-refused nil 'remove #'equal)
+          (and (eq outcome 'rejected)
+               (mapcar (pcase-lambda (`(,line ,text ,comment ,_)) (list line text comment nil))
+                       noted)))
+    (when reason
+      (qwen-companion-prompts-remember (qwen-companion-comments--root proposal) reason))
+    reason))
+
+(defun qwen-companion-comments--begun (proposal)
+  "Show the comments on the plan before PROPOSAL, if it is a plan, once more."
+  (when (eq 'plan (qwen-companion-proposal-kind proposal))
+    (puthash proposal
+             (alist-get (qwen-companion-proposal-session proposal)
+                        qwen-companion-comments--of-refused nil 'remove #'equal)
+             qwen-companion-comments--earlier)))
+
+(defun qwen-companion-comments--ended (proposal _before by-cli)
+  "Send the comments on PROPOSAL, which has ended, perhaps BY-CLI."
+  (when-let* ((prompt (qwen-companion-comments--of
+                       proposal (qwen-companion-proposal-state proposal))))
+    (let ((session (qwen-companion-backend-session (qwen-companion-proposal-session proposal)))
+          (root (qwen-companion-comments--root proposal)))
       (if (or by-cli (not session))
           (qwen-companion-comments--copy prompt root)
         (condition-case nil
@@ -166,6 +219,13 @@ one prompt, once its turn is over."
             #'qwen-companion-diff-comment)
 (define-key qwen-companion-unified-mode-map (kbd "c") #'qwen-companion-diff-comment)
 (define-key qwen-companion-unified-mode-map (kbd "C-c C-r") #'qwen-companion-diff-comment)
+
+(cl-pushnew '(qwen-companion-diff-comment "comment")
+            (alist-get 'plan qwen-companion-plan-keys) :test #'equal)
+
+(setq qwen-companion-proposal-reason-function #'qwen-companion-comments--reason)
+
+(add-hook 'qwen-companion-proposal-begun-functions #'qwen-companion-comments--begun -50)
 
 (add-hook 'qwen-companion-hunks-view-drawn-hook #'qwen-companion-comments--draw)
 

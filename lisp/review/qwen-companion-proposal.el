@@ -54,11 +54,17 @@ a hook of the CLI waits for the outcome; the CLI knows other proposals
 by their file.  ARRIVED is the time it came, in seconds since the epoch.
 ANSWER is nil when a CLI waits for the outcome; else it is a function
 that takes it, see `qwen-companion-proposal-begin'.
+KIND is `file', or else what the CLI asks by a hook about its project
+DIRECTORY: `plan', kept in PATH once it is approved, or `question', with
+QUESTIONS, whose accepted text is that of the answers.
 
 State:
 STATE is `pending', `shown', `accepted', `rejected', `closed',
 `superseded' or `orphaned'.  SEEN is non-nil once it has been shown.
 EDITED is non-nil when the user had edited it by the time it ended.
+RELEASED is `asked' when the terminal asks about a plan or questions as
+well, and `left' when only that takes the answer.  REASON is what its
+CLI is to read with the outcome, or nil.
 
 Text:
 BUFFER holds the proposed text with the user's edits; an acceptance
@@ -82,7 +88,8 @@ has U+FFFD where the CLI could not decode the file.  WATCH is the watch
 on the file's directory while DISK-BUFFER is alive.
 
 The review:
-DISK-BUFFER holds the text on disk once the proposal is shown.  UNSAVED
+DISK-BUFFER holds the text on disk once the proposal is shown; for a
+plan that is EARLIER, the text of the last plan of the CLI, or nil.  UNSAVED
 is the buffer with the user's unsaved text of the file, or nil;
 UNSAVED-COPY holds a copy of that text while it is part of the review.
 NOTE is a warning for the header line, or nil.  BIDI is non-nil when the
@@ -97,10 +104,11 @@ after it, `asked' while that is being computed, or `unknown'; once it is
 known, BASE is the text it is written over.  Both have LF line ends and
 no byte order mark."
   id session client path held (arrived (float-time)) answer
-  (state 'pending) seen edited
+  (kind 'file) directory questions
+  (state 'pending) seen edited released reason
   buffer digest empty (line-end "\n") (bom "") proposed ends-lines
   stamp checked on-disk as-on-disk exact real warning lossy watch
-  disk-buffer unsaved unsaved-copy note bidi style view difference
+  disk-buffer earlier unsaved unsaved-copy note bidi style view difference
   write base forecast)
 
 (defvar qwen-companion-proposal--open nil
@@ -132,6 +140,10 @@ or `shown', and non-nil when it was the CLI that ended it.")
 (defvar qwen-companion-proposal-miswritten-functions nil
   "Abnormal hook run when a file lacks the text accepted for it.
 Each function gets the buffer with the accepted text.")
+
+(defvar qwen-companion-proposal-reason-function #'ignore
+  "Function that returns what the CLI is to read with an outcome, or nil.
+It gets the proposal, a plan or questions, and the outcome.")
 
 (defvar-local qwen-companion-proposal-current nil
   "The proposal that the current buffer belongs to, or nil.")
@@ -168,8 +180,35 @@ Each function gets the buffer with the accepted text.")
              :key #'qwen-companion-proposal-session :test #'equal))
 
 (defun qwen-companion-proposal-display-path (proposal)
-  "Return the file name of PROPOSAL, safe to display."
-  (qwen-companion-untrusted-path (qwen-companion-proposal-path proposal)))
+  "Return the file name of PROPOSAL, or what it is about, safe to display."
+  (if (qwen-companion-proposal-file-p proposal)
+      (qwen-companion-untrusted-path (qwen-companion-proposal-path proposal))
+    (format "the %s of %s"
+            (if (eq 'plan (qwen-companion-proposal-kind proposal)) "plan" "questions")
+            (qwen-companion-untrusted-text
+             (file-name-nondirectory
+              (directory-file-name (qwen-companion-proposal-directory proposal)))))))
+
+(defun qwen-companion-proposal--name (proposal)
+  "Return the name of the file of PROPOSAL, or what it is about, for a buffer."
+  (let ((name (qwen-companion-proposal-display-path proposal)))
+    (if (qwen-companion-proposal-file-p proposal)
+        (file-name-nondirectory name)
+      (string-remove-prefix "the " name))))
+
+(defun qwen-companion-proposal-file-p (proposal)
+  "Return non-nil when PROPOSAL is a text for a file, not a plan or questions."
+  (eq 'file (qwen-companion-proposal-kind proposal)))
+
+(defun qwen-companion-proposal-summary (proposal)
+  "Describe the request of the CLI of PROPOSAL, in words after its name."
+  (pcase (qwen-companion-proposal-kind proposal)
+    ('file (format "proposes a change of %s" (qwen-companion-proposal-display-path proposal)))
+    ('plan (format "asks you to approve %s" (qwen-companion-proposal-display-path proposal)))
+    (_ (format "asks: %s"
+               (qwen-companion-untrusted-line
+                (qwen-companion-asked-question-text
+                 (car (qwen-companion-proposal-questions proposal))))))))
 
 ;;; Its text
 
@@ -177,14 +216,15 @@ Each function gets the buffer with the accepted text.")
   "Return a new buffer that belongs to PROPOSAL.
 KIND, a string, is part of the buffer's name."
   (let* ((path (qwen-companion-proposal-path proposal))
+         (directory (qwen-companion-proposal-directory proposal))
          (buffer (generate-new-buffer
                   (format "*qwen-companion %s: %s*"
-                          kind (file-name-nondirectory
-                                (qwen-companion-untrusted-path path))))))
+                          kind (qwen-companion-proposal--name proposal)))))
     (with-current-buffer buffer
       (setq default-directory
-            (if (equal path (qwen-companion-places-name path))
-                (file-name-directory path)
+            (if (or directory
+                    (equal path (qwen-companion-places-name path)))
+                (file-name-as-directory (or directory (file-name-directory path)))
               ;; Not beside the copy: a file that is copied must not direct Emacs.
               (file-name-directory (directory-file-name (file-name-directory path))))
             qwen-companion-proposal-current proposal)
@@ -399,6 +439,9 @@ It has no text yet, and its file has not been looked at."
      :path (qwen-companion-proposal-open-path payload)
      :digest (qwen-companion-proposal-open-digest payload)
      :ends-lines (qwen-companion-proposal-open-ends-lines payload)
+     :kind (or (qwen-companion-proposal-open-kind payload) 'file)
+     :directory (qwen-companion-proposal-open-directory payload)
+     :questions (qwen-companion-proposal-open-questions payload)
      :held (qwen-companion-proposal-open-held payload))))
 
 (defun qwen-companion-proposal--refusal (proposal payload)
@@ -427,7 +470,8 @@ that a link leads to from outside of the workspace."
   "Examine the risk of writing the file of PROPOSAL, which may have changed.
 Return the warning if it is a new one, else nil."
   (pcase-let ((`(,real . ,warning)
-               (qwen-companion-proposal--risks (qwen-companion-proposal-path proposal)))
+               (and (qwen-companion-proposal-file-p proposal)
+                    (qwen-companion-proposal--risks (qwen-companion-proposal-path proposal))))
               (before (qwen-companion-proposal-warning proposal)))
     (setf (qwen-companion-proposal-real proposal) real
           (qwen-companion-proposal-warning proposal) warning)
@@ -470,7 +514,10 @@ the file is too large."
   "End PROPOSAL, about which there is nothing to decide any more.
 If the user has edited its text, rescue that for REASON, a string."
   (qwen-companion-proposal--end proposal 'closed t)
-  (qwen-companion-proposal--rescue-or-kill proposal reason))
+  (qwen-companion-proposal--rescue-or-kill proposal reason)
+  (unless (or (qwen-companion-proposal-edited proposal)
+              (qwen-companion-proposal-file-p proposal))
+    (message "qwen-companion: %s" reason)))
 
 (defun qwen-companion-proposal--end (proposal state &optional by-cli send)
   "End PROPOSAL in STATE.
@@ -496,6 +543,9 @@ from `qwen-companion-proposal-buffer-text'."
   (let ((answer (qwen-companion-proposal-answer proposal))
         ;; Kept here: an acceptance that is not delivered is rescued in another buffer.
         (buffer (qwen-companion-proposal-buffer proposal)))
+    (unless (qwen-companion-proposal-file-p proposal)
+      (setf (qwen-companion-proposal-reason proposal)
+            (funcall qwen-companion-proposal-reason-function proposal outcome)))
     (when answer
       (funcall answer proposal outcome
                (and text (qwen-companion-proposal--exactly proposal text))))
@@ -504,7 +554,7 @@ from `qwen-companion-proposal-buffer-text'."
      (unless answer
        (lambda ()
          (push (cons proposal text) qwen-companion-proposal--undelivered)
-         (when (eq outcome 'accepted)
+         (when (and (eq outcome 'accepted) (qwen-companion-proposal-file-p proposal))
            (qwen-companion-proposal--await-write
             proposal text
             :done (apply-partially #'qwen-companion-proposal--write-ended proposal text)))
@@ -555,6 +605,7 @@ is on disk already, kill the buffer instead."
      (qwen-companion-proposal-buffer proposal)
      (make-qwen-companion-rescue
       :path (qwen-companion-proposal-path proposal)
+      :name (qwen-companion-proposal--name proposal)
       :reason reason
       :stamp (qwen-companion-proposal-stamp proposal)
       :digest (qwen-companion-proposal-digest proposal)
@@ -792,6 +843,8 @@ TEXT is as the answer function of PROPOSAL has got it."
      'outcome
      (append (list :id (qwen-companion-proposal-id proposal)
                    :outcome (qwen-companion-proposal-state proposal))
+             (when-let* ((reason (qwen-companion-proposal-reason proposal)))
+               (list :reason (qwen-companion-spool-pack reason)))
              (when text (qwen-companion-proposal--pack proposal text))))))
 
 (defconst qwen-companion-proposal--redeliver-delay 2
@@ -917,6 +970,12 @@ Its session has ended; an acceptance may not have reached the CLI."
          (proposal (qwen-companion-proposal-by-id id))
          (undelivered (qwen-companion-proposal--undelivered-by-id id)))
     (cond
+     ((and proposal (not (qwen-companion-proposal-file-p proposal)))
+      (qwen-companion-proposal-withdraw
+       proposal
+       (format "%s: %s" (qwen-companion-proposal-display-path proposal)
+               (or (qwen-companion-proposal-orphan-reason payload)
+                   "the connection is lost; answer in the terminal"))))
      (proposal
       (qwen-companion-proposal--end proposal 'orphaned t)
       (qwen-companion-proposal--rescue-orphan proposal))
@@ -929,6 +988,20 @@ Its session has ended; an acceptance may not have reached the CLI."
     (when proposal
       (qwen-companion-proposal--start-write-timeout (qwen-companion-proposal-session proposal)))
     nil))
+
+(defun qwen-companion-proposal-on-released (payload)
+  "Handle the `proposal-released' call: the terminal asks what PAYLOAD names."
+  (when-let* ((proposal (qwen-companion-proposal-by-id
+                         (qwen-companion-proposal-released-id payload))))
+    (setf (qwen-companion-proposal-released proposal)
+          (if (qwen-companion-proposal-released-answerable payload) 'asked 'left)
+          (qwen-companion-proposal-note proposal)
+          (qwen-companion-proposal-released-reason payload))
+    (force-mode-line-update t)
+    (message "qwen-companion: %s: %s" (qwen-companion-proposal-display-path proposal)
+             (qwen-companion-proposal-note proposal))
+    (run-hooks 'qwen-companion-proposal-changed-hook))
+  nil)
 
 (defun qwen-companion-proposal-on-delivered (payload)
   "Handle the `delivered' call: forget the outcome in PAYLOAD."

@@ -28,7 +28,7 @@
 
 (cl-defstruct (qwen-companion-rescue (:copier nil))
   "A text rescued from a review.
-PATH is its file and REASON the reason why it was rescued, a string.
+PATH is its file, NAME what it is called, and REASON the reason why it was rescued, a string.
 STAMP is the state of the file when the text was proposed, see
 `qwen-companion-disk-stamp'.  DIGEST is that of the text before the user
 edited it, see `qwen-companion-disk-digest'.  LINE-END ends a line of
@@ -36,7 +36,7 @@ the text in the file.  ENDS-LINES is non-nil when the CLI may add a
 newline at its end.  AWAITED is non-nil while the CLI may be about to
 write it, and WATCH is a watch on the file's directory when it may write
 late, or nil."
-  path reason stamp digest line-end ends-lines awaited watch)
+  path name reason stamp digest line-end ends-lines awaited watch)
 
 (defvar-local qwen-companion-rescue--current nil
   "The `qwen-companion-rescue' of the current buffer, or nil.")
@@ -73,8 +73,7 @@ late, or nil."
 (defun qwen-companion-rescue--header ()
   "Return the header line: file, why its text is kept, keys."
   (qwen-companion-header-line
-   (qwen-companion-untrusted-text
-    (file-name-nondirectory (qwen-companion-rescue-path qwen-companion-rescue--current)))
+   (qwen-companion-rescue-name qwen-companion-rescue--current)
    `((nil . ,(let ((reason (qwen-companion-rescue-reason qwen-companion-rescue--current)))
                ;; The rest was said when it was kept.
                (propertize (car (split-string reason ", \\| before ")) 'face 'warning
@@ -89,11 +88,7 @@ late, or nil."
           buffer-offer-save t
           qwen-companion-rescue--current rescue)
     (set-buffer-modified-p t)
-    (rename-buffer
-     (format "*qwen-companion kept: %s*"
-             (file-name-nondirectory
-              (qwen-companion-untrusted-path (qwen-companion-rescue-path rescue))))
-     t)
+    (rename-buffer (format "*qwen-companion kept: %s*" (qwen-companion-rescue-name rescue)) t)
     (qwen-companion-kept-mode 1)
     (message "qwen-companion: %s; the proposed text is kept in %s"
              (qwen-companion-rescue-reason rescue) (buffer-name))))

@@ -56,7 +56,8 @@ VERSIONS identifies the texts that were compared.  SIZE is (ADDED
 (defun qwen-companion-review-list--countable-p (proposal)
   "Return non-nil when counting the lines of PROPOSAL costs little."
   (let ((path (qwen-companion-proposal-path proposal)))
-    (and (< (buffer-size (qwen-companion-proposal-buffer proposal))
+    (and (qwen-companion-proposal-file-p proposal)
+         (< (buffer-size (qwen-companion-proposal-buffer proposal))
             qwen-companion-review-list--count-limit)
          (or (not (file-exists-p path))
              (and (file-regular-p path)
@@ -115,7 +116,10 @@ VERSIONS identifies the texts that were compared.  SIZE is (ADDED
   "Return the size of the change by PROPOSAL as text."
   (pcase (qwen-companion-review-list--size proposal)
     (`(,added . ,removed) (format "+%d -%d" added removed))
-    (_ (if (qwen-companion-review-list--countable-p proposal) "" "large"))))
+    (_ (if (or (qwen-companion-review-list--countable-p proposal)
+               (not (qwen-companion-proposal-file-p proposal)))
+           ""
+         "large"))))
 
 (defun qwen-companion-review-list--state-text (proposal)
   "Return the state of PROPOSAL, which is open, as text."
@@ -129,15 +133,18 @@ VERSIONS identifies the texts that were compared.  SIZE is (ADDED
 (defun qwen-companion-review-list--entry (proposal)
   "Return the entry of PROPOSAL in the list."
   (let* ((path (qwen-companion-proposal-path proposal))
-         (root (qwen-companion-roots-of (file-name-directory path))))
+         (file-p (qwen-companion-proposal-file-p proposal))
+         (root (or (qwen-companion-proposal-directory proposal)
+                   (qwen-companion-roots-of (file-name-directory path)))))
     (list (qwen-companion-proposal-id proposal)
           (vconcat
            (mapcar #'qwen-companion-untrusted-text
-                   (list (if root
-                             (file-relative-name path root)
-                           (abbreviate-file-name path))
+                   (list (cond ((not file-p)
+                                (symbol-name (qwen-companion-proposal-kind proposal)))
+                               (root (file-relative-name path root))
+                               (t (abbreviate-file-name path)))
                          (qwen-companion-proposal-client proposal)
-                         (if root (file-name-nondirectory root) "")
+                         (if root (file-name-nondirectory (directory-file-name root)) "")
                          (qwen-companion-review-list--size-text proposal)
                          (qwen-companion-layer-duration
                           (* 5 (floor (- (float-time)

@@ -315,9 +315,10 @@ The neighbor of VIEW stays visible if there is room for both."
   (set-window-dedicated-p window nil)
   (set-window-buffer window buffer))
 
-(defun qwen-companion-review-windows-select (proposal select selected shown)
+(defun qwen-companion-review-windows-select (proposal select selected shown &optional buffer)
   "Select a window after the review of PROPOSAL was laid out.
-If SELECT is non-nil, that is the window of its control buffer, else
+If SELECT is non-nil, that is the window of BUFFER, by default of its
+control buffer, else
 SELECTED, the window selected before, which showed the buffer SHOWN.  If
 the review has taken that window, select that of the control buffer too:
 a side on which no key answers is never left selected."
@@ -326,7 +327,7 @@ a side on which no key answers is never left selected."
            (eq shown (window-buffer selected)))
       (select-window selected)
     (let ((window (get-buffer-window
-                   (qwen-companion-review-windows-control proposal) t)))
+                   (or buffer (qwen-companion-review-windows-control proposal)) t)))
       (select-frame-set-input-focus (window-frame window))
       (select-window window))))
 

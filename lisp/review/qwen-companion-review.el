@@ -107,6 +107,18 @@ is the front end that shows it.")
 The header lines of the buffers update themselves."
   nil)
 
+(cl-defgeneric qwen-companion-review-style (_kind _proposal)
+  "Return the front end for a proposal of a KIND with one of its own, else nil."
+  nil)
+
+(cl-defgeneric qwen-companion-review-answer (_kind proposal)
+  "Return the text of PROPOSAL to accept, as its buffer has it.
+Signal a `user-error' if it cannot be accepted.  KIND is that of PROPOSAL."
+  (qwen-companion-review-check-text proposal)
+  (qwen-companion-review--check-disk proposal)
+  ;; Its buffer may show the line ends in another way now.
+  (qwen-companion-proposal-buffer-text proposal))
+
 (cl-defgeneric qwen-companion-review-line-ends-changed (_style _proposal)
   "Tell STYLE that the line ends or byte order mark of PROPOSAL have changed.
 The header lines of the buffers update themselves; see
@@ -160,8 +172,11 @@ If the buffer is the copy of unsaved text, show the review without it."
   "Insert the text on disk into the current buffer, as PROPOSAL is shown.
 If another CLI proposed a text before, insert the one that it will leave."
   (let ((path (qwen-companion-proposal-path proposal)))
+    (when-let* ((earlier (qwen-companion-proposal-earlier proposal)))
+      (insert earlier))
     (pcase-let ((`(,coding . ,line-end)
-                 (unless (file-directory-p path)
+                 (when (and (qwen-companion-proposal-file-p proposal)
+                            (not (file-directory-p path)))
                    (qwen-companion-disk-insert-unified
                     path (qwen-companion-disk-named-coding path)))))
       (qwen-companion-proposal-align-line-ends
@@ -177,6 +192,7 @@ If another CLI proposed a text before, insert the one that it will leave."
   "Return a description of the text on the disk side of PROPOSAL."
   (let ((left (qwen-companion-proposal-left-before proposal)))
     (cond (left (format "as %s leaves it" (car left)))
+          ((qwen-companion-proposal-earlier proposal) "the plan before")
           ((file-exists-p (qwen-companion-proposal-path proposal)) "on disk")
           (t "not on disk yet"))))
 
@@ -214,8 +230,9 @@ is that one: whoever accepts both gets the difference."
       (setq buffer-read-only t)
       (qwen-companion-review--set-header (qwen-companion-review--disk-side proposal)))
     (qwen-companion-proposal-examine proposal)
-    (qwen-companion-review--note-writes proposal)
-    (qwen-companion-review--watch-disk proposal)
+    (when (qwen-companion-proposal-file-p proposal)
+      (qwen-companion-review--note-writes proposal)
+      (qwen-companion-review--watch-disk proposal))
     (setf (qwen-companion-proposal-lossy proposal)
           (qwen-companion-review--loses-text-p proposal)
           (qwen-companion-proposal-bidi proposal)
@@ -476,6 +493,8 @@ If a link leads to another file that matters, return that file's name."
         (root (qwen-companion-roots-of default-directory)))
     (cond
      (real (qwen-companion-untrusted-path real))
+     ((not (qwen-companion-proposal-file-p proposal))
+      (qwen-companion-proposal-display-path proposal))
      (root (qwen-companion-untrusted-path (file-relative-name path root)))
      (t (qwen-companion-proposal-display-path proposal)))))
 
@@ -680,10 +699,10 @@ Say nothing of one that the user has asked for."
     (qwen-companion-review-buffer-mode 1))
   (force-mode-line-update t)
   (unless (qwen-companion-proposal-asked-for-p proposal)
-    (message "qwen-companion: %s proposes a change of %s%s%s"
+    (message "qwen-companion: %s %s%s%s"
              (qwen-companion-untrusted-text
               (qwen-companion-proposal-client proposal))
-             (qwen-companion-proposal-display-path proposal)
+             (qwen-companion-proposal-summary proposal)
              (qwen-companion-review-warning-hint proposal)
              (cond
               ((qwen-companion-review--awaited-p proposal) "")
@@ -855,13 +874,16 @@ While one is awaited in the selected window, show only that, there."
   "Show PROPOSAL; SELECT is as in `qwen-companion-review-show'."
   (qwen-companion-review-stop-waiting)
   (setf (qwen-companion-proposal-seen proposal) t)
-  (unless (qwen-companion-proposal-style proposal)
+  (unless (or (qwen-companion-proposal-style proposal)
+              (not (qwen-companion-proposal-file-p proposal)))
     (setf (qwen-companion-proposal-style proposal)
           (alist-get (qwen-companion-proposal-session proposal)
                      qwen-companion-review--styles nil nil #'equal)))
   (unless (qwen-companion-proposal-style proposal)
     ;; The CLI was offered reviews before the option became nil.
-    (let ((style (or qwen-companion-diff-style 'ediff)))
+    (let ((style (or (qwen-companion-review-style (qwen-companion-proposal-kind proposal) proposal)
+                     qwen-companion-diff-style
+                     'ediff)))
       (setf (qwen-companion-proposal-style proposal)
             (if (qwen-companion-review-fits-p style proposal select)
                 style
@@ -993,7 +1015,7 @@ command by VERB, a string, when there is none or several."
           (setq distinct (format "%s <%d>" label (cl-incf number))))
         (push (cons distinct proposal) choices)))))
 
-(defun qwen-companion-review--check-text (proposal)
+(defun qwen-companion-review-check-text (proposal)
   "Signal a `user-error' if the CLI cannot be told the text of PROPOSAL."
   (let* ((text (qwen-companion-proposal-buffer-text proposal))
          (odd (unencodable-char-position 0 (length text) 'utf-8 nil text)))
@@ -1013,11 +1035,9 @@ names the file of another one."
   (interactive (list (qwen-companion-review--read "Accept")))
   (let ((proposal (qwen-companion-review--find file "accept")))
     (qwen-companion-spool-without-collecting
-      (qwen-companion-review--check-text proposal)
-      (qwen-companion-review--check-disk proposal)
-      ;; Its buffer may show the line ends in another way now.
-      (qwen-companion-proposal-decide proposal 'accepted
-                                      (qwen-companion-proposal-buffer-text proposal)))
+      (qwen-companion-proposal-decide
+       proposal 'accepted
+       (qwen-companion-review-answer (qwen-companion-proposal-kind proposal) proposal)))
     (message "qwen-companion: accepted %s%s"
              (qwen-companion-proposal-display-path proposal)
              (if-let* ((others (qwen-companion-proposals-of-file
@@ -1120,9 +1140,9 @@ names the file of another one.  See `qwen-companion-diff-style'."
     (when (eq (qwen-companion-proposal-state proposal) 'shown)
       (qwen-companion-review--put-aside proposal))
     (setf (qwen-companion-proposal-style proposal)
-          (if (eq (or style qwen-companion-diff-style) 'unified)
-              'ediff
-            'unified))
+          (cond ((not (eq (or style qwen-companion-diff-style) 'unified)) 'unified)
+                ((qwen-companion-proposal-file-p proposal) 'ediff)
+                (t 'plan)))
     (qwen-companion-review--keep-style proposal)
     (qwen-companion-diff-open proposal)))
 
@@ -1193,7 +1213,8 @@ the oldest.  With BACK non-nil, go to the one before."
 (defun qwen-companion-review--keep-style (proposal)
   "Show the proposals of PROPOSAL's CLI in its style until the turn has ended."
   (let ((session (qwen-companion-proposal-session proposal)))
-    (when (memq (qwen-companion-review--activity session) '(working asking))
+    (when (and (memq (qwen-companion-review--activity session) '(working asking))
+               (qwen-companion-proposal-file-p proposal))
       (setf (alist-get session qwen-companion-review--styles nil nil #'equal)
             (qwen-companion-proposal-style proposal)))))
 
@@ -1202,6 +1223,8 @@ the oldest.  With BACK non-nil, go to the one before."
 If both are of one CLI, show NEXT in the same style."
   (when (and (equal (qwen-companion-proposal-session proposal)
                     (qwen-companion-proposal-session next))
+             (qwen-companion-proposal-file-p proposal)
+             (qwen-companion-proposal-file-p next)
              (not (qwen-companion-proposal-style next)))
     (setf (qwen-companion-proposal-style next) (qwen-companion-proposal-style proposal)))
   (qwen-companion-review-replace next place))

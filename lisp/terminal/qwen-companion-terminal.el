@@ -292,6 +292,15 @@ The file is not made yet: a CLI skips any text in it from before its start."
     (expand-file-name (format "prompts-%d" (cl-incf qwen-companion-terminal--prompt-files))
                       spool)))
 
+(defun qwen-companion-terminal--file-arguments (file)
+  "Return arguments for FILE as the prompt file of a CLI, nil for none.
+They also name a file for its events, made here for its user alone."
+  (when file
+    (let ((events (concat file "-events")))
+      (with-file-modes #o600
+        (write-region "" nil events nil 'silent))
+      (list "--input-file" file "--json-file" events))))
+
 (defun qwen-companion-terminal--kind ()
   "Return the terminal emulator to use, a symbol."
   (or qwen-companion-terminal
@@ -336,7 +345,7 @@ nil.  Kill the terminals there whose CLI has ended."
     (with-current-buffer buffer
       (setq default-directory (file-name-as-directory directory))
       (qwen-companion-terminal-start
-       kind buffer (append command (and file (list "--input-file" file)))))
+       kind buffer (append command (qwen-companion-terminal--file-arguments file))))
     (when (window-live-p stay)
       (select-window stay))
     (when (buffer-live-p buffer)

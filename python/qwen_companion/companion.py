@@ -87,6 +87,9 @@ class _Editor:
             ends_lines(self._sessions.get(proposal.session)),
             held=proposal.id.startswith(HOOK_PREFIX),
             copy_of=None if place is None else PlacedFile(place.wanted.name, proposal.path).name,
+            kind=proposal.kind,
+            directory=proposal.directory,
+            questions=proposal.questions,
         )
         return await self._bridge.call(message, timeout=None)
 
@@ -94,8 +97,11 @@ class _Editor:
         message = messages.ProposalClose(proposal.id, keeps_edits(self._sessions.get(proposal.session)))
         return await self._bridge.call(message, CLOSE_S)
 
-    def abandon(self, proposal: Proposal) -> None:
-        self._bridge.tell(messages.ProposalOrphan(proposal.id))
+    def abandon(self, proposal: Proposal, reason: str | None = None) -> None:
+        self._bridge.tell(messages.ProposalOrphan(proposal.id, reason))
+
+    def released(self, proposal: Proposal, reason: str, answerable: bool) -> None:
+        self._bridge.tell(messages.ProposalReleased(proposal.id, reason, answerable))
 
     def settled(self, identifier: str) -> None:
         self._bridge.tell(messages.Delivered(identifier))

@@ -140,6 +140,34 @@ class RecordedSession:
 
 
 @frozen
+class KeptPlan:
+    """An approved plan in the file `path`: the `time` of its approval, its `conversation` and its first line."""
+
+    path: str
+    time: int
+    conversation: str
+    title: str
+
+
+@frozen
+class QuestionChoice:
+    """One of the answers offered to a question."""
+
+    label: str
+    description: str | None
+
+
+@frozen
+class AskedQuestion:
+    """One question of a form; `multiple` says that more than one answer may be chosen."""
+
+    text: str
+    header: str | None
+    multiple: bool
+    choices: tuple[QuestionChoice, ...]
+
+
+@frozen
 class HookAnswer:
     """The answer to a CLI that called its hooks for `event` of `tool`, "" for none: `count` times, last at `time`.
 
@@ -217,6 +245,7 @@ class Settings:
     - `review_edits`: which edits are reviewed of a CLI with that layer in its mode `auto`: "all", "open" for those of
       files that buffers visit, or None.
     - `journal`: whether the changes of agents are recorded, so that they can be undone.
+    - `questions`: whether plans and questions of CLIs in terminals are shown in Emacs.
     - `tell_agents`: whether a model is told that another agent works on a file that it has written.
     - `tell_changes`: whether a model is told with a prompt what has changed in the files that it has seen.
     """
@@ -232,6 +261,7 @@ class Settings:
     journal: bool = False
     tell_agents: bool = False
     tell_changes: bool = False
+    questions: bool = False
 
 
 @frozen

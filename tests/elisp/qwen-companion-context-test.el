@@ -526,6 +526,7 @@
                              :no-reviews nil
                              :settings-layer t
                              :review-edits 'all
+                             :questions t
                              :journal t
                              :tell-agents t
                              :tell-changes t

@@ -413,8 +413,11 @@ class FakeEditor:
             raise self.text
         return self.text
 
-    def abandon(self, proposal: Proposal) -> None:
-        self.log.append(("abandon", proposal.id))
+    def abandon(self, proposal: Proposal, reason: str | None = None) -> None:
+        self.log.append(("abandon", proposal.id if reason is None else reason))
+
+    def released(self, proposal: Proposal, reason: str, answerable: bool) -> None:
+        self.log.append(("released" if answerable else "shown", reason))
 
     def settled(self, identifier: str) -> None:
         self.log.append(("settled", identifier))

@@ -14,7 +14,7 @@ from dataclasses import field, replace
 from typing import Annotated, ClassVar, get_args
 
 from qwen_companion.daemon.sanitize import Capped
-from qwen_companion.domain import Text, Words
+from qwen_companion.domain import AskedQuestion, Text, Words
 from qwen_companion.emacs.messages import DaemonCall, Notification
 from qwen_companion.emacs.plists import from_plist
 from qwen_companion.emacs.spool import Spool
@@ -546,24 +546,6 @@ class Option:
     allows: bool
     lasting: bool
     writes: Writes | None
-
-
-@frozen
-class QuestionChoice:
-    """One of the answers offered to a question."""
-
-    label: str
-    description: str | None
-
-
-@frozen
-class AskedQuestion:
-    """One question of a form; `multiple` says that more than one answer may be chosen."""
-
-    text: str
-    header: str | None
-    multiple: bool
-    choices: tuple[QuestionChoice, ...]
 
 
 @frozen

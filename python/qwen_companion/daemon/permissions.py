@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 from qwen_companion.daemon import models
 from qwen_companion.daemon.ids import local_id
-from qwen_companion.daemon.messages import AskedQuestion, Option, Permission, QuestionChoice, ToolChange
+from qwen_companion.daemon.messages import Option, Permission, ToolChange
 from qwen_companion.daemon.sanitize import clean, line, reveal
+from qwen_companion.domain import AskedQuestion, QuestionChoice
 from qwen_companion.frozen import frozen
 
 ME, OTHER, NOBODY = "me", "other", "nobody"

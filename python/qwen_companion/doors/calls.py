@@ -44,3 +44,17 @@ PendingReply = Callable[[], Awaitable[Reply]]
 async def no_decision() -> Reply:
     """Return the reply with which the CLI goes on as if it had not asked: a `PendingReply`."""
     return Reply()
+
+
+async def run_while_wanted(work: Callable[[], Awaitable[None]], limit_s: float, gone: anyio.Event) -> None:
+    """Run `work` until it has ended, `limit_s` seconds have passed, or `gone` is set."""
+
+    async def watch() -> None:
+        await gone.wait()
+        tasks.cancel_scope.cancel()
+
+    with anyio.move_on_after(limit_s):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch)
+            await work()
+            tasks.cancel_scope.cancel()

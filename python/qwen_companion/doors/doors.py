@@ -16,7 +16,7 @@ from anyio.abc import TaskGroup
 
 from qwen_companion.domain import FAMILIES_WITH_HOOKS, CliState, HookAnswer, KnownSession, SessionState, Settings
 from qwen_companion.doors.conditions import version_numbers, why_hooks_are_off
-from qwen_companion.doors.hook_settings import door_secret, hook_settings
+from qwen_companion.doors.hook_settings import QUESTION_SUBSCRIPTIONS, door_secret, hook_settings
 from qwen_companion.doors.hooks import Hooks
 from qwen_companion.doors.layer import DAEMON_FILE_NAME, VARIABLE, Installed, JsonObject, Layer, combine
 from qwen_companion.doors.listeners import Listener
@@ -28,7 +28,7 @@ from qwen_companion.threads import in_thread
 
 if TYPE_CHECKING:
     from qwen_companion.doors.hook_handler import HookHandler
-    from qwen_companion.doors.reviews import ReviewingEditor
+    from qwen_companion.doors.questions import QuestionEditor
 
 SILENCE_S = 5.0
 """Delay, in seconds, from the connection of a CLI to the report that a setting or an option turns its hooks off.
@@ -54,7 +54,7 @@ class Doors:
         token: str,
         directory: str,
         environ: Mapping[str, str],
-        editor: ReviewingEditor,
+        editor: QuestionEditor,
         find_caller: Callable[[Connection], Caller | None],
         known: Sequence[SessionState],
         sessions: Callable[[], Iterable[SessionState]],
@@ -78,6 +78,7 @@ class Doors:
         """
         self.secret = door_secret(token)
         self._port = port
+        self._directory = directory
         self._layer = Layer(directory, environ)
         self._daemon_layer = Layer(directory, environ, DAEMON_FILE_NAME)
         self._serves_daemon = False
@@ -96,7 +97,8 @@ class Doors:
         self._settings = Settings()
         self._listeners = listeners
         self._added = added
-        self._subscriptions = [item for listener in listeners for item in listener.subscriptions]
+        heard = (item for listener in listeners for item in listener.subscriptions)
+        self._subscriptions = [*heard, *QUESTION_SUBSCRIPTIONS]
         held = {item.event for item in self._subscriptions if item.hold_s > 0}
         self.hooks = Hooks(self._load, held)
         self._handler: HookHandler | None = None
@@ -112,8 +114,7 @@ class Doors:
     def set_settings(self, settings: Settings) -> bool:
         """Take the user's `settings`; return whether `install` has to be called."""
         before, self._settings = self._settings, settings
-        if self._handler is not None:
-            self._handler.reviews.scope = _scope(settings)
+        self._apply_settings()
         return self._layer_settings(before) != self._layer_settings(settings)
 
     def _layer_settings(self, settings: Settings) -> JsonObject | None:
@@ -191,11 +192,17 @@ class Doors:
     async def _load(self, tasks: TaskGroup) -> HookHandler:
         if self._handler is None:
             self._handler = await in_thread(self._import, tasks)
-            self._handler.reviews.scope = _scope(self._settings)
+            self._apply_settings()
         return self._handler
+
+    def _apply_settings(self) -> None:
+        if self._handler is not None:
+            self._handler.reviews.scope = _scope(self._settings)
+            self._handler.questions.wanted = self._settings.questions
 
     def _import(self, tasks: TaskGroup) -> HookHandler:
         from qwen_companion.doors.hook_handler import HookHandler
+        from qwen_companion.doors.questions import Questions
         from qwen_companion.doors.reviews import HookReviews
         from qwen_companion.doors.states import States
 
@@ -211,6 +218,7 @@ class Doors:
             tasks,
             states,
             reviews,
+            Questions(tasks, self._editor, self._directory, self._environ, self._warn),
             self._listeners,
             self._find_caller,
             self._sessions,
@@ -223,8 +231,13 @@ class Doors:
         """Take the user's decision on the proposal `identifier`, which came by a hook."""
         if self._handler is None:
             self._editor.settled(identifier)
-        else:
+        elif not self._handler.questions.decide(identifier, decision):
             self._handler.reviews.decide(identifier, decision)
+
+    def release(self, identifier: str) -> None:
+        """Have the terminal ask about the plan or the questions `identifier`."""
+        if self._handler is not None:
+            self._handler.questions.release(identifier)
 
     def watch(self, on: bool) -> None:
         """Note whether the user looks at the answers to hooks."""

@@ -16,7 +16,9 @@ from anyio.abc import TaskGroup
 from qwen_companion.domain import NEWS_UNITS, HookAnswer, Peer, SessionState
 from qwen_companion.doors import events
 from qwen_companion.doors.calls import HookCall, PendingReply, Reply, no_decision
+from qwen_companion.doors.hook_settings import QUESTION_TOOLS
 from qwen_companion.doors.listeners import Block, Listener, Report, Words
+from qwen_companion.doors.questions import Questions
 from qwen_companion.doors.reviews import Asker, HookReviews
 from qwen_companion.doors.states import States, first_words
 from qwen_companion.ide.peers import Caller
@@ -89,6 +91,7 @@ class HookHandler:
         tasks: TaskGroup,
         states: States,
         reviews: HookReviews,
+        questions: Questions,
         listeners: Sequence[Listener],
         find_caller: Callable[[Connection], Caller | None],
         sessions: Callable[[], Iterable[SessionState]],
@@ -105,8 +108,9 @@ class HookHandler:
         self.answers = Answers()
         self.states = states
         self.reviews = reviews
+        self.questions = questions
         self._tasks = tasks
-        self._listeners = listeners
+        self._listeners = (*listeners, questions)
         self._find_caller = find_caller
         self._sessions = sessions
         self._changed = changed
@@ -198,7 +202,12 @@ class HookHandler:
             # It does not say who asks.  A review serves both; without one, the subagent would be refused.
             request = request.model_copy(update={"agent_id": self.states.running_agent(caller.peer.pid)})
         agent = None if request.agent_id is None else self.states.agent(caller.peer.pid, request.agent_id)
-        reply = await self.reviews.reply(request, self._asker(caller), agent, gone)
+        asker = self._asker(caller)
+        if re.fullmatch(QUESTION_TOOLS, request.tool_name):
+            # A subagent's is its own affair: the CLI refuses it.
+            reply = await self.questions.reply(request, asker, gone) if agent is None else Reply()
+        else:
+            reply = await self.reviews.reply(request, asker, agent, gone)
         self._note_answer(request, caller.peer, reply.answer)
         return reply
 

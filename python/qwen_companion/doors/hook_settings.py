@@ -27,7 +27,10 @@ _START_TIMEOUT_S = 2
 _MARGIN_S = 3
 """How much longer it waits than a listener may hold it, so that it is answered."""
 
-_EDIT_TOOLS = "^(edit|write_file|notebook_edit)$"
+QUESTION_TOOLS = "exit_plan_mode|ask_user_question"
+"""A regular expression for the tools by which a model asks the user."""
+
+_EDIT_TOOLS = f"^(edit|write_file|notebook_edit|{QUESTION_TOOLS})$"
 
 _ASK_FOR_EDITS = "Edit(/**)"
 """All edits in the project, by tool and by shell.  Those outside are asked for anyway.
@@ -36,7 +39,7 @@ No form of a rule covers the tools alone: a CLI matches what a command writes li
 with the same path.  So it asks the hook about commands too, which lets those pass that `auto` would not ask about.
 """
 
-_ASKING_TOOLS = "^(edit|write_file|notebook_edit|run_shell_command)$"
+_ASKING_TOOLS = f"^(edit|write_file|notebook_edit|run_shell_command|{QUESTION_TOOLS})$"
 """Those that `_ASK_FOR_EDITS` makes ask.  Without it, a command that asks is none of ours."""
 
 _ALL_BUT_READING = "^(?!(read_file|list_directory|glob|grep_search)$)"
@@ -45,6 +48,15 @@ _ALL_BUT_READING = "^(?!(read_file|list_directory|glob|grep_search)$)"
 They seldom ask.  That one was allowed shows in the event that comes with its result: `UserPromptSubmit` without a
 prompt.
 """
+
+QUESTION_ANSWER_S = 2.0
+"""How long the result of a plan waits for the text that the user has edited it to."""
+
+QUESTION_SUBSCRIPTIONS = (
+    Subscription("PostToolUse", QUESTION_TOOLS, QUESTION_ANSWER_S),
+    *(Subscription(name) for name in ("UserPromptSubmit", "Stop", "Notification", "SessionEnd")),
+)
+"""What tells how the terminal has answered plans and questions."""
 
 _EVENTS = (
     ("SessionStart", None, _START_TIMEOUT_S),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Prompts for a CLI beside its keyboard: it reads them from the file that its option `--input-file` names."""
+"""Prompts and answers for a CLI beside its keyboard, in the file that its option `--input-file` names."""
 
 from __future__ import annotations
 
@@ -16,9 +16,17 @@ def append_prompt(directory: str, path: str, text: str) -> None:
 
     :raises PromptError: when it could not be written; then the CLI has got nothing of it
     """
+    append_line(directory, path, json.dumps({"type": "submit", "text": text}))
+
+
+def append_line(directory: str, path: str, entry: str) -> None:
+    """Add the line `entry`, which is ASCII, to the file at `path`, as `append_prompt` does.
+
+    :raises PromptError: when it could not be written; then the CLI has got nothing of it
+    """
     if os.path.dirname(path) != directory:
         raise PromptError("a file of prompts lies outside the private directory")
-    line = json.dumps({"type": "submit", "text": text}).encode("ascii") + b"\n"
+    line = entry.encode("ascii") + b"\n"
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags, 0o600)

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import anyio
 
 from qwen_companion.doors import events
-from qwen_companion.doors.calls import Reply
+from qwen_companion.doors.calls import Reply, run_while_wanted
 from qwen_companion.doors.commands import Effects
 from qwen_companion.doors.conditions import is_inside, may_pass, unasked_effects
 from qwen_companion.doors.hook_settings import REVIEW_TIMEOUT_S
@@ -273,7 +273,7 @@ class HookReviews:
         held = self._find(request, path, asker, facts)
         if held is None:
             held = await self._begin(request, path, asker, agent, facts, gone)
-        await _run(held.decided.wait, self._hold_s, gone)
+        await run_while_wanted(held.decided.wait, self._hold_s, gone)
         if gone.is_set():
             self._abandon(held)
         elif held.decision is not None:
@@ -320,7 +320,7 @@ class HookReviews:
             except EmacsUnavailableError as error:
                 refusals.append(str(error))
 
-        await _run(open_review, self._open_s, gone)
+        await run_while_wanted(open_review, self._open_s, gone)
         if not refusals:
             # If it shows the review when it has time, it is told at once that it is over.
             self._abandon(held)
@@ -337,20 +337,6 @@ class HookReviews:
             self._editor.abandon(held.proposal)
             if held.decision is not None:
                 self._editor.settled(held.proposal.id)
-
-
-async def _run(work: Callable[[], Awaitable[None]], limit_s: float, gone: anyio.Event) -> None:
-    """Run `work` until it has ended, `limit_s` seconds have passed, or `gone` is set."""
-
-    async def watch() -> None:
-        await gone.wait()
-        tasks.cancel_scope.cancel()
-
-    with anyio.move_on_after(limit_s):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(watch)
-            await work()
-            tasks.cancel_scope.cancel()
 
 
 def _answer(request: events.PermissionRequest, facts: _Facts, decision: Decision) -> events.Answer:

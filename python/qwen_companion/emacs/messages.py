@@ -186,10 +186,21 @@ class Watch:
 
 @frozen
 class ReviewOutcome:
-    """`outcome`: the user decided on a proposal.  `content` is the accepted text, None for a rejection."""
+    """`outcome`: the user decided on a proposal.
+
+    `content` is the accepted text, None for a rejection; that of a plan or of questions may have a `reason`.
+    """
 
     id: str
     content: str | None
+    reason: str | None = None
+
+
+@frozen
+class ReviewRelease:
+    """`release`: the user wants to answer the plan or the questions `id` in the terminal, which waits for Emacs."""
+
+    id: str
 
 
 @frozen
@@ -535,6 +546,7 @@ Incoming = (
     | domain.Snapshot
     | Watch
     | ReviewOutcome
+    | ReviewRelease
     | Compare
     | Merge
     | Prompt
@@ -569,20 +581,23 @@ def _parse_settings(values: Plist, _spool: Spool) -> domain.Settings:
         journal=values.boolean(":journal"),
         tell_agents=values.boolean(":tell-agents"),
         tell_changes=values.boolean(":tell-changes"),
+        questions=values.boolean(":questions"),
     )
 
 
 def _parse_outcome(values: Plist, spool: Spool) -> ReviewOutcome:
     identifier, outcome = values.string(":id"), values.symbol(":outcome")
+    reason = values.get(":reason")
+    reason = None if reason is None else Plist(reason).text(spool)
     if outcome == "rejected":
-        return ReviewOutcome(identifier, None)
+        return ReviewOutcome(identifier, None, reason)
     if outcome != "accepted":
         raise MessageError(":outcome is neither accepted nor rejected")
     content = values.text(spool)
     # Emacs prints the empty string as "", so a missing text is a mistake and not an emptied file.
     if content is None:
         raise MessageError("an accepted outcome has no text")
-    return ReviewOutcome(identifier, content)
+    return ReviewOutcome(identifier, content, reason)
 
 
 def _parse_compare(values: Plist, spool: Spool) -> Compare:
@@ -617,6 +632,7 @@ _INCOMING: Mapping[str, Callable[[Plist, Spool], Incoming]] = {
     "context": partial(from_plist, domain.Snapshot),
     "watch": partial(from_plist, Watch),
     "outcome": _parse_outcome,
+    "release": partial(from_plist, ReviewRelease),
     "compare": _parse_compare,
     "merge": _parse_merge,
     "journal-watch": partial(from_plist, JournalWatch),
@@ -846,6 +862,9 @@ class ProposalOpen(Outgoing["str | None"]):
     their file.  A known `id` means the same review, which is left as it is.
 
     For a file at a place, `path` is a copy here that is kept current, `copy_of` the name that Emacs has for it.
+
+    `kind` is "file", "plan" or "question".  A plan comes with the `path` where it is kept once it is approved, in the
+    project `directory`.  Questions come with the `questions` and no text; the text that is accepted has the answers.
     """
 
     method = "proposal-open"
@@ -858,6 +877,9 @@ class ProposalOpen(Outgoing["str | None"]):
     ends_lines: bool = False
     held: bool = False
     copy_of: str | None = None
+    kind: domain.Word = "file"
+    directory: str | None = None
+    questions: tuple[domain.AskedQuestion, ...] = ()
 
     def parse_reply(self, reply: Sexp, spool: Spool) -> str | None:
         """Return None, or the reason."""
@@ -912,10 +934,24 @@ class ProposalClose(Outgoing["str | None"]):
 
 @frozen
 class ProposalOrphan(Notification):
-    """`proposal-orphan`: the CLI that waits for a proposal has gone."""
+    """`proposal-orphan`: the CLI that waits for a proposal has gone, or no longer waits for the `reason`."""
 
     method = "proposal-orphan"
     id: str
+    reason: str | None = None
+
+
+@frozen
+class ProposalReleased(Notification):
+    """`proposal-released`: the terminal asks about a plan or questions now, for the `reason`.
+
+    They can still be answered in Emacs if `answerable`.
+    """
+
+    method = "proposal-released"
+    id: str
+    reason: str
+    answerable: bool
 
 
 @frozen

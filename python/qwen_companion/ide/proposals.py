@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from qwen_companion.domain import KnownProposal
+from qwen_companion.domain import AskedQuestion, KnownProposal
 from qwen_companion.frozen import frozen
 
 HOOK_PREFIX = "hook-"
@@ -24,18 +24,24 @@ def text_digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
+FILE, PLAN, QUESTION = "file", "plan", "question"
+"""What a proposal is: a text for a file, a plan, or questions with the text of the answers."""
+
+
 @frozen
 class Decision:
-    """The decision of the user: `content` is the accepted text, None for a rejection."""
+    """The decision of the user: `content` is the accepted text, None for a rejection, then perhaps for a `reason`."""
 
     content: str | None
+    reason: str | None = None
 
 
 @dataclass
 class Proposal:
     """A text that a CLI proposes for `path`, its exact words; `decision` is None while under review.
 
-    `digest` is that of the proposed text, without edits of the user.
+    `digest` is that of the proposed text, without edits of the user.  `kind` is one of those above.  A plan and
+    questions are of the project `directory`; `questions` are the latter.
     """
 
     id: str
@@ -43,6 +49,9 @@ class Proposal:
     path: str
     digest: str
     decision: Decision | None = None
+    kind: str = FILE
+    directory: str | None = None
+    questions: tuple[AskedQuestion, ...] = ()
 
 
 class Proposals:

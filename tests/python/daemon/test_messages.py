@@ -8,6 +8,7 @@ import pytest
 from daemon_emacs import lisp
 from qwen_companion.daemon import messages
 from qwen_companion.daemon.sanitize import Capped
+from qwen_companion.domain import AskedQuestion, QuestionChoice
 from qwen_companion.emacs.messages import DaemonCall, Notification, parse_incoming
 from qwen_companion.emacs.plists import INLINE_TEXT_BYTES, to_plist
 from qwen_companion.emacs.spool import Spool
@@ -206,7 +207,7 @@ MESSAGES: list[tuple[Notification, str, dict[str, Any]]] = [
             "title",
             (messages.Option("o", "Always", allows=True, lasting=True, writes="project"),),
             "beware",
-            (messages.AskedQuestion("q?", "Q", multiple=True, choices=(messages.QuestionChoice("a", None),)),),
+            (AskedQuestion("q?", "Q", multiple=True, choices=(QuestionChoice("a", None),)),),
         ),
         "daemon-permission",
         {

@@ -178,7 +178,7 @@ def test_a_review_that_a_hook_held_ends_with_its_process(home: Home) -> None:
     with Backend(home, proposals=known) as backend:
         backend.connect()
         backend.emacs.call("ping", "nil")
-        assert backend.emacs.wait_for("proposal-orphan") == {"id": "hook-1"}
+        assert backend.emacs.wait_for("proposal-orphan")["id"] == "hook-1"
         # Emacs may have decided at that very moment.
         backend.emacs.call("outcome", '(:id "hook-1" :outcome rejected)')
         assert backend.emacs.wait_for("delivered") == {"id": "hook-1"}
@@ -332,4 +332,4 @@ def test_a_subagents_edit_is_reviewed(home: Home, backend: Backend, caller: Call
     connection, review = begin_review(home, backend.emacs, caller)
     connection.sock.shutdown(socket.SHUT_RDWR)
     connection.close()
-    assert backend.emacs.wait_for("proposal-orphan") == {"id": review["id"]}
+    assert backend.emacs.wait_for("proposal-orphan")["id"] == review["id"]

@@ -24,6 +24,7 @@ from qwen_companion.doors.events import Event, PostToolUse, PreToolUse, allow
 from qwen_companion.doors.hook_handler import HookHandler
 from qwen_companion.doors.layer import JsonObject
 from qwen_companion.doors.listeners import Block, Report, Subscription, Words
+from qwen_companion.doors.questions import Questions
 from qwen_companion.doors.reviews import HookReviews
 from qwen_companion.doors.states import States
 from qwen_companion.ide.peers import Caller
@@ -94,6 +95,7 @@ async def site(*listeners: Listener) -> AsyncGenerator[Site]:
                 tasks,
                 States(),
                 HookReviews(FakeEditor(), {"HOME": "/w"}, nothing_recorded),
+                Questions(tasks, FakeEditor(), "/w", {"HOME": "/w"}, print),
                 listeners,
                 find_caller=lambda _: Caller(peer, "Qwen Code", "1"),
                 sessions=lambda: [state],
@@ -302,6 +304,7 @@ async def test_two_clis_of_one_conversation_are_told_apart() -> None:
                 tasks,
                 States(),
                 HookReviews(FakeEditor(), {"HOME": "/w"}, nothing_recorded),
+                Questions(tasks, FakeEditor(), "/w", {"HOME": "/w"}, print),
                 [listener],
                 find_caller=find_caller,
                 sessions=lambda: (),
@@ -377,7 +380,7 @@ async def test_the_layer_names_what_listeners_hear_of_and_what_is_added(tmp_path
     layer = json.loads(path.read_text())
     assert "mcpServers" not in layer
     (entry,) = layer["hooks"]["PostToolUse"]
-    assert entry["matcher"] == "^(edit)$|^(write_file)$"
+    assert entry["matcher"] == "^(edit)$|^(write_file)$|^(exit_plan_mode|ask_user_question)$"
     assert entry["hooks"][0]["timeout"] == 13
     assert "matcher" not in layer["hooks"]["PostToolBatch"][0]
     # The state of the CLI needs all tools but those that only read.

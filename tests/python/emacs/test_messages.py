@@ -258,8 +258,8 @@ def test_outgoing_messages(spool: Spool) -> None:
     (exclusion,) = as_dict(outgoing(messages.ExclusionList((Exclusion("/a", "why"),)), spool))["exclusions"]
     assert as_dict(exclusion) == {"path": "/a", "rule": "why", "session": []}
     assert as_dict(outgoing(messages.ProposalClose("p", keeps_edits=True), spool)) == {"id": "p", "keeps-edits": True}
-    for message in (messages.ProposalOrphan("p"), messages.Delivered("p")):
-        assert as_dict(outgoing(message, spool)) == {"id": "p"}
+    assert as_dict(outgoing(messages.ProposalOrphan("p"), spool)) == {"id": "p", "reason": []}
+    assert as_dict(outgoing(messages.Delivered("p"), spool)) == {"id": "p"}
     assert {key: str(value) for key, value in as_dict(outgoing(messages.Notice("warning", "w"), spool)).items()} == {
         "level": "warning",
         "text": "w",

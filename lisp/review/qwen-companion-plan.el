@@ -1,0 +1,239 @@
+;;; qwen-companion-plan.el --- Plans and questions of a CLI  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; A plan or questions are a proposal: they arrive, wait, are answered and end
+;; like that of a change.  Here is how they look.  A plan is the buffer of its
+;; text, to be edited as it is; one that follows a refusal is shown hunk by
+;; hunk, as a difference to the one before.  Questions are answered in the
+;; minibuffer.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'subr-x)
+(require 'qwen-companion-backend)
+(require 'qwen-companion-buffers)
+(require 'qwen-companion-header)
+(require 'qwen-companion-messages)
+(require 'qwen-companion-proposal)
+(require 'qwen-companion-review)
+(require 'qwen-companion-review-unified)
+(require 'qwen-companion-review-windows)
+(require 'qwen-companion-untrusted)
+
+;;; The mode
+
+(defvar qwen-companion-plan-mode-map
+  (qwen-companion-buffers-keymap
+   "C-c C-t" #'qwen-companion-plan-in-terminal
+   "C-c C-d" #'qwen-companion-diff-switch
+   "C-c C-q" #'qwen-companion-diff-bury
+   "C-c ?" #'qwen-companion-header-help)
+  "Keymap of a plan and of questions, beside that of a review.")
+
+(defconst qwen-companion-plan--keywords
+  '(("^#\\{1,6\\} .*" . 'outline-1)
+    ("^[ \t]*\\(?:[-*+]\\|[0-9]+[.)]\\)[ \t]" . 'bold)
+    ("^[ \t]*>.*" . 'italic)
+    ("`[^`\n]+`" . 'font-lock-constant-face)
+    ("\\*\\*[^* \n][^*\n]*\\*\\*" . 'bold))
+  "Colours of Markdown where there is no `markdown-mode'.")
+
+(define-minor-mode qwen-companion-plan-mode
+  "Minor mode of a plan, or of questions, of a CLI.
+
+\\{qwen-companion-plan-mode-map}"
+  :interactive nil
+  :lighter nil
+  (setq header-line-format '((:eval (qwen-companion-plan--header))))
+  (visual-line-mode)
+  (unless (derived-mode-p 'markdown-mode)
+    (setq-local font-lock-defaults '(qwen-companion-plan--keywords t))
+    (font-lock-mode 1)))
+
+(defvar qwen-companion-plan-keys
+  '((plan (qwen-companion-diff-accept "approve" nil keep)
+          (qwen-companion-diff-reject "refuse" nil keep)
+          (qwen-companion-plan-in-terminal "answer in the terminal")
+          (qwen-companion-diff-bury "put aside"))
+    (question (qwen-companion-diff-accept "answer" nil keep)
+              (qwen-companion-diff-reject "decline" nil keep)
+              (qwen-companion-plan-in-terminal "answer in the terminal")
+              (qwen-companion-diff-bury "put aside")))
+  "Keys in the header line by kind, see `qwen-companion-header-keys'.
+Higher floors add theirs.")
+
+(defun qwen-companion-plan--header ()
+  "Return the header line: what waits for an answer, warnings, keys."
+  (let ((proposal qwen-companion-proposal-current))
+    (qwen-companion-header-line
+     (qwen-companion-review-file proposal)
+     `(,@(qwen-companion-review-origin-parts proposal)
+       ,@(qwen-companion-review-warning-parts proposal)
+       ,@(qwen-companion-header-keys
+          (alist-get (qwen-companion-proposal-kind proposal) qwen-companion-plan-keys))))))
+
+;;; Its front end
+
+(cl-defmethod qwen-companion-review-style ((_kind (eql 'plan)) proposal)
+  "Return the front end for PROPOSAL, a plan: hunks if it is not the first one."
+  (if (qwen-companion-proposal-earlier proposal) 'unified 'plan))
+
+(cl-defmethod qwen-companion-review-style ((_kind (eql 'question)) _proposal)
+  "Return the front end for questions."
+  'plan)
+
+(cl-defmethod qwen-companion-review-fits-p ((_style (eql 'plan)) proposal select)
+  "Return non-nil when there is room for PROPOSAL beside the selected window.
+With SELECT non-nil, none is needed."
+  (or select (qwen-companion-review-windows-beside-p proposal)))
+
+(cl-defmethod qwen-companion-review-show ((_style (eql 'plan)) proposal select)
+  "Show PROPOSAL, a plan or questions; SELECT non-nil means to select it."
+  (let* ((frame (qwen-companion-review-windows-frame proposal))
+         (selected (selected-window))
+         (shown (window-buffer selected))
+         (view (qwen-companion-review-windows-new-view proposal frame select))
+         (buffer (qwen-companion-proposal-buffer proposal)))
+    (setf (qwen-companion-proposal-view proposal) view)
+    (with-current-buffer buffer
+      (unless qwen-companion-plan-mode
+        (qwen-companion-plan--draw-questions proposal)
+        (qwen-companion-plan-mode)))
+    (with-selected-frame frame
+      (unless (get-buffer-window buffer frame)
+        (qwen-companion-review-windows-show-buffer
+         (qwen-companion-review-windows-make-room view) buffer)))
+    (qwen-companion-review-windows-select proposal select selected shown buffer)))
+
+(cl-defmethod qwen-companion-review-hide ((_style (eql 'plan)) proposal)
+  "Remove PROPOSAL, a plan or questions, from the screen."
+  (qwen-companion-review-windows-restore proposal)
+  (qwen-companion-review-windows-forget-view proposal))
+
+(cl-defmethod qwen-companion-review-refresh ((_style (eql 'plan)) _proposal)
+  "Do nothing: the buffer on the screen is that of the text."
+  nil)
+
+(cl-defmethod qwen-companion-review-answer ((_kind (eql 'plan)) proposal)
+  "Return the text of PROPOSAL, a plan to approve."
+  (qwen-companion-plan--check proposal)
+  (when (with-current-buffer (qwen-companion-proposal-buffer proposal)
+          (save-restriction
+            (widen)
+            (string-blank-p (buffer-string))))
+    (user-error "The plan is empty; C-c C-k refuses it, undo brings it back"))
+  (qwen-companion-review-check-text proposal)
+  (qwen-companion-proposal-buffer-text proposal))
+
+(defun qwen-companion-plan--check (proposal)
+  "Signal a `user-error' when PROPOSAL is to be answered in its terminal."
+  (when (eq 'left (qwen-companion-proposal-released proposal))
+    (user-error "Answer in the terminal: %s" (qwen-companion-proposal-note proposal))))
+
+(defun qwen-companion-plan-in-terminal ()
+  "Answer the plan or the questions of this buffer in the terminal instead.
+The buffer stays until they are answered."
+  (interactive)
+  (let ((proposal (or qwen-companion-proposal-current
+                      (user-error "Not in a plan or questions of a CLI"))))
+    (unless (qwen-companion-proposal-released proposal)
+      (qwen-companion-backend-call
+       'release (list :id (qwen-companion-proposal-id proposal))))
+    (when-let* ((terminal (car (qwen-companion-review-terminals proposal))))
+      (pop-to-buffer terminal))))
+
+;;; The plan before
+
+(defvar qwen-companion-plan--refused nil
+  "The text of the last refused plan of each session: an alist.")
+
+(defvar qwen-companion-plan--texts (make-hash-table :test #'eq :weakness 'key)
+  "The texts of open plans as the CLI has proposed them, by proposal.")
+
+(defun qwen-companion-plan--begun (proposal)
+  "If PROPOSAL is a plan, note its text, and that of the one before."
+  (when (eq 'plan (qwen-companion-proposal-kind proposal))
+    (setf (qwen-companion-proposal-earlier proposal)
+          (alist-get (qwen-companion-proposal-session proposal)
+                     qwen-companion-plan--refused nil 'remove #'equal))
+    (puthash proposal (qwen-companion-proposal-buffer-text proposal)
+             qwen-companion-plan--texts)))
+
+(defun qwen-companion-plan--ended (proposal &rest _)
+  "If PROPOSAL is a plan that was refused, keep its text for the next one."
+  (when (eq 'plan (qwen-companion-proposal-kind proposal))
+    (setf (alist-get (qwen-companion-proposal-session proposal)
+                     qwen-companion-plan--refused nil 'remove #'equal)
+          (and (eq 'rejected (qwen-companion-proposal-state proposal))
+               (gethash proposal qwen-companion-plan--texts)))))
+
+(add-hook 'qwen-companion-proposal-begun-functions #'qwen-companion-plan--begun -50)
+(add-hook 'qwen-companion-proposal-ended-functions #'qwen-companion-plan--ended)
+
+;;; Questions
+
+(defun qwen-companion-plan--draw-questions (proposal)
+  "Insert the questions of PROPOSAL, if it has any, into its buffer."
+  (when-let* ((questions (qwen-companion-proposal-questions proposal)))
+    (dolist (question questions)
+      (when-let* ((header (qwen-companion-asked-question-header question)))
+        (insert "# " (qwen-companion-untrusted-line header) "\n\n"))
+      (insert (qwen-companion-untrusted-text (qwen-companion-asked-question-text question) t)
+              (if (qwen-companion-asked-question-multiple question) " (several)" "")
+              "\n")
+      (dolist (choice (qwen-companion-asked-question-choices question))
+        (insert "- " (qwen-companion-untrusted-line (qwen-companion-question-choice-label choice))
+                (if-let* ((description (qwen-companion-question-choice-description choice)))
+                    (concat ": " (qwen-companion-untrusted-line description))
+                  "")
+                "\n"))
+      (insert "\n"))
+    (goto-char (point-min))
+    (set-buffer-modified-p nil)
+    (setq buffer-read-only t)))
+
+(defun qwen-companion-plan--read (question)
+  "Return the user's answer to QUESTION, one of the choices or own words."
+  (let* ((choices (mapcar (lambda (choice)
+                            (cons (qwen-companion-untrusted-line
+                                   (qwen-companion-question-choice-label choice))
+                                  (qwen-companion-question-choice-description choice)))
+                          (qwen-companion-asked-question-choices question)))
+         (completion-extra-properties
+          (list :annotation-function
+                (lambda (label)
+                  (when-let* ((description (cdr (assoc label choices))))
+                    (concat "  " (qwen-companion-untrusted-line description))))))
+         (prompt (format "%s " (qwen-companion-untrusted-line
+                                (qwen-companion-asked-question-text question))))
+         answer)
+    (while (string-blank-p
+            (setq answer
+                  (if (qwen-companion-asked-question-multiple question)
+                      (string-join (completing-read-multiple (concat prompt "(several, with commas): ")
+                                                             choices)
+                                   ", ")
+                    (completing-read prompt choices)))))
+    answer))
+
+(cl-defmethod qwen-companion-review-answer ((_kind (eql 'question)) proposal)
+  "Ask the questions of PROPOSAL in the minibuffer; return the answers."
+  (qwen-companion-plan--check proposal)
+  (let ((answers (mapconcat
+                  (lambda (question)
+                    (format "%s\n%s" (qwen-companion-asked-question-text question)
+                            (qwen-companion-plan--read question)))
+                  (qwen-companion-proposal-questions proposal) "\n\n")))
+    (unless (qwen-companion-proposal-open-p proposal)
+      (kill-new answers)
+      (user-error "The questions have ended before you answered; your answers are copied"))
+    answers))
+
+(provide 'qwen-companion-plan)
+;;; qwen-companion-plan.el ends here

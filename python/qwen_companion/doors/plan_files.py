@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Approved plans, kept as files: a directory for each project, a file for each plan."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+
+from qwen_companion.domain import KeptPlan
+from qwen_companion.state import key_of, state_home, write_private
+
+_MAX_PLANS = 100
+"""How many plans of a project are kept."""
+
+_TITLE_BYTES = 4096
+"""How much of a plan is read for its title."""
+
+_NAME = re.compile(r"(\d{13})-([0-9A-Za-z-]{0,64})\.md")
+"""The time in ms since the epoch, and the conversation."""
+
+
+def _directory(environ: Mapping[str, str], project: str) -> str:
+    return os.path.join(state_home(environ), "plans", key_of(project))
+
+
+def plan_path(environ: Mapping[str, str], project: str, conversation: str, time: int) -> str:
+    """Return the name of the file for a plan of `conversation` in the directory `project`, approved at `time`."""
+    return os.path.join(_directory(environ, project), f"{time:013}-{re.sub('[^0-9A-Za-z-]', '', conversation)[:64]}.md")
+
+
+def save_plan(path: str, text: str) -> None:
+    """Write the plan `text` to the file `path`, and remove the oldest of too many beside it.
+
+    :raises OSError: when it cannot be written
+    """
+    directory = os.path.dirname(path)
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    write_private(path, text.encode("utf-8", "replace"))
+    for name in sorted(filter(_NAME.fullmatch, os.listdir(directory)))[:-_MAX_PLANS]:
+        with suppress(OSError):
+            os.unlink(os.path.join(directory, name))
+
+
+def kept_plans(environ: Mapping[str, str], project: str) -> tuple[KeptPlan, ...]:
+    """Return the approved plans of the directory `project`, the newest first."""
+    directory = _directory(environ, project)
+    try:
+        names = sorted(os.listdir(directory), reverse=True)
+    except OSError:
+        return ()
+    found = (
+        (match, _title(os.path.join(directory, name))) for name in names if (match := _NAME.fullmatch(name)) is not None
+    )
+    return tuple(
+        KeptPlan(os.path.join(directory, match[0]), int(match[1]), match[2], title)
+        for match, title in found
+        if title is not None
+    )
+
+
+def _title(path: str) -> str | None:
+    """Return the first line of the file `path` that is not blank, without marks of a heading; None if unreadable."""
+    try:
+        with open(path, "rb") as file:
+            lines = file.read(_TITLE_BYTES).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return None
+    return next((line.lstrip("# ").rstrip() for line in lines if line.strip("# \t")), "")

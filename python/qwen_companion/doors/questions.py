@@ -1,0 +1,391 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Plans and questions of CLIs, shown in Emacs and answered there or in the terminal, whichever comes first.
+
+The hook by which a CLI asks is held for the better part of a minute, longer it does not wait.  Meanwhile a refusal,
+with the user's comments, and the answers to questions go to the model as the message of a denial: that is the one way
+for a text.  A plan is approved by letting the terminal ask, and answering there by the files of `terminal_files`.  So
+is what is answered after the hold: a text then goes as the next prompt.  An edited plan goes with the tool's result.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+import anyio
+from anyio.abc import TaskGroup
+from pydantic import BaseModel, Field, ValidationError
+
+from qwen_companion.domain import AskedQuestion, Peer, QuestionChoice
+from qwen_companion.doors import events
+from qwen_companion.doors.calls import Reply, run_while_wanted
+from qwen_companion.doors.hook_settings import QUESTION_SUBSCRIPTIONS
+from qwen_companion.doors.listeners import Report, Subscription
+from qwen_companion.doors.plan_files import plan_path, save_plan
+from qwen_companion.doors.prompt_files import append_prompt
+from qwen_companion.doors.reviews import HOLD_S, OPEN_S, Asker, ReviewingEditor
+from qwen_companion.doors.terminal_files import TerminalFiles, terminal_files
+from qwen_companion.errors import EmacsUnavailableError, PromptError
+from qwen_companion.file_names import FileNameError, file_name
+from qwen_companion.ide.proposals import HOOK_PREFIX, PLAN, QUESTION, Decision, Proposal, text_digest
+from qwen_companion.threads import in_thread
+
+CONFIRM_S = 15.0
+"""How long the terminal may take to ask after its hook was answered, in seconds."""
+
+_POLL_S = 0.1
+
+_CONTEXT_LIMIT = 10_000
+"""Characters of the longest text that a CLI adds to the result of a tool."""
+
+_EDITED = "The user has edited the plan before approving it. Follow this plan in place of yours:\n\n"
+_EDITED_FILE = (
+    "The user has edited the plan before approving it. Read all of the file {} before you go on, "
+    "and follow the plan in it in place of yours."
+)
+_ANSWERED = "The user has answered your questions in the editor; this is no refusal. The answers:\n\n"
+_DECLINED = "The user does not want to answer these questions."
+_REFUSED = "The user rejected this plan."
+
+
+class QuestionEditor(ReviewingEditor, Protocol):
+    """The part of Emacs that plans and questions need."""
+
+    def abandon(self, proposal: Proposal, reason: str | None = None) -> None:
+        """Tell Emacs that nobody waits for `proposal` any more, for `reason`; if it is decided, `settled` follows."""
+        ...
+
+    def released(self, proposal: Proposal, reason: str, answerable: bool) -> None:
+        """Tell Emacs that the terminal asks about `proposal` now, and whether it is still `answerable` in Emacs."""
+        ...
+
+
+class _Choice(BaseModel):
+    label: str
+    description: str | None = None
+
+
+class _Question(BaseModel):
+    question: str
+    header: str | None = None
+    options: list[_Choice] = []
+    multiple: bool = Field(default=False, alias="multiSelect")
+
+
+class _Questions(BaseModel):
+    questions: list[_Question] = Field(min_length=1)
+
+
+@dataclass(eq=False)
+class _Held:
+    """What the process `pid` asks by its tool `tool` since `time`, the timestamp of its event; `text` is the plan.
+
+    `files` answer in its terminal, None where that is not possible.  `start` is the size of its events before it asked
+    there.  `decided` is set once there is a `decision`.
+    """
+
+    proposal: Proposal
+    pid: int
+    tool: str
+    time: str
+    text: str
+    files: TerminalFiles | None
+    start: int
+    decided: anyio.Event = field(default_factory=anyio.Event)
+    decision: Decision | None = None
+    released: bool = False
+    prompt: str | None = None
+    """A text for the model, sent as a prompt once the turn is over."""
+
+    @property
+    def allowed(self) -> bool:
+        """Whether the decision lets the tool run: it approves a plan."""
+        return self.proposal.kind == PLAN and self.decision is not None and self.decision.content is not None
+
+    @property
+    def context(self) -> str | None:
+        """What the model reads with its approved plan: the text that the user has edited it to, and comments."""
+        if not self.allowed or self.decision is None or self.decision.content is None:
+            return None
+        texts = [] if self.decision.content == self.text else [_EDITED + self.decision.content]
+        if self.decision.reason is not None:
+            texts.append(self.decision.reason)
+        text = "\n\n".join(texts)
+        if len(text) > _CONTEXT_LIMIT and len(texts) == 2:
+            text = f"{_EDITED_FILE.format(self.proposal.path)}\n\n{self.decision.reason}"
+        elif len(text) > _CONTEXT_LIMIT:
+            text = _EDITED_FILE.format(self.proposal.path)
+        return text or None
+
+    def message(self) -> str:
+        """Return what the model reads where the tool does not run."""
+        content, reason = (None, None) if self.decision is None else (self.decision.content, self.decision.reason)
+        if self.proposal.kind == QUESTION:
+            return _DECLINED if content is None else _ANSWERED + content
+        return reason or _REFUSED
+
+
+class Questions:
+    """See the top of this file.  One plan or form of questions of a process at a time; a listener of hooks."""
+
+    def __init__(
+        self,
+        tasks: TaskGroup,
+        editor: QuestionEditor,
+        directory: str,
+        environ: Mapping[str, str],
+        warn: Callable[[str], None],
+        hold_s: float = HOLD_S,
+        confirm_s: float = CONFIRM_S,
+        files_of: Callable[[int, str], TerminalFiles | None] = terminal_files,
+    ) -> None:
+        """`directory` has the files of terminals; plans are kept where `environ` says.  `warn` tells the user."""
+        self.wanted = False
+        """Whether plans and questions are shown in Emacs."""
+        self._tasks = tasks
+        self._editor = editor
+        self._directory = directory
+        self._environ = environ
+        self._warn = warn
+        self._hold_s = hold_s
+        self._confirm_s = confirm_s
+        self._files_of = files_of
+        self._held: dict[int, _Held] = {}
+
+    # --- Asking ---
+
+    async def reply(self, request: events.PermissionRequest, asker: Asker, gone: anyio.Event) -> Reply:
+        """Return the reply to `request` of `asker`; `gone` is set when nobody waits for it."""
+        held = await self._begin(request, asker, gone) if self.wanted else None
+        if held is None:
+            return Reply()
+        if held.files is None and held.proposal.kind == PLAN:
+            self._release(held, "this CLI takes the answer in its terminal only")
+            return Reply()
+        await run_while_wanted(held.decided.wait, self._hold_s, gone)
+        if self._held.get(held.pid) is not held:
+            return Reply()
+        if gone.is_set():
+            self._end(held, "it was cancelled in the terminal")
+            return Reply()
+        if held.decision is None:
+            self._release(held, "its terminal asks now")
+            return Reply()
+        if held.allowed:
+            held.released = True
+            return Reply(after=partial(self._begin_answer, held))
+        del self._held[held.pid]
+        return Reply(events.deny(held.message()), lambda: self._editor.settled(held.proposal.id))
+
+    async def _begin(self, request: events.PermissionRequest, asker: Asker, gone: anyio.Event) -> _Held | None:
+        """Have what `request` asks shown; return None where there is nothing to show, or it cannot be."""
+        asked = _parse(request.tool_name, request.tool_input)
+        try:
+            project = file_name(request.cwd)
+        except FileNameError:
+            return None
+        if asked is None:
+            return None
+        text, questions = asked
+        if earlier := self._held.get(asker.pid):
+            self._end(earlier, "it asks anew")
+        proposal = Proposal(
+            HOOK_PREFIX + secrets.token_hex(8),
+            asker.session,
+            await in_thread(plan_path, self._environ, project, request.session_id, _now()),
+            text_digest(text),
+            kind=QUESTION if questions else PLAN,
+            directory=project,
+            questions=questions,
+        )
+        files = await in_thread(self._files_of, asker.pid, self._directory)
+        start = 0 if files is None else await in_thread(files.size)
+        held = _Held(proposal, asker.pid, request.tool_name, request.timestamp, text, files, start)
+        self._held[asker.pid] = held
+        refusals: list[str | None] = []
+
+        async def open_review() -> None:
+            try:
+                refusals.append(await self._editor.open_review(proposal, asker.label, text))
+            except EmacsUnavailableError as error:
+                refusals.append(str(error))
+
+        await run_while_wanted(open_review, OPEN_S, gone)
+        if refusals == [None]:
+            return held
+        # If it shows it when it has time, it is told at once that it is over.
+        self._end(held, "Emacs was busy; answer in the terminal")
+        return None
+
+    def _release(self, held: _Held, reason: str) -> None:
+        held.released = True
+        held.decided = anyio.Event()
+        self._editor.released(held.proposal, reason, held.files is not None)
+
+    def _end(self, held: _Held, reason: str) -> None:
+        """End `held`, for which nobody waits any more."""
+        if self._held.get(held.pid) is held:
+            del self._held[held.pid]
+        self._editor.abandon(held.proposal, reason)
+        if held.decision is not None:
+            self._editor.settled(held.proposal.id)
+        held.decided.set()
+
+    # --- Answering ---
+
+    def decide(self, identifier: str, decision: Decision) -> bool:
+        """Take the user's decision on the proposal `identifier`; return whether it is known here."""
+        held = self._find(identifier)
+        if held is None:
+            return False
+        if held.decision is None:
+            held.decision = decision
+            if held.released:
+                self._begin_answer(held)
+            held.decided.set()
+        return True
+
+    def release(self, identifier: str) -> None:
+        """Have the terminal ask about the proposal `identifier`."""
+        held = self._find(identifier)
+        if held is not None and not held.released:
+            held.decided.set()
+
+    def _find(self, identifier: str) -> _Held | None:
+        return next((held for held in self._held.values() if held.proposal.id == identifier), None)
+
+    def _begin_answer(self, held: _Held) -> None:
+        self._tasks.start_soon(self._answer_in_terminal, held)
+
+    async def _answer_in_terminal(self, held: _Held) -> None:
+        """Answer what the terminal asks with the decision on `held`."""
+        request = await self._awaited_request(held)
+        if self._held.get(held.pid) is not held:
+            return
+        try:
+            if held.files is None or request is None:
+                raise PromptError("the terminal takes no answer from Emacs")
+            if held.allowed and held.decision is not None:
+                await in_thread(save_plan, held.proposal.path, held.decision.content or "")
+            elif held.proposal.kind == QUESTION or held.message() != _REFUSED:
+                held.prompt = held.message()
+            await in_thread(held.files.answer, request, held.allowed)
+        except (PromptError, OSError) as error:
+            self._warn(f"{error}: answer in the terminal")
+            self._end(held, "the terminal did not take the answer")
+        else:
+            self._editor.settled(held.proposal.id)
+
+    async def _awaited_request(self, held: _Held) -> str | None:
+        """Return the id under which the terminal asks about `held`, once it does; None if it does not."""
+        with anyio.move_on_after(0.0 if held.files is None else self._confirm_s):
+            while held.files is not None:
+                request = await in_thread(held.files.awaited_request, held.tool, held.start)
+                if request is not None:
+                    return request
+                await anyio.sleep(_POLL_S)
+        return None
+
+    # --- What the terminal has answered ---
+
+    @property
+    def subscriptions(self) -> Sequence[Subscription]:
+        """The hooks that it subscribes to."""
+        return QUESTION_SUBSCRIPTIONS
+
+    def holds(self, event: events.Event) -> bool:
+        """Return whether the model may have to read an edited plan with this `event`."""
+        return isinstance(event, events.PostToolUse) and any(held.context for held in self._held.values())
+
+    async def hear(self, report: Report) -> str | None:
+        """Take `report`; return the edited plan with the result of its tool."""
+        event, held = report.event, self._held.get(report.peer.pid)
+        if isinstance(event, events.PostToolUse):
+            return await self._ran(event, held)
+        if isinstance(event, events.UserPromptSubmit) and event.begins_turn:
+            files = await in_thread(self._files_of, report.peer.pid, self._directory)
+            if files is not None:
+                await in_thread(files.trim)
+        if held is not None and held.released and _ends_question(event, held.time):
+            await self._ended_in_terminal(held)
+        return None
+
+    async def _ran(self, event: events.PostToolUse, held: _Held | None) -> str | None:
+        """Take that a plan was approved or questions were answered, with what is `held` for that process."""
+        if held is None or held.tool != event.tool_name:
+            held = None
+        else:
+            del self._held[held.pid]
+        if event.tool_name == events.EXIT_PLAN and not (held and held.allowed):
+            await self._keep(event)
+        if held is None:
+            return None
+        if held.decision is None or not held.allowed:
+            self._end(held, "it was answered in the terminal")
+        return held.context
+
+    async def _keep(self, event: events.PostToolUse) -> None:
+        """Keep the plan that was approved in the terminal."""
+        asked = _parse(event.tool_name, event.tool_input)
+        try:
+            if asked is not None:
+                project = file_name(event.cwd)
+                path = await in_thread(plan_path, self._environ, project, event.session_id, _now())
+                await in_thread(save_plan, path, asked[0])
+        except (FileNameError, OSError) as error:
+            self._warn(f"the approved plan cannot be kept: {error}")
+
+    async def _ended_in_terminal(self, held: _Held) -> None:
+        """Take that the turn of `held` is over without its tool."""
+        del self._held[held.pid]
+        if held.decision is None:
+            self._end(held, "it was answered in the terminal")
+        elif held.prompt is not None and held.files is not None:
+            try:
+                await in_thread(append_prompt, self._directory.rstrip("/"), held.files.answers, held.prompt)
+            except PromptError as error:
+                self._warn(f"{error}; the model has not got your text")
+        elif held.allowed:
+            self._warn("the plan was refused in the terminal before it could be approved from Emacs")
+
+    def ended(self, peer: Peer) -> None:
+        """End what is held for the process of `peer`."""
+        if held := self._held.pop(peer.pid, None):
+            self._end(held, "the CLI has ended")
+
+
+def _ends_question(event: events.Event, since: str) -> bool:
+    """Return whether after `event` the terminal does not ask any more what it has asked at `since`, a timestamp."""
+    if event.timestamp and event.timestamp < since:
+        return False
+    if isinstance(event, events.AttentionRequest):
+        return event.notification_type == "idle_prompt"
+    return isinstance(event, events.UserPromptSubmit | events.Stop | events.SessionEnd)
+
+
+def _parse(tool: str, tool_input: Mapping[str, Any]) -> tuple[str, tuple[AskedQuestion, ...]] | None:
+    """Return the plan or the questions in the input of `tool`; None where there is nothing to show."""
+    if tool == events.EXIT_PLAN:
+        plan = tool_input.get("plan")
+        return (plan, ()) if isinstance(plan, str) and plan.strip() else None
+    try:
+        questions = _Questions.model_validate(tool_input).questions
+    except ValidationError:
+        return None
+    return "", tuple(
+        AskedQuestion(
+            item.question,
+            item.header,
+            item.multiple,
+            tuple(QuestionChoice(option.label, option.description) for option in item.options),
+        )
+        for item in questions
+    )
+
+
+def _now() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The two files of a CLI in a terminal of ours: one it writes its events to, and one it reads prompts and answers from.
+
+Emacs names them in the options of the CLI, in the private directory that prompts are handed over in.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+
+import psutil
+
+from qwen_companion.doors.prompt_files import append_line
+from qwen_companion.frozen import frozen
+from qwen_companion.json_objects import as_object, read_object
+
+_MAX_EVENT_BYTES = 16 * 1024 * 1024
+"""How much of the newest events is looked at."""
+
+_TRIM_BYTES = 4 * 1024 * 1024
+"""Size from which events are forgotten with a new prompt."""
+
+
+@frozen
+class TerminalFiles:
+    """The file `events` that a CLI writes, and `answers`, which it reads; both lie in `directory`."""
+
+    directory: str
+    events: str
+    answers: str
+
+    def size(self) -> int:
+        """Return the size of the events in bytes."""
+        try:
+            return os.stat(self.events).st_size
+        except OSError:
+            return 0
+
+    def trim(self) -> None:
+        """Empty the events if they are many.  The CLI goes on at the place where it was, with a hole before it."""
+        with suppress(OSError):
+            # `st_size` counts the hole.
+            if os.stat(self.events).st_blocks * 512 > _TRIM_BYTES:
+                os.truncate(self.events, 0)
+
+    def awaited_request(self, tool: str, start: int) -> str | None:
+        """Return the id under which the terminal asks about `tool`, None if it does not.
+
+        Look at the events from the byte `start` on.
+        """
+        try:
+            with open(self.events, "rb") as file:
+                file.seek(start)
+                data = file.read(_MAX_EVENT_BYTES)
+        except OSError:
+            return None
+        found: str | None = None
+        for line in data.split(b"\n")[:-1]:
+            event = (read_object(line) or {}) if b'"control_re' in line else {}
+            if as_object(event.get("request")).get("tool_name") == tool and isinstance(event.get("request_id"), str):
+                found = event["request_id"]
+            elif found is not None and as_object(event.get("response")).get("request_id") == found:
+                found = None
+        return found
+
+    def answer(self, request: str, allowed: bool) -> None:
+        """Answer what the terminal asks under the id `request`.
+
+        :raises PromptError: when it could not be written
+        """
+        entry = {"type": "confirmation_response", "request_id": request, "allowed": allowed}
+        append_line(self.directory, self.answers, json.dumps(entry))
+
+
+def terminal_files(pid: int, directory: str) -> TerminalFiles | None:
+    """Return the files of the CLI with process `pid`, None where it has none in `directory`."""
+    try:
+        arguments = psutil.Process(pid).cmdline()
+    except (psutil.Error, OSError):
+        return None
+    values = [
+        next((value for option, value in zip(arguments, arguments[1:], strict=False) if option == name), "")
+        for name in ("--json-file", "--input-file")
+    ]
+    if any(os.path.dirname(value) != directory.rstrip("/") for value in values):
+        return None
+    return TerminalFiles(directory.rstrip("/"), *values)

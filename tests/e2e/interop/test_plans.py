@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Plans and questions of Qwen Code in the versions that have hooks, a prompt file and events."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from model_types import QUESTIONS
+from plans import PLAN, comment, edit, plan, results, start_planning, wait_for_plan
+from qwen_companion.doors.plan_files import kept_plans
+from stage import Stage
+
+pytestmark = pytest.mark.interop
+
+PROGRAMS = ("qwen-0.21.10", "qwen-0.23.4", "qwen")
+
+
+def drain(stage: Stage) -> None:
+    """Forget the request by which a prompt was sent."""
+    stage.model.next_request()
+
+
+def plan_again(stage: Stage) -> None:
+    """Go back to the mode `plan`."""
+    stage.emacs.eval("""
+        (qwen-companion-backend-call
+         'prompt (list :file (buffer-local-value 'qwen-companion-terminal-prompt-file (get-buffer "*qwen: project*"))
+                       :text "/approval-mode plan"))
+    """)
+    stage.screen.wait_for("plan mode")
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_plan_is_commented_edited_and_approved(stage: Stage, program: str) -> None:
+    start_planning(stage, program)
+    plan(stage, "plan it")
+    drain(stage)
+    stage.screen.wait_for("C-c C-c approve")
+    # The terminal shows no dialog meanwhile, and is selected.
+    assert "Would you like to proceed" not in stage.screen.capture()
+    assert "*qwen: project*" in stage.emacs.eval("(buffer-name (window-buffer))")
+    comment(stage, "plums", "No plums")
+    comment(stage, "cake", "A tart")
+    better = PLAN.replace("plums", "pears")
+    plan(stage, None, better)
+    stage.emacs.command("qwen-companion-diff-reject")
+    told = results(stage)
+    assert "plan:3\n> 1. Buy plums.\nNo plums" in told
+    assert "plan:4\n> 2. Bake a cake.\nA tart" in told
+    wait_for_plan(stage)
+    stage.screen.wait_for("+1. Buy pears.")
+    stage.screen.wait_for("No plums")
+    edit(stage, "3. Eat.\n")
+    stage.model.say("All done.")
+    stage.emacs.command("qwen-companion-diff-accept")
+    stage.screen.wait_for("All done.")
+    told = results(stage)
+    assert "User approved" in told
+    assert "3. Eat." in told
+    (kept,) = kept_plans(stage.environment, str(stage.sandbox.project))
+    assert Path(kept.path).read_text() == better + "3. Eat.\n"
+    stage.emacs.wait_until("(null qwen-companion-proposal--undelivered)")
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_plan_is_answered_elsewhere(stage: Stage, program: str) -> None:
+    start_planning(stage, program)
+    # In the terminal, because the user goes there.
+    plan(stage, "plan it")
+    drain(stage)
+    stage.emacs.eval("""
+        (with-current-buffer (qwen-companion-proposal-buffer (car (qwen-companion-proposals)))
+          (qwen-companion-plan-in-terminal))
+    """)
+    stage.screen.wait_for("Would you like to proceed")
+    assert stage.emacs.eval("(length (qwen-companion-proposals))") == "1"
+    stage.model.say("Here we go.")
+    stage.screen.keys("Enter")
+    stage.screen.wait_for("Here we go.")
+    stage.emacs.wait_until("(null (qwen-companion-proposals))")
+    assert "User approved" in results(stage)
+    assert [kept.title for kept in kept_plans(stage.environment, str(stage.sandbox.project))] == ["Fruit"]
+    # From Emacs, after the terminal has begun to ask.
+    plan_again(stage)
+    plan(stage, "once more")
+    drain(stage)
+    stage.emacs.eval("""
+        (with-current-buffer (qwen-companion-proposal-buffer (car (qwen-companion-proposals)))
+          (qwen-companion-plan-in-terminal))
+    """)
+    stage.screen.wait_for("Would you like to proceed")
+    comment(stage, "plums", "No plums")
+    stage.model.say("No plums then.")
+    stage.emacs.command("qwen-companion-diff-reject")
+    stage.screen.wait_for("No plums then.")
+    assert "> 1. Buy plums.\nNo plums" in stage.model.next_request().prompt
+    # Esc.
+    plan(stage, "and again")
+    drain(stage)
+    edit(stage, "3. Eat.\n")
+    stage.emacs.eval('(with-current-buffer "*qwen: project*" (qwen-companion-terminal-escape))')
+    stage.emacs.wait_until("(null (qwen-companion-proposals))")
+    assert "it was cancelled in the terminal" in stage.emacs.buffer_text("*Messages*")
+    assert stage.emacs.eval("(length (qwen-companion-rescue-buffers))") == "1"
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_plan_outlives_no_process(stage: Stage, program: str) -> None:
+    start_planning(stage, program)
+    plan(stage, "plan it")
+    drain(stage)
+    edit(stage, "3. Eat.\n")
+    stage.sandbox.backend().send_signal(signal.SIGKILL)
+    # As the CLI alone.
+    stage.screen.wait_for("Would you like to proceed")
+    stage.emacs.wait_until("(and (eq (qwen-companion-state) 'ready) (null (qwen-companion-proposals)))")
+    assert stage.emacs.eval("(length (qwen-companion-rescue-buffers))") == "1"
+    stage.model.say("Here we go.")
+    stage.screen.keys("Enter")
+    stage.screen.wait_for("Here we go.")
+    drain(stage)
+    stage.emacs.wait_until("(qwen-companion-session-streaming (car (qwen-companion-backend-sessions)))")
+    plan_again(stage)
+    plan(stage, "once more")
+    drain(stage)
+    stage.sandbox.kill_clis()
+    stage.emacs.wait_until("(null (qwen-companion-proposals))")
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_questions_are_answered_in_emacs(stage: Stage, program: str) -> None:
+    start_planning(stage, program)
+    stage.model.call("ask_user_question", questions=list(QUESTIONS))
+    stage.ask("what do you need")
+    stage.screen.wait_for(re.compile("C-c C-c answer"))
+    drain(stage)
+    stage.model.say("Thank you.")
+    stage.emacs.eval("""
+        (let ((answers '("sqlite" ("red" "blue") "my own")))
+          (cl-letf (((symbol-function 'completing-read) (lambda (&rest _) (pop answers)))
+                    ((symbol-function 'completing-read-multiple) (lambda (&rest _) (pop answers))))
+            (qwen-companion-diff-accept)))
+    """)
+    stage.screen.wait_for("Thank you.")
+    told = results(stage)
+    assert "this is no refusal" in told
+    assert "Which database?\nsqlite\n\nWhich colours?\nred, blue\n\nWhich name?\nmy own" in told
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_mode_after_an_approval_is_that_which_asks(stage: Stage, program: str) -> None:
+    stage.start_emacs(
+        stage.sandbox.greeting,
+        forms=(f'(setq qwen-companion-approval-mode "auto-edit" qwen-companion-qwen-command (list "{program}"))',),
+    )
+    stage.start_cli()
+    stage.model.say("Hello.")
+    stage.ask("hello")
+    stage.screen.wait_for("Hello.")
+    plan_again(stage)
+    plan(stage, "plan it")
+    stage.model.say("All done.")
+    stage.emacs.command("qwen-companion-diff-accept")
+    stage.screen.wait_for("All done.")
+    mode = "(qwen-companion-cli-state-mode (qwen-companion-session-state (car (qwen-companion-backend-sessions))))"
+    stage.emacs.wait_until(f'(equal "default" {mode})')

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Plans and questions of the real CLI, read, edited, commented and answered in Emacs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from model_types import QUESTIONS
+from plans import PLAN, comment, edit, plan, results, start_planning, wait_for_plan
+from qwen_companion.doors.plan_files import kept_plans
+from stage import Stage
+
+pytestmark = pytest.mark.reuses_stage("reviews")
+
+
+# Its CLI works in another mode than that of the other tests.
+@pytest.mark.ends_cli
+def test_a_plan_is_commented_edited_and_approved_and_questions_answered(stage: Stage) -> None:
+    start_planning(stage)
+    plan(stage, "plan it")
+    stage.model.next_request()
+    stage.screen.wait_for("C-c C-c approve")
+    # The user is still in the terminal, which shows no dialog.
+    assert stage.emacs.eval("(buffer-name (window-buffer))") == '"*qwen: project*"'
+    assert "Would you like to proceed" not in stage.screen.capture()
+    comment(stage, "plums", "No plums")
+    better = PLAN.replace("plums", "pears")
+    plan(stage, None, better)
+    stage.emacs.command("qwen-companion-diff-reject")
+    assert "plan:3\n> 1. Buy plums.\nNo plums" in results(stage)
+    wait_for_plan(stage)
+    # The difference to the one before, with the comment.
+    stage.screen.wait_for("Buy pears.")
+    stage.screen.wait_for("No plums")
+    edit(stage, "3. Eat.\n")
+    stage.model.say("All done.")
+    stage.emacs.command("qwen-companion-diff-accept")
+    stage.screen.wait_for("All done.")
+    told = results(stage)
+    assert "User approved" in told
+    assert "3. Eat." in told
+    (kept,) = kept_plans(stage.environment, str(stage.sandbox.project))
+    assert Path(kept.path).read_text() == better + "3. Eat.\n"
+    stage.model.call("ask_user_question", questions=list(QUESTIONS))
+    stage.ask("what do you need")
+    stage.model.next_request()
+    stage.screen.wait_for("C-c C-c answer")
+    stage.model.say("Thank you.")
+    stage.emacs.eval("""
+        (let ((answers '("sqlite" ("red" "blue") "my own")))
+          (cl-letf (((symbol-function 'completing-read) (lambda (&rest _) (pop answers)))
+                    ((symbol-function 'completing-read-multiple) (lambda (&rest _) (pop answers))))
+            (qwen-companion-diff-accept)))
+    """)
+    stage.screen.wait_for("Thank you.")
+    assert "Which database?\nsqlite\n\nWhich colours?\nred, blue\n\nWhich name?\nmy own" in results(stage)

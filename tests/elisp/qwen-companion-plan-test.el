@@ -1,0 +1,224 @@
+;;; qwen-companion-plan-test.el --- Tests of plans and questions  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Code:
+
+(require 'qwen-companion-test-helper)
+
+(defconst qwen-companion-plan-test--text "# Fruit\n\n1. Buy plums.\n2. Bake.\n")
+
+(defmacro qwen-companion-plan-test-with (&rest body)
+  "Run BODY in a project with a connected companion, in an orderly frame."
+  (declare (indent 0) (debug t))
+  `(qwen-companion-test-with-files '(("a.txt" "1\n"))
+     (qwen-companion-test-with-backend
+       (let ((qwen-companion-diff-arrival 'command)
+             (inhibit-message t))
+         (cl-letf (((symbol-function 'qwen-companion-merge-compare)
+                    (lambda (old new callback)
+                      (funcall callback (qwen-companion-test-compare old new)))))
+           (set-frame-size (selected-frame) 120 40)
+           (save-window-excursion
+             (delete-other-windows)
+             (switch-to-buffer (get-buffer-create "*here*"))
+             (qwen-companion-test-with-state 'ready
+               ,@body)))))))
+
+(defun qwen-companion-plan-test--propose (text &rest more)
+  "Let a CLI ask to approve the plan TEXT; return the proposal.
+MORE are further keys and values of the payload."
+  (apply #'qwen-companion-test-propose "plans/1.md" text
+         (append more (list :held t :kind 'plan :directory (directory-file-name default-directory)))))
+
+(defun qwen-companion-plan-test--ask (&rest questions)
+  "Let a CLI ask QUESTIONS, each (TEXT MULTIPLE CHOICE...)."
+  (qwen-companion-test-propose
+   "plans/1.md" "" :held t :kind 'question :directory (directory-file-name default-directory)
+   :questions (mapcar (pcase-lambda (`(,text ,multiple . ,choices))
+                        (list :text text :header "Fruit" :multiple multiple
+                              :choices (mapcar (lambda (choice)
+                                                 (list :label choice :description "good"))
+                                               choices)))
+                      questions)))
+
+(defun qwen-companion-plan-test--outcome ()
+  "Return the last outcome sent: (OUTCOME TEXT REASON)."
+  (let ((payload (car (last (qwen-companion-test-sent 'outcome)))))
+    (list (plist-get payload :outcome) (qwen-companion-test-text-in payload)
+          (qwen-companion-test-text-in (plist-get payload :reason)))))
+
+(defun qwen-companion-plan-test--comment (line comment)
+  "Note COMMENT on the LINE of the plan in the selected window."
+  (qwen-companion-test-go-to line)
+  (cl-letf (((symbol-function 'read-string) (lambda (&rest _) comment)))
+    (qwen-companion-diff-comment)))
+
+(ert-deftest qwen-companion-plan-test-approves-as-it-is-and-edited ()
+  "The plan is the text of a buffer, which C-c C-c approves."
+  (qwen-companion-plan-test-with
+    (qwen-companion-plan-test--propose qwen-companion-plan-test--text)
+    (should (string-match-p " plan" (qwen-companion-test-lighter)))
+    (qwen-companion-review)
+    (should (equal qwen-companion-plan-test--text (buffer-string)))
+    (should-not buffer-read-only)
+    (should (string-match-p "C-c C-c approve" (qwen-companion-test-header)))
+    (qwen-companion-test-press "C-c C-c")
+    (should (equal (list 'accepted qwen-companion-plan-test--text nil)
+                   (qwen-companion-plan-test--outcome)))
+    (should (equal "*here*" (buffer-name (window-buffer))))
+    (qwen-companion-plan-test--propose qwen-companion-plan-test--text)
+    (qwen-companion-review)
+    (goto-char (point-max))
+    (insert "3. Eat.\n")
+    (qwen-companion-test-press "C-c C-c")
+    (should (equal (concat qwen-companion-plan-test--text "3. Eat.\n")
+                   (cadr (qwen-companion-plan-test--outcome))))
+    (should-not (qwen-companion-rescue-buffers))))
+
+(ert-deftest qwen-companion-plan-test-refuses-with-comments ()
+  "They are the reason, and the next plan is a difference, with the comments."
+  (qwen-companion-plan-test-with
+    (qwen-companion-plan-test--propose qwen-companion-plan-test--text)
+    (qwen-companion-review)
+    (qwen-companion-plan-test--comment "plums" "No plums")
+    (qwen-companion-test-press "C-c C-k")
+    (should (equal '(rejected nil "I have rejected your plan, for these reasons:\n\nplan:3\n> 1. Buy plums.\nNo plums\n")
+                   (qwen-companion-plan-test--outcome)))
+    ;; Nothing is sent as a prompt too.
+    (should-not (qwen-companion-test-sent 'prompt))
+    (qwen-companion-plan-test--propose (string-replace "plums" "pears" qwen-companion-plan-test--text))
+    (qwen-companion-review)
+    (should (string-match-p "Buy pears" (buffer-string)))
+    (should (derived-mode-p 'qwen-companion-unified-mode))
+    (should (string-match-p "Buy plums" (buffer-string)))
+    (should (cl-some (lambda (overlay)
+                       (string-match-p "No plums" (or (overlay-get overlay 'after-string) "")))
+                     (overlays-in (point-min) (point-max))))
+    ;; They are not sent again.
+    (qwen-companion-diff-reject)
+    (should (equal '(rejected nil nil) (qwen-companion-plan-test--outcome)))))
+
+(ert-deftest qwen-companion-plan-test-sends-comments-with-an-approval ()
+  "The model reads them with the result of its tool, not after the work."
+  (qwen-companion-plan-test-with
+    (qwen-companion-plan-test--propose qwen-companion-plan-test--text)
+    (qwen-companion-review)
+    (qwen-companion-plan-test--comment "Bake" "At 200 degrees")
+    (qwen-companion-diff-accept)
+    (should (string-match-p "At 200 degrees" (nth 2 (qwen-companion-plan-test--outcome))))
+    ;; The next one is another plan.
+    (qwen-companion-plan-test--propose "Another\n")
+    (qwen-companion-review)
+    (should (equal "Another\n" (buffer-string)))))
+
+(ert-deftest qwen-companion-plan-test-refuses-to-approve-nothing ()
+  "An emptied plan is not approved, and stays."
+  (qwen-companion-plan-test-with
+    (qwen-companion-plan-test--propose qwen-companion-plan-test--text)
+    (qwen-companion-review)
+    (erase-buffer)
+    (qwen-companion-test-refused "The plan is empty" (qwen-companion-diff-accept))
+    (should (qwen-companion-proposals))))
+
+(ert-deftest qwen-companion-plan-test-rescues-edits ()
+  "The end of a plan is told with its reason, and an edited text stays in a buffer."
+  (qwen-companion-plan-test-with
+    (let ((proposal (qwen-companion-plan-test--propose qwen-companion-plan-test--text)))
+      (qwen-companion-test-said "plan of .*: it was cancelled"
+        (qwen-companion-proposal-on-orphan
+         (list :id (qwen-companion-proposal-id proposal) :reason "it was cancelled in the terminal")))
+      (should-not (buffer-live-p (qwen-companion-proposal-buffer proposal))))
+    (let ((proposal (qwen-companion-plan-test--propose qwen-companion-plan-test--text)))
+      (qwen-companion-test-edit proposal "3. Eat.\n")
+      (qwen-companion-proposal-on-orphan (list :id (qwen-companion-proposal-id proposal)))
+      (should (equal (list (qwen-companion-proposal-buffer proposal)) (qwen-companion-rescue-buffers))))
+    ;; One that was approved and did not get there.
+    (let ((proposal (qwen-companion-plan-test--propose "Plan\n")))
+      (qwen-companion-test-edit proposal "Mine\n")
+      (qwen-companion-diff-accept proposal)
+      (qwen-companion-proposal-on-orphan (list :id (qwen-companion-proposal-id proposal)))
+      (should (qwen-companion-test-buffers-with "Plan\nMine\n")))))
+
+(ert-deftest qwen-companion-plan-test-leaves-the-answer-to-the-terminal ()
+  "The buffer stays, and its header line names the terminal."
+  (qwen-companion-plan-test-with
+    (let ((proposal (qwen-companion-plan-test--propose qwen-companion-plan-test--text)))
+      (qwen-companion-review)
+      (qwen-companion-test-press "C-c C-t")
+      (should (equal (list (list :id (qwen-companion-proposal-id proposal)))
+                     (qwen-companion-test-sent 'release)))
+      (should (qwen-companion-proposal-open-p proposal))
+      (qwen-companion-proposal-on-released
+       (list :id (qwen-companion-proposal-id proposal) :reason "its terminal asks now" :answerable t))
+      (should (string-match-p "its terminal asks now" (qwen-companion-test-header)))
+      (qwen-companion-diff-accept)
+      (should (eq 'accepted (car (qwen-companion-plan-test--outcome)))))
+    (let ((proposal (qwen-companion-plan-test--propose qwen-companion-plan-test--text)))
+      (qwen-companion-proposal-on-released
+       (list :id (qwen-companion-proposal-id proposal) :reason "in its terminal only"))
+      (qwen-companion-test-refused "Answer in the terminal: in its terminal only"
+        (qwen-companion-diff-accept proposal)))))
+
+(ert-deftest qwen-companion-plan-test-stands-among-the-proposals ()
+  "In the list, in the words that announce it, and beside a review of its CLI."
+  (qwen-companion-plan-test-with
+    (let ((project (file-name-nondirectory (directory-file-name default-directory))))
+      (qwen-companion-test-propose "a.txt" "2\n")
+      (qwen-companion-test-said (format "qwen asks you to approve the plan of %s" project)
+        (qwen-companion-plan-test--propose qwen-companion-plan-test--text))
+      (qwen-companion-test-said "qwen asks: Which \\\\u202E\\?"
+        (qwen-companion-plan-test--ask '("Which \u202e?" nil "a" "b")))
+      (should (= 3 (length (qwen-companion-proposals))))
+      (qwen-companion-diffs)
+      (should (equal '("a.txt" "plan" "question")
+                     (mapcar (lambda (entry) (aref (cadr entry) 0)) tabulated-list-entries)))
+      (should (equal project (aref (cadr (nth 1 tabulated-list-entries)) 2)))
+      (qwen-companion-review-list-close))))
+
+(ert-deftest qwen-companion-plan-test-shows-odd-plans-safely ()
+  "Long lines, control characters, local variables and links do nothing."
+  (qwen-companion-plan-test-with
+    (dolist (text (list (make-string 1000000 ?x) "one line" "\u0000\e[31m\u202eabc\n"
+                        (concat "[x](http://y) [[elisp:(error)]]\n# Local " "Variables:\n# eval: (error \"x\")\n# End:\n")))
+      (let ((proposal (qwen-companion-plan-test--propose text)))
+        (qwen-companion-review)
+        (should (equal text (buffer-string)))
+        (when (string-search "\u202e" text)
+          (should (string-match-p "U\\+202E" (qwen-companion-test-header))))
+        (qwen-companion-diff-reject proposal)
+        ;; The next is no difference to it.
+        (setq qwen-companion-plan--refused nil)))))
+
+(ert-deftest qwen-companion-plan-test-asks-questions-in-the-minibuffer ()
+  "One of the choices, several, or own words."
+  (qwen-companion-plan-test-with
+    (qwen-companion-plan-test--ask '("Which fruit?" nil "plums" "pears")
+                                   '("Which colours?" t "red" "blue"))
+    (qwen-companion-review)
+    (should buffer-read-only)
+    (should (string-match-p "Which fruit\\?\n- plums: good\n- pears: good\n" (buffer-string)))
+    (cl-letf (((symbol-function 'completing-read)
+               (lambda (prompt choices &rest _)
+                 (should (string-prefix-p "Which fruit?" prompt))
+                 (should (assoc "pears" choices))
+                 "quinces"))
+              ((symbol-function 'completing-read-multiple)
+               (lambda (&rest _) '("red" "blue"))))
+      (qwen-companion-test-press "C-c C-c"))
+    (should (equal '(accepted "Which fruit?\nquinces\n\nWhich colours?\nred, blue" nil)
+                   (qwen-companion-plan-test--outcome)))
+    ;; Answered in the terminal while the user answers here.
+    (let ((proposal (qwen-companion-plan-test--ask '("Which fruit?" nil "plums"))))
+      (cl-letf (((symbol-function 'completing-read)
+                 (lambda (&rest _)
+                   (qwen-companion-proposal-on-orphan
+                    (list :id (qwen-companion-proposal-id proposal) :reason "answered"))
+                   "mine")))
+        (qwen-companion-test-refused "your answers are copied" (qwen-companion-diff-accept proposal)))
+      (should (string-suffix-p "mine" (current-kill 0))))))
+
+(provide 'qwen-companion-plan-test)
+;;; qwen-companion-plan-test.el ends here
