@@ -203,6 +203,7 @@ each part with properties of its own is one."
     (tool-called . qwen-companion-inspector-on-tool-called)
     (edit-begins . qwen-companion-diagnostics-on-edit-begins)
     (recorded-sessions . qwen-companion-resume-on-recorded)
+    (plans . qwen-companion-kept-plans-on-plans)
     (compared . qwen-companion-merge-on-compared)
     (merged . qwen-companion-merge-on-merged)
     (place . qwen-companion-remote-on-place)
@@ -349,6 +350,8 @@ When it is made, the mode comes on."
 (autoload 'qwen-companion-changes-previous-change "qwen-companion-changes-here" nil t)
 (autoload 'qwen-companion-resume "qwen-companion-resume" nil t)
 (autoload 'qwen-companion-resume-on-recorded "qwen-companion-resume")
+(autoload 'qwen-companion-plan "qwen-companion-kept-plans" nil t)
+(autoload 'qwen-companion-kept-plans-on-plans "qwen-companion-kept-plans")
 (autoload 'qwen-companion-doctor "qwen-companion-doctor" nil t)
 
 (defvar qwen-companion-mode-map

@@ -246,6 +246,15 @@ one prompt, once its turn is over.
 
 (fn)" t)
 
+;; qwen-companion-kept-plans.el
+(autoload 'qwen-companion-kept-plans-on-plans "qwen-companion-kept-plans" "Handle the `plans' message PAYLOAD: give the plans to the one who waits.
+
+(fn PAYLOAD)" nil)
+(autoload 'qwen-companion-plan "qwen-companion-kept-plans" "Show the plan that was approved last in this project.
+With a prefix argument CHOOSE, choose one of those that are kept.
+
+(fn &optional CHOOSE)" t)
+
 ;; qwen-companion-resume.el
 (autoload 'qwen-companion-resume "qwen-companion-resume" "Choose a recorded conversation of the project, and start a CLI to continue it.
 With a prefix argument, ask for the DIRECTORY.  At another place, the CLI

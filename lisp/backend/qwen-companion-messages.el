@@ -82,6 +82,10 @@ its key, nil where there is none."
   client request size ms called failed text)
 (qwen-companion-messages-define "qwen-companion-notice" Notice
   level text)
+(qwen-companion-messages-define "qwen-companion-kept-plans" Plans
+  id plans)
+(qwen-companion-messages-define "qwen-companion-kept-plan" KeptPlan
+  path time conversation title)
 (qwen-companion-messages-define "qwen-companion-recorded-sessions" RecordedSessions
   id sessions)
 (qwen-companion-messages-define "qwen-companion-recorded-session" RecordedSession

@@ -32,6 +32,7 @@
 (require 'qwen-companion-hunks-view)
 (require 'qwen-companion-items)
 (require 'qwen-companion-journal)
+(require 'qwen-companion-kept-plans)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-timers)
 (require 'qwen-companion-untrusted)
@@ -202,6 +203,23 @@ On the heading of a turn, fold or unfold it; on a button, push it."
   (interactive nil qwen-companion-changes-mode)
   (qwen-companion-changes--show
    (list 'session (qwen-companion-turn-session (qwen-companion-changes--turn-at-point)))))
+
+(defun qwen-companion-changes-show-plan ()
+  "Show the plan by which the turn at point works, or the newest one.
+That is the last one approved in its conversation by the end of the turn."
+  (interactive nil qwen-companion-changes-mode)
+  (let* ((turn (qwen-companion-changes--turn-at-point))
+         (root (qwen-companion-turn-root turn)))
+    (qwen-companion-kept-plans-request
+     root (qwen-companion-turn-session turn)
+     (lambda (plans)
+       (if-let* ((plan (cl-find-if (lambda (plan)
+                                     (or (null (qwen-companion-turn-end turn))
+                                         (<= (qwen-companion-kept-plan-time plan)
+                                             (qwen-companion-turn-end turn))))
+                                   plans)))
+           (qwen-companion-kept-plans-show plan root)
+         (message "No plan was approved in this conversation before the end of the turn"))))))
 
 (defun qwen-companion-changes-show-unseen ()
   "Show each change that is not marked as seen."
@@ -441,6 +459,7 @@ What is undone is left out."
    "v s" #'qwen-companion-changes-show-session
    "v l" #'qwen-companion-changes-show-unseen
    "v c" #'qwen-companion-changes-show-since-commit
+   "v p" #'qwen-companion-changes-show-plan
    "v a" #'qwen-companion-changes-toggle-seen
    "v o" #'qwen-companion-changes-toggle-client
    [mouse-2] #'qwen-companion-changes-visit-clicked)
@@ -477,6 +496,8 @@ What is undone is left out."
       :style radio :selected (eq 'look qwen-companion-changes-items-scope)]
      ["Since the Last Commit" qwen-companion-changes-show-since-commit
       :style radio :selected (eq 'commit qwen-companion-changes-items-scope)]
+     "---"
+     ["The Plan of the Turn" qwen-companion-changes-show-plan]
      "---"
      ["Seen Changes Too" qwen-companion-changes-toggle-seen
       :style toggle :selected qwen-companion-changes-items-all]

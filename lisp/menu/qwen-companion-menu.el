@@ -262,6 +262,7 @@ They are those of its `:type', a `choice' or a boolean.")
            "no CLI"))
         ("b" "Take back" qwen-companion-ask-take-back
          (unless (qwen-companion-prompts-waiting) "none"))
+        ("P" "Plan" qwen-companion-plan (qwen-companion-menu--not-ready))
         ("=" "Resume" qwen-companion-resume (qwen-companion-menu--not-ready))
         ("i" "Context" qwen-companion-context (qwen-companion-menu--off))
         ("h" "Hide file" qwen-companion-toggle-exclusion

@@ -68,7 +68,10 @@ class Inbox:
 
     def _take_request(self, message: messages.Incoming) -> None:
         """Handle a call that one part of the backend answers, or that is the answer to one."""
-        if isinstance(message, messages.Compare | messages.Merge | messages.Prompt | messages.ListRecorded):
+        if isinstance(
+            message,
+            messages.Compare | messages.Merge | messages.Prompt | messages.ListRecorded | messages.ListPlans,
+        ):
             self.requests.take(message)
         elif isinstance(message, messages.JournalCall):
             self.journal.take(message)

@@ -10,6 +10,7 @@ import pytest
 from model_types import QUESTIONS
 from plans import PLAN, comment, edit, plan, results, start_planning, wait_for_plan
 from qwen_companion.doors.plan_files import kept_plans
+from sandbox import NOTES
 from stage import Stage
 
 pytestmark = pytest.mark.reuses_stage("reviews")
@@ -35,14 +36,26 @@ def test_a_plan_is_commented_edited_and_approved_and_questions_answered(stage: S
     stage.screen.wait_for("Buy pears.")
     stage.screen.wait_for("No plums")
     edit(stage, "3. Eat.\n")
-    stage.model.say("All done.")
+    # The turn goes on with the work, in a mode in which it is reviewed.
+    stage.script_change(stage.sandbox.notes, NOTES.replace("pears", "plums"))
     stage.emacs.command("qwen-companion-diff-accept")
-    stage.screen.wait_for("All done.")
     told = results(stage)
     assert "User approved" in told
     assert "3. Eat." in told
     (kept,) = kept_plans(stage.environment, str(stage.sandbox.project))
     assert Path(kept.path).read_text() == better + "3. Eat.\n"
+    stage.wait_for_review()
+    stage.model.say("All done.")
+    stage.accept("All done.")
+    # The turn leads to its plan.
+    stage.emacs.command("qwen-companion-changes")
+    stage.screen.wait_for("▸ notes.txt")
+    stage.screen.keys("v", "p")
+    stage.screen.wait_for("Approved 20")
+    assert stage.emacs.buffer_text("*qwen-companion plan*") == better + "3. Eat.\n"
+    stage.emacs.eval('(switch-to-buffer "*qwen: project*")')
+    for _ in range(2):
+        stage.model.next_request()
     stage.model.call("ask_user_question", questions=list(QUESTIONS))
     stage.ask("what do you need")
     stage.model.next_request()

@@ -43,21 +43,29 @@ def save_plan(path: str, text: str) -> None:
             os.unlink(os.path.join(directory, name))
 
 
-def kept_plans(environ: Mapping[str, str], project: str) -> tuple[KeptPlan, ...]:
-    """Return the approved plans of the directory `project`, the newest first."""
-    directory = _directory(environ, project)
+def kept_plans(environ: Mapping[str, str], project: str, conversation: str | None = None) -> tuple[KeptPlan, ...]:
+    """Return the approved plans of the directory `project`, or those of `conversation`, the newest first."""
+    if conversation is None:
+        directories = [_directory(environ, project)]
+    else:
+        directories = [entry.path for entry in _entries(os.path.join(state_home(environ), "plans"))]
+    found = [
+        (entry.path, match)
+        for directory in directories
+        for entry in _entries(directory)
+        if (match := _NAME.fullmatch(entry.name)) is not None and conversation in (None, match[2])
+    ]
+    plans = [
+        KeptPlan(path, int(match[1]), match[2], title) for path, match in found if (title := _title(path)) is not None
+    ]
+    return tuple(sorted(plans, key=lambda plan: plan.time, reverse=True))
+
+
+def _entries(directory: str) -> list[os.DirEntry[str]]:
     try:
-        names = sorted(os.listdir(directory), reverse=True)
+        return list(os.scandir(directory))
     except OSError:
-        return ()
-    found = (
-        (match, _title(os.path.join(directory, name))) for name in names if (match := _NAME.fullmatch(name)) is not None
-    )
-    return tuple(
-        KeptPlan(os.path.join(directory, match[0]), int(match[1]), match[2], title)
-        for match, title in found
-        if title is not None
-    )
+        return []
 
 
 def _title(path: str) -> str | None:

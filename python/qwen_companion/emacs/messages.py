@@ -453,6 +453,15 @@ class ListRecorded:
 
 
 @frozen
+class ListPlans:
+    """`list-plans`: asks for the plans approved in `directory`, or those of `conversation`; answered by `plans`."""
+
+    id: int
+    directory: str
+    conversation: str | None = None
+
+
+@frozen
 class ToolsOffered:
     """`tools`: the tools that Emacs offers to models, and what it tells them by itself: after edits, with prompts."""
 
@@ -550,6 +559,7 @@ Incoming = (
     | Compare
     | Merge
     | Prompt
+    | ListPlans
     | ListRecorded
     | ToolsOffered
     | ToolAnswer
@@ -652,6 +662,7 @@ _INCOMING: Mapping[str, Callable[[Plist, Spool], Incoming]] = {
     "list-recorded": partial(from_plist, ListRecorded),
     "stop": partial(from_plist, Stop),
     "ping": partial(from_plist, Ping),
+    "list-plans": partial(from_plist, ListPlans),
     "tools": partial(from_plist, ToolsOffered),
     "tool-answer": partial(from_plist, ToolAnswer),
     "places": partial(from_plist, PlacesWanted),
@@ -1052,6 +1063,15 @@ class RecordedSessions(Notification):
     method = "recorded-sessions"
     id: int
     sessions: Sequence[domain.RecordedSession]
+
+
+@frozen
+class Plans(Notification):
+    """`plans`: the answer to the request `id`, the newest plan first."""
+
+    method = "plans"
+    id: int
+    plans: Sequence[domain.KeptPlan]
 
 
 @frozen

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Requests of Emacs that are answered in threads, one after the other: texts, prompts and recorded conversations."""
+"""Requests of Emacs that are answered in threads, one after the other: texts, prompts, conversations and plans."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import os
 
 import anyio
 
+from qwen_companion.doors.plan_files import kept_plans
 from qwen_companion.doors.prompt_files import append_prompt
 from qwen_companion.doors.recorded_sessions import recorded_sessions
 from qwen_companion.emacs import messages
@@ -28,10 +29,13 @@ class RequestQueue:
         self._directory = directory
         self._texts, self._texts_left = anyio.create_memory_object_stream[messages.Compare | messages.Merge](math.inf)
         self._terminals, self._terminals_left = anyio.create_memory_object_stream[
-            messages.Prompt | messages.ListRecorded
+            messages.Prompt | messages.ListRecorded | messages.ListPlans
         ](math.inf)
 
-    def take(self, request: messages.Compare | messages.Merge | messages.Prompt | messages.ListRecorded) -> None:
+    def take(
+        self,
+        request: messages.Compare | messages.Merge | messages.Prompt | messages.ListRecorded | messages.ListPlans,
+    ) -> None:
         """Answer `request` soon."""
         if isinstance(request, messages.Compare | messages.Merge):
             self._texts.send_nowait(request)
@@ -61,13 +65,16 @@ class RequestQueue:
                 pass
 
     async def _serve_terminals(self) -> None:
-        """Hand prompts over and list recorded conversations."""
+        """Hand prompts over, and list recorded conversations and plans."""
         async for call in self._terminals_left:
             if isinstance(call, messages.Prompt):
                 try:
                     await in_thread(append_prompt, self._directory, call.file, call.text)
                 except PromptError as error:
                     self._bridge.tell(messages.Notice("warning", f"{error}; the prompt is in the history"))
+            elif isinstance(call, messages.ListPlans):
+                plans = await in_thread(kept_plans, os.environ, call.directory, call.conversation)
+                self._bridge.tell(messages.Plans(call.id, plans))
             else:
                 found = await in_thread(recorded_sessions, os.environ, call.directory)
                 self._bridge.tell(messages.RecordedSessions(call.id, found))

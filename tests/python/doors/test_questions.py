@@ -26,7 +26,7 @@ from qwen_companion.doors.events import (
     UserPromptSubmit,
 )
 from qwen_companion.doors.listeners import Report
-from qwen_companion.doors.plan_files import kept_plans
+from qwen_companion.doors.plan_files import kept_plans, plan_path, save_plan
 from qwen_companion.doors.questions import Questions
 from qwen_companion.doors.reviews import Asker
 from qwen_companion.doors.terminal_files import TerminalFiles, terminal_files
@@ -359,3 +359,18 @@ def test_many_events_are_forgotten(tmp_path: Path) -> None:
         files.trim()
     assert files.awaited_request("exit_plan_mode", start) == "r"
     assert files.awaited_request("ask_user_question", start) is None
+
+
+def test_the_last_hundred_plans_of_a_project_are_kept(tmp_path: Path) -> None:
+    environ = {"XDG_STATE_HOME": str(tmp_path)}
+    assert kept_plans(environ, "/w") == ()
+    for number in range(103):
+        save_plan(plan_path(environ, "/w", "../a b", number), f"\n## Plan {number}\ntext")
+    other = plan_path(environ, "/other", "s-2", 7)
+    save_plan(other, "")
+    (Path(other).parent / "notes.md").touch()
+    plans = kept_plans(environ, "/w")
+    assert [plan.time for plan in plans] == list(range(102, 2, -1))
+    assert (plans[0].title, plans[0].conversation) == ("Plan 102", "ab")
+    # Wherever its directory is.
+    assert [plan.path for plan in kept_plans(environ, "/w", "s-2")] == [other]

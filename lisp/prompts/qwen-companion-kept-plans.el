@@ -1,0 +1,166 @@
+;;; qwen-companion-kept-plans.el --- Approved plans of CLIs  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; The Python process keeps each plan that is approved.  Here they are read,
+;; saved as files of the project, and sent to another CLI.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'subr-x)
+(require 'qwen-companion-backend)
+(require 'qwen-companion-buffers)
+(require 'qwen-companion-completion)
+(require 'qwen-companion-header)
+(require 'qwen-companion-layer)
+(require 'qwen-companion-messages)
+(require 'qwen-companion-prompts)
+(require 'qwen-companion-terminal)
+(require 'qwen-companion-untrusted)
+
+(defvar qwen-companion-kept-plans--request 0
+  "Number of the last request for plans.")
+
+(defvar qwen-companion-kept-plans--waiting nil
+  "The pending request, (REQUEST . CALLBACK), or nil.")
+
+;;; Asking for them
+
+(defun qwen-companion-kept-plans-request (directory conversation callback)
+  "Call CALLBACK soon with the plans approved in DIRECTORY, newest first.
+With CONVERSATION non-nil, the plans are those of that conversation,
+whatever its directory.  Signal a `user-error' if nothing can be asked."
+  (unless (eq 'ready (qwen-companion-state))
+    (user-error "The companion is not running; M-x qwen-companion-mode starts it"))
+  (let ((id (cl-incf qwen-companion-kept-plans--request)))
+    (setq qwen-companion-kept-plans--waiting (cons id callback))
+    (qwen-companion-backend-call
+     'list-plans (list :id id :directory (file-truename directory) :conversation conversation))))
+
+;;;###autoload
+(defun qwen-companion-kept-plans-on-plans (payload)
+  "Handle the `plans' message PAYLOAD: give the plans to the one who waits."
+  (pcase qwen-companion-kept-plans--waiting
+    (`(,(pred (eql (qwen-companion-kept-plans-id payload))) . ,callback)
+     (setq qwen-companion-kept-plans--waiting nil)
+     ;; Nothing asks while a message is handled.
+     (run-at-time 0 nil callback (qwen-companion-kept-plans-plans payload))))
+  nil)
+
+;;; Reading one
+
+(defvar-local qwen-companion-kept-plans--directory nil
+  "The project of the plan in the current buffer.")
+
+(defvar qwen-companion-kept-plan-mode-map
+  (qwen-companion-buffers-keymap
+   "w" #'qwen-companion-plan-save
+   "s" #'qwen-companion-plan-send
+   "l" #'qwen-companion-plan-choose
+   "q" #'quit-window)
+  "Keymap of an approved plan.")
+
+(define-minor-mode qwen-companion-kept-plan-mode
+  "Minor mode of an approved plan.
+
+\\{qwen-companion-kept-plan-mode-map}"
+  :interactive nil
+  :lighter nil
+  (visual-line-mode)
+  (setq buffer-read-only t))
+
+(defun qwen-companion-kept-plans--time (plan)
+  "Return when PLAN was approved, as text."
+  (format-time-string "%F %R" (/ (qwen-companion-kept-plan-time plan) 1000)))
+
+(defun qwen-companion-kept-plans-show (plan directory)
+  "Show PLAN of the project DIRECTORY in another window."
+  (let ((buffer (get-buffer-create "*qwen-companion plan*"))
+        (path (qwen-companion-kept-plan-path plan)))
+    (with-current-buffer buffer
+      (let ((inhibit-read-only t)
+            (coding-system-for-read 'utf-8-unix)
+            (file-name-handler-alist nil)
+            (format-alist nil)
+            (after-insert-file-functions nil))
+        (erase-buffer)
+        (insert-file-contents path)
+        (qwen-companion-untrusted-set-major-mode path))
+      (setq default-directory (file-name-as-directory directory)
+            qwen-companion-kept-plans--directory directory
+            header-line-format
+            `((:eval (qwen-companion-header-line
+                      ,(format "Approved %s" (qwen-companion-kept-plans--time plan))
+                      (qwen-companion-header-keys
+                       '((qwen-companion-plan-save "save as a file")
+                         (qwen-companion-plan-send "send to a CLI")
+                         (qwen-companion-plan-choose "others")))))))
+      (set-buffer-modified-p nil)
+      (goto-char (point-min))
+      (qwen-companion-kept-plan-mode))
+    (pop-to-buffer buffer)))
+
+;;;###autoload
+(defun qwen-companion-plan (&optional choose)
+  "Show the plan that was approved last in this project.
+With a prefix argument CHOOSE, choose one of those that are kept."
+  (interactive "P")
+  (let ((directory (qwen-companion-terminal-here))
+        (input num-nonmacro-input-events))
+    (qwen-companion-kept-plans-request
+     directory nil
+     (lambda (plans)
+       (cond
+        ((null plans)
+         (message "No plan was approved in %s" (abbreviate-file-name directory)))
+        ((or (active-minibuffer-window) (/= input num-nonmacro-input-events))
+         (message "You have gone on typing; M-x qwen-companion-plan again shows the plan"))
+        (t (qwen-companion-kept-plans-show
+            (if choose (qwen-companion-kept-plans--read plans) (car plans))
+            directory)))))))
+
+(defun qwen-companion-kept-plans--read (plans)
+  "Return the one of PLANS that the user chooses."
+  (let ((number 0))
+    (qwen-companion-completion-read
+     "Plan: "
+     (mapcar (lambda (plan)
+               (cons (format "%d %s" (cl-incf number)
+                             (qwen-companion-untrusted-line (qwen-companion-kept-plan-title plan)))
+                     plan))
+             plans)
+     'qwen-companion-plan #'qwen-companion-kept-plans--time)))
+
+(defun qwen-companion-plan-choose ()
+  "Choose another plan of the project of this one."
+  (interactive)
+  (qwen-companion-plan t))
+
+(defun qwen-companion-plan-save (file)
+  "Save the plan of this buffer as FILE, by default in its project, and visit it."
+  (interactive
+   (list (read-file-name "Save the plan as: "
+                         (file-name-as-directory qwen-companion-kept-plans--directory)
+                         nil nil "PLAN.md")))
+  (let ((coding-system-for-write 'utf-8-unix))
+    (write-region (point-min) (point-max) file nil nil nil t))
+  (find-file-other-window file))
+
+(defun qwen-companion-plan-send (session)
+  "Send the plan of this buffer to SESSION, a CLI that you choose."
+  (interactive
+   (list (qwen-companion-layer-read-session
+          "Send the plan to: "
+          (or (qwen-companion-backend-sessions) (user-error "No CLI is connected")))))
+  (message "%s" (qwen-companion-prompts-send
+                 session qwen-companion-kept-plans--directory
+                 (concat "Follow this plan:\n\n"
+                         (buffer-substring-no-properties (point-min) (point-max))))))
+
+(provide 'qwen-companion-kept-plans)
+;;; qwen-companion-kept-plans.el ends here
