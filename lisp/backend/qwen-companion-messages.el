@@ -36,7 +36,9 @@ its key, nil where there is none."
   id protocol client version pid started directory family ancestors place
   terminal streaming state no-hooks)
 (qwen-companion-messages-define "qwen-companion-cli-state" CliState
-  activity since prompt question mode model tokens context subagents said)
+  activity since prompt question mode model tokens context subagents said todos)
+(qwen-companion-messages-define "qwen-companion-todo" Todo
+  text status)
 (qwen-companion-messages-define "qwen-companion-file-visited" FileVisited
   path)
 (qwen-companion-messages-define "qwen-companion-context-sent" ContextSent

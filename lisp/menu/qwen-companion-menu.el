@@ -177,7 +177,7 @@
 (defun qwen-companion-menu--activities ()
   "Return the activities of the CLIs, two lines at most, or nil.
 With more, the menu would not fit into 24 lines."
-  (when-let* ((help (qwen-companion-layer-help))
+  (when-let* ((help (qwen-companion-layer-lines))
               (lines (split-string help "\n")))
     (string-join
      (mapcar (lambda (line)

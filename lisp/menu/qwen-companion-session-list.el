@@ -121,7 +121,9 @@ Where nothing is known, return the reason."
                           (format "%s %s" (qwen-companion-session-client session)
                                   (qwen-companion-session-version session)))
                          (qwen-companion-session-list--project session)))
-           (list (propertize (symbol-name activity)
+           (list (propertize (concat (symbol-name activity)
+                                     (when-let* ((done (qwen-companion-layer-todo-count session)))
+                                       (concat " " done)))
                              'face (and (memq activity '(asking reviewing)) 'warning))
                  (if since
                      (qwen-companion-layer-duration (- (float-time) (/ since 1000.0)))
@@ -265,7 +267,7 @@ Info node `(qwen-companion)Terminals' is about it.
 \\{qwen-companion-sessions-mode-map}"
   :interactive nil
   (setq tabulated-list-format
-        [("CLI" 20 t) ("Project" 14 t) ("State" 10 t)
+        [("CLI" 20 t) ("Project" 14 t) ("State" 15 t)
          ("Since" 7 qwen-companion-session-list--shorter-p)
          ("Files" 5 nil :right-align t)
          ("Terminal" 20 t) ("Last" 0 t)]

@@ -71,6 +71,8 @@ Texts of the CLI in it are sanitised."
              (list (and (car parts) (string-join (delq nil parts) " "))
                    (qwen-companion-layer--quote (qwen-companion-cli-state-question state))
                    (qwen-companion-layer--quote (qwen-companion-cli-state-prompt state))
+                   (when-let* ((done (qwen-companion-layer-todo-count session)))
+                     (concat done " to-dos done"))
                    (when-let* ((mode (qwen-companion-cli-state-mode state)))
                      (concat "mode " (qwen-companion-untrusted-text mode)))
                    (when-let* ((model (qwen-companion-cli-state-model state)))
@@ -88,6 +90,20 @@ Texts of the CLI in it are sanitised."
                              (qwen-companion-untrusted-text reason)))))
        ", "))))
 
+(defun qwen-companion-layer-todo-count (session)
+  "Return how many to-dos of SESSION are done of how many, as \"3/7\", or nil."
+  (when-let* ((todos (qwen-companion-cli-state-todos (qwen-companion-session-state session))))
+    (format "%d/%d" (cl-count 'done todos :key #'qwen-companion-todo-status) (length todos))))
+
+(defun qwen-companion-layer--todo-lines (session)
+  "Return the to-dos of SESSION, each on a line that begins with its status."
+  (mapcar (lambda (todo)
+            (format "  %s %s"
+                    (pcase (qwen-companion-todo-status todo)
+                      ('done "[x]") ('working "[-]") (_ "[ ]"))
+                    (qwen-companion-untrusted-text (qwen-companion-todo-text todo))))
+          (qwen-companion-cli-state-todos (qwen-companion-session-state session))))
+
 (defun qwen-companion-layer--quote (text)
   "Return TEXT, by a user or a CLI, sanitised and in quotes; nil for nil."
   (and text (format "\"%s\"" (qwen-companion-untrusted-text text))))
@@ -99,21 +115,24 @@ Texts of the CLI in it are sanitised."
           ((< seconds 3600) (format "%d min" (/ seconds 60)))
           (t (format "%d h" (/ seconds 3600))))))
 
-(defun qwen-companion-layer-help (&rest _)
+(defun qwen-companion-layer-lines (&optional todos)
   "Return a line about the activity of each connected CLI, or nil for none.
-It is fit for the text property `help-echo'."
+With TODOS non-nil, the list of its to-dos is below it."
   (let ((now (float-time)))
     (when-let* ((lines
-                 (delq nil
-                       (mapcar
-                        (lambda (session)
-                          (when-let* ((text (qwen-companion-layer-describe
-                                             session now)))
-                            (concat (qwen-companion-untrusted-text
-                                     (qwen-companion-session-client session))
-                                    ": " text)))
-                        (qwen-companion-backend-sessions)))))
+                 (cl-loop for session in (qwen-companion-backend-sessions)
+                          for text = (qwen-companion-layer-describe session now)
+                          when text
+                          collect (concat (qwen-companion-untrusted-text
+                                           (qwen-companion-session-client session))
+                                          ": " text)
+                          and when todos
+                          append (qwen-companion-layer--todo-lines session))))
       (string-join lines "\n"))))
+
+(defun qwen-companion-layer-help (&rest _)
+  "Return the activities and the to-dos of the CLIs, for `help-echo'."
+  (qwen-companion-layer-lines t))
 
 ;;; Choosing a CLI
 

@@ -109,13 +109,21 @@ class KnownSession:
 
 
 @frozen
+class Todo:
+    """An item of the list that a CLI keeps for itself; `status` is "pending", "working" or "done"."""
+
+    text: str
+    status: Word
+
+
+@frozen
 class CliState:
     """The state of a CLI as its hooks report it; None for what they have not reported.
 
     `activity` is "idle", "working", "asking" or "cancelled", since `since`.  `prompt` is the beginning of the last
     prompt, `question` that of the question it asks.  `mode` is its approval mode.  `tokens` went in with the last
     request; `context` is the percentage of the model's context in use.  `subagents` is the number that are running.
-    `said` is the last line of the answer that ended the last turn, cut where it is long.
+    `said` is the last line of the answer that ended the last turn, cut where it is long.  `todos` is its list.
     """
 
     activity: Word | None = None
@@ -128,6 +136,7 @@ class CliState:
     context: int | None = None
     subagents: int = 0
     said: str | None = None
+    todos: tuple[Todo, ...] = ()
 
 
 @frozen

@@ -61,6 +61,19 @@
       (qwen-companion-layer-test--with-sessions sessions
         (should (equal expected (substring-no-properties (qwen-companion-test-lighter))))))))
 
+(ert-deftest qwen-companion-layer-test-to-dos ()
+  "The help of the mode line lists them; elsewhere it is how many are done."
+  (let ((session (qwen-companion-layer-test--session
+                  :activity 'working
+                  :todos '((:text "read" :status done) (:text "wri\u202ete" :status working)
+                           (:text "test" :status pending)))))
+    (qwen-companion-layer-test--with-sessions (list session)
+      (should (equal "1/3" (qwen-companion-layer-todo-count session)))
+      (should (equal "Qwen Code: working, 1/3 to-dos done\n  [x] read\n  [-] wri\\u202Ete\n  [ ] test"
+                     (qwen-companion-layer-help)))
+      (should (equal "Qwen Code: working, 1/3 to-dos done" (qwen-companion-layer-lines))))
+    (should-not (qwen-companion-layer-todo-count (qwen-companion-layer-test--session)))))
+
 (ert-deftest qwen-companion-layer-test-visited-files ()
   (let* ((file (make-temp-file "qwen-companion-layer-"))
          (link (concat file "-link"))

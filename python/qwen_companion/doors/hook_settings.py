@@ -67,6 +67,7 @@ _EVENTS = (
     ("SubagentStart", None, _TIMEOUT_S),
     ("SubagentStop", None, _TIMEOUT_S),
     ("PreToolUse", _ALL_BUT_READING, _TIMEOUT_S),
+    ("PostToolUse", "^(todo_write)$", _TIMEOUT_S),
     (PERMISSION_REQUEST, _EDIT_TOOLS, REVIEW_TIMEOUT_S),
 )
 

@@ -5,15 +5,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field, replace
+from typing import Any
 
-from qwen_companion.domain import CliState
+from qwen_companion.domain import CliState, Todo
 from qwen_companion.doors import events
 from qwen_companion.frozen import frozen
+from qwen_companion.json_objects import as_object
 
 IDLE = "idle"
 WORKING = "working"
 ASKING = "asking"
 CANCELLED = "cancelled"
+
+_MAX_TODOS = 100
+"""How many items of a list are shown."""
+
+_STATUSES = {"pending": "pending", "in_progress": "working", "completed": "done"}
+"""The words of the CLI for the status of an item, and ours."""
 
 _MAX_WORDS = 60
 """How much of a prompt or a question is shown, in characters."""
@@ -129,7 +137,12 @@ def _settles(event: events.Event) -> bool:
 
 def _state_after(state: CliState, event: events.Event, now: int) -> CliState:
     if isinstance(event, events.UserPromptSubmit) and event.begins_turn:
+        is_over = all(item.status == "done" for item in state.todos)
+        state = replace(state, todos=()) if is_over else state
         return replace(state, activity=WORKING, since=now, prompt=first_words(event.prompt), question=None, said=None)
+    if isinstance(event, events.PostToolUse):
+        todos = _todos(event.tool_input) if event.tool_name == events.TODO else None
+        return state if todos is None else replace(state, todos=todos)
     # Without a prompt the turn goes on, with the results of its tools.
     if (
         isinstance(event, events.UserPromptSubmit | events.PreToolUse | events.PermissionRequest)
@@ -149,6 +162,17 @@ def _state_after(state: CliState, event: events.Event, now: int) -> CliState:
             # There is no `Stop` only of a turn that was cancelled.
             return replace(state, activity=CANCELLED, since=now, question=None)
     return state
+
+
+def _todos(tool_input: Mapping[str, Any]) -> tuple[Todo, ...] | None:
+    """Return the list that a CLI writes by its tool for that, None where it has another shape."""
+    items = tool_input.get("todos")
+    if not isinstance(items, list):
+        return None
+    known = [(item.get("content"), _STATUSES.get(str(item.get("status")))) for item in map(as_object, items)]
+    return tuple(Todo(first_words(text), status) for text, status in known if isinstance(text, str) and status)[
+        :_MAX_TODOS
+    ]
 
 
 def _last_line(text: str) -> str | None:

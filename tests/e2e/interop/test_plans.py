@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from clis import QWEN_SETTINGS
 from model_types import QUESTIONS
 from plans import PLAN, comment, edit, plan, results, start_planning, wait_for_plan
 from qwen_companion.doors.plan_files import kept_plans
@@ -168,3 +169,22 @@ def test_the_mode_after_an_approval_is_that_which_asks(stage: Stage, program: st
     stage.screen.wait_for("All done.")
     mode = "(qwen-companion-cli-state-mode (qwen-companion-session-state (car (qwen-companion-backend-sessions))))"
     stage.emacs.wait_until(f'(equal "default" {mode})')
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_list_of_the_cli_is_shown(stage: Stage, program: str) -> None:
+    tools = {**QWEN_SETTINGS["tools"], "todoWrite": {"enabled": True}}
+    stage.sandbox.write_cli_settings({**QWEN_SETTINGS, "tools": tools})
+    stage.start_emacs(stage.sandbox.greeting, forms=(f'(setq qwen-companion-qwen-command (list "{program}"))',))
+    stage.start_cli()
+    steps = [("1", "read", "completed"), ("2", "write", "in_progress"), ("3", "test", "pending")]
+    stage.model.call(
+        "todo_write", todos=[{"id": number, "content": text, "status": status} for number, text, status in steps]
+    )
+    stage.model.say("That is the plan.")
+    stage.ask("what will you do")
+    stage.screen.wait_for("That is the plan.")
+    stage.emacs.wait_until('(string-search "1/3 to-dos done" (or (qwen-companion-layer-lines) ""))')
+    assert "[x] read\\n  [-] write\\n  [ ] test" in stage.emacs.eval("(qwen-companion-layer-help)")
+    stage.emacs.command("qwen-companion-sessions")
+    stage.screen.wait_for("done 1/3")

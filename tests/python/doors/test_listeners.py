@@ -380,7 +380,7 @@ async def test_the_layer_names_what_listeners_hear_of_and_what_is_added(tmp_path
     layer = json.loads(path.read_text())
     assert "mcpServers" not in layer
     (entry,) = layer["hooks"]["PostToolUse"]
-    assert entry["matcher"] == "^(edit)$|^(write_file)$|^(exit_plan_mode|ask_user_question)$"
+    assert entry["matcher"] == "^(todo_write)$|^(edit)$|^(write_file)$|^(exit_plan_mode|ask_user_question)$"
     assert entry["hooks"][0]["timeout"] == 13
     assert "matcher" not in layer["hooks"]["PostToolBatch"][0]
     # The state of the CLI needs all tools but those that only read.

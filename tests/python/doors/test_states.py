@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from qwen_companion.domain import CliState
+from qwen_companion.domain import CliState, Todo
 from qwen_companion.doors.events import (
     AttentionRequest,
     Event,
     PermissionRequest,
+    PostToolUse,
     PreToolUse,
     SessionEnd,
     SessionStart,
@@ -172,3 +173,29 @@ def test_only_a_change_is_one() -> None:
 )
 def test_the_first_words_are_one_short_line(text: str, shown: str) -> None:
     assert first_words(text) == shown
+
+
+def test_the_list_of_a_cli_is_kept_until_all_of_it_is_done() -> None:
+    def write(*statuses: object) -> PostToolUse:
+        todos = [
+            {"id": str(number), "content": f"step\n {number}", "status": status}
+            for number, status in enumerate(statuses)
+        ]
+        return PostToolUse(tool_name="todo_write", tool_input={"todos": todos})
+
+    state = after(START, PROMPT, write("completed", "in_progress", "pending"))
+    assert state.todos == (Todo("step 0", "done"), Todo("step 1", "working"), Todo("step 2", "pending"))
+    assert state.activity == "working"
+    assert after(START, write("completed", "pending"), PROMPT).todos == (
+        Todo("step 0", "done"),
+        Todo("step 1", "pending"),
+    )
+    assert after(START, write("completed"), STOP).todos == (Todo("step 0", "done"),)
+    assert after(START, write("completed"), PROMPT).todos == ()
+    assert after(START, write("pending"), START).todos == ()
+    assert len(after(START, write(*["pending"] * 1000)).todos) == 100
+    for odd in ({}, {"todos": "x"}, {"todos": None}):
+        assert after(START, write("pending"), PostToolUse(tool_name="todo_write", tool_input=odd)).todos != ()
+    odd_items = {"todos": [1, None, {}, {"content": 1, "status": "pending"}, {"content": "x", "status": []}]}
+    assert after(START, PostToolUse(tool_name="todo_write", tool_input=odd_items)).todos == ()
+    assert after(START, PostToolUse(tool_name="edit", tool_input={"todos": []})).todos == ()
