@@ -64,6 +64,7 @@
 (require 'qwen-companion-messages)
 (require 'qwen-companion-plan)
 (require 'qwen-companion-proposal)
+(require 'qwen-companion-registry)
 (require 'qwen-companion-remote)
 (require 'qwen-companion-review)
 (require 'qwen-companion-review-ediff)
@@ -204,6 +205,7 @@ each part with properties of its own is one."
     (edit-begins . qwen-companion-diagnostics-on-edit-begins)
     (recorded-sessions . qwen-companion-resume-on-recorded)
     (plans . qwen-companion-kept-plans-on-plans)
+    (registered . qwen-companion-registry-on-registered)
     (compared . qwen-companion-merge-on-compared)
     (merged . qwen-companion-merge-on-merged)
     (place . qwen-companion-remote-on-place)
@@ -257,6 +259,7 @@ each part with properties of its own is one."
 (defconst qwen-companion--hooks
   '((qwen-companion-backend-connected-hook . qwen-companion--connected)
     (qwen-companion-backend-disconnected-hook . qwen-companion-merge-fail-all)
+    (qwen-companion-backend-disconnected-hook . qwen-companion-registry-forget)
     (qwen-companion-backend-call-failed-functions . qwen-companion-proposal-on-call-failed)
     (qwen-companion-state-functions . qwen-companion-follow-update)
     (qwen-companion-state-functions . qwen-companion--state-changed)

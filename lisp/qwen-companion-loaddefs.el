@@ -202,8 +202,10 @@ buffer follows all changes while a window shows it.
 (fn &rest _)" nil)
 
 ;; qwen-companion-session-list.el
-(autoload 'qwen-companion-sessions "qwen-companion-session-list" "List the connected CLIs with their activities.
-The list follows them.  \\<qwen-companion-sessions-mode-map>\\[qwen-companion-session-list-visit] goes to the terminal of the CLI at point,
+(autoload 'qwen-companion-sessions "qwen-companion-session-list" "List the CLIs with their activities, the connected ones first.
+The others are each Qwen Code of yours on this machine, connected to
+another editor or to none.  The list follows them.
+\\<qwen-companion-sessions-mode-map>\\[qwen-companion-session-list-visit] goes to the terminal of the CLI at point,
 \\[qwen-companion-session-list-review] to its review, \\[qwen-companion-session-list-end] ends it.
 
 (fn)" t)

@@ -92,6 +92,13 @@ its key, nil where there is none."
   id sessions)
 (qwen-companion-messages-define "qwen-companion-recorded-session" RecordedSession
   id time prompt)
+(qwen-companion-messages-define "qwen-companion-registered-clis" RegisteredClis
+  clis gone controller)
+(qwen-companion-messages-define "qwen-companion-registered" RegisteredCli
+  id pid session directory name version kind start listens editor gone state
+  problem)
+(qwen-companion-messages-define "qwen-companion-registry-receipt" RegistryReceipt
+  id status reason)
 (qwen-companion-messages-define "qwen-companion-journal-turns" TurnChanges
   reset turns gone)
 (qwen-companion-messages-define "qwen-companion-journal-unrecorded" Unrecorded

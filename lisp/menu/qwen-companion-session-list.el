@@ -1,4 +1,4 @@
-;;; qwen-companion-session-list.el --- List of connected CLIs  -*- lexical-binding: t; -*-
+;;; qwen-companion-session-list.el --- List of CLIs  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -6,8 +6,9 @@
 
 ;;; Commentary:
 
-;; The connected CLIs in a table that follows what they do, commands to go to
-;; one, and to the next that waits for the user.
+;; The connected CLIs in a table that follows what they do, and after them all
+;; other Qwen Codes of the user on this machine; commands to go to one, and to
+;; the next that waits for the user.
 
 ;;; Code:
 
@@ -25,6 +26,7 @@
 (require 'qwen-companion-messages)
 (require 'qwen-companion-places)
 (require 'qwen-companion-proposal)
+(require 'qwen-companion-registry)
 (require 'qwen-companion-review)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-terminal)
@@ -56,7 +58,7 @@
 One of `asking', `reviewing' (a proposal of it waits), `working', `done',
 `cancelled', and `connected' where the CLI does not tell."
   (let ((activity (qwen-companion-cli-state-activity
-                   (qwen-companion-session-state session))))
+                   (qwen-companion-registry-state session))))
     (cond ((and (eq activity 'asking)
                 (not (qwen-companion-session-list--asked-here-p session)))
            'asking)
@@ -88,7 +90,7 @@ One of `asking', `reviewing' (a proposal of it waits), `working', `done',
 (defun qwen-companion-session-list--last (session)
   "Return the question of SESSION, the end of its last answer or its prompt.
 Where nothing is known, return the reason."
-  (let ((state (qwen-companion-session-state session)))
+  (let ((state (qwen-companion-registry-state session)))
     (or (qwen-companion-cli-state-question state)
         (qwen-companion-cli-state-said state)
         (qwen-companion-cli-state-prompt state)
@@ -112,34 +114,73 @@ Where nothing is known, return the reason."
 
 (defun qwen-companion-session-list--entry (session)
   "Return the entry of SESSION in the list."
-  (let ((since (qwen-companion-cli-state-since (qwen-companion-session-state session)))
-        (activity (qwen-companion-session-list-activity session)))
+  (let ((activity (qwen-companion-session-list-activity session)))
+    (qwen-companion-session-list--row
+     session
+     (propertize (concat (symbol-name activity)
+                         (when-let* ((done (qwen-companion-layer-todo-count session)))
+                           (concat " " done)))
+                 'face (and (memq activity '(asking reviewing)) 'warning))
+     (qwen-companion-session-list--terminal session)
+     (qwen-companion-session-list--last session))))
+
+(defun qwen-companion-session-list--unconnected-entry (cli)
+  "Return the entry of the registered CLI, which is not connected, in the list."
+  (let ((directory (qwen-companion-registered-directory cli))
+        (activity (qwen-companion-cli-state-activity (qwen-companion-registered-state cli))))
+    (qwen-companion-session-list--row
+     cli
+     (cond ((qwen-companion-registered-gone cli) "gone")
+           ((null directory) (propertize "unusable" 'face 'warning))
+           (activity (symbol-name (qwen-companion-session-list-activity cli)))
+           ((qwen-companion-registered-editor cli) "elsewhere")
+           (t "no editor"))
+     (concat (qwen-companion-registry-kind cli) " " (qwen-companion-registry-name cli))
+     (string-join
+      (seq-remove #'string-empty-p
+                  (list (or (qwen-companion-registered-problem cli) "")
+                        (qwen-companion-session-list--last cli)
+                        (if directory (abbreviate-file-name directory) "")
+                        (if-let* ((editor (qwen-companion-registered-editor cli)))
+                            (concat "connected to " editor)
+                          "")))
+      ", "))))
+
+(defun qwen-companion-session-list--row (session state terminal last)
+  "Return the entry of SESSION, with the texts STATE, TERMINAL and LAST.
+SESSION may be a registered CLI."
+  (let ((since (qwen-companion-session-list--since session)))
     (list (qwen-companion-session-id session)
           (vconcat
            (mapcar #'qwen-companion-untrusted-text
                    (list (string-trim
-                          (format "%s %s" (qwen-companion-session-client session)
+                          (format "%s %s"
+                                  (or (qwen-companion-session-client session) "Qwen Code")
                                   (qwen-companion-session-version session)))
                          (qwen-companion-session-list--project session)))
-           (list (propertize (concat (symbol-name activity)
-                                     (when-let* ((done (qwen-companion-layer-todo-count session)))
-                                       (concat " " done)))
-                             'face (and (memq activity '(asking reviewing)) 'warning))
-                 (if since
-                     (qwen-companion-layer-duration (- (float-time) (/ since 1000.0)))
-                   "")
+           (list state
+                 (if (zerop since)
+                     ""
+                   (qwen-companion-layer-duration (- (float-time) (/ since 1000.0))))
                  (qwen-companion-session-list--files session))
-           (mapcar #'qwen-companion-untrusted-text
-                   (list (qwen-companion-session-list--terminal session)
-                         (qwen-companion-session-list--last session)))))))
+           (mapcar #'qwen-companion-untrusted-text (list terminal last))))))
+
+(defun qwen-companion-session-list--since (session)
+  "Return since when SESSION is in its state, in ms since the epoch; 0 if unknown.
+For a registered CLI that does nothing for us, return when it has started."
+  (or (qwen-companion-cli-state-since (qwen-companion-registry-state session))
+      (qwen-companion-registered-start session)
+      0))
+
+(defun qwen-companion-session-list--find (id)
+  "Return the session or the registered CLI ID, or nil."
+  (or (qwen-companion-backend-session id) (qwen-companion-registry-cli id)))
 
 (defun qwen-companion-session-list--shorter-p (a b)
   "Return non-nil when the state of entry A is newer than that of entry B."
   (cl-flet ((since (entry)
-              (or (qwen-companion-cli-state-since
-                   (qwen-companion-session-state
-                    (qwen-companion-backend-session (car entry))))
-                  0)))
+              (qwen-companion-session-list--since
+               (qwen-companion-session-list--find (car entry)))))
     (> (since a) (since b))))
 
 ;;; The list
@@ -165,8 +206,10 @@ Where nothing is known, return the reason."
 (defun qwen-companion-session-list--revert ()
   "Compute the entries of the list."
   (setq tabulated-list-entries
-        (or (mapcar #'qwen-companion-session-list--entry
-                    (qwen-companion-backend-sessions))
+        (or (append (mapcar #'qwen-companion-session-list--entry
+                            (qwen-companion-backend-sessions))
+                    (mapcar #'qwen-companion-session-list--unconnected-entry
+                            (qwen-companion-registry-unconnected)))
             (list (list nil
                         (vector (if (eq 'ready (qwen-companion-state))
                                     "No CLI is connected"
@@ -179,6 +222,8 @@ Where nothing is known, return the reason."
                #'qwen-companion-session-list-refresh)
   (remove-hook 'qwen-companion-journal-changed-functions
                #'qwen-companion-session-list-refresh)
+  (remove-hook 'qwen-companion-registry-changed-hook
+               #'qwen-companion-session-list-refresh)
   (qwen-companion-journal-watch 'sessions nil))
 
 (defun qwen-companion-session-list-close ()
@@ -187,20 +232,22 @@ Where nothing is known, return the reason."
     (kill-buffer buffer)))
 
 (defun qwen-companion-session-list--at-point ()
-  "Return the session on the line at point, or signal a `user-error'."
-  (or (qwen-companion-backend-session (tabulated-list-get-id))
-      (user-error "There is no connected CLI on this line")))
+  "Return the session or registered CLI on the line at point.
+Signal a `user-error' where there is none."
+  (or (qwen-companion-session-list--find (tabulated-list-get-id))
+      (user-error "There is no CLI on this line")))
 
 (defun qwen-companion-session-list--read (prompt)
   "Return the session at point in the list; elsewhere ask for one with PROMPT."
   (if (derived-mode-p 'qwen-companion-sessions-mode)
       (qwen-companion-session-list--at-point)
     (qwen-companion-layer-read-session
-     prompt (or (qwen-companion-backend-sessions) (user-error "No CLI is connected")))))
+     prompt (or (append (qwen-companion-backend-sessions) (qwen-companion-registry-unconnected))
+                (user-error "No CLI is running")))))
 
 (defun qwen-companion-session-list--targets ()
   "Return the CLI at point for Embark."
-  (when-let* ((session (qwen-companion-backend-session (tabulated-list-get-id))))
+  (when-let* ((session (qwen-companion-session-list--find (tabulated-list-get-id))))
     `((qwen-companion-session ,(qwen-companion-layer-name session)
                               ,(line-beginning-position) . ,(line-end-position)))))
 
@@ -241,15 +288,19 @@ Where nothing is known, return the reason."
                   (user-error "The process of this CLI is not known; end it in its terminal"))))
     (when (yes-or-no-p
            (format "End %s, process %d%s? "
-                   (qwen-companion-untrusted-text (qwen-companion-session-client session))
+                   (qwen-companion-untrusted-text
+                    (or (qwen-companion-session-client session) "Qwen Code"))
                    pid
                    (if (eq 'working (qwen-companion-session-list-activity session))
                        ", in the middle of its work"
                      "")))
-      ;; While it is connected the number is that of its process.
-      (unless (qwen-companion-backend-session id)
-        (user-error "That CLI has ended already"))
-      (signal-process pid 'SIGTERM))))
+      (cond
+       ;; While it is connected the number is that of its process.
+       ((qwen-companion-backend-session id)
+        (signal-process pid 'SIGTERM))
+       ((qwen-companion-registry-cli id)
+        (qwen-companion-registry-end session))
+       (t (user-error "That CLI has ended already"))))))
 
 (defvar qwen-companion-sessions-mode-map
   (qwen-companion-buffers-keymap
@@ -258,10 +309,10 @@ Where nothing is known, return the reason."
    "r" #'qwen-companion-session-list-review
    "c" #'qwen-companion-session-list-changes
    "k" #'qwen-companion-session-list-end)
-  "Keymap of the list of connected CLIs.")
+  "Keymap of the list of CLIs.")
 
 (define-derived-mode qwen-companion-sessions-mode tabulated-list-mode "Sessions"
-  "Major mode of the list of connected CLIs.
+  "Major mode of the list of CLIs.
 Info node `(qwen-companion)Terminals' is about it.
 
 \\{qwen-companion-sessions-mode-map}"
@@ -270,7 +321,7 @@ Info node `(qwen-companion)Terminals' is about it.
         [("CLI" 20 t) ("Project" 14 t) ("State" 15 t)
          ("Since" 7 qwen-companion-session-list--shorter-p)
          ("Files" 5 nil :right-align t)
-         ("Terminal" 20 t) ("Last" 0 t)]
+         ("Terminal" 22 t) ("Last" 0 t)]
         tabulated-list-padding 1)
   (qwen-companion-header-keep-keys)
   (qwen-companion-header-menu-at-click)
@@ -279,13 +330,14 @@ Info node `(qwen-companion)Terminals' is about it.
   (add-hook 'tabulated-list-revert-hook #'qwen-companion-session-list--revert nil t)
   (add-hook 'qwen-companion-proposal-changed-hook #'qwen-companion-session-list-refresh)
   (add-hook 'qwen-companion-journal-changed-functions #'qwen-companion-session-list-refresh)
+  (add-hook 'qwen-companion-registry-changed-hook #'qwen-companion-session-list-refresh)
   (qwen-companion-journal-watch 'sessions t)
   (qwen-companion-timers-keep-updated #'qwen-companion-timers-revert-visible
                                       qwen-companion-session-list--period)
   (add-hook 'kill-buffer-hook #'qwen-companion-session-list--clean-up nil t))
 
 (easy-menu-define qwen-companion-session-list-menu qwen-companion-sessions-mode-map
-  "Menu of the list of connected CLIs."
+  "Menu of the list of CLIs."
   '("Session"
     ["Go to Its Terminal" qwen-companion-session-list-visit]
     ["Go to Its Review" qwen-companion-session-list-review]
@@ -294,12 +346,15 @@ Info node `(qwen-companion)Terminals' is about it.
 
 ;;;###autoload
 (defun qwen-companion-sessions ()
-  "List the connected CLIs with their activities.
-The list follows them.  \\<qwen-companion-sessions-mode-map>\\[qwen-companion-session-list-visit] goes to the terminal of the CLI at point,
+  "List the CLIs with their activities, the connected ones first.
+The others are each Qwen Code of yours on this machine, connected to
+another editor or to none.  The list follows them.
+\\<qwen-companion-sessions-mode-map>\\[qwen-companion-session-list-visit] goes to the terminal of the CLI at point,
 \\[qwen-companion-session-list-review] to its review, \\[qwen-companion-session-list-end] ends it."
   (interactive)
   (pop-to-buffer (qwen-companion-buffers-in-mode qwen-companion-session-list--buffer-name
                                                  #'qwen-companion-sessions-mode))
+  (qwen-companion-registry-look)
   (qwen-companion-timers-update-visible))
 
 ;;; Going to one

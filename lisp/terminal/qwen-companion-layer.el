@@ -140,7 +140,7 @@ With TODOS non-nil, the list of its to-dos is below it."
   "Return the name of SESSION in completion: its CLI and its process."
   (string-trim
    (format "%s %s"
-           (qwen-companion-untrusted-line (or (qwen-companion-session-client session) "CLI"))
+           (qwen-companion-untrusted-line (or (qwen-companion-session-client session) "Qwen Code"))
            (or (qwen-companion-session-pid session) ""))))
 
 (defun qwen-companion-layer-read-session (prompt sessions)

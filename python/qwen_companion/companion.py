@@ -38,6 +38,7 @@ from qwen_companion.ide.sessions import Sessions
 from qwen_companion.ide.tools import DiffTools
 from qwen_companion.inbox import Inbox
 from qwen_companion.publisher import Publisher
+from qwen_companion.registry.front import RegistryFront
 from qwen_companion.remote.places import Places
 from qwen_companion.sockets import Connection
 from qwen_companion.threads import in_thread
@@ -157,13 +158,9 @@ class Companion:
             self._doors,
             self._bridge.tell,
         )
-        self._reports = SessionReports(
-            [item.session.id for item in hello.sessions],
-            self._reported_state,
-            self._record_sessions,
-            self._bridge.tell,
-        )
+        self._reports = self._make_reports()
         self._requests = RequestQueue(self._bridge, self._spool.directory)
+        self._registry = RegistryFront(os.environ, self._port, self._spool.directory, self._bridge.tell)
         self._services = anyio.create_task_group()
         self._daemon = DaemonFront(
             self._bridge, self._spool, self._services, self._journal, self._doors.install_for_daemon, STOP_S
@@ -246,6 +243,14 @@ class Companion:
             caller_elsewhere=self._places.caller,
         )
 
+    def _make_reports(self) -> SessionReports:
+        return SessionReports(
+            [item.session.id for item in self._hello.sessions],
+            self._reported_state,
+            self._record_sessions,
+            self._bridge.tell,
+        )
+
     def _make_inbox(self) -> Inbox:
         return Inbox(
             publisher=self._publisher,
@@ -258,6 +263,7 @@ class Companion:
             places=self._places,
             journal=self._journal,
             requests=self._requests,
+            registry=self._registry,
             daemon=self._daemon,
             stop=self._end_for_good,
         )
@@ -317,6 +323,7 @@ class Companion:
                     jobs.start_soon(self._watch_emacs)
                     jobs.start_soon(self._doors.run)
                     jobs.start_soon(self._places.run)
+                    jobs.start_soon(self._registry.run)
                     self._services.start_soon(self._serve)
                     await self._ended.wait()
                     jobs.cancel_scope.cancel()

@@ -177,6 +177,32 @@ class AskedQuestion:
 
 
 @frozen
+class RegisteredCli:
+    """A Qwen Code of this user on this machine, as its own record tells.
+
+    `id` names the record, `session` the conversation, `name` is what the CLI calls that.  `kind` is "tui", "serve",
+    "headless" or another word, `start` when it started, in ms since the epoch.  `listens`: it takes messages.  `editor`
+    is the name of another editor that it is connected to.  `gone`: it was killed, and its record is there still.
+    `state` is what it does with a prompt of ours, None where it has got none.  `problem` says for a person what is
+    wrong; of a record that cannot be read little else is known.
+    """
+
+    id: str
+    pid: int
+    session: str = ""
+    directory: str | None = None
+    name: str = ""
+    version: str = ""
+    kind: Word = "tui"
+    start: int = 0
+    listens: bool = False
+    editor: str | None = None
+    gone: bool = False
+    state: CliState | None = None
+    problem: str | None = None
+
+
+@frozen
 class HookAnswer:
     """The answer to a CLI that called its hooks for `event` of `tool`, "" for none: `count` times, last at `time`.
 

@@ -17,6 +17,7 @@ from qwen_companion.ide.proposals import HOOK_PREFIX, Decision
 from qwen_companion.ide.sessions import Sessions
 from qwen_companion.ide.tools import DiffTools
 from qwen_companion.publisher import Publisher
+from qwen_companion.registry.front import RegistryFront
 from qwen_companion.remote.places import Places
 from qwen_companion.tools.calls import Tools
 from qwen_companion.tools.diagnostics import Diagnostics
@@ -36,6 +37,7 @@ class Inbox:
     places: Places
     journal: JournalFront
     requests: RequestQueue
+    registry: RegistryFront
     daemon: DaemonFront
     stop: Callable[[], None]
 
@@ -73,6 +75,8 @@ class Inbox:
             messages.Compare | messages.Merge | messages.Prompt | messages.ListRecorded | messages.ListPlans,
         ):
             self.requests.take(message)
+        elif isinstance(message, messages.RegistryCall):
+            self.registry.take(message)
         elif isinstance(message, messages.JournalCall):
             self.journal.take(message)
         elif isinstance(message, messages.ToolsOffered):

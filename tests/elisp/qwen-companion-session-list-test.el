@@ -78,6 +78,55 @@
       (should (eq 'warning (get-text-property
                             0 'face (aref (cadr (nth 1 tabulated-list-entries)) 2)))))))
 
+(defun qwen-companion-session-list-test--registered (id &rest keys)
+  "Return a registered CLI ID with KEYS."
+  (append keys (list :id id :pid 7 :session "s" :directory "/home/me/site" :name "site-b7"
+                     :version "0.24.4" :kind 'tui :start 1)))
+
+(ert-deftest qwen-companion-session-list-test-shows-clis-that-are-not-connected ()
+  "They come as the Python process tells of them, and go; one that is connected has one row."
+  (let* ((now (truncate (* 1000 (float-time))))
+         (qwen-companion-registry--clis nil))
+    (qwen-companion-session-list-test--with
+        (list (qwen-companion-session-list-test--session
+               "a" :directory "/home/me/site" :pid 12 :state (list :activity 'idle :since now)))
+      (cl-flet ((told (gone &rest clis)
+                  (qwen-companion-registry-on-registered
+                   (list :clis clis :gone gone :controller 'none)))
+                (cli (&rest arguments)
+                  (apply #'qwen-companion-session-list-test--registered arguments))
+                (rows ()
+                  (mapcar (lambda (row) (replace-regexp-in-string "|[0-9]+ [sh]|" "|N|" row))
+                          (cdr (qwen-companion-session-list-test--rows)))))
+        (told nil (cli "12" :pid 12))
+        (should-not (rows))
+        (told nil
+              (cli "13" :pid 13 :start (- now 100))
+              (cli "14-0" :pid 14 :start (- now 50) :kind 'serve :editor "Emacs" :name "x\n%s")
+              (cli "15" :pid 15 :directory nil :name "" :version "" :start 0
+                   :problem "its record cannot be used: it is a symbolic link")
+              (cli "16" :pid 16 :start now
+                   :state (list :activity 'working :since now :prompt "Do it")))
+        (should (equal '("Qwen Code|unusable|terminal process 15|its record cannot be used: it is a symbolic link"
+                         "Qwen Code 0.24.4|site|no editor|N|terminal site-b7|/home/me/site"
+                         "Qwen Code 0.24.4|site|elsewhere|N|daemon x %s|/home/me/site, connected to Emacs"
+                         "Qwen Code 0.24.4|site|working|N|terminal site-b7|Do it, /home/me/site")
+                       (rows)))
+        (goto-char (point-min))
+        (search-forward "no editor")
+        (should (string-match-p "outside of Emacs, process 13"
+                                (cadr (should-error (qwen-companion-session-list-visit
+                                                     (qwen-companion-session-list--at-point))
+                                                    :type 'user-error))))
+        (qwen-companion-test-answering t
+          (call-interactively #'qwen-companion-session-list-end))
+        (should (equal '((:cli "13")) (qwen-companion-test-sent 'registry-end)))
+        (told '("13" "14-0" "15") (cli "16" :pid 16 :gone t))
+        (should (equal '("Qwen Code 0.24.4|site|gone|N|terminal site-b7|/home/me/site")
+                       (rows)))
+        (qwen-companion-registry-forget)
+        (should-not (rows))))))
+
 (ert-deftest qwen-companion-session-list-test-nothing-is-restored ()
   "Neither desktop, bookmark nor `save-place' keeps a list, a prompt or a review."
   (qwen-companion-session-list-test--with nil

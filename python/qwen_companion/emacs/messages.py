@@ -445,6 +445,36 @@ class Prompt:
 
 
 @frozen
+class RegistryLook:
+    """`registry-look`: the user looks at the registered CLIs; asks which editors they are connected to now."""
+
+
+@frozen
+class RegistryPrompt:
+    """`registry-prompt`: the conversation `session` of the registered CLI `cli` is to get the prompt `text`.
+
+    Answered by `registry-receipt` with the same id.  With a `program`, the command that runs Qwen Code, the user has
+    allowed to make a token for that if there is none.
+    """
+
+    id: int
+    cli: str
+    session: str
+    text: domain.Text
+    program: tuple[str, ...] = ()
+
+
+@frozen
+class RegistryEnd:
+    """`registry-end`: the process of the registered CLI `cli` is to end."""
+
+    cli: str
+
+
+RegistryCall = RegistryLook | RegistryPrompt | RegistryEnd
+
+
+@frozen
 class ListRecorded:
     """`list-recorded`: asks which conversations were recorded in `directory`; answered by `recorded-sessions`."""
 
@@ -561,6 +591,7 @@ Incoming = (
     | Prompt
     | ListPlans
     | ListRecorded
+    | RegistryCall
     | ToolsOffered
     | ToolAnswer
     | PlacesWanted
@@ -660,6 +691,9 @@ _INCOMING: Mapping[str, Callable[[Plist, Spool], Incoming]] = {
     "journal-put": partial(from_plist, JournalPut),
     "prompt": partial(from_plist, Prompt),
     "list-recorded": partial(from_plist, ListRecorded),
+    "registry-look": partial(from_plist, RegistryLook),
+    "registry-prompt": partial(from_plist, RegistryPrompt),
+    "registry-end": partial(from_plist, RegistryEnd),
     "stop": partial(from_plist, Stop),
     "ping": partial(from_plist, Ping),
     "list-plans": partial(from_plist, ListPlans),
@@ -1072,6 +1106,36 @@ class Plans(Notification):
     method = "plans"
     id: int
     plans: Sequence[domain.KeptPlan]
+
+
+@frozen
+class RegisteredClis(Notification):
+    """`registered`: the registered CLIs that are new or have changed, and the ids of those that have gone.
+
+    The first message is about all of them.  `controller` is "none" where no token was made by which CLIs take prompts
+    from Emacs, "revoked" where the user has taken it back, else "valid".
+    """
+
+    method = "registered"
+    clis: Sequence[domain.RegisteredCli]
+    gone: Sequence[str]
+    controller: domain.Word
+
+
+@frozen
+class RegistryReceipt(Notification):
+    """`registry-receipt`: what became of the prompt of the request `id`; another one for it may come later.
+
+    `status` is "model" (the model has it), "queued" (behind a turn or a question), "delivered" (one of both), "held"
+    (until the user allows it there), "refused", "denied", "expired", "misaddressed" or "dropped" (by the CLI),
+    "unanswered", "closed" (the CLI takes no messages), "gone" (it has ended), "too-long", "none" and "revoked" (there
+    is no token), or "failed" for the `reason`, in words.
+    """
+
+    method = "registry-receipt"
+    id: int
+    status: domain.Word
+    reason: str | None = None
 
 
 @frozen

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Each Qwen Code of this user on this machine: the records of those that run, and prompts to any of them."""

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The token by which the CLIs of this user take prompts from Emacs: a controller's, made and taken back by `qwen`.
+
+It is made only when the user has said so.  It stands in one file of ours, for all Emacsen of the user, and goes to
+nobody but a CLI: to Emacs, into a log, an argument or an environment it never goes.  Nothing here is for the event
+loop.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import stat
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, cast
+
+from qwen_companion.doors.conditions import user_settings_file
+from qwen_companion.errors import CompanionError
+from qwen_companion.frozen import frozen
+from qwen_companion.journal.places import state_directory
+from qwen_companion.json_objects import as_object, read_object
+
+NONE, VALID, REVOKED = "none", "valid", "revoked"
+"""States of the token: it was never made, CLIs take prompts with it, or the user has taken it back."""
+
+_LABEL = "Emacs"
+_ADD_S = 30.0
+_MAX_BYTES = 64 * 1024
+
+
+class GrantError(CompanionError):
+    """No token can be had; the text says why."""
+
+
+@frozen
+class Grant:
+    """The `token` of a controller, which `qwen sessions controllers` lists as `id`."""
+
+    id: str
+    token: str
+
+
+def controllers_file(environ: Mapping[str, str]) -> str:
+    """Return the file in which Qwen Code keeps the controllers, without their tokens."""
+    return os.path.join(os.path.dirname(user_settings_file(environ)), "peer-controllers.json")
+
+
+def grant_file(environ: Mapping[str, str]) -> str:
+    """Return our own file with the token."""
+    return os.path.join(os.path.dirname(state_directory(environ)), "controller.json")
+
+
+def read_grant(environ: Mapping[str, str]) -> Grant | None:
+    """Return the token that was made; None where there is none that only the user can read."""
+    values = _read_private(grant_file(environ))
+    identifier, token = values.get("id"), values.get("token")
+    return Grant(identifier, token) if isinstance(identifier, str) and isinstance(token, str) else None
+
+
+def grant_state(environ: Mapping[str, str]) -> str:
+    """Return the state of the token: `NONE`, `VALID` or `REVOKED`."""
+    grant = read_grant(environ)
+    if grant is None:
+        return NONE
+    digest = hashlib.sha256(grant.token.encode()).hexdigest()
+    try:
+        with open(controllers_file(environ), "rb") as file:
+            known = (read_object(file.read(_MAX_BYTES)) or {}).get("controllers")
+    except OSError:
+        known = None
+    controllers = cast("list[object]", known) if isinstance(known, list) else []
+    return VALID if any(as_object(each).get("tokenHash") == digest for each in controllers) else REVOKED
+
+
+def add_grant(environ: Mapping[str, str], program: Sequence[str]) -> Grant:
+    """Have Qwen Code, the command `program`, make a token, and keep it.
+
+    :raises GrantError: when that fails; then there is none
+    """
+    values = _run(environ, program, "add", "--label", _LABEL, "--json")
+    grant = Grant(str(values.get("id")), str(values.get("token")))
+    if not grant.token.startswith("qpc_"):
+        raise GrantError("this Qwen Code makes no controllers; 0.23 and later do")
+    try:
+        _write_private(grant_file(environ), json.dumps({"id": grant.id, "token": grant.token}).encode())
+    except OSError as error:
+        with suppress(GrantError):
+            _run(environ, program, "remove", grant.id)
+        raise GrantError(f"it cannot be kept in {grant_file(environ)}: {error.strerror}") from None
+    return grant
+
+
+def _run(environ: Mapping[str, str], program: Sequence[str], *arguments: str) -> dict[str, Any]:
+    """Return the JSON object that `qwen sessions controllers` with `arguments` prints, {} where it prints none.
+
+    :raises GrantError: when it fails; the text has nothing of what it has printed, which may be a token
+    """
+    command = [*program, "sessions", "controllers", *arguments]
+    try:
+        done = subprocess.run(  # noqa: S603 - the user's own command
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=environ.get("HOME") or "/",
+            env=dict(environ),
+            timeout=_ADD_S,
+            check=False,
+        )
+    except OSError as error:
+        raise GrantError(f"{program[0]} cannot be started: {error.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise GrantError(f"{program[0]} sessions controllers has not ended after {_ADD_S:g} s") from None
+    if done.returncode:
+        raise GrantError(f"{program[0]} sessions controllers has failed; run it in a terminal to see why")
+    for line in done.stdout.splitlines():
+        if (values := read_object(line)) is not None:
+            return values
+    return {}
+
+
+def _read_private(path: str) -> dict[str, Any]:
+    """Return the JSON object in the file `path`; {} where there is none that only the user can read."""
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            found = os.fstat(descriptor)
+            if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077:
+                return read_object(file.read(_MAX_BYTES)) or {}
+    return {}
+
+
+def _write_private(path: str, data: bytes) -> None:
+    """Put `data` at `path` in one step, in a directory that only the user can enter."""
+    directory = os.path.dirname(path)
+    os.makedirs(os.path.dirname(directory), exist_ok=True)
+    with suppress(FileExistsError):
+        os.mkdir(directory, 0o700)
+    os.chmod(directory, 0o700)
+    temporary = f"{path}.{secrets.token_hex(4)}"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except OSError:
+        os.unlink(temporary)
+        raise

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The records that each running Qwen Code keeps of itself, since 0.23: one file for each conversation.
+
+Any program of the user can write there, and a CLI that is killed leaves its record behind.  So each is read with care,
+and counts only while the very process that it names is running.  Nothing here is for the event loop: it waits for the
+disk.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+import psutil
+
+from qwen_companion.discovery.dialects import LOCK_FILE
+from qwen_companion.discovery.files import directory_of
+from qwen_companion.domain import RegisteredCli
+from qwen_companion.doors.conditions import user_settings_file
+from qwen_companion.errors import CompanionError
+from qwen_companion.file_names import FileNameError, file_name
+from qwen_companion.frozen import frozen
+from qwen_companion.json_objects import read_object
+from qwen_companion.processes import has_ended, start_of
+
+SCHEMA = 1
+"""The latest form of records that is known."""
+
+NAME = re.compile(r"(\d{1,10})(?:-[0-9a-f]{8})?\.json")
+
+_MAX_BYTES = 64 * 1024
+_MAX_WORDS = 200
+_CLOCK_S = 2.0
+"""How much earlier than its process a record may seem to begin, in seconds: the clock may have been set."""
+
+
+class RecordError(CompanionError):
+    """A record cannot be used; the text says why."""
+
+
+@frozen
+class Record:
+    """What the file `name` says of a running CLI.
+
+    `started` is the result of `processes.start_of`.  `socket` takes messages, "" where it takes none.
+    """
+
+    name: str
+    started: str
+    cli: RegisteredCli
+    socket: str
+
+
+def qwen_home(environ: Mapping[str, str]) -> str:
+    """Return the directory in which Qwen Code keeps the user's own files."""
+    return os.path.dirname(user_settings_file(environ))
+
+
+def registry_directory(environ: Mapping[str, str]) -> str:
+    """Return the directory of the records."""
+    return os.path.join(qwen_home(environ), "sessions")
+
+
+def names_in(directory: str) -> set[str]:
+    """Return the names of all records in `directory`; none where it is not there, or another user's."""
+    with suppress(OSError):
+        if os.stat(directory).st_uid == os.geteuid():
+            return {name for name in os.listdir(directory) if NAME.fullmatch(name)}
+    return set()
+
+
+def read_record(directory: str, name: str) -> Record | None:
+    """Return the record in the file `name`; None where its process has ended, or is none of this machine.
+
+    One that cannot be read, of a process that is there, has a `problem` and little else.
+    """
+    match = NAME.fullmatch(name)
+    # Of ten thousand that were left behind, none is opened.
+    if match is None or has_ended(pid := int(match[1]), ""):
+        return None
+    started = start_of(pid) or ""
+    try:
+        values = _read(os.path.join(directory, name))
+        return _record(name, pid, started, values) if _is_of(pid, started, values) else None
+    except FileNotFoundError:
+        return None
+    except (RecordError, OSError) as error:
+        text = str(error) if isinstance(error, RecordError) else error.strerror or "it cannot be read"
+        cli = RegisteredCli(_identifier(name), pid, problem=f"its record cannot be used: {text}")
+        return Record(name, started, cli, "")
+
+
+def _identifier(name: str) -> str:
+    return name.removesuffix(".json")
+
+
+def _read(path: str) -> dict[str, Any]:
+    """Return the content of the record at `path`.
+
+    :raises RecordError, OSError: for one that cannot be used
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if os.path.islink(path):
+            raise RecordError("it is a symbolic link") from None
+        raise error
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise RecordError("it is no file")
+        if found.st_uid != os.geteuid():
+            raise RecordError("it belongs to another user")
+        data = file.read(_MAX_BYTES + 1)
+    values = read_object(data) if len(data) <= _MAX_BYTES else None
+    if values is None:
+        raise RecordError("it is not a JSON object, or too large")
+    if not isinstance(schema := values.get("schemaVersion"), int) or schema > SCHEMA:
+        raise RecordError("it has a form of a newer Qwen Code, which this package does not know")
+    return values
+
+
+def _is_of(pid: int, started: str, values: Mapping[str, Any]) -> bool:
+    """Return whether `values` tell of the process `pid` that is running, which began at `started`."""
+    space, start = values.get("pidNs"), values.get("procStart")
+    if space is not None and space != _own_space():
+        return False  # It is in a container, whose processes have other numbers.
+    if isinstance(start, str):
+        return start == started
+    # Only on Linux does it say so.  What has begun after its record has the number of a CLI that was killed.
+    written = values.get("startedAt")
+    try:
+        return isinstance(written, int | float) and psutil.Process(pid).create_time() <= written / 1000 + _CLOCK_S
+    except psutil.Error:
+        return False
+
+
+@cache
+def _own_space() -> int | None:
+    """Return the number of the space in which the numbers of processes are unique, as records have it."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return None
+
+
+def _record(name: str, pid: int, started: str, values: Mapping[str, Any]) -> Record:
+    """Return the record of the running process `pid`.
+
+    :raises RecordError: for one that lacks what each has
+    """
+    begun, version, kind, socket = (values.get(key) for key in ("startedAt", "qwenVersion", "kind", "ipcPath"))
+    if values.get("pid") != pid:
+        raise RecordError("it names another process than its file")
+    try:
+        directory = file_name(values.get("cwd"))
+    except FileNameError as error:
+        raise RecordError(f"its directory is no file name, {error}") from None
+    if not isinstance(begun, int | float):
+        raise RecordError("it lacks the time at which the CLI has started")
+    cli = RegisteredCli(
+        _identifier(name),
+        pid,
+        session=_words(values.get("sessionId")),
+        directory=directory,
+        name=_words(values.get("name")),
+        version=_words(version),
+        kind=kind if isinstance(kind, str) and re.fullmatch("[a-z][a-z0-9-]{0,15}", kind) else "tui",
+        start=int(begun),
+        listens=isinstance(socket, str) and os.path.isabs(socket),
+        problem=None if os.path.isdir(directory) else "its directory is gone",
+    )
+    return Record(name, started, cli, str(socket) if cli.listens else "")
+
+
+def _words(value: object) -> str:
+    """Return `value` if it is a text, cut where it is long, and valid Unicode."""
+    text = value if isinstance(value, str) else ""
+    return text[:_MAX_WORDS].encode("utf-8", "replace").decode("utf-8")
+
+
+def other_editors(environ: Mapping[str, str], own_port: int) -> dict[int, str]:
+    """Return the names of the other editors that CLIs can connect to, by their ports."""
+    found: dict[int, str] = {}
+    directory = directory_of(LOCK_FILE, environ)
+    with suppress(OSError):
+        for name in os.listdir(directory):
+            port = name.removesuffix(".lock")
+            if port.isdecimal() and port != str(own_port):
+                with suppress(OSError), open(os.path.join(directory, name), "rb") as file:
+                    values = read_object(file.read(_MAX_BYTES)) or {}
+                    found[int(port)] = _words(values.get("ideName")) or "another editor"
+    return found
+
+
+def editor_of(pid: int, editors: Mapping[int, str]) -> str | None:
+    """Return which of `editors`, by their ports, the process `pid` is connected to; None for none."""
+    try:
+        connections = psutil.Process(pid).net_connections("tcp")
+    except (psutil.Error, OSError):
+        return None
+    ports = (item.raddr.port for item in connections if item.raddr and item.status == psutil.CONN_ESTABLISHED)
+    return next((editors[port] for port in ports if port in editors), None)
