@@ -24,6 +24,7 @@
      ("RET" . qwen-companion-session-list-visit)
      ("r" . qwen-companion-session-list-review)
      ("c" . qwen-companion-session-list-changes)
+     ("s" . qwen-companion-session-list-prompt)
      ("k" . qwen-companion-session-list-end))
     (qwen-companion-proposal
      ("RET" . qwen-companion-diff-open)

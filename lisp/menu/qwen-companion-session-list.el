@@ -17,6 +17,7 @@
 (require 'seq)
 (require 'subr-x)
 (require 'tabulated-list)
+(require 'qwen-companion-ask)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-buffers)
 (require 'qwen-companion-completion)
@@ -268,6 +269,12 @@ Signal a `user-error' where there is none."
    (or (car (qwen-companion-session-list--proposals session))
        (user-error "Nothing to review: no proposal of this CLI waits"))))
 
+(defun qwen-companion-session-list-prompt (session)
+  "Write a prompt for SESSION, the CLI at point."
+  (interactive (list (qwen-companion-session-list--read "Write a prompt for: "))
+               qwen-companion-sessions-mode)
+  (qwen-companion-ask-cli session))
+
 (declare-function qwen-companion-changes-of-session "qwen-companion-changes" (turn))
 
 (defun qwen-companion-session-list-changes (session)
@@ -308,6 +315,7 @@ Signal a `user-error' where there is none."
    [mouse-2] #'qwen-companion-header-click
    "r" #'qwen-companion-session-list-review
    "c" #'qwen-companion-session-list-changes
+   "s" #'qwen-companion-session-list-prompt
    "k" #'qwen-companion-session-list-end)
   "Keymap of the list of CLIs.")
 
@@ -342,6 +350,7 @@ Info node `(qwen-companion)Terminals' is about it.
     ["Go to Its Terminal" qwen-companion-session-list-visit]
     ["Go to Its Review" qwen-companion-session-list-review]
     ["What It Has Changed" qwen-companion-session-list-changes]
+    ["Send It a Prompt" qwen-companion-session-list-prompt]
     ["End It" qwen-companion-session-list-end]))
 
 ;;;###autoload

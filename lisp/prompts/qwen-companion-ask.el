@@ -24,6 +24,7 @@
 (require 'qwen-companion-prompt-completion)
 (require 'qwen-companion-prompts)
 (require 'qwen-companion-quote)
+(require 'qwen-companion-registry)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-untrusted)
@@ -122,6 +123,9 @@ NAME says what it is."
 
 (defvar-local qwen-companion-ask--root nil
   "Directory that the prompt in this buffer is about.")
+
+(defvar-local qwen-companion-ask--cli nil
+  "Id of the CLI that the prompt in this buffer was begun for, nil for any.")
 
 (defun qwen-companion-ask--text ()
   "Return the text of the current prompt buffer."
@@ -223,8 +227,16 @@ before goes on.  \\<qwen-companion-ask-mode-map>\\[qwen-companion-ask-submit] se
          (quotation (and (not bare) (qwen-companion-ask--quotation root))))
     (deactivate-mark)
     (qwen-companion-ask--show root)
+    (setq qwen-companion-ask--cli nil)
     (when quotation
       (qwen-companion-ask--insert quotation))))
+
+(defun qwen-companion-ask-cli (session)
+  "Write a prompt for the CLI of SESSION, a session or a registered CLI."
+  (qwen-companion-ask--show
+   (directory-file-name (or (qwen-companion-session-directory session)
+                            (user-error "The directory of this CLI is not known"))))
+  (setq qwen-companion-ask--cli (qwen-companion-session-id session)))
 
 (defun qwen-companion-ask--show (root)
   "Select the prompt buffer for ROOT."
@@ -278,40 +290,76 @@ See `qwen-companion-ask' for what is quoted."
 ;;; Sending
 
 (defun qwen-companion-ask--sessions (root)
-  "Return the CLIs in terminals of this Emacs that run where ROOT is.
-Signal a `user-error' when there is none."
-  (or (seq-filter (lambda (session)
-                    ;; At another place, the names in a prompt would mean other files.
-                    (and (equal (file-remote-p root) (qwen-companion-session-place session))
-                         (qwen-companion-terminal-session-buffer session)))
-                  (qwen-companion-backend-sessions))
+  "Return the CLIs to which a prompt about ROOT can be sent.
+They run where ROOT is; those in terminals of this Emacs come first, then
+registered ones outside.  Signal a `user-error' when there is none."
+  (or (append
+       (seq-filter (lambda (session)
+                     ;; At another place, the names in a prompt would mean other files.
+                     (and (equal (file-remote-p root) (qwen-companion-session-place session))
+                          (qwen-companion-terminal-session-buffer session)))
+                   (qwen-companion-backend-sessions))
+       (unless (file-remote-p root)
+         (qwen-companion-ask--outside)))
       (user-error
        (if (qwen-companion-backend-sessions)
            "No CLI of this place is in a terminal of this Emacs; M-x qwen-companion-run starts one"
          "No CLI is connected; M-x qwen-companion-run starts one"))))
 
+(defun qwen-companion-ask--outside ()
+  "Return the listening registered CLIs outside of the terminals of this Emacs."
+  (let ((ours (mapcar #'qwen-companion-session-pid
+                      (seq-filter #'qwen-companion-terminal-session-buffer
+                                  (qwen-companion-backend-sessions)))))
+    (seq-filter (lambda (cli)
+                  (and (qwen-companion-registered-listens cli)
+                       (not (qwen-companion-registered-gone cli))
+                       (not (memq (qwen-companion-registered-pid cli) ours))))
+                (qwen-companion-registry-clis))))
+
 (defun qwen-companion-ask--choose (root)
   "Return the CLI for a prompt about ROOT, asking where there are several.
-One that works in ROOT is preferred to others."
-  (let* ((sessions (qwen-companion-ask--sessions root))
-         (here (seq-filter (lambda (session)
-                             (when-let* ((directory (qwen-companion-session-directory session)))
-                               (qwen-companion-untrusted-in-directory-p directory root)))
-                           sessions))
-         (candidates (or here sessions)))
-    (if (cdr candidates)
-        (qwen-companion-ask--read candidates)
-      (car candidates))))
+One that works in ROOT is preferred to others, and of these one in a
+terminal of this Emacs.  A prompt that was begun for a CLI goes to that."
+  (or (qwen-companion-ask--target)
+      (let* ((sessions (qwen-companion-ask--sessions root))
+             (inside (seq-filter (lambda (session)
+                                   (when-let* ((directory (qwen-companion-session-directory session)))
+                                     (qwen-companion-untrusted-in-directory-p directory root)))
+                                 sessions))
+             (candidates (or (seq-filter #'qwen-companion-terminal-session-buffer inside)
+                             inside
+                             (seq-filter #'qwen-companion-terminal-session-buffer sessions)
+                             sessions)))
+        (if (cdr candidates)
+            (qwen-companion-ask--read candidates)
+          (car candidates)))))
+
+(defun qwen-companion-ask--target ()
+  "Return the CLI that the prompt of this buffer was begun for, or nil.
+Signal a `user-error' when that has ended."
+  (when qwen-companion-ask--cli
+    (or (qwen-companion-backend-session qwen-companion-ask--cli)
+        (qwen-companion-registry-cli qwen-companion-ask--cli)
+        (progn
+          (setq qwen-companion-ask--cli nil)
+          (user-error "The CLI that this prompt was for has ended; sending again chooses another")))))
 
 (defun qwen-companion-ask--read (sessions)
-  "Return the one of SESSIONS that the user chooses, by its terminal."
+  "Return the one of SESSIONS that the user chooses, by its terminal or its name."
   (let* ((table (mapcar (lambda (session)
-                          (cons (buffer-name (qwen-companion-terminal-session-buffer session))
-                                session))
+                          (let ((buffer (qwen-companion-terminal-session-buffer session)))
+                            (cons (if buffer
+                                      (buffer-name buffer)
+                                    (format "%s, process %d" (qwen-companion-registry-name session)
+                                            (qwen-companion-registered-pid session)))
+                                  session)))
                         sessions))
          (now (float-time)))
     (qwen-companion-completion-read
-     "Send to: " table 'buffer
+     "Send to: " table (if (seq-every-p #'get-buffer (mapcar #'car table))
+                           'buffer
+                         'qwen-companion-session)
      (lambda (session) (qwen-companion-layer-describe session now)))))
 
 (defun qwen-companion-ask--require ()
@@ -343,6 +391,7 @@ a new worktree; `qwen-companion-worktrees' lists them."
                    (qwen-companion-ask--choose root) root prompt))))
       (qwen-companion-prompts-set-edit nil)
       (qwen-companion-prompts-keep-edits #'qwen-companion-ask--remember)
+      (setq qwen-companion-ask--cli nil)
       (erase-buffer)
       (quit-window)
       (message "%s" done))))

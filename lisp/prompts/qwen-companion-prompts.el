@@ -21,6 +21,7 @@
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-registry)
 (require 'qwen-companion-spool)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-timers)
@@ -146,16 +147,26 @@ Return nil when it does not wait any more."
 
 (defun qwen-companion-prompts-send (session root text &optional anyway)
   "Send the prompt TEXT about the project ROOT to the CLI SESSION.
+One that we have not started gets it over its socket, if that can be.
 While the CLI works the prompt waits.  If the turn is cancelled meanwhile
 it is not sent, unless ANYWAY is non-nil.  Return the outcome, as
 text for the echo area.  Signal a `user-error' where that cannot be done.
 Either way TEXT is in the history."
   (qwen-companion-prompts-remember root text)
-  (let* ((buffer (or (qwen-companion-terminal-session-buffer session)
-                     (user-error "This CLI is in no terminal of this Emacs")))
-         (name (buffer-name buffer))
-         (state (qwen-companion-session-state session)))
+  (let* ((buffer (qwen-companion-terminal-session-buffer session))
+         (name (and buffer (buffer-name buffer)))
+         (state (qwen-companion-session-state session))
+         (cli (qwen-companion-registry-of session)))
     (cond
+     ;; Nothing is typed there, unless the user is asked first or it is a command.
+     ((and cli
+           (or (not buffer)
+               (and (not (qwen-companion-prompts--file buffer))
+                    (qwen-companion-registry-open-p cli)
+                    (not (string-prefix-p "/" text)))))
+      (qwen-companion-registry-send cli text))
+     ((not buffer)
+      (user-error "This CLI is in no terminal of this Emacs, and takes no prompts from elsewhere"))
      ((and (buffer-local-value 'qwen-companion-terminal-outside buffer)
            (not (and (qwen-companion-prompts--file buffer)
                      (or (qwen-companion-cli-state-activity state)

@@ -9,6 +9,9 @@
 ;; Each running Qwen Code is registered, wherever it was started.  The Python
 ;; process tells which there are.  A registered CLI has the keys of a session
 ;; that both can have, so that functions about sessions take it as well.
+;;
+;; Each takes prompts over a socket, from programs that show a token: Qwen Code
+;; makes it, once the user has agreed, and the Python process keeps it.
 
 ;;; Code:
 
@@ -16,10 +19,15 @@
 (require 'seq)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-spool)
+(require 'qwen-companion-terminal)
 (require 'qwen-companion-untrusted)
 
 (defvar qwen-companion-registry--clis nil
   "The registered CLIs, in the order of their starts.")
+
+(defvar qwen-companion-registry--controller 'none
+  "Whether CLIs take prompts from Emacs: `none', `valid' or `revoked'.")
 
 (defvar qwen-companion-registry-changed-hook nil
   "Hook run when the registered CLIs have changed.")
@@ -37,7 +45,9 @@
                                     qwen-companion-registry--clis)
                         (qwen-companion-registered-clis-clis payload))
                 (lambda (a b)
-                  (< (qwen-companion-registered-start a) (qwen-companion-registered-start b))))))
+                  (< (qwen-companion-registered-start a) (qwen-companion-registered-start b))))
+        qwen-companion-registry--controller
+        (qwen-companion-registered-clis-controller payload)))
   (run-hooks 'qwen-companion-registry-changed-hook)
   nil)
 
@@ -45,6 +55,10 @@
   "Forget the registered CLIs; the next Python process reports them again."
   (setq qwen-companion-registry--clis nil)
   (run-hooks 'qwen-companion-registry-changed-hook))
+
+(defun qwen-companion-registry-clis ()
+  "Return the registered CLIs, those of terminals of this Emacs among them."
+  qwen-companion-registry--clis)
 
 (defun qwen-companion-registry-cli (id)
   "Return the registered CLI ID, or nil."
@@ -92,6 +106,102 @@ What its hooks report goes before what it does with prompts of ours."
 (defun qwen-companion-registry-end (cli)
   "End the process of the registered CLI, if it is still the one that it was."
   (qwen-companion-backend-call 'registry-end (list :cli (qwen-companion-registered-id cli))))
+;;; Prompts
+
+(defconst qwen-companion-registry--outcomes
+  '((model . "at the model")
+    (queued . "delivered, and comes after the turn or the question before it")
+    (delivered . "delivered")
+    (held . "held there until you allow it in that CLI by /peers"))
+  "Outcomes of prompts that have arrived, in words: (STATUS . WORDS).")
+
+(defconst qwen-companion-registry--failures
+  '((refused . "its settings take no prompts from other programs (agents.crossSessionInbound)")
+    (denied . "it was declined there")
+    (expired . "it was not allowed there in time, or the CLI has ended before it")
+    (misaddressed . "it has another conversation by now")
+    (dropped . "it takes no equal prompts one after the other, and not many at once")
+    (unanswered . "it does not answer; should the prompt arrive late, you are told")
+    (closed . "it takes no prompts from other programs (agents.crossSessionMessaging is off, or it is older than 0.24)")
+    (gone . "it has ended")
+    (too-long . "the prompt is longer than a million characters")
+    (none . "there is no token for it yet; send it again to make one")
+    (revoked . "its token was taken back; send it again to make another"))
+  "Reasons why a prompt has not arrived: (STATUS . WORDS).")
+
+(defconst qwen-companion-registry--remembered 20
+  "How many prompts are remembered for receipts that come late.")
+
+(defvar qwen-companion-registry--requests 0
+  "Number of the last prompt that was sent.")
+
+(defvar qwen-companion-registry--sent nil
+  "The last prompts that were sent, newest first: (REQUEST NAME . TEXT).")
+
+(defun qwen-companion-registry-open-p (cli)
+  "Return non-nil when a prompt for the registered CLI needs no question first."
+  (and (qwen-companion-registered-listens cli)
+       (not (qwen-companion-registered-gone cli))
+       (eq 'valid qwen-companion-registry--controller)))
+
+(defun qwen-companion-registry-send (cli text)
+  "Send the prompt TEXT to the registered CLI over its socket.
+If there is no token for that, ask whether to make one.  Return the
+outcome so far, as text for the echo area; what became of the prompt is
+said when that is known.  Signal a `user-error' where it cannot be sent."
+  (let ((name (qwen-companion-registry-name cli)))
+    (cond
+     ((qwen-companion-registered-gone cli)
+      (user-error "%s has ended" name))
+     ((not (qwen-companion-registered-listens cli))
+      (user-error "%s: %s" name
+                  (or (qwen-companion-registered-problem cli)
+                      (alist-get 'closed qwen-companion-registry--failures))))
+     ((string-prefix-p "/" (string-trim-left text))
+      (user-error "A slash command would reach the model of %s as text; type it in its terminal"
+                  name))
+     ((not (or (eq 'valid qwen-companion-registry--controller)
+               (yes-or-no-p (qwen-companion-registry--question))))
+      (user-error "Not sent: without a token no CLI outside of Emacs takes prompts from it")))
+    (let ((id (cl-incf qwen-companion-registry--requests)))
+      (setq qwen-companion-registry--sent
+            (seq-take (cons (cons id (cons name text)) qwen-companion-registry--sent)
+                      qwen-companion-registry--remembered))
+      (qwen-companion-backend-call
+       'registry-prompt
+       (append (list :id id
+                     :cli (qwen-companion-registered-id cli)
+                     :session (qwen-companion-registered-session cli)
+                     :program (unless (eq 'valid qwen-companion-registry--controller)
+                                (qwen-companion-terminal-program)))
+               (qwen-companion-spool-pack text)))
+      (format "Sending to %s..." name))))
+
+(defun qwen-companion-registry--question ()
+  "Return the question whether to make a token."
+  (concat (when (eq 'revoked qwen-companion-registry--controller)
+            "You have taken the token of Emacs back.  ")
+          "Let Emacs send prompts to each Qwen Code of yours on this machine?  "
+          "They do what a prompt says, in their own approval modes.  "
+          "`qwen sessions controllers add' makes a token for it, "
+          "`qwen sessions controllers remove' takes it back.  "))
+
+(defun qwen-companion-registry-on-receipt (payload)
+  "Handle the `registry-receipt' message PAYLOAD: say what became of a prompt."
+  (pcase-let ((`(,_ ,name . ,text)
+               (assq (qwen-companion-registry-receipt-id payload) qwen-companion-registry--sent))
+              (status (qwen-companion-registry-receipt-status payload)))
+    (when name
+      (if-let* ((words (alist-get status qwen-companion-registry--outcomes)))
+          (message "%s: %s" name words)
+        ;; It is in the history as well.
+        (kill-new text)
+        (message "Not sent to %s: %s.  The prompt is copied, to be pasted, and in the history of M-x qwen-companion-ask"
+                 name
+                 (or (alist-get status qwen-companion-registry--failures)
+                     (qwen-companion-untrusted-text
+                      (or (qwen-companion-registry-receipt-reason payload) "it failed")))))))
+  nil)
 
 (provide 'qwen-companion-registry)
 ;;; qwen-companion-registry.el ends here

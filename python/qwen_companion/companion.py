@@ -18,7 +18,7 @@ import anyio
 
 from qwen_companion.daemon_front import DaemonFront
 from qwen_companion.discovery.files import Discovery
-from qwen_companion.domain import KnownProposal, Peer, PlacedFile, SessionState
+from qwen_companion.domain import KnownProposal, KnownSession, Peer, PlacedFile, SessionState
 from qwen_companion.doors.doors import Doors
 from qwen_companion.doors.hook_settings import PATH as HOOK_PATH
 from qwen_companion.doors.hook_settings import door_secret
@@ -111,6 +111,29 @@ class _Editor:
         return await self._bridge.call(messages.FileVisited(path), VISITED_S)
 
 
+class _Followers:
+    """Those who follow what CLIs do with prompts of which no hook tells; see `registry.front.Follower`."""
+
+    def __init__(self, sessions: Sessions, doors: Doors, journal: JournalFront) -> None:
+        self._sessions = sessions
+        self._doors = doors
+        self._journal = journal
+
+    def prompt_sent(self, session: KnownSession) -> None:
+        connected = {state.session.peer.process for state in self._sessions.states() if state.session.peer}
+        peer = session.peer
+        if peer and peer.process not in connected and not self._doors.calls_hooks(peer.pid):
+            self._journal.prompt_sent(session)
+
+    def prompt_began(self, session: KnownSession, conversation: str, prompt: str) -> None:
+        if session.peer is not None:
+            self._doors.prompted(session.peer.pid, prompt)
+        self._journal.prompt_began(session, conversation, prompt)
+
+    def prompted_cli_ended(self, identifier: str) -> None:
+        self._journal.set_sessions((), (identifier,))
+
+
 class Companion:
     """The backend of one Emacs, from its hello to its end."""
 
@@ -160,7 +183,8 @@ class Companion:
         )
         self._reports = self._make_reports()
         self._requests = RequestQueue(self._bridge, self._spool.directory)
-        self._registry = RegistryFront(os.environ, self._port, self._spool.directory, self._bridge.tell)
+        followers = _Followers(self._sessions, self._doors, self._journal)
+        self._registry = RegistryFront(os.environ, self._port, self._spool.directory, self._bridge.tell, followers)
         self._services = anyio.create_task_group()
         self._daemon = DaemonFront(
             self._bridge, self._spool, self._services, self._journal, self._doors.install_for_daemon, STOP_S

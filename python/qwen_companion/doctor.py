@@ -413,6 +413,32 @@ def approval_modes(paths: Iterable[str]) -> Iterator[Check]:
             )
 
 
+def registered(environ: Mapping[str, str]) -> Iterator[Check]:
+    """Check the records of the CLIs that are running, and the token with which Emacs prompts them."""
+    from qwen_companion.registry.controller import NONE, VALID, grant_file, grant_state, read_grant
+    from qwen_companion.registry.records import names_in, read_record, registry_directory
+
+    directory = registry_directory(environ)
+    found = [record.cli for name in sorted(names_in(directory)) if (record := read_record(directory, name)) is not None]
+    listening = sum(cli.listens for cli in found)
+    yield Check(
+        "pass", "Running Qwen Codes", f"{len(found)} registered in {directory}, {listening} of them take prompts"
+    )
+    for cli in found:
+        if cli.problem is not None:
+            yield Check("warn", f"Qwen Code, process {cli.pid}", cli.problem, "end it, and start it anew")
+    state, grant = grant_state(environ), read_grant(environ)
+    if state == NONE or grant is None:
+        yield Check("pass", "Prompts to CLIs outside of Emacs", "not allowed yet; the first one asks")
+    elif state == VALID:
+        text = f"allowed, by the token of the controller {grant.id} in {grant_file(environ)}"
+        remedy = f"qwen sessions controllers remove {grant.id} takes it back"
+        yield Check("pass", "Prompts to CLIs outside of Emacs", text, remedy)
+    else:
+        text = f"not allowed any more: the controller {grant.id} was removed"
+        yield Check("pass", "Prompts to CLIs outside of Emacs", text, "the next prompt asks whether to make another")
+
+
 def run(request: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[Check]:
     """Run all checks for `request`, see the module."""
     version = ".".join(map(str, sys.version_info[:3]))
@@ -433,6 +459,7 @@ def run(request: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[Chec
             yield proposal(port, token, root)
     yield from terminals(request["terminals"], port, request["roots"])
     versions = yield from clis(environ)
+    yield from registered(environ)
     yield from settings(request["roots"], environ, versions.get("qwen", ""))
 
 

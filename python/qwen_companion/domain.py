@@ -86,6 +86,11 @@ class Peer:
     place: str | None = None
     terminal: int | None = None
 
+    @property
+    def process(self) -> tuple[int, str]:
+        """What tells its process from all others of this machine."""
+        return self.pid, self.started
+
 
 @frozen
 class KnownSession:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -16,6 +17,8 @@ import pytest
 from qwen_companion import doctor
 from qwen_companion.discovery.files import Discovery
 from qwen_companion.doors.layer import VARIABLE
+from qwen_companion.registry.controller import add_grant
+from registry_records import write
 
 TOKEN = "0123456789abcdef"
 PORT = 4321
@@ -253,3 +256,23 @@ def test_the_report_is_emacs_lisp_without_secrets(
     assert report.startswith('("pass" "Python" ')
     assert '("pass" "qwen" "1\\"2\\\\3 at ' in report
     assert all(line.startswith('("') and line.endswith('")') for line in report.splitlines())
+
+
+def test_registered_clis_and_the_token_for_them_are_shown(environ: dict[str, str]) -> None:
+    assert said(list(doctor.registered(environ)))[1] == ("pass", "not allowed yet; the first one asks")
+    home = Path(environ["HOME"], ".qwen")
+    home.mkdir()
+    write(home, {"schemaVersion": 9, "pid": os.getpid()})
+    program(environ, "qwen", f"""printf '{{"id": "c_1", "token": "qpc_{TOKEN}"}}'""")
+    add_grant(environ, (f"{environ['PATH']}/qwen",))
+    controller = {"id": "c_1", "tokenHash": hashlib.sha256(f"qpc_{TOKEN}".encode()).hexdigest()}
+    home.joinpath("peer-controllers.json").write_text(json.dumps({"controllers": [controller]}))
+    running, problem, token = doctor.registered(environ)
+    assert "1 registered" in running.text
+    assert problem.status == "warn"
+    assert "newer Qwen Code" in problem.text
+    assert token.remedy == "qwen sessions controllers remove c_1 takes it back"
+    assert TOKEN not in running.line() + problem.line() + token.line()
+    home.joinpath("peer-controllers.json").unlink()
+    *_, token = doctor.registered(environ)
+    assert "not allowed any more" in token.text

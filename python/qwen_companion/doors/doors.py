@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -238,6 +239,15 @@ class Doors:
         """Have the terminal ask about the plan or the questions `identifier`."""
         if self._handler is not None:
             self._handler.questions.release(identifier)
+
+    def calls_hooks(self, pid: int) -> bool:
+        """Return whether the CLI in process `pid` has called a hook of ours."""
+        return self._handler is not None and self._handler.states.get(pid) is not None
+
+    def prompted(self, pid: int, prompt: str) -> None:
+        """Take that the CLI in process `pid` has begun with `prompt`, of which no hook tells."""
+        if self._handler is not None and self._handler.states.prompted(pid, prompt, int(time.time() * 1000)):
+            self._states_changed()
 
     def watch(self, on: bool) -> None:
         """Note whether the user looks at the answers to hooks."""

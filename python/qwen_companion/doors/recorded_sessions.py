@@ -28,16 +28,19 @@ _PROMPT = 120
 
 def recorded_sessions(environ: Mapping[str, str], directory: str) -> list[RecordedSession]:
     """Return the conversations that were recorded in `directory`, the newest first; wait for the disk."""
-    home = os.path.dirname(user_settings_file(environ))
-    # Other directories may have the same name there.
-    place = os.path.join(home, "projects", re.sub(r"[^a-zA-Z0-9]", "-", directory), "chats")
     try:
-        with os.scandir(place) as entries:
+        with os.scandir(recordings(environ, directory)) as entries:
             files = [(entry.stat().st_mtime, entry.path) for entry in entries if entry.name.endswith(".jsonl")]
     except OSError:
         return []
     found = (_read(path, round(1000 * time), directory) for time, path in sorted(files, reverse=True))
     return list(islice((session for session in found if session is not None), MOST))
+
+
+def recordings(environ: Mapping[str, str], directory: str) -> str:
+    """Return where the conversations in `directory` are recorded, perhaps with those of others."""
+    home = os.path.dirname(user_settings_file(environ))
+    return os.path.join(home, "projects", re.sub(r"[^a-zA-Z0-9]", "-", directory), "chats")
 
 
 def _read(path: str, time: int, directory: str) -> RecordedSession | None:

@@ -94,6 +94,19 @@ class States:
         self._known[pid] = after
         return before is None or before.state != after.state
 
+    def prompted(self, pid: int, prompt: str, now: int) -> bool:
+        """Take that process `pid` has begun with `prompt`, of which no hook tells; return whether it calls any."""
+        known = self._known.get(pid)
+        if known is not None:
+            self._known[pid] = replace(known, state=_begun(known.state, prompt, now))
+        return known is not None
+
+
+def _begun(state: CliState, prompt: str, now: int) -> CliState:
+    if all(item.status == "done" for item in state.todos):
+        state = replace(state, todos=())
+    return replace(state, activity=WORKING, since=now, prompt=first_words(prompt), question=None, said=None)
+
 
 def _after(known: _Known, event: events.Event, now: int) -> _Known:
     if event.agent_id is not None:
@@ -137,9 +150,7 @@ def _settles(event: events.Event) -> bool:
 
 def _state_after(state: CliState, event: events.Event, now: int) -> CliState:
     if isinstance(event, events.UserPromptSubmit) and event.begins_turn:
-        is_over = all(item.status == "done" for item in state.todos)
-        state = replace(state, todos=()) if is_over else state
-        return replace(state, activity=WORKING, since=now, prompt=first_words(event.prompt), question=None, said=None)
+        return _begun(state, event.prompt, now)
     if isinstance(event, events.PostToolUse):
         todos = _todos(event.tool_input) if event.tool_name == events.TODO else None
         return state if todos is None else replace(state, todos=todos)
@@ -151,7 +162,7 @@ def _state_after(state: CliState, event: events.Event, now: int) -> CliState:
         return replace(state, activity=WORKING, question=None)
     if isinstance(event, events.Stop):
         used = None if event.context_usage is None else round(100 * event.context_usage)
-        said = _last_line(event.last_assistant_message or "")
+        said = last_line(event.last_assistant_message or "")
         return replace(
             state, activity=IDLE, since=now, question=None, tokens=event.input_tokens, context=used, said=said
         )
@@ -175,7 +186,7 @@ def _todos(tool_input: Mapping[str, Any]) -> tuple[Todo, ...] | None:
     ]
 
 
-def _last_line(text: str) -> str | None:
+def last_line(text: str) -> str | None:
     """Return the beginning of the last line of `text` with a letter or digit in it; None where there is none.
 
     The end of a block of code is no such line.

@@ -65,6 +65,8 @@ class JournalFront:
         self._silent: dict[str, KnownSession] = {}
         self._gone: list[KnownSession] = []
         """Silent CLIs that have gone before the journal took them for silent."""
+        self._prompted_here: set[str] = set()
+        """Those of the silent CLIs that are not connected, and got a prompt."""
         self._silent_untold = False
         """Whether the silent CLIs, or their treatment by the journal, have changed since the last report."""
         self._telling_silent = False
@@ -205,12 +207,14 @@ class JournalFront:
         has_changed = False
         for identifier in gone:
             session = self._silent.pop(identifier, None)
+            self._prompted_here.discard(identifier)
             if session is not None:
                 has_changed = True
                 if identifier not in self._told_silent:
                     self._gone.append(session)
         for state in changed:
             session = state.session
+            has_changed |= self._connected_now(session)
             was_silent = self._silent.pop(session.id, None) is not None
             is_silent = state.state is None and session.peer is not None and session.peer.directory is not None
             if is_silent:
@@ -218,6 +222,31 @@ class JournalFront:
             has_changed |= is_silent != was_silent
         if has_changed:
             self._silent_changed()
+
+    def _connected_now(self, session: KnownSession) -> bool:
+        """Return whether the CLI of `session` got a prompt before it connected; forget it as that one."""
+        for key in self._prompted_here - {session.id}:
+            other = self._silent[key].peer
+            if other is not None and session.peer is not None and other.process == session.peer.process:
+                self._prompted_here.discard(key)
+                del self._silent[key]
+                return True
+        return False
+
+    def prompt_sent(self, session: KnownSession) -> None:
+        """Take that the CLI of `session`, which is not connected, is about to get a prompt, and may write then."""
+        if session.id not in self._silent:
+            self._silent[session.id] = session
+            self._prompted_here.add(session.id)
+            self._silent_changed()
+
+    def prompt_began(self, session: KnownSession, conversation: str, prompt: str) -> None:
+        """Take that the CLI of `session` has begun with `prompt` in `conversation`, of which no hook tells."""
+        if self._settings.journal and self._tasks is not None:
+            self._tasks.start_soon(contained, self._prompted, session, conversation, prompt)
+
+    async def _prompted(self, session: KnownSession, conversation: str, prompt: str) -> None:
+        await (await self._load()).prompted(session, conversation, prompt)
 
     def _silent_changed(self) -> None:
         """Tell the journal, in a moment, which CLIs are silent; once of all that change until then."""
@@ -241,9 +270,9 @@ class JournalFront:
         self._telling_silent = False
 
     def _is_surely_silent(self, session: KnownSession) -> bool:
-        # Of a CLI that never calls hooks the first change may come soon.
+        # Of a CLI that never calls hooks, or calls none of ours, the first change may come soon.
         never_calls = session.peer is not None and session.peer.family not in FAMILIES_WITH_HOOKS
-        return session.id in self._told_silent or never_calls
+        return session.id in self._told_silent or never_calls or session.id in self._prompted_here
 
     async def _set_silent(self, is_silent: Callable[[KnownSession], bool]) -> None:
         """Tell the journal which CLIs are silent, and of the others that they may be."""

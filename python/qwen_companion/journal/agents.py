@@ -100,13 +100,15 @@ class Agents:
         return busy or any(key not in self.silent for key in root.running)
 
     def turn_of_silent(self, root: Root, cli: SilentCli) -> int:
-        """Return the turn of `cli` for a change: the last, or a new one if its terminal has been typed to since."""
+        """Return the turn of `cli` for a change: the last, or a new one if it has got a prompt since."""
         row = cli.turn
         typed = last_input(cli.peer.pid)
-        if row is None or (typed is not None and typed > cli.written):
+        prompt, cli.prompt = cli.prompt, ""
+        if row is None or prompt or (typed is not None and typed > cli.written):
             if row is not None:
                 root.finish(row.id, cli.written)
-            row = root.record.store.begin(row_of(key_of(cli.peer), cli.session.label, DISK, "", now_ms(), cli.peer))
+            new = row_of(key_of(cli.peer), cli.session.label, DISK, prompt, now_ms(), cli.peer)
+            row = root.record.store.begin(new)
         elif key_of(cli.peer) not in root.running:
             root.record.store.end(row.id, None)
         anyio.from_thread.run_sync(self._goes_on, root, cli, row)

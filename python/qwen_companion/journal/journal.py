@@ -36,7 +36,7 @@ from qwen_companion.journal.record_directory import forget_unused
 from qwen_companion.journal.root import Root, SilentCli, Worker, key_of, now_ms, row_of
 from qwen_companion.journal.roots import Roots
 from qwen_companion.journal.sites import Site
-from qwen_companion.journal.store import CHAT, DISK
+from qwen_companion.journal.store import CHAT, DISK, HOOKS
 from qwen_companion.journal.telling import Telling, Update
 from qwen_companion.journal.turns import Turns
 from qwen_companion.journal.versions import TooLargeError
@@ -128,6 +128,20 @@ class Journal:
             self._welcome(
                 root, [cli for cli in new if cli.root is root], [cli for cli in new_arriving if cli.root is root]
             )
+
+    async def prompted(self, session: KnownSession, conversation: str, prompt: str) -> None:
+        """Take that the CLI of `session` has begun with `prompt`, of which no hook tells; its process is known."""
+        peer = session.peer
+        if peer is None:
+            return
+        cli = self._agents.silent.get(key_of(peer)) or self._agents.arriving.get(key_of(peer))
+        name = self.roots.name_of(peer.directory or "")
+        if cli is not None and cli.root is not None:
+            # What it has changed until now is of an earlier prompt.
+            self.turns.look_for(cli.root, Worker(key_of(peer), DISK, None, cli=cli))
+            cli.root.do(partial(setattr, cli, "prompt", prompt))
+        elif cli is None and name is not None and (root := await self.roots.open(name)) is not None:
+            self.turns.begin(root, row_of(conversation, session.label, HOOKS, prompt, now_ms(), peer))
 
     def _welcome(self, root: Root, silent: Sequence[SilentCli], arriving: Sequence[SilentCli]) -> None:
         """Look what was there before CLIs came; what those that call no hooks have changed since is theirs."""

@@ -98,6 +98,8 @@ class SilentCli:
     written: int = 0
     done: int | None = None
     """How much its process had written in total at the last sample."""
+    prompt: str = ""
+    """A prompt that it has begun with, from outside of its terminal, until the turn for that begins."""
 
 
 @dataclass

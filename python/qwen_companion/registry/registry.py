@@ -12,7 +12,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from qwen_companion.domain import CliState, RegisteredCli
-from qwen_companion.journal.tree_watch import TreeWatch
+from qwen_companion.journal.tree_watch import Coverage, TreeWatch
 from qwen_companion.processes import ended
 from qwen_companion.registry.controller import controllers_file
 from qwen_companion.registry.records import (
@@ -32,11 +32,22 @@ UNTOLD_S = 5.0
 """How often the folder is looked at where the system tells nothing of its changes, in seconds."""
 
 
-def existing(directory: str) -> list[str]:
-    """Return `directory` and the one above, where they are there, else the nearest one above these.  Waits for disk."""
+async def cover(watch: TreeWatch, directory: str) -> Coverage:
+    """Watch `directory` and the one above, or where these are not there the nearest one above them."""
+    grown = False
+    while True:
+        folders = await in_thread(_existing, directory)
+        coverage = await watch.cover([os.fsencode(each) for each in folders])
+        if not coverage.grown:
+            return Coverage(coverage.complete, grown)
+        # One below may have been made before it was watched.
+        grown = True
+
+
+def _existing(directory: str) -> list[str]:
     above = os.path.dirname(directory)
     found = [each for each in (directory, above) if os.path.isdir(each)]
-    return found if found or above == directory else existing(above)
+    return found if found or above == directory else _existing(above)
 
 
 class Registry:
@@ -76,27 +87,18 @@ class Registry:
             async with anyio.create_task_group() as self._tasks:
                 while True:
                     stirred = self._stirred = anyio.Event()
-                    complete = await self._cover(watch)
+                    coverage = await cover(watch, self._directory)
+                    if coverage.grown:
+                        self._news = None
                     news, self._news = self._news, set()
                     await self._read(news)
-                    with anyio.move_on_after(math.inf if complete else UNTOLD_S) as waited:
+                    with anyio.move_on_after(math.inf if coverage.complete else UNTOLD_S) as waited:
                         await stirred.wait()
                     if waited.cancelled_caught:
                         self._news = None
         finally:
             self._tasks = None
             watch.close()
-
-    async def _cover(self, watch: TreeWatch) -> bool:
-        """Watch the folder and what it is in, or where that is not there the nearest one above.
-
-        Return whether each change will be told.
-        """
-        folders = await in_thread(existing, self._directory)
-        coverage = await watch.cover([os.fsencode(each) for each in folders])
-        if coverage.grown:
-            self._news = None
-        return coverage.complete
 
     def _disk_changed(self, paths: Collection[bytes] | None) -> None:
         inside = os.fsencode(self._directory)

@@ -56,6 +56,17 @@ def test_a_turn() -> None:
     assert after(START, PROMPT, ASK, IDLE).activity == "cancelled"
 
 
+def test_a_prompt_that_no_hook_tells_of_is_a_turn() -> None:
+    states = States()
+    assert not states.prompted(PID, "from outside", 1)
+    assert states.get(PID) is None
+    states.note(PID, START, 1)
+    assert states.prompted(PID, "from\noutside", 2)
+    assert states.get(PID) == CliState("working", 2, "from outside", None, "auto", "m")
+    states.note(PID, STOP, 3)
+    assert states.get(PID) == CliState("idle", 3, "from outside", None, "auto", "m", 314, 31)
+
+
 def at(second: int, event: Event) -> Event:
     """Return `event` as the CLI has reported it at `second`."""
     return event.model_copy(update={"timestamp": f"2026-01-01T00:00:{second:02}.000Z"})

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Messages to the sockets of CLIs, and the receipts that come back to a socket of ours.
+
+A CLI answers nothing on the connection by which a message comes.  It connects to the socket that the message names, and
+shows the secret that the message gave it: so no other program can say that one has arrived.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import secrets
+import socket
+import stat
+import struct
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+import anyio
+from anyio.abc import Listener, SocketAttribute, SocketStream
+
+from qwen_companion.json_objects import read_object
+from qwen_companion.registry.records import Record
+from qwen_companion.tasks import Tasks, contained
+
+ANSWER_S = 2.0
+"""How long a receipt is waited for, in seconds; it comes within 0.4 s."""
+
+MAX_FRAME = 1024 * 1024
+"""The longest message that a CLI takes, in characters of its JSON."""
+
+DELIVERED, HELD = "delivered", "held"
+UNANSWERED, CLOSED, TOO_LONG = "unanswered", "closed", "too-long"
+_STATUSES = frozenset((DELIVERED, HELD, "refused", "denied", "expired", "misaddressed", "dropped"))
+"""What a receipt says; a later one may take back that a message was delivered or held."""
+
+_RECEIPT_S = 5.0
+_MAX_RECEIPT = 64 * 1024
+_MOST = 100
+"""Of how many messages a late receipt is still understood."""
+
+
+@dataclass(eq=False)
+class _Sent:
+    request: int
+    secret: str
+    status: str = UNANSWERED
+    answered: anyio.Event = field(default_factory=anyio.Event)
+    returned: bool = False
+
+
+class Messenger:
+    """See the top of this file.  All methods are for the event loop."""
+
+    def __init__(self, directory: str, late: Callable[[int, str], None]) -> None:
+        """Take a private `directory` for the socket.
+
+        `late` is called with the number of a request and its status when a receipt comes after `send` has returned.
+        """
+        self.address = os.path.join(directory, "receipts.sock")
+        self.serving = False
+        self._late = late
+        self._sent: dict[str, _Sent] = {}
+
+    async def open(self, tasks: Tasks) -> None:
+        """Begin to take receipts, in one of `tasks`.
+
+        :raises OSError: when the socket cannot be made
+        """
+        with suppress(FileNotFoundError):
+            # Of an earlier process of this Emacs.
+            os.unlink(self.address)
+        listener = await anyio.create_unix_listener(self.address, mode=0o600)
+        self.serving = True
+        tasks.start(self._serve, listener)
+
+    async def _serve(self, listener: Listener[SocketStream]) -> None:
+        async with listener:
+            await listener.serve(partial(contained, self._take))
+
+    async def send(self, request: int, record: Record, token: str, session: str, text: str) -> str:
+        """Send `text` to the conversation `session` of the CLI of `record`; return the status.
+
+        That is a word of a receipt, `UNANSWERED` where none comes in time, `CLOSED` where nobody listens, or
+        `TOO_LONG`.
+        """
+        identifier = str(uuid.uuid4())
+        sent = _Sent(request, secrets.token_hex(32))
+        frame = json.dumps(
+            {
+                "msgV": 1,
+                "msgId": identifier,
+                "type": "user",
+                "from": self.address,
+                "replyToken": sent.secret,
+                "fromName": "Emacs",
+                "toSessionId": session,
+                "message": {"role": "user", "content": text},
+            },
+            ensure_ascii=False,
+        )
+        if len(frame) > MAX_FRAME:
+            return TOO_LONG
+        self._sent[identifier] = sent
+        if len(self._sent) > _MOST:
+            del self._sent[next(iter(self._sent))]
+        with anyio.move_on_after(ANSWER_S):
+            try:
+                await _write(record, f"{_auth(token)}\n{frame}\n".encode("utf-8", "replace"))
+            except (OSError, anyio.BrokenResourceError):
+                return CLOSED
+            await sent.answered.wait()
+        sent.returned = True
+        return sent.status
+
+    async def _take(self, stream: SocketStream) -> None:
+        """Take the receipt that comes over `stream`."""
+        data = b""
+        async with stream:
+            with anyio.move_on_after(_RECEIPT_S), suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+                while len(data) < _MAX_RECEIPT:
+                    data += await stream.receive()
+        auth, _, rest = data.partition(b"\n")
+        receipt = read_object(rest) or {}
+        sent = self._sent.get(str(receipt.get("origMsgId")))
+        shown = str((read_object(auth) or {}).get("token"))
+        status = str(receipt.get("status"))
+        # A CLI may fold receipts of several messages into one; each of ours comes alone.
+        if sent is None or status not in _STATUSES or not hmac.compare_digest(shown.encode(), sent.secret.encode()):
+            return
+        sent.status = status
+        sent.answered.set()
+        if sent.returned:
+            self._late(sent.request, sent.status)
+
+
+def _auth(token: str) -> str:
+    return json.dumps({"msgV": 1, "type": "auth", "token": token})
+
+
+async def _write(record: Record, data: bytes) -> None:
+    """Write `data` to the socket of `record`, if its process is what listens there.
+
+    :raises OSError, anyio.BrokenResourceError: when that fails
+    """
+    found = os.lstat(record.socket)
+    if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
+        raise ConnectionRefusedError
+    async with await anyio.connect_unix(record.socket) as stream:
+        credentials = getattr(socket, "SO_PEERCRED", None)
+        if credentials is not None:
+            size = struct.calcsize("3i")
+            peer = stream.extra(SocketAttribute.raw_socket)  # noqa: S610 - not of Django
+            raw = peer.getsockopt(socket.SOL_SOCKET, credentials, size)
+            pid, user, _ = struct.unpack("3i", raw)
+            # The token is for nobody else.
+            if (pid, user) != (record.cli.pid, os.geteuid()):
+                raise ConnectionRefusedError
+        await stream.send(data)
+        await stream.send_eof()

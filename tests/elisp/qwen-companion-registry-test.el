@@ -1,0 +1,140 @@
+;;; qwen-companion-registry-test.el --- Tests of prompts to CLIs outside  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; Which CLI outside of Emacs gets a prompt, what is asked before, and what is
+;; said of it.
+
+;;; Code:
+
+(require 'ert)
+(require 'cl-lib)
+(require 'qwen-companion)
+(require 'qwen-companion-ask)
+(require 'qwen-companion-test-helper)
+
+(defun qwen-companion-registry-test--cli (id &rest keys)
+  "Return a registered CLI ID with KEYS, which takes prompts."
+  (append keys (list :id id :pid (string-to-number id) :session "conversation" :name (concat "site-" id)
+                     :directory (directory-file-name default-directory) :version "0.24.4"
+                     :kind 'tui :start (string-to-number id) :listens t)))
+
+(defmacro qwen-companion-registry-test--with (controller clis &rest body)
+  "Run BODY in a project while the Python process tells of CLIS.
+CONTROLLER is what it tells of the token."
+  (declare (indent 2) (debug t))
+  `(qwen-companion-test-with-backend
+     (qwen-companion-test-with-files nil
+       (let ((qwen-companion-registry--clis nil)
+             (qwen-companion-registry--controller 'none)
+             (qwen-companion-registry--sent nil)
+             (qwen-companion-prompts-history nil)
+             (qwen-companion-qwen-command '("sh" "-x"))
+             (kill-ring nil)
+             (root (directory-file-name default-directory)))
+         (ignore root)
+         (qwen-companion-registry-on-registered (list :clis ,clis :controller ,controller))
+         (save-window-excursion
+           ,@body)))))
+
+(defun qwen-companion-registry-test--ask (text)
+  "Send TEXT as a prompt about the project; return the prompts sent so far."
+  (qwen-companion-ask t)
+  (erase-buffer)
+  (insert text)
+  (qwen-companion-ask-submit)
+  (qwen-companion-test-sent 'registry-prompt))
+
+(defun qwen-companion-registry-test--told (status &optional reason)
+  "Return the message for a receipt STATUS of the last prompt, for REASON."
+  (qwen-companion-test-messages
+    (qwen-companion-registry-on-receipt
+     (list :id (caar qwen-companion-registry--sent) :status status :reason reason))))
+
+(ert-deftest qwen-companion-registry-test-asks-before-it-makes-a-token ()
+  (qwen-companion-registry-test--with 'none (list (qwen-companion-registry-test--cli "7"))
+    (let (asked)
+      (qwen-companion-test-answering (lambda (question) (push question asked) nil)
+        (should-error (qwen-companion-registry-test--ask "Do it") :type 'user-error))
+      (should (string-match-p "controllers remove. takes it back" (car asked)))
+      (should-not (qwen-companion-test-sent 'registry-prompt))
+      ;; It is in the prompt buffer still.
+      (should (equal "Do it" (buffer-string)))
+      (qwen-companion-test-answering t
+        (should (equal '("Do it")
+                       (mapcar #'qwen-companion-test-text-in
+                               (qwen-companion-registry-test--ask "Do it")))))
+      (let ((sent (car (qwen-companion-test-sent 'registry-prompt))))
+        (should (equal '("7" "conversation" ("sh" "-x"))
+                       (list (plist-get sent :cli) (plist-get sent :session)
+                             (plist-get sent :program)))))
+      (qwen-companion-registry-on-registered '(:controller valid))
+      (qwen-companion-test-answering (lambda (_) (error "Asked again"))
+        (should-not (plist-get (cadr (qwen-companion-registry-test--ask "More")) :program)))
+      (qwen-companion-registry-on-registered '(:controller revoked))
+      (qwen-companion-test-answering (lambda (question) (push question asked) nil)
+        (should-error (qwen-companion-registry-test--ask "Even more") :type 'user-error))
+      (should (string-match-p "taken the token of Emacs back" (car asked))))))
+
+(ert-deftest qwen-companion-registry-test-the-receipt-decides-what-is-said ()
+  (qwen-companion-registry-test--with 'valid (list (qwen-companion-registry-test--cli "7"))
+    (should (qwen-companion-registry-test--ask "Do it"))
+    (should (equal "site-7: at the model" (qwen-companion-registry-test--told 'model)))
+    (should (string-match-p "comes after the turn" (qwen-companion-registry-test--told 'queued)))
+    (should (string-match-p "/peers" (qwen-companion-registry-test--told 'held)))
+    (should-not kill-ring)
+    (dolist (status '(refused denied expired misaddressed dropped unanswered closed gone
+                              too-long none revoked))
+      (setq kill-ring nil)
+      (should (string-match-p "\\`Not sent to site-7: .*copied.*history"
+                              (qwen-companion-registry-test--told status)))
+      (should (equal '("Do it") kill-ring)))
+    (should (string-match-p "%s cannot be started" (qwen-companion-registry-test--told
+                                                    'failed "%s cannot be started")))
+    (should (equal '("Do it") (qwen-companion-prompts-of root)))
+    ;; Of a prompt that is forgotten nothing can be said.
+    (setq qwen-companion-registry--sent nil)
+    (qwen-companion-registry-on-receipt '(:id 1 :status model))))
+
+(ert-deftest qwen-companion-registry-test-refuses-prompts-that-cannot-be-sent ()
+  (qwen-companion-registry-test--with 'valid
+      (list (qwen-companion-registry-test--cli "7")
+            (qwen-companion-registry-test--cli "8" :listens nil)
+            (qwen-companion-registry-test--cli "9" :gone t))
+    (cl-flet ((refusal (id text)
+                (cadr (should-error (qwen-companion-prompts-send
+                                     (qwen-companion-registry-cli id) root text)
+                                    :type 'user-error))))
+      (should (string-match-p "would reach the model of site-7 as text" (refusal "7" "/clear")))
+      (should (string-match-p "crossSessionMessaging is off" (refusal "8" "Do it")))
+      (should (string-match-p "site-9 has ended" (refusal "9" "Do it"))))
+    (should-not (qwen-companion-test-sent 'registry-prompt))))
+
+(ert-deftest qwen-companion-registry-test-which-cli-gets-a-prompt ()
+  "One of the project; one that a prompt was begun for; never one that does not listen."
+  (qwen-companion-registry-test--with 'valid
+      (list (qwen-companion-registry-test--cli "7" :directory "/elsewhere")
+            (qwen-companion-registry-test--cli "8" :listens nil)
+            (qwen-companion-registry-test--cli "9"))
+    (should (equal '("9") (mapcar (lambda (sent) (plist-get sent :cli))
+                                  (qwen-companion-registry-test--ask "Do it"))))
+    (qwen-companion-ask-cli (qwen-companion-registry-cli "7"))
+    (should (equal "/elsewhere/" default-directory))
+    (insert "You")
+    (qwen-companion-ask-submit)
+    (should (equal '("9" "7") (mapcar (lambda (sent) (plist-get sent :cli))
+                                      (qwen-companion-test-sent 'registry-prompt))))
+    (qwen-companion-ask-cli (qwen-companion-registry-cli "7"))
+    (insert "Again")
+    (qwen-companion-registry-on-registered '(:gone ("7") :controller valid))
+    (should (string-match-p "has ended" (cadr (should-error (qwen-companion-ask-submit)
+                                                            :type 'user-error))))
+    (should (equal "Again" (buffer-string)))
+    (kill-buffer)))
+
+(provide 'qwen-companion-registry-test)
+;;; qwen-companion-registry-test.el ends here

@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Prompts to a stand-in for a CLI that runs in this very process, and what its receipts and its record say."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio.abc import SocketStream, TaskStatus
+
+from limit import limit_s
+from qwen_companion.domain import KnownSession
+from qwen_companion.emacs.messages import Notification, RegisteredClis, RegistryPrompt, RegistryReceipt
+from qwen_companion.registry import messenger
+from qwen_companion.registry.controller import NONE, REVOKED, VALID, GrantError, add_grant, grant_file, grant_state
+from qwen_companion.registry.front import RegistryFront
+from registry_records import values_of, write
+
+pytestmark = pytest.mark.anyio
+
+SESSION = "a conversation"
+QWEN = f"""#!{sys.executable}
+import hashlib, json, os, sys
+assert sys.argv[1:3] == ["sessions", "controllers"], sys.argv
+path = os.path.join(os.environ["QWEN_HOME"], "peer-controllers.json")
+if sys.argv[3] == "remove":
+    os.unlink(path)
+    sys.exit()
+assert sys.argv[3:] == ["add", "--label", "Emacs", "--json"], sys.argv
+token = "qpc_" + "ab" * 32
+controller = dict(id="c_1", label="Emacs", tokenHash=hashlib.sha256(token.encode()).hexdigest(), createdAt=1)
+with open(path, "w") as file:
+    json.dump(dict(schemaVersion=1, controllers=[controller]), file)
+print(json.dumps(dict(id="c_1", label="Emacs", token=token, createdAt=1)))
+"""
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    home = tmp_path / "qwen"
+    home.mkdir()
+    return {"HOME": str(tmp_path), "QWEN_HOME": str(home), "XDG_STATE_HOME": str(tmp_path / "state")}
+
+
+@pytest.fixture
+def qwen(tmp_path: Path) -> tuple[str, ...]:
+    """Return a program that makes controllers as Qwen Code does."""
+    path = tmp_path / "qwen-program"
+    path.write_text(QWEN)
+    path.chmod(0o700)
+    return (str(path),)
+
+
+def test_the_token_is_kept_for_the_user_alone_and_can_be_taken_back(
+    environ: dict[str, str], qwen: tuple[str, ...]
+) -> None:
+    assert grant_state(environ) == NONE
+    grant = add_grant(environ, qwen)
+    assert grant_state(environ) == VALID
+    path = Path(grant_file(environ))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert grant.token in path.read_text()
+    assert list(path.parent.iterdir()) == [path]
+    os.unlink(Path(environ["QWEN_HOME"]) / "peer-controllers.json")
+    assert grant_state(environ) == REVOKED
+    # One that others can read is none.
+    path.chmod(0o644)
+    assert grant_state(environ) == NONE
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("/not/there", "cannot be started"),
+        ("#!/bin/sh\nexit 3\n", "has failed"),
+        # As Qwen Code 0.21, which prints its help.
+        ("#!/bin/sh\necho qwen sessions; echo qpc_secret\n", "0.23 and later do"),
+    ],
+)
+def test_why_there_is_no_token_is_said(environ: dict[str, str], tmp_path: Path, program: str, said: str) -> None:
+    path = tmp_path / "program"
+    if program.startswith("#!"):
+        path.write_text(program)
+        path.chmod(0o700)
+        program = str(path)
+    with pytest.raises(GrantError, match=said) as raised:
+        add_grant(environ, (program,))
+    assert "qpc_" not in str(raised.value)
+    assert grant_state(environ) == NONE
+
+
+def test_a_token_that_cannot_be_kept_is_taken_back_at_once(environ: dict[str, str], qwen: tuple[str, ...]) -> None:
+    Path(environ["XDG_STATE_HOME"]).write_text("a file")
+    with pytest.raises(GrantError, match="cannot be kept"):
+        add_grant(environ, qwen)
+    assert not (Path(environ["QWEN_HOME"]) / "peer-controllers.json").exists()
+
+
+class Cli:
+    """A stand-in for a CLI: its record, its socket, and what it has got."""
+
+    def __init__(self, environ: dict[str, str], tmp_path: Path) -> None:
+        self.home = Path(environ["QWEN_HOME"])
+        self.project = tmp_path / "project"
+        self.project.mkdir()
+        self.socket = tmp_path / "cli.sock"
+        self.status: str | None = "delivered"
+        self.wrong_secret = False
+        self.got: list[dict[str, Any]] = []
+        name = "".join(letter if letter.isalnum() else "-" for letter in str(self.project))
+        self.transcript = self.home / "projects" / name / "chats" / f"{SESSION}.jsonl"
+        write(self.home, values_of(os.getpid(), self.project, ipcPath=str(self.socket)))
+
+    async def serve(self, *, task_status: TaskStatus[None]) -> None:
+        async with await anyio.create_unix_listener(self.socket) as listener:
+            task_status.started()
+            await listener.serve(self._take)
+
+    async def _take(self, stream: SocketStream) -> None:
+        data = b""
+        async with stream:
+            async for part in stream:
+                data += part
+        auth, frame = (json.loads(line) for line in data.splitlines())
+        controllers = json.loads((self.home / "peer-controllers.json").read_text())["controllers"]
+        assert hashlib.sha256(auth["token"].encode()).hexdigest() == controllers[0]["tokenHash"]
+        assert (frame["toSessionId"], frame["type"]) == (SESSION, "user")
+        assert "fromMode" not in frame
+        self.got.append(frame)
+        if self.status is not None:
+            await self.answer(frame, self.status)
+
+    async def answer(self, frame: dict[str, Any], status: str) -> None:
+        """Send the receipt `status` for `frame`."""
+        secret = "x" if self.wrong_secret else frame["replyToken"]
+        receipt = {"type": "control", "action": "delivery_status", "status": status, "origMsgId": frame["msgId"]}
+        async with await anyio.connect_unix(frame["from"]) as stream:
+            lines = ({"type": "auth", "token": secret}, {"msgV": 1, "msgId": "r", **receipt})
+            await stream.send("".join(json.dumps(line) + "\n" for line in lines).encode())
+
+    def record(self, kind: str, text: str, **others: Any) -> None:
+        """Add an entry to the record of the conversation."""
+        self.transcript.parent.mkdir(parents=True, exist_ok=True)
+        with self.transcript.open("a") as file:
+            file.write(json.dumps({"type": kind, "message": {"parts": [{"text": text}]}, **others}) + "\n")
+
+    def reach_model(self, frame: dict[str, Any]) -> None:
+        """Record that the model has got `frame`."""
+        text = f'<cross_session_message from="{frame["from"]}" name="Emacs">\n{frame["message"]["content"]}\n</'
+        self.record("user", text, subtype="notification")
+
+
+class Scene:
+    """A registry with a CLI in it; what Emacs was told, and what is followed."""
+
+    def __init__(self, environ: dict[str, str], tmp_path: Path) -> None:
+        self.cli = Cli(environ, tmp_path)
+        self.told: list[Notification] = []
+        self.followed: list[tuple[str, ...]] = []
+        self._news = anyio.Event()
+        self.spool = tmp_path / "spool"
+        self.spool.mkdir(mode=0o700)
+        self.front = RegistryFront(environ, 1, str(self.spool), self._tell, self)
+        self._requests = 0
+
+    def _tell(self, message: Notification) -> None:
+        self.told.append(message)
+        self._news.set()
+        self._news = anyio.Event()
+
+    def prompt_sent(self, session: KnownSession) -> None:
+        self.followed.append(("sent", session.id))
+
+    def prompt_began(self, session: KnownSession, conversation: str, prompt: str) -> None:
+        self.followed.append(("began", session.label, conversation, prompt))
+
+    def prompted_cli_ended(self, identifier: str) -> None:
+        self.followed.append(("ended", identifier))
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        with anyio.fail_after(limit_s()):
+            while not condition():
+                await self._news.wait()
+
+    def statuses(self, request: int) -> list[str]:
+        return [item.status for item in self.told if isinstance(item, RegistryReceipt) and item.id == request]
+
+    def states(self) -> list[tuple[str | None, str | None, str | None]]:
+        clis = [cli for item in self.told if isinstance(item, RegisteredClis) for cli in item.clis]
+        states = [cli.state for cli in clis if cli.state is not None]
+        return [(state.activity, state.prompt, state.said) for state in states]
+
+    async def prompt(self, text: str, program: tuple[str, ...] = (), cli: str = str(os.getpid())) -> str:
+        """Send a prompt; return what is said of it at first."""
+        self._requests += 1
+        request = self._requests
+        self.front.take(RegistryPrompt(request, cli, SESSION, text, program))
+        await self.until(lambda: bool(self.statuses(request)))
+        return self.statuses(request)[0]
+
+
+@pytest.fixture
+async def scene(environ: dict[str, str], tmp_path: Path) -> Any:
+    scene = Scene(environ, tmp_path)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(scene.cli.serve)
+        tasks.start_soon(scene.front.run)
+        await scene.until(lambda: bool(scene.told))
+        yield scene
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_prompt_reaches_the_model_and_is_followed(scene: Scene, qwen: tuple[str, ...]) -> None:
+    # Without the user's word nothing is made, and nothing sent.
+    assert await scene.prompt("first") == "none"
+    assert not scene.cli.got
+    real_answer = scene.cli.answer
+
+    async def answer(frame: dict[str, Any], status: str) -> None:
+        scene.cli.reach_model(frame)
+        await real_answer(frame, status)
+
+    scene.cli.answer = answer
+    assert await scene.prompt("Do it\nnow", qwen) == "model"
+    assert scene.cli.got[0]["message"]["content"] == "Do it\nnow"
+    address = Path(scene.cli.got[0]["from"])
+    assert stat.S_IMODE(address.stat().st_mode) == 0o600
+    assert address.parent == scene.spool
+    await scene.until(lambda: scene.states()[-1:] == [("working", "Do it now", None)])
+    scene.cli.record("assistant", "", message={"parts": [{"functionCall": {"name": "x"}}]})
+    scene.cli.record("assistant", "Well.\nDone.")
+    await scene.until(lambda: scene.states()[-1:] == [("idle", "Do it now", "Done.")])
+    assert scene.followed[:2] == [
+        ("sent", str(os.getpid())),
+        ("began", "Qwen Code 0.24.4", SESSION, "Do it\nnow"),
+    ]
+    assert "qpc_" not in repr(scene.told)
+    # Emacs need not ask again.
+    assert [item.controller for item in scene.told if isinstance(item, RegisteredClis)][-1] == VALID
+
+
+async def test_one_that_waits_behind_a_turn_says_so(
+    scene: Scene, qwen: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qwen_companion.registry.front.MODEL_S", 0.05)
+    # Where conversations are not recorded nobody knows.
+    assert await scene.prompt("one", qwen) == "delivered"
+    scene.cli.record("user", "typed in the terminal")
+    assert await scene.prompt("two") == "queued"
+    scene.cli.reach_model(scene.cli.got[1])
+    await scene.until(lambda: scene.states()[-1:] == [("working", "two", None)])
+    assert scene.statuses(2) == ["queued", "model"]
+    # The first was lost.
+    assert [item[-1] for item in scene.followed if item[0] == "began"] == ["two"]
+
+
+@pytest.mark.parametrize("status", ["held", "refused", "misaddressed", "dropped"])
+async def test_what_the_receipt_says_is_told(scene: Scene, qwen: tuple[str, ...], status: str) -> None:
+    scene.cli.status = status
+    assert await scene.prompt("one", qwen) == status
+    # One that was held may be allowed or lost later.
+    await scene.cli.answer(scene.cli.got[0], "expired")
+    await scene.until(lambda: scene.statuses(1) == [status, "expired"])
+
+
+async def test_a_socket_that_never_answers_is_given_up(
+    scene: Scene, qwen: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messenger, "ANSWER_S", 0.2)
+    scene.cli.status = None
+    assert await scene.prompt("one", qwen) == "unanswered"
+    # Nor does a receipt count that does not show the secret of the message.
+    scene.cli.status = "delivered"
+    scene.cli.wrong_secret = True
+    assert await scene.prompt("two") == "unanswered"
+    scene.cli.wrong_secret = False
+    await scene.cli.answer(scene.cli.got[0], "delivered")
+    await scene.until(lambda: scene.statuses(1) == ["unanswered", "delivered"])
+
+
+async def test_prompts_that_cannot_go_out(scene: Scene, qwen: tuple[str, ...], environ: dict[str, str]) -> None:
+    assert await scene.prompt("x", qwen, cli="1234567890") == "gone"
+    assert await scene.prompt("x" * messenger.MAX_FRAME, qwen) == "too-long"
+    (scene.cli.home / "peer-controllers.json").unlink()
+    await scene.until(
+        lambda: [each.controller for each in scene.told if isinstance(each, RegisteredClis)][-1] == REVOKED
+    )
+    assert await scene.prompt("x") == REVOKED
+    assert await scene.prompt("x", ("/not/there",)) == "failed"
+    add_grant(environ, qwen)
+    write(scene.cli.home, values_of(os.getpid(), scene.cli.project, ipcPath="/not/there.sock"))
+    assert await scene.prompt("x") == "closed"
+    values = values_of(os.getpid(), scene.cli.project)
+    write(scene.cli.home, {key: value for key, value in values.items() if key != "ipcPath"})
+    assert await scene.prompt("x") == "closed"
+    assert not scene.cli.got
+
+
+async def test_the_token_goes_to_no_other_process(scene: Scene, qwen: tuple[str, ...], tmp_path: Path) -> None:
+    """A record may name the socket of another program."""
+    code = f"import socket; s = socket.socket(socket.AF_UNIX); s.bind({str(tmp_path / 'x')!r}); s.listen(); print(); "
+    code += "s.settimeout(60); c, _ = s.accept(); print(len(c.recv(9)))"
+    async with await anyio.open_process([sys.executable, "-c", code]) as other:
+        assert other.stdout is not None
+        await other.stdout.receive()
+        write(scene.cli.home, values_of(os.getpid(), scene.cli.project, ipcPath=str(tmp_path / "x")))
+        assert await scene.prompt("x", qwen) == "closed"
+        assert await other.stdout.receive() == b"0\n"
