@@ -206,6 +206,7 @@ each part with properties of its own is one."
     (recorded-sessions . qwen-companion-resume-on-recorded)
     (plans . qwen-companion-kept-plans-on-plans)
     (registered . qwen-companion-registry-on-registered)
+    (registry-ended . qwen-companion-registry-on-ended)
     (registry-receipt . qwen-companion-registry-on-receipt)
     (compared . qwen-companion-merge-on-compared)
     (merged . qwen-companion-merge-on-merged)

@@ -97,6 +97,8 @@ its key, nil where there is none."
 (qwen-companion-messages-define "qwen-companion-registered" RegisteredCli
   id pid session directory name version kind start listens editor gone state
   problem)
+(qwen-companion-messages-define "qwen-companion-registry-ended" RegistryEnded
+  cli ended)
 (qwen-companion-messages-define "qwen-companion-registry-receipt" RegistryReceipt
   id status reason)
 (qwen-companion-messages-define "qwen-companion-journal-turns" TurnChanges

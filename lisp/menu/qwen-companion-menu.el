@@ -30,6 +30,7 @@
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-rescue)
 (require 'qwen-companion-review)
+(require 'qwen-companion-registry)
 (require 'qwen-companion-session-list)
 (require 'qwen-companion-terminal)
 
@@ -257,8 +258,9 @@ They are those of its `:type', a `choice' or a boolean.")
          (unless (or (qwen-companion-proposals) (qwen-companion-session-list-waiting)) "none"))
         ("w" "Write a prompt" qwen-companion-ask)
         ("W" "Ask at once" qwen-companion-ask-send
-         (unless (cl-some #'qwen-companion-terminal-session-buffer
-                          (qwen-companion-backend-sessions))
+         (unless (or (cl-some #'qwen-companion-terminal-session-buffer
+                              (qwen-companion-backend-sessions))
+                     (qwen-companion-registry-clis))
            "no CLI"))
         ("b" "Take back" qwen-companion-ask-take-back
          (unless (qwen-companion-prompts-waiting) "none"))

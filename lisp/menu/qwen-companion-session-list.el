@@ -19,6 +19,7 @@
 (require 'tabulated-list)
 (require 'qwen-companion-ask)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-bring-home)
 (require 'qwen-companion-buffers)
 (require 'qwen-companion-completion)
 (require 'qwen-companion-header)
@@ -295,8 +296,10 @@ Signal a `user-error' where there is none."
                   (user-error "The process of this CLI is not known; end it in its terminal"))))
     (when (yes-or-no-p
            (format "End %s, process %d%s? "
-                   (qwen-companion-untrusted-text
-                    (or (qwen-companion-session-client session) "Qwen Code"))
+                   (if (eq 'serve (qwen-companion-registered-kind session))
+                       "the daemon with all its conversations"
+                     (qwen-companion-untrusted-text
+                      (or (qwen-companion-session-client session) "Qwen Code")))
                    pid
                    (if (eq 'working (qwen-companion-session-list-activity session))
                        ", in the middle of its work"
@@ -309,6 +312,12 @@ Signal a `user-error' where there is none."
         (qwen-companion-registry-end session))
        (t (user-error "That CLI has ended already"))))))
 
+(defun qwen-companion-session-list-bring-home (session)
+  "Connect SESSION, the CLI at point, or go on with its conversation here."
+  (interactive (list (qwen-companion-session-list--read "Bring home: "))
+               qwen-companion-sessions-mode)
+  (qwen-companion-bring-home session))
+
 (defvar qwen-companion-sessions-mode-map
   (qwen-companion-buffers-keymap
    "RET" #'qwen-companion-session-list-visit
@@ -316,6 +325,7 @@ Signal a `user-error' where there is none."
    "r" #'qwen-companion-session-list-review
    "c" #'qwen-companion-session-list-changes
    "s" #'qwen-companion-session-list-prompt
+   "b" #'qwen-companion-session-list-bring-home
    "k" #'qwen-companion-session-list-end)
   "Keymap of the list of CLIs.")
 
@@ -351,6 +361,7 @@ Info node `(qwen-companion)Terminals' is about it.
     ["Go to Its Review" qwen-companion-session-list-review]
     ["What It Has Changed" qwen-companion-session-list-changes]
     ["Send It a Prompt" qwen-companion-session-list-prompt]
+    ["Bring It Home" qwen-companion-session-list-bring-home]
     ["End It" qwen-companion-session-list-end]))
 
 ;;;###autoload

@@ -21,6 +21,7 @@
 (require 'qwen-companion-messages)
 (require 'qwen-companion-spool)
 (require 'qwen-companion-terminal)
+(require 'qwen-companion-timers)
 (require 'qwen-companion-untrusted)
 
 (defvar qwen-companion-registry--clis nil
@@ -103,9 +104,25 @@ What its hooks report goes before what it does with prompts of ours."
   "Have looked at which editors the registered CLIs are connected to."
   (qwen-companion-backend-call 'registry-look nil))
 
-(defun qwen-companion-registry-end (cli)
-  "End the process of the registered CLI, if it is still the one that it was."
-  (qwen-companion-backend-call 'registry-end (list :cli (qwen-companion-registered-id cli))))
+(defvar qwen-companion-registry--ending nil
+  "Functions to call when CLIs have ended: (ID . FUNCTION).")
+
+(defun qwen-companion-registry-end (cli &optional function)
+  "End the process of the registered CLI, if it is still the one that it was.
+Then call FUNCTION with non-nil, or with nil when it has not ended in time."
+  (let ((id (qwen-companion-registered-id cli)))
+    (setf (alist-get id qwen-companion-registry--ending nil nil #'equal) (or function #'ignore))
+    (qwen-companion-backend-call 'registry-end (list :cli id))))
+
+(defun qwen-companion-registry-on-ended (payload)
+  "Handle the `registry-ended' message PAYLOAD: a CLI has ended, or has not."
+  (let ((id (qwen-companion-registry-ended-cli payload)))
+    ;; A terminal may be opened then, and not while a message is handled.
+    (run-at-time 0 nil #'qwen-companion-timers-call
+                 (alist-get id qwen-companion-registry--ending #'ignore nil #'equal)
+                 (qwen-companion-registry-ended-ended payload))
+    (setf (alist-get id qwen-companion-registry--ending nil t #'equal) nil))
+  nil)
 ;;; Prompts
 
 (defconst qwen-companion-registry--outcomes

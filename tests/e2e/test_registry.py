@@ -108,3 +108,20 @@ def test_clis_outside_are_listed_prompted_and_followed(stage: Stage) -> None:
         [record] = (stage.sandbox.home / ".qwen/sessions").glob("*.json")
         os.kill(int(record.stem), signal.SIGKILL)
         wait_for_rows(stage, r"\|gone\|")
+
+        # Its conversation goes on in Emacs, with all that was said.
+        stage.emacs.eval('(progn (pop-to-buffer "*qwen-companion sessions*") (goto-char (point-min)))')
+        stage.screen.keys("b")
+        stage.screen.wait_for("Bring project-")
+        stage.screen.keys("t")
+        stage.screen.wait_until(
+            lambda: re.search(r"After that\.(?s:.*)Type your message", stage.emacs.buffer_text("*qwen: project*")),
+            "the conversation in a terminal of Emacs",
+        )
+    stage.model.say("And on.")
+    stage.emacs.eval('(select-window (get-buffer-window "*qwen: project*"))')
+    stage.ask("go on")
+    stage.screen.wait_for("And on.")
+    *_, request = (stage.model.next_request() for _ in range(5))
+    said = str(request.body)
+    assert all(text in said for text in ("say hello", "Hello from outside.", "and now", "After that.", "go on"))

@@ -136,5 +136,63 @@ CONTROLLER is what it tells of the token."
     (should (equal "Again" (buffer-string)))
     (kill-buffer)))
 
+;;; Bringing one home
+
+(defmacro qwen-companion-registry-test--home (key answer &rest body)
+  "Run BODY after the CLI \"7\" is brought home by KEY and the ANSWER to a question.
+`opened' is the list of the terminals opened since, (DIRECTORY ARGUMENTS)."
+  (declare (indent 2) (debug t))
+  `(let ((opened nil))
+     (cl-letf (((symbol-function 'qwen-companion-terminal-open)
+                (lambda (&rest arguments) (push arguments opened)))
+               ((symbol-function 'read-multiple-choice)
+                (lambda (_prompt choices &rest _) (assq ,key choices))))
+       (qwen-companion-test-with-state 'ready
+         (qwen-companion-test-answering ,answer
+           (qwen-companion-bring-home (qwen-companion-registry-cli "7")))
+         ,@body))))
+
+(ert-deftest qwen-companion-registry-test-a-conversation-comes-home-once-its-process-has-ended ()
+  (qwen-companion-registry-test--with 'none (list (qwen-companion-registry-test--cli "7"))
+    (should-error (qwen-companion-registry-test--home ?t nil) :type 'user-error)
+    (should-not (qwen-companion-test-sent 'registry-end))
+    (qwen-companion-registry-test--home ?t t
+      (should (equal '((:cli "7")) (qwen-companion-test-sent 'registry-end)))
+      (should-not opened)
+      (qwen-companion-registry-on-ended '(:cli "7" :ended t))
+      (qwen-companion-test-wait-for opened)
+      (should (equal `((,root ("--resume" "conversation"))) opened)))
+    (qwen-companion-registry-test--home ?t t
+      (let (said)
+        (cl-letf (((symbol-function 'message)
+                   (lambda (format &rest arguments) (setq said (apply #'format format arguments)))))
+          (qwen-companion-registry-on-ended '(:cli "7" :ended nil))
+          (qwen-companion-test-wait-for said))
+        (should (equal "site-7 has not ended; its conversation stays there" said)))
+      (should-not opened))))
+
+(ert-deftest qwen-companion-registry-test-one-that-was-killed-comes-home-at-once ()
+  (qwen-companion-registry-test--with 'none
+      (list (qwen-companion-registry-test--cli "7" :gone t))
+    (qwen-companion-registry-test--home ?t (lambda (_) (error "Asked"))
+      (should (equal `((,root ("--resume" "conversation"))) opened)))))
+
+(ert-deftest qwen-companion-registry-test-tells-how-a-cli-is-connected ()
+  (qwen-companion-registry-test--with 'none (list (qwen-companion-registry-test--cli "7"))
+    (should (string-match-p "Type /ide enable in the terminal of site-7"
+                            (qwen-companion-test-messages
+                              (qwen-companion-registry-test--home ?i nil))))
+    (should-not (qwen-companion-test-sent 'registry-end))))
+
+(ert-deftest qwen-companion-registry-test-some-cannot-come-home ()
+  (qwen-companion-registry-test--with 'none
+      (list (qwen-companion-registry-test--cli "7" :kind 'serve)
+            (qwen-companion-registry-test--cli "8" :problem "its directory is gone"))
+    (cl-flet ((refusal (session)
+                (cadr (should-error (qwen-companion-bring-home session) :type 'user-error))))
+      (should (string-match-p "in a daemon" (refusal (qwen-companion-registry-cli "7"))))
+      (should (string-match-p "directory is gone" (refusal (qwen-companion-registry-cli "8"))))
+      (should (string-match-p "0.23 or later" (refusal '(:id "gemini" :client "Gemini CLI")))))))
+
 (provide 'qwen-companion-registry-test)
 ;;; qwen-companion-registry-test.el ends here

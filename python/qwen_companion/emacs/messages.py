@@ -466,7 +466,7 @@ class RegistryPrompt:
 
 @frozen
 class RegistryEnd:
-    """`registry-end`: the process of the registered CLI `cli` is to end."""
+    """`registry-end`: the process of the registered CLI `cli` is to end; answered by `registry-ended`."""
 
     cli: str
 
@@ -1120,6 +1120,15 @@ class RegisteredClis(Notification):
     clis: Sequence[domain.RegisteredCli]
     gone: Sequence[str]
     controller: domain.Word
+
+
+@frozen
+class RegistryEnded(Notification):
+    """`registry-ended`: the process of the CLI `cli` has `ended`, or did not in time."""
+
+    method = "registry-ended"
+    cli: str
+    ended: bool
 
 
 @frozen

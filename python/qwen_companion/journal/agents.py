@@ -107,7 +107,8 @@ class Agents:
         if row is None or prompt or (typed is not None and typed > cli.written):
             if row is not None:
                 root.finish(row.id, cli.written)
-            new = row_of(key_of(cli.peer), cli.session.label, DISK, prompt, now_ms(), cli.peer)
+            session = cli.conversation or key_of(cli.peer)
+            new = row_of(session, cli.session.label, DISK, prompt, now_ms(), cli.peer)
             row = root.record.store.begin(new)
         elif key_of(cli.peer) not in root.running:
             root.record.store.end(row.id, None)

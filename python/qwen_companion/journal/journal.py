@@ -109,8 +109,9 @@ class Journal:
         self._agents.silent = {key_of(cli.peer): cli for cli in clis_of(sessions, known)}
         self._agents.arriving = {key_of(cli.peer): cli for cli in clis_of(arriving, known)}
         for key in known.keys() - self._agents.silent.keys() - self._agents.arriving.keys():
-            self._agents.connected.pop(key, None)
             cli = known[key]
+            for conversation in (key, cli.conversation):
+                self._agents.connected.pop(conversation, None)
             looks = cli.root is not None and key in were_silent
             if cli.root is not None and looks:
                 # It may have written just now.
@@ -139,7 +140,8 @@ class Journal:
         if cli is not None and cli.root is not None:
             # What it has changed until now is of an earlier prompt.
             self.turns.look_for(cli.root, Worker(key_of(peer), DISK, None, cli=cli))
-            cli.root.do(partial(setattr, cli, "prompt", prompt))
+            cli.root.do(partial(cli.begin, conversation, prompt))
+            self._agents.connected[conversation] = cli.session.id
         elif cli is None and name is not None and (root := await self.roots.open(name)) is not None:
             self.turns.begin(root, row_of(conversation, session.label, HOOKS, prompt, now_ms(), peer))
 

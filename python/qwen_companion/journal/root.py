@@ -100,6 +100,12 @@ class SilentCli:
     """How much its process had written in total at the last sample."""
     prompt: str = ""
     """A prompt that it has begun with, from outside of its terminal, until the turn for that begins."""
+    conversation: str = ""
+    """The id of its conversation, once such a prompt has told it."""
+
+    def begin(self, conversation: str, prompt: str) -> None:
+        """Take that it has begun with `prompt` in `conversation`."""
+        self.conversation, self.prompt = conversation, prompt
 
 
 @dataclass

@@ -19,10 +19,12 @@ from qwen_companion.emacs.messages import (
     RegisteredClis,
     RegistryCall,
     RegistryEnd,
+    RegistryEnded,
     RegistryPrompt,
     RegistryReceipt,
 )
 from qwen_companion.errors import CompanionError
+from qwen_companion.processes import ended, has_ended
 from qwen_companion.registry.controller import VALID, Grant, add_grant, grant_state, read_grant
 from qwen_companion.registry.messenger import CLOSED, DELIVERED, HELD, UNANSWERED, Messenger
 from qwen_companion.registry.records import Record
@@ -33,6 +35,10 @@ from qwen_companion.threads import in_thread
 
 MODEL_S = 1.0
 """How soon after its receipt a prompt is with the model if nothing is before it, in seconds; 0.1 s are usual."""
+
+
+END_S = 10.0
+"""How long a CLI may take to end, in seconds; one is usual."""
 
 
 class Follower(Protocol):
@@ -90,9 +96,14 @@ class RegistryFront:
             self._tasks.start(self._registry.look)
 
     async def _end(self, identifier: str) -> None:
-        if (record := await self._registry.record(identifier)) is not None:
+        record = await self._registry.record(identifier)
+        if record is not None:
             with suppress(OSError):
                 os.kill(record.cli.pid, signal.SIGTERM)
+            with anyio.move_on_after(END_S):
+                await ended(record.cli.pid, record.started, 0.2)
+        gone = record is None or has_ended(record.cli.pid, record.started)
+        self._tell(RegistryEnded(identifier, gone))
 
     def _changed(self, clis: Collection[RegisteredCli], gone: Collection[str]) -> None:
         for identifier in (*gone, *(cli.id for cli in clis if cli.gone)):

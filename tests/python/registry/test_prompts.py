@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import stat
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,14 @@ from anyio.abc import SocketStream, TaskStatus
 
 from limit import limit_s
 from qwen_companion.domain import KnownSession
-from qwen_companion.emacs.messages import Notification, RegisteredClis, RegistryPrompt, RegistryReceipt
+from qwen_companion.emacs.messages import (
+    Notification,
+    RegisteredClis,
+    RegistryEnd,
+    RegistryEnded,
+    RegistryPrompt,
+    RegistryReceipt,
+)
 from qwen_companion.registry import messenger
 from qwen_companion.registry.controller import NONE, REVOKED, VALID, GrantError, add_grant, grant_file, grant_state
 from qwen_companion.registry.front import RegistryFront
@@ -303,6 +311,15 @@ async def test_prompts_that_cannot_go_out(scene: Scene, qwen: tuple[str, ...], e
     write(scene.cli.home, {key: value for key, value in values.items() if key != "ipcPath"})
     assert await scene.prompt("x") == "closed"
     assert not scene.cli.got
+
+
+async def test_a_cli_is_ended_and_its_end_is_told(scene: Scene) -> None:
+    with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as process:
+        write(scene.cli.home, values_of(process.pid, scene.cli.project))
+        scene.front.take(RegistryEnd(str(process.pid)))
+        await scene.until(lambda: RegistryEnded(str(process.pid), True) in scene.told)
+    scene.front.take(RegistryEnd("1234567890"))
+    await scene.until(lambda: RegistryEnded("1234567890", True) in scene.told)
 
 
 async def test_the_token_goes_to_no_other_process(scene: Scene, qwen: tuple[str, ...], tmp_path: Path) -> None:

@@ -1,0 +1,100 @@
+;;; qwen-companion-bring-home.el --- Go on in Emacs with a CLI outside  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; A CLI outside of Emacs is connected by a command that is typed there, or its
+;; conversation goes on in a terminal or a chat of Emacs.  Nothing keeps two
+;; programs from writing one conversation, and the one that writes last wins:
+;; so the process outside is ended before, and its end is waited for.
+
+;;; Code:
+
+(require 'qwen-companion-backend)
+(require 'qwen-companion-messages)
+(require 'qwen-companion-registry)
+(require 'qwen-companion-terminal)
+(require 'qwen-companion-untrusted)
+
+;; Loaded with the first chat.
+(declare-function qwen-companion-chat-buffer "qwen-companion-chat-state" (id))
+(declare-function qwen-companion-chat-connect-daemon "qwen-companion-chat-state" (chat))
+(declare-function qwen-companion-chat-make-buffer "qwen-companion-chat" (id))
+(declare-function qwen-companion-chat-open-session "qwen-companion-chat-state" (id))
+(declare-function qwen-companion-daemon-workspace "qwen-companion-daemon" ())
+
+(defun qwen-companion-bring-home (session)
+  "Connect the CLI SESSION to Emacs, or go on with its conversation here.
+Let the user choose; for the latter the CLI is ended first."
+  (let* ((cli (or (qwen-companion-registry-of session)
+                  (user-error "Only a Qwen Code on this machine, 0.23 or later, can be brought home")))
+         (buffer (qwen-companion-terminal-session-buffer session))
+         (name (qwen-companion-registry-name cli)))
+    (cond
+     (buffer (user-error "It is at home already, in %s" (buffer-name buffer)))
+     ((qwen-companion-registered-problem cli)
+      (user-error "%s: %s" name
+                  (qwen-companion-untrusted-text (qwen-companion-registered-problem cli))))
+     ((eq 'serve (qwen-companion-registered-kind cli))
+      (user-error "The conversation is in a daemon; when it has ended there (D in M-x qwen-companion-chats), M-x qwen-companion-resume goes on with it"))
+     ((not (eq 'ready (qwen-companion-state)))
+      (user-error "The companion is not running; M-x qwen-companion-mode starts it")))
+    (pcase (car (read-multiple-choice
+                 (format "Bring %s home by:" name)
+                 '((?i "/ide" "It stays in its terminal and connects to this Emacs")
+                   (?t "terminal" "Its conversation goes on in a terminal of this Emacs")
+                   (?c "chat" "Its conversation goes on in a chat with a daemon"))))
+      (?i (message "Type /ide enable in the terminal of %s; it connects while a file of %s is open here"
+                   name (abbreviate-file-name (qwen-companion-registered-directory cli))))
+      (?t (qwen-companion-bring-home--when-ended cli #'qwen-companion-bring-home--terminal))
+      (?c (qwen-companion-bring-home--connect-daemon cli)
+          (qwen-companion-bring-home--when-ended cli #'qwen-companion-bring-home--chat)))))
+
+(defun qwen-companion-bring-home--when-ended (cli function)
+  "Call FUNCTION with the registered CLI when it has ended; end it if need be."
+  (let ((name (qwen-companion-registry-name cli)))
+    (cond
+     ((qwen-companion-registered-gone cli)
+      (funcall function cli))
+     ((yes-or-no-p (format "%s is running: going on here as well would lose turns.  End it there first, with what is typed and not sent? "
+                           name))
+      (qwen-companion-registry-end
+       cli (lambda (ended)
+             (if ended
+                 (funcall function cli)
+               (message "%s has not ended; its conversation stays there" name)))))
+     (t (user-error "%s goes on where it is" name)))))
+
+(defun qwen-companion-bring-home--terminal (cli)
+  "Go on with the conversation of the registered CLI in a terminal."
+  (qwen-companion-terminal-open (qwen-companion-registered-directory cli)
+                                (list "--resume" (qwen-companion-registered-session cli))))
+
+(defun qwen-companion-bring-home--connect-daemon (cli)
+  "Connect to a daemon for the registered CLI, or signal a `user-error'."
+  (require 'qwen-companion-chat)
+  (let ((default-directory (file-name-as-directory (qwen-companion-registered-directory cli))))
+    (qwen-companion-chat-connect-daemon nil))
+  (let ((workspace (qwen-companion-daemon-workspace)))
+    (unless (or (null workspace)
+                (equal workspace (qwen-companion-registered-directory cli)))
+      (user-error "The daemon works in %s, and the CLI in %s; bring it home to a terminal"
+                  (qwen-companion-untrusted-text workspace)
+                  (qwen-companion-registered-directory cli)))))
+
+(defun qwen-companion-bring-home--chat (cli)
+  "Go on with the conversation of the registered CLI in a chat."
+  (let* ((id (qwen-companion-registered-session cli))
+         (chat (qwen-companion-chat-buffer id)))
+    (if chat
+        (with-current-buffer chat
+          (qwen-companion-chat-open-session id))
+      (setq chat (qwen-companion-chat-make-buffer id)))
+    (pop-to-buffer chat)
+    (goto-char (point-max))))
+
+(provide 'qwen-companion-bring-home)
+;;; qwen-companion-bring-home.el ends here
