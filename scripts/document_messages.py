@@ -45,8 +45,9 @@ def described(docstring: str) -> tuple[str, str] | None:
 
 def plist_of(cls: type[Any]) -> str:
     """Return the shape of the property list that `cls` is."""
-    kind = [f":kind {cls.kind}"] if hasattr(cls, "kind") else []
-    return f"({' '.join([*kind, *(keys_of(name, type_) for name, type_ in field_types(cls).items())])})"
+    fields = field_types(cls)
+    kind = [f":kind {cls.kind}"] if hasattr(cls, "kind") and "kind" not in fields else []
+    return f"({' '.join([*kind, *(keys_of(name, type_) for name, type_ in fields.items())])})"
 
 
 def keys_of(name: str, type_: FieldType) -> str:

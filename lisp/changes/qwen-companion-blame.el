@@ -182,9 +182,10 @@ when all are there."
                                 numbers looks 0 (copy-marker (point-min)) 1)))
 
 (defun qwen-companion-blame--draw (buffer number numbers looks index place line)
-  "Mark the lines in NUMBERS with LOOKS in BUFFER, from INDEX on.
-Some at once, and the rest soon.  PLACE is at the start of LINE.  NUMBER
-is that of the drawing; stop if another one has begun."
+  "Mark lines of BUFFER with their origins, from INDEX on.
+Some at once, and the rest soon.  NUMBERS and LOOKS are those of the lines
+and of their origins.  PLACE is at the start of LINE.  NUMBER is that of
+the drawing; stop if another one has begun."
   (qwen-companion-buffers-when-live buffer
     (when (and qwen-companion-blame-mode (= number qwen-companion-blame--drawn))
       (let ((end (min (length numbers) (+ index (* 3 qwen-companion-blame--chunk)))))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field, replace
-from typing import Any
+from typing import Any, cast
 
 from qwen_companion.domain import CliState, Todo
 from qwen_companion.doors import events
@@ -180,7 +180,10 @@ def _todos(tool_input: Mapping[str, Any]) -> tuple[Todo, ...] | None:
     items = tool_input.get("todos")
     if not isinstance(items, list):
         return None
-    known = [(item.get("content"), _STATUSES.get(str(item.get("status")))) for item in map(as_object, items)]
+    known = [
+        (item.get("content"), _STATUSES.get(str(item.get("status"))))
+        for item in map(as_object, cast("list[object]", items))
+    ]
     return tuple(Todo(first_words(text), status) for text, status in known if isinstance(text, str) and status)[
         :_MAX_TODOS
     ]

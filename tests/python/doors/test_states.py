@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -207,6 +208,8 @@ def test_the_list_of_a_cli_is_kept_until_all_of_it_is_done() -> None:
     assert len(after(START, write(*["pending"] * 1000)).todos) == 100
     for odd in ({}, {"todos": "x"}, {"todos": None}):
         assert after(START, write("pending"), PostToolUse(tool_name="todo_write", tool_input=odd)).todos != ()
-    odd_items = {"todos": [1, None, {}, {"content": 1, "status": "pending"}, {"content": "x", "status": []}]}
+    odd_items: dict[str, Any] = {
+        "todos": [1, None, {}, {"content": 1, "status": "pending"}, {"content": "x", "status": []}]
+    }
     assert after(START, PostToolUse(tool_name="todo_write", tool_input=odd_items)).todos == ()
     assert after(START, PostToolUse(tool_name="edit", tool_input={"todos": []})).todos == ()
