@@ -52,7 +52,7 @@ its key, nil where there is none."
 (qwen-companion-messages-define "qwen-companion-exclusion" Exclusion
   path rule session)
 (qwen-companion-messages-define "qwen-companion-place" PlaceState
-  name state reason roots home)
+  name state reason roots home environment)
 (qwen-companion-messages-define "qwen-companion-place-file" PlaceFile
   name copy time)
 (qwen-companion-messages-define "qwen-companion-run-command" RunCommand

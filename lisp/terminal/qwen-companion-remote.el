@@ -15,6 +15,7 @@
 ;;; Code:
 
 (require 'cl-lib)
+(require 'files-x)
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-messages)
@@ -29,6 +30,7 @@
 (declare-function tramp-file-name-method "tramp" (vec) t)
 (declare-function tramp-file-name-port "tramp" (vec) t)
 (declare-function tramp-file-name-user-domain "tramp" (vec))
+(defvar tramp-remote-process-environment)
 
 (defcustom qwen-companion-remote-places nil
   "Whether the CLIs at other places are served, by place.
@@ -110,7 +112,8 @@ PAYLOAD is that of the `run-at' call.")
       (let ((names (mapcar (lambda (place) (plist-get place :name)) (plist-get payload :places))))
         (dolist (place (qwen-companion-places))
           (unless (member place names)
-            (qwen-companion-places-set place nil)))))))
+            (qwen-companion-places-set place nil)
+            (qwen-companion-remote--restore-environment place)))))))
 
 (defun qwen-companion-remote-check (place)
   "Ask whether to serve the CLIs at PLACE, unless that is known.
@@ -225,6 +228,38 @@ With PROJECT, in the project that DIRECTORY belongs to."
          number))))
   nil)
 
+;;; The environment of other terminals
+
+;; TRAMP sets what a profile of the place has for each program that it starts
+;; there, so that a CLI started by hand in a shell finds what one of
+;; `qwen-companion-run' finds.
+
+(defun qwen-companion-remote--profile (place)
+  "Return the name of our connection-local profile for PLACE."
+  (intern (concat "qwen-companion-" place)))
+
+(defun qwen-companion-remote--set-environment (place variables)
+  "Have TRAMP set VARIABLES, a list of (NAME VALUE), for programs at PLACE."
+  (qwen-companion-remote--restore-environment place)
+  (require 'tramp)
+  (let ((default-directory (concat place "/"))
+        (profile (qwen-companion-remote--profile place)))
+    (connection-local-set-profile-variables
+     profile
+     `((tramp-remote-process-environment
+        . ,(append (mapcar (lambda (variable) (string-join variable "=")) variables)
+                   (with-connection-local-variables tramp-remote-process-environment)))))
+    (connection-local-set-profiles (connection-local-criteria-for-default-directory) profile)))
+
+(defun qwen-companion-remote--restore-environment (place)
+  "Have TRAMP set no variables of ours at PLACE."
+  (let ((profile (qwen-companion-remote--profile place)))
+    (setq connection-local-profile-alist (assq-delete-all profile connection-local-profile-alist)
+          connection-local-criteria-alist
+          (cl-loop for (criteria . profiles) in connection-local-criteria-alist
+                   for others = (remq profile profiles)
+                   when others collect (cons criteria others)))))
+
 ;;; The state of places
 
 (defun qwen-companion-remote--reason (place)
@@ -237,8 +272,12 @@ With PROJECT, in the project that DIRECTORY belongs to."
 Show a message when it cannot be reached, or is again."
   (let* ((place (qwen-companion-place-name payload))
          (state (qwen-companion-place-state payload))
-         (before (qwen-companion-place-state (qwen-companion-places-message place))))
+         (known (qwen-companion-places-message place))
+         (before (qwen-companion-place-state known))
+         (variables (qwen-companion-place-environment payload)))
     (qwen-companion-places-set place payload)
+    (unless (equal variables (qwen-companion-place-environment known))
+      (qwen-companion-remote--set-environment place variables))
     (unless (eq state before)
       (force-mode-line-update t)
       (when (eq state 'asking)
@@ -280,6 +319,7 @@ Show a message when it cannot be reached, or is again."
 (defun qwen-companion-remote-disable ()
   "Serve no place."
   (remove-hook 'qwen-companion-roots-directories-functions #'qwen-companion-remote--update)
+  (mapc #'qwen-companion-remote--restore-environment (qwen-companion-places))
   (qwen-companion-places-forget)
   (setq qwen-companion-remote--sent nil
         qwen-companion-remote--directories nil

@@ -207,6 +207,34 @@ def test_a_broken_line_and_a_killed_backend_cost_nothing(stage: Stage, far: Far)
     stage.screen.wait_until(lambda: not far.laid, "nothing laid there")
 
 
+def test_a_cli_that_is_started_by_hand_is_served(stage: Stage, far: Far) -> None:
+    """In a terminal that TRAMP opens there, it finds Emacs, and the tools of Emacs."""
+    places = f"(setq qwen-companion-remote-places '(({json.dumps(PLACE)} . serve)))"
+    shell = """(progn (require 'vterm) (push '("ssh" "/bin/sh") vterm-tramp-shells))"""
+    stage.start_emacs(stage.sandbox.notes, forms=(far.use, places, shell))
+    stage.emacs.eval(f'(progn (find-file "{far.name(far.file)}") nil)')
+    state = f"(qwen-companion-place-state (qwen-companion-places-message {json.dumps(PLACE)}))"
+    stage.emacs.wait_until(f"(eq 'ready {state})")
+    stage.emacs.eval(f'(let ((default-directory "{far.name(far.project)}/")) (vterm) nil)')
+    # TRAMP has a PATH of its own.
+    typed = f"PATH='{stage.environment['PATH']}' qwen\n"
+    stage.emacs.eval(f"(with-current-buffer (window-buffer) (vterm-send-string {json.dumps(typed)}) nil)")
+    stage.screen.wait_for("Type your message")
+    stage.screen.wait_for("Qwen[1]")
+    stage.model.call("mcp__emacs__buffer_text", path=str(far.file))
+    stage.model.say("Read it.")
+    stage.ask("read it")
+    stage.screen.wait_for("Read it.")
+    request, answered = stage.model.next_request(), stage.model.next_request()
+    assert f"Path: {far.file}" in request.prompt
+    assert "| # A small program" in "".join(answered.tool_results)
+    stage.sandbox.kill_clis()
+    stage.emacs.command("qwen-companion-mode")
+    stage.screen.wait_until(lambda: not far.laid, "nothing laid there")
+    left = stage.emacs.eval("(list connection-local-profile-alist connection-local-criteria-alist)")
+    assert "qwen-companion" not in left
+
+
 def test_what_is_wrong_is_told_with_the_way_out(stage: Stage, far: Far) -> None:
     """Nothing is asked in the middle, and the next attempt works."""
     stage.start_emacs(

@@ -120,6 +120,29 @@
       (should (equal 1 asked))
       (should-not calls))))
 
+(ert-deftest qwen-companion-remote-test-programs-there-get-the-variables ()
+  "Programs at the place alone get them, beside the variables of the user."
+  (qwen-companion-remote-test--with
+    (require 'tramp)
+    (let ((connection-local-profile-alist nil)
+          (connection-local-criteria-alist nil)
+          (theirs '("EDITOR=vi")))
+      (connection-local-set-profile-variables 'theirs `((tramp-remote-process-environment . ,theirs)))
+      (connection-local-set-profiles '(:application tramp :machine "far") 'theirs)
+      (cl-flet ((known (place)
+                  (let ((default-directory place))
+                    (with-connection-local-variables tramp-remote-process-environment))))
+        (let ((before (list connection-local-profile-alist connection-local-criteria-alist)))
+          (dolist (port '("1" "2"))
+            (qwen-companion-remote-on-place
+             `(:name "/ssh:me@far:" :state ready :environment (("PORT" ,port) ("ROOTS" "/a b=c"))))
+            (should (equal `(,(concat "PORT=" port) "ROOTS=/a b=c" "EDITOR=vi") (known "/ssh:me@far:/p/")))
+            (should (equal theirs (known "/ssh:you@far:/p/"))))
+          (qwen-companion-remote-disable)
+          (should (equal theirs (known "/ssh:me@far:/p/")))
+          (should (equal before (list connection-local-profile-alist
+                                      connection-local-criteria-alist))))))))
+
 ;; The password of the last machine would go to one on the way, which asks with words of its own.
 (ert-deftest qwen-companion-remote-test-a-known-password-goes-to-no-machine-on-the-way ()
   "A password of auth-source is given once, and only where one machine is reached."

@@ -859,7 +859,8 @@ class PlaceState(Notification):
 
     Of a pipe that is lost or has failed, `reason` is the reason, for a person; a lost one is opened again by itself.
     While a password is asked for, it is the prompt.
-    `roots` are the workspace roots there, and `home` the home directory, by their names at the place.
+    `roots` are the workspace roots there, and `home` the home directory, by their names at the place.  `environment`
+    has the variables of terminals there.
     """
 
     method = "place"
@@ -868,6 +869,7 @@ class PlaceState(Notification):
     reason: str | None = None
     roots: tuple[str, ...] = ()
     home: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @frozen

@@ -27,8 +27,8 @@ async def lay(
     roots: Sequence[str],
     layer_of: LayerOf,
     warn: Callable[[str], None],
-) -> str:
-    """Lay the files down for `roots`, and return the path of that with the variables.
+) -> tuple[str, Mapping[str, str]]:
+    """Lay the files down for `roots`; return the path of that with the variables of terminals, and these.
 
     `warn` is called with why the layer has not what else there is.
 
@@ -53,7 +53,7 @@ async def lay(
     }
     await link.request("lay", kind="lock", port=keys.port, text=json.dumps(lock, ensure_ascii=False))
     laid = await link.request("lay", kind="sh", port=keys.port, text=_shell(variables, greeting.node))
-    return str(laid.get("path", ""))
+    return str(laid.get("path", "")), variables
 
 
 async def _lay_layer(

@@ -83,6 +83,8 @@ class Place:
         self._greeting: Greeting | None = None
         self._keys: Keys | None = None
         self._variables = ""
+        """The file there with the variables of terminals."""
+        self._environment: Mapping[str, str] = {}
         self._roots: tuple[ResolvedPath, ...] = ()
         self._extra: dict[str, None] = {}
         self._laying = anyio.Lock()
@@ -267,8 +269,8 @@ class Place:
         self._report("asking" if prompt else "connecting", prompt)
 
     def _report(self, state: str, reason: str | None = None) -> None:
-        home = self._greeting.home if self._greeting else None
-        self._tell(PlaceState(self.wanted.name, state, reason, tuple(root.path for root in self._roots), home))
+        roots = tuple(root.path for root in self._roots)
+        self._tell(PlaceState(self.wanted.name, state, reason, roots, self.home or None, self._environment))
 
     def _warn(self, text: str) -> None:
         self._tell(Notice("warning", f"{self.wanted.name}: {text}"))
@@ -317,7 +319,7 @@ class Place:
             found = await self._projects(link, [*self.wanted.directories, *self._extra])
             self._roots = tuple(dict.fromkeys(root for root in found if os.pathsep not in root.path))
             paths = [root.path for root in self._roots]
-            self._variables = await lay(link, greeting, keys, paths, self._layer_of, self._warn)
+            self._variables, self._environment = await lay(link, greeting, keys, paths, self._layer_of, self._warn)
             self.context.set_roots(self._roots)
             self._roots_changed()
             self._report("ready")
