@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Iterator
 from enum import IntEnum
-from typing import Any, cast
+from typing import Any
 
+from qwen_companion import json_objects
 from qwen_companion.errors import CompanionError
 from qwen_companion.frozen import frozen
 
@@ -134,13 +134,10 @@ def read_object(payload: bytes) -> dict[str, Any]:
 
     :raises FrameError: for anything else
     """
-    try:
-        value: object = json.loads(payload)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
+    value = json_objects.read_object(payload)
+    if value is None:
         raise FrameError("a frame holds no JSON object")
-    return cast("dict[str, Any]", value)
+    return value
 
 
 def read_reply(payload: bytes) -> tuple[dict[str, Any], bytes]:
