@@ -111,8 +111,8 @@ its key, nil where there is none."
 (qwen-companion-messages-define "qwen-companion-changed-file" ChangedFile
   path kind from binary added deleted seen seen-hunks mixed by)
 (qwen-companion-messages-define "qwen-companion-journal-reply" JournalReply
-  id error root worktrees files spans seen origins prompts runs busy texts
-  texts-file)
+  id error root staged others worktrees files spans seen origins prompts runs
+  busy texts texts-file)
 (qwen-companion-messages-define "qwen-companion-line-origin" LineOrigin
   who turn session client start)
 (qwen-companion-messages-define "qwen-companion-worktree" Worktree

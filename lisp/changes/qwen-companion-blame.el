@@ -49,7 +49,7 @@
   "Runs of lines that are drawn at once, in about 2 ms.")
 
 (defvar qwen-companion-blame--timer nil
-  "Idle timer that looks at changed text, while the mode is on in a buffer.")
+  "Idle timer that styles at changed text, while the mode is on in a buffer.")
 
 (defvar qwen-companion-blame-mode)
 
@@ -165,7 +165,7 @@ origins, each (ORIGIN . PROMPT); or the reason why there is no answer."
   "Mark the lines in NUMBERS as those of ORIGINS.
 Both are as in `qwen-companion-blame--ask'.  Earlier marks are removed
 when all are there."
-  (let ((looks (vconcat
+  (let ((styles (vconcat
                 (mapcar
                  (pcase-lambda (`(,origin . ,prompt))
                    (let ((face (if (eq 'agent (qwen-companion-line-origin-who origin))
@@ -179,13 +179,12 @@ when all are there."
                  origins))))
     (cl-incf qwen-companion-blame--drawn)
     (qwen-companion-blame--draw (current-buffer) qwen-companion-blame--drawn
-                                numbers looks 0 (copy-marker (point-min)) 1)))
+                                numbers styles 0 (copy-marker (point-min)) 1)))
 
-(defun qwen-companion-blame--draw (buffer number numbers looks index place line)
-  "Mark lines of BUFFER with their origins, from INDEX on.
-Some at once, and the rest soon.  NUMBERS and LOOKS are those of the lines
-and of their origins.  PLACE is at the start of LINE.  NUMBER is that of
-the drawing; stop if another one has begun."
+(defun qwen-companion-blame--draw (buffer number numbers styles index place line)
+  "Mark the lines in NUMBERS in BUFFER, from INDEX on, by means of STYLES.
+Some at once, and the rest soon.  PLACE is at the start of LINE.  NUMBER
+is that of the drawing; stop if another one has begun."
   (qwen-companion-buffers-when-live buffer
     (when (and qwen-companion-blame-mode (= number qwen-companion-blame--drawn))
       (let ((end (min (length numbers) (+ index (* 3 qwen-companion-blame--chunk)))))
@@ -197,18 +196,18 @@ the drawing; stop if another one has begun."
             (let ((start (point)))
               (forward-line (aref numbers (1+ index)))
               (qwen-companion-blame--mark start (point) number
-                                          (aref looks (aref numbers (+ 2 index)))))
+                                          (aref styles (aref numbers (+ 2 index)))))
             (cl-incf index 3))
           (set-marker place (point)))
         (if (< index (length numbers))
             (run-at-time 0 nil #'qwen-companion-blame--draw
-                         buffer number numbers looks index place line)
+                         buffer number numbers styles index place line)
           (set-marker place nil)
           (qwen-companion-blame--clear number))))))
 
-(defun qwen-companion-blame--mark (start end number look)
-  "Mark the lines from START to END with LOOK, for the drawing NUMBER."
-  (pcase-let ((`(,turn ,label ,bar) look))
+(defun qwen-companion-blame--mark (start end number style)
+  "Mark the lines from START to END with STYLE, for the drawing NUMBER."
+  (pcase-let ((`(,turn ,label ,bar) style))
     (when (< start end)
       (let ((run (make-overlay start end nil t nil)))
         (overlay-put run 'qwen-companion-blame number)

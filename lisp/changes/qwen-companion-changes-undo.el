@@ -128,7 +128,7 @@ PATH nil means all files of GROUP."
      (and (or (null path) (memq (if undo 'added 'deleted) kinds))
           (qwen-companion-changes-undo--plan group files undo)))
     (let ((results (qwen-companion-undo-files
-                    (qwen-companion-changes-undo--request group) files
+                    (qwen-companion-changes-undo-request group) files
                     (qwen-companion-changes-undo-turn-of group paths)
                     (format "%s %s" (if undo "Undo" "Bring back")
                             (if path
@@ -193,7 +193,7 @@ PATH nil means all files of GROUP."
             (qwen-companion-changes-undo-title group)
             (string-join (nreverse parts) ", "))))
 
-(defun qwen-companion-changes-undo--request (group)
+(defun qwen-companion-changes-undo-request (group)
   "Return the part of the journal of GROUP, as in a request."
   (list :root (qwen-companion-changes-items-group-root group)
         :scope (qwen-companion-changes-items-group-scope group)
@@ -208,7 +208,7 @@ PATH nil means all files of GROUP."
    (car (qwen-companion-journal-take-texts
          (qwen-companion-journal-await
           'journal-texts
-          (append (qwen-companion-changes-undo--request group)
+          (append (qwen-companion-changes-undo-request group)
                   (list :files (list (qwen-companion-undo-wanted-file
                                       (qwen-companion-changes-items-shown-file
                                        group path))))))))

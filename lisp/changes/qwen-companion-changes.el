@@ -20,6 +20,7 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-buffers)
 (require 'qwen-companion-changes-comments)
+(require 'qwen-companion-changes-commit)
 (require 'qwen-companion-changes-file)
 (require 'qwen-companion-changes-items)
 (require 'qwen-companion-changes-merge)
@@ -365,75 +366,6 @@ PATH nil stands for any file."
        (lambda (output)
          (display-buffer (qwen-companion-compare-make-buffer path output)))))))
 
-(defun qwen-companion-changes-copy-patch ()
-  "Copy the hunk, file or turn at point as a patch.
-What is undone is left out."
-  (interactive nil qwen-companion-changes-mode)
-  (let* ((group (qwen-companion-changes-items-group-at-point))
-         (path (qwen-companion-changes-items-path-at-point))
-         (hunk (qwen-companion-hunks-view-hunk-at (point)))
-         (patch
-          (if hunk
-              (qwen-companion-changes--patch
-               group (qwen-companion-changes-items-current-view
-                      (qwen-companion-changes-items-view-at-point))
-               (list hunk))
-            (mapconcat
-             (lambda (path)
-               (qwen-companion-changes--patch
-                group (qwen-companion-changes-items-await-view group path)))
-             (if path
-                 (list path)
-               (mapcar #'qwen-companion-changed-file-path
-                       (qwen-companion-changes-items-all-files group)))
-             ""))))
-    (when (string-empty-p patch)
-      (user-error "There is nothing to copy here"))
-    (kill-new patch)
-    (message "Copied a patch of %d lines" (cl-count ?\n patch))))
-
-(defun qwen-companion-changes--patch (group view &optional hunks)
-  "Return a patch of all that is not undone of VIEW in GROUP, or of HUNKS."
-  (let* ((root (file-name-as-directory (qwen-companion-changes-items-group-root group)))
-         (name (lambda (prefix path)
-                 (let ((name (concat prefix (file-relative-name path root))))
-                   (if (string-match-p "[[:cntrl:]\"\\]" name)
-                       (let ((print-escape-newlines t)
-                             (print-escape-control-characters t))
-                         (prin1-to-string name))
-                     name))))
-         (path (qwen-companion-changes-file-path view))
-         (from (or (qwen-companion-changes-file-from view) path)))
-    (if (not (eq 'ready (qwen-companion-changes-file-state view)))
-        (format "Binary files %s and %s differ\n"
-                (funcall name "a/" from) (funcall name "b/" path))
-      (let ((difference (qwen-companion-changes-file-difference view))
-            (hunks (cl-remove-if
-                    #'qwen-companion-hunks-dropped-p
-                    (or hunks
-                        (qwen-companion-hunks-group
-                         (qwen-companion-changes-file-changes view)
-                         (max 3 qwen-companion-changes-items-lines)
-                         (qwen-companion-hunks-line-count
-                          (qwen-companion-hunks-old
-                           (qwen-companion-changes-file-difference view))))))))
-        (if (null hunks)
-            ""
-          (with-temp-buffer
-            (insert "--- "
-                    (if (qwen-companion-changes-file-before view)
-                        (funcall name "a/" from)
-                      "/dev/null")
-                    "\n+++ "
-                    (if (qwen-companion-changes-file-after view)
-                        (funcall name "b/" path)
-                      "/dev/null")
-                    "\n")
-            (dolist (hunk hunks)
-              (setf (qwen-companion-hunks-hunk-whole hunk) t)
-              (qwen-companion-hunks-view-draw difference hunk))
-            (buffer-substring-no-properties (point-min) (point-max))))))))
-
 ;;; The mode
 
 (defvar qwen-companion-changes-mode-map
@@ -450,6 +382,8 @@ What is undone is left out."
    "c" #'qwen-companion-changes-comment
    "C-c C-c" #'qwen-companion-changes-send-comments
    "w" #'qwen-companion-changes-copy-patch
+   "W" #'qwen-companion-changes-write-patch
+   "C" #'qwen-companion-changes-commit
    "." #'qwen-companion-changes-describe
    "=" #'qwen-companion-changes-compare-with-proposal
    "+" #'qwen-companion-changes-more-context
@@ -484,6 +418,8 @@ What is undone is left out."
     ["Ediff with the Text Before" qwen-companion-changes-ediff]
     ["Compare with the Proposal" qwen-companion-changes-compare-with-proposal]
     ["Copy as Patch" qwen-companion-changes-copy-patch]
+    ["Write a Patch..." qwen-companion-changes-write-patch]
+    ["Commit..." qwen-companion-changes-commit]
     "---"
     ("Show"
      ["Turns" qwen-companion-changes-show-turns

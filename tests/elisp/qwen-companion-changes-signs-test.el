@@ -129,7 +129,7 @@
       (press "u")
       (should (equal "0\n1\n2\n3\n4\n5\n6\n7\n8\nX\n" (buffer-string)))
       (press "w")
-      (should (string-search "-9\n+X\n" (current-kill 0)))
+      (should (equal "the patch\n" (current-kill 0)))
       (qwen-companion-test-choosing "Why?" (press "c"))
       (with-current-buffer qwen-companion-changes-items-buffer-name
         (should (equal "Comments on your changes:\n\na.txt:10\n>  X\nWhy?\n"

@@ -27,6 +27,9 @@
 (defvar qwen-companion-changes-test-origins nil
   "Answers to successive `journal-origins' requests; the last one stays.")
 
+(defvar qwen-companion-changes-test-staged nil
+  "Answers to successive `journal-stage' requests; a patch without them.")
+
 (defvar qwen-companion-changes-test-busy nil
   "Answers to successive `journal-busy' requests.")
 
@@ -200,6 +203,12 @@ turn.  The files are written and Emacs is told."
                 (if (cdr qwen-companion-changes-test-origins)
                     (pop qwen-companion-changes-test-origins)
                   (car qwen-companion-changes-test-origins)))))
+      ('journal-stage
+       (qwen-companion-journal-on-reply
+        (append (list :id id)
+                (or (pop qwen-companion-changes-test-staged)
+                    (qwen-companion-changes-test--spool
+                     (list (list :path "" :after "the patch\n")))))))
       ('journal-watch
        (when (plist-get payload :on)
          (qwen-companion-journal-on-turns

@@ -1002,22 +1002,82 @@ A text that is nil removes the line."
         (delete-process process)
         (kill-buffer terminal)))))
 
-(ert-deftest qwen-companion-changes-test-copies-patches ()
-  (qwen-companion-changes-test-with '(("a.txt" "1\n2\n3\n") ("gone" "g\n"))
-    (qwen-companion-changes-test-turn "one" '(("a.txt" "1\nX\n3\n") ("b/new" "n") ("gone" nil)))
-    (let ((expected
-           (concat "--- a/a.txt\n+++ b/a.txt\n@@ -1,3 +1,3 @@\n 1\n-2\n+X\n 3\n"
-                   "--- /dev/null\n+++ b/b/new\n@@ -0,0 +1,1 @@\n+n\n\\ No newline at end of file\n"
-                   "--- a/gone\n+++ /dev/null\n@@ -1,1 +0,0 @@\n-g\n")))
+(defun qwen-companion-changes-test--requested ()
+  "Return the last request for the index: (ACTION (FILE . BYTES)...).
+BYTES is nil for a whole change."
+  (let ((request (cdr (assq 'journal-stage qwen-companion-test-calls))))
+    (cons (plist-get request :action)
+          (mapcar (lambda (file)
+                    (cons (file-name-nondirectory (plist-get file :path))
+                          (and (plist-get file :text)
+                               (base64-decode-string (plist-get file :text)))))
+                  (plist-get request :files)))))
+
+(ert-deftest qwen-companion-changes-test-patches ()
+  (qwen-companion-changes-test-with
+      (list (list "a.txt" qwen-companion-changes-test--old) '("gone" "g\n"))
+    (qwen-companion-changes-test-turn
+     "one" (list (list "a.txt" (qwen-companion-changes-test--new 5 "five" 20 "twenty"))
+                 '("new" "n") '("gone" nil)))
+    (qwen-companion-changes-test-open)
+    (qwen-companion-changes-test-press-at "Prompt of one" "w")
+    (should (equal "the patch\n" (current-kill 0)))
+    (should (equal '(patch ("a.txt") ("gone") ("new")) (qwen-companion-changes-test--requested)))
+    ;; One hunk of a file, and what is undone is left out.
+    (qwen-companion-changes-test-unfold "a.txt")
+    (qwen-companion-changes-test-press-at "@@ -17" "w")
+    (should (equal (list 'patch (cons "a.txt" (qwen-companion-changes-test--new 20 "twenty")))
+                   (qwen-companion-changes-test--requested)))
+    (qwen-companion-changes-test-press-at "@@ -17" "k")
+    (cl-letf (((symbol-function 'read-file-name)
+               (lambda (&rest _) (expand-file-name "turn.patch"))))
+      (qwen-companion-changes-test-press-at "Prompt of one" "W"))
+    (should (equal "the patch\n" (qwen-companion-changes-test-bytes "turn.patch")))
+    (should (equal (list 'patch (cons "a.txt" (qwen-companion-changes-test--new 5 "five"))
+                         '("gone") '("new"))
+                   (qwen-companion-changes-test--requested)))))
+
+(ert-deftest qwen-companion-changes-test-commits ()
+  (qwen-companion-changes-test-with (list (list "a.txt" qwen-companion-changes-test--old))
+    (delete-directory ".git" t)
+    (let ((process-environment
+           (append '("GIT_AUTHOR_NAME=U" "GIT_AUTHOR_EMAIL=u@example.org" "GIT_COMMITTER_NAME=U"
+                     "GIT_COMMITTER_EMAIL=u@example.org" "GIT_CONFIG_GLOBAL=/dev/null")
+                   process-environment))
+          (qwen-companion-changes-commit-trailer "Qwen-Session"))
+      (should (eq 0 (call-process "git" nil nil nil "init" "--quiet")))
+      (qwen-companion-changes-test-turn
+       "one" (list (list "a.txt" (qwen-companion-changes-test--new 5 "five" 20 "twenty")))
+       :prompt "# Number two lines")
       (qwen-companion-changes-test-open)
-      (qwen-companion-changes-test-press-at "Prompt of one" "w")
-      (should (equal expected (substring-no-properties (current-kill 0))))
-      ;; It applies.
-      (with-temp-buffer
-        (insert expected)
-        (should (eq 0 (call-process-region nil nil "git" nil t nil "apply" "-R" "-"))))
-      (should (equal '("1\n2\n3\n" nil "g\n")
-                     (mapcar #'qwen-companion-changes-test-bytes '("a.txt" "b/new" "gone")))))))
+      (qwen-companion-changes-test-unfold "a.txt")
+      ;; Others are staged: the user says no, then yes.
+      (dolist (yes '(nil t))
+        (setq qwen-companion-changes-test-staged (list '(:others 2) '(:staged 1)))
+        (let (asked)
+          (cl-letf (((symbol-function 'y-or-n-p) (lambda (text) (setq asked text) yes)))
+            (if yes
+                (qwen-companion-changes-test-press-at "@@ -2" "C")
+              (should-error (qwen-companion-changes-test-press-at "@@ -2" "C") :type 'user-error)))
+          (should (equal "2 files are staged already: commit them too? " asked))))
+      (should (equal (list 'add (cons "a.txt" (qwen-companion-changes-test--new 5 "five")))
+                     (qwen-companion-changes-test--requested)))
+      (with-current-buffer (window-buffer)
+        (should (derived-mode-p 'log-edit-mode))
+        (should (equal "Summary: Number two lines\n\nQwen-Session: conversation\n" (buffer-string)))
+        ;; What git commits is its index.
+        (should (eq 0 (call-process "git" nil nil nil "add" "a.txt")))
+        (qwen-companion-changes-test-write "a.txt" "mine\n")
+        (qwen-companion-test-press "C-c C-c"))
+      (should-not (get-buffer "*qwen-companion commit*"))
+      (should (equal (concat "Number two lines\n\nQwen-Session: conversation\n\n"
+                             (qwen-companion-changes-test--new 5 "five" 20 "twenty"))
+                     (let ((default-directory directory))
+                       (with-temp-buffer
+                         (call-process "git" nil t nil "log" "--format=%B")
+                         (call-process "git" nil t nil "cat-file" "blob" "HEAD:a.txt")
+                         (buffer-string)))))
+      (should (equal "mine\n" (qwen-companion-changes-test-bytes (expand-file-name "a.txt" directory)))))))
 
 (ert-deftest qwen-companion-changes-test-in-a-buffer-that-follows-the-disk ()
   "With real merging and following, undoing is one step, saved, without questions."

@@ -16,6 +16,8 @@ from qwen_companion.journal.changes import MissingTextError, Net
 from qwen_companion.journal.journal import Journal
 from qwen_companion.journal.names import Names
 from qwen_companion.journal.record import Record
+from qwen_companion.journal.sites import ThisMachine
+from qwen_companion.journal.staging import OthersStagedError, Staging, part_of
 from qwen_companion.journal.versions import LINK, Loaded
 from qwen_companion.journal.worktree_list import WorktreeList
 from qwen_companion.tasks import log_failure
@@ -57,8 +59,11 @@ async def _reply(journal: Journal, call: messages.JournalAnswered) -> messages.J
         return await _in_thread(lambda: _worktrees(call, journal.roots.environ))
     if isinstance(call, messages.JournalMerge):
         return messages.JournalReply(call.id, root=await journal.prepare_merge(call.root))
-    if not isinstance(call, messages.JournalFiles | messages.JournalTexts):
+    if not isinstance(call, messages.JournalFiles | messages.JournalTexts | messages.JournalStage):
         return await _in_thread(lambda: _about_file(journal.roots.record_around(call.path), call))
+    if isinstance(call, messages.JournalStage):
+        record = journal.roots.record_of(call.scope.root)
+        return await _in_thread(lambda: _stage(record, call, journal.roots.environ))
     if call.scope.scope == "tree":
         return await _in_thread(lambda: _differences(call, journal.roots.environ))
     record = journal.roots.record_of(call.scope.root)
@@ -127,6 +132,25 @@ def _differences(
 def _texts(record: Record, call: messages.JournalTexts) -> messages.JournalReply:
     files = [(file.path, file.previous) for file in call.files]
     return _reply_with_texts(call, record.answers.texts(files, _scope(record, call.scope)), record.names)
+
+
+def _stage(record: Record, call: messages.JournalStage, environ: Mapping[str, str]) -> messages.JournalReply:
+    if not isinstance(record.site, ThisMachine) or call.scope.scope == "tree":
+        raise RecordError("only changes in turns on this machine can be given to git")
+    files = [(file.path, file.previous) for file in call.files]
+    nets: list[Net] = []
+    for file, net in zip(call.files, record.answers.texts(files, _scope(record, call.scope)), strict=True):
+        if isinstance(net, RecordError):
+            raise net
+        nets.append(net if file.text is None else part_of(net, base64.b64decode(file.text)))
+    staging = Staging(record.site.true, environ)
+    if call.action == "patch":
+        patch = messages.FileVersion(staging.patch(nets), None)
+        return messages.JournalReply(call.id, texts=[messages.Texts("", None, patch)])
+    try:
+        return messages.JournalReply(call.id, staged=staging.stage(nets, onto_staged=call.action == "add"))
+    except OthersStagedError as error:
+        return messages.JournalReply(call.id, others=error.count)
 
 
 def _reply_with_texts(

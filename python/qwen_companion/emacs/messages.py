@@ -419,11 +419,39 @@ class JournalPut:
     since: int | None
 
 
+@frozen
+class ChosenChange:
+    """The change of a file, see `WantedFile`: all of it, or what makes `text` of it, bytes in base64.
+
+    With `text`, another mode does not come along.
+    """
+
+    path: str
+    previous: str | None = None
+    text: domain.Text | None = None
+
+
+@frozen
+class JournalStage:
+    """`journal-stage`: asks to put changes in `scope` into the index of git, or for a patch of them.
+
+    `action` is "stage" for an index that is that of the last commit, "add" for one with other changes, or "patch".  The
+    answer, a `JournalReply`, has the number of files that are in the index now, or of others that are there already, or
+    the patch as the bytes after the change of its one text.
+    """
+
+    id: int
+    scope: Annotated[ChangeScope, INLINE]
+    action: Annotated[str, domain.Words("stage", "add", "patch")]
+    files: tuple[ChosenChange, ...]
+
+
 JournalAnswered = (
     JournalFiles
     | JournalTexts
     | JournalSpans
     | JournalOrigins
+    | JournalStage
     | JournalBusy
     | JournalForget
     | JournalMerge
@@ -681,6 +709,7 @@ _INCOMING: Mapping[str, Callable[[Plist, Spool], Incoming]] = {
     "journal-texts": partial(from_plist, JournalTexts),
     "journal-spans": partial(from_plist, JournalSpans),
     "journal-origins": partial(from_plist, JournalOrigins),
+    "journal-stage": partial(from_plist, JournalStage),
     "journal-seen": partial(from_plist, JournalSeen),
     "journal-wrote": partial(from_plist, JournalWrote),
     "journal-busy": partial(from_plist, JournalBusy),
@@ -1263,23 +1292,27 @@ class JournalReply(Notification):
     prompts: Sequence[str] = ()
     runs: Sequence[int] = ()
     busy: Sequence[tuple[str, str, str]] | None = None
+    staged: int | None = None
+    others: int | None = None
     root: str | None = None
     worktrees: Sequence[domain.Worktree] | None = None
 
     def payload(self, spool: Spool) -> Sexp:
         """`(:id ID :error S-or-nil)`, and the keys that belong to the request.
 
-        `:root S`; or `:worktrees (WORKTREE...)`, see `domain.Worktree`; or `:files (FILE...)`; or `:spans ((LINE COUNT
-        TURN SEEN)...) :seen (S...)`; or `:origins (ORIGIN...) :prompts TEXT :runs NUMBERS`, see `domain.LineOrigin`:
-        the prompts have a zero character between them, and each run of lines three numbers, the first line, how many
-        lines, and which of the origins, from 0; or `:busy ((PATH TURN TOOL)...)`; or `:texts (TEXTS...) :texts-file S`.
-        Each of TEXTS is `(:path S :error S-or-nil :before (FROM TO) :before-mode N-or-link :after (FROM TO) :after-mode
-        N-or-link :from S :mixed B)`: where the bytes are in the file, which is for Emacs to remove, both nil where
-        there was none; modes are the permission bits.
+        `:root S`; or `:staged N` or `:others N`; or `:worktrees (WORKTREE...)`, see `domain.Worktree`; or `:files
+        (FILE...)`; or `:spans ((LINE COUNT TURN SEEN)...) :seen (S...)`; or `:origins (ORIGIN...) :prompts TEXT :runs
+        NUMBERS`, see `domain.LineOrigin`: the prompts have a zero character between them, and each run of lines three
+        numbers, the first line, how many lines, and which of the origins, from 0; or `:busy ((PATH TURN TOOL)...)`; or
+        `:texts (TEXTS...) :texts-file S`. Each of TEXTS is `(:path S :error S-or-nil :before (FROM TO) :before-mode
+        N-or-link :after (FROM TO) :after-mode N-or-link :from S :mixed B)`: where the bytes are in the file, which is
+        for Emacs to remove, both nil where there was none; modes are the permission bits.
         """
         result = plist(id=self.id, error=self.error)
         if self.root is not None:
             result += plist(root=self.root)
+        if self.staged is not None or self.others is not None:
+            result += plist(staged=self.staged, others=self.others)
         if self.worktrees is not None:
             result += plist(worktrees=[to_plist(tree, spool) for tree in self.worktrees])
         if self.files is not None:

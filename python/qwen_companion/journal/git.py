@@ -81,8 +81,11 @@ class Git:
         data: bytes = b"",
         good: Sequence[int] = (0,),
         options: Sequence[str] = OPTIONS,
+        variables: Mapping[str, str] | None = None,
     ) -> bytes:
         """Return the output of git with `options`.
+
+        What it writes is private; with other `variables` of the environment, it is the user's as any work of git.
 
         :raises GitError: when it fails, with another status than `good`
         """
@@ -94,12 +97,12 @@ class Git:
             process = subprocess.Popen(  # noqa: S603 - the user's own git
                 [self._program, *options, *command],
                 cwd=cwd,
-                env=self._environ,
+                env={**self._environ, **(variables or {})},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
-                umask=0o077,
+                umask=0o077 if variables is None else -1,
             )
         except OSError as error:
             raise GitError(error.strerror or str(error)) from None

@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Changes of agents as git has them: put into the user's index, and nothing else, or written as a patch.
+
+A change is a file before and after it, as bytes on the disk.  The user's git gives both the form that they have in the
+repository, with line ends and filters as `git add` does; it works on a directory and an index of ours for that.  In the
+user's index the entries are replaced all at once, and the files of the user are not touched.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from types import MappingProxyType
+
+from qwen_companion.errors import CompanionError
+from qwen_companion.frozen import frozen
+from qwen_companion.journal.changes import STEPS, Net, is_binary
+from qwen_companion.journal.git import Git, items
+from qwen_companion.journal.repository import Repository, find_repository
+from qwen_companion.journal.versions import FILE, LINK, Loaded, Version, digest_of, git_mode
+from qwen_companion.privacy.verdicts import printable
+from qwen_companion.texts.hunks import Budget
+from qwen_companion.texts.merge import Labels, merge
+
+# The user's settings hold, but that nothing of the repository's runs except filters, as with `git add`.
+_OPTIONS = (
+    *("--no-pager", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}"),
+    *("-c", "core.safecrlf=false", "-c", "core.filemode=true", "-c", "core.symlinks=true"),
+    *("-c", "advice.addEmbeddedRepo=false", "-c", "core.quotePath=true"),
+)
+
+_GITLINK = "160000"
+
+
+class StagingError(CompanionError):
+    """Changes cannot be put into the index or a patch; the text says why."""
+
+
+class OthersStagedError(StagingError):
+    """Nothing was put into the index, which has `count` files with other changes."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(f"{count} other files are staged")
+        self.count = count
+
+
+@frozen
+class Entry:
+    """A file in an index: git's `mode`, in octal, and the digest of its bytes."""
+
+    mode: str
+    digest: str
+
+
+class Staging:
+    """Its methods wait for git and the disk.  They raise StagingError, GitError and OSError."""
+
+    def __init__(self, root: str, environ: Mapping[str, str]) -> None:
+        """`root` is the true name of a directory, in a repository of the user's or in none."""
+        self._root = root
+        self._environ = environ
+        self._repository = find_repository(root)
+        self._top = self._repository.top if self._repository else root
+
+    def stage(self, nets: Sequence[Net], onto_staged: bool = False) -> int:
+        """Put the changes `nets` into the user's index, and return how many files differ there now.
+
+        The index is to be that of the last commit, unless the changes may come `onto_staged` ones.
+        """
+        repository = self._repository
+        if repository is None:
+            raise StagingError(f"{self._root} is not in a git repository")
+        git = Git(self._top, self._environ, None)
+        place = (f"--git-dir={repository.directory}", f"--work-tree={self._top}")
+        index = self._index(git, place)
+        names = [self._name(path) for net in nets for path in (net.path, net.previous) if path is not None]
+        self._check(git, place, index, names)
+        staged = self._staged(git, place, index)
+        if staged and not onto_staged:
+            raise OthersStagedError(len(staged))
+        with tempfile.TemporaryDirectory() as directory:
+            work = _Work(git, directory, repository, None)
+            before, after = work.entries(nets, self._name, before=True), work.entries(nets, self._name, before=False)
+            found = [self._lines(work, net, index, before, after) for net in nets]
+        changed = [lines for lines in found if lines]
+        if not changed:
+            raise StagingError("it is in the index already")
+        data = b"".join(line for lines in changed for line in lines)
+        run(git, [*place, "update-index", "-z", "--index-info"], self._top, data)
+        return len(changed)
+
+    def patch(self, nets: Sequence[Net]) -> bytes:
+        """Return the changes `nets` as a patch for `git apply`."""
+        with tempfile.TemporaryDirectory() as directory:
+            git = Git(self._top, self._environ, None)
+            work = _Work(git, directory, self._repository, os.path.join(directory, "objects"))
+            entries = [work.entries(nets, self._name, before) for before in (True, False)]
+            return work.difference(*map(work.tree, entries))
+
+    def _name(self, path: bytes) -> bytes:
+        """Return the name of `path` below the top of the repository."""
+        name = os.path.relpath(path, os.fsencode(self._top))
+        if name.startswith(b".."):
+            raise StagingError(f"{printable(os.fsdecode(name))} is not in the repository {self._top}")
+        return name
+
+    # --- The user's index ---
+
+    def _index(self, git: Git, place: Sequence[str]) -> dict[bytes, Entry]:
+        """Return the entries of the user's index by their names."""
+        found: dict[bytes, Entry] = {}
+        for line in items(run(git, [*place, "ls-files", "-z", "-s"], self._top)):
+            entry, _, name = line.partition(b"\t")
+            mode, digest, stage = entry.decode().split(" ")
+            if stage != "0":
+                raise StagingError(f"the index has a conflict in {printable(os.fsdecode(name))}; resolve it first")
+            found[name] = Entry(mode, digest)
+        return found
+
+    def _check(self, git: Git, place: Sequence[str], index: Mapping[bytes, Entry], names: Sequence[bytes]) -> None:
+        """Check that the files `names` are those of this repository, and not ignored."""
+        for name in names:
+            directory = name
+            while directory:
+                is_module = directory in index and index[directory].mode == _GITLINK
+                mark = os.path.join(os.fsencode(self._top), directory, b".git")
+                if is_module or (directory != name and os.path.lexists(mark)):
+                    raise StagingError(f"{printable(os.fsdecode(name))} is in a repository of its own or a submodule")
+                directory = os.path.dirname(directory)
+        new = [name for name in names if name not in index]
+        if new:
+            command = [*place, "check-ignore", "-z", "--stdin", "--no-index"]
+            listed = b"".join(b"./" + name + b"\0" for name in new)
+            for name in items(run(git, command, self._top, listed, good=(0, 1))):
+                raise StagingError(f"git ignores {printable(os.fsdecode(name[2:]))}")
+
+    def _staged(self, git: Git, place: Sequence[str], index: Mapping[bytes, Entry]) -> list[bytes]:
+        """Return the names in the index that differ from the last commit."""
+        head = run(git, [*place, "rev-parse", "--verify", "--quiet", "HEAD^{tree}"], self._top, good=(0, 1))
+        if not head:
+            return list(index)
+        command = ["diff-index", "--cached", "--name-only", "-z", "--ita-invisible-in-index", head.decode().strip()]
+        return items(run(git, [*place, *command], self._top))
+
+    def _lines(
+        self,
+        work: _Work,
+        net: Net,
+        index: Mapping[bytes, Entry],
+        before: Mapping[bytes, Entry],
+        after: Mapping[bytes, Entry],
+    ) -> list[bytes]:
+        """Return what is to be told to `git update-index` of the change `net`."""
+        name = self._name(net.path)
+        old = name if net.previous is None else self._name(net.previous)
+        was, now, there = before.get(old), after.get(name), index.get(old)
+        printed = printable(os.fsdecode(old))
+        if was is None and there is not None and not work.bytes_of(there.digest):
+            # Only announced, by `git add --intent-to-add`.
+            there = None
+        if there == now and old == name:
+            return []
+        if was is None and there is not None:
+            raise StagingError(f"{printed} is in the repository with another text, and new in the change")
+        if was is not None and there is None:
+            raise StagingError(f"{printed} was not in the repository before the change; commit it as it was first")
+        if old != name and name in index:
+            raise StagingError(f"{printable(os.fsdecode(name))} is in the repository already")
+        if was is None or there is None or now is None or was.digest == there.digest:
+            if was is not None and there is not None and now is None and was.digest != there.digest:
+                raise StagingError(f"{printed} is deleted, and has other changes that are not committed")
+            result = now
+        else:
+            result = replace(now, digest=work.merged(printed, was, there, now))
+        if result is not None and was is not None and there is not None and was.mode == result.mode:
+            result = replace(result, mode=there.mode)
+        if result == there and old == name:
+            return []
+        gone = b"" if there is None else f"0 {'0' * len(there.digest)}\t".encode()
+        lines = [] if old == name or there is None else [gone + old + b"\0"]
+        start = gone if result is None else f"{result.mode} {result.digest}\t".encode()
+        return [*lines, start + name + b"\0"]
+
+
+def run(
+    git: Git,
+    command: Sequence[str | bytes],
+    directory: str,
+    data: bytes = b"",
+    good: Sequence[int] = (0,),
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> bytes:
+    """Return the output of git as the user would run it in `directory`.
+
+    :raises GitError: when it fails, with another status than `good`
+    """
+    return git.run(command, directory, data, good, _OPTIONS, variables)
+
+
+def part_of(net: Net, data: bytes) -> Net:
+    """Return the part of the change `net` that makes `data` of the file, and keeps its mode."""
+    side = net.before or net.after
+    mode = FILE if side is None else side.version.mode
+    return replace(net, after=Loaded(Version(digest_of(data), mode), data))
+
+
+class _Work:
+    """A directory of ours in which git gives files the form that they have in the repository."""
+
+    def __init__(self, git: Git, directory: str, repository: Repository | None, objects: str | None) -> None:
+        """Put new objects into the directory `objects`, by default to those of the `repository`."""
+        self._git = git
+        self._directory = directory
+        self._index = os.path.join(directory, "index")
+        own = os.path.join(directory, "repository")
+        if repository is None:
+            run(git, ["init", "--quiet", "--bare", "--template=", own], directory)
+        elif os.path.isfile(os.path.join(repository.directory, "index")):
+            # What git has of a file decides whether its line ends are converted.
+            shutil.copyfile(os.path.join(repository.directory, "index"), self._index)
+        # Without a repository, bytes are what they are.
+        self._options = ["-c", "core.autocrlf=false", "-c", "core.attributesFile="] if repository is None else []
+        self._git_directory = own if repository is None else repository.directory
+        self._variables: dict[str, str] = {"GIT_INDEX_FILE": self._index}
+        if objects is not None and repository is not None:
+            os.mkdir(objects)
+            alternate = os.path.join(repository.common, "objects")
+            self._variables |= {"GIT_OBJECT_DIRECTORY": objects, "GIT_ALTERNATE_OBJECT_DIRECTORIES": alternate}
+
+    def _run(self, command: Sequence[str | bytes], data: bytes = b"", tree: str | None = None) -> bytes:
+        place = [*self._options, f"--git-dir={self._git_directory}", f"--work-tree={tree or self._directory}"]
+        return run(self._git, [*place, *command], tree or self._directory, data, variables=self._variables)
+
+    def entries(self, nets: Iterable[Net], name_of: Callable[[bytes], bytes], before: bool) -> dict[bytes, Entry]:
+        """Return the files of `nets` `before` their changes, or after them, as git would add them."""
+        tree = tempfile.mkdtemp(dir=self._directory)
+        names: list[bytes] = []
+        for net in nets:
+            side = net.before if before else net.after
+            if side is not None:
+                names.append(name_of(net.previous if before and net.previous is not None else net.path))
+                _put(os.path.join(os.fsencode(tree), names[-1]), side)
+        listed = b"\0".join([*names, b""]) if names else b""
+        self._run(["update-index", "--add", "--replace", "-z", "--stdin"], listed, tree)
+        found: dict[bytes, Entry] = {}
+        wanted = set(names)
+        for line in items(self._run(["ls-files", "-z", "-s"], tree=tree)):
+            entry, _, name = line.partition(b"\t")
+            if name in wanted:
+                found[name] = Entry(*entry.decode().split(" ")[:2])
+        return found
+
+    def bytes_of(self, digest: str) -> bytes:
+        """Return the bytes of a blob."""
+        return self._run(["cat-file", "blob", digest])
+
+    def merged(self, name: str, was: Entry, there: Entry, now: Entry) -> str:
+        """Return the digest of `there` with the changes from `was` to `now`, which are versions of the file `name`."""
+        base, mine, theirs = (self.bytes_of(each.digest) for each in (was, there, now))
+        is_text = not any(is_binary(side) for side in (base, mine, theirs))
+        if not is_text or "120000" in (was.mode, there.mode, now.mode):
+            raise StagingError(f"{name} has other changes that are not committed")
+        # Bytes as characters: no byte is lost in any encoding.
+        old, ours, new = (side.decode("latin-1") for side in (base, mine, theirs))
+        result = merge(old, ours, new, Labels("", "", ""), Budget(STEPS))
+        if result.conflicts:
+            raise StagingError(f"the change of {name} does not stand on the last commit, but on what is not committed")
+        return (
+            self._run(["hash-object", "-w", "--no-filters", "--stdin"], result.text.encode("latin-1")).decode().strip()
+        )
+
+    def tree(self, entries: Mapping[bytes, Entry]) -> str:
+        """Return the digest of a tree of `entries`."""
+        with suppress(FileNotFoundError):
+            os.unlink(self._index)
+        lines = (f"{entry.mode} {entry.digest}\t".encode() + name + b"\0" for name, entry in entries.items())
+        self._run(["update-index", "-z", "--index-info"], b"".join(lines))
+        return self._run(["write-tree"]).decode().strip()
+
+    def difference(self, old: str, new: str) -> bytes:
+        """Return a patch from the tree `old` to `new`."""
+        style = ("--full-index", "--binary", "--find-renames", "--no-color", "--no-ext-diff", "--no-textconv")
+        return self._run(["diff-tree", "-r", "-p", *style, "--src-prefix=a/", "--dst-prefix=b/", old, new])
+
+
+def _put(path: bytes, side: Loaded) -> None:
+    """Make the file or link `side` at `path`."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    if side.version.mode == LINK:
+        os.symlink(side.data, path)
+    else:
+        with open(path, "wb") as file:
+            file.write(side.data)
+        os.chmod(path, stat.S_IMODE(git_mode(side.version.mode)))
