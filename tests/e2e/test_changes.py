@@ -396,6 +396,57 @@ def test_keys_undo_what_an_agent_did_and_bring_it_back(stage: Stage) -> None:
     stage.screen.wait_for("> Comments on your changes:")
 
 
+MARGINS = """
+(with-current-buffer "greeting.py"
+  (save-excursion
+    (goto-char (point-min))
+    (let (found)
+      (while (not (eobp))
+        (let ((prefix (get-char-property (point) 'line-prefix)))
+          (push (and prefix (string-trim (cadr (get-text-property 0 'display prefix)))) found))
+        (forward-line 1))
+      (string-join (mapcar (lambda (text) (or text "-")) (nreverse found)) "\n"))))
+"""
+
+
+def test_a_line_knows_its_prompt_and_a_turn_becomes_a_commit(stage: Stage) -> None:
+    greeting, edited = stage.sandbox.greeting, GREETING.replace('"hello "', '"good day "')
+    git = ["git", "-C", str(stage.sandbox.project)]
+    for name in ("user.name", "user.email"):
+        subprocess.run([*git, "config", name, "U"], check=True)
+    stage.start_emacs(greeting, forms=(FREE,))
+    stage.start_cli()
+    stage.script_change(greeting, edited)
+    ask(stage, "greet politely", "Done.")
+    wait_for_text(stage, greeting, edited)
+    stage.emacs.eval('(with-current-buffer "greeting.py" (qwen-companion-blame) (read-only-mode -1))')
+
+    def margins() -> list[str]:
+        return stage.emacs.text(MARGINS).split("\n")
+
+    place = edited.splitlines().index(next(line for line in edited.splitlines() if "good day" in line))
+    stage.screen.wait_until(lambda: re.search(r"^\d\d:\d\d .*greet", margins()[place]), "the prompt in the margin")
+    # What the user types is his, also unsaved.
+    stage.emacs.eval('(with-current-buffer "greeting.py" (goto-char (point-max)) (insert "# by hand\n"))')
+    stage.screen.keys("C-x", "o", "C-x", "o")
+    stage.screen.wait_until(lambda: margins()[-1] == "you", "the user in the margin")
+    assert set(margins()[:place]) == {"-"}
+    stage.emacs.eval('(with-current-buffer "greeting.py" (qwen-companion-blame-mode -1) (save-buffer))')
+    # The turn as a commit, without that.
+    stage.emacs.command("qwen-companion-changes")
+    shown(stage, "greet politely")
+    at(stage, "greet politely")
+    stage.screen.keys("C")
+    stage.screen.wait_until(
+        lambda: stage.emacs.buffer_text("*qwen-companion commit*") == "Summary: greet politely", "the message"
+    )
+    stage.screen.keys("C-c", "C-c")
+    stage.screen.wait_for("Committed; your own edits are not in it")
+    for command, output in ((["show", "HEAD:greeting.py"], edited), (["log", "-1", "--format=%s"], "greet politely\n")):
+        assert subprocess.run([*git, *command], check=True, capture_output=True, text=True).stdout == output
+    assert greeting.read_text() == edited + "# by hand\n"
+
+
 def test_writes_without_a_review_are_followed(stage: Stage) -> None:
     edited, new_notes = GREETING.replace('"hello "', '"good day "'), NOTES.replace("pears", "plums")
     stage.start_emacs(stage.sandbox.greeting, stage.sandbox.notes, forms=(FREE,))
