@@ -126,7 +126,7 @@ def written_by_hand(spool: Spool) -> dict[str, list[str]]:
     """Return the keys of the property lists that are not written by the fields of their class, by its name."""
     peer = domain.Peer(pid=1, started="", directory="", family="", ancestors=())
     known = domain.KnownSession("", "", "", "", peer)
-    state = domain.SessionState(known, streaming=True, state=domain.CliState(), no_hooks="")
+    state = domain.SessionState(known, streaming=True, state=domain.CliState(), no_hooks="", usage=(domain.Usage(""),))
     file = domain.ChangedFile("", "added")
     turn = emacs_messages.TurnChange(domain.Turn("", "", "", "", "hooks", "", 0), (file,))
     texts = emacs_messages.Texts("")

@@ -34,11 +34,11 @@ its key, nil where there is none."
   sessions gone)
 (qwen-companion-messages-define "qwen-companion-session" SessionState
   id protocol client version pid started directory family ancestors place
-  terminal streaming state no-hooks)
+  terminal streaming state no-hooks usage)
 (qwen-companion-messages-define "qwen-companion-cli-state" CliState
-  activity since prompt question mode model tokens context subagents said todos)
-(qwen-companion-messages-define "qwen-companion-todo" Todo
-  text status)
+  activity since prompt question mode model tokens context subagents said)
+(qwen-companion-messages-define "qwen-companion-usage" Usage
+  model input output cached)
 (qwen-companion-messages-define "qwen-companion-file-visited" FileVisited
   path)
 (qwen-companion-messages-define "qwen-companion-context-sent" ContextSent
@@ -52,24 +52,17 @@ its key, nil where there is none."
 (qwen-companion-messages-define "qwen-companion-exclusion" Exclusion
   path rule session)
 (qwen-companion-messages-define "qwen-companion-place" PlaceState
-  name state reason roots home environment)
+  name state reason roots home)
 (qwen-companion-messages-define "qwen-companion-place-file" PlaceFile
   name copy time)
 (qwen-companion-messages-define "qwen-companion-run-command" RunCommand
   terminal directory command error)
 (qwen-companion-messages-define "qwen-companion-proposal-open" ProposalOpen
-  id session client path digest text ends-lines held copy-of kind directory
-  questions)
+  id session client path digest text ends-lines held copy-of)
 (qwen-companion-messages-define "qwen-companion-proposal-close" ProposalClose
   id keeps-edits)
-(qwen-companion-messages-define "qwen-companion-proposal-released" ProposalReleased
-  id reason answerable)
-(qwen-companion-messages-define "qwen-companion-asked-question" AskedQuestion
-  text header multiple choices)
-(qwen-companion-messages-define "qwen-companion-question-choice" QuestionChoice
-  label description)
 (qwen-companion-messages-define "qwen-companion-proposal-orphan" ProposalOrphan
-  id reason)
+  id)
 (qwen-companion-messages-define "qwen-companion-delivered" Delivered
   id)
 (qwen-companion-messages-define "qwen-companion-compared" Compared
@@ -84,37 +77,21 @@ its key, nil where there is none."
   client request size ms called failed text)
 (qwen-companion-messages-define "qwen-companion-notice" Notice
   level text)
-(qwen-companion-messages-define "qwen-companion-kept-plans" Plans
-  id plans)
-(qwen-companion-messages-define "qwen-companion-kept-plan" KeptPlan
-  path time conversation title)
 (qwen-companion-messages-define "qwen-companion-recorded-sessions" RecordedSessions
   id sessions)
 (qwen-companion-messages-define "qwen-companion-recorded-session" RecordedSession
   id time prompt)
-(qwen-companion-messages-define "qwen-companion-registered-clis" RegisteredClis
-  clis gone controller)
-(qwen-companion-messages-define "qwen-companion-registered" RegisteredCli
-  id pid session directory name version kind start listens editor gone state
-  problem)
-(qwen-companion-messages-define "qwen-companion-registry-ended" RegistryEnded
-  cli ended)
-(qwen-companion-messages-define "qwen-companion-registry-receipt" RegistryReceipt
-  id status reason)
 (qwen-companion-messages-define "qwen-companion-journal-turns" TurnChanges
   reset turns gone)
 (qwen-companion-messages-define "qwen-companion-journal-unrecorded" Unrecorded
   reasons)
 (qwen-companion-messages-define "qwen-companion-turn" TurnChange
   id root session cli client who source prompt start end undone-of undone-by
-  notes files files-gone)
+  notes usage files files-gone)
 (qwen-companion-messages-define "qwen-companion-changed-file" ChangedFile
   path kind from binary added deleted seen seen-hunks mixed by)
 (qwen-companion-messages-define "qwen-companion-journal-reply" JournalReply
-  id error root staged others worktrees files spans seen origins prompts runs
-  busy texts texts-file)
-(qwen-companion-messages-define "qwen-companion-line-origin" LineOrigin
-  who turn session client start)
+  id error root worktrees files spans seen busy texts texts-file)
 (qwen-companion-messages-define "qwen-companion-worktree" Worktree
   path branch head locked gone base files uncommitted ahead behind conflicts)
 (qwen-companion-messages-define "qwen-companion-texts" Texts

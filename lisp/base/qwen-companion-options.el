@@ -83,6 +83,16 @@ the files that models have read."
   :group 'qwen-companion
   :type 'boolean)
 
+(defcustom qwen-companion-token-limit nil
+  "Number of tokens above which a turn of a CLI ends, or nil for no limit.
+The tokens of all its requests count, what goes in and what comes out,
+also what comes from a cache.  The turn ends before the next request,
+with the reason in the terminal; the tools before that have run, and the
+model is told so with your next prompt, with which it can go on."
+  :group 'qwen-companion
+  :type '(choice (const :tag "No limit" nil)
+                 (natnum :tag "Tokens")))
+
 (defcustom qwen-companion-daemon-enabled nil
   "Whether `qwen serve' may be used.
 With nil, nothing for it is loaded, started or connected to."

@@ -22,6 +22,7 @@
 (require 'qwen-companion-hunks-view)
 (require 'qwen-companion-items)
 (require 'qwen-companion-journal)
+(require 'qwen-companion-layer)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-places)
 (require 'qwen-companion-timers)
@@ -330,7 +331,9 @@ UNDONE is as by `qwen-companion-changes-items--undone'."
                            'qwen-companion-changes-label
                          'qwen-companion-changes-turn))
      (when (and files (cl-every #'qwen-companion-changed-file-seen files))
-       (qwen-companion-changes-items--label "  seen")))))
+       (qwen-companion-changes-items--label "  seen"))
+     (when-let* ((used (qwen-companion-layer-usage (qwen-companion-turn-usage turn))))
+       (qwen-companion-changes-items--label (concat "  " used))))))
 
 (defun qwen-companion-changes-items-scope-words ()
   "Return the name of the visible scope."

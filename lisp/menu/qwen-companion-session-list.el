@@ -114,6 +114,21 @@ Where nothing is known, return the reason."
                         (qwen-companion-session-list--turns session)))))
     (if paths (number-to-string (length paths)) "")))
 
+(defun qwen-companion-session-list--used (session)
+  "Return how many tokens the conversation of SESSION has used, as text.
+It is \"\" where that is not known; its tooltip has them by model."
+  (if-let* ((usage (qwen-companion-session-usage session)))
+      (propertize (qwen-companion-layer-number (qwen-companion-layer-tokens usage))
+                  'help-echo (qwen-companion-layer-usage usage))
+    ""))
+
+(defun qwen-companion-session-list--more-tokens-p (a b)
+  "Return non-nil when the CLI of entry A has used more tokens than that of B."
+  (cl-flet ((used (entry)
+              (qwen-companion-layer-tokens
+               (qwen-companion-session-usage (qwen-companion-backend-session (car entry))))))
+    (> (used a) (used b))))
+
 (defun qwen-companion-session-list--entry (session)
   "Return the entry of SESSION in the list."
   (let ((activity (qwen-companion-session-list-activity session)))
@@ -164,7 +179,8 @@ SESSION may be a registered CLI."
                  (if (zerop since)
                      ""
                    (qwen-companion-layer-duration (- (float-time) (/ since 1000.0))))
-                 (qwen-companion-session-list--files session))
+                 (qwen-companion-session-list--files session)
+                 (qwen-companion-session-list--used session))
            (mapcar #'qwen-companion-untrusted-text (list terminal last))))))
 
 (defun qwen-companion-session-list--since (session)
@@ -216,7 +232,7 @@ For a registered CLI that does nothing for us, return when it has started."
                         (vector (if (eq 'ready (qwen-companion-state))
                                     "No CLI is connected"
                                   "The companion is not running")
-                                "" "" "" "" "" ""))))))
+                                "" "" "" "" "" "" ""))))))
 
 (defun qwen-companion-session-list--clean-up ()
   "Remove the hooks: the buffer of the list is being killed."
@@ -339,6 +355,7 @@ Info node `(qwen-companion)Terminals' is about it.
         [("CLI" 20 t) ("Project" 14 t) ("State" 15 t)
          ("Since" 7 qwen-companion-session-list--shorter-p)
          ("Files" 5 nil :right-align t)
+         ("Tokens" 7 qwen-companion-session-list--more-tokens-p :right-align t)
          ("Terminal" 22 t) ("Last" 0 t)]
         tabulated-list-padding 1)
   (qwen-companion-header-keep-keys)

@@ -115,6 +115,32 @@ Texts of the CLI in it are sanitised."
           ((< seconds 3600) (format "%d min" (/ seconds 60)))
           (t (format "%d h" (/ seconds 3600))))))
 
+(defun qwen-companion-layer-tokens (usage)
+  "Return the number of tokens in USAGE, a list by model."
+  (cl-loop for each in usage
+           sum (+ (qwen-companion-usage-input each) (qwen-companion-usage-output each))))
+
+(defun qwen-companion-layer-number (number)
+  "Return NUMBER, of tokens, as short text, like \"12k\"."
+  (cond ((< number 1000) (number-to-string number))
+        ((< number 999500) (format "%.3gk" (/ number 1000.0)))
+        (t (format "%.3gM" (/ number 1000000.0)))))
+
+(defun qwen-companion-layer-usage (usage)
+  "Return USAGE, a list by model, in words, or nil where it is nil."
+  (and usage
+       (mapconcat
+        (lambda (each)
+          (let ((cached (qwen-companion-usage-cached each)))
+            (format "%s %s in%s, %s out"
+                    (qwen-companion-untrusted-line (qwen-companion-usage-model each))
+                    (qwen-companion-layer-number (qwen-companion-usage-input each))
+                    (if (> cached 0)
+                        (format " (%s cached)" (qwen-companion-layer-number cached))
+                      "")
+                    (qwen-companion-layer-number (qwen-companion-usage-output each)))))
+        usage "; ")))
+
 (defun qwen-companion-layer-lines (&optional todos)
   "Return a line about the activity of each connected CLI, or nil for none.
 With TODOS non-nil, the list of its to-dos is below it."

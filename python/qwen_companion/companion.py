@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,7 @@ from qwen_companion.tools.first_prompt import FirstPrompt
 from qwen_companion.tools.server import ToolServer
 from qwen_companion.tools.settings import PATH as TOOL_PATH
 from qwen_companion.tools.settings import tool_secret, tool_settings
+from qwen_companion.transcripts.meter import Meter
 
 if TYPE_CHECKING:
     from qwen_companion.ide.server import McpServer
@@ -172,6 +174,7 @@ class Companion:
         self._first_prompt = FirstPrompt(self._tools)
         self._tool_server = ToolServer(self._tools, self._find_caller, self._first_prompt.listed)
         self._journal = JournalFront(os.environ, self._bridge.tell, elsewhere=self._places, excluded=self._excluded)
+        self._meter = Meter(self._journal.spent, self._hooks_reported)
         self._doors = self._make_doors(editor)
         self._publisher = Publisher(
             hello.emacs_pid,
@@ -262,7 +265,7 @@ class Companion:
             report_answers=lambda session, answers: self._bridge.tell(messages.HookAnswers(session, answers)),
             warn=self._warn,
             records=self._journal.records,
-            listeners=[self._first_prompt, self._diagnostics, self._journal],
+            listeners=[self._first_prompt, self._diagnostics, self._journal, self._meter],
             added=lambda: tool_settings(self._port, tool_secret(self._token), self._tools.definitions),
             caller_elsewhere=self._places.caller,
         )
@@ -286,6 +289,7 @@ class Companion:
             doors=self._doors,
             places=self._places,
             journal=self._journal,
+            meter=self._meter,
             requests=self._requests,
             registry=self._registry,
             daemon=self._daemon,
@@ -397,7 +401,10 @@ class Companion:
 
     def _reported_state(self, session: str) -> SessionState | None:
         state = self._sessions.reported(session)
-        return None if state is None else self._doors.annotated(state)
+        if state is None:
+            return None
+        peer = state.session.peer
+        return replace(self._doors.annotated(state), usage=() if peer is None else self._meter.total(peer.pid))
 
     # The sessions and those they work with know each other, so some have to be told of the others afterwards.
 

@@ -145,6 +145,16 @@ class CliState:
 
 
 @frozen
+class Usage:
+    """What requests to `model` have used, in tokens; `cached` are those of `input` that came from a cache."""
+
+    model: str
+    input: int = 0
+    output: int = 0
+    cached: int = 0
+
+
+@frozen
 class RecordedSession:
     """A conversation that a CLI has recorded: its `id`, the `time` of its last change and its first `prompt`."""
 
@@ -226,7 +236,8 @@ class SessionState:
     """One MCP session: whether its event stream is open, and whether its process has been looked for.
 
     `state` is what its hooks have reported, None if they have reported nothing.  `no_hooks` is the reason, for a
-    person, why hooks that are expected do not report; None if all is well.
+    person, why hooks that are expected do not report; None if all is well.  `usage` is that of the conversation, by
+    model, () where that is not known.
     """
 
     session: KnownSession
@@ -234,6 +245,7 @@ class SessionState:
     identified: bool = True
     state: CliState | None = None
     no_hooks: str | None = None
+    usage: tuple[Usage, ...] = ()
 
 
 @frozen
@@ -287,6 +299,7 @@ class Settings:
     - `journal`: whether the changes of agents are recorded, so that they can be undone.
     - `questions`: whether plans and questions of CLIs in terminals are shown in Emacs.
     - `tell_agents`: whether a model is told that another agent works on a file that it has written.
+    - `token_limit`: how many tokens a turn may use, None for any number.
     - `tell_changes`: whether a model is told with a prompt what has changed in the files that it has seen.
     """
 
@@ -302,6 +315,7 @@ class Settings:
     tell_agents: bool = False
     tell_changes: bool = False
     questions: bool = False
+    token_limit: int | None = None
 
 
 @frozen
@@ -412,7 +426,8 @@ class Turn:
     both "" if not known.  `end` is None while the turn goes on.  `source` is where it is known from: "hooks", "disk",
     "chat", "undo" for a turn of the user that undid the turn `undone`, or "merge" for one by which the user took over
     changes from a worktree.  `undone_by` are turns that undid something of this one.  `cli` is its MCP session, None
-    where it is not connected.  `notes` tell a person what is missing.
+    where it is not connected.  `notes` tell a person what is missing.  `usage` is what the turn has used, by model, ()
+    where that is not known.
     """
 
     id: str
@@ -427,6 +442,7 @@ class Turn:
     undone_by: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     cli: str | None = None
+    usage: tuple[Usage, ...] = ()
 
 
 AGENT, USER = "agent", "user"

@@ -21,6 +21,7 @@ from qwen_companion.registry.front import RegistryFront
 from qwen_companion.remote.places import Places
 from qwen_companion.tools.calls import Tools
 from qwen_companion.tools.diagnostics import Diagnostics
+from qwen_companion.transcripts.meter import Meter
 
 
 @frozen
@@ -36,6 +37,7 @@ class Inbox:
     doors: Doors
     places: Places
     journal: JournalFront
+    meter: Meter
     requests: RequestQueue
     registry: RegistryFront
     daemon: DaemonFront
@@ -109,3 +111,4 @@ class Inbox:
         self.distributor.set_settings(settings)
         self.places.set_settings(settings)
         self.journal.set_settings(settings)
+        self.meter.limit = settings.token_limit

@@ -33,9 +33,12 @@ A text that is nil removes the line."
 
 (ert-deftest qwen-companion-changes-test-shows-turns-files-and-hunks ()
   (qwen-companion-changes-test--with-hunks
-    (qwen-companion-changes-test-turn "two" '(("b/new.txt" "x\n") ("a.txt" nil)))
+    (qwen-companion-changes-test-turn
+     "two" '(("b/new.txt" "x\n") ("a.txt" nil))
+     :usage '((:model "small" :input 1999600 :output 5 :cached 0)))
     (qwen-companion-changes-test-settle)
     (let ((text (qwen-companion-changes-test-text)))
+      (should (string-search "Prompt of two  small 2M in, 5 out\n" text))
       (should (string-match-p "Prompt of two\\(.\\|\n\\)*Prompt of one" text))
       (should (string-match-p "\\+2 -3 +1 file +Qwen Code +Prompt of one" text))
       (should (string-search "@@ -2,7 +2,7 @@\n 2\n 3\n 4\n-5\n+five\n 6\n" text)))

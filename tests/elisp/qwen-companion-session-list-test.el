@@ -61,6 +61,8 @@
     (qwen-companion-session-list-test--with
         (list (qwen-companion-session-list-test--session
                "a" :directory "/home/me/site" :pid 12
+               :usage '((:model "big\nmodel" :input 12300 :output 400 :cached 8000)
+                        (:model "small" :input 20 :output 5 :cached 0))
                :state (list :activity 'working :since (- now 130500) :prompt "Do\nit"))
               (qwen-companion-session-list-test--session
                "b" :directory "/home/me/lib"
@@ -69,14 +71,17 @@
               (qwen-companion-session-list-test--session
                "d" :directory "/home/me/app"
                :state (list :activity 'idle :since now :prompt "Do it" :said "Done.\u202E Tests?")))
-      (should (equal '("Qwen Code 0.24.4|site|working|2 min|outside Emacs|Do\\nit"
+      (should (equal '("Qwen Code 0.24.4|site|working|2 min|12.7k outside Emacs|Do\\nit"
                        "Qwen Code 0.24.4|lib|asking|N s|Run make?"
                        "Qwen Code 0.24.4|connected|it is old"
                        "Qwen Code 0.24.4|app|done|N s|Done.\\u202E Tests?")
                      (mapcar (lambda (row) (replace-regexp-in-string "|[0-9]+ s|" "|N s|" row))
                              (qwen-companion-session-list-test--rows))))
       (should (eq 'warning (get-text-property
-                            0 'face (aref (cadr (nth 1 tabulated-list-entries)) 2)))))))
+                            0 'face (aref (cadr (nth 1 tabulated-list-entries)) 2))))
+      (should (equal "big model 12.3k in (8k cached), 400 out; small 20 in, 5 out"
+                     (get-text-property
+                      0 'help-echo (aref (cadr (nth 0 tabulated-list-entries)) 5)))))))
 
 (defun qwen-companion-session-list-test--registered (id &rest keys)
   "Return a registered CLI ID with KEYS."

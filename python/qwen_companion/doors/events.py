@@ -32,6 +32,7 @@ _REMINDER = re.compile(r"\s*<system-reminder>.*?</system-reminder>\s*(?=\S)", re
 class Event(BaseModel):
     """The members of all events; an event of an unknown kind has no others.
 
+    `transcript_path` is the file in which the CLI records the conversation.
     `cwd` is the directory of the project, `timestamp` the time of the event as JavaScript writes it: a later one is the
     greater string.  `prompt_id` is the same for all events of one turn.  `agent_id` is that of a subagent, None for the
     conversation with the user.
@@ -42,6 +43,7 @@ class Event(BaseModel):
     name: ClassVar[str] = ""
 
     session_id: str = ""
+    transcript_path: str = ""
     cwd: str = ""
     timestamp: str = ""
     permission_mode: str | None = None

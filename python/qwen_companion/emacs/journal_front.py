@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Protocol, cast
 import anyio
 from anyio.abc import TaskGroup
 
-from qwen_companion.domain import FAMILIES_WITH_HOOKS, ChatWork, KnownSession, Peer, SessionState, Settings, Snapshot
+from qwen_companion.domain import (
+    FAMILIES_WITH_HOOKS,
+    ChatWork,
+    KnownSession,
+    Peer,
+    SessionState,
+    Settings,
+    Snapshot,
+    Usage,
+)
 from qwen_companion.doors.listeners import Fitting, Report, Subscription, Words
 from qwen_companion.emacs import messages
 from qwen_companion.journal.subscriptions import SUBSCRIPTIONS
@@ -292,6 +301,11 @@ class JournalFront:
         """Take what an agent of `qwen serve` is doing."""
         with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
             self._calls.send_nowait(work)
+
+    def spent(self, session: str, start: int, usage: Sequence[Usage]) -> None:
+        """Take what the turn of `session` that began at `start`, in ms since the epoch, has used so far."""
+        if self._journal is not None:
+            self._journal.spent(session, start, usage)
 
     async def news_for_chat(self, session: str, directory: str, attached: Sequence[str]) -> Fitting | None:
         """See `Journal.news_for_chat`."""

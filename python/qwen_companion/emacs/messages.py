@@ -651,6 +651,7 @@ def _parse_settings(values: Plist, _spool: Spool) -> domain.Settings:
         tell_agents=values.boolean(":tell-agents"),
         tell_changes=values.boolean(":tell-changes"),
         questions=values.boolean(":questions"),
+        token_limit=values.optional_integer(":token-limit"),
     )
 
 
@@ -832,7 +833,8 @@ class SessionChanges(Notification):
 
         A session is `(:id :protocol :client :version :pid :started :directory :family :ancestors :streaming)`.
         Without the keys from :pid to :ancestors if the process was not found.  With :state, the fields of `CliState`,
-        if its hooks have reported, and :no-hooks with the reason if they should have and have not.
+        if its hooks have reported, and :no-hooks with the reason if they should have and have not.  With :usage, a list
+        of the fields of `Usage`, if it is known.
         """
         return plist(
             sessions=[
@@ -840,6 +842,7 @@ class SessionChanges(Notification):
                 + plist(streaming=state.streaming)
                 + ([] if state.state is None else plist(state=to_plist(state.state, spool)))
                 + ([] if state.no_hooks is None else plist(no_hooks=state.no_hooks))
+                + (plist(usage=[to_plist(usage, spool) for usage in state.usage]) if state.usage else [])
                 for state in self.sessions
             ],
             gone=list(self.gone),
@@ -1194,9 +1197,10 @@ class TurnChanges(Notification):
         """`(:reset B :turns (TURN...) :gone (ID...))`.
 
         A turn is `(:id S :root S :session S :cli S :client S :who agent|user :source SYMBOL :prompt S :start MS
-        :end MS-or-nil :undone-of ID-or-nil :undone-by (ID...) :notes (S...) :files (FILE...) :files-gone (PATH...))`.
+        :end MS-or-nil :undone-of ID-or-nil :undone-by (ID...) :notes (S...) :usage (USAGE...) :files (FILE...)
+        :files-gone (PATH...))`.
         """
-        return plist(reset=self.reset, turns=[_turn_plist(turn) for turn in self.turns], gone=list(self.gone))
+        return plist(reset=self.reset, turns=[_turn_plist(turn, spool) for turn in self.turns], gone=list(self.gone))
 
 
 @frozen
@@ -1207,7 +1211,7 @@ class Unrecorded(Notification):
     reasons: Mapping[str, str]
 
 
-def _turn_plist(change: TurnChange) -> list[Sexp]:
+def _turn_plist(change: TurnChange, spool: Spool) -> list[Sexp]:
     turn = change.turn
     return plist(
         id=turn.id,
@@ -1223,6 +1227,7 @@ def _turn_plist(change: TurnChange) -> list[Sexp]:
         undone_of=turn.undone,
         undone_by=list(turn.undone_by),
         notes=list(turn.notes),
+        usage=[to_plist(usage, spool) for usage in turn.usage],
         files=[_changed_file_plist(file) for file in change.files],
         files_gone=list(change.gone),
     )

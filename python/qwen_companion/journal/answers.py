@@ -80,6 +80,7 @@ class Answers:
             undone=None if row.undone is None else self._names.identifier(row.undone),
             undone_by=tuple(undone_by),
             notes=row.notes,
+            usage=self._store.usage(number),
         )
         return Summary(turn, {file.path: file for file in files if file.kind})
 

@@ -28,6 +28,8 @@ create index if not exists writes_of_path on writes(path, id);
 create index if not exists writes_of_turn on writes(turn, path);
 create table if not exists seen(
   turn integer, path blob, digest text, whole integer, hunks text, primary key(turn, path));
+create table if not exists usage(turn integer, model text, input integer, output integer, cached integer,
+  primary key(turn, model)) without rowid;
 create table if not exists views(
   session text, path blob, digest text, named text, after integer, size integer, time integer,
   primary key(session, path)) without rowid;

@@ -24,7 +24,7 @@ import anyio
 from anyio import to_thread
 from anyio.abc import TaskStatus
 
-from qwen_companion.domain import ChatWork, KnownSession, Peer
+from qwen_companion.domain import ChatWork, KnownSession, Peer, Usage
 from qwen_companion.doors.listeners import Fitting
 from qwen_companion.journal.agents import Agents, clis_of
 from qwen_companion.journal.answers import RecordError
@@ -195,6 +195,11 @@ class Journal:
         if work.tools and running is not None and not running.ready.is_set():
             # The daemon waits for nobody.
             root.do(lambda: None if running.number is None else root.record.store.add_note(running.number, LATE))
+
+    def spent(self, session: str, start: int, usage: Sequence[Usage]) -> None:
+        """Record what the turn of `session` that began at `start`, in ms since the epoch, has used so far."""
+        for root in self.roots.by_name.values():
+            root.do(lambda root=root: root.changed.update(root.record.store.set_usage(session, start, usage)))
 
     async def news_for_chat(self, session: str, directory: str, attached: Sequence[str]) -> Fitting | None:
         """Return the text about changed files that goes along with a prompt to `session` of a daemon; None for none.

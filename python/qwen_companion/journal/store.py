@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from qwen_companion.domain import Usage
 from qwen_companion.frozen import frozen
 from qwen_companion.journal.contents import Contents, columns_of, read_version
 from qwen_companion.journal.database import Database
@@ -123,6 +124,21 @@ class Store:
         """Record that `turn` is to be shown with `prompt`."""
         with self.database.transaction() as db:
             db.execute("update turns set prompt = ? where id = ?", (prompt, turn))
+
+    def set_usage(self, session: str, start: int, usage: Iterable[Usage]) -> list[int]:
+        """Record what the turn of `session` that began at `start` has used; return its number, if it is recorded."""
+        with self.database.transaction() as db:
+            query = "select id from turns where session = ? and start = ? and undone is null"
+            turns = [row[0] for row in db.execute(query, (session, start))]
+            rows = [(turn, each.model, each.input, each.output, each.cached) for turn in turns for each in usage]
+            db.executemany("insert or replace into usage values(?, ?, ?, ?, ?)", rows)
+        return turns
+
+    def usage(self, turn: int) -> tuple[Usage, ...]:
+        """Return what `turn` has used, by model."""
+        with self.database.transaction() as db:
+            query = "select model, input, output, cached from usage where turn = ? order by model"
+            return tuple(Usage(*row) for row in db.execute(query, (turn,)))
 
     def last_turn(self) -> TurnRow | None:
         """Return the turn that began last."""
@@ -259,12 +275,13 @@ class Store:
         with self.database.transaction() as db:
             db.execute("delete from turns where id = ?", (turn,))
             db.execute("delete from prompts where turn = ?", (turn,))
+            db.execute("delete from usage where turn = ?", (turn,))
 
     def drop(self, turns: Sequence[int]) -> None:
         """Forget `turns`, and all bytes that only they needed."""
         with self.database.transaction() as db:
             for turn in turns:
-                for table in ("writes", "seen", "prompts"):
+                for table in ("writes", "seen", "prompts", "usage"):
                     db.execute(f"delete from {table} where turn = ?", (turn,))  # noqa: S608 - these names
                 db.execute("delete from turns where id = ?", (turn,))
             # Writes of others matter between those of agents only.

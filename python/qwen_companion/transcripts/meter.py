@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Tell what turns and conversations have used, and end a turn that has used too much.
+
+A CLI writes of a request some ms after its answer, of the last one of a turn even after its hook Stop.  One way alone
+stops a turn (0.21.10, 0.23.4, 0.24.4): to keep the results of its tools from the model, by the hook that comes before
+they are sent.  The model then reads that they were not recorded, so it is told the truth with the next prompt.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import anyio
+
+from qwen_companion.domain import Usage
+from qwen_companion.doors.listeners import Block, Report, Subscription, Words
+from qwen_companion.file_names import FileNameError, file_name
+from qwen_companion.threads import in_thread
+from qwen_companion.transcripts.usage import Transcript, tokens
+
+if TYPE_CHECKING:
+    from qwen_companion.domain import Peer
+    from qwen_companion.doors.events import Event
+
+HOLD_S = 1.0
+"""How long a CLI waits at most to hear whether its turn goes on."""
+
+_WRITTEN_S = 0.3
+"""How long its transcript is waited for: the last request may not be in it yet."""
+
+_POLL_S = 0.02
+
+SETTLE_S = 0.5
+"""How long after the end of a turn its last request is written, in seconds."""
+
+_RAN = (
+    "The user's limit of tokens ended your last turn before you got the results of your last tool calls. Those tools "
+    "did run, also where a result says that it was not recorded. Look at what they have done before you repeat one."
+)
+
+
+class Meter:
+    """Listens to hooks.  All methods are for the event loop."""
+
+    def __init__(
+        self,
+        spent: Callable[[str, int, Sequence[Usage]], None],
+        changed: Callable[[], None],
+        settle_s: float = SETTLE_S,
+    ) -> None:
+        """`spent` takes what the turn of a conversation that began at some time has used so far.
+
+        `changed` is called when `total` may return something else.
+        """
+        self.limit: int | None = None
+        """How many tokens a turn may use, None for any number."""
+        self._spent = spent
+        self._changed = changed
+        self._settle_s = settle_s
+        self._transcripts: dict[int, tuple[str, Transcript]] = {}
+        """Of each process that of its conversation."""
+        self._began: dict[int, int] = {}
+        """When the turn of each process began, in ms since the epoch."""
+        self._rounds: Counter[int] = Counter()
+        """How many requests of the turn of each process have been answered, at least."""
+        self._stopped: set[str] = set()
+        """The conversations with a turn that was ended, of which the model does not know yet."""
+
+    @property
+    def subscriptions(self) -> Sequence[Subscription]:
+        """The hooks that it subscribes to."""
+        others = ("SessionStart", "Stop", "Notification", "SessionEnd")
+        return Subscription("UserPromptSubmit", hold_s=HOLD_S), *map(Subscription, others)
+
+    def holds(self, event: Event) -> bool:
+        """Return whether the turn may end here, or the model has to be told that the last one did."""
+        return event.session_id in self._stopped if event.begins_turn else self.limit is not None
+
+    async def hear(self, report: Report) -> Words | None:
+        """Handle `report`; return the end of the turn, or what the model is told of that, or None."""
+        event, pid = report.event, report.peer.pid
+        if event.agent_id is not None or not _is_name(event.transcript_path):
+            return None
+        if event.begins_turn:
+            self._began[pid] = report.time
+            self._rounds[pid] = 0
+        elif event.name == "UserPromptSubmit":
+            self._rounds[pid] += 1
+        if event.name == "Stop":
+            await anyio.sleep(self._settle_s)
+        used = await self._read(pid, event)
+        if event.begins_turn and event.session_id in self._stopped:
+            return self._told_of(event.session_id)
+        limit = self.limit
+        if event.name == "UserPromptSubmit" and not event.begins_turn and limit is not None and used > limit:
+            self._stopped.add(event.session_id)
+            return Block(
+                f"this turn has used {used} tokens, more than qwen-companion-token-limit ({limit}). "
+                "A prompt goes on from here."
+            )
+        return None
+
+    async def _read(self, pid: int, event: Event) -> int:
+        """Read the transcript that `event` of process `pid` names; return the tokens of the turn."""
+        path, transcript = self._transcripts.get(pid, ("", None))
+        if transcript is None or path != event.transcript_path:
+            transcript = Transcript(event.transcript_path)
+            self._transcripts[pid] = event.transcript_path, transcript
+        before = transcript.total()
+        await in_thread(transcript.read)
+        began = self._began.get(pid)
+        if began is not None and self.limit is not None:
+            with anyio.move_on_after(_WRITTEN_S):
+                while transcript.requests_since(began) < self._rounds[pid]:
+                    await anyio.sleep(_POLL_S)
+                    await in_thread(transcript.read)
+        usages = () if began is None else transcript.since(began)
+        if transcript.total() != before:
+            self._changed()
+            if began is not None:
+                self._spent(event.session_id, began, usages)
+        return tokens(usages)
+
+    def _told_of(self, session: str) -> Words:
+        def tell(_room: int) -> str:
+            self._stopped.discard(session)
+            return _RAN
+
+        return tell
+
+    def total(self, pid: int) -> tuple[Usage, ...]:
+        """Return what the conversation of process `pid` has used, by model."""
+        return self._transcripts[pid][1].total() if pid in self._transcripts else ()
+
+    def ended(self, peer: Peer) -> None:
+        """Forget the process of `peer`."""
+        self._transcripts.pop(peer.pid, None)
+        self._began.pop(peer.pid, None)
+        self._rounds.pop(peer.pid, None)
+
+
+def _is_name(path: str) -> bool:
+    try:
+        return bool(file_name(path))
+    except FileNameError:
+        return False

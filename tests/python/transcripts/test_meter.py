@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What turns have used is told, and a turn above the limit ends; the hooks are called by this test."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from qwen_companion.domain import Peer, Usage
+from qwen_companion.doors.events import parse_event
+from qwen_companion.doors.listeners import Block, Report, Words
+from qwen_companion.transcripts.meter import Meter
+
+pytestmark = pytest.mark.anyio
+
+PEER = Peer(7, "", "/w", "qwen", ())
+
+
+class Cli:
+    """A CLI whose clock goes on by a second with each event."""
+
+    def __init__(self, directory: Path) -> None:
+        self.told: list[tuple[str, int, Sequence[Usage]]] = []
+        self.meter = Meter(self._take, lambda: None, settle_s=0)
+        self.session = "s"
+        self._directory = directory
+        self._now = 1_795_000_000
+
+    def _take(self, session: str, start: int, usage: Sequence[Usage]) -> None:
+        self.told.append((session, start, usage))
+
+    def answer(self, tokens: int, session: str | None = None) -> None:
+        """Record an answer of the model, which took `tokens`."""
+        self._now += 1
+        event = {
+            "event.name": "qwen-code.api_response",
+            "event.timestamp": datetime.fromtimestamp(self._now, timezone.utc).isoformat(),
+            "model": "m",
+            "input_token_count": tokens,
+        }
+        with (self._directory / f"{session or self.session}.jsonl").open("a") as file:
+            file.write(f"{json.dumps({'systemPayload': {'uiEvent': event}}, separators=(',', ':'))}\n")
+
+    async def report(self, name: str, **fields: Any) -> Words | None:
+        """Report an event, and return what is answered, None where the CLI does not wait."""
+        self._now += 1
+        path = str(self._directory / f"{self.session}.jsonl")
+        values = {"hook_event_name": name, "session_id": self.session, "transcript_path": path, **fields}
+        event = parse_event(json.dumps(values).encode())
+        assert event is not None
+        holds = name == "UserPromptSubmit" and self.meter.holds(event)
+        words = await self.meter.hear(Report(event, PEER, "Qwen Code", "id", 1000 * self._now))
+        assert holds or words is None
+        return words
+
+    async def prompt(self) -> Words | None:
+        return await self.report("UserPromptSubmit", prompt="Do it")
+
+    async def goes_on(self) -> Words | None:
+        return await self.report("UserPromptSubmit", prompt="")
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    return Cli(tmp_path)
+
+
+async def test_each_turn_and_the_whole_conversation_are_told(cli: Cli) -> None:
+    # It is resumed: what it has used before counts for the conversation.
+    cli.answer(1000)
+    await cli.report("SessionStart")
+    assert cli.meter.total(7) == (Usage("m", 1000),)
+    await cli.prompt()
+    cli.answer(5)
+    await cli.goes_on()
+    cli.answer(6)
+    # The last request is written when the hook has been called.
+    await cli.report("Stop")
+    await cli.prompt()
+    cli.answer(3)
+    await cli.report("Notification", notification_type="idle_prompt")
+    times = sorted({start for _, start, _ in cli.told})
+    assert [(times.index(start), [usage.input for usage in used]) for _, start, used in cli.told] == [
+        (0, [5]),
+        (0, [11]),
+        (1, [3]),
+    ]
+    assert cli.meter.total(7) == (Usage("m", 1014),)
+    # `/clear` begins another conversation.
+    cli.session = "other"
+    await cli.report("SessionStart")
+    assert cli.meter.total(7) == ()
+    cli.meter.ended(PEER)
+    assert cli.meter.total(7) == ()
+
+
+async def test_a_turn_above_the_limit_ends_and_the_model_is_told_once(cli: Cli) -> None:
+    cli.meter.limit = 100
+    cli.answer(1000)
+    await cli.prompt()
+    cli.answer(60)
+    assert await cli.goes_on() is None
+    cli.answer(40)
+    assert await cli.goes_on() is None
+    cli.answer(1)
+    block = await cli.goes_on()
+    assert isinstance(block, Block)
+    assert "has used 101 tokens, more than qwen-companion-token-limit (100)" in block.reason
+    words = await cli.prompt()
+    assert callable(words)
+    assert "Those tools did run" in (words(9900) or "")
+    cli.answer(60)
+    assert await cli.goes_on() is None
+    assert await cli.prompt() is None
+
+
+async def test_a_request_that_is_written_a_moment_later_counts(cli: Cli) -> None:
+    cli.meter.limit = 100
+    await cli.prompt()
+    words: list[Words | None] = []
+
+    async def go_on() -> None:
+        words.append(await cli.goes_on())
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(go_on)
+        await anyio.wait_all_tasks_blocked()
+        cli.answer(101)
+    assert isinstance(words[0], Block)
+
+
+async def test_a_subagent_is_never_stopped_and_no_limit_holds_nobody(cli: Cli) -> None:
+    await cli.prompt()
+    cli.answer(10**6)
+    assert await cli.goes_on() is None
+    cli.meter.limit = 100
+    assert await cli.report("UserPromptSubmit", prompt="", agent_id="explorer-1") is None
+    assert isinstance(await cli.goes_on(), Block)
+    # The text is made when the model gets it, and else the next time.
+    assert callable(await cli.prompt())
+    assert callable(await cli.prompt())
+    # Another conversation has nothing to do with that.
+    cli.session = "other"
+    assert await cli.prompt() is None
+
+
+async def test_a_cli_that_names_no_transcript_is_left_alone(cli: Cli) -> None:
+    cli.meter.limit = 0
+    await cli.report("UserPromptSubmit", prompt="Do it", transcript_path="")
+    assert await cli.report("UserPromptSubmit", prompt="", transcript_path="") is None
+    for path in ("\0", "/dev/zero", "relative", "x" * 5000):
+        assert await cli.report("UserPromptSubmit", prompt="", transcript_path=path) is None
