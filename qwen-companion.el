@@ -208,6 +208,7 @@ each part with properties of its own is one."
     (registered . qwen-companion-registry-on-registered)
     (registry-ended . qwen-companion-registry-on-ended)
     (registry-receipt . qwen-companion-registry-on-receipt)
+    (recorded-rewound . qwen-companion-rewind-on-rewound)
     (compared . qwen-companion-merge-on-compared)
     (merged . qwen-companion-merge-on-merged)
     (place . qwen-companion-remote-on-place)
@@ -357,6 +358,8 @@ When it is made, the mode comes on."
 (autoload 'qwen-companion-resume-on-recorded "qwen-companion-resume")
 (autoload 'qwen-companion-plan "qwen-companion-kept-plans" nil t)
 (autoload 'qwen-companion-kept-plans-on-plans "qwen-companion-kept-plans")
+(autoload 'qwen-companion-rewind "qwen-companion-rewind" nil t)
+(autoload 'qwen-companion-rewind-on-rewound "qwen-companion-rewind")
 (autoload 'qwen-companion-doctor "qwen-companion-doctor" nil t)
 
 (defvar qwen-companion-mode-map

@@ -79,6 +79,25 @@ marked as seen (\\[qwen-companion-changes-mark-seen]) is not shown the next time
 
 (fn)" t)
 
+;; qwen-companion-rewind.el
+(autoload 'qwen-companion-rewind "qwen-companion-rewind" "Go back to before a prompt: the conversation and the files.
+The prompt is that at point in the buffer of changes and in a chat; in
+other buffers, choose one of the terminal's or the project's turns.  What
+is going to happen is said first.
+
+Files go back by the journal, so your own edits stay, and conflicts are
+shown as those of an undo.  The prompt comes back, to be edited: into the
+input of a chat, or a prompt buffer for a CLI in a terminal, which is
+ended for this and goes on in the same place.
+
+PART is `files' or `conversation' to leave the other as it is, which a
+prefix argument does: one for the files only, two for the conversation.
+
+(fn &optional PART)" t)
+(autoload 'qwen-companion-rewind-on-rewound "qwen-companion-rewind" "Handle the `recorded-rewound' message PAYLOAD: the answer to a request.
+
+(fn PAYLOAD)" nil)
+
 ;; qwen-companion-chat-export.el
 (autoload 'qwen-companion-chat-export "qwen-companion-chat-export" "Write the conversation of this chat to FILE, as Markdown or as Org.
 Use Org when the name ends in \".org\".  Texts that are cut in the

@@ -34,11 +34,10 @@ its key, nil where there is none."
   sessions gone)
 (qwen-companion-messages-define "qwen-companion-session" SessionState
   id protocol client version pid started directory family ancestors place
-  terminal streaming state no-hooks usage)
+  terminal streaming state no-hooks)
 (qwen-companion-messages-define "qwen-companion-cli-state" CliState
-  activity since prompt question mode model tokens context subagents said)
-(qwen-companion-messages-define "qwen-companion-usage" Usage
-  model input output cached)
+  activity since prompt question mode model tokens context subagents said
+  conversation)
 (qwen-companion-messages-define "qwen-companion-file-visited" FileVisited
   path)
 (qwen-companion-messages-define "qwen-companion-context-sent" ContextSent
@@ -77,6 +76,8 @@ its key, nil where there is none."
   client request size ms called failed text)
 (qwen-companion-messages-define "qwen-companion-notice" Notice
   level text)
+(qwen-companion-messages-define "qwen-companion-recorded-rewound" RecordedRewound
+  id text copy error)
 (qwen-companion-messages-define "qwen-companion-recorded-sessions" RecordedSessions
   id sessions)
 (qwen-companion-messages-define "qwen-companion-recorded-session" RecordedSession
@@ -86,8 +87,8 @@ its key, nil where there is none."
 (qwen-companion-messages-define "qwen-companion-journal-unrecorded" Unrecorded
   reasons)
 (qwen-companion-messages-define "qwen-companion-turn" TurnChange
-  id root session cli client who source prompt start end undone-of undone-by
-  notes usage files files-gone)
+  id root session conversation cli client who source prompt start end undone-of
+  undone-by rewound copy notes files files-gone)
 (qwen-companion-messages-define "qwen-companion-changed-file" ChangedFile
   path kind from binary added deleted seen seen-hunks mixed by)
 (qwen-companion-messages-define "qwen-companion-journal-reply" JournalReply

@@ -324,8 +324,8 @@ UNDONE is as by `qwen-companion-changes-items--undone'."
               "  "))
      (cond ((null (qwen-companion-turn-end turn))
             (propertize "working  " 'face 'warning))
-           ((eq 'partly undone) (propertize "partly undone  " 'face 'warning))
-           (undone (propertize "undone  " 'face 'warning)))
+           (t (when-let* ((words (qwen-companion-changes-items--undone-words turn undone)))
+                (propertize (concat words "  ") 'face 'warning))))
      (propertize (if (string-empty-p prompt) "(no prompt)" prompt)
                  'face (if (and files (cl-every #'qwen-companion-changed-file-seen files))
                            'qwen-companion-changes-label
@@ -334,6 +334,16 @@ UNDONE is as by `qwen-companion-changes-items--undone'."
        (qwen-companion-changes-items--label "  seen"))
      (when-let* ((used (qwen-companion-layer-usage (qwen-companion-turn-usage turn))))
        (qwen-companion-changes-items--label (concat "  " used))))))
+
+(defun qwen-companion-changes-items--undone-words (turn undone)
+  "Return in words what of TURN was taken back, nil for nothing.
+UNDONE is as by `qwen-companion-changes-items--undone'."
+  (let ((files (pcase undone
+                 ('t "undone")
+                 ('partly "partly undone"))))
+    (cond ((not (qwen-companion-turn-rewound turn)) files)
+          ((equal files "undone") "rewound")
+          (t (concat "rewound, files " (or files "kept"))))))
 
 (defun qwen-companion-changes-items-scope-words ()
   "Return the name of the visible scope."

@@ -13,6 +13,7 @@
 ;;; Code:
 
 (require 'cl-lib)
+(require 'seq)
 (require 'subr-x)
 (require 'qwen-companion-changes-file)
 (require 'qwen-companion-changes-items)
@@ -171,6 +172,13 @@ PATH nil means all files of GROUP."
 
 (defun qwen-companion-changes-undo--plan (group files undo)
   "Return a description of undoing FILES of GROUP, or of restoring them."
+  (format "%s %s: %s" (if undo "Undo" "Bring back")
+          (qwen-companion-changes-undo-title group)
+          (qwen-companion-changes-undo-words files undo)))
+
+(defun qwen-companion-changes-undo-words (files undo)
+  "Return in words what becomes of FILES when they are undone, or restored.
+UNDO is nil for the latter."
   (let ((parts nil))
     (pcase-dolist (`(,verb . ,kinds)
                    (if undo
@@ -189,9 +197,7 @@ PATH nil means all files of GROUP."
                          (qwen-companion-untrusted-path
                           (qwen-companion-changed-file-path (car these))))))
               parts)))
-    (format "%s %s: %s" (if undo "Undo" "Bring back")
-            (qwen-companion-changes-undo-title group)
-            (string-join (nreverse parts) ", "))))
+    (string-join (nreverse parts) ", ")))
 
 (defun qwen-companion-changes-undo-request (group)
   "Return the part of the journal of GROUP, as in a request."
@@ -218,6 +224,19 @@ PATH nil means all files of GROUP."
   "Display a message about RESULTS of `qwen-companion-undo-run', of COUNT files.
 WORDS is (DONE . NOTHING): what was done to them, and the error where all
 were so already.  Show a buffer with conflicts."
+  (let ((text (qwen-companion-changes-undo-outcome results count (car words))))
+    (cond
+     ((null text) (user-error "%s" (cdr words)))
+     ((and (seq-some (lambda (result) (stringp (cdr result))) results)
+           (not (seq-some (lambda (result) (memq (cdr result) '(written unsaved conflict)))
+                          results)))
+      (user-error "%s" text))
+     (t (message "%s" text)))))
+
+(defun qwen-companion-changes-undo-outcome (results count done-words)
+  "Return in words what became of COUNT files, or nil where all were so already.
+RESULTS are those of `qwen-companion-undo-run', DONE-WORDS what was done
+to them.  Show a buffer with conflicts."
   (let* ((done (cl-count 'written results :key #'cdr))
          (unsaved (rassq 'unsaved results))
          (conflicts (cl-remove 'conflict results :key #'cdr :test-not #'eq))
@@ -227,11 +246,11 @@ were so already.  Show a buffer with conflicts."
           (delq nil
                 (list
                  (when (> done 0)
-                   (format "%s%s" (car words)
+                   (format "%s%s" done-words
                            (if (> count 1) (format " in %d files" done) "")))
                  (when unsaved
                    (format "%s in %s, which is not saved"
-                           (car words)
+                           done-words
                            (file-name-nondirectory
                             (qwen-companion-untrusted-path (car unsaved)))))
                  (when conflicts
@@ -245,15 +264,12 @@ were so already.  Show a buffer with conflicts."
                    (format "stopped, %d file%s left as %s: the same key goes on"
                            left (if (= left 1) "" "s") (if (= left 1) "it is" "they are"))))))
          (text (string-join parts "; ")))
-    (when (and (= left 0)
-               (cl-every (lambda (result) (eq 'same (cdr result))) results))
-      (user-error "%s" (cdr words)))
     (when-let* ((buffer (and conflicts (find-buffer-visiting (caar conflicts)))))
       (display-buffer buffer)
       (qwen-companion-conflicts-show buffer))
-    (if (and kept (not (or unsaved conflicts (> done 0))))
-        (user-error "%s" (concat (upcase (substring text 0 1)) (substring text 1)))
-      (message "%s" (concat (upcase (substring text 0 1)) (substring text 1))))))
+    (unless (and (= left 0)
+                 (cl-every (lambda (result) (eq 'same (cdr result))) results))
+      (concat (upcase (substring text 0 1)) (substring text 1)))))
 
 (defun qwen-companion-changes-undo--left-alone (kept)
   "Return in words which files were left alone; KEPT has the reason for each.

@@ -35,6 +35,7 @@
 (require 'qwen-companion-journal)
 (require 'qwen-companion-kept-plans)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-rewind)
 (require 'qwen-companion-timers)
 (require 'qwen-companion-untrusted)
 
@@ -376,6 +377,7 @@ PATH nil stands for any file."
    "RET" #'qwen-companion-changes-visit
    "k" #'qwen-companion-changes-undo
    "u" #'qwen-companion-changes-bring-back
+   "R" #'qwen-companion-rewind-turn
    "m" #'qwen-companion-changes-merge
    "s" #'qwen-companion-changes-mark-seen
    "e" #'qwen-companion-changes-ediff
@@ -408,6 +410,9 @@ PATH nil stands for any file."
     "---"
     ["Undo Hunk, Region, File or Turn" qwen-companion-changes-undo]
     ["Bring It Back" qwen-companion-changes-bring-back]
+    ["Rewind to Before the Turn" qwen-companion-rewind-turn]
+    ["Rewind Only the Files" (qwen-companion-rewind-turn 'files)]
+    ["Rewind Only the Conversation" (qwen-companion-rewind-turn 'conversation)]
     ["Merge from the Worktree" qwen-companion-changes-merge]
     ["Mark as Seen" qwen-companion-changes-mark-seen]
     "---"

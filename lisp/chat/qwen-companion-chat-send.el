@@ -20,6 +20,7 @@
 
 (require 'cl-lib)
 (require 'ring)
+(require 'seq)
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-buffers)
@@ -356,6 +357,14 @@ With `send', `electric-newline-and-maybe-indent' inserts a newline."
     (insert text)
     (unless (eobp)
       (insert "\n"))))
+
+(defun qwen-companion-chat-send-as-sent (text)
+  "Return the prompt of the history that is shown as TEXT in a conversation.
+There, links to its files come after it.  Return TEXT if there is none."
+  (or (seq-find (lambda (sent)
+                  (and (not (string-blank-p sent)) (string-prefix-p sent text)))
+                (ring-elements qwen-companion-chat-send--history))
+      text))
 
 (defun qwen-companion-chat-send-empty-p ()
   "Return non-nil when the prompt is empty."

@@ -28,11 +28,13 @@
 (require 'qwen-companion-chat-markdown)
 (require 'qwen-companion-chat-permissions)
 (require 'qwen-companion-chat-review)
+(require 'qwen-companion-chat-rewind)
 (require 'qwen-companion-chat-send)
 (require 'qwen-companion-chat-state)
 (require 'qwen-companion-chat-tools)
 (require 'qwen-companion-daemon)
 (require 'qwen-companion-daemon-messages)
+(require 'qwen-companion-rewind)
 (require 'qwen-companion-spool)
 (require 'qwen-companion-timers)
 (require 'qwen-companion-untrusted)
@@ -399,7 +401,8 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
                  ('other "Somebody else\n")
                  (_ "You\n"))
                'face 'qwen-companion-chat-heading
-               'qwen-companion-chat-turn (or (qwen-companion-daemon-change-turn change) t))))
+               'qwen-companion-chat-turn (or (qwen-companion-daemon-change-turn change) t)
+               'qwen-companion-chat-time (qwen-companion-daemon-text-time change))))
 
 (defun qwen-companion-chat--begin-text (change text)
   "Insert a new block with TEXT, that of CHANGE, and return its id."
@@ -545,6 +548,7 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
    "C-c TAB" #'qwen-companion-chat-insert-code
    "C-c C-t" #'qwen-companion-chat-toggle-markup
    "C-c C-f" #'qwen-companion-chat-fork
+   "C-c C-r" #'qwen-companion-rewind
    "C-c C-y" #'qwen-companion-chat-paste-image
    "M-p" #'qwen-companion-chat-previous-prompt
    "M-n" #'qwen-companion-chat-next-prompt
@@ -589,6 +593,7 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
     "---"
     ["New Chat" (qwen-companion-chat t)]
     ["Go On in a Copy" qwen-companion-chat-fork]
+    ["Rewind to Before the Prompt" qwen-companion-rewind]
     ["Go to a Chat..." qwen-companion-chat-switch]
     ["List of Sessions" qwen-companion-chats]
     ["Read It Again" qwen-companion-chat-reload]))
@@ -633,6 +638,7 @@ Everywhere:
 \\[qwen-companion-chat-toggle-markup]	show or hide the markup of answers
 \\[qwen-companion-chat-export]	write the chat to a Markdown or Org file
 \\[qwen-companion-chat-fork]	go on in a copy of the conversation, in a new chat
+\\[qwen-companion-rewind]	go back to before the prompt at point, files and conversation
 \\[qwen-companion-chat-set-mode], \\[qwen-companion-chat-set-model]	choose the approval mode, the model
 \\[qwen-companion-chat-show-usage]	show what fills the context window
 \\[qwen-companion-chat-reload]	read the conversation again; load a session that has ended
@@ -656,6 +662,7 @@ RET	do so on their first line; follow a link, choose an option
               header-line-format '("" qwen-companion-chat--header)
               mode-line-process '("" qwen-companion-chat--mode-line)
               imenu-create-index-function #'qwen-companion-chat--index
+              qwen-companion-rewind-target-function #'qwen-companion-chat-rewind-target
               outline-regexp "\f"
               outline-level (lambda () 1)
               revert-buffer-function #'qwen-companion-chat-reload
@@ -750,6 +757,18 @@ The copy ends with the last turn that has ended."
              (progn (pop-to-buffer-same-window fork)
                     (goto-char (point-max)))
            (message "The copy of the conversation is in %s" (buffer-name fork))))))))
+
+(defun qwen-companion-chat--open-copy (copy)
+  "Open a chat with the conversation COPY if a chat has made it by a rewind.
+For `qwen-companion-rewind-return-functions'."
+  (when (string-prefix-p qwen-companion-chat-rewind-copy copy)
+    (let ((id (string-remove-prefix qwen-companion-chat-rewind-copy copy)))
+      (qwen-companion-chat-connect-daemon nil)
+      (pop-to-buffer (or (qwen-companion-chat-buffer id)
+                         (qwen-companion-chat-make-buffer id))))
+    t))
+
+(add-hook 'qwen-companion-rewind-return-functions #'qwen-companion-chat--open-copy)
 
 ;;;###autoload
 (defun qwen-companion-chat (&optional new)

@@ -44,7 +44,7 @@ key; each returns the value of its key, nil where there is none."
 (qwen-companion-daemon-messages--define change Change
   kind turn)
 (qwen-companion-daemon-messages--define text TextChange
-  voice text by parent background)
+  voice text by parent background time)
 (qwen-companion-daemon-messages--define end EndChange
   outcome text)
 (qwen-companion-daemon-messages--define note NoteChange

@@ -479,6 +479,20 @@ or left.  Where several wait, choose one: they are in their order."
       (qwen-companion-ask--show root)
       (qwen-companion-ask--insert text))))
 
+(defun qwen-companion-ask-put-back (root text select)
+  "Put TEXT back into the prompt buffer for ROOT, above what was begun there.
+Show the buffer, and with SELECT non-nil select its window."
+  (let ((buffer (qwen-companion-ask--buffer root)))
+    (with-current-buffer buffer
+      (save-excursion
+        (goto-char (point-min))
+        (insert text)
+        (unless (or (bolp) (eobp))
+          (insert "\n"))))
+    (if select
+        (qwen-companion-ask--show root)
+      (display-buffer buffer '(nil (inhibit-same-window . t))))))
+
 (defun qwen-companion-ask-put-aside ()
   "Close the window of this prompt, to go on with it later.
 \\[qwen-companion-ask] opens it again."

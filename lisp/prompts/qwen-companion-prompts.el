@@ -189,7 +189,7 @@ Either way TEXT is in the history."
                          (if (eq 'asking (qwen-companion-cli-state-activity state))
                              "until its question is answered and its turn is over"
                            "until its turn is over"))))))
-     ((and (qwen-companion-prompts--typed-p session buffer)
+     ((and (qwen-companion-prompts-typed-p session buffer)
            (not (y-or-n-p (format "Something is typed in %s; paste the prompt behind it? "
                                   name))))
       (user-error "Not sent: something is typed in %s" name))
@@ -226,7 +226,7 @@ It is of no use any more when the mode has been off meanwhile."
     (and (equal spool (file-name-directory file))
          file)))
 
-(defun qwen-companion-prompts--typed-p (session buffer)
+(defun qwen-companion-prompts-typed-p (session buffer)
   "Return non-nil when something is typed to SESSION in its terminal BUFFER.
 Qwen Code and Gemini CLI show an invitation where nothing is."
   (and (qwen-companion-session-family session)
@@ -260,7 +260,7 @@ Qwen Code and Gemini CLI show an invitation where nothing is."
   "Send the first that waits for SESSION, in its terminal buffer."
   (let ((text (qwen-companion-prompts--prompt-text (car qwen-companion-prompts--waiting)))
         (file (qwen-companion-prompts--file (current-buffer))))
-    (if (and (not file) (qwen-companion-prompts--typed-p session (current-buffer)))
+    (if (and (not file) (qwen-companion-prompts-typed-p session (current-buffer)))
         (qwen-companion-prompts--later qwen-companion-prompts--retry-seconds
                                        #'qwen-companion-prompts--update)
       (pop qwen-companion-prompts--waiting)

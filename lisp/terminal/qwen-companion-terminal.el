@@ -15,6 +15,7 @@
 ;;; Code:
 
 (require 'cl-lib)
+(require 'seq)
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-messages)
@@ -421,6 +422,37 @@ and not selected."
               qwen-companion-terminal--waiting :test #'equal)
   (qwen-companion-roots-add directory)
   (qwen-companion-terminal-published))
+
+(defun qwen-companion-terminal-replace (buffer windows directory arguments)
+  "Start a CLI with ARGUMENTS in DIRECTORY in place of that in BUFFER.
+Its program has ended, and it may be dead.  Those of WINDOWS that are live
+show the new terminal; the selected window stays."
+  (let ((window (seq-find #'window-live-p windows)))
+    (when (buffer-live-p buffer)
+      (kill-buffer buffer))
+    (qwen-companion-roots-add directory)
+    (if (not (qwen-companion-roots-published-p directory))
+        (qwen-companion-terminal-open directory arguments)
+      (if (not window)
+          (save-window-excursion
+            (qwen-companion-terminal--open directory arguments))
+        (with-selected-window window
+          (let ((display-buffer-overriding-action
+                 '(display-buffer-same-window (inhibit-same-window . nil))))
+            (qwen-companion-terminal--open directory arguments)))
+        (dolist (other (remq window windows))
+          (when (window-live-p other)
+            (set-window-buffer other (window-buffer window))))))))
+
+(defun qwen-companion-terminal-kept-arguments (buffer)
+  "Return the arguments of the CLI in BUFFER without a conversation or worktree.
+Another CLI of the same kind can be started with them."
+  (let ((arguments (buffer-local-value 'qwen-companion-terminal-arguments buffer)))
+    (cl-loop while arguments
+             for argument = (pop arguments)
+             if (equal argument "--resume") do (pop arguments)
+             else unless (string-match-p "\\`--\\(?:continue\\|fork-session\\|worktree\\)" argument)
+             collect argument)))
 
 ;;; Worktrees
 

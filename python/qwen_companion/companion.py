@@ -41,6 +41,7 @@ from qwen_companion.inbox import Inbox
 from qwen_companion.publisher import Publisher
 from qwen_companion.registry.front import RegistryFront
 from qwen_companion.remote.places import Places
+from qwen_companion.rewinds import Rewinds
 from qwen_companion.sockets import Connection
 from qwen_companion.threads import in_thread
 from qwen_companion.tools.calls import Tools
@@ -293,8 +294,14 @@ class Companion:
             requests=self._requests,
             registry=self._registry,
             daemon=self._daemon,
+            rewinds=Rewinds(self._bridge.tell, self._services, self._peer_of, self._doors.install_for_daemon),
             stop=self._end_for_good,
         )
+
+    def _peer_of(self, session: str) -> Peer | None:
+        """Return the process of the connected CLI `session`, one of this machine."""
+        found = self._sessions.get(session)
+        return None if found is None or found.peer is None or found.peer.place else found.peer
 
     def _take_over(self) -> None:
         """Take over the sessions and proposals of an earlier process."""

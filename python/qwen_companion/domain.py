@@ -128,7 +128,8 @@ class CliState:
     `activity` is "idle", "working", "asking" or "cancelled", since `since`.  `prompt` is the beginning of the last
     prompt, `question` that of the question it asks.  `mode` is its approval mode.  `tokens` went in with the last
     request; `context` is the percentage of the model's context in use.  `subagents` is the number that are running.
-    `said` is the last line of the answer that ended the last turn, cut where it is long.  `todos` is its list.
+    `said` is the last line of the answer that ended the last turn, cut where it is long.  `todos` is its list.  `conversation`
+    is the one it records, as the journal calls it.
     """
 
     activity: Word | None = None
@@ -142,6 +143,7 @@ class CliState:
     subagents: int = 0
     said: str | None = None
     todos: tuple[Todo, ...] = ()
+    conversation: str | None = None
 
 
 @frozen
@@ -427,7 +429,8 @@ class Turn:
     "chat", "undo" for a turn of the user that undid the turn `undone`, or "merge" for one by which the user took over
     changes from a worktree.  `undone_by` are turns that undid something of this one.  `cli` is its MCP session, None
     where it is not connected.  `notes` tell a person what is missing.  `usage` is what the turn has used, by model, ()
-    where that is not known.
+    where that is not known.  One that was `rewound` is not part of the conversation any more, but of its `copy`, None
+    where there is none.
     """
 
     id: str
@@ -443,6 +446,8 @@ class Turn:
     notes: tuple[str, ...] = ()
     cli: str | None = None
     usage: tuple[Usage, ...] = ()
+    rewound: bool = False
+    copy: str | None = None
 
 
 AGENT, USER = "agent", "user"

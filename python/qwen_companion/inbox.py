@@ -19,6 +19,7 @@ from qwen_companion.ide.tools import DiffTools
 from qwen_companion.publisher import Publisher
 from qwen_companion.registry.front import RegistryFront
 from qwen_companion.remote.places import Places
+from qwen_companion.rewinds import Rewinds
 from qwen_companion.tools.calls import Tools
 from qwen_companion.tools.diagnostics import Diagnostics
 from qwen_companion.transcripts.meter import Meter
@@ -41,6 +42,7 @@ class Inbox:
     requests: RequestQueue
     registry: RegistryFront
     daemon: DaemonFront
+    rewinds: Rewinds
     stop: Callable[[], None]
 
     def take(self, message: messages.Incoming) -> None:
@@ -91,6 +93,8 @@ class Inbox:
             self.places.run_at(message)
         elif isinstance(message, messages.PlacePassword):
             self.places.give_password(message)
+        elif isinstance(message, messages.RewindRecorded):
+            self.rewinds.take(message)
         elif isinstance(message, messages.DaemonCall):
             self.daemon.take(message)
 

@@ -160,6 +160,8 @@ class FakeSession:
         """The event of the permission that waits."""
         self.messages: dict[str, str] = {}
         """Texts that the model gets with the next result of a tool, by their ids."""
+        self.points: list[Json] = []
+        """The points to which it can be rewound, the oldest first."""
         self._daemon = daemon
         self._last = 0
         self._scripts: deque[list[Json]] = deque()
@@ -400,6 +402,8 @@ class FakeDaemon:
             ("GET", "/context", _recorded("context")),
             ("GET", "/context-usage", _recorded("context_usage")),
             ("GET", "/supported-commands", _recorded("supported_commands")),
+            ("GET", "/rewind/snapshots", _points),
+            ("POST", "/rewind", _rewind),
             ("DELETE", "/pending-prompts/{prompt}", _remove),
             ("POST", "/mid-turn-message", _take_message),
             ("DELETE", "/mid-turn-messages/{message}", _give_message_back),
@@ -647,6 +651,23 @@ def _take_message(session: FakeSession, request: Request, body: Any) -> Response
 
 def _give_message_back(session: FakeSession, request: Request, body: Any) -> Response:
     return JSONResponse({"removed": session.messages.pop(request.path_params["message"], None) is not None})
+
+
+def _points(session: FakeSession, request: Request, body: Any) -> Response:
+    return JSONResponse({"snapshots": session.points})
+
+
+def _rewind(session: FakeSession, request: Request, body: Any) -> Response:
+    if session.prompts:
+        return JSONResponse({"error": "busy", "code": "session_busy"}, status_code=409)
+    names = [point["promptId"] for point in session.points]
+    if body["promptId"] not in names or body["rewindFiles"] is not False:
+        return JSONResponse({"error": "no such point", "code": "invalid_rewind_target"}, status_code=400)
+    kept = session.points[: names.index(body["promptId"])]
+    session.points = kept
+    data: Json = {"promptId": body["promptId"], "targetTurnIndex": len(kept), "filesChanged": [], "filesFailed": []}
+    session.emit({"v": 1, "type": "session_rewound", "data": data})
+    return JSONResponse({"rewound": True, **data})
 
 
 def _status(session: FakeSession, request: Request, body: Any) -> Response:

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from qwen_companion.daemon import models
 from qwen_companion.daemon.errors import (
+    BusyError,
     InvalidRequestError,
     ServerFailedError,
     UnsupportedError,
@@ -31,6 +32,8 @@ _QUEUE_LENGTH = 2048
 
 _SESSIONS_LIMIT = 200
 """How many sessions of a workspace are asked for."""
+
+CANNOT_REWIND = "This version of Qwen Code cannot rewind a conversation from outside."
 
 Scope = Literal["single", "thread"]
 """`single` takes part in the session of the workspace that all share, `thread` makes a new one."""
@@ -151,6 +154,33 @@ class DaemonClient:
             # "Source session not found or empty" (0.24.4)
             text = "The daemon did not fork the conversation; is there a finished turn in it?"
             raise InvalidRequestError(text, error.status, error.code) from None
+
+    async def rewind_points(self, session_id: str) -> tuple[models.RewindPoint, ...]:
+        """Return the points to which a session, one that was loaded, can be rewound.
+
+        :raises UnsupportedError: when the daemon cannot do this
+        """
+        if models.REWIND_FEATURE not in self._features:
+            raise UnsupportedError(CANNOT_REWIND)
+        reply = await self._http.ask(models.RewindPointsReply, "GET", "/rewind/snapshots", session_id)
+        return reply.snapshots
+
+    async def rewind(self, session_id: str, prompt_id: str) -> None:
+        """Let a session go on before a prompt, that of one of its points; no file is changed.
+
+        :raises BusyError: when a turn runs
+        :raises InvalidRequestError: when the conversation was compressed after the prompt
+        """
+        body = {"promptId": prompt_id, "rewindFiles": False}
+        try:
+            await self._http.call("POST", "/rewind", session_id, body=body)
+        except InvalidRequestError as error:
+            if error.code == "session_busy":
+                raise BusyError("A turn of this conversation still runs.", error.status, error.code) from None
+            if error.code == "invalid_rewind_target":
+                text = "The conversation was compressed since, so Qwen Code cannot rewind it that far."
+                raise InvalidRequestError(text, error.status, error.code) from None
+            raise
 
     async def _ask_agent(
         self, model: type[models.W], path: str, session_id: str | None, body: Mapping[str, Any]

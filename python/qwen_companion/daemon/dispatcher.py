@@ -195,6 +195,8 @@ class CallDispatcher:
                 return _CallResult(await self._sessions.load(self._daemon.used, call))
             case messages.Fork():
                 return _CallResult(await self._sessions.fork(self._daemon.used, call.session))
+            case messages.Rewind():
+                return _CallResult(await self._sessions.rewind(self._daemon.used, call.session, call.turn))
             case messages.Close():
                 await self._sessions.close(self._daemon, call.session, end=call.end)
             case _:

@@ -10,7 +10,6 @@ from enum import Enum
 from typing import Any
 
 from qwen_companion.daemon import models
-from qwen_companion.daemon.ids import local_id
 from qwen_companion.daemon.interrupted_turns import DONE, Output
 from qwen_companion.daemon.messages import SlashCommand, SlashCommands
 from qwen_companion.daemon.permissions import ME, NOBODY, OTHER, Permissions
@@ -19,6 +18,7 @@ from qwen_companion.daemon.session_state import Connection, SessionFacts
 from qwen_companion.daemon.tools import without_texts
 from qwen_companion.daemon.transcript import Transcript, time_of
 from qwen_companion.daemon.turns import Turns
+from qwen_companion.local_ids import local_id
 from qwen_companion.tasks import log_failure
 
 _log = logging.getLogger(__name__)

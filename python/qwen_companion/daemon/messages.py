@@ -208,6 +208,18 @@ class Fork:
 
 
 @frozen
+class Rewind:
+    """`daemon-rewind`: let `session` go on before the prompt of `turn`; files are left as they are.
+
+    The reply names a copy of the session as it was before, if there is one.
+    """
+
+    method: ClassVar[str] = "daemon-rewind"
+    session: str
+    turn: str
+
+
+@frozen
 class AskCommands:
     """`daemon-commands`: ask for the slash commands."""
 
@@ -224,7 +236,19 @@ class AskUsage:
 
 
 SessionCall = (
-    Load | Close | Prompt | Cancel | SetModel | SetMode | Answer | Fetch | RemovePrompt | Fork | AskCommands | AskUsage
+    Load
+    | Close
+    | Prompt
+    | Cancel
+    | SetModel
+    | SetMode
+    | Answer
+    | Fetch
+    | RemovePrompt
+    | Fork
+    | Rewind
+    | AskCommands
+    | AskUsage
 )
 Call = Connect | Start | Disconnect | Open | ListSessions | SessionCall
 
@@ -275,9 +299,9 @@ class Change:
 class TextChange(Change):
     """More text of `voice`, to be appended to its text in this turn.
 
-    `by`, for a user, is None if unknown.  `parent` is the tool of the agent that speaks, None for the main
-    conversation.  `background` marks a separate message of an agent in the background, which may come after the end of
-    the turn.
+    `by`, for a user, is None if unknown; `time` is when a prompt began, in ms since the epoch.  `parent` is the tool of
+    the agent that speaks, None for the main conversation.  `background` marks a separate message of an agent in the
+    background, which may come after the end of the turn.
     """
 
     kind = "text"
@@ -286,6 +310,7 @@ class TextChange(Change):
     by: By | None = None
     parent: str | None = None
     background: bool = False
+    time: int | None = None
 
     def joins(self, other: Change) -> bool:
         """Return whether `other` continues this text."""

@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
 from pydantic import (
@@ -58,6 +60,12 @@ MID_TURN_FEATURE = "session_mid_turn_message_mutation"
 
 BRANCH_FEATURE = "session_branch"
 """The feature that a session can be forked."""
+
+REWIND_FEATURE = "session_rewind"
+"""The feature that a session can be rewound."""
+
+KEPT_REWIND_POINTS = 100
+"""With so many points the daemon has forgotten the first ones, and rewinds to another turn than asked for (0.24.4)."""
 
 PROVIDERS_FEATURE = "workspace_providers"
 """The feature that the daemon tells which of the models in its settings take images."""
@@ -143,6 +151,8 @@ class Meta(Wire):
     background_task: BackgroundTask | None = None
     prompt_id: str | None = None
     """The prompt this belongs to, where the envelope does not say so: in a session that was read from the disk."""
+    timestamp: float | None = None
+    """When it was said, in ms since the epoch, in such a session."""
     qwen_discrete_message: bool = False
     """A whole message that belongs to no turn."""
     parent_tool_call_id: str | None = None
@@ -843,6 +853,27 @@ class CommandsReply(Wire):
     """GET /session/:id/supported-commands."""
 
     available_commands: tuple[Command, ...] = ()
+
+
+def milliseconds(time: str | None) -> int | None:
+    """Return `time`, in ISO 8601, in ms since the epoch; None for any other text."""
+    with suppress(ValueError):
+        # Python 3.10 does not know Z.
+        return round(datetime.fromisoformat((time or "").replace("Z", "+00:00")).timestamp() * 1000)
+    return None
+
+
+class RewindPoint(Wire):
+    """A point to which a session can be rewound: before the prompt that began at `timestamp`, in ISO 8601."""
+
+    prompt_id: str
+    timestamp: str
+
+
+class RewindPointsReply(Wire):
+    """GET /session/:id/rewind/snapshots, the oldest first; turns that were rewound have none."""
+
+    snapshots: tuple[RewindPoint, ...] = ()
 
 
 class RemovedReply(Wire):

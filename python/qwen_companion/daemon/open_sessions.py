@@ -5,20 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from datetime import datetime
 
 import anyio
 
-from qwen_companion.daemon import messages
+from qwen_companion.daemon import messages, models
 from qwen_companion.daemon.connection import DaemonConnection, UsedDaemon
 from qwen_companion.daemon.conversation import Conversation, News
 from qwen_companion.daemon.errors import DaemonError, GoneError
-from qwen_companion.daemon.ids import local_id
 from qwen_companion.daemon.interrupted_turns import InterruptedTurns
 from qwen_companion.daemon.messages import DaemonSessions, ListedSession
 from qwen_companion.daemon.outbox import Outbox
+from qwen_companion.daemon.rewinding import NO_PROMPT, copy_and_rewind
 from qwen_companion.daemon.sanitize import line
 from qwen_companion.domain import ChatWork
+from qwen_companion.local_ids import local_id
 from qwen_companion.tasks import Tasks
 
 LEAVE_S = 2.0
@@ -72,7 +72,7 @@ class OpenSessions:
                     ListedSession(
                         id=local_id("session", item.session_id),
                         title=line(item.display_name or ""),
-                        updated=_milliseconds(item.updated_at or item.created_at),
+                        updated=models.milliseconds(item.updated_at or item.created_at),
                         clients=item.client_count,
                         busy=item.has_active_prompt,
                     )
@@ -108,6 +108,23 @@ class OpenSessions:
         reply = await daemon.client.branch(self.conversation(session).session.session_id)
         name = local_id("session", reply.session_id)
         self._session_ids[name] = reply.session_id
+        return name
+
+    async def rewind(self, daemon: UsedDaemon, session: str, turn: str) -> str | None:
+        """Rewind `session` to before the prompt of `turn`; return Emacs's id of a copy as it was, None for none.
+
+        :raises BusyError: when a turn runs
+        :raises GoneError: when it cannot be rewound that far
+        """
+        opened = self.conversation(session).session
+        prompt = next((prompt for prompt in opened.prompts if prompt.turn == turn), None)
+        if prompt is None:
+            raise GoneError(NO_PROMPT)
+        copy = await copy_and_rewind(daemon.client, opened.session_id, opened.prompts, prompt)
+        if copy is None:
+            return None
+        name = local_id("session", copy)
+        self._session_ids[name] = copy
         return name
 
     async def _open(self, daemon: UsedDaemon, session_id: str, root: str | None = None) -> str:
@@ -156,11 +173,3 @@ async def _leave_session(conversation: Conversation, lost: bool) -> None:
     """Leave the session of `conversation`; do not say so to Emacs if the daemon was `lost`."""
     with suppress(DaemonError):
         await (conversation.detach() if lost else conversation.close(end=False))
-
-
-def _milliseconds(time: str | None) -> int | None:
-    """Return `time`, in ISO 8601, in ms since the epoch; None for any other text."""
-    with suppress(ValueError):
-        # Python 3.10 does not know Z.
-        return round(datetime.fromisoformat((time or "").replace("Z", "+00:00")).timestamp() * 1000)
-    return None

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from qwen_companion.daemon import models
-from qwen_companion.daemon.ids import local_id
 from qwen_companion.daemon.messages import Option, Permission, ToolChange
 from qwen_companion.daemon.sanitize import clean, line, reveal
 from qwen_companion.domain import AskedQuestion, QuestionChoice
 from qwen_companion.frozen import frozen
+from qwen_companion.local_ids import local_id
 
 ME, OTHER, NOBODY = "me", "other", "nobody"
 """The author of an answer: this client, another one, or nobody, where the turn ended first."""

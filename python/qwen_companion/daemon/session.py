@@ -11,13 +11,14 @@ from copy import copy
 
 from qwen_companion.daemon import models
 from qwen_companion.daemon.events import SessionEvents
-from qwen_companion.daemon.ids import local_id
 from qwen_companion.daemon.interrupted_turns import DONE, InterruptedTurns, Output
 from qwen_companion.daemon.messages import Change, Queued, SessionInfo
 from qwen_companion.daemon.permissions import OTHER, Permissions
 from qwen_companion.daemon.session_state import Connection, SessionFacts
 from qwen_companion.daemon.stream import Connected, Disconnected, Ended, Frame, ReplayDone, Resync, StreamItem
+from qwen_companion.daemon.transcript import PastPrompt
 from qwen_companion.daemon.turns import UNKNOWN_PROMPT, Turns, lost_ends
+from qwen_companion.local_ids import local_id
 
 _TERMINALS = {"completed": DONE, "cancelled": "cancelled"}
 
@@ -103,6 +104,11 @@ class DaemonSession:
     def queued_prompt(self, turn: str) -> str | None:
         """Return the daemon's id of the queued prompt that Emacs calls `turn`."""
         return self._turns.queued_prompt(turn)
+
+    @property
+    def prompts(self) -> Sequence[PastPrompt]:
+        """The prompts since the session began, in order; those that were rewound too as long as the daemon lives."""
+        return self._events.transcript.prompts
 
     def tool_text(self, tool: str, part: str, index: int) -> str | None:
         """Return a text of the tool Emacs calls `tool`, see `HeldTool.text`."""

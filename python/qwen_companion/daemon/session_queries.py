@@ -9,11 +9,11 @@ from qwen_companion.daemon import models
 from qwen_companion.daemon.client import DaemonClient
 from qwen_companion.daemon.errors import GoneError, UnsupportedError
 from qwen_companion.daemon.events import slash_commands
-from qwen_companion.daemon.ids import local_id
 from qwen_companion.daemon.messages import Choice, ContextUsageReport, SessionChoices, ToolText
 from qwen_companion.daemon.outbox import Outbox
 from qwen_companion.daemon.sanitize import clean, line
 from qwen_companion.daemon.session import DaemonSession
+from qwen_companion.local_ids import local_id
 from qwen_companion.threads import in_thread
 
 _MODEL_WRITES = "user"

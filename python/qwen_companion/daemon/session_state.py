@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from qwen_companion.daemon import models
-from qwen_companion.daemon.ids import local_id
 from qwen_companion.daemon.sanitize import line
+from qwen_companion.local_ids import local_id
 
 _ANSWERED = ("title", "clients", "model", "model_names", "mode")
 """Facts that answers to our questions tell, beside events."""

@@ -7,11 +7,11 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import cast
 
-from qwen_companion.daemon.ids import local_id
 from qwen_companion.daemon.messages import INPUT, NEW, OLD, OUTPUT, DiffInfo, FilePosition, ToolChange
 from qwen_companion.daemon.models import Location, ToolContent, ToolFields
 from qwen_companion.daemon.sanitize import cap, clean, exact, line, reveal
 from qwen_companion.frozen import frozen
+from qwen_companion.local_ids import local_id
 
 SHOWN_CHARACTERS = 16 * 1024
 """How much of a text of a tool is told without being asked for."""

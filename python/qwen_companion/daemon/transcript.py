@@ -11,6 +11,7 @@ from qwen_companion.daemon.notes import without_notes
 from qwen_companion.daemon.sanitize import TextStream, clean, line, reveal
 from qwen_companion.daemon.tools import Tools, unknown_content
 from qwen_companion.daemon.turns import Turns
+from qwen_companion.frozen import frozen
 
 _BACKGROUND_DONE = "background_task_completed"
 _BACKGROUND = "background_notification"
@@ -18,6 +19,15 @@ _BACKGROUND_TURN = "background_notification_turn_started"
 _INJECTED = "mid_turn_message_injected"
 _PLAN_STATUS = {"pending": "pending", "in_progress": "running", "completed": "done"}
 _SHORT_TEXT = 2000
+
+
+@frozen
+class PastPrompt:
+    """A prompt of the user's: its `turn` as Emacs calls it, its `time` in ms since the epoch, and all of its `text`."""
+
+    turn: str | None
+    time: int
+    text: str
 
 
 class Transcript:
@@ -28,6 +38,7 @@ class Transcript:
         self.tools = Tools()
         self.first_words: str | None = None
         """The beginning of the first prompt."""
+        self.prompts: list[PastPrompt] = []
         self._turns = turns
         self._author = author
         self._streams: dict[tuple[str, str | None, str | None], TextStream] = {}
@@ -84,7 +95,18 @@ class Transcript:
             case other:
                 text = f"[{line(other)}]\n"
         self.first_words = self.first_words or line(text) or None
-        yield from self._text(envelope, "user", text, None, by=self._author(envelope.originator_client_id))
+        time = self._note_prompt(envelope, payload, text)
+        by = self._author(envelope.originator_client_id)
+        yield from self._text(envelope, "user", text, None, by=by, time=time)
+
+    def _note_prompt(self, envelope: models.Envelope, payload: models.UserMessageChunk, text: str) -> int | None:
+        """Keep the prompt that begins with `text`, and return its time; links, which follow, are mentioned in it."""
+        turn = self._turns.of(envelope)
+        recorded = None if payload.meta is None else payload.meta.timestamp
+        time = time_of(envelope) if recorded is None else round(recorded)
+        if time is not None and (not self.prompts or self.prompts[-1].turn != turn):
+            self.prompts.append(PastPrompt(turn, time, clean(text)))
+        return time
 
     def _words(
         self, envelope: models.Envelope, voice: str, content: models.Content, meta: models.Meta | None
@@ -122,6 +144,7 @@ class Transcript:
         *,
         by: str | None = None,
         background: bool = False,
+        time: int | None = None,
     ) -> Iterator[Change]:
         turn = self._turns.of(envelope)
         # A user's message and one of the background come whole.
@@ -130,7 +153,7 @@ class Transcript:
         else:
             text = self._streams.setdefault((voice, turn, parent), TextStream()).feed(text)
         if text:
-            yield TextChange(turn, voice=voice, text=text, by=by, parent=parent, background=background)
+            yield TextChange(turn, voice=voice, text=text, by=by, parent=parent, background=background, time=time)
 
     def flush(self) -> Iterator[Change]:
         """Return the text that the streams still hold back."""

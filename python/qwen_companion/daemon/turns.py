@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from qwen_companion.daemon import models
-from qwen_companion.daemon.ids import local_id
 from qwen_companion.daemon.messages import EndChange, Queued
 from qwen_companion.daemon.notes import without_notes
 from qwen_companion.daemon.sanitize import clean, line
+from qwen_companion.local_ids import local_id
 
 UNKNOWN_PROMPT = ""
 """The running prompt where the daemon only says that one runs."""

@@ -91,6 +91,8 @@ class States:
         """Take an `event` of process `pid` at `now`, in ms since the epoch; return whether its state is another one."""
         before = self._known.get(pid)
         after = _after(before or _Known(CliState()), event, now)
+        conversation = event.session_id or (None if before is None else before.state.conversation)
+        after = replace(after, state=replace(after.state, conversation=conversation))
         self._known[pid] = after
         return before is None or before.state != after.state
 

@@ -194,7 +194,7 @@ class JournalFront:
                 # Nothing has been recorded yet.
                 self._tell(messages.TurnChanges((), reset=True))
                 self._load_known()
-        elif isinstance(call, messages.JournalWrote | messages.JournalSeen):
+        elif isinstance(call, messages.JournalWrote | messages.JournalSeen | messages.JournalRewound):
             if self._journal is not None:
                 await self._answer(call)
         elif self._tasks is not None:

@@ -32,6 +32,8 @@ async def answer(journal: Journal, call: messages.JournalCall) -> messages.Journ
         journal.telling.watch(call.on)
     elif isinstance(call, messages.JournalSeen):
         journal.mark(call.turn, call.path, call.hunks, call.seen)
+    elif isinstance(call, messages.JournalRewound):
+        journal.rewound(call.conversation, call.since, call.copy)
     elif isinstance(call, messages.JournalWrote):
         if call.action == "merge":
             await journal.merged(call.paths, call.turn, call.label or "")

@@ -38,6 +38,7 @@ from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import HelloError, MessageError, SpoolError
 from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.frozen import frozen
+from qwen_companion.local_ids import local_id
 
 PROTOCOL = 1
 """Number of this contract; the hello line names the one the Elisp was written for."""
@@ -339,6 +340,37 @@ class JournalSeen:
 
 
 @frozen
+class JournalRewound:
+    """`journal-rewound`: `conversation` goes on before its turn that began at `since`, in ms since the epoch.
+
+    The name of a conversation is that of a session of the daemon, whether a chat or a CLI has recorded it.
+
+    `copy` is how the conversation as it was before is called, None where there is none.
+    """
+
+    conversation: str
+    since: int
+    copy: str | None
+
+
+@frozen
+class RewindRecorded:
+    """`rewind-recorded`: end the connected CLI `session`, and rewind its `conversation` to before a prompt.
+
+    It works in `directory`.  The prompt is the one of which a hook told at `start`, in ms since the epoch, and which
+    begins with the words `prompt`.  `program` starts Qwen Code.  The answer is a `RecordedRewound`.
+    """
+
+    id: int
+    program: tuple[str, ...]
+    directory: str
+    session: str
+    conversation: str
+    start: int
+    prompt: str
+
+
+@frozen
 class JournalWrote:
     """`journal-wrote`: Emacs itself has just written, renamed or deleted `paths`.
 
@@ -461,7 +493,7 @@ JournalAnswered = (
 )
 """What a `JournalReply` answers."""
 
-JournalCall = JournalWatch | JournalSeen | JournalWrote | JournalAnswered
+JournalCall = JournalWatch | JournalSeen | JournalWrote | JournalRewound | JournalAnswered
 
 
 @frozen
@@ -620,6 +652,7 @@ Incoming = (
     | ListPlans
     | ListRecorded
     | RegistryCall
+    | RewindRecorded
     | ToolsOffered
     | ToolAnswer
     | PlacesWanted
@@ -713,6 +746,8 @@ _INCOMING: Mapping[str, Callable[[Plist, Spool], Incoming]] = {
     "journal-stage": partial(from_plist, JournalStage),
     "journal-seen": partial(from_plist, JournalSeen),
     "journal-wrote": partial(from_plist, JournalWrote),
+    "journal-rewound": partial(from_plist, JournalRewound),
+    "rewind-recorded": partial(from_plist, RewindRecorded),
     "journal-busy": partial(from_plist, JournalBusy),
     "journal-forget": partial(from_plist, JournalForget),
     "journal-merge": partial(from_plist, JournalMerge),
@@ -1182,6 +1217,20 @@ class RegistryReceipt(Notification):
 
 
 @frozen
+class RecordedRewound(Notification):
+    """`recorded-rewound`: the answer to the request `id`: all of the prompt before which the conversation goes on.
+
+    `copy` is the conversation as it was before, None for none.  With an `error`, the conversation is as it was.
+    """
+
+    method = "recorded-rewound"
+    id: int
+    text: domain.Text = ""
+    copy: str | None = None
+    error: str | None = None
+
+
+@frozen
 class TurnChanges(Notification):
     """`journal-turns`: new and changed turns since the last message, while the user is looking.
 
@@ -1196,9 +1245,9 @@ class TurnChanges(Notification):
     def payload(self, spool: Spool) -> Sexp:
         """`(:reset B :turns (TURN...) :gone (ID...))`.
 
-        A turn is `(:id S :root S :session S :cli S :client S :who agent|user :source SYMBOL :prompt S :start MS
-        :end MS-or-nil :undone-of ID-or-nil :undone-by (ID...) :notes (S...) :usage (USAGE...) :files (FILE...)
-        :files-gone (PATH...))`.
+        A turn is `(:id S :root S :session S :conversation S :cli S :client S :who agent|user :source SYMBOL :prompt S
+        :start MS :end MS-or-nil :undone-of ID-or-nil :undone-by (ID...) :rewound B :copy S-or-nil :notes (S...)
+        :usage (USAGE...) :files (FILE...) :files-gone (PATH...))`.
         """
         return plist(reset=self.reset, turns=[_turn_plist(turn, spool) for turn in self.turns], gone=list(self.gone))
 
@@ -1217,6 +1266,7 @@ def _turn_plist(change: TurnChange, spool: Spool) -> list[Sexp]:
         id=turn.id,
         root=turn.root,
         session=turn.session,
+        conversation=local_id("session", turn.session),
         cli=turn.cli,
         client=turn.client,
         who=Symbol("agent" if turn.undone is None else "user"),
@@ -1226,6 +1276,8 @@ def _turn_plist(change: TurnChange, spool: Spool) -> list[Sexp]:
         end=turn.end,
         undone_of=turn.undone,
         undone_by=list(turn.undone_by),
+        rewound=turn.rewound,
+        copy=turn.copy,
         notes=list(turn.notes),
         usage=[to_plist(usage, spool) for usage in turn.usage],
         files=[_changed_file_plist(file) for file in change.files],

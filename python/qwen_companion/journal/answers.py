@@ -67,6 +67,7 @@ class Answers:
         if row is None or not self._store.paths([number]):
             return None
         files = self._files_of(number)
+        rewound, copy = self._store.rewound(number)
         undone_by = [self._names.identifier(turn.id) for turn in self._store.turns() if turn.undone == number]
         turn = Turn(
             id=self._names.identifier(number),
@@ -81,6 +82,8 @@ class Answers:
             undone_by=tuple(undone_by),
             notes=row.notes,
             usage=self._store.usage(number),
+            rewound=rewound,
+            copy=copy,
         )
         return Summary(turn, {file.path: file for file in files if file.kind})
 

@@ -258,6 +258,11 @@ class Journal:
             if names and root.record is self.roots.record_around(paths[0]):
                 root.do(partial(root.merge, row, label, names))
 
+    def rewound(self, conversation: str, since: int, copy: str | None) -> None:
+        """Note that the turns of `conversation` from `since` on, in ms since the epoch, are only part of its `copy`."""
+        for root in self.roots.by_name.values():
+            root.do(partial(root.rewound, conversation, since, copy))
+
     def mark(self, turn: str, path: str | None, hunks: Sequence[str], seen: bool) -> None:
         """Note that the user has `seen` something of `turn`, or takes that back."""
         for root in self.roots.by_name.values():

@@ -21,10 +21,11 @@ from qwen_companion.journal.answers import Summary
 from qwen_companion.journal.baselines import FAILURES
 from qwen_companion.journal.record import NOBODY, Cause, Record
 from qwen_companion.journal.sites import Watch
-from qwen_companion.journal.store import MAX_BYTES, TurnRow
+from qwen_companion.journal.store import CHAT, HOOKS, MAX_BYTES, TurnRow
 from qwen_companion.journal.subscriptions import SHELL_TOOL
 from qwen_companion.journal.versions import Loaded, TooLargeError
 from qwen_companion.journal.witness import Witness
+from qwen_companion.local_ids import local_id
 
 MOST_OF_PROMPT = 10_000
 """Characters of a prompt that are recorded."""
@@ -204,6 +205,18 @@ class Root:
         if turn is not None:
             # For what is brought back, an undoing that Emacs may not have known of.
             self.changed.update(number for number in (turn.id, turn.undone) if number is not None)
+
+    def rewound(self, conversation: str, since: int, copy: str | None) -> None:
+        """Record that the turns of `conversation` from `since` on are not part of it any more, see `Store`."""
+        turns = [
+            turn.id
+            for turn in self.record.store.turns()
+            if local_id("session", turn.session) == conversation
+            and turn.source in (HOOKS, CHAT)
+            and turn.start >= since
+        ]
+        self.record.store.note_rewound(turns, copy)
+        self.changed.update(turns)
 
     def merge(self, of: TurnRow | None, label: str, paths: Sequence[bytes]) -> None:
         """Record that the user has merged parts of the turn `of`, one in a worktree, or of none, into `paths`."""

@@ -250,6 +250,17 @@ class Store:
             columns = (turn, path, row.digest, row.whole, json.dumps(row.hunks))
             db.execute("insert or replace into seen values(?, ?, ?, ?, ?)", columns)
 
+    def note_rewound(self, turns: Iterable[int], copy: str | None) -> None:
+        """Record that `turns` are not part of their conversation any more, but of its `copy`, None for none."""
+        with self.database.transaction() as db:
+            db.executemany("insert or replace into rewound values(?, ?)", ((turn, copy) for turn in turns))
+
+    def rewound(self, turn: int) -> tuple[bool, str | None]:
+        """Return whether `turn` was rewound, and the copy of its conversation in which it still is."""
+        with self.database.transaction() as db:
+            row = db.execute("select copy from rewound where turn = ?", (turn,)).fetchone()
+        return row is not None, None if row is None else row[0]
+
     # --- Bounds ---
 
     def forget_old(self, now: int) -> list[int]:
@@ -281,7 +292,7 @@ class Store:
         """Forget `turns`, and all bytes that only they needed."""
         with self.database.transaction() as db:
             for turn in turns:
-                for table in ("writes", "seen", "prompts", "usage"):
+                for table in ("writes", "seen", "prompts", "usage", "rewound"):
                     db.execute(f"delete from {table} where turn = ?", (turn,))  # noqa: S608 - these names
                 db.execute("delete from turns where id = ?", (turn,))
             # Writes of others matter between those of agents only.

@@ -18,12 +18,12 @@ from qwen_companion.daemon import conversation, messages, session_queries
 from qwen_companion.daemon import dispatcher as module
 from qwen_companion.daemon import requests as requests_module
 from qwen_companion.daemon import transcript as transcript_module
-from qwen_companion.daemon.ids import local_id
 from qwen_companion.daemon.notes import marked, review_note, without_notes
 from qwen_companion.daemon.outbox import BATCH_WEIGHT
 from qwen_companion.daemon.sanitize import TextStream
 from qwen_companion.daemon.stream import Backoff
 from qwen_companion.emacs.spool import Spool
+from qwen_companion.local_ids import local_id
 from support import TIMEOUT_S, as_dict
 
 pytestmark = pytest.mark.anyio

@@ -13,10 +13,10 @@ from qwen_companion.daemon import connection, messages, open_sessions
 from qwen_companion.daemon import dispatcher as module
 from qwen_companion.daemon import requests as requests_module
 from qwen_companion.daemon.client import DaemonClient
-from qwen_companion.daemon.ids import local_id
 from qwen_companion.emacs.messages import DaemonCall
 from qwen_companion.emacs.plists import Plist
 from qwen_companion.emacs.spool import Spool
+from qwen_companion.local_ids import local_id
 
 pytestmark = pytest.mark.anyio
 

@@ -88,7 +88,7 @@ def plain(value: object) -> Any:
 CHANGES: list[tuple[messages.Change, dict[str, Any]]] = [
     (
         messages.TextChange("t", voice="user", text="a", by="me"),
-        {"kind": "text", "voice": "user", "by": "me", "parent": None, "background": False, "text": "a"},
+        {"kind": "text", "voice": "user", "by": "me", "parent": None, "background": False, "time": None, "text": "a"},
     ),
     (
         messages.ToolChange("t", id="i", status="done", started=5),

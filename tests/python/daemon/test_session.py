@@ -38,11 +38,11 @@ from daemon_wire import (
 from qwen_companion.daemon import messages, models
 from qwen_companion.daemon.errors import UnauthorizedError
 from qwen_companion.daemon.events import EVENTS, Treatment
-from qwen_companion.daemon.ids import local_id
 from qwen_companion.daemon.interrupted_turns import InterruptedTurns, Output
 from qwen_companion.daemon.models import LoadReply
 from qwen_companion.daemon.session import DaemonSession
 from qwen_companion.daemon.stream import Connected, Disconnected, Ended, ReplayDone, Resync, StreamItem
+from qwen_companion.local_ids import local_id
 
 CUT = Disconnected("cut", 0.5)
 BACK: list[StreamItem] = [Connected(), ReplayDone()]

@@ -1,0 +1,446 @@
+;;; qwen-companion-rewind.el --- Go back to before a prompt  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; `qwen-companion-rewind' takes a conversation and the files back to before a
+;; prompt.  The files go back by the journal: each turn of the conversation
+;; since then is undone, the newest first, so edits of the user's and of other
+;; agents stay.  Qwen Code's own rewind would write whole files anew.
+;;
+;; The conversation is rewound by `qwen serve'.  A chat does it at once, see
+;; qwen-companion-chat-rewind.el.  A CLI in a terminal of ours is ended for
+;; that, and goes on with the conversation in the same place.  The prompt comes
+;; back, to be edited.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'seq)
+(require 'subr-x)
+(require 'qwen-companion-ask)
+(require 'qwen-companion-backend)
+(require 'qwen-companion-changes-items)
+(require 'qwen-companion-changes-undo)
+(require 'qwen-companion-completion)
+(require 'qwen-companion-journal)
+(require 'qwen-companion-messages)
+(require 'qwen-companion-prompts)
+(require 'qwen-companion-spool)
+(require 'qwen-companion-terminal)
+(require 'qwen-companion-undo)
+(require 'qwen-companion-untrusted)
+
+(cl-defstruct (qwen-companion-rewind-target (:copier nil))
+  "A prompt to before which a conversation can be rewound.
+CONVERSATION is its name, as `qwen-companion-turn-conversation' has it,
+and SESSION its name as a CLI records it, nil where a chat has it.  START is when the prompt began,
+in milliseconds since the epoch, and PROMPT its beginning, on one line.
+ROOT is the directory of the project.  DATA is for the function that made
+the target."
+  conversation session start prompt root data)
+
+(defvar qwen-companion-rewind-conversation-functions nil
+  "Abnormal hook to find out how a conversation is rewound.
+Each function gets a `qwen-companion-rewind-target' and returns nil when
+the conversation is none of its own, else (WORDS . FUNCTION).  FUNCTION
+begins to rewind it; nil when that cannot be done.  WORDS say for the
+question to the user what happens to the conversation, or why it stays.
+A `user-error' means that nothing can be rewound now.")
+
+(defvar qwen-companion-rewind-return-functions nil
+  "Abnormal hook to go on with a copy of a rewound conversation.
+Each function gets the name of a copy, as it was given to
+`qwen-companion-rewind-done', and returns non-nil if it has opened it.")
+
+(defvar-local qwen-companion-rewind-target-function nil
+  "Function that returns the `qwen-companion-rewind-target' at point.
+It is called without arguments in the buffer that has it.  It says so and
+returns nil where there is none.")
+
+(defconst qwen-companion-rewind--early 100
+  "Milliseconds by which the journal may have a turn begin before its prompt.")
+
+;;; What is rewound
+
+(defun qwen-companion-rewind--target-of (turn)
+  "Return the target of TURN, one of an agent in the journal."
+  (unless (and turn (memq (qwen-companion-turn-source turn) '(hooks chat)))
+    (user-error "Only a turn of Qwen Code can be rewound; k undoes this one"))
+  (make-qwen-companion-rewind-target
+   :conversation (qwen-companion-turn-conversation turn)
+   :session (qwen-companion-turn-session turn)
+   :start (qwen-companion-turn-start turn)
+   :prompt (qwen-companion-turn-prompt turn)
+   :root (qwen-companion-turn-root turn)))
+
+(defun qwen-companion-rewind--turns (target)
+  "Return the list of each turn since TARGET in its conversation, newest first."
+  (let ((start (- (qwen-companion-rewind-target-start target) qwen-companion-rewind--early)))
+    (seq-filter (lambda (turn)
+                  (and (equal (qwen-companion-rewind-target-conversation target)
+                              (qwen-companion-turn-conversation turn))
+                       (memq (qwen-companion-turn-source turn) '(hooks chat))
+                       (not (qwen-companion-turn-rewound turn))
+                       (>= (qwen-companion-turn-start turn) start)))
+                (qwen-companion-journal-turns))))
+
+(defun qwen-companion-rewind--title (text)
+  "Return the beginning of the prompt TEXT in quotes, for a message."
+  (format "\"%s\"" (truncate-string-to-width (qwen-companion-untrusted-line text) 40 nil nil t)))
+
+(defun qwen-companion-rewind--read ()
+  "Return the target at point, or one that the user chooses.
+Say so and return nil where there is none."
+  (if qwen-companion-rewind-target-function
+      (funcall qwen-companion-rewind-target-function)
+    (let* ((conversation (qwen-companion-rewind--conversation-here))
+           (root (qwen-companion-terminal-here))
+           (turns (seq-filter
+                   (lambda (turn)
+                     (and (memq (qwen-companion-turn-source turn) '(hooks chat))
+                          (not (qwen-companion-turn-rewound turn))
+                          (if conversation
+                              (equal conversation (qwen-companion-turn-session turn))
+                            (equal root (qwen-companion-turn-root turn)))))
+                   (qwen-companion-journal-turns))))
+      (if (null turns)
+          (ignore (message "No turn is recorded here that could be rewound"))
+        (qwen-companion-rewind--target-of
+         (qwen-companion-completion-read
+          "Rewind to before: "
+          (cl-loop for turn in turns
+                   for number from 1
+                   collect (cons (format "%d %s" number
+                                         (qwen-companion-untrusted-line
+                                          (qwen-companion-turn-prompt turn)))
+                                 turn))
+          'qwen-companion-turn
+          (lambda (turn)
+            (qwen-companion-changes-items-time (qwen-companion-turn-start turn)))))))))
+
+(defun qwen-companion-rewind--conversation-here ()
+  "Return the conversation of the CLI in the terminal of this buffer, or nil."
+  (when-let* ((session (seq-find (lambda (session)
+                                   (eq (current-buffer)
+                                       (qwen-companion-terminal-session-buffer session)))
+                                 (qwen-companion-backend-sessions))))
+    (qwen-companion-cli-state-conversation (qwen-companion-session-state session))))
+
+(defun qwen-companion-rewind--call-with-turns (function)
+  "Call FUNCTION while each turn of the journal is known."
+  (let* ((told (qwen-companion-journal-watched-p))
+         (note (lambda (paths) (setq told (or told (eq t paths))))))
+    (add-hook 'qwen-companion-journal-changed-functions note)
+    (unwind-protect
+        (progn
+          (qwen-companion-journal-watch 'rewind t)
+          (unless (qwen-companion-backend-wait (lambda () told) 10)
+            (user-error "The journal does not answer; try again in a moment"))
+          (funcall function))
+      (remove-hook 'qwen-companion-journal-changed-functions note)
+      (qwen-companion-journal-watch 'rewind nil))))
+
+;;; The command
+
+(defun qwen-companion-rewind--part (prefix)
+  "Return the part to rewind by the prefix argument PREFIX: nil for all.
+Or `files', or `conversation'."
+  (pcase prefix
+    ('nil nil)
+    ('(16) 'conversation)
+    (_ 'files)))
+
+;;;###autoload
+(defun qwen-companion-rewind (&optional part)
+  "Go back to before a prompt: the conversation and the files.
+The prompt is that at point in the buffer of changes and in a chat; in
+other buffers, choose one of the terminal's or the project's turns.  What
+is going to happen is said first.
+
+Files go back by the journal, so your own edits stay, and conflicts are
+shown as those of an undo.  The prompt comes back, to be edited: into the
+input of a chat, or a prompt buffer for a CLI in a terminal, which is
+ended for this and goes on in the same place.
+
+PART is `files' or `conversation' to leave the other as it is, which a
+prefix argument does: one for the files only, two for the conversation."
+  (interactive (list (qwen-companion-rewind--part current-prefix-arg)))
+  (when (eq (qwen-companion-state) 'off)
+    (user-error "The companion is off and has no journal; turn it on with M-x qwen-companion-mode"))
+  (qwen-companion-rewind--call-with-turns
+   (lambda ()
+     (when-let* ((target (qwen-companion-rewind--read)))
+       (qwen-companion-rewind--rewind target part)))))
+
+(defun qwen-companion-rewind-turn (part)
+  "Rewind to before the turn at point in this list.
+PART is as for `qwen-companion-rewind'.  If the turn was rewound, go on
+with the conversation as it was before."
+  (interactive (list (qwen-companion-rewind--part current-prefix-arg))
+               qwen-companion-changes-mode)
+  (let* ((group (qwen-companion-changes-items-group-at-point))
+         (turn (and (eq 'turn (qwen-companion-changes-items-group-scope group))
+                    (qwen-companion-journal-turn (qwen-companion-changes-items-group-turn group)))))
+    (unless turn
+      (user-error "This is no single turn; v t shows the turns"))
+    (if (qwen-companion-turn-rewound turn)
+        (qwen-companion-rewind--return turn)
+      (qwen-companion-rewind--rewind (qwen-companion-rewind--target-of turn) part))))
+
+(defun qwen-companion-rewind--rewind (target part)
+  "Rewind to before TARGET after a question.
+PART is as for `qwen-companion-rewind'."
+  (let* ((turns (unless (eq part 'conversation) (qwen-companion-rewind--turns target)))
+         (files (mapcan (lambda (turn) (copy-sequence (qwen-companion-turn-files turn))) turns))
+         (door (unless (eq part 'files) (qwen-companion-rewind--door target))))
+    (when (seq-find (lambda (turn) (null (qwen-companion-turn-end turn))) turns)
+      (user-error "The agent still works on a turn of this conversation; wait until it has ended, or cancel it"))
+    (unless (or files (cdr door))
+      (user-error "Nothing to rewind: %s" (or (car door) "no file was changed since that prompt")))
+    (qwen-companion-undo-confirm
+     (delete-dups (mapcar #'qwen-companion-changed-file-path files)) "rewind"
+     (qwen-companion-rewind--plan target turns files door))
+    (if (and files (not (qwen-companion-rewind--files target turns)))
+        (message "Stopped; the conversation is as it was, and the same key goes on")
+      (when (cdr door)
+        (funcall (cdr door))))))
+
+(defun qwen-companion-rewind--door (target)
+  "Return (WORDS . FUNCTION) for the conversation of TARGET.
+See `qwen-companion-rewind-conversation-functions'."
+  (or (run-hook-with-args-until-success 'qwen-companion-rewind-conversation-functions target)
+      (qwen-companion-rewind--terminal-door target)))
+
+(defun qwen-companion-rewind--plan (target turns files door)
+  "Return in one line what rewinding to before TARGET does.
+TURNS are undone, with FILES; DOOR is as `qwen-companion-rewind--door'
+returns it, nil where the conversation is to stay."
+  (let ((notes (delete-dups (mapcan (lambda (turn)
+                                      (copy-sequence (qwen-companion-turn-notes turn)))
+                                    turns))))
+    (string-join
+     (delq nil
+           (list
+            (format "Rewind to before %s"
+                    (qwen-companion-rewind--title (qwen-companion-rewind-target-prompt target)))
+            (if files
+                (format "undo %d turn%s (%s), your own edits stay"
+                        (length turns) (if (cdr turns) "s" "")
+                        (qwen-companion-changes-undo-words
+                         (qwen-companion-rewind--first-kinds files) t))
+              (and door "no file was changed since"))
+            (and notes
+                 (format "not recorded, so it stays: %s"
+                         (qwen-companion-untrusted-line (string-join notes ", "))))
+            (if door (car door) "the conversation stays")))
+     "; ")))
+
+(defun qwen-companion-rewind--first-kinds (files)
+  "Return one of FILES, newest first, for each path: the oldest.
+It says whether the file was there before all of the turns."
+  (let ((oldest (make-hash-table :test #'equal)))
+    (dolist (file files)
+      (puthash (qwen-companion-changed-file-path file) file oldest))
+    (hash-table-values oldest)))
+
+(defun qwen-companion-rewind--files (target turns)
+  "Take the files back to before TARGET, and say how that ended.
+TURNS are undone, the newest first.  Return nil if the user stops it."
+  (let ((title (qwen-companion-rewind--title (qwen-companion-rewind-target-prompt target)))
+        (outcomes nil)
+        (count 0)
+        (stopped nil))
+    (dolist (turn turns)
+      (unless stopped
+        (let* ((files (seq-remove (lambda (file)
+                                    ;; It has marks of conflicts now.
+                                    (eq 'conflict (alist-get (qwen-companion-changed-file-path file)
+                                                             outcomes nil nil #'equal)))
+                                  (qwen-companion-turn-files turn)))
+               (results (qwen-companion-undo-files
+                         (list :root (qwen-companion-turn-root turn) :scope 'turn
+                               :turn (qwen-companion-turn-id turn))
+                         files (qwen-companion-turn-id turn) (concat "Rewind to before " title)
+                         'undo)))
+          (setq stopped (length< results (length files))
+                outcomes (qwen-companion-rewind--worst outcomes results)
+                count (max (length outcomes)
+                           (if stopped (+ (length outcomes) (- (length files) (length results))) 0))))))
+    (when-let* ((buffer (qwen-companion-changes-items-buffer)))
+      (with-current-buffer buffer
+        (qwen-companion-changes-items-reload (mapcar #'car outcomes))
+        (qwen-companion-changes-items-update)))
+    (when-let* ((words (qwen-companion-changes-undo-outcome outcomes count "undone")))
+      (message "%s" words))
+    (not stopped)))
+
+(defun qwen-companion-rewind--worst (outcomes results)
+  "Return the alist OUTCOMES with RESULTS, see `qwen-companion-undo-run'.
+Of two for one file, that of which the user has to know more is kept."
+  (let ((rank (lambda (result) (if (stringp result) 3 (seq-position '(same written unsaved) result)))))
+    (pcase-dolist (`(,path . ,result) results)
+      (let ((known (assoc path outcomes)))
+        (cond ((null known) (push (cons path result) outcomes))
+              ((or (eq result 'conflict)
+                   (> (or (funcall rank result) 4) (or (funcall rank (cdr known)) 4)))
+               (setcdr known result)))))
+    outcomes))
+
+;;; Afterwards
+
+(defun qwen-companion-rewind-done (target copy)
+  "Note that the conversation of TARGET was rewound to before it.
+COPY names it as it was before, a string for
+`qwen-companion-rewind-return-functions', or nil where there is none."
+  (qwen-companion-backend-call
+   'journal-rewound
+   (list :conversation (qwen-companion-rewind-target-conversation target)
+         :since (- (floor (qwen-companion-rewind-target-start target)) qwen-companion-rewind--early)
+         :copy copy)))
+
+(defun qwen-companion-rewind-failed (reason)
+  "Say that a conversation was not rewound because of REASON."
+  (message "The conversation is as it was: %s.  C-u C-u M-x qwen-companion-rewind tries again"
+           (string-remove-suffix "." (qwen-companion-journal-sentence reason))))
+
+(defun qwen-companion-rewind--return (turn)
+  "Go on with the conversation of TURN as it was before it was rewound."
+  (let ((copy (or (qwen-companion-turn-copy turn)
+                  (user-error "No copy of the conversation was kept; u brings the files back")))
+        (root (qwen-companion-turn-root turn)))
+    (when (y-or-n-p "Go on with the conversation as it was before the rewind, beside the other one? ")
+      (or (run-hook-with-args-until-success 'qwen-companion-rewind-return-functions copy)
+          (qwen-companion-terminal-open root (list "--resume" copy))))))
+
+;;; A CLI in a terminal
+
+(defconst qwen-companion-rewind--version "0.23.4"
+  "The first version of Qwen Code seen to rewind a conversation from outside.")
+
+(defvar qwen-companion-rewind--requests nil
+  "Alist of the unanswered requests: (ID . FUNCTION).
+FUNCTION gets the answer, see `qwen-companion-recorded-rewound-id'.")
+
+(defvar qwen-companion-rewind--last-id 0
+  "Number of the last request.")
+
+(defun qwen-companion-rewind--terminal-door (target)
+  "Return how the conversation of TARGET is rewound, by its CLI in a terminal.
+See `qwen-companion-rewind-conversation-functions'."
+  (let* ((session (seq-find (lambda (session)
+                              (equal (qwen-companion-rewind-target-session target)
+                                     (qwen-companion-cli-state-conversation
+                                      (qwen-companion-session-state session))))
+                            (qwen-companion-backend-sessions)))
+         (buffer (and session (qwen-companion-terminal-session-buffer session)))
+         (reason (qwen-companion-rewind--terminal-reason session buffer)))
+    (cond
+     (reason (list (concat "the conversation stays: " reason)))
+     ((memq (qwen-companion-cli-state-activity (qwen-companion-session-state session))
+            '(working asking))
+      (user-error "The CLI in %s is at work; cancel that there, or wait until it has ended"
+                  (buffer-name buffer)))
+     ((qwen-companion-prompts-waiting buffer)
+      (user-error "A prompt waits for the CLI in %s; M-x qwen-companion-ask-take-back takes it back"
+                  (buffer-name buffer)))
+     ((qwen-companion-prompts-typed-p session buffer)
+      (user-error "Something is typed in %s, which would be lost; send or delete it first"
+                  (buffer-name buffer)))
+     (t (cons (format "the conversation too, for which the CLI in %s ends and goes on"
+                      (buffer-name buffer))
+              (lambda () (qwen-companion-rewind--begin session buffer target)))))))
+
+(defun qwen-companion-rewind--terminal-reason (session buffer)
+  "Return why the conversation of SESSION in BUFFER cannot be rewound, or nil.
+Both are nil where no CLI records it, or it is in no terminal of Emacs."
+  (cond
+   ((null session)
+    "no connected CLI has it open; M-x qwen-companion-resume goes on with it")
+   ((qwen-companion-session-place session) "its CLI runs at another place")
+   ((not (and buffer
+              (buffer-local-value 'qwen-companion-terminal-directory buffer)
+              (not (buffer-local-value 'qwen-companion-terminal-outside buffer))))
+    "its CLI is in no terminal that M-x qwen-companion-run has opened; end it, and go on with it by M-x qwen-companion-resume")
+   ((not (ignore-errors
+           (version<= qwen-companion-rewind--version (qwen-companion-session-version session))))
+    (format "only Qwen Code from %s on can do this" qwen-companion-rewind--version))))
+
+(defun qwen-companion-rewind--begin (session buffer target)
+  "Rewind the conversation of SESSION, in the terminal BUFFER, to before TARGET."
+  (let* ((directory (qwen-companion-rewind--directory session buffer))
+         (place (list buffer (get-buffer-window-list buffer nil t)
+                      (append (qwen-companion-terminal-kept-arguments buffer)
+                              (list "--resume" (qwen-companion-rewind-target-session target)))))
+         (input num-nonmacro-input-events)
+         (id (cl-incf qwen-companion-rewind--last-id))
+         (reporter (make-progress-reporter "Rewinding the conversation..."))
+         (timer (run-at-time 0.5 0.5 #'qwen-companion-rewind--show-progress reporter)))
+    (push (cons id (lambda (answer)
+                     (cancel-timer timer)
+                     (qwen-companion-rewind--finish place directory target answer input)))
+          qwen-companion-rewind--requests)
+    (add-hook 'qwen-companion-backend-disconnected-hook #'qwen-companion-rewind--fail-all)
+    (qwen-companion-backend-call
+     'rewind-recorded
+     (list :id id :program (qwen-companion-terminal-program) :directory directory
+           :session (qwen-companion-session-id session)
+           :conversation (qwen-companion-rewind-target-session target)
+           :start (floor (qwen-companion-rewind-target-start target))
+           :prompt (qwen-companion-rewind-target-prompt target)))))
+
+(defun qwen-companion-rewind--show-progress (reporter)
+  "Show by REPORTER that the conversation is still being rewound."
+  (progress-reporter-update reporter))
+
+(defun qwen-companion-rewind--directory (session buffer)
+  "Return the directory in which SESSION in the terminal BUFFER works.
+It is another one than the terminal's in a worktree."
+  (let ((own (buffer-local-value 'qwen-companion-terminal-directory buffer))
+        (found (qwen-companion-session-directory session)))
+    (if (or (null found) (file-equal-p own found)) own found)))
+
+;;;###autoload
+(defun qwen-companion-rewind-on-rewound (payload)
+  "Handle the `recorded-rewound' message PAYLOAD: the answer to a request."
+  (let* ((id (qwen-companion-recorded-rewound-id payload))
+         (function (alist-get id qwen-companion-rewind--requests)))
+    (setq qwen-companion-rewind--requests (assq-delete-all id qwen-companion-rewind--requests))
+    (unless qwen-companion-rewind--requests
+      (remove-hook 'qwen-companion-backend-disconnected-hook #'qwen-companion-rewind--fail-all))
+    (when function
+      ;; It opens a terminal, which nothing may do while a message is handled.
+      (run-at-time 0 nil function payload)))
+  nil)
+
+(defun qwen-companion-rewind--fail-all ()
+  "Fail all pending requests: their Python process is gone."
+  (dolist (id (mapcar #'car qwen-companion-rewind--requests))
+    (qwen-companion-rewind-on-rewound
+     (list :id id :error "the companion's process has ended; the CLI may have gone on"))))
+
+(defun qwen-companion-rewind--finish (place directory target answer input)
+  "Go on with the conversation of TARGET after ANSWER, in DIRECTORY.
+PLACE is (BUFFER WINDOWS ARGUMENTS): where its terminal was, and how the
+CLI goes on.  The prompt comes back, and its buffer is selected unless
+there was input since INPUT, which is `num-nonmacro-input-events'."
+  (pcase-let ((`(,buffer ,windows ,arguments) place)
+              (error-text (qwen-companion-recorded-rewound-error answer)))
+    (unless error-text
+      (qwen-companion-rewind-done target (qwen-companion-recorded-rewound-copy answer)))
+    (unless (and (buffer-live-p buffer) (process-live-p (get-buffer-process buffer)))
+      (qwen-companion-terminal-replace buffer windows directory arguments))
+    (if error-text
+        (qwen-companion-rewind-failed error-text)
+      (qwen-companion-ask-put-back (qwen-companion-rewind-target-root target)
+                                   (qwen-companion-spool-text answer)
+                                   (and (= input num-nonmacro-input-events)
+                                        (not (active-minibuffer-window))))
+      (message "The conversation goes on before %s, which is in the prompt buffer"
+               (qwen-companion-rewind--title (qwen-companion-rewind-target-prompt target))))))
+
+(provide 'qwen-companion-rewind)
+;;; qwen-companion-rewind.el ends here

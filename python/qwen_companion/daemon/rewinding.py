@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Rewinding a conversation to before one of its prompts; files are left to the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+
+from qwen_companion.daemon import models
+from qwen_companion.daemon.address import DaemonAddress
+from qwen_companion.daemon.client import CANNOT_REWIND, DaemonClient
+from qwen_companion.daemon.errors import DaemonError, GoneError, UnsupportedError
+from qwen_companion.daemon.session import DaemonSession
+from qwen_companion.daemon.transcript import PastPrompt
+from qwen_companion.frozen import frozen
+from qwen_companion.threads import in_thread
+
+NO_PROMPT = "This prompt is not part of the conversation any more."
+
+_EARLY_MS = 50
+"""How much earlier than its prompt a point may be stamped: both are of one clock, but rounded."""
+
+_HOOK_EARLY_MS = 1000
+"""How much later than in the recording a prompt may have been told of by a hook, which mostly comes first."""
+
+
+@frozen
+class Rewound:
+    """The whole `prompt` before which a conversation goes on, and the `copy` of it as it was, None for none."""
+
+    prompt: str
+    copy: str | None
+
+
+def point_before(
+    points: Sequence[models.RewindPoint], prompts: Sequence[PastPrompt], prompt: PastPrompt
+) -> models.RewindPoint:
+    """Return the one of `points` that lies before `prompt`, one of `prompts`; both are in order.
+
+    :raises GoneError: when there is none
+    """
+    if len(points) >= models.KEPT_REWIND_POINTS:
+        raise GoneError(f"Qwen Code cannot rewind a conversation of {models.KEPT_REWIND_POINTS} prompts or more.")
+    later = [other.time for other in prompts if other.time > prompt.time]
+    end = min(later, default=None)
+    for point in points:
+        time = models.milliseconds(point.timestamp)
+        if time is not None and prompt.time - _EARLY_MS <= time and (end is None or time < end - _EARLY_MS):
+            return point
+    raise GoneError("Qwen Code keeps no point before this prompt to which it could be rewound.")
+
+
+def prompt_of_turn(prompts: Sequence[PastPrompt], start: int, words: str) -> PastPrompt:
+    """Return the one of `prompts` that begins with `words`, on one line, and that a hook told of at `start`, in ms.
+
+    :raises GoneError: when there is none
+    """
+    beginning = words.removesuffix("…")
+    for prompt in prompts:
+        if prompt.time >= start - _HOOK_EARLY_MS and " ".join(prompt.text.split()).startswith(beginning):
+            return prompt
+    raise GoneError(NO_PROMPT)
+
+
+async def rewind_recorded(
+    address: DaemonAddress,
+    directory: str,
+    session_id: str,
+    find: Callable[[Sequence[PastPrompt]], PastPrompt],
+    end_cli: Callable[[], Awaitable[None]],
+) -> Rewound:
+    """Rewind a session that a CLI has recorded in `directory` to before the prompt that `find` chooses.
+
+    The CLI that has it open is ended by `end_cli`, once the daemon at `address` is known to be able to do this.
+
+    :raises DaemonError: when that fails; the conversation is then as it was
+    """
+    async with DaemonClient(address.url, address.token) as client:
+        if models.REWIND_FEATURE not in (await client.capabilities(directory)).features:
+            raise UnsupportedError(CANNOT_REWIND)
+        await end_cli()
+        reply = await client.load(session_id)
+        session, _ = await in_thread(DaemonSession(session_id, None).replayed, reply)
+        prompt = find(session.prompts)
+        copy = await copy_and_rewind(client, session_id, session.prompts, prompt)
+        await client.close(session_id)
+        return Rewound(prompt.text, copy)
+
+
+async def copy_and_rewind(
+    client: DaemonClient, session_id: str, prompts: Sequence[PastPrompt], prompt: PastPrompt
+) -> str | None:
+    """Rewind an open session to before `prompt`, one of `prompts`; return a copy of it as it was before, None for none.
+
+    :raises DaemonError: when that fails; the conversation is then as it was
+    """
+    point = point_before(await client.rewind_points(session_id), prompts, prompt)
+    copy = None
+    with suppress(DaemonError):
+        # A version that cannot do this, say.
+        copy = (await client.branch(session_id)).session_id
+        await client.detach(copy)
+    await client.rewind(session_id, point.prompt_id)
+    return copy

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Rewinds conversations of CLIs in terminals: each by a daemon of its own, once the CLI has ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import anyio
+from anyio.abc import TaskGroup
+
+from qwen_companion.domain import Peer
+from qwen_companion.emacs import messages
+from qwen_companion.errors import CompanionError
+from qwen_companion.processes import ended, has_ended
+from qwen_companion.tasks import log_failure
+from qwen_companion.threads import in_thread
+
+END_S = 15.0
+"""How long a CLI may take to end, in seconds."""
+
+_POLL_S = 0.1
+"""How often its process is looked at where the system does not tell its end."""
+
+
+class CliLivesError(CompanionError):
+    """A CLI has not ended."""
+
+
+class Rewinds:
+    """Carries out the calls `rewind-recorded`."""
+
+    def __init__(
+        self,
+        tell: Callable[[messages.Notification], None],
+        tasks: TaskGroup,
+        peer_of: Callable[[str], Peer | None],
+        prepare: Callable[[], Mapping[str, str]],
+    ) -> None:
+        """`peer_of` returns the process of a connected CLI, `prepare`, called in a thread, variables for a daemon."""
+        self._tell = tell
+        self._tasks = tasks
+        self._peer_of = peer_of
+        self._prepare = prepare
+
+    def take(self, call: messages.RewindRecorded) -> None:
+        """Carry `call` out, and answer it once."""
+        self._tasks.start_soon(self._answer, call)
+
+    async def _answer(self, call: messages.RewindRecorded) -> None:
+        try:
+            await self._rewind(call)
+        except CompanionError as error:
+            self._tell(messages.RecordedRewound(call.id, error=str(error)))
+        except ImportError as error:
+            self._tell(messages.RecordedRewound(call.id, error=f"the client of qwen serve lacks {error.name}"))
+        except Exception as error:  # noqa: BLE001 - Emacs waits for an answer
+            log_failure(self._rewind, error)
+            self._tell(messages.RecordedRewound(call.id, error="it failed; see the buffer *qwen-companion log*"))
+
+    async def _rewind(self, call: messages.RewindRecorded) -> None:
+        # Most users never need what these import.
+        from qwen_companion.daemon.local_daemon import start_local
+        from qwen_companion.daemon.rewinding import prompt_of_turn, rewind_recorded
+
+        peer = self._peer_of(call.session)
+        if peer is None:
+            raise CliLivesError("the CLI is not connected any more")
+        daemon = await start_local(call.program, call.directory, await in_thread(self._prepare))
+        try:
+            find = partial(prompt_of_turn, start=call.start, words=call.prompt)
+            end_cli = partial(_end, peer)
+            done = await rewind_recorded(daemon.address, call.directory, call.conversation, find, end_cli)
+            self._tell(messages.RecordedRewound(call.id, text=done.prompt, copy=done.copy))
+        finally:
+            with anyio.CancelScope(shield=True):
+                await daemon.stop()
+
+
+async def _end(peer: Peer) -> None:
+    """End the process of a CLI as its terminal would, and wait for that.
+
+    :raises CliLivesError: when it goes on
+    """
+    if not has_ended(peer.pid, peer.started):
+        os.kill(peer.pid, signal.SIGTERM)
+    with anyio.move_on_after(END_S):
+        await ended(peer.pid, peer.started, _POLL_S)
+        return
+    raise CliLivesError(f"the CLI, process {peer.pid}, does not end")

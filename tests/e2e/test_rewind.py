@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Rewinding with the real Qwen Code: files by the journal, the conversation by `qwen serve`; the model is scripted."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from chat import NAMED, send, start_daemon
+from editor import lisp_string
+from sandbox import GREETING, NOTES
+from stage import Stage
+from test_changes import FREE, FREE_QWEN, ask, run
+from test_chat_sessions import answer, begin, wait_until, wait_until_said, wait_until_state
+
+AGENT: Final = GREETING.replace('"hello "', '"good day "')
+PROMPT_BUFFER: Final = "*qwen prompt: project*"
+
+
+def user_adds(stage: Stage, line: str) -> None:
+    """Put `line` above the notes in Emacs, and save them, as the user."""
+    stage.emacs.eval(
+        f"(with-current-buffer (find-file-noselect {lisp_string(str(stage.sandbox.notes))})"
+        f" (goto-char (point-min)) (insert {lisp_string(line)}) (save-buffer))"
+    )
+
+
+def rewind_turn(stage: Stage, prompt: str) -> None:
+    """Press R on the turn of `prompt` in the buffer of changes, and agree."""
+    stage.emacs.command("qwen-companion-changes")
+    stage.screen.wait_for(prompt)
+    stage.emacs.eval(
+        '(with-selected-window (get-buffer-window "*qwen-companion changes*")'
+        f" (goto-char (point-min)) (search-forward {lisp_string(prompt)}) (beginning-of-line) nil)"
+    )
+    stage.screen.keys("R")
+    stage.screen.wait_for("your own edits stay")
+    stage.screen.keys("y")
+
+
+@pytest.mark.reuses_stage("free")
+@pytest.mark.ends_cli
+def test_a_cli_in_a_terminal_goes_on_before_a_prompt(stage: Stage) -> None:
+    project = stage.sandbox.project
+    stage.start_emacs(stage.sandbox.greeting, forms=(FREE,))
+    stage.start_cli()
+    stage.model.call("write_file", file_path=str(project / "made.txt"), content="made\n")
+    ask(stage, "make a file", "Made.", FREE_QWEN)
+    stage.script_change(stage.sandbox.greeting, AGENT)
+    run(stage, "printf 'plums\\n' >> notes.txt; echo more >> made.txt; echo new > other.txt")
+    ask(stage, "change a lot", "Changed.", FREE_QWEN)
+    user_adds(stage, "by the user\n")
+    run(stage, "rm other.txt; echo again >> made.txt")
+    ask(stage, "and once more", "Done.", FREE_QWEN)
+    rewind_turn(stage, "change a lot")
+    # The prompt comes back, to be edited, and the CLI goes on where it was.
+    stage.screen.wait_for("which is in the prompt buffer")
+    stage.screen.wait_for("Conversation rewound.")
+    assert stage.emacs.buffer_text(PROMPT_BUFFER) == "change a lot"
+    assert stage.sandbox.greeting.read_text() == GREETING
+    assert stage.sandbox.notes.read_text() == "by the user\n" + NOTES
+    assert (project / "made.txt").read_text() == "made\n"
+    assert not (project / "other.txt").exists()
+    stage.emacs.command("qwen-companion-changes")
+    stage.screen.wait_for("rewound  change a lot")
+    stage.screen.wait_for("rewound  and once more")
+    # The model has only what was kept.
+    stage.emacs.eval('(progn (pop-to-buffer "*qwen: project*") (delete-other-windows))')
+    stage.screen.wait_for("Type your message")
+    stage.model.say("Kept.")
+    stage.ask("what now", FREE_QWEN)
+    stage.screen.wait_for("Kept.")
+    said = str(stage.model.bodies[-1])
+    assert "make a file" in said
+    assert "what now" in said
+    assert "change a lot" not in said
+    assert "and once more" not in said
+
+
+@pytest.mark.reuses_stage("daemon")
+def test_a_chat_goes_on_before_a_prompt(stage: Stage) -> None:
+    project = stage.sandbox.project
+    stage.start_emacs(stage.sandbox.greeting, forms=(*NAMED, "(setq qwen-companion-review-edits nil)"))
+    start_daemon(stage)
+    chat = begin(stage, ("tell one", "First."))
+    stage.model.call("write_file", file_path=str(project / "made.txt"), content="made\n")
+    stage.model.say("Second.")
+    send(stage, "make a file")
+    answer(stage, chat, "Allow")
+    wait_until_said(stage, chat, "Second.")
+    wait_until_state(stage, chat, "idle")
+    stage.model.say("Third.")
+    send(stage, "tell three")
+    wait_until_said(stage, chat, "Third.")
+    wait_until_state(stage, chat, "idle")
+    user_adds(stage, "by the user\n")
+    # Half a prompt that was typed stays, below the one that comes back.
+    stage.screen.type("half typed")
+    stage.screen.keys("C-c", "C-p", "C-c", "C-p", "C-c", "C-r")
+    stage.screen.wait_for('Rewind to before "make a file"; undo 1 turn (delete made.txt), your own edits stay')
+    stage.screen.keys("y")
+    wait_until_said(stage, chat, "rewound to the end of turn 1")
+    wait_until(
+        stage,
+        f"(string-suffix-p {lisp_string('make a file' + chr(10) + 'half typed')}"
+        f" (with-current-buffer {lisp_string(chat)} (buffer-string)))",
+    )
+    assert not (project / "made.txt").exists()
+    assert stage.sandbox.notes.read_text() == "by the user\n" + NOTES
+    stage.screen.keys("M->", "C-a", "C-k", "C-p", "C-k", "C-k")
+    stage.model.say("Kept.")
+    send(stage, "what now")
+    wait_until_said(stage, chat, "Kept.")
+    said = str(stage.model.bodies[-1])
+    assert "tell one" in said
+    assert "make a file" not in said
+    assert "tell three" not in said
+    # The conversation as it was is one key away.
+    wait_until_state(stage, chat, "idle")
+    stage.emacs.command("qwen-companion-changes")
+    stage.screen.wait_for("rewound  make a file")
+    stage.emacs.eval(
+        '(with-selected-window (get-buffer-window "*qwen-companion changes*")'
+        ' (goto-char (point-min)) (search-forward "rewound") (beginning-of-line) nil)'
+    )
+    stage.screen.keys("R")
+    stage.screen.wait_for("as it was before the rewind")
+    stage.screen.keys("y")
+    stage.screen.wait_for("Third.")

@@ -1,0 +1,212 @@
+;;; qwen-companion-rewind-test.el --- Tests of going back to before a prompt  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; Which turns are undone and what is asked, said and refused.  That the
+;; conversation follows is checked with the real Qwen Code in tests/e2e.
+
+;;; Code:
+
+(require 'ert)
+(require 'cl-lib)
+(require 'qwen-companion)
+(require 'qwen-companion-rewind)
+(require 'qwen-companion-changes-test-helper)
+
+(defconst qwen-companion-rewind-test--old "1\n2\n3\n4\n5\n6\n7\n8\n9\n")
+
+(defmacro qwen-companion-rewind-test--with (&rest body)
+  "Run BODY with three turns of a conversation, the second with three files.
+Between them are an edit of the user's and a turn of another agent.
+`doors' is what the conversation is asked for: the targets, newest first."
+  (declare (indent 0) (debug t))
+  `(qwen-companion-changes-test-with (list (list "a.txt" qwen-companion-rewind-test--old))
+     (let* ((doors nil)
+            (began nil)
+            (door (lambda (target)
+                    (push target doors)
+                    (cons "the conversation too" (lambda () (setq began t)))))
+            (qwen-companion-rewind-conversation-functions (list door)))
+       (ignore doors began)
+       (qwen-companion-changes-test-turn "one" '(("first.txt" "first\n")))
+       (qwen-companion-changes-test-turn
+        "two" '(("a.txt" "1\nX\n3\n4\n5\n6\n7\n8\n9\n") ("made.txt" "made\n")))
+       (qwen-companion-changes-test-turn
+        "other" '(("a.txt" "1\nX\n3\n4\nother\n6\n7\n8\n9\n")) :session "another" :conversation "another one"
+        :prompt "Not yours")
+       (qwen-companion-changes-test-turn
+        "three" '(("a.txt" "1\nX\n3\n4\nother\n6\nY\n8\n9\n") ("made.txt" "made\nmore\n")))
+       (qwen-companion-changes-test-write "a.txt" "1\nX\n3\n4\nother\n6\nY\n8\nmine\n")
+       (qwen-companion-changes-test-open)
+       (qwen-companion-changes-test-goto "Prompt of two")
+       ,@body)))
+
+(defun qwen-companion-rewind-test--files ()
+  "Return the texts of the files."
+  (mapcar #'qwen-companion-changes-test-bytes '("a.txt" "made.txt" "first.txt")))
+
+(ert-deftest qwen-companion-rewind-test-goes-back-to-before-a-prompt ()
+  "The turns since then are undone; edits of the user and of another agent stay."
+  (qwen-companion-rewind-test--with
+    (let (questions)
+      (qwen-companion-test-answering (lambda (question) (push question questions) t)
+        (qwen-companion-test-press "R"))
+      (should (equal '("Rewind to before \"Prompt of two\"; undo 2 turns (change back a.txt, delete made.txt), your own edits stay; the conversation too? ")
+                     questions)))
+    (should (equal '("1\n2\n3\n4\nother\n6\n7\n8\nmine\n" nil "first\n")
+                   (qwen-companion-rewind-test--files)))
+    (should began)
+    (should (equal "Prompt of two" (qwen-companion-rewind-target-prompt (car doors))))
+    (should (equal "conversation" (qwen-companion-rewind-target-session (car doors))))
+    (qwen-companion-changes-test-settle)
+    (should (string-match-p "Qwen Code +undone +Prompt of two" (qwen-companion-changes-test-text)))))
+
+(ert-deftest qwen-companion-rewind-test-saying-no-changes-nothing ()
+  (qwen-companion-rewind-test--with
+    (let ((before (qwen-companion-rewind-test--files)))
+      (qwen-companion-test-answering nil
+        (should (eq 'quit (condition-case nil (qwen-companion-test-press "R") (quit 'quit)))))
+      (should (equal before (qwen-companion-rewind-test--files)))
+      (should-not began))))
+
+(ert-deftest qwen-companion-rewind-test-only-the-files-or-only-the-conversation ()
+  (qwen-companion-rewind-test--with
+    (let ((before (qwen-companion-rewind-test--files)))
+      (qwen-companion-test-answering t
+        (let ((current-prefix-arg '(16)))
+          (call-interactively #'qwen-companion-rewind-turn))
+        (should began)
+        (should (equal before (qwen-companion-rewind-test--files)))
+        (setq began nil)
+        (let ((current-prefix-arg '(4)))
+          (call-interactively #'qwen-companion-rewind-turn)))
+      (should-not began)
+      (should-not (equal before (qwen-companion-rewind-test--files))))))
+
+(ert-deftest qwen-companion-rewind-test-an-agent-that-still-works ()
+  (qwen-companion-rewind-test--with
+    (let ((before (qwen-companion-rewind-test--files)))
+      (qwen-companion-changes-test-turn "four" '(("first.txt" "first\nand more\n")) :end nil)
+      (qwen-companion-changes-test-settle)
+      (qwen-companion-changes-test-goto "Prompt of two")
+      (qwen-companion-test-answering t
+        (should (string-match-p "still works" (cadr (should-error (qwen-companion-test-press "R")
+                                                                  :type 'user-error)))))
+      (should (equal (butlast before) (butlast (qwen-companion-rewind-test--files))))
+      (should-not began))))
+
+(ert-deftest qwen-companion-rewind-test-a-conversation-that-cannot-be-rewound ()
+  "It is said in the question, and the files go back all the same."
+  (qwen-companion-rewind-test--with
+    (setq qwen-companion-rewind-conversation-functions
+          (list (lambda (_target) (list "the conversation stays: no door"))))
+    (let (questions)
+      (qwen-companion-test-answering (lambda (question) (push question questions) t)
+        (qwen-companion-test-press "R"))
+      (should (string-match-p "the conversation stays: no door\\? \\'" (car questions)))
+      (should-not (file-exists-p "made.txt"))
+      (qwen-companion-changes-test-settle)
+      (qwen-companion-changes-test-goto "undone  Prompt of two")
+      (let ((current-prefix-arg '(16)))
+        (should (string-match-p "no door"
+                                (cadr (should-error (call-interactively #'qwen-companion-rewind-turn)
+                                                    :type 'user-error))))))))
+
+(ert-deftest qwen-companion-rewind-test-a-conflict-is-marked-once ()
+  "A contradiction to the user's edit waits for the user; other files go back."
+  (qwen-companion-rewind-test--with
+    (qwen-companion-changes-test-write "a.txt" "1\nX\n3\n4\nother\n6\nY and mine\n8\n9\n")
+    (let ((said (qwen-companion-test-messages
+                  (qwen-companion-test-answering t
+                    (qwen-companion-test-press "R")))))
+      (should (string-match-p "1 conflict with your edits, nothing written there .*: a.txt" said)))
+    (should (equal '("1\nX\n3\n4\nother\n6\nY and mine\n8\n9\n" nil "first\n")
+                   (qwen-companion-rewind-test--files)))
+    (should began)
+    (with-current-buffer (find-buffer-visiting "a.txt")
+      (should (string-match-p "<<<<<<<" (buffer-string)))
+      (set-buffer-modified-p nil))))
+
+(ert-deftest qwen-companion-rewind-test-going-back-to-the-conversation-as-it-was ()
+  (qwen-companion-rewind-test--with
+    (let* ((opened nil)
+           (qwen-companion-rewind-return-functions (list (lambda (copy) (setq opened copy)))))
+      (qwen-companion-changes-test-add
+       (append '(:rewound t :copy "the copy") (qwen-companion-journal-turn "two")))
+      (qwen-companion-changes-test-add
+       (append '(:rewound t) (qwen-companion-journal-turn "three")))
+      (qwen-companion-changes-test-settle)
+      (should (string-match-p "rewound, files kept +Prompt of two" (qwen-companion-changes-test-text)))
+      (qwen-companion-changes-test-goto "Prompt of two")
+      (qwen-companion-test-answering t
+        (qwen-companion-test-press "R"))
+      (should (equal "the copy" opened))
+      (qwen-companion-changes-test-goto "Prompt of three")
+      (should (string-match-p "No copy" (cadr (should-error (qwen-companion-test-press "R")
+                                                            :type 'user-error))))
+      ;; A turn before them leaves those alone that were rewound already.
+      (qwen-companion-changes-test-goto "Prompt of one")
+      (qwen-companion-test-answering t
+        (qwen-companion-test-press "R"))
+      (should (equal '("made\nmore\n" nil)
+                     (mapcar #'qwen-companion-changes-test-bytes '("made.txt" "first.txt")))))))
+
+(ert-deftest qwen-companion-rewind-test-cli-that-cannot-be-rewound ()
+  "The reason is said before anything is changed."
+  (qwen-companion-rewind-test--with
+    (setq qwen-companion-rewind-conversation-functions nil)
+    (let* ((state (list :activity 'idle :conversation "conversation"))
+           (session (list :id "one" :family 'qwen :version "0.24.4" :state state))
+           (terminal nil)
+           question)
+      (cl-letf (((symbol-function 'qwen-companion-backend-sessions) (lambda () (list session)))
+                ((symbol-function 'qwen-companion-terminal-session-buffer) (lambda (_) terminal)))
+        (cl-flet ((asked ()
+                    (qwen-companion-test-answering (lambda (text) (setq question text) nil)
+                      (condition-case err
+                          (qwen-companion-test-press "R")
+                        (quit question)
+                        (user-error (cadr err))))))
+          (should (string-match-p "in no terminal that M-x qwen-companion-run" (asked)))
+          (with-temp-buffer
+            (setq terminal (current-buffer))
+            (insert "> Type your message\n")
+            (setq-local qwen-companion-terminal-directory "/project")
+            (with-current-buffer (qwen-companion-changes-items-buffer)
+              (should (string-match-p "for which the CLI in .* ends and goes on\\?" (asked)))
+              (setq session (plist-put (copy-sequence session) :version "0.21.10"))
+              (should (string-match-p "only Qwen Code from 0.23.4 on" (asked)))
+              (setq session (plist-put (copy-sequence session) :version "0.24.4"))
+              (plist-put state :activity 'working)
+              (should (string-match-p "is at work; cancel that there" (asked)))
+              (plist-put state :activity 'idle)
+              (with-current-buffer terminal
+                (erase-buffer)
+                (insert "> half typed"))
+              (should (string-match-p "Something is typed in" (asked)))
+              (plist-put state :conversation "another one, after /clear")
+              (should (string-match-p "no connected CLI has it open" (asked))))))))
+    (should (file-exists-p "made.txt"))))
+
+(ert-deftest qwen-companion-rewind-test-a-process-that-ends-meanwhile ()
+  "It is said, and that the conversation may be tried again."
+  (qwen-companion-rewind-test--with
+    (let ((said (qwen-companion-test-messages
+                  (let ((qwen-companion-rewind--requests
+                         (list (cons 1 (lambda (answer)
+                                         (qwen-companion-rewind-failed
+                                          (qwen-companion-recorded-rewound-error answer)))))))
+                    (add-hook 'qwen-companion-backend-disconnected-hook
+                              #'qwen-companion-rewind--fail-all)
+                    (run-hooks 'qwen-companion-backend-disconnected-hook)
+                    (accept-process-output nil 0.05)
+                    (should-not (memq #'qwen-companion-rewind--fail-all
+                                      qwen-companion-backend-disconnected-hook))))))
+      (should (string-match-p "The conversation is as it was: The companion's process has ended" said)))))
+
+(provide 'qwen-companion-rewind-test)
+;;; qwen-companion-rewind-test.el ends here

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Random sessions of an agent, another agent and a user, rewound to random prompts, and compared with a model of truth.
+
+All is real but the models and the conversation: see `random_turns`, of which the tools are used here.  A file has
+places: those with an even number are the agent's, the last one is the other agent's, and the rest are the user's.  The
+truth after a rewind: the agent's places, and the files that it has made or deleted, are as they were at the prompt; the
+places of the others are as they are now, saved or unsaved.  A file that the agent made and somebody else changed since
+is left alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import random
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from random_turns import PLACES, Action, Agent, Emacs, EmacsError, Text, text
+
+NAMES = tuple(f"{directory}{name}" for directory in ("", "sub/") for name in ("a.txt", "b c.txt", "d.txt"))
+OTHERS_PLACE = 2 * PLACES - 1
+
+
+@dataclass
+class Point:
+    """The truth at a prompt: the `files` on the disk, by name."""
+
+    prompt: str
+    files: dict[str, Text]
+
+
+class Session:
+    """A project, in which two agents and the user work.  `script` is what was done so far, for the report."""
+
+    def __init__(self, home: Path, source: random.Random, emacs: Emacs, number: int) -> None:
+        self.random = source
+        self.emacs = emacs
+        self.root = home / f"session-{number}"
+        self.script: list[str] = []
+        self.points: list[tuple[str, Point]] = []
+        """The turns that are part of the conversation, each with the truth at its prompt."""
+        self._numbers = 0
+        for name in NAMES:
+            self._put(name, Text(tuple((self._line("old"),) for _ in range(2 * PLACES))))
+        arguments = emacs.call("turns-open", f"{self.root}/")
+        self.agent = Agent(self.root, emacs.environ, *arguments)
+        self.other = Agent(self.root, emacs.environ, *arguments)
+
+    def close(self) -> None:
+        """End the agents, and forget what is open in Emacs."""
+        self.agent.close()
+        self.other.close()
+        self.emacs.call("turns-close")
+
+    def _line(self, who: str) -> bytes:
+        self._numbers += 1
+        return f"{who} {self._numbers}".encode()
+
+    def _path(self, name: str) -> str:
+        return str(self.root / name)
+
+    def _put(self, name: str, content: Text) -> None:
+        path = Path(self._path(name))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(content))
+
+    def files(self) -> dict[str, Text]:
+        """Return the texts of all files, those of buffers where these are not saved."""
+        found = {str(path.relative_to(self.root)): path.read_bytes() for path in self.root.rglob("*.txt")}
+        for name, (data, conflict) in self._unsaved().items():
+            assert not conflict, name
+            found[name] = data
+        texts = {name: text(data) for name, data in found.items()}
+        assert None not in texts.values(), found
+        return {name: content for name, content in texts.items() if content is not None}
+
+    def _unsaved(self) -> dict[str, tuple[bytes, bool]]:
+        """Return the unsaved texts of buffers by name, and whether each has conflicts."""
+        found = cast("list[tuple[str, str, object]]", self.emacs.call("turns-unsaved") or [])
+        return {
+            os.path.relpath(path, self.root): (base64.b64decode(data), bool(conflict)) for path, data, conflict in found
+        }
+
+    # --- What they do
+
+    def agent_turn(self) -> None:
+        """Let the agent take a turn, in which it edits, makes and deletes files."""
+        prompt = f"prompt {self._line('number').decode()}"
+        self.emacs.call("turns-follow")
+        point = Point(prompt, self.files())
+        self.agent.hook("UserPromptSubmit", prompt=prompt)
+        self.script.append(prompt)
+        # With both in one turn the journal would tell of a file that was renamed: all have lines in common.
+        kinds = ("edit", "edit", self.random.choice(("make", "delete")))
+        for _ in range(self.random.randint(1, 4)):
+            self._act(self.random.choice(kinds))
+        # So that each turn changes something.
+        self._edit(self.agent, self.random.choice(sorted(self._saved())), 0)
+        self.agent.hook("Stop")
+        self.points.append((self._next_turn(prompt), point))
+
+    def _saved(self) -> dict[str, Text]:
+        """Return the texts on the disk of the files without unsaved text: agents leave the others alone."""
+        unsaved = self._unsaved()
+        found = {str(path.relative_to(self.root)): text(path.read_bytes()) for path in self.root.rglob("*.txt")}
+        return {name: content for name, content in found.items() if content is not None and name not in unsaved}
+
+    def _act(self, what: str) -> None:
+        names = sorted(self._saved())
+        if what == "make":
+            name = self.random.choice(("", "new/")) + f"{self._line('made').decode().replace(' ', '')}.txt"
+            made = Text(tuple((self._line("agent"),) if place % 2 == 0 else () for place in range(2 * PLACES)))
+            self.script.append(f"  makes {name}")
+            self.agent.act(Action(path=self._path(name), data=bytes(made)))
+        elif what == "delete" and len(names) > 2:
+            name = self.random.choice(names)
+            self.script.append(f"  deletes {name}")
+            self.agent.act(Action(f"rm {shlex.quote(name)}"))
+        else:
+            self._edit(self.agent, self.random.choice(names), 2 * self.random.randrange(PLACES))
+
+    def _edit(self, agent: Agent, name: str, place: int) -> None:
+        data = bytes(self._saved()[name].put(place, [self._line("agent") for _ in range(self.random.randint(0, 2))]))
+        self.script.append(f"  edits {name} at {place}")
+        if self.random.random() < 0.5:
+            agent.act(Action(path=self._path(name), data=data))
+        else:
+            agent.act(Action(f"printf %s {shlex.quote(data.decode())} > {shlex.quote(name)}"))
+
+    def other_turn(self) -> None:
+        """Let the other agent take a turn at its own place of a file."""
+        self.emacs.call("turns-follow")
+        self.other.hook("UserPromptSubmit", prompt="of another")
+        self.script.append("another agent's turn")
+        self._edit(self.other, self.random.choice(sorted(self._saved())), OTHERS_PLACE)
+        self.other.hook("Stop")
+        self._next_turn("of another")
+
+    def _next_turn(self, prompt: str) -> str:
+        identifier, notes, _ = self.emacs.call("turns-next")
+        assert not notes, (prompt, notes)
+        return identifier
+
+    def user_edit(self) -> None:
+        """Let the user write a line, in Emacs, saved or not, or outside of it."""
+        self.emacs.call("turns-follow")
+        name = self.random.choice(sorted(self._saved()))
+        place = self.random.randrange(PLACES - 1)
+        way = self.random.choice(("saved", "unsaved", "outside"))
+        line = self._line("user")
+        self.script.append(f"user, {way}: {line!r} in {name} at {2 * place + 1}")
+        if way == "outside":
+            found = self._saved()[name]
+            self._put(name, found.put(2 * place + 1, [line, *found.places[2 * place + 1]]))
+            self.emacs.call("turns-follow")
+        else:
+            self.emacs.call("turns-insert", self._path(name), f"-- {place}", f"{line.decode()}\n", way == "saved")
+
+    # --- Rewinding
+
+    def rewind(self) -> str | None:
+        """Rewind to a prompt of the agent's; return how the files differ from the truth, None where they do not."""
+        index = self.random.randrange(len(self.points))
+        turn, point = self.points[index]
+        self.emacs.call("turns-follow")
+        now = self.files()
+        self.script.append(f"rewind to before {point.prompt}")
+        said = self.emacs.call("turns-press", "R", turn)
+        self.script.append(f"  said: {said}")
+        self.points = self.points[:index]
+        wanted = self._truth(point.files, now)
+        found = self.files()
+        names = sorted(wanted.keys() | found.keys())
+        problems = [
+            f"{name}: wanted {wanted.get(name)}, got {found.get(name)}"
+            for name in names
+            if wanted.get(name) != found.get(name)
+        ]
+        return "\n".join(problems) or None
+
+    @staticmethod
+    def _truth(before: dict[str, Text], now: dict[str, Text]) -> dict[str, Text]:
+        """Return the files as they have to be after a rewind to where they were as `before`."""
+        wanted: dict[str, Text] = {}
+        for name, content in now.items():
+            if name in before:
+                places = zip(before[name].places, content.places, strict=True)
+                mine = [old if place % 2 == 0 else new for place, (old, new) in enumerate(places)]
+                wanted[name] = content._replace(places=tuple(mine))
+            elif any(content.places[1::2]):
+                # It was made since, and somebody else has written into it.
+                wanted[name] = content
+        return {**{name: content for name, content in before.items() if name not in now}, **wanted}
+
+
+def run(home: Path, seed: int, sessions: int, rewinds: int) -> list[str]:
+    """Take some `rewinds` in each of a number of `sessions`; return the reports of the differences."""
+    emacs = Emacs(home)
+    problems: list[str] = []
+    try:
+        for number in range(sessions):
+            source = random.Random(f"{seed} {number}")  # noqa: S311 - not for secrets
+            session = Session(home, source, emacs, number)
+            try:
+                problem = _run_session(session, rewinds)
+            except (AssertionError, EmacsError) as error:
+                problem = str(error)
+            finally:
+                session.close()
+            if problem is not None:
+                problems.append("\n".join((f"FUZZ_SEED={seed}, session {number}", *session.script, problem, "")))
+    finally:
+        emacs.close()
+    return problems
+
+
+def _run_session(session: Session, rewinds: int) -> str | None:
+    for _ in range(rewinds):
+        for _ in range(session.random.randint(1, 4)):
+            session.agent_turn()
+            for _ in range(session.random.randint(0, 2)):
+                session.user_edit()
+            if session.random.random() < 0.3:
+                session.other_turn()
+        if session.random.random() < 0.5:
+            session.emacs.call("turns-save")
+        problem = session.rewind()
+        if problem is not None:
+            return problem
+        session.emacs.call("turns-save")
+    return None
