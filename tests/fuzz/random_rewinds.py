@@ -42,6 +42,8 @@ class Session:
         self.script: list[str] = []
         self.points: list[tuple[str, Point]] = []
         """The turns that are part of the conversation, each with the truth at its prompt."""
+        self.deleted: dict[str, Text] = {}
+        """The files that the agent has deleted, as they were."""
         self._numbers = 0
         for name in NAMES:
             self._put(name, Text(tuple((self._line("old"),) for _ in range(2 * PLACES))))
@@ -118,6 +120,7 @@ class Session:
         elif what == "delete" and len(names) > 2:
             name = self.random.choice(names)
             self.script.append(f"  deletes {name}")
+            self.deleted[name] = self._saved()[name]
             self.agent.act(Action(f"rm {shlex.quote(name)}"))
         else:
             self._edit(self.agent, self.random.choice(names), 2 * self.random.randrange(PLACES))
@@ -171,8 +174,8 @@ class Session:
         said = self.emacs.call("turns-press", "R", turn)
         self.script.append(f"  said: {said}")
         self.points = self.points[:index]
-        wanted = self._truth(point.files, now)
         found = self.files()
+        wanted = self._truth(point.files, now, found)
         names = sorted(wanted.keys() | found.keys())
         problems = [
             f"{name}: wanted {wanted.get(name)}, got {found.get(name)}"
@@ -181,19 +184,22 @@ class Session:
         ]
         return "\n".join(problems) or None
 
-    @staticmethod
-    def _truth(before: dict[str, Text], now: dict[str, Text]) -> dict[str, Text]:
-        """Return the files as they have to be after a rewind to where they were as `before`."""
-        wanted: dict[str, Text] = {}
+    def _truth(self, before: dict[str, Text], now: dict[str, Text], found: dict[str, Text]) -> dict[str, Text]:
+        """Return the files as they have to be after a rewind to where they were as `before`; they are as `found`."""
+        wanted = {name: _mixed(content, self.deleted[name]) for name, content in before.items() if name not in now}
         for name, content in now.items():
             if name in before:
-                places = zip(before[name].places, content.places, strict=True)
-                mine = [old if place % 2 == 0 else new for place, (old, new) in enumerate(places)]
-                wanted[name] = content._replace(places=tuple(mine))
+                wanted[name] = _mixed(before[name], content)
             elif any(content.places[1::2]):
-                # It was made since, and somebody else has written into it.
-                wanted[name] = content
-        return {**{name: content for name, content in before.items() if name not in now}, **wanted}
+                # It was made since, and somebody else has written into it: only what the agent wrote there may go.
+                wanted[name] = _mixed(found.get(name, content), content)
+        return wanted
+
+
+def _mixed(agents: Text, others: Text) -> Text:
+    """Return the text with the agent's places of one text and the places of the others of another."""
+    places = zip(agents.places, others.places, strict=True)
+    return others._replace(places=tuple(one if place % 2 == 0 else two for place, (one, two) in enumerate(places)))
 
 
 def run(home: Path, seed: int, sessions: int, rewinds: int) -> list[str]:
