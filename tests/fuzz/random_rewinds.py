@@ -123,10 +123,11 @@ class Session:
             self.deleted[name] = self._saved()[name]
             self.agent.act(Action(f"rm {shlex.quote(name)}"))
         else:
-            self._edit(self.agent, self.random.choice(names), 2 * self.random.randrange(PLACES))
+            self._edit(self.agent, self.random.choice(names), 2 * self.random.randrange(PLACES), least=0)
 
-    def _edit(self, agent: Agent, name: str, place: int) -> None:
-        data = bytes(self._saved()[name].put(place, [self._line("agent") for _ in range(self.random.randint(0, 2))]))
+    def _edit(self, agent: Agent, name: str, place: int, least: int = 1) -> None:
+        lines = [self._line("agent") for _ in range(self.random.randint(least, 2))]
+        data = bytes(self._saved()[name].put(place, lines))
         self.script.append(f"  edits {name} at {place}")
         if self.random.random() < 0.5:
             agent.act(Action(path=self._path(name), data=data))
