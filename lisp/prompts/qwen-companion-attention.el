@@ -27,8 +27,8 @@
 (cl-defstruct (qwen-companion-event (:copier nil))
   "Something that the user may want to know of.
 KIND is one of `asks' (a CLI asks in its terminal, or a chat), `done' (its
-turn has ended), `proposal' (also a plan or questions), `gone' (a CLI or the session of a chat has
-ended in the middle of a turn) and `failed' (the companion does not run,
+turn has ended), `proposal' (of a change or a plan, or questions),
+`gone' (a CLI or the session of a chat has ended in the middle of a turn) and `failed' (the companion does not run,
 or the turn of a chat has failed).  TEXT says it on one line, safe to
 show.  BUFFER is the chat, or the terminal of the CLI, nil where it has
 none in this Emacs.  SECONDS is how long the turn took, PROPOSAL the proposal, each

@@ -159,7 +159,9 @@ Forget them."
   (when-let* ((noted (gethash proposal qwen-companion-comments--noted)))
     (remhash proposal qwen-companion-comments--noted)
     (let* ((file-p (qwen-companion-proposal-file-p proposal))
-           (what (if file-p "change" "plan")))
+           (what (if file-p
+                     "change"
+                   (symbol-name (qwen-companion-proposal-kind proposal)))))
       (qwen-companion-comments-prompt
        (format (pcase outcome
                  ('accepted "I have accepted your %s, with these comments:")

@@ -71,7 +71,7 @@ whatever its directory.  Signal a `user-error' if nothing can be asked."
 \\{qwen-companion-kept-plan-mode-map}"
   :interactive nil
   :lighter nil
-  (visual-line-mode)
+  (setq-local word-wrap t)
   (setq buffer-read-only t))
 
 (defun qwen-companion-kept-plans--time (plan)

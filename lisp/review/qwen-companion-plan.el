@@ -51,7 +51,7 @@
   :interactive nil
   :lighter nil
   (setq header-line-format '((:eval (qwen-companion-plan--header))))
-  (visual-line-mode)
+  (setq-local word-wrap t)
   (unless (derived-mode-p 'markdown-mode)
     (setq-local font-lock-defaults '(qwen-companion-plan--keywords t))
     (font-lock-mode 1)))
@@ -122,7 +122,6 @@ With SELECT non-nil, none is needed."
 
 (cl-defmethod qwen-companion-review-answer ((_kind (eql 'plan)) proposal)
   "Return the text of PROPOSAL, a plan to approve."
-  (qwen-companion-plan--check proposal)
   (when (with-current-buffer (qwen-companion-proposal-buffer proposal)
           (save-restriction
             (widen)
@@ -131,22 +130,20 @@ With SELECT non-nil, none is needed."
   (qwen-companion-review-check-text proposal)
   (qwen-companion-proposal-buffer-text proposal))
 
-(defun qwen-companion-plan--check (proposal)
-  "Signal a `user-error' when PROPOSAL is to be answered in its terminal."
-  (when (eq 'left (qwen-companion-proposal-released proposal))
-    (user-error "Answer in the terminal: %s" (qwen-companion-proposal-note proposal))))
-
 (defun qwen-companion-plan-in-terminal ()
   "Answer the plan or the questions of this buffer in the terminal instead.
 The buffer stays until they are answered."
   (interactive)
-  (let ((proposal (or qwen-companion-proposal-current
-                      (user-error "Not in a plan or questions of a CLI"))))
+  (let ((proposal qwen-companion-proposal-current))
+    (when (or (null proposal) (qwen-companion-proposal-file-p proposal))
+      (user-error "Not in a plan or questions of a CLI"))
     (unless (qwen-companion-proposal-released proposal)
       (qwen-companion-backend-call
        'release (list :id (qwen-companion-proposal-id proposal))))
     (when-let* ((terminal (car (qwen-companion-review-terminals proposal))))
       (pop-to-buffer terminal))))
+
+(define-key qwen-companion-unified-mode-map (kbd "C-c C-t") #'qwen-companion-plan-in-terminal)
 
 ;;; The plan before
 
@@ -224,7 +221,6 @@ The buffer stays until they are answered."
 
 (cl-defmethod qwen-companion-review-answer ((_kind (eql 'question)) proposal)
   "Ask the questions of PROPOSAL in the minibuffer; return the answers."
-  (qwen-companion-plan--check proposal)
   (let ((answers (mapconcat
                   (lambda (question)
                     (format "%s\n%s" (qwen-companion-asked-question-text question)

@@ -982,9 +982,12 @@ Its session has ended; an acceptance may not have reached the CLI."
      (undelivered
       (setq proposal (car undelivered))
       (setf (qwen-companion-proposal-edited proposal) nil)
-      (when-let* ((text (qwen-companion-proposal--discard-outcome undelivered nil)))
-        (qwen-companion-proposal--recreate-buffer proposal text)
-        (qwen-companion-proposal--rescue-orphan proposal))))
+      (if-let* ((text (qwen-companion-proposal--discard-outcome undelivered nil)))
+          (progn (qwen-companion-proposal--recreate-buffer proposal text)
+                 (qwen-companion-proposal--rescue-orphan proposal))
+        (when-let* ((reason (qwen-companion-proposal-orphan-reason payload)))
+          (message "qwen-companion: %s: %s"
+                   (qwen-companion-proposal-display-path proposal) reason)))))
     (when proposal
       (qwen-companion-proposal--start-write-timeout (qwen-companion-proposal-session proposal)))
     nil))

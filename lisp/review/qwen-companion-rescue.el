@@ -28,7 +28,8 @@
 
 (cl-defstruct (qwen-companion-rescue (:copier nil))
   "A text rescued from a review.
-PATH is its file, NAME what it is called, and REASON the reason why it was rescued, a string.
+PATH is its file, NAME what it is called, and REASON the reason why it
+was rescued, a string.
 STAMP is the state of the file when the text was proposed, see
 `qwen-companion-disk-stamp'.  DIGEST is that of the text before the user
 edited it, see `qwen-companion-disk-digest'.  LINE-END ends a line of

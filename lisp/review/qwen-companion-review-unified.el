@@ -196,6 +196,10 @@ Info node `(qwen-companion)Hunk by hunk' is about it.
     (qwen-companion-header-help "keys"))
   "Keys in the header line, see `qwen-companion-header-keys'.")
 
+(defconst qwen-companion-review-unified--plan-keys
+  (cl-subst "whole plan" "Ediff" qwen-companion-review-unified--keys :test #'equal)
+  "The same for a plan, which has no review in Ediff.")
+
 (defun qwen-companion-review-unified--header ()
   "Return the header line: file, CLI, number of kept hunks, warnings, keys."
   (let ((proposal qwen-companion-proposal-current))
@@ -205,7 +209,10 @@ Info node `(qwen-companion)Hunk by hunk' is about it.
        (0 . ,(when-let* ((status qwen-companion-review-unified--status))
                (cons status (replace-regexp-in-string " hunks?" "" status))))
        ,@(qwen-companion-review-warning-parts proposal)
-       ,@(qwen-companion-header-keys qwen-companion-review-unified--keys)))))
+       ,@(qwen-companion-header-keys
+          (if (qwen-companion-proposal-file-p proposal)
+              qwen-companion-review-unified--keys
+            qwen-companion-review-unified--plan-keys))))))
 
 (defun qwen-companion-review-unified--status-text ()
   "Return the number of kept hunks, or the reason why there is none."

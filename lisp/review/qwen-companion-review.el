@@ -1027,6 +1027,11 @@ command by VERB, a string, when there is none or several."
       (user-error "Character %d of the text cannot be encoded as UTF-8; remove it first"
                   (1+ odd)))))
 
+(defun qwen-companion-review-check-answerable (proposal)
+  "Signal a `user-error' when only the terminal takes an answer to PROPOSAL."
+  (when (eq 'left (qwen-companion-proposal-released proposal))
+    (user-error "Answer in the terminal: %s" (qwen-companion-proposal-note proposal))))
+
 ;;;###autoload
 (defun qwen-companion-diff-accept (&optional file)
   "Accept a proposal with your edits; the CLI writes it.
@@ -1034,6 +1039,7 @@ Act on the proposal of the current buffer, else on the only one; FILE
 names the file of another one."
   (interactive (list (qwen-companion-review--read "Accept")))
   (let ((proposal (qwen-companion-review--find file "accept")))
+    (qwen-companion-review-check-answerable proposal)
     (qwen-companion-spool-without-collecting
       (qwen-companion-proposal-decide
        proposal 'accepted
@@ -1053,6 +1059,7 @@ Act on the proposal of the current buffer, else on the only one; FILE
 names the file of another one."
   (interactive (list (qwen-companion-review--read "Reject")))
   (let ((proposal (qwen-companion-review--find file "reject")))
+    (qwen-companion-review-check-answerable proposal)
     (qwen-companion-proposal-decide proposal 'rejected)
     (message "qwen-companion: rejected %s" (qwen-companion-proposal-display-path proposal))))
 
@@ -1137,6 +1144,8 @@ names the file of another one.  See `qwen-companion-diff-style'."
   (interactive (list (qwen-companion-review--read "Switch the review of")))
   (let* ((proposal (qwen-companion-review--find file "switch"))
          (style (qwen-companion-proposal-style proposal)))
+    (when (eq 'question (qwen-companion-proposal-kind proposal))
+      (user-error "Questions are shown in one way only"))
     (when (eq (qwen-companion-proposal-state proposal) 'shown)
       (qwen-companion-review--put-aside proposal))
     (setf (qwen-companion-proposal-style proposal)

@@ -167,7 +167,7 @@ class RecordedSession:
 
 @frozen
 class KeptPlan:
-    """An approved plan in the file `path`: the `time` of its approval, its `conversation` and its first line."""
+    """An approved plan in the file `path`: the `time` when it was proposed, its `conversation` and its first line."""
 
     path: str
     time: int

@@ -31,7 +31,8 @@
   "Let a CLI ask to approve the plan TEXT; return the proposal.
 MORE are further keys and values of the payload."
   (apply #'qwen-companion-test-propose "plans/1.md" text
-         (append more (list :held t :kind 'plan :directory (directory-file-name default-directory)))))
+         (append (list :held t :kind 'plan :directory (directory-file-name default-directory))
+                 more)))
 
 (defun qwen-companion-plan-test--ask (&rest questions)
   "Let a CLI ask QUESTIONS, each (TEXT MULTIPLE CHOICE...)."
@@ -159,8 +160,24 @@ MORE are further keys and values of the payload."
     (let ((proposal (qwen-companion-plan-test--propose qwen-companion-plan-test--text)))
       (qwen-companion-proposal-on-released
        (list :id (qwen-companion-proposal-id proposal) :reason "in its terminal only"))
-      (qwen-companion-test-refused "Answer in the terminal: in its terminal only"
-        (qwen-companion-diff-accept proposal)))))
+      (dolist (answer '(qwen-companion-diff-accept qwen-companion-diff-reject))
+        (qwen-companion-test-refused "Answer in the terminal: in its terminal only"
+          (funcall answer proposal)))
+      (should (qwen-companion-proposal-open-p proposal)))))
+
+(ert-deftest qwen-companion-plan-test-waits-with-nine-others ()
+  "The plans of ten CLIs wait, each for its own answer."
+  (qwen-companion-plan-test-with
+    (dotimes (number 10)
+      (qwen-companion-plan-test--propose (format "Plan %d\n" number)
+                                         :session (format "session-%d" number)))
+    (should (string-match-p "!10]" (qwen-companion-test-lighter)))
+    (dotimes (number 10)
+      (qwen-companion-review)
+      (should (equal (format "Plan %d\n" number) (buffer-string)))
+      (qwen-companion-test-press "C-c C-c"))
+    (should-not (qwen-companion-proposals))
+    (should (= 10 (length (qwen-companion-test-outcomes))))))
 
 (ert-deftest qwen-companion-plan-test-stands-among-the-proposals ()
   "In the list, in the words that announce it, and beside a review of its CLI."

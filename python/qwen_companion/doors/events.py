@@ -22,7 +22,6 @@ NOTEBOOK = "notebook_edit"
 EDIT_TOOLS = (EDIT, WRITE, NOTEBOOK)
 SHELL = "run_shell_command"
 EXIT_PLAN = "exit_plan_mode"
-ASK_USER = "ask_user_question"
 TODO = "todo_write"
 
 _REMINDER = re.compile(r"\s*<system-reminder>.*?</system-reminder>\s*(?=\S)", re.DOTALL)

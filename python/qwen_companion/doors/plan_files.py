@@ -26,7 +26,7 @@ def _directory(environ: Mapping[str, str], project: str) -> str:
 
 
 def plan_path(environ: Mapping[str, str], project: str, conversation: str, time: int) -> str:
-    """Return the name of the file for a plan of `conversation` in the directory `project`, approved at `time`."""
+    """Return the name of the file for a plan that `conversation` proposes at `time` in the directory `project`."""
     return os.path.join(_directory(environ, project), f"{time:013}-{re.sub('[^0-9A-Za-z-]', '', conversation)[:64]}.md")
 
 

@@ -114,18 +114,16 @@ class _Held:
         texts = [] if self.decision.content == self.text else [_EDITED + self.decision.content]
         if self.decision.reason is not None:
             texts.append(self.decision.reason)
-        text = "\n\n".join(texts)
-        if len(text) > _CONTEXT_LIMIT and len(texts) == 2:
-            text = f"{_EDITED_FILE.format(self.proposal.path)}\n\n{self.decision.reason}"
-        elif len(text) > _CONTEXT_LIMIT:
-            text = _EDITED_FILE.format(self.proposal.path)
-        return text or None
+        if len("\n\n".join(texts)) > _CONTEXT_LIMIT and self.decision.content != self.text:
+            texts[0] = _EDITED_FILE.format(self.proposal.path)
+        return "\n\n".join(texts) or None
 
     def message(self) -> str:
         """Return what the model reads where the tool does not run."""
         content, reason = (None, None) if self.decision is None else (self.decision.content, self.decision.reason)
         if self.proposal.kind == QUESTION:
-            return _DECLINED if content is None else _ANSWERED + content
+            answer = _DECLINED if content is None else _ANSWERED + content
+            return answer if reason is None else f"{answer}\n\n{reason}"
         return reason or _REFUSED
 
 
@@ -223,7 +221,6 @@ class Questions:
 
     def _release(self, held: _Held, reason: str) -> None:
         held.released = True
-        held.decided = anyio.Event()
         self._editor.released(held.proposal, reason, held.files is not None)
 
     def _end(self, held: _Held, reason: str) -> None:
