@@ -34,9 +34,9 @@ its key, nil where there is none."
   sessions gone)
 (qwen-companion-messages-define "qwen-companion-session" SessionState
   id protocol client version pid started directory family ancestors place
-  terminal streaming state no-hooks)
+  terminal streaming state no-hooks usage)
 (qwen-companion-messages-define "qwen-companion-cli-state" CliState
-  activity since prompt question mode model tokens context subagents said
+  activity since prompt question mode model tokens context subagents said todos
   conversation)
 (qwen-companion-messages-define "qwen-companion-file-visited" FileVisited
   path)
@@ -51,17 +51,18 @@ its key, nil where there is none."
 (qwen-companion-messages-define "qwen-companion-exclusion" Exclusion
   path rule session)
 (qwen-companion-messages-define "qwen-companion-place" PlaceState
-  name state reason roots home)
+  name state reason roots home environment)
 (qwen-companion-messages-define "qwen-companion-place-file" PlaceFile
   name copy time)
 (qwen-companion-messages-define "qwen-companion-run-command" RunCommand
   terminal directory command error)
 (qwen-companion-messages-define "qwen-companion-proposal-open" ProposalOpen
-  id session client path digest text ends-lines held copy-of)
+  id session client path digest text ends-lines held copy-of kind directory
+  questions)
 (qwen-companion-messages-define "qwen-companion-proposal-close" ProposalClose
   id keeps-edits)
 (qwen-companion-messages-define "qwen-companion-proposal-orphan" ProposalOrphan
-  id)
+  id reason)
 (qwen-companion-messages-define "qwen-companion-delivered" Delivered
   id)
 (qwen-companion-messages-define "qwen-companion-compared" Compared
@@ -88,11 +89,12 @@ its key, nil where there is none."
   reasons)
 (qwen-companion-messages-define "qwen-companion-turn" TurnChange
   id root session conversation cli client who source prompt start end undone-of
-  undone-by rewound copy notes files files-gone)
+  undone-by rewound copy notes usage files files-gone)
 (qwen-companion-messages-define "qwen-companion-changed-file" ChangedFile
   path kind from binary added deleted seen seen-hunks mixed by)
 (qwen-companion-messages-define "qwen-companion-journal-reply" JournalReply
-  id error root worktrees files spans seen busy texts texts-file)
+  id error root staged others worktrees files spans seen origins prompts runs
+  busy texts texts-file)
 (qwen-companion-messages-define "qwen-companion-worktree" Worktree
   path branch head locked gone base files uncommitted ahead behind conflicts)
 (qwen-companion-messages-define "qwen-companion-texts" Texts

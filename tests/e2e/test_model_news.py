@@ -39,7 +39,7 @@ def test_the_request_holds_what_has_changed_since_the_model_saw_it(stage: Stage,
     stage.script_change(greeting, EDITED)
     for path in (notes, secret):
         stage.model.call("read_file", file_path=str(path))
-    ask(stage, "what is in @quoted.txt", "All read.")
+    ask(stage, "what is in @quoted.txt please", "All read.")
     while "SECRET=1" not in (last := stage.model.next_request()).messages[-1].text:
         pass
     # By the user in Emacs, by another program, and back to what it was before the agent.

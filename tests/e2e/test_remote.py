@@ -74,6 +74,10 @@ def ask_from_emacs(stage: Stage, far: Far) -> None:
     # After the three of the review and the two of the command.
     *_, request, answered = (stage.model.next_request() for _ in range(7))
     assert "greeting.py, line 1:\n```" in request.prompt
+    # What was undone is told, by the names that it knows.
+    assert "--- greeting.py\n+++ greeting.py\n@@ " in request.prompt
+    assert "\n-added\n" in request.prompt
+    assert "\n- new.txt: deleted\n" in request.prompt
     assert "| # A small program" in "".join(answered.tool_results)
     before = set(glob("/tmp/qwen-*.png"))
     stage.emacs.eval(PASTE_IMAGE)

@@ -57,7 +57,10 @@ class Unseen:
 
         :raises GitError, OSError: when that fails
         """
-        if self._files.records([path]):
+        if self._site.rules.excluded([path]):
+            return
+        # To ask git costs 3 ms or more, and a model reads the same file many times.
+        if self._views.has(session, path) or self._files.records([path]):
             self._views.note(session, path, loaded, now)
 
     def changes(self, session: str) -> list[UnseenChange]:

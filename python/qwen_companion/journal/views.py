@@ -61,6 +61,12 @@ class Views:
                 db.execute("delete from views where time <= (select avg(time) from views)")
                 self._contents.forget_unused()
 
+    def has(self, session: str, path: bytes) -> bool:
+        """Return whether the model of `session` is known to have seen `path`."""
+        with self._database.transaction() as db:
+            query = "select 1 from views where session = ? and path = ?"
+            return db.execute(query, (session, path)).fetchone() is not None
+
     def name(self, session: str, view: View, digest: str, now: int) -> None:
         """Note that `session` was told, without the text, that the file of `view` has now the bytes of `digest`."""
         with self._database.transaction() as db:

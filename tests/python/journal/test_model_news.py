@@ -327,7 +327,7 @@ async def test_no_excluded_file_is_told_of_or_kept(project: Project, monkeypatch
         assert asked == [(agent.peer, [f"{project.root}/a", f"{project.root}/b"])]
 
 
-async def test_a_prompt_that_comes_too_late_or_is_cut_off_is_told_again(project: Project) -> None:
+async def test_a_prompt_that_is_answered_too_late_is_told_again(project: Project) -> None:
     project.commit(a=LONG)
     async with site(project, TELLS) as place:
         agent = Reader(place.front, project)

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from journal_project import SHELL, Project
+from qwen_companion.domain import Usage
 from qwen_companion.journal import git
 from qwen_companion.journal.activity import written_by
 from qwen_companion.journal.answers import RecordError, Scope
@@ -841,6 +842,22 @@ def test_undoing_is_a_turn_that_can_be_undone(project: Project) -> None:
     assert take_news(project) == []
     # What changes nothing is none.
     assert project.record.undo(turn, "Undo the turn", paths, 4000) is None
+
+
+def test_a_turn_keeps_what_it_has_used_as_long_as_it_is_recorded(project: Project) -> None:
+    project.commit(a=b"a\n")
+    turn = project.begin(start=1000)
+    project.edit(turn, "a", b"agent\n")
+    project.end(turn)
+    store = project.record.store
+    assert store.set_usage("s", 1000, [Usage("m", 1, 2, 3)]) == [turn]
+    assert store.set_usage("s", 1000, [Usage("m", 10, 20, 30), Usage("n", 1)]) == [turn]
+    assert store.set_usage("s", 1001, [Usage("m", 5)]) == store.set_usage("other", 1000, [Usage("m", 5)]) == []
+    summary = project.reopen().answers.summary(turn)
+    assert summary is not None
+    assert summary.turn.usage == (Usage("m", 10, 20, 30), Usage("n", 1))
+    project.record.store.drop([turn])
+    assert project.record.store.usage(turn) == ()
 
 
 def test_what_is_brought_back_at_once_undoes_the_undoing(project: Project) -> None:
