@@ -408,11 +408,10 @@ See the options `qwen-companion-qwen-command',
      (list (qwen-companion-roots-here))))
   (qwen-companion-start-cli directory nil another (called-interactively-p 'any)))
 
-(defun qwen-companion-start-cli (directory arguments another interactive &optional events)
+(defun qwen-companion-start-cli (directory arguments another interactive)
   "Start the CLI with ARGUMENTS in DIRECTORY, and turn the mode on.
 Unless ANOTHER is non-nil, go to the one that is running there, if any.
-With INTERACTIVE, the Python environment may be made first.  For EVENTS see
-`qwen-companion-terminal-open'."
+With INTERACTIVE, the Python environment may be made first."
   (let* ((remote (file-remote-p directory))
          (directory (directory-file-name (expand-file-name directory)))
          (here (or (and remote (not another) (qwen-companion-places-root directory))
@@ -433,7 +432,7 @@ With INTERACTIVE, the Python environment may be made first.  For EVENTS see
                     (qwen-companion-backend-failure)))
       (if remote
           (qwen-companion-remote-run directory arguments (not another))
-        (qwen-companion-terminal-open directory arguments events)))))
+        (qwen-companion-terminal-open directory arguments)))))
 
 ;;;###autoload
 (defun qwen-companion-continue (directory)
@@ -453,17 +452,16 @@ worktree-NAME.  An empty NAME takes one from the time.
 `qwen-companion-worktrees' lists the worktrees and removes them."
   (interactive "sWorktree (empty: named by the time): ")
   (let ((directory (qwen-companion-terminal-here))
-        (name (string-trim name))
-        (events num-nonmacro-input-events))
-    (when (string-empty-p name)
-      (setq name (format-time-string "agent-%m%d-%H%M%S")))
+        (name (if (string-blank-p name)
+                  (format-time-string "agent-%m%d-%H%M%S")
+                (string-trim name))))
     (if (file-remote-p directory)
         ;; There, the CLI makes it.
         (qwen-companion-start-cli directory (list (concat "--worktree=" name)) t t)
       (message "Starting in worktree %s%s" name
                (qwen-companion-terminal-in-worktrees
                 directory (list name)
-                (lambda (tree) (qwen-companion-start-cli tree nil t nil events)))))))
+                (lambda (tree) (qwen-companion-start-cli tree nil t nil)))))))
 
 ;;;###autoload
 (defun qwen-companion-restart ()

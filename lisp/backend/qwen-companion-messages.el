@@ -38,6 +38,10 @@ its key, nil where there is none."
 (qwen-companion-messages-define "qwen-companion-cli-state" CliState
   activity since prompt question mode model tokens context subagents said todos
   conversation)
+(qwen-companion-messages-define "qwen-companion-usage" Usage
+  model input output cached)
+(qwen-companion-messages-define "qwen-companion-todo" Todo
+  text status)
 (qwen-companion-messages-define "qwen-companion-file-visited" FileVisited
   path)
 (qwen-companion-messages-define "qwen-companion-context-sent" ContextSent
@@ -61,6 +65,13 @@ its key, nil where there is none."
   questions)
 (qwen-companion-messages-define "qwen-companion-proposal-close" ProposalClose
   id keeps-edits)
+(qwen-companion-messages-define "qwen-companion-proposal-released" ProposalReleased
+  id reason answerable)
+  id key)
+(qwen-companion-messages-define "qwen-companion-asked-question" AskedQuestion
+  text header multiple choices)
+(qwen-companion-messages-define "qwen-companion-question-choice" QuestionChoice
+  label description)
 (qwen-companion-messages-define "qwen-companion-proposal-orphan" ProposalOrphan
   id reason)
 (qwen-companion-messages-define "qwen-companion-delivered" Delivered
@@ -77,12 +88,25 @@ its key, nil where there is none."
   client request size ms called failed text)
 (qwen-companion-messages-define "qwen-companion-notice" Notice
   level text)
+(qwen-companion-messages-define "qwen-companion-kept-plans" Plans
+  id plans)
+(qwen-companion-messages-define "qwen-companion-kept-plan" KeptPlan
+  path time conversation title)
 (qwen-companion-messages-define "qwen-companion-recorded-rewound" RecordedRewound
   id text copy error)
 (qwen-companion-messages-define "qwen-companion-recorded-sessions" RecordedSessions
   id sessions)
 (qwen-companion-messages-define "qwen-companion-recorded-session" RecordedSession
   id time prompt)
+(qwen-companion-messages-define "qwen-companion-registered-clis" RegisteredClis
+  clis gone controller)
+(qwen-companion-messages-define "qwen-companion-registered" RegisteredCli
+  id pid session chat directory name version kind start listens editor gone
+  state problem)
+(qwen-companion-messages-define "qwen-companion-registry-ended" RegistryEnded
+  cli ended)
+(qwen-companion-messages-define "qwen-companion-registry-receipt" RegistryReceipt
+  id status reason)
 (qwen-companion-messages-define "qwen-companion-journal-turns" TurnChanges
   reset turns gone)
 (qwen-companion-messages-define "qwen-companion-journal-unrecorded" Unrecorded
@@ -95,6 +119,8 @@ its key, nil where there is none."
 (qwen-companion-messages-define "qwen-companion-journal-reply" JournalReply
   id error root staged others worktrees files spans seen origins prompts runs
   busy texts texts-file)
+(qwen-companion-messages-define "qwen-companion-line-origin" LineOrigin
+  who turn session client start)
 (qwen-companion-messages-define "qwen-companion-worktree" Worktree
   path branch head locked gone base files uncommitted ahead behind conflicts)
 (qwen-companion-messages-define "qwen-companion-texts" Texts

@@ -8,8 +8,10 @@
 
 ;; The left margin says who wrote each line: an agent, with its prompt, or the
 ;; user; lines from before the journal have nothing there.  The journal knows
-;; it, also of text that is not saved.  Overlays stay with their lines while
-;; the user types; lines that are new get theirs in the next pause.
+;; it, also of text that is not saved.  Only the lines in windows have
+;; overlays: thousands of them would make each key slower before Emacs 29.
+;; They stay with their lines while the user types; new lines get theirs in
+;; the next pause.
 
 ;;; Code:
 
@@ -45,9 +47,6 @@
 (defconst qwen-companion-blame--pause 0.5
   "Seconds without input after which changed text is looked at again.")
 
-(defconst qwen-companion-blame--chunk 300
-  "Runs of lines that are drawn at once, in about 2 ms.")
-
 (defvar qwen-companion-blame--timer nil
   "Idle timer that styles at changed text, while the mode is on in a buffer.")
 
@@ -55,8 +54,11 @@
 
 (defvar-local qwen-companion-blame--asked nil
   "The tick of the text about which the journal was asked last.")
-(defvar-local qwen-companion-blame--drawn 0
-  "How often marks have been drawn in this buffer.")
+(defvar-local qwen-companion-blame--numbers []
+  "Vector with three numbers for each run of lines: first line, count, style.
+They are those of the text about which the journal was asked last.")
+(defvar-local qwen-companion-blame--styles []
+  "Vector of (ORIGIN . PROMPT), or once it was drawn of (TURN LABEL BAR).")
 (defvar-local qwen-companion-blame--was-read-only nil
   "Non-nil when the buffer was read-only before the mode was turned on.")
 
@@ -114,7 +116,10 @@ origins, each (ORIGIN . PROMPT); or the reason why there is no answer."
          (when (and qwen-companion-blame-mode
                     (eql tick (buffer-chars-modified-tick)))
            (if (not reason)
-               (qwen-companion-blame--show numbers origins)
+               (progn
+                 (setq qwen-companion-blame--numbers numbers
+                       qwen-companion-blame--styles (vconcat origins))
+                 (qwen-companion-blame--draw))
              (qwen-companion-blame-mode -1)
              (message "Nobody knows who wrote these lines: %s" reason))))))))
 
@@ -161,75 +166,77 @@ origins, each (ORIGIN . PROMPT); or the reason why there is no answer."
                               qwen-companion-blame-width)
                   'face face 'help-echo help))))
 
-(defun qwen-companion-blame--show (numbers origins)
-  "Mark the lines in NUMBERS as those of ORIGINS.
-Both are as in `qwen-companion-blame--ask'.  Earlier marks are removed
-when all are there."
-  (let ((styles (vconcat
-                (mapcar
-                 (pcase-lambda (`(,origin . ,prompt))
-                   (let ((face (if (eq 'agent (qwen-companion-line-origin-who origin))
-                                   'qwen-companion-blame-agent
-                                 'qwen-companion-blame-user))
-                         (help (qwen-companion-blame--help origin prompt)))
-                     (list (qwen-companion-line-origin-turn origin)
-                           (qwen-companion-blame--prefix
-                            (qwen-companion-blame--label origin prompt) face help)
-                           (qwen-companion-blame--prefix "|" face help))))
-                 origins))))
-    (cl-incf qwen-companion-blame--drawn)
-    (qwen-companion-blame--draw (current-buffer) qwen-companion-blame--drawn
-                                numbers styles 0 (copy-marker (point-min)) 1)))
+(defun qwen-companion-blame--style (index)
+  "Return style INDEX as (TURN LABEL BAR), prefixes of lines."
+  (pcase (aref qwen-companion-blame--styles index)
+    (`(,(and origin (pred consp)) . ,(and prompt (pred stringp)))
+     (let ((face (if (eq 'agent (qwen-companion-line-origin-who origin))
+                     'qwen-companion-blame-agent
+                   'qwen-companion-blame-user))
+           (help (qwen-companion-blame--help origin prompt)))
+       (aset qwen-companion-blame--styles index
+             (list (qwen-companion-line-origin-turn origin)
+                   (qwen-companion-blame--prefix
+                    (qwen-companion-blame--label origin prompt) face help)
+                   (qwen-companion-blame--prefix "|" face help)))))
+    (style style)))
 
-(defun qwen-companion-blame--draw (buffer number numbers styles index place line)
-  "Mark the lines in NUMBERS in BUFFER, from INDEX on, by means of STYLES.
-Some at once, and the rest soon.  PLACE is at the start of LINE.  NUMBER
-is that of the drawing; stop if another one has begun."
-  (qwen-companion-buffers-when-live buffer
-    (when (and qwen-companion-blame-mode (= number qwen-companion-blame--drawn))
-      (let ((end (min (length numbers) (+ index (* 3 qwen-companion-blame--chunk)))))
+(defun qwen-companion-blame--draw ()
+  "Mark the lines in the windows of the current buffer, and no others.
+Do nothing while the text is newer than the answer of the journal."
+  (when (eql qwen-companion-blame--asked (buffer-chars-modified-tick))
+    (qwen-companion-blame--clear)
+    (dolist (window (get-buffer-window-list nil nil t))
+      (let* ((start (window-start window))
+             (first (line-number-at-pos start t))
+             (last (+ first (* 2 (window-body-height window)))))
         (qwen-companion-buffers-widened
-          (goto-char (if (= index 0) (point-min) place))
-          (while (< index end)
-            (forward-line (- (aref numbers index) line))
-            (setq line (+ (aref numbers index) (aref numbers (1+ index))))
-            (let ((start (point)))
-              (forward-line (aref numbers (1+ index)))
-              (qwen-companion-blame--mark start (point) number
-                                          (aref styles (aref numbers (+ 2 index)))))
-            (cl-incf index 3))
-          (set-marker place (point)))
-        (if (< index (length numbers))
-            (run-at-time 0 nil #'qwen-companion-blame--draw
-                         buffer number numbers styles index place line)
-          (set-marker place nil)
-          (qwen-companion-blame--clear number))))))
+          (cl-loop
+           with numbers = qwen-companion-blame--numbers
+           with line = first
+           initially (goto-char start) (forward-line 0)
+           for index from 0 below (length numbers) by 3
+           for from = (aref numbers index)
+           for to = (+ from (aref numbers (1+ index)))
+           until (> from last)
+           when (> to first)
+           do (let ((here (max from first)) (style (aref numbers (+ 2 index))))
+                (forward-line (- here line))
+                (let ((start (point)))
+                  (forward-line (- (min to last) here))
+                  (qwen-companion-blame--mark
+                   start (point) (= here from) (qwen-companion-blame--style style)))
+                (setq line (min to last)))))))))
 
-(defun qwen-companion-blame--mark (start end number style)
-  "Mark the lines from START to END with STYLE, for the drawing NUMBER."
+(defun qwen-companion-blame--mark (start end whole style)
+  "Mark the lines from START to END with STYLE.
+The first one has the label if WHOLE is non-nil."
   (pcase-let ((`(,turn ,label ,bar) style))
     (when (< start end)
-      (let ((run (make-overlay start end nil t nil)))
-        (overlay-put run 'qwen-companion-blame number)
-        (overlay-put run 'qwen-companion-blame-turn (or turn 'user))
-        (overlay-put run 'evaporate t)
-        (overlay-put run 'line-prefix bar))
-      ;; No longer than needed: a line that is put in below it has the bar.
-      (let ((first (make-overlay start (1+ start) nil t nil)))
-        (overlay-put first 'qwen-companion-blame number)
-        (overlay-put first 'evaporate t)
-        (overlay-put first 'priority 1)
-        (overlay-put first 'line-prefix label)))))
+      (let ((lines (make-overlay start end nil t nil)))
+        (overlay-put lines 'qwen-companion-blame t)
+        (overlay-put lines 'qwen-companion-blame-turn turn)
+        (overlay-put lines 'evaporate t)
+        (overlay-put lines 'line-prefix bar))
+      (when whole
+        ;; No longer than needed: a line that is put in below it has the bar.
+        (let ((first (make-overlay start (1+ start) nil t nil)))
+          (overlay-put first 'qwen-companion-blame t)
+          (overlay-put first 'evaporate t)
+          (overlay-put first 'priority 1)
+          (overlay-put first 'line-prefix label))))))
 
-(defun qwen-companion-blame--clear (&optional but)
-  "Remove every mark, except those of the drawing BUT."
+(defun qwen-companion-blame--clear ()
+  "Remove every mark."
   (qwen-companion-buffers-widened
-    (dolist (overlay (overlays-in (point-min) (point-max)))
-      (let ((number (overlay-get overlay 'qwen-companion-blame)))
-        (when (and number (not (eql number but)))
-          (delete-overlay overlay))))))
+    (remove-overlays nil nil 'qwen-companion-blame t)))
 
 ;;; Following
+
+(defun qwen-companion-blame--scrolled (window _start)
+  "Mark the lines in WINDOW, which has been scrolled."
+  (with-current-buffer (window-buffer window)
+    (qwen-companion-blame--draw)))
 
 (defun qwen-companion-blame--buffers ()
   "Return the buffers in which the mode is on."
@@ -314,6 +321,7 @@ The buffer is read-only at first, and has these keys as long as it is:
           buffer-read-only t)
     (add-hook 'kill-buffer-hook #'qwen-companion-blame--killed nil t)
     (add-hook 'change-major-mode-hook #'qwen-companion-blame--killed nil t)
+    (add-hook 'window-scroll-functions #'qwen-companion-blame--scrolled nil t)
     (qwen-companion-buffers-set-left-margin 'blame qwen-companion-blame-width)
     (qwen-companion-blame--request))
    (t
@@ -322,6 +330,7 @@ The buffer is read-only at first, and has these keys as long as it is:
     (kill-local-variable 'qwen-companion-disk-read-only-view)
     (remove-hook 'kill-buffer-hook #'qwen-companion-blame--killed t)
     (remove-hook 'change-major-mode-hook #'qwen-companion-blame--killed t)
+    (remove-hook 'window-scroll-functions #'qwen-companion-blame--scrolled t)
     (qwen-companion-buffers-set-left-margin 'blame 0)
     (qwen-companion-blame--clear)))
   (qwen-companion-blame--update-hooks))
@@ -358,24 +367,20 @@ type is yours in the next pause."
                              (found (qwen-companion-blame--help (car found) (cdr found)))
                              (t "Nobody since the journal began"))))))))
 
-(defun qwen-companion-blame--starts ()
-  "Return the start of each visible run of lines, in order."
-  (sort (cl-loop for overlay in (overlays-in (point-min) (point-max))
-                 when (overlay-get overlay 'qwen-companion-blame-turn)
-                 collect (overlay-start overlay))
-        #'<))
-
 (defun qwen-companion-blame-next (&optional count)
   "Go to the next lines of another author, or COUNT of them on."
   (interactive "p")
   (let* ((count (or count 1))
-         (starts (qwen-companion-blame--starts))
-         (rest (if (> count 0)
-                   (cl-remove-if (lambda (start) (<= start (point))) starts)
-                 (cl-remove-if (lambda (start) (>= start (line-beginning-position)))
-                               (reverse starts)))))
-    (goto-char (or (nth (1- (abs count)) rest)
-                   (user-error "There is nothing %s" (if (> count 0) "below" "above"))))))
+         (line (line-number-at-pos nil t))
+         (starts (cl-loop for index from 0 below (length qwen-companion-blame--numbers) by 3
+                          collect (aref qwen-companion-blame--numbers index)))
+         (start (nth (1- (abs count))
+                     (if (> count 0)
+                         (cl-remove-if (lambda (start) (<= start line)) starts)
+                       (cl-remove-if (lambda (start) (>= start line)) (nreverse starts))))))
+    (unless start
+      (user-error "There is nothing %s" (if (> count 0) "below" "above")))
+    (forward-line (- start line))))
 
 (defun qwen-companion-blame-previous (&optional count)
   "Go to the previous lines of another author, or COUNT of them back."

@@ -87,7 +87,7 @@ Let the user choose; for the latter the CLI is ended first."
 
 (defun qwen-companion-bring-home--chat (cli)
   "Go on with the conversation of the registered CLI in a chat."
-  (let* ((id (qwen-companion-registered-session cli))
+  (let* ((id (qwen-companion-registered-chat cli))
          (chat (qwen-companion-chat-buffer id)))
     (if chat
         (with-current-buffer chat

@@ -41,11 +41,9 @@
 (defvar-local qwen-companion-worktrees--trees nil
   "The worktrees, the main one first, with all that is known of them.")
 (defvar-local qwen-companion-worktrees--problems nil
-  "Alist of the paths of worktrees and why no more is known of them.")
+  "Alist of the paths of worktrees and why no more is known; nil is the list.")
 (defvar-local qwen-companion-worktrees--queue nil
   "Paths of the worktrees to ask for; the first one is asked for.")
-(defvar-local qwen-companion-worktrees--error nil
-  "The reason why there is no list, or nil.")
 (defvar-local qwen-companion-worktrees--asked 0
   "When the names were asked for last, in seconds since the epoch.")
 
@@ -62,9 +60,11 @@ With ALL, ask for what is known too: it may be so no longer."
        (when (buffer-live-p buffer)
          (with-current-buffer buffer
            (let ((trees (qwen-companion-journal-reply-worktrees reply))
-                 (known qwen-companion-worktrees--trees))
-             (setq qwen-companion-worktrees--error (qwen-companion-journal-error reply)
-                   qwen-companion-worktrees--trees
+                 (known (and (not all) (mapcar #'qwen-companion-worktree-path
+                                               qwen-companion-worktrees--trees))))
+             (setf (alist-get nil qwen-companion-worktrees--problems)
+                   (qwen-companion-journal-error reply))
+             (setq qwen-companion-worktrees--trees
                    ;; What was known stays until there is something newer.
                    (mapcar (lambda (tree)
                              (or (and (not (qwen-companion-worktree-gone tree))
@@ -73,13 +73,9 @@ With ALL, ask for what is known too: it may be so no longer."
                                  tree))
                            trees))
              (qwen-companion-worktrees--examine
-              (cl-loop for tree in trees
-                       for path = (qwen-companion-worktree-path tree)
-                       unless (or (qwen-companion-worktree-gone tree)
-                                  (and (not all)
-                                       (cl-find path known :key #'qwen-companion-worktree-path
-                                                :test #'equal)))
-                       collect path)))
+              (seq-difference (mapcar #'qwen-companion-worktree-path
+                                      (seq-remove #'qwen-companion-worktree-gone trees))
+                              known)))
            (qwen-companion-timers-update-soon 0)))))))
 
 (defun qwen-companion-worktrees--tree (path)
@@ -202,45 +198,34 @@ One that has entered it by a tool has its newest turn there."
   (let* ((path (qwen-companion-worktree-path tree))
          (sessions (qwen-companion-worktrees--sessions tree))
          (session (car sessions))
-         (turn (qwen-companion-worktrees--newest-turn tree))
-         (known (qwen-companion-worktree-files tree)))
-    (list path
-          (vector
-           (qwen-companion-untrusted-text (file-name-nondirectory path))
-           (pcase (qwen-companion-worktree-branch tree)
-             ('nil "(no branch)") ("" "(bare)")
-             (branch (qwen-companion-untrusted-text branch)))
-           (if session
-               (concat (qwen-companion-untrusted-text (qwen-companion-session-client session))
-                       (and (cdr sessions) (format " +%d" (length (cdr sessions)))))
-             "")
-           (if session
-               (symbol-name (qwen-companion-session-list-activity session))
-             "")
-           (if known (number-to-string known) "")
-           (if (qwen-companion-worktree-base tree)
-               (format "+%d -%d" (qwen-companion-worktree-ahead tree)
-                       (qwen-companion-worktree-behind tree))
-             "")
-           (qwen-companion-worktrees--conflicts tree)
-           (if-let* ((tokens (qwen-companion-cli-state-tokens
-                              (qwen-companion-session-state session))))
-               (format "%s" tokens)
-             "")
-           (qwen-companion-untrusted-line
-            (or (cdr (assoc path qwen-companion-worktrees--problems))
-                (qwen-companion-worktrees--oddity tree)
-                (qwen-companion-turn-prompt turn)
-                ""))))))
-
-(defun qwen-companion-worktrees--conflicts (tree)
-  "Return the number of files of TREE that a merge would contradict, as text."
-  (let ((files (qwen-companion-worktree-conflicts tree)))
-    (if files
-        (propertize (number-to-string (length files))
-                    'face 'warning
-                    'help-echo (mapconcat #'qwen-companion-untrusted-text files "\n"))
-      "")))
+         (known (qwen-companion-worktree-files tree))
+         (tokens (qwen-companion-cli-state-tokens (qwen-companion-session-state session)))
+         (remark (or (cdr (assoc path qwen-companion-worktrees--problems))
+                     (qwen-companion-worktrees--oddity tree)
+                     (qwen-companion-turn-prompt
+                      (qwen-companion-worktrees--newest-turn tree))))
+         (cells (list
+                 (qwen-companion-untrusted-text (file-name-nondirectory path))
+                 (pcase (qwen-companion-worktree-branch tree)
+                   ('nil "(no branch)") ("" "(bare)")
+                   (branch (qwen-companion-untrusted-text branch)))
+                 (and session
+                      (concat (qwen-companion-untrusted-text
+                               (qwen-companion-session-client session))
+                              (and (cdr sessions) (format " +%d" (length (cdr sessions))))))
+                 (and session
+                      (symbol-name (qwen-companion-session-list-activity session)))
+                 (and known (number-to-string known))
+                 (and (qwen-companion-worktree-base tree)
+                      (format "+%d -%d" (qwen-companion-worktree-ahead tree)
+                              (qwen-companion-worktree-behind tree)))
+                 (when-let* ((files (qwen-companion-worktree-conflicts tree)))
+                   (propertize (number-to-string (length files)) 'face 'warning
+                               'help-echo (mapconcat #'qwen-companion-untrusted-text
+                                                     files "\n")))
+                 (and tokens (number-to-string tokens))
+                 (and remark (qwen-companion-untrusted-line remark)))))
+    (list path (vconcat (mapcar (lambda (cell) (or cell "")) cells)))))
 
 (defun qwen-companion-worktrees--oddity (tree)
   "Return in words what is odd about TREE, or nil."
@@ -259,7 +244,8 @@ One that has entered it by a tool has its newest turn there."
     (with-selected-window window
       (setq tabulated-list-entries
             (or (mapcar #'qwen-companion-worktrees--entry qwen-companion-worktrees--trees)
-                (list (list nil (vconcat (list (or qwen-companion-worktrees--error "..."))
+                (list (list nil (vconcat (list (or (alist-get nil qwen-companion-worktrees--problems)
+                                                   "..."))
                                          (make-vector 8 ""))))))
       (tabulated-list-print t))
     (when (< (+ qwen-companion-worktrees--asked qwen-companion-worktrees--period) (float-time))
@@ -305,7 +291,7 @@ One that has entered it by a tool has its newest turn there."
     (user-error "No CLI works there; r writes a prompt for a new one")))
 
 (declare-function qwen-companion-start-cli "qwen-companion"
-                  (directory arguments another interactive &optional events))
+                  (directory arguments another interactive))
 
 (defun qwen-companion-worktrees-ask (tree)
   "Write a prompt for the CLI in TREE, the worktree at point.
@@ -385,6 +371,7 @@ OTHER, to show the differences from that one."
 Ask before, with what would be lost.  Its branch stays, with what is committed."
   (interactive (list (qwen-companion-worktrees--at-point)) qwen-companion-worktrees-mode)
   (let ((path (qwen-companion-worktree-path tree))
+        (main (qwen-companion-worktree-path (car qwen-companion-worktrees--trees)))
         (buffer (current-buffer)))
     (cond
      ((qwen-companion-worktrees--main-p tree)
@@ -400,8 +387,11 @@ Ask before, with what would be lost.  Its branch stays, with what is committed."
     (unless (yes-or-no-p (qwen-companion-worktrees--removal-text tree))
       (keyboard-quit))
     (mapc #'qwen-companion-worktrees--end (qwen-companion-worktrees--residents tree))
+    ;; The list may have been opened in what is removed now.
+    (setq qwen-companion-worktrees--root main
+          default-directory (file-name-as-directory main))
     (qwen-companion-terminal-run-git
-     (qwen-companion-worktree-path (car qwen-companion-worktrees--trees))
+     main
      (lambda ()
        (qwen-companion-roots-drop path)
        (when (buffer-live-p buffer)

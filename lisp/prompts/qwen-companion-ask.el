@@ -405,8 +405,7 @@ Return in words what is done."
     (user-error "Several CLIs can only be started on this machine; M-x qwen-companion-run-in-worktree starts one there"))
   (let* ((clis (qwen-companion-ask--read-clis))
          (count (length clis))
-         (name (qwen-companion-ask--worktree-name prompt))
-         (events num-nonmacro-input-events))
+         (name (qwen-companion-ask--worktree-name prompt)))
     (qwen-companion-prompts-remember root prompt)
     (format
      "Starting in %d worktree%s%s; M-x qwen-companion-worktrees lists them"
@@ -418,7 +417,7 @@ Return in words what is done."
         (pcase-let ((`(,command . ,arguments) (pop clis)))
           (when command
             (push (cons tree command) qwen-companion-terminal-clis))
-          (qwen-companion-prompts-start tree arguments prompt events)))))))
+          (qwen-companion-prompts-start tree arguments prompt)))))))
 
 (defun qwen-companion-ask--read-clis ()
   "Read CLIs and return each as (COMMAND . ARGUMENTS).

@@ -197,9 +197,8 @@ Either way TEXT is in the history."
       (qwen-companion-terminal-send-prompt buffer text)
       (format "Sent to %s" name)))))
 
-(defun qwen-companion-prompts-start (root arguments text events)
-  "Start a CLI with ARGUMENTS in ROOT; it gets the prompt TEXT when it is ready.
-For EVENTS see `qwen-companion-terminal-open'."
+(defun qwen-companion-prompts-start (root arguments text)
+  "Start a CLI with ARGUMENTS in ROOT; it gets the prompt TEXT when it is ready."
   (letrec ((begin (lambda ()
                     (when (and (equal root qwen-companion-terminal-directory)
                                (equal arguments qwen-companion-terminal-arguments))
@@ -209,7 +208,7 @@ For EVENTS see `qwen-companion-terminal-open'."
                                    :text text :root root :anyway t
                                    :time (qwen-companion-prompts--now))))))))
     (add-hook 'qwen-companion-terminal-opened-hook begin)
-    (qwen-companion-terminal-open root arguments events)))
+    (qwen-companion-terminal-open root arguments)))
 
 (defun qwen-companion-prompts--starting-p (session buffer)
   "Return non-nil while SESSION in BUFFER has not reported that it is ready.

@@ -179,7 +179,10 @@ In `emacs -nw' the key Esc is the prefix for Meta, and does not get there."
 
 (defvar qwen-companion-terminal--waiting nil
   "CLIs that start when the files name their directories.
-Each is (DIRECTORY ARGUMENTS EVENTS), see `qwen-companion-terminal-open'.")
+Each is (DIRECTORY ARGUMENTS EVENTS), see `qwen-companion-terminal--open'.")
+
+(defvar qwen-companion-terminal--events nil
+  "The `num-nonmacro-input-events' when what runs now was asked for, if before.")
 
 (defvar qwen-companion-terminal-clis nil
   "Commands of the CLIs that were chosen for directories: (DIRECTORY . COMMAND).
@@ -331,8 +334,8 @@ COMMAND is what to run here for that, and NUMBER that of the terminal."
 
 (defun qwen-companion-terminal--open (directory &optional arguments events)
   "Start the CLI with ARGUMENTS in a terminal in DIRECTORY; select its window.
-Stay in the selected one if there were input events after EVENTS, unless
-nil.  Kill the terminals there whose CLI has ended."
+Stay in the selected one if there was input after so many EVENTS, unless nil.
+Kill the terminals there whose CLI has ended."
   (qwen-companion-terminal--remove-ended directory)
   (let* ((stay (and events (/= events num-nonmacro-input-events) (selected-window)))
          (options (qwen-companion-terminal--options directory))
@@ -412,13 +415,12 @@ The name has no slash at its end."
   (when-let* ((buffer (qwen-companion-terminal--buffer-for directory)))
     (qwen-companion-terminal-show buffer)))
 
-(defun qwen-companion-terminal-open (directory &optional arguments events)
+(defun qwen-companion-terminal-open (directory &optional arguments)
   "Start the CLI in a terminal in DIRECTORY, a name without final slash.
 ARGUMENTS are further ones of the CLI.  The terminal opens when the
-discovery files name DIRECTORY.  EVENTS is `num-nonmacro-input-events' of
-the time when the user asked for it: after more input the terminal is shown
-and not selected."
-  (cl-pushnew (list directory arguments events)
+discovery files name DIRECTORY; after more input it is shown and not selected."
+  (cl-pushnew (list directory arguments
+                    (or qwen-companion-terminal--events num-nonmacro-input-events))
               qwen-companion-terminal--waiting :test #'equal)
   (qwen-companion-roots-add directory)
   (qwen-companion-terminal-published))
@@ -463,13 +465,17 @@ not there, one after the other, from the commit in DIRECTORY.  Return at
 once, in words what they will lack.  Signal a `user-error' where git cannot
 make one."
   (let* ((main (qwen-companion-terminal--main-tree directory))
+         (events num-nonmacro-input-events)
          (files (qwen-companion-terminal--git directory "status" "--porcelain"))
          (count (length (split-string files "\n" t))))
     (cl-labels ((path (name) (expand-file-name (concat ".qwen/worktrees/" name) main))
                 (there-p (name) (file-exists-p (expand-file-name ".git" (path name))))
                 (next ()
                   (when-let* ((name (pop names))
-                              (begin (lambda () (funcall start (path name)) (next))))
+                              (begin (lambda ()
+                                       (let ((qwen-companion-terminal--events events))
+                                         (funcall start (path name)))
+                                       (next))))
                     (if (there-p name)
                         (funcall begin)
                       (qwen-companion-terminal-run-git

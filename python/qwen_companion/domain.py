@@ -128,8 +128,8 @@ class CliState:
     `activity` is "idle", "working", "asking" or "cancelled", since `since`.  `prompt` is the beginning of the last
     prompt, `question` that of the question it asks.  `mode` is its approval mode.  `tokens` went in with the last
     request; `context` is the percentage of the model's context in use.  `subagents` is the number that are running.
-    `said` is the last line of the answer that ended the last turn, cut where it is long.  `todos` is its list.  `conversation`
-    is the one it records, as the journal calls it.
+    `said` is the last line of the answer that ended the last turn, cut where it is long.  `todos` is its list.
+    `conversation` is the one it records, as the journal calls it.
     """
 
     activity: Word | None = None
@@ -197,16 +197,18 @@ class AskedQuestion:
 class RegisteredCli:
     """A Qwen Code of this user on this machine, as its own record tells.
 
-    `id` names the record, `session` the conversation, `name` is what the CLI calls that.  `kind` is "tui", "serve",
-    "headless" or another word, `start` when it started, in ms since the epoch.  `listens`: it takes messages.  `editor`
-    is the name of another editor that it is connected to.  `gone`: it was killed, and its record is there still.
-    `state` is what it does with a prompt of ours, None where it has got none.  `problem` says for a person what is
-    wrong; of a record that cannot be read little else is known.
+    `id` names the record, `session` the conversation, and `chat` the same where a daemon has it, as Emacs knows its
+    sessions; `name` is what the CLI calls it.  `kind` is "tui", "serve", "headless" or another word, `start` when it
+    started, in ms since the epoch.  `listens`: it takes messages.  `editor` is the name of another editor that it is
+    connected to.  `gone`: it was killed, and its record is there still.  `state` is what it does with a prompt of ours,
+    None where it has got none.  `problem` says for a person what is wrong; of a record that cannot be read little else
+    is known.
     """
 
     id: str
     pid: int
     session: str = ""
+    chat: str = ""
     directory: str | None = None
     name: str = ""
     version: str = ""

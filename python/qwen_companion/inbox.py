@@ -87,16 +87,20 @@ class Inbox:
             self._offer_tools(message)
         elif isinstance(message, messages.ToolAnswer):
             self.tools.take(message)
-        elif isinstance(message, messages.PlacesWanted):
-            self.places.want(message)
-        elif isinstance(message, messages.RunAt):
-            self.places.run_at(message)
-        elif isinstance(message, messages.PlacePassword):
-            self.places.give_password(message)
+        elif isinstance(message, messages.PlacesWanted | messages.RunAt | messages.PlacePassword):
+            self._take_place(message)
         elif isinstance(message, messages.RewindRecorded):
             self.rewinds.take(message)
         elif isinstance(message, messages.DaemonCall):
             self.daemon.take(message)
+
+    def _take_place(self, message: messages.PlacesWanted | messages.RunAt | messages.PlacePassword) -> None:
+        if isinstance(message, messages.PlacesWanted):
+            self.places.want(message)
+        elif isinstance(message, messages.RunAt):
+            self.places.run_at(message)
+        else:
+            self.places.give_password(message)
 
     def _offer_tools(self, message: messages.ToolsOffered) -> None:
         self.diagnostics.after_edits = message.after_edits

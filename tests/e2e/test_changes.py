@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import sqlite3
+import subprocess
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace

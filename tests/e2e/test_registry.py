@@ -39,9 +39,9 @@ def wait_for_rows(stage: Stage, *patterns: str) -> None:
     stage.screen.wait_until(are_there, f"the rows {patterns}")
 
 
-def prompt(stage: Stage, text: str) -> None:
-    """Write the prompt `text` for the CLI at point in the list, and send it."""
-    stage.emacs.eval('(progn (pop-to-buffer "*qwen-companion sessions*") (goto-char (point-min)))')
+def prompt(stage: Stage, text: str, go: str = "(goto-char (point-min))") -> None:
+    """Write the prompt `text` for the CLI to which `go` goes in the list, and send it."""
+    stage.emacs.eval(f'(progn (pop-to-buffer "*qwen-companion sessions*") {go})')
     stage.screen.keys("s")
     stage.screen.wait_for("C-c C-c sends")
     stage.screen.type(text)
@@ -52,7 +52,7 @@ def wait_for_outcomes(stage: Stage, *outcomes: str) -> None:
     """Wait until Emacs has said these `outcomes` of all prompts so far, in this order."""
 
     def are_said() -> bool:
-        said = re.findall(r"^project-\w\w: (.*)", stage.emacs.buffer_text("*Messages*"), re.MULTILINE)
+        said = re.findall(r"^\w+-\w\w: (.*)", stage.emacs.buffer_text("*Messages*"), re.MULTILINE)
         # On a busy machine one may seem to wait for a moment.
         return tuple(said) == outcomes or [each for each in said if each != QUEUED] == [*outcomes]
 

@@ -76,7 +76,7 @@ The function `typed' returns what a terminal has got."
                 ((symbol-function 'completing-read-multiple)
                  (lambda (_prompt table &rest _) (setq offered table) choices))
                 ((symbol-function 'qwen-companion-terminal-open)
-                 (lambda (tree arguments _events)
+                 (lambda (tree arguments)
                    (let ((buffer (generate-new-buffer "one")))
                      (push (list tree arguments buffer) started)
                      (with-current-buffer buffer

@@ -120,11 +120,11 @@ The function `become' gives it another activity, since now or TIME."
   (qwen-companion-prompts-test--with nil
     (let ((qwen-companion-prompts--hooks-seconds 0))
       (cl-letf (((symbol-function 'qwen-companion-terminal-open)
-                 (lambda (root arguments _events)
+                 (lambda (root arguments)
                    (setq-local qwen-companion-terminal-directory root
                                qwen-companion-terminal-arguments arguments)
                    (run-hooks 'qwen-companion-terminal-opened-hook))))
-        (qwen-companion-prompts-start "/root" '("--model" "a") "one" nil))
+        (qwen-companion-prompts-start "/root" '("--model" "a") "one"))
       (should-not sent)
       (plist-put session :no-hooks "they are off")
       (qwen-companion-prompts-sessions-changed)

@@ -356,7 +356,7 @@ What git cannot make one of is said before, and what it will lack."
            (tree (lambda (name) (expand-file-name (concat ".qwen/worktrees/" name) root)))
            (opened nil))
       (cl-letf (((symbol-function 'qwen-companion-terminal-open)
-                 (lambda (directory arguments _events)
+                 (lambda (directory arguments)
                    (should-not arguments)
                    (push directory opened)))
                 ((symbol-function 'qwen-companion-terminal-go-to)

@@ -180,7 +180,7 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
         (should (= 2 calls))))))
 
 (ert-deftest qwen-companion-tools-test-a-late-answer-is-about-the-same-files ()
-  "What a CLI at a place may hear of is the same at once and a moment later."
+  "A CLI at a place may hear of the same files at once and a moment later."
   (let* ((items '((:text "in" :path "/ssh:far:/project/a" :line 1)
                   (:text "out" :path "/ssh:far:/other/a" :line 1)
                   (:text "elsewhere" :path "/ssh:b:/project/a" :line 1)))

@@ -181,20 +181,22 @@ class Answers:
         indices: dict[int, int] = {}
         found: list[LineOrigin] = []
         prompts: list[str] = []
-        for origin in dict.fromkeys(origin for _, _, origin in text.runs if origin != BEFORE):
-            turn = self._store.turn(turn_behind(origin))
-            who = AGENT if origin > BEFORE else USER
-            if turn is not None:
-                identifier = self._names.identifier(turn.id)
-                found.append(LineOrigin(who, identifier, turn.session, turn.client, turn.start))
-                prompts.append(self._store.prompt(turn.id).replace("\0", " "))
-            elif who == USER:
-                found.append(LineOrigin(who))
-                prompts.append("")
-            else:
-                # The turn is forgotten.
-                continue
-            indices[origin] = len(found) - 1
+        # Each read by itself would be a transaction.
+        with self._store.database.transaction():
+            for origin in dict.fromkeys(origin for _, _, origin in text.runs if origin != BEFORE):
+                turn = self._store.turn(turn_behind(origin))
+                who = AGENT if origin > BEFORE else USER
+                if turn is None and who == AGENT:
+                    # It is forgotten.
+                    continue
+                indices[origin] = len(found)
+                if turn is None:
+                    found.append(LineOrigin(who))
+                    prompts.append("")
+                else:
+                    identifier = self._names.identifier(turn.id)
+                    found.append(LineOrigin(who, identifier, turn.session, turn.client, turn.start))
+                    prompts.append(self._store.prompt(turn.id).replace("\0", " "))
         runs = [(line, count, indices[origin]) for line, count, origin in text.runs if origin in indices]
         return runs, found, prompts
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import groupby, pairwise
+from itertools import groupby, islice, pairwise
 from types import MappingProxyType
 
 from qwen_companion.frozen import frozen
@@ -41,6 +41,9 @@ _NEAR = 3
 
 _MOST_GONE = 20
 """Files not there any more in which the text of a new one is looked for."""
+
+_MOST_LOOKED_AT = 200
+"""Files of which some may be such, the last written ones."""
 
 _AT_ONCE = 50
 """Writes whose texts are in memory at once."""
@@ -110,7 +113,6 @@ class Origins:
         None for a text that is binary, too long or not there.
         """
         fetched: dict[str, bytes] = {}
-        earlier: Sequence[int] | None = None
         if data is None:
             with suppress(OSError, TooLargeError):
                 loaded = self._files.load(path)
@@ -121,13 +123,10 @@ class Origins:
             return None
         text = self.trace(path, fetched)
         if text is None:
-            is_recorded = self._store.is_known(path)
-            gone = () if is_recorded else [name for name in self._store.written()[-_MOST_GONE:] if not self._has(name)]
-            text = self._inherited(path, lines, USER, gone)
+            text = self._inherited(path, lines, USER, looks=not self._store.is_known(path))
         if text is None or text.lines == lines:
             return text or Text(lines, [BEFORE] * len(lines))
-        for digest in fetched:
-            earlier = self._earlier(path, digest, lines)
+        earlier = next((self._earlier(path, digest, lines) for digest in fetched), None)
         if earlier is not None:
             return Text(lines, list(earlier))
         return _advance(text, lines, USER, lambda texts: self._recall(path, texts))
@@ -145,11 +144,14 @@ class Origins:
                 sides = (side for _, each in writes[index : index + _AT_ONCE] for side in (each.before, each.after))
                 fetched = self._files.fetch(side.digest for side in sides if side is not None)
             author = USER if write.turn is None else agents.get(write.turn) or USER
-            text = self._after(path, known, write, author, fetched)
+            start = self._before(path, known, write, fetched)
+            text = self._after(path, start, write, author, fetched, is_first=known is None)
             known = _Known(number, write.after, text)
-            if text is not None:
+            # Of a file that is deleted, what it was: another may come of it.
+            kept = start if write.after is None else text
+            if kept is not None:
                 with self._store.database.transaction() as db:
-                    db.execute("insert or replace into origins values(?, ?)", (number, _packed(text)))
+                    db.execute("insert or replace into origins values(?, ?)", (number, _packed(kept)))
         return known and known.text
 
     def trace_long(self, turn: int) -> None:
@@ -164,31 +166,35 @@ class Origins:
         with self._store.database.transaction() as db:
             return [(int(number), write_of(row)) for number, *row in db.execute(query, (path, last))]
 
-    def _has(self, path: bytes) -> bool:
-        with suppress(OSError, TooLargeError):
-            return self._files.load(path) is not None
-        return True
+    def _before(self, path: bytes, known: _Known | None, write: Write, fetched: Mapping[str, bytes]) -> Text | None:
+        """Return the text before `write`, which follows on what is `known`."""
+        if known is not None and known.text is not None and known.version == write.before:
+            return known.text
+        lines = self._lines(write.before, fetched)
+        if not lines:
+            return None if lines is None else Text([], [])
+        if known is None or known.text is None:
+            return self._inherited(path, lines, USER) or Text(lines, [BEFORE] * len(lines))
+        # A turn between is forgotten.
+        return self._step(path, known.text, lines, BEFORE)
 
     def _after(
-        self, path: bytes, known: _Known | None, write: Write, author: int, fetched: Mapping[str, bytes]
+        self,
+        path: bytes,
+        start: Text | None,
+        write: Write,
+        author: int,
+        fetched: Mapping[str, bytes],
+        is_first: bool,
     ) -> Text | None:
-        """Return the text after `write` of `author`, which follows on what is `known`."""
-        start = None if known is None or known.version != write.before else known.text
-        before = self._lines(write.before, fetched) if start is None else start.lines
-        after = self._lines(write.after, fetched)
-        if before is None or after is None:
-            return None if after is None else Text(after, [BEFORE] * len(after))
-        if known is None and write.before is None:
-            return self._inherited(path, after, author) or _advance(Text([], []), after, author, lambda _: {})
-        if known is None or known.text is None:
-            text = self._inherited(path, before, USER) or Text(before, [BEFORE] * len(before))
-        elif start is not None:
-            text = start
-        else:
-            # A turn between is forgotten.
-            text = self._step(path, known.text, before, BEFORE)
-        result = self._step(path, text, after, author)
-        earlier = None if write.after is None else self._earlier(path, write.after.digest, after)
+        """Return the text after `write` of `author`, which was `start` before; `is_first`: nothing was known."""
+        lines = self._lines(write.after, fetched)
+        if lines is None or start is None:
+            return None if lines is None else Text(lines, [BEFORE] * len(lines))
+        if is_first and write.before is None:
+            return self._inherited(path, lines, author) or _advance(start, lines, author, lambda _: {})
+        result = self._step(path, start, lines, author)
+        earlier = None if write.after is None else self._earlier(path, write.after.digest, lines)
         if earlier is not None:
             pairs = zip(earlier, result.origins, strict=True)
             result.origins = [old if author == USER or old <= BEFORE else new for old, new in pairs]
@@ -229,7 +235,9 @@ class Origins:
             row = db.execute(query, (path,)).fetchone()
         if row is None:
             return None
-        version = None if row[1] is None else Version(row[1], row[2])
+        if row[1] is None:
+            return _Known(int(row[0]), None, Text([], []))
+        version = Version(row[1], row[2])
         lines = self._lines(version, fetched)
         return None if lines is None else _Known(int(row[0]), version, _unpacked(row[3], lines))
 
@@ -251,26 +259,37 @@ class Origins:
         data = fetched.get(version.digest) or self._files.text(version.digest)
         return None if data is None or version.mode == LINK else _comparable(data)
 
-    def _inherited(self, path: bytes, lines: Sequence[str], author: int, gone: Iterable[bytes] = ()) -> Text | None:
+    def _inherited(self, path: bytes, lines: Sequence[str], author: int, looks: bool = False) -> Text | None:
         """Return `lines`, the first that are known of `path`, as `author` has made them of the file that it was.
 
-        That is the one most alike of those that are `gone` or were deleted; None where there is none.
+        That is the one most alike of those that were deleted, and if it `looks` at the disk, of those that are not
+        there; None where there is none.
         """
-        query = (
-            "select path from writes where id in (select max(id) from writes group by path) and after is null"
-            " order by id desc limit ?"
-        )
-        with self._store.database.transaction() as db:
-            names = [*gone, *(bytes(name) for (name,) in db.execute(query, (_MOST_GONE,)))]
         there = set(lines)
-        best: tuple[float, Text] | None = None
-        for name in dict.fromkeys(names):
+        best: tuple[float, bytes, Text] | None = None
+        for name in islice(self._gone(looks), _MOST_GONE):
             text = None if name == path or name in self._tracing else self._last_text(name)
             if text is not None and text.lines:
                 score = len(there & set(text.lines)) / max(len(there), len(set(text.lines)))
                 if score >= ALIKE and (best is None or score > best[0]):
-                    best = score, text
-        return None if best is None else _advance(best[1], lines, author, lambda _: {})
+                    best = score, name, text
+        if best is None:
+            return None
+        _, old, text = best
+        return _advance(text, lines, author, lambda texts: self._recall(old, texts))
+
+    def _gone(self, looks: bool) -> Iterator[bytes]:
+        """Yield the files that were deleted, the last one first, and if it `looks`, those that are not there now."""
+        query = (
+            "select path, after is null from writes where id in (select max(id) from writes group by path)"
+            " order by id desc limit ?"
+        )
+        with self._store.database.transaction() as db:
+            rows = db.execute(query, (_MOST_LOOKED_AT,)).fetchall()
+        for path, is_deleted in rows:
+            with suppress(OSError, TooLargeError):
+                if is_deleted or (looks and self._files.load(bytes(path)) is None):
+                    yield bytes(path)
 
     def _last_text(self, path: bytes) -> Text | None:
         """Return the last text of `path`, which is not there any more."""
@@ -283,12 +302,12 @@ class Origins:
         if text is not None and text.lines:
             return text
         query = (
-            "select w.after, w.after_mode, o.state from writes w join origins o on o.write = w.id"
-            " where w.path = ? and w.after is not null order by w.id desc limit 1"
+            "select w.before, w.before_mode, o.state from writes w join origins o on o.write = w.id"
+            " where w.path = ? and w.after is null order by w.id desc limit 1"
         )
         with self._store.database.transaction() as db:
             row = db.execute(query, (path,)).fetchone()
-        lines = None if row is None else self._lines(Version(row[0], row[1]), {})
+        lines = None if row is None or row[0] is None else self._lines(Version(row[0], row[1]), {})
         return None if row is None or lines is None else _unpacked(row[2], lines)
 
 

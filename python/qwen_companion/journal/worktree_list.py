@@ -8,7 +8,7 @@ committed counts too.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -180,7 +180,7 @@ def _there(trees: Sequence[Worktree], path: str) -> Worktree:
 
 def _read(part: str) -> Worktree | None:
     """Return the worktree that a paragraph of `git worktree list` is about; None without its name."""
-    values = dict(_pairs(part))
+    values = {name: value for name, _, value in (line.partition(" ") for line in part.splitlines())}
     path = values.get("worktree")
     if not path:
         return None
@@ -188,12 +188,6 @@ def _read(part: str) -> Worktree | None:
     head = values.get("HEAD", "").strip("0")
     is_gone = "prunable" in values or not os.path.isdir(path)
     return Worktree(path, branch, values["HEAD"] if head else "", values.get("locked"), is_gone)
-
-
-def _pairs(part: str) -> Iterator[tuple[str, str]]:
-    for line in part.splitlines():
-        name, _, value = line.partition(" ")
-        yield name, value
 
 
 def _text(path: bytes) -> str | None:

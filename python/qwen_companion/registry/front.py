@@ -13,7 +13,6 @@ from typing import Protocol
 import anyio
 
 from qwen_companion.domain import KnownSession, Peer, RegisteredCli
-from qwen_companion.doors.recorded_sessions import recordings
 from qwen_companion.emacs.messages import (
     Notification,
     RegisteredClis,
@@ -32,6 +31,7 @@ from qwen_companion.registry.registry import Registry
 from qwen_companion.registry.transcript import Awaited, Transcript
 from qwen_companion.tasks import Task, Tasks
 from qwen_companion.threads import in_thread
+from qwen_companion.transcripts.recorded_sessions import recordings
 
 MODEL_S = 1.0
 """How soon after its receipt a prompt is with the model if nothing is before it, in seconds; 0.1 s are usual."""

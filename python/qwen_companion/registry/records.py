@@ -26,6 +26,7 @@ from qwen_companion.errors import CompanionError
 from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.frozen import frozen
 from qwen_companion.json_objects import read_object
+from qwen_companion.local_ids import local_id
 from qwen_companion.processes import has_ended, start_of
 
 SCHEMA = 1
@@ -163,10 +164,12 @@ def _record(name: str, pid: int, started: str, values: Mapping[str, Any]) -> Rec
         raise RecordError(f"its directory is no file name, {error}") from None
     if not isinstance(begun, int | float):
         raise RecordError("it lacks the time at which the CLI has started")
+    session = _words(values.get("sessionId"))
     cli = RegisteredCli(
         _identifier(name),
         pid,
-        session=_words(values.get("sessionId")),
+        session=session,
+        chat=local_id("session", session),
         directory=directory,
         name=_words(values.get("name")),
         version=_words(version),

@@ -15,6 +15,7 @@ import pytest
 
 from limit import limit_s
 from qwen_companion.domain import RegisteredCli
+from qwen_companion.local_ids import local_id
 from qwen_companion.registry.records import editor_of, other_editors, read_record
 from qwen_companion.registry.registry import Registry
 from registry_records import values_of, write
@@ -41,6 +42,7 @@ def test_a_record_says_what_the_user_needs_and_keeps_the_token(tmp_path: Path) -
         str(os.getpid()),
         os.getpid(),
         session="a conversation",
+        chat=local_id("session", "a conversation"),
         directory=str(tmp_path),
         name="home-b7",
         version="0.24.4",
