@@ -67,6 +67,7 @@ its key, nil where there is none."
   id keeps-edits)
 (qwen-companion-messages-define "qwen-companion-proposal-released" ProposalReleased
   id reason answerable)
+(qwen-companion-messages-define "qwen-companion-type-key" TypeKey
   id key)
 (qwen-companion-messages-define "qwen-companion-asked-question" AskedQuestion
   text header multiple choices)

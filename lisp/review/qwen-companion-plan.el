@@ -24,12 +24,14 @@
 (require 'qwen-companion-review)
 (require 'qwen-companion-review-unified)
 (require 'qwen-companion-review-windows)
+(require 'qwen-companion-terminal)
 (require 'qwen-companion-untrusted)
 
 ;;; The mode
 
 (defvar qwen-companion-plan-mode-map
   (qwen-companion-buffers-keymap
+   "C-c C-c" #'qwen-companion-plan-approve
    "C-c C-t" #'qwen-companion-plan-in-terminal
    "C-c C-d" #'qwen-companion-diff-switch
    "C-c C-q" #'qwen-companion-diff-bury
@@ -57,11 +59,11 @@
     (font-lock-mode 1)))
 
 (defvar qwen-companion-plan-keys
-  '((plan (qwen-companion-diff-accept "approve" nil keep)
+  '((plan (qwen-companion-plan-approve "approve" nil keep)
           (qwen-companion-diff-reject "refuse" nil keep)
           (qwen-companion-plan-in-terminal "answer in the terminal")
           (qwen-companion-diff-bury "put aside"))
-    (question (qwen-companion-diff-accept "answer" nil keep)
+    (question (qwen-companion-plan-approve "answer" nil keep)
               (qwen-companion-diff-reject "decline" nil keep)
               (qwen-companion-plan-in-terminal "answer in the terminal")
               (qwen-companion-diff-bury "put aside")))
@@ -129,6 +131,33 @@ With SELECT non-nil, none is needed."
     (user-error "The plan is empty; C-c C-k refuses it, undo brings it back"))
   (qwen-companion-review-check-text proposal)
   (qwen-companion-proposal-buffer-text proposal))
+
+(defconst qwen-companion-plan--modes
+  '(("as before") ("auto-edit" . auto-edit) ("default" . default))
+  "Approval modes after a plan, by name.")
+
+(defun qwen-companion-plan-approve (&optional choose)
+  "Approve the plan, or answer the questions, of this buffer.
+The CLI goes on in the approval mode it was in before the plan.  With a
+prefix argument CHOOSE, choose the mode."
+  (interactive "P")
+  (when (and choose (eq 'plan (qwen-companion-proposal-kind qwen-companion-proposal-current)))
+    (setf (qwen-companion-proposal-mode qwen-companion-proposal-current)
+          (cdr (assoc (completing-read "Go on in mode: " qwen-companion-plan--modes nil t)
+                      qwen-companion-plan--modes))))
+  (qwen-companion-diff-accept))
+
+(defun qwen-companion-plan-on-type-key (payload)
+  "Handle the `type-key' call: type a key where the plan in PAYLOAD is asked about.
+Return non-nil if that is a terminal of Emacs."
+  (when-let* ((proposal (qwen-companion-proposal-decided
+                         (qwen-companion-type-key-id payload)))
+              (session (qwen-companion-backend-session (qwen-companion-proposal-session proposal)))
+              (buffer (qwen-companion-terminal-session-buffer session))
+              ((not (buffer-local-value 'qwen-companion-terminal-outside buffer)))
+              (process (get-buffer-process buffer)))
+    (process-send-string process (qwen-companion-type-key-key payload))
+    t))
 
 (defun qwen-companion-plan-in-terminal ()
   "Answer the plan or the questions of this buffer in the terminal instead.

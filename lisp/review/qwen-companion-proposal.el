@@ -64,7 +64,8 @@ STATE is `pending', `shown', `accepted', `rejected', `closed',
 EDITED is non-nil when the user had edited it by the time it ended.
 RELEASED is `asked' when the terminal asks about a plan or questions as
 well, and `left' when only that takes the answer.  REASON is what its
-CLI is to read with the outcome, or nil.
+CLI is to read with the outcome, or nil; MODE the approval mode in which
+it is to work after a plan, a symbol, or nil for the one before.
 
 Text:
 BUFFER holds the proposed text with the user's edits; an acceptance
@@ -105,7 +106,7 @@ known, BASE is the text it is written over.  Both have LF line ends and
 no byte order mark."
   id session client path held (arrived (float-time)) answer
   (kind 'file) directory questions
-  (state 'pending) seen edited released reason
+  (state 'pending) seen edited released reason mode
   buffer digest empty (line-end "\n") (bom "") proposed ends-lines
   stamp checked on-disk as-on-disk exact real warning lossy watch
   disk-buffer earlier unsaved unsaved-copy note bidi style view difference
@@ -845,6 +846,8 @@ TEXT is as the answer function of PROPOSAL has got it."
                    :outcome (qwen-companion-proposal-state proposal))
              (when-let* ((reason (qwen-companion-proposal-reason proposal)))
                (list :reason (qwen-companion-spool-pack reason)))
+             (when-let* ((mode (qwen-companion-proposal-mode proposal)))
+               (list :mode mode))
              (when text (qwen-companion-proposal--pack proposal text))))))
 
 (defconst qwen-companion-proposal--redeliver-delay 2
@@ -890,6 +893,10 @@ no CLI has made are none of its."
   (cl-find id qwen-companion-proposal--undelivered :test #'equal
            :key (lambda (undelivered)
                   (qwen-companion-proposal-id (car undelivered)))))
+
+(defun qwen-companion-proposal-decided (id)
+  "Return the proposal ID if its outcome is on its way to the CLI, or nil."
+  (car (qwen-companion-proposal--undelivered-by-id id)))
 
 (defun qwen-companion-proposal--discard-outcome (undelivered reason)
   "Discard UNDELIVERED, an outcome that came too late, and close its proposal.

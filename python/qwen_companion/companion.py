@@ -65,7 +65,7 @@ REMOVE_S = 5.0
 """How long removing the discovery files may take, in seconds; Emacs removes the rest."""
 
 VISITED_S = 1.0
-"""How long Emacs may take to say whether a file is open."""
+"""How long Emacs may take to say whether a file is open, or to type a key."""
 
 CLOSE_S = 60.0
 """How long a CLI that closes a review waits for a busy Emacs, in seconds; by itself it would wait for ten minutes."""
@@ -106,6 +106,9 @@ class _Editor:
 
     def released(self, proposal: Proposal, reason: str, answerable: bool) -> None:
         self._bridge.tell(messages.ProposalReleased(proposal.id, reason, answerable))
+
+    async def type_key(self, proposal: Proposal, key: str) -> bool:
+        return await self._bridge.call(messages.TypeKey(proposal.id, key), VISITED_S)
 
     def settled(self, identifier: str) -> None:
         self._bridge.tell(messages.Delivered(identifier))

@@ -64,7 +64,7 @@ class Inbox:
             self.tools.watch(message.on)
         elif isinstance(message, messages.ReviewOutcome):
             holder = self.doors if message.id.startswith(HOOK_PREFIX) else self.diff_tools
-            holder.decide(message.id, Decision(message.content, message.reason))
+            holder.decide(message.id, Decision(message.content, message.reason, message.mode))
         elif isinstance(message, messages.ReviewRelease):
             self.doors.release(message.id)
         elif isinstance(message, messages.Stop):

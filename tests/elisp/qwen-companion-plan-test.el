@@ -79,6 +79,24 @@ MORE are further keys and values of the payload."
                    (cadr (qwen-companion-plan-test--outcome))))
     (should-not (qwen-companion-rescue-buffers))))
 
+(ert-deftest qwen-companion-plan-test-asks-for-the-mode-with-a-prefix ()
+  "Without, the CLI goes on in the mode before."
+  (qwen-companion-plan-test-with
+    (qwen-companion-plan-test--propose qwen-companion-plan-test--text)
+    (qwen-companion-review)
+    (qwen-companion-test-choosing "auto-edit"
+      (qwen-companion-plan-approve t))
+    (qwen-companion-plan-test--propose qwen-companion-plan-test--text)
+    (qwen-companion-review)
+    (qwen-companion-test-press "C-c C-c")
+    (should (equal '(auto-edit nil)
+                   (mapcar (lambda (payload) (plist-get payload :mode))
+                           (qwen-companion-test-sent 'outcome))))
+    ;; Its terminal is outside of Emacs.
+    (should-not (qwen-companion-plan-on-type-key
+                 (list :id (plist-get (car (last (qwen-companion-test-sent 'outcome))) :id)
+                       :key "1")))))
+
 (ert-deftest qwen-companion-plan-test-refuses-with-comments ()
   "They are the reason, and the next plan is a difference, with the comments."
   (qwen-companion-plan-test-with

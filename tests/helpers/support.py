@@ -392,6 +392,7 @@ class FakeEditor:
         self.free.set()
         self.text: str | None | Exception = None
         self.visited: tuple[str, ...] | None = ()
+        self.types = False
 
     async def is_visited(self, path: str) -> bool:
         """Say whether `path` is among the visited files; with None for these, Emacs does not answer."""
@@ -415,6 +416,10 @@ class FakeEditor:
 
     def abandon(self, proposal: Proposal, reason: str | None = None) -> None:
         self.log.append(("abandon", proposal.id if reason is None else reason))
+
+    async def type_key(self, proposal: Proposal, key: str) -> bool:
+        self.log.append(("key", key))
+        return self.types
 
     def released(self, proposal: Proposal, reason: str, answerable: bool) -> None:
         self.log.append(("released" if answerable else "shown", reason))

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -37,7 +38,16 @@ from qwen_companion.threads import in_thread
 CONFIRM_S = 15.0
 """How long the terminal may take to ask after its hook was answered, in seconds."""
 
+KEY_S = 3.0
+"""How long it may take to react to a key, in seconds."""
+
 _POLL_S = 0.1
+
+_MODE_KEYS = {None: "1", "auto-edit": "2"}
+"""The keys by which the terminal approves a plan, by the mode that follows; None for the one before.
+
+`default` has another number in a folder that is not trusted.
+"""
 
 _CONTEXT_LIMIT = 10_000
 """Characters of the longest text that a CLI adds to the result of a tool."""
@@ -57,6 +67,13 @@ class QuestionEditor(ReviewingEditor, Protocol):
 
     def abandon(self, proposal: Proposal, reason: str | None = None) -> None:
         """Tell Emacs that nobody waits for `proposal` any more, for `reason`; if it is decided, `settled` follows."""
+        ...
+
+    async def type_key(self, proposal: Proposal, key: str) -> bool:
+        """Have `key` typed into the terminal of the CLI of `proposal`; return whether it is one of Emacs.
+
+        :raises EmacsUnavailableError: when Emacs does not answer
+        """
         ...
 
     def released(self, proposal: Proposal, reason: str, answerable: bool) -> None:
@@ -84,8 +101,8 @@ class _Questions(BaseModel):
 class _Held:
     """What the process `pid` asks by its tool `tool` since `time`, the timestamp of its event; `text` is the plan.
 
-    `files` answer in its terminal, None where that is not possible.  `start` is the size of its events before it asked
-    there.  `decided` is set once there is a `decision`.
+    `files` answer in its terminal, None where that is not possible; `before` are the ids of its questions before this
+    one.  `decided` is set once there is a `decision`.
     """
 
     proposal: Proposal
@@ -94,7 +111,7 @@ class _Held:
     time: str
     text: str
     files: TerminalFiles | None
-    start: int
+    before: Collection[str]
     decided: anyio.Event = field(default_factory=anyio.Event)
     decision: Decision | None = None
     released: bool = False
@@ -139,6 +156,7 @@ class Questions:
         warn: Callable[[str], None],
         hold_s: float = HOLD_S,
         confirm_s: float = CONFIRM_S,
+        key_s: float = KEY_S,
         files_of: Callable[[int, str], TerminalFiles | None] = terminal_files,
     ) -> None:
         """`directory` has the files of terminals; plans are kept where `environ` says.  `warn` tells the user."""
@@ -151,6 +169,7 @@ class Questions:
         self._warn = warn
         self._hold_s = hold_s
         self._confirm_s = confirm_s
+        self._key_s = key_s
         self._files_of = files_of
         self._held: dict[int, _Held] = {}
 
@@ -201,8 +220,8 @@ class Questions:
             questions=questions,
         )
         files = await in_thread(self._files_of, asker.pid, self._directory)
-        start = 0 if files is None else await in_thread(files.size)
-        held = _Held(proposal, asker.pid, request.tool_name, request.timestamp, text, files, start)
+        before = () if files is None else await in_thread(files.awaited)
+        held = _Held(proposal, asker.pid, request.tool_name, request.timestamp, text, files, before)
         self._held[asker.pid] = held
         refusals: list[str | None] = []
 
@@ -270,7 +289,8 @@ class Questions:
                 await in_thread(save_plan, held.proposal.path, held.decision.content or "")
             elif held.proposal.kind == QUESTION or held.message() != _REFUSED:
                 held.prompt = held.message()
-            await in_thread(held.files.answer, request, held.allowed)
+            if not (held.allowed and await self._approve_by_key(held, held.files, request)):
+                await in_thread(held.files.answer, request, held.allowed)
         except (PromptError, OSError) as error:
             self._warn(f"{error}: answer in the terminal")
             self._end(held, "the terminal did not take the answer")
@@ -281,11 +301,28 @@ class Questions:
         """Return the id under which the terminal asks about `held`, once it does; None if it does not."""
         with anyio.move_on_after(0.0 if held.files is None else self._confirm_s):
             while held.files is not None:
-                request = await in_thread(held.files.awaited_request, held.tool, held.start)
-                if request is not None:
-                    return request
+                for request, tool in (await in_thread(held.files.awaited)).items():
+                    if tool == held.tool and request not in held.before:
+                        return request
                 await anyio.sleep(_POLL_S)
         return None
+
+    async def _approve_by_key(self, held: _Held, files: TerminalFiles, request: str) -> bool:
+        """Approve the plan `held` by the key for the mode that the user wants; return whether the terminal took it.
+
+        The file of answers has no word for another mode than `default`.
+        """
+        mode = None if held.decision is None else held.decision.mode
+        # Another dialog would take the key.
+        if mode not in _MODE_KEYS or list(await in_thread(files.awaited)) != [request]:
+            return False
+        with suppress(EmacsUnavailableError):
+            if await self._editor.type_key(held.proposal, _MODE_KEYS[mode]):
+                with anyio.move_on_after(self._key_s):
+                    while request in await in_thread(files.awaited):
+                        await anyio.sleep(_POLL_S)
+                    return True
+        return False
 
     # --- What the terminal has answered ---
 

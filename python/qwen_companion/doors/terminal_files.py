@@ -16,8 +16,11 @@ from qwen_companion.doors.prompt_files import append_line
 from qwen_companion.frozen import frozen
 from qwen_companion.json_objects import as_object, read_object
 
-_MAX_EVENT_BYTES = 16 * 1024 * 1024
-"""How much of the newest events is looked at."""
+_NEWEST_BYTES = 1024 * 1024
+"""How much of the newest events is looked at; the CLI cuts what is in one at 64 KiB."""
+
+_TYPE_BYTES = 64
+"""An event begins with its type."""
 
 _TRIM_BYTES = 4 * 1024 * 1024
 """Size from which events are forgotten with a new prompt."""
@@ -31,13 +34,6 @@ class TerminalFiles:
     events: str
     answers: str
 
-    def size(self) -> int:
-        """Return the size of the events in bytes."""
-        try:
-            return os.stat(self.events).st_size
-        except OSError:
-            return 0
-
     def trim(self) -> None:
         """Empty the events if they are many.  The CLI goes on at the place where it was, with a hole before it."""
         with suppress(OSError):
@@ -45,25 +41,27 @@ class TerminalFiles:
             if os.stat(self.events).st_blocks * 512 > _TRIM_BYTES:
                 os.truncate(self.events, 0)
 
-    def awaited_request(self, tool: str, start: int) -> str | None:
-        """Return the id under which the terminal asks about `tool`, None if it does not.
+    def awaited(self) -> dict[str, str]:
+        """Return the tools that the terminal asks about since the model's last message, by the ids of its requests.
 
-        Look at the events from the byte `start` on.
+        One that was refused may still be among them.
         """
         try:
             with open(self.events, "rb") as file:
-                file.seek(start)
-                data = file.read(_MAX_EVENT_BYTES)
+                file.seek(max(0, file.seek(0, os.SEEK_END) - _NEWEST_BYTES))
+                lines = file.read().split(b"\n")[:-1]
         except OSError:
-            return None
-        found: str | None = None
-        for line in data.split(b"\n")[:-1]:
-            event = (read_object(line) or {}) if b'"control_re' in line else {}
-            if as_object(event.get("request")).get("tool_name") == tool and isinstance(event.get("request_id"), str):
-                found = event["request_id"]
-            elif found is not None and as_object(event.get("response")).get("request_id") == found:
-                found = None
-        return found
+            return {}
+        asked: dict[str, str] = {}
+        for line in lines:
+            if b'"type":"assistant"' in line[:_TYPE_BYTES]:
+                asked.clear()
+            event = (read_object(line) or {}) if b'"control_re' in line[:_TYPE_BYTES] else {}
+            identifier, tool = event.get("request_id"), as_object(event.get("request")).get("tool_name")
+            if isinstance(identifier, str) and isinstance(tool, str):
+                asked[identifier] = tool
+            asked.pop(str(as_object(event.get("response")).get("request_id")), None)
+        return asked
 
     def answer(self, request: str, allowed: bool) -> None:
         """Answer what the terminal asks under the id `request`.

@@ -189,12 +189,14 @@ class Watch:
 class ReviewOutcome:
     """`outcome`: the user decided on a proposal.
 
-    `content` is the accepted text, None for a rejection; that of a plan or of questions may have a `reason`.
+    `content` is the accepted text, None for a rejection; that of a plan or of questions may have a `reason`.  `mode` is
+    the approval mode to work in after a plan, "auto-edit" or "default", None for the one before it.
     """
 
     id: str
     content: str | None
     reason: str | None = None
+    mode: str | None = None
 
 
 @frozen
@@ -700,7 +702,7 @@ def _parse_outcome(values: Plist, spool: Spool) -> ReviewOutcome:
     # Emacs prints the empty string as "", so a missing text is a mistake and not an emptied file.
     if content is None:
         raise MessageError("an accepted outcome has no text")
-    return ReviewOutcome(identifier, content, reason)
+    return ReviewOutcome(identifier, content, reason, values.optional_symbol(":mode"))
 
 
 def _parse_compare(values: Plist, spool: Spool) -> Compare:
@@ -1066,6 +1068,15 @@ class ProposalReleased(Notification):
     id: str
     reason: str
     answerable: bool
+
+
+@frozen
+class TypeKey(_Question):
+    """`type-key`: asks to type `key` into the terminal of the CLI of the plan `id`; Emacs answers whether it has."""
+
+    method = "type-key"
+    id: str
+    key: str
 
 
 @frozen

@@ -30,10 +30,14 @@ FILE, PLAN, QUESTION = "file", "plan", "question"
 
 @frozen
 class Decision:
-    """The decision of the user: `content` is the accepted text, None for a rejection, then perhaps for a `reason`."""
+    """The decision of the user: `content` is the accepted text, None for a rejection.
+
+    With a plan or questions it may have a `reason`; `mode` is the one to work in after a plan, None for that before.
+    """
 
     content: str | None
     reason: str | None = None
+    mode: str | None = None
 
 
 @dataclass

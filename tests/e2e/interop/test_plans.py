@@ -32,7 +32,7 @@ def plan_again(stage: Stage) -> None:
          'prompt (list :file (buffer-local-value 'qwen-companion-terminal-prompt-file (get-buffer "*qwen: project*"))
                        :text "/approval-mode plan"))
     """)
-    stage.screen.wait_for("plan mode")
+    stage.screen.wait_for("plan mode (shift")
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -153,22 +153,26 @@ def test_questions_are_answered_in_emacs(stage: Stage, program: str) -> None:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_the_mode_after_an_approval_is_that_which_asks(stage: Stage, program: str) -> None:
+def test_the_mode_after_an_approval_is_the_one_before_or_the_one_chosen(stage: Stage, program: str) -> None:
     stage.start_emacs(
         stage.sandbox.greeting,
-        forms=(f'(setq qwen-companion-approval-mode "auto-edit" qwen-companion-qwen-command (list "{program}"))',),
+        forms=(f'(setq qwen-companion-approval-mode "yolo" qwen-companion-qwen-command (list "{program}"))',),
     )
     stage.start_cli()
     stage.model.say("Hello.")
-    stage.ask("hello")
+    stage.screen.enter("hello")
     stage.screen.wait_for("Hello.")
-    plan_again(stage)
-    plan(stage, "plan it")
-    stage.model.say("All done.")
-    stage.emacs.command("qwen-companion-diff-accept")
-    stage.screen.wait_for("All done.")
-    mode = "(qwen-companion-cli-state-mode (qwen-companion-session-state (car (qwen-companion-backend-sessions))))"
-    stage.emacs.wait_until(f'(equal "default" {mode})')
+    for chosen, mode in (("nil", "yolo"), ("'auto-edit", "auto-edit"), ("'default", "default")):
+        plan_again(stage)
+        stage.model.call("exit_plan_mode", plan=PLAN)
+        stage.screen.enter(f"plan for {mode}")
+        wait_for_plan(stage)
+        stage.model.say(f"All done in {mode}.")
+        stage.emacs.eval(f"(setf (qwen-companion-proposal-mode (car (qwen-companion-proposals))) {chosen})")
+        stage.emacs.command("qwen-companion-diff-accept")
+        stage.screen.wait_for(f"All done in {mode}.")
+        state = "(qwen-companion-session-state (car (qwen-companion-backend-sessions)))"
+        stage.emacs.wait_until(f'(equal "{mode}" (qwen-companion-cli-state-mode {state}))')
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

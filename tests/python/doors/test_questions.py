@@ -106,7 +106,7 @@ class Site:
 
     def write(self, event: dict[str, Any]) -> None:
         with self.events.open("a") as file:
-            file.write(json.dumps(event) + "\n")
+            file.write(json.dumps(event, separators=(",", ":")) + "\n")
 
     async def answered(self, count: int = 1) -> list[dict[str, Any]]:
         """Return the lines that the terminal gets, once there are `count`."""
@@ -161,6 +161,43 @@ async def test_a_plan_is_approved_where_the_terminal_asks(site: Site) -> None:
     assert site.kept() == [PLAN]
     assert site.editor.log[-1][0] == "settled"
     assert site.warnings == []
+
+
+async def test_the_mode_before_is_restored_by_a_key(tasks: anyio.abc.TaskGroup, tmp_path: Path) -> None:
+    site = Site(tasks, tmp_path, key_s=0.01)
+    site.editor.types = True
+    # The terminal takes no key: its file does.
+    await site.decided(Decision(PLAN))
+    site.terminal_asks()
+    assert (await site.answered())[0]["request_id"] == "r-1"
+    assert ("key", "1") in site.editor.log
+    await site.ran()
+    # Another dialog is there, which would take the key.
+    await site.decided(Decision(PLAN, mode="auto-edit"))
+    site.terminal_asks("r-2")
+    assert (await site.answered(2))[1]["request_id"] == "r-2"
+    assert ("key", "2") not in site.editor.log
+    await site.ran()
+    site.write({"type": "assistant"})
+    site.questions = Questions(
+        tasks, site.editor, str(tmp_path), site.environ, site.warnings.append, files_of=lambda _pid, _: site.files
+    )
+    site.questions.wanted = True
+    await site.decided(Decision(PLAN, mode="auto-edit"))
+    site.terminal_asks("r-3")
+    with anyio.fail_after(TIMEOUT_S):
+        while ("key", "2") not in site.editor.log:
+            await anyio.sleep(0.01)
+    site.write({"type": "control_response", "response": {"request_id": "r-3"}})
+    with anyio.fail_after(TIMEOUT_S):
+        while site.editor.log[-1][0] != "settled":
+            await anyio.sleep(0.01)
+    assert len(await site.answered(2)) == 2
+    # In the mode `default` it is not needed.
+    await site.ran()
+    await site.decided(Decision(PLAN, mode="default"))
+    site.terminal_asks("r-4")
+    assert (await site.answered(3))[2]["request_id"] == "r-4"
 
 
 async def test_an_edited_plan_reaches_the_model_and_is_kept(site: Site) -> None:
@@ -345,20 +382,18 @@ def test_the_files_of_a_cli_are_those_in_the_directory(tmp_path: Path) -> None:
 def test_many_events_are_forgotten(tmp_path: Path) -> None:
     events = tmp_path / "e"
     files = TerminalFiles(str(tmp_path), str(events), str(tmp_path / "p"))
-    assert files.size() == 0
+    assert files.awaited() == {}
     with events.open("wb") as file:
         file.write(b"x" * 5_000_000)
         file.flush()
         files.trim()
         assert events.stat().st_size == 0
         # It goes on where it was.
-        start = files.size()
         request = {"type": "control_request", "request_id": "r", "request": {"tool_name": "exit_plan_mode"}}
         file.write(b"\n" + json.dumps(request).encode() + b"\n" + b'{"half')
         file.flush()
         files.trim()
-    assert files.awaited_request("exit_plan_mode", start) == "r"
-    assert files.awaited_request("ask_user_question", start) is None
+    assert files.awaited() == {"r": "exit_plan_mode"}
 
 
 def test_the_last_hundred_plans_of_a_project_are_kept(tmp_path: Path) -> None:
