@@ -139,7 +139,7 @@ fuzz: build ## Random reviews, texts and undos against oracles; FROM=n is the fi
 replay: build ## Play a wire log (M-x qwen-companion-save-wire-log) against this checkout; FILE=... names it
 	@PYTHONPATH=python $(VENV)/python tests/helpers/replay.py '$(FILE)'
 
-bench: build ## What commands, reviews, following a file, sessions, the journal, worktrees and an undo cost; PEER=directory of claude-code-ide.el, CHATS=that with gptel's and agent-shell's
+bench: build ## What commands, reviews, following a file, sessions, the journal here and at a place, worktrees and an undo cost; PEER=directory of claude-code-ide.el, CHATS=that with gptel's and agent-shell's
 	@CLAUDE_CODE_IDE='$(PEER)' $(MEASURE) -l bench/command.el
 	@$(VENV)/python bench/speed.py
 	@$(VENV)/python bench/hooks.py
@@ -155,6 +155,7 @@ bench: build ## What commands, reviews, following a file, sessions, the journal,
 	@$(VENV)/python bench/worktrees.py
 	@$(VENV)/python bench/undo.py
 	@$(VENV)/python bench/blame.py
+	@$(VENV)/python bench/remote.py
 
 lint: lint-python lint-elisp ## Check style, types, warnings and doc strings; changes nothing
 

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Time what the journal of a project at a place costs, beside that of the same project on the local disk.
+
+    .build/venv/bin/python bench/remote.py [FILES]
+
+The place is a stand-in of a container on this machine, so the line takes no time: the rows name how often each look
+crosses it.  Prints the time of the first look at FILES (5,000) committed files of 300 bytes, of later ones, and of
+reading 20 MB.  Medians; asserts nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(CHECKOUT / name) for name in ("tests/helpers", "python")]
+
+from journal_project import Project  # noqa: E402  the path is set first
+from qwen_companion.domain import PlacedFile  # noqa: E402
+from qwen_companion.journal.record import NOBODY, Record  # noqa: E402
+from qwen_companion.remote.far import FarSite  # noqa: E402
+from qwen_companion.remote.link import Link  # noqa: E402
+from relays import linked, make_home  # noqa: E402
+from table import ROUNDS, compare  # noqa: E402
+
+PLACE = "/docker:box:"
+LARGE = 20_000_000
+
+
+class Reach:
+    """The way there by `link`, with the number of requests."""
+
+    def __init__(self, link: Link, home: Path) -> None:
+        self.home = str(home)
+        self.asked = 0
+        self._link = link
+
+    async def ask(self, name: str, **values: Any) -> tuple[dict[str, Any], bytes]:
+        self.asked += 1
+        return await self._link.ask(name, **values)
+
+    async def read(self, path: str, limit: int) -> bytes:
+        return await self._link.read(path, limit)
+
+
+async def took_ms(work: Callable[[], Awaitable[object]]) -> float:
+    """Return how long `work` takes, in ms."""
+    start = time.perf_counter()
+    await work()
+    return 1000 * (time.perf_counter() - start)
+
+
+async def measure(project: Project, home: Path, files: int) -> None:
+    """Look at the `files` of `project` there and here, and print a row for each kind of look."""
+    async with linked(home) as (link, _, _server):
+        reach = Reach(link, home)
+        root = PlacedFile(PLACE, str(project.root))
+        there = Record(root.name, project.environ, FarSite(root, reach))
+
+        async def look(what: str, rounds: int, change: Callable[[int], object] = lambda _round: None) -> None:
+            pairs: list[tuple[float, float]] = []
+            before = reach.asked
+            for number in range(rounds):
+                change(number)
+                pairs.append((await scan(there), await scan(project.record)))
+            trips = (reach.asked - before) // rounds
+            compare(f"{files} files at a place, {what}: {trips} round trips, beside the local disk", pairs, "-")
+
+        async def scan(record: Record) -> float:
+            return await took_ms(lambda: anyio.to_thread.run_sync(record.scan, NOBODY))
+
+        def change(number: int) -> None:
+            for name in range(20):
+                project.write(f"{name}/{name}", f"changed {number}\n".encode())
+
+        await look("the first look", 1)
+        await look("none changed", ROUNDS)
+        await look("20 changed", ROUNDS, change)
+        there.close()
+        project.record.close()
+        large = project.write("large", b"x" * LARGE)
+        read = partial(link.read, str(large), LARGE)
+        pairs = [
+            (await took_ms(read), await took_ms(lambda: anyio.to_thread.run_sync(large.read_bytes)))
+            for _ in range(ROUNDS)
+        ]
+        compare(f"{LARGE // 1_000_000} MB read at a place, beside the local disk", pairs, "-")
+
+
+def main() -> None:
+    """Make a project and measure it."""
+    files = int(sys.argv[1]) if len(sys.argv) > 1 else 5000
+    # With a short name: that of a socket may have 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="qc-") as directory:
+        home = make_home(Path(directory).resolve())
+        project = Project(home)
+        for number in range(files):
+            project.write(f"{number % 100}/{number}", b"%0299d\n" % number)
+        project.commit()
+        # Of a file as new as the index git does not believe its time.
+        time.sleep(1.1)
+        project.git("status")
+        anyio.run(measure, project, home, files)
+
+
+if __name__ == "__main__":
+    main()
