@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 from pathlib import Path
 
@@ -48,7 +47,8 @@ def test_the_request_holds_what_has_changed_since_the_model_saw_it(stage: Stage,
     greeting.write_text(GREETING)
     secret.write_text("SECRET=2\n")
     ask(stage, "go on", "Seen.")
-    prompt = stage.model.next_request().prompt
+    # The CLI lets no text of a hook look like one of its tags.
+    prompt = stage.model.next_request().prompt.replace("&lt;", "<").replace("&gt;", ">")
     new_notes = notes.read_text()
     assert "<b>quinces</b>" in new_notes
     told = [
@@ -57,11 +57,9 @@ def test_the_request_holds_what_has_changed_since_the_model_saw_it(stage: Stage,
         ("quoted.txt", hunks(tmp_path, "one\ntwo\n", "one\nzwei\n")),
     ]
     expected = "".join(f"--- {name}\n+++ {name}\n{text}" for name, text in told)
-    found = re.search(r"^--- greeting\.py\n.*\+zwei$", prompt, re.MULTILINE | re.DOTALL)
-    assert found is not None, prompt
-    assert found[0] == expected.rstrip("\n"), prompt
+    assert f"\n\n{expected}</qwen:user-prompt-submit-context>" in prompt
     assert ".env" not in prompt.partition("go on")[2]
     assert last.prompt != prompt
-    # Told once; and another conversation knows nothing of it.
+    # It is told once.
     ask(stage, "and now", "Nothing new.")
     assert "--- greeting.py" not in stage.model.next_request().prompt

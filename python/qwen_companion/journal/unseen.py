@@ -19,8 +19,10 @@ from qwen_companion.texts.unified import unified
 
 _HEADING = (
     "Since you last read or wrote the following files, the user or another program has changed them. Where that "
-    "takes back changes of yours, the user has undone them on purpose. Read a file again before you edit it."
+    "takes back changes of yours, the user has undone them on purpose. Read a file again before you edit it. "
+    "(< and > may be written as &lt; and &gt; here.)"
 )
+"""Qwen Code writes them so in what a hook adds to a prompt."""
 
 _MARKS = ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"), (codecs.BOM_UTF8, "utf-8"))
 

@@ -297,8 +297,8 @@ async def test_the_largest_are_only_named_and_told_again_when_they_change_again(
         # What does not fit at all is told the next time.
         for name in names:
             project.write(name, LONG)
-        text = await agent.asked(room=310)
-        assert len(text) <= 310
+        text = await agent.asked(room=360)
+        assert len(text) <= 360
         assert re.search(r"and \d more files$", text)
         named = set(re.findall(r"^- (f\d): changed$", text, re.MULTILINE))
         assert named | set(hunks_of(await agent.asked())) == set(names)
