@@ -303,8 +303,8 @@ COPY names it as it was before, a string for
          :copy copy)))
 
 (defun qwen-companion-rewind-failed (reason)
-  "Say that a conversation was not rewound because of REASON."
-  (message "The conversation is as it was: %s.  C-u C-u M-x qwen-companion-rewind tries again"
+  "Say that rewinding a conversation has failed because of REASON."
+  (message "Rewinding the conversation failed: %s.  C-u C-u M-x qwen-companion-rewind tries again"
            (string-remove-suffix "." (qwen-companion-journal-sentence reason))))
 
 (defun qwen-companion-rewind--return (turn)
@@ -318,7 +318,7 @@ COPY names it as it was before, a string for
 
 ;;; A CLI in a terminal
 
-(defconst qwen-companion-rewind--version "0.23.4"
+(defconst qwen-companion-rewind--version "0.21.10"
   "The first version of Qwen Code seen to rewind a conversation from outside.")
 
 (defvar qwen-companion-rewind--requests nil

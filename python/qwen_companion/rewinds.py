@@ -53,7 +53,8 @@ class Rewinds:
         try:
             await self._rewind(call)
         except CompanionError as error:
-            self._tell(messages.RecordedRewound(call.id, error=str(error)))
+            unsure = " It may be rewound all the same; look before you try again." * getattr(error, "maybe_done", False)
+            self._tell(messages.RecordedRewound(call.id, error=f"{error}{unsure}"))
         except ImportError as error:
             self._tell(messages.RecordedRewound(call.id, error=f"the client of qwen serve lacks {error.name}"))
         except Exception as error:  # noqa: BLE001 - Emacs waits for an answer

@@ -178,8 +178,8 @@ Between them are an edit of the user's and a turn of another agent.
             (setq-local qwen-companion-terminal-directory "/project")
             (with-current-buffer (qwen-companion-changes-items-buffer)
               (should (string-match-p "for which the CLI in .* ends and goes on\\?" (asked)))
-              (setq session (plist-put (copy-sequence session) :version "0.21.10"))
-              (should (string-match-p "only Qwen Code from 0.23.4 on" (asked)))
+              (setq session (plist-put (copy-sequence session) :version "0.21.2"))
+              (should (string-match-p "only Qwen Code from 0.21.10 on" (asked)))
               (setq session (plist-put (copy-sequence session) :version "0.24.4"))
               (plist-put state :activity 'working)
               (should (string-match-p "is at work; cancel that there" (asked)))
@@ -206,7 +206,7 @@ Between them are an edit of the user's and a turn of another agent.
                     (accept-process-output nil 0.05)
                     (should-not (memq #'qwen-companion-rewind--fail-all
                                       qwen-companion-backend-disconnected-hook))))))
-      (should (string-match-p "The conversation is as it was: The companion's process has ended" said)))))
+      (should (string-match-p "Rewinding the conversation failed: The companion's process has ended" said)))))
 
 (provide 'qwen-companion-rewind-test)
 ;;; qwen-companion-rewind-test.el ends here

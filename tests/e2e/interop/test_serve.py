@@ -18,13 +18,17 @@ import pytest
 
 from model_types import Answer
 from qwen_companion.daemon import models
+from qwen_companion.daemon.address import DaemonAddress
 from qwen_companion.daemon.client import DaemonClient
 from qwen_companion.daemon.errors import (
+    GoneError,
     InvalidRequestError,
     NotFoundError,
     UnauthorizedError,
     WrongWorkspaceError,
 )
+from qwen_companion.daemon.rewinding import rewind_recorded
+from qwen_companion.daemon.session import DaemonSession
 from qwen_companion.daemon.stream import Disconnected, Ended, EventStream, Frame, ReplayDone, Resync, StreamItem
 from qwen_companion.doors.layer import VARIABLE
 from sandbox import NOTES, Sandbox
@@ -289,6 +293,34 @@ async def test_a_conversation_is_forked(house: House) -> None:
         again = await chat.client.load(chat.session)
         events = [envelope.payload for envelope in (*again.compacted_replay, *again.live_journal)]
         assert [event.content.text for event in events if isinstance(event, models.UserMessageChunk)] == ["one"]
+
+
+async def test_a_recorded_conversation_is_rewound_and_its_copy_is_whole(house: House) -> None:
+    async with house.session() as chat:
+        for number in (1, 2, 3):
+            house.model.say(f"Answer {number}.")
+            await chat.turn(await chat.prompt(f"prompt {number}"))
+        await chat.client.close(chat.session)
+
+    async def ended() -> None:
+        """Do nothing: no CLI has it open."""
+
+    address = DaemonAddress(house.serve.url, house.serve.token)
+    if house.version.name == "0.21.2":
+        # It says that it can do this, and keeps no points.
+        with pytest.raises(GoneError):
+            await rewind_recorded(address, house.project, chat.session, lambda prompts: prompts[1], ended)
+        return
+    done = await rewind_recorded(address, house.project, chat.session, lambda prompts: prompts[1], ended)
+    assert done.prompt == "prompt 2"
+    assert done.copy is not None
+    kept = {chat.session: ["prompt 1"], done.copy: ["prompt 1", "prompt 2", "prompt 3"]}
+    async with house.client() as client:
+        await client.capabilities(house.project)
+        for session, prompts in kept.items():
+            loaded = DaemonSession(session, None).replayed(await client.load(session))[0]
+            assert [prompt.text for prompt in loaded.prompts] == prompts
+            await client.close(session)
 
 
 # --- Permissions
