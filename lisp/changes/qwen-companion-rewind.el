@@ -194,20 +194,31 @@ with the conversation as it was before."
 (defun qwen-companion-rewind--rewind (target part)
   "Rewind to before TARGET after a question.
 PART is as for `qwen-companion-rewind'."
-  (let* ((turns (unless (eq part 'conversation) (qwen-companion-rewind--turns target)))
+  (let* ((turns (qwen-companion-rewind--ended-turns target part))
          (files (mapcan (lambda (turn) (copy-sequence (qwen-companion-turn-files turn))) turns))
          (door (unless (eq part 'files) (qwen-companion-rewind--door target))))
-    (when (seq-find (lambda (turn) (null (qwen-companion-turn-end turn))) turns)
-      (user-error "The agent still works on a turn of this conversation; wait until it has ended, or cancel it"))
     (unless (or files (cdr door))
       (user-error "Nothing to rewind: %s" (or (car door) "no file was changed since that prompt")))
     (qwen-companion-undo-confirm
      (delete-dups (mapcar #'qwen-companion-changed-file-path files)) "rewind"
      (qwen-companion-rewind--plan target turns files door))
+    (unless (equal (mapcar #'qwen-companion-turn-id turns)
+                   (mapcar #'qwen-companion-turn-id
+                           (qwen-companion-rewind--ended-turns target part)))
+      (user-error "The turns have just changed; look at what is shown now"))
     (if (and files (not (qwen-companion-rewind--files target turns)))
         (message "Stopped; the conversation is as it was, and the same key goes on")
       (when (cdr door)
         (funcall (cdr door))))))
+
+(defun qwen-companion-rewind--ended-turns (target part)
+  "Return the list of each turn to undo for rewinding PART to before TARGET.
+Signal a `user-error' while the agent works on one."
+  (let ((turns (qwen-companion-rewind--turns target)))
+    (when (seq-find (lambda (turn) (null (qwen-companion-turn-end turn))) turns)
+      (user-error "The agent still works on a turn of this conversation; wait until it has ended, or cancel it"))
+    (unless (eq part 'conversation)
+      turns)))
 
 (defun qwen-companion-rewind--door (target)
   "Return (WORDS . FUNCTION) for the conversation of TARGET.

@@ -74,7 +74,8 @@ VERB names the action, such as \"undo\".  PLAN is nil, or says
 in one line what is going to happen, which is asked about.  If an agent
 is at work on one of PATHS, say so and let the user wait for it: that is
 the same question.  Quit if the user says no."
-  (if-let* ((busy (qwen-companion-journal-reply-busy
+  (if-let* ((paths)
+            (busy (qwen-companion-journal-reply-busy
                    (qwen-companion-journal-await
                     'journal-busy (list :paths paths :wait nil)))))
       (pcase (read-char-choice

@@ -55,9 +55,10 @@ Say so and return nil where there is none."
      ((< (point) qwen-companion-chat-blocks-prompt-start)
       (save-excursion
         (end-of-line)
-        (assoc (and (search-backward "\f" nil t)
-                    (get-text-property (1+ (point)) 'qwen-companion-chat-turn))
-               prompts)))
+        (or (assoc (and (search-backward "\f" nil t)
+                        (get-text-property (1+ (point)) 'qwen-companion-chat-turn))
+                   prompts)
+            (car prompts))))
      (t
       (qwen-companion-completion-read
        "Rewind to before: "

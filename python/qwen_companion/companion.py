@@ -297,7 +297,7 @@ class Companion:
             requests=self._requests,
             registry=self._registry,
             daemon=self._daemon,
-            rewinds=Rewinds(self._bridge.tell, self._services, self._peer_of, self._doors.install_for_daemon),
+            rewinds=Rewinds(self._bridge.tell, self._services, self._peer_of),
             stop=self._end_for_good,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 import anyio
@@ -16,7 +16,6 @@ from qwen_companion.emacs import messages
 from qwen_companion.errors import CompanionError
 from qwen_companion.processes import ended, has_ended
 from qwen_companion.tasks import log_failure
-from qwen_companion.threads import in_thread
 
 END_S = 15.0
 """How long a CLI may take to end, in seconds."""
@@ -37,13 +36,11 @@ class Rewinds:
         tell: Callable[[messages.Notification], None],
         tasks: TaskGroup,
         peer_of: Callable[[str], Peer | None],
-        prepare: Callable[[], Mapping[str, str]],
     ) -> None:
-        """`peer_of` returns the process of a connected CLI, `prepare`, called in a thread, variables for a daemon."""
+        """`peer_of` returns the process of a connected CLI."""
         self._tell = tell
         self._tasks = tasks
         self._peer_of = peer_of
-        self._prepare = prepare
 
     def take(self, call: messages.RewindRecorded) -> None:
         """Carry `call` out, and answer it once."""
@@ -69,7 +66,8 @@ class Rewinds:
         peer = self._peer_of(call.session)
         if peer is None:
             raise CliLivesError("the CLI is not connected any more")
-        daemon = await start_local(call.program, call.directory, await in_thread(self._prepare))
+        # Without our settings: nothing that its agent does is to be recorded as that of a CLI.
+        daemon = await start_local(call.program, call.directory, {})
         try:
             find = partial(prompt_of_turn, start=call.start, words=call.prompt)
             end_cli = partial(_end, peer)

@@ -76,6 +76,8 @@ def test_a_cli_in_a_terminal_goes_on_before_a_prompt(stage: Stage) -> None:
     assert "what now" in said
     assert "change a lot" not in said
     assert "and once more" not in said
+    # Nor is it told that something was undone of which it knows nothing.
+    assert "other.txt" not in said
 
 
 @pytest.mark.reuses_stage("daemon")

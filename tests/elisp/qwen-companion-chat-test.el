@@ -591,6 +591,61 @@ The function `steps' takes commands, each with the prompt that it brings."
       (should (eq (qwen-companion-chat-buffer "copy") (window-buffer)))
       (should (qwen-companion-chat-buffer "another")))))
 
+;;; Rewinding
+
+(ert-deftest qwen-companion-chat-test-goes-back-to-before-the-prompt-at-point ()
+  "The prompt comes back above one that was begun; the copy can be opened."
+  (qwen-companion-chat-test-with
+    (let ((chat (current-buffer))
+          (turns (list (list :id "j" :root "/project" :session "real" :conversation "s"
+                             :who 'agent :source 'chat :prompt "Two" :start 2003 :end 1))))
+      (cl-letf (((symbol-function 'qwen-companion-journal-turns) (lambda () turns))
+                ((symbol-function 'qwen-companion-journal-watched-p) #'always))
+        (dolist (number '(1 2 3))
+          (let ((text (nth number '("" "One" "Two" "Three"))))
+            (qwen-companion-chat-test-turn
+             (list :kind 'text :turn text :voice 'user :text text :time (* 1000 number))
+             (list :kind 'text :turn text :voice 'answer :text "Said."))))
+        (qwen-companion-chat-test-type "begun")
+        (goto-char (point-min))
+        (search-forward "Two")
+        (qwen-companion-test-answering t
+          (call-interactively (key-binding (kbd "C-c C-r"))))
+        (should (equal '("s" . "Two")
+                       (let ((sent (car (qwen-companion-test-sent 'daemon-rewind))))
+                         (cons (plist-get sent :session) (plist-get sent :turn)))))
+        (qwen-companion-chat-test-reply 'daemon-rewind :session "copy")
+        (should (equal "Two\nbegun" (qwen-companion-chat-test-prompt)))
+        (should (equal '(:conversation "s" :since 1900 :copy "chat:copy")
+                       (car (qwen-companion-test-sent 'journal-rewound))))
+        (run-hook-with-args-until-success 'qwen-companion-rewind-return-functions "chat:copy")
+        (should (eq (qwen-companion-chat-buffer "copy") (window-buffer)))
+        ;; While a turn runs nothing is done.
+        (set-buffer chat)
+        (qwen-companion-chat-test-session :state 'busy)
+        (goto-char (point-min))
+        (search-forward "One")
+        (should-error (call-interactively #'qwen-companion-rewind) :type 'user-error)
+        (should (= 1 (length (qwen-companion-test-sent 'daemon-rewind))))
+        (qwen-companion-chat-test-session :state 'idle)))))
+
+(ert-deftest qwen-companion-chat-test-a-rewind-that-is-refused ()
+  "The prompt being edited stays as it is."
+  (qwen-companion-chat-test-with
+    (cl-letf (((symbol-function 'qwen-companion-journal-watched-p) #'always))
+      (qwen-companion-chat-test-turn
+       (list :kind 'text :turn "One" :voice 'user :text "One" :time 1000))
+      (qwen-companion-chat-test-type "begun")
+      (goto-char (point-min))
+      (qwen-companion-test-answering t
+        (call-interactively #'qwen-companion-rewind))
+      (should (string-match-p
+               "Rewinding the conversation failed: It was compressed"
+               (qwen-companion-test-messages
+                 (qwen-companion-chat-test-reply 'daemon-rewind :error "it was compressed."
+                                                 :problem 'invalid))))
+      (should (equal "begun" (qwen-companion-chat-test-prompt))))))
+
 ;;; Moving
 
 (ert-deftest qwen-companion-chat-test-turn-by-turn ()

@@ -80,7 +80,7 @@ async def rewind(directory: Path, lines: str, cli: Cli | None, prompt: str = "pr
     answers: asyncio.Queue[Notification] = asyncio.Queue()
     call = RewindRecorded(1, (str(program),), str(directory), "cli", RECORDED, 1500, prompt)
     async with anyio.create_task_group() as tasks:
-        front = rewinds.Rewinds(answers.put_nowait, tasks, lambda _: None if cli is None else cli.peer, dict)
+        front = rewinds.Rewinds(answers.put_nowait, tasks, lambda _: None if cli is None else cli.peer)
         front.take(call)
     answer = answers.get_nowait()
     assert answers.empty()

@@ -208,14 +208,17 @@ class Root:
 
     def rewound(self, conversation: str, since: int, copy: str | None) -> None:
         """Record that the turns of `conversation` from `since` on are not part of it any more, see `Store`."""
-        turns = [
-            turn.id
+        rewound = [
+            turn
             for turn in self.record.store.turns()
             if local_id("session", turn.session) == conversation
             and turn.source in (HOOKS, CHAT)
             and turn.start >= since
         ]
+        turns = [turn.id for turn in rewound]
         self.record.store.note_rewound(turns, copy)
+        for session in {turn.session for turn in rewound}:
+            self.record.unseen.forget(session, since)
         self.changed.update(turns)
 
     def merge(self, of: TurnRow | None, label: str, paths: Sequence[bytes]) -> None:

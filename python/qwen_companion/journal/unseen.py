@@ -83,6 +83,10 @@ class Unseen:
         else:
             self._views.name(session, change.view, digest_in(change.now), now)
 
+    def forget(self, session: str, since: int) -> None:
+        """Forget what the model of `session` has seen from `since` on, in ms: its conversation was rewound to there."""
+        self._views.forget(session, since)
+
     def _change(self, view: View, now: Loaded | None, name: str) -> UnseenChange:
         if now is None:
             same = [path for path in self._views.paths_with(view.digest) if path != view.path]

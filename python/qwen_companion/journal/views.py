@@ -76,6 +76,11 @@ class Views:
                 (session, view.path, view.digest, digest, view.path, session, view.path, now),
             )
 
+    def forget(self, session: str, since: int) -> None:
+        """Forget what the model of `session` has seen from `since` on, in ms."""
+        with self._database.transaction() as db:
+            db.execute("delete from views where session = ? and time >= ?", (session, since))
+
     def known(self, session: str) -> list[View]:
         """Return the views of `session`, the latest first."""
         with self._database.transaction() as db:
@@ -84,6 +89,7 @@ class Views:
             written = db.execute(
                 "select path, after, id from writes where id in (select max(writes.id) from writes"
                 " join turns on turn = turns.id where session = ? and source not in (?, ?)"
+                " and turn not in (select turn from rewound)"
                 " and not (tool = ? and source = ?) group by path)",
                 (session, UNDO, MERGE, DISK, HOOKS),
             ).fetchall()

@@ -820,6 +820,25 @@ def take_news(project: Project) -> list[str]:
     return sorted(os.path.basename(change.name) for change in changes)
 
 
+def test_a_rewound_turn_is_told_of_with_the_copy_that_has_it(project: Project) -> None:
+    project.commit(a=b"a\n")
+    turns = [project.begin() for _ in range(2)]
+    for turn in turns:
+        project.edit(turn, "a", b"%d\n" % turn)
+        project.end(turn)
+    project.record.store.note_rewound(turns[1:], "the copy")
+    told = [project.record.answers.summary(turn) for turn in turns]
+    assert [(each.turn.rewound, each.turn.copy) for each in told if each] == [(False, None), (True, "the copy")]
+    project.reopen()
+    assert project.record.store.rewound(turns[1]) == (True, "the copy")
+    # The model wrote the first, and knows nothing of the second.
+    project.record.unseen.forget("s", 0)
+    project.write("a", b"%d\n" % turns[0])
+    assert take_news(project) == []
+    project.record.store.drop(turns[1:])
+    assert project.record.store.rewound(turns[1]) == (False, None)
+
+
 def test_undoing_is_a_turn_that_can_be_undone(project: Project) -> None:
     project.commit(a=b"a\n", b=b"b\n")
     turn = project.begin()
