@@ -360,6 +360,7 @@ When it is made, the mode comes on."
 (autoload 'qwen-companion-plan "qwen-companion-kept-plans" nil t)
 (autoload 'qwen-companion-kept-plans-on-plans "qwen-companion-kept-plans")
 (autoload 'qwen-companion-rewind "qwen-companion-rewind" nil t)
+(autoload 'qwen-companion-fork "qwen-companion-rewind" nil t)
 (autoload 'qwen-companion-rewind-on-rewound "qwen-companion-rewind")
 (autoload 'qwen-companion-doctor "qwen-companion-doctor" nil t)
 

@@ -97,6 +97,12 @@ prefix argument does: one for the files only, two for the conversation.
 (autoload 'qwen-companion-rewind-on-rewound "qwen-companion-rewind" "Handle the `recorded-rewound' message PAYLOAD: the answer to a request.
 
 (fn PAYLOAD)" nil)
+(autoload 'qwen-companion-fork "qwen-companion-rewind" "Go on from a turn in a second terminal; the first CLI stays as it is.
+The second one has a copy of the conversation that ends with the turn at
+point in the buffer of changes; in other buffers, choose one.  The files
+are those that both work on.
+
+(fn)" t)
 
 ;; qwen-companion-chat-export.el
 (autoload 'qwen-companion-chat-export "qwen-companion-chat-export" "Write the conversation of this chat to FILE, as Markdown or as Org.

@@ -378,6 +378,7 @@ PATH nil stands for any file."
    "k" #'qwen-companion-changes-undo
    "u" #'qwen-companion-changes-bring-back
    "R" #'qwen-companion-rewind-turn
+   "F" #'qwen-companion-fork
    "m" #'qwen-companion-changes-merge
    "s" #'qwen-companion-changes-mark-seen
    "e" #'qwen-companion-changes-ediff
@@ -413,6 +414,7 @@ PATH nil stands for any file."
     ["Rewind to Before the Turn" qwen-companion-rewind-turn]
     ["Rewind Only the Files" (qwen-companion-rewind-turn 'files)]
     ["Rewind Only the Conversation" (qwen-companion-rewind-turn 'conversation)]
+    ["Go On from the Turn in a Second Terminal" qwen-companion-fork]
     ["Merge from the Worktree" qwen-companion-changes-merge]
     ["Mark as Seen" qwen-companion-changes-mark-seen]
     "---"
@@ -458,6 +460,7 @@ Info node `(qwen-companion)After the fact' is about it.
   (qwen-companion-completion-offer-targets #'qwen-companion-changes-items-targets)
   (setq-local bidi-paragraph-direction 'left-to-right
               truncate-lines t
+              qwen-companion-rewind-target-function #'qwen-companion-rewind-target-at-point
               qwen-companion-hunks-view-note-function #'qwen-companion-changes-items-hunk-note
               imenu-create-index-function #'qwen-companion-changes--index
               revert-buffer-function #'qwen-companion-changes--revert)

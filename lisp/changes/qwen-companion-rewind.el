@@ -176,17 +176,24 @@ prefix argument does: one for the files only, two for the conversation."
      (when-let* ((target (qwen-companion-rewind--read)))
        (qwen-companion-rewind--rewind target part)))))
 
+(defun qwen-companion-rewind--turn-at-point ()
+  "Return the turn at point in this list, or signal a `user-error'."
+  (let ((group (qwen-companion-changes-items-group-at-point)))
+    (or (and (eq 'turn (qwen-companion-changes-items-group-scope group))
+             (qwen-companion-journal-turn (qwen-companion-changes-items-group-turn group)))
+        (user-error "This is no single turn; v t shows the turns"))))
+
+(defun qwen-companion-rewind-target-at-point ()
+  "Return the `qwen-companion-rewind-target' at point in this list."
+  (qwen-companion-rewind--target-of (qwen-companion-rewind--turn-at-point)))
+
 (defun qwen-companion-rewind-turn (part)
   "Rewind to before the turn at point in this list.
 PART is as for `qwen-companion-rewind'.  If the turn was rewound, go on
 with the conversation as it was before."
   (interactive (list (qwen-companion-rewind--part current-prefix-arg))
                qwen-companion-changes-mode)
-  (let* ((group (qwen-companion-changes-items-group-at-point))
-         (turn (and (eq 'turn (qwen-companion-changes-items-group-scope group))
-                    (qwen-companion-journal-turn (qwen-companion-changes-items-group-turn group)))))
-    (unless turn
-      (user-error "This is no single turn; v t shows the turns"))
+  (let ((turn (qwen-companion-rewind--turn-at-point)))
     (if (qwen-companion-turn-rewound turn)
         (qwen-companion-rewind--return turn)
       (qwen-companion-rewind--rewind (qwen-companion-rewind--target-of turn) part))))
@@ -382,26 +389,35 @@ Both are nil where no CLI records it, or it is in no terminal of Emacs."
 
 (defun qwen-companion-rewind--begin (session buffer target)
   "Rewind the conversation of SESSION, in the terminal BUFFER, to before TARGET."
-  (let* ((directory (qwen-companion-rewind--directory session buffer))
-         (place (list buffer (get-buffer-window-list buffer nil t)
-                      (append (qwen-companion-terminal-kept-arguments buffer)
-                              (list "--resume" (qwen-companion-rewind-target-session target)))))
-         (input num-nonmacro-input-events)
-         (id (cl-incf qwen-companion-rewind--last-id))
-         (reporter (make-progress-reporter "Rewinding the conversation..."))
+  (let ((directory (qwen-companion-rewind--directory session buffer))
+        (place (list buffer (get-buffer-window-list buffer nil t)
+                     (append (qwen-companion-terminal-kept-arguments buffer)
+                             (list "--resume" (qwen-companion-rewind-target-session target)))))
+        (input num-nonmacro-input-events))
+    (qwen-companion-rewind--ask
+     "Rewinding" directory (qwen-companion-session-id session) target
+     (lambda (answer) (qwen-companion-rewind--finish place directory target answer input)))))
+
+(defun qwen-companion-rewind--ask (doing directory session target function)
+  "Have the conversation of TARGET, recorded in DIRECTORY, rewound; return at once.
+SESSION is the CLI that has it open, or nil to have a copy of it made that
+ends with the turn of TARGET.  DOING says so.  FUNCTION gets the answer."
+  (let* ((id (cl-incf qwen-companion-rewind--last-id))
+         (reporter (make-progress-reporter (concat doing " the conversation...")))
          (timer (run-at-time 0.5 0.5 #'qwen-companion-rewind--show-progress reporter)))
     (push (cons id (lambda (answer)
                      (cancel-timer timer)
-                     (qwen-companion-rewind--finish place directory target answer input)))
+                     (funcall function answer)))
           qwen-companion-rewind--requests)
     (add-hook 'qwen-companion-backend-disconnected-hook #'qwen-companion-rewind--fail-all)
-    (qwen-companion-backend-call
-     'rewind-recorded
-     (list :id id :program (qwen-companion-terminal-program) :directory directory
-           :session (qwen-companion-session-id session)
-           :conversation (qwen-companion-rewind-target-session target)
-           :start (floor (qwen-companion-rewind-target-start target))
-           :prompt (qwen-companion-rewind-target-prompt target)))))
+    (unless (qwen-companion-backend-call
+             'rewind-recorded
+             (list :id id :program (qwen-companion-terminal-program) :directory directory
+                   :session session
+                   :conversation (qwen-companion-rewind-target-session target)
+                   :start (floor (qwen-companion-rewind-target-start target))
+                   :prompt (qwen-companion-rewind-target-prompt target)))
+      (qwen-companion-rewind--fail-all))))
 
 (defun qwen-companion-rewind--show-progress (reporter)
   "Show by REPORTER that the conversation is still being rewound."
@@ -431,7 +447,7 @@ It is another one than the terminal's in a worktree."
   "Fail all pending requests: their Python process is gone."
   (dolist (id (mapcar #'car qwen-companion-rewind--requests))
     (qwen-companion-rewind-on-rewound
-     (list :id id :error "the companion's process has ended; the CLI may have gone on"))))
+     (list :id id :error "the companion's process is not running"))))
 
 (defun qwen-companion-rewind--finish (place directory target answer input)
   "Go on with the conversation of TARGET after ANSWER, in DIRECTORY.
@@ -442,7 +458,8 @@ there was input since INPUT, which is `num-nonmacro-input-events'."
               (error-text (qwen-companion-recorded-rewound-error answer)))
     (unless error-text
       (qwen-companion-rewind-done target (qwen-companion-recorded-rewound-copy answer)))
-    (unless (and (buffer-live-p buffer) (process-live-p (get-buffer-process buffer)))
+    (unless (or (eq 'off (qwen-companion-state))
+                (and (buffer-live-p buffer) (process-live-p (get-buffer-process buffer))))
       (qwen-companion-terminal-replace buffer windows directory arguments))
     (if error-text
         (qwen-companion-rewind-failed error-text)
@@ -452,6 +469,38 @@ there was input since INPUT, which is `num-nonmacro-input-events'."
                                         (not (active-minibuffer-window))))
       (message "The conversation goes on before %s, which is in the prompt buffer"
                (qwen-companion-rewind--title (qwen-companion-rewind-target-prompt target))))))
+
+;;; Going on beside it
+
+;;;###autoload
+(defun qwen-companion-fork ()
+  "Go on from a turn in a second terminal; the first CLI stays as it is.
+The second one has a copy of the conversation that ends with the turn at
+point in the buffer of changes; in other buffers, choose one.  The files
+are those that both work on."
+  (interactive)
+  (when (eq (qwen-companion-state) 'off)
+    (user-error "The companion is off and has no journal; turn it on with M-x qwen-companion-mode"))
+  (qwen-companion-rewind--call-with-turns
+   (lambda ()
+     (when-let* ((target (qwen-companion-rewind--read)))
+       (qwen-companion-rewind--fork target)))))
+
+(defun qwen-companion-rewind--fork (target)
+  "Start a CLI with a copy of the conversation of TARGET up to the end of its turn."
+  (let ((root (qwen-companion-rewind-target-root target)))
+    (unless (qwen-companion-rewind-target-session target)
+      (user-error "A chat is forked at its end, by C-c C-f there"))
+    (when (file-remote-p root)
+      (user-error "The conversation is at another place, and only one of this machine can be forked"))
+    (qwen-companion-rewind--ask
+     "Copying" root nil target
+     (lambda (answer)
+       (if-let* ((error-text (qwen-companion-recorded-rewound-error answer)))
+           (message "The conversation was not copied: %s"
+                    (qwen-companion-journal-sentence error-text))
+         (qwen-companion-terminal-open
+          root (list "--resume" (qwen-companion-recorded-rewound-copy answer))))))))
 
 (provide 'qwen-companion-rewind)
 ;;; qwen-companion-rewind.el ends here

@@ -427,9 +427,12 @@ discovery files name DIRECTORY; after more input it is shown and not selected."
 
 (defun qwen-companion-terminal-replace (buffer windows directory arguments)
   "Start a CLI with ARGUMENTS in DIRECTORY in place of that in BUFFER.
-Its program has ended, and it may be dead.  Those of WINDOWS that are live
-show the new terminal; the selected window stays."
-  (let ((window (seq-find #'window-live-p windows)))
+Its program has ended.  Its windows show the new terminal, or if BUFFER is
+dead those of WINDOWS that are live; the selected window stays."
+  (let* ((windows (if (buffer-live-p buffer)
+                      (get-buffer-window-list buffer nil t)
+                    windows))
+         (window (seq-find #'window-live-p windows)))
     (when (buffer-live-p buffer)
       (kill-buffer buffer))
     (qwen-companion-roots-add directory)

@@ -61,18 +61,21 @@ class Rewinds:
     async def _rewind(self, call: messages.RewindRecorded) -> None:
         # Most users never need what these import.
         from qwen_companion.daemon.local_daemon import start_local
-        from qwen_companion.daemon.rewinding import prompt_of_turn, rewind_recorded
+        from qwen_companion.daemon.rewinding import fork_recorded, prompt_of_turn, rewind_recorded
 
-        peer = self._peer_of(call.session)
-        if peer is None:
+        peer = None if call.session is None else self._peer_of(call.session)
+        if peer is None and call.session is not None:
             raise CliLivesError("the CLI is not connected any more")
         # Without our settings: nothing that its agent does is to be recorded as that of a CLI.
         daemon = await start_local(call.program, call.directory, {})
         try:
             find = partial(prompt_of_turn, start=call.start, words=call.prompt)
-            end_cli = partial(_end, peer)
-            done = await rewind_recorded(daemon.address, call.directory, call.conversation, find, end_cli)
-            self._tell(messages.RecordedRewound(call.id, text=done.prompt, copy=done.copy))
+            where = daemon.address, call.directory, call.conversation, find
+            if peer is None:
+                self._tell(messages.RecordedRewound(call.id, copy=await fork_recorded(*where)))
+            else:
+                done = await rewind_recorded(*where, partial(_end, peer))
+                self._tell(messages.RecordedRewound(call.id, text=done.prompt, copy=done.copy))
         finally:
             with anyio.CancelScope(shield=True):
                 await daemon.stop()

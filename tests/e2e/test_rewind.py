@@ -80,6 +80,34 @@ def test_a_cli_in_a_terminal_goes_on_before_a_prompt(stage: Stage) -> None:
     assert "other.txt" not in said
 
 
+@pytest.mark.reuses_stage("free")
+def test_a_second_cli_goes_on_from_a_turn(stage: Stage) -> None:
+    project = stage.sandbox.project
+    stage.start_emacs(stage.sandbox.greeting, forms=(FREE,))
+    stage.start_cli()
+    for number in ("one", "two"):
+        stage.model.call("write_file", file_path=str(project / f"{number}.txt"), content="made\n")
+        ask(stage, f"make {number}", f"Made {number}.", FREE_QWEN)
+    stage.emacs.command("qwen-companion-changes")
+    stage.screen.wait_for("make one")
+    stage.emacs.eval(
+        '(with-selected-window (get-buffer-window "*qwen-companion changes*")'
+        ' (goto-char (point-min)) (search-forward "make one") (beginning-of-line) nil)'
+    )
+    stage.screen.keys("F")
+    stage.screen.wait_for("Qwen[2]")
+    # Both go on, each with its own conversation.
+    for buffer, has_second in (("*qwen: project*<2>", False), ("*qwen: project*", True)):
+        stage.emacs.eval(f"(progn (pop-to-buffer {lisp_string(buffer)}) (delete-other-windows))")
+        stage.screen.wait_for("Type your message")
+        stage.model.say(f"Here, {has_second}.")
+        stage.ask("what now", FREE_QWEN)
+        stage.screen.wait_for(f"Here, {has_second}.")
+        said = str(stage.model.bodies[-1])
+        assert "make one" in said
+        assert ("make two" in said) == has_second
+
+
 @pytest.mark.reuses_stage("daemon")
 def test_a_chat_goes_on_before_a_prompt(stage: Stage) -> None:
     project = stage.sandbox.project

@@ -100,7 +100,7 @@ class Session:
         for _ in range(self.random.randint(1, 4)):
             self._act(self.random.choice(kinds))
         # So that each turn changes something.
-        self._edit(self.agent, self.random.choice(sorted(self._saved())), 0)
+        self._edit(self.agent, self._some_file(), 0)
         self.agent.hook("Stop")
         self.points.append((self._next_turn(prompt), point))
 
@@ -109,6 +109,12 @@ class Session:
         unsaved = self._unsaved()
         found = {str(path.relative_to(self.root)): text(path.read_bytes()) for path in self.root.rglob("*.txt")}
         return {name: content for name, content in found.items() if content is not None and name not in unsaved}
+
+    def _some_file(self) -> str:
+        """Return a file without unsaved text; save all where there is none."""
+        if not self._saved():
+            self.emacs.call("turns-save")
+        return self.random.choice(sorted(self._saved()))
 
     def _act(self, what: str) -> None:
         names = sorted(self._saved())
@@ -123,7 +129,7 @@ class Session:
             self.deleted[name] = self._saved()[name]
             self.agent.act(Action(f"rm {shlex.quote(name)}"))
         else:
-            self._edit(self.agent, self.random.choice(names), 2 * self.random.randrange(PLACES), least=0)
+            self._edit(self.agent, self._some_file(), 2 * self.random.randrange(PLACES), least=0)
 
     def _edit(self, agent: Agent, name: str, place: int, least: int = 1) -> None:
         lines = [self._line("agent") for _ in range(self.random.randint(least, 2))]
@@ -139,7 +145,7 @@ class Session:
         self.emacs.call("turns-follow")
         self.other.hook("UserPromptSubmit", prompt="of another")
         self.script.append("another agent's turn")
-        self._edit(self.other, self.random.choice(sorted(self._saved())), OTHERS_PLACE)
+        self._edit(self.other, self._some_file(), OTHERS_PLACE)
         self.other.hook("Stop")
         self._next_turn("of another")
 
@@ -151,7 +157,7 @@ class Session:
     def user_edit(self) -> None:
         """Let the user write a line, in Emacs, saved or not, or outside of it."""
         self.emacs.call("turns-follow")
-        name = self.random.choice(sorted(self._saved()))
+        name = self._some_file()
         place = self.random.randrange(PLACES - 1)
         way = self.random.choice(("saved", "unsaved", "outside"))
         line = self._line("user")

@@ -567,6 +567,7 @@ class FakeDaemon:
 
     def _branch(self, session: FakeSession, request: Request, body: Any) -> Response:
         fork = self.add_session()
+        fork.points = list(session.points)
         for past in session.ring:
             fork.emit({**past, "data": {**past["data"], "sessionId": fork.id}})
         return JSONResponse({**fork.membership(request), "attached": False}, status_code=201)

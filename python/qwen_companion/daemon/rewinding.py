@@ -87,6 +87,31 @@ async def rewind_recorded(
         return Rewound(prompt.text, copy)
 
 
+async def fork_recorded(
+    address: DaemonAddress, directory: str, session_id: str, find: Callable[[Sequence[PastPrompt]], PastPrompt]
+) -> str:
+    """Return a copy of a session recorded in `directory` that ends with the turn of the prompt that `find` chooses.
+
+    The session stays as it is, also while a CLI has it open; a daemon listens at `address`.
+
+    :raises DaemonError: when that fails
+    """
+    async with DaemonClient(address.url, address.token) as client:
+        if models.REWIND_FEATURE not in (await client.capabilities(directory)).features:
+            raise UnsupportedError(CANNOT_REWIND)
+        reply = await client.load(session_id)
+        session, _ = await in_thread(DaemonSession(session_id, None).replayed, reply)
+        prompt = find(session.prompts)
+        copy = (await client.branch(session_id)).session_id
+        await client.close(session_id)
+        following = next((other for other in session.prompts if other.time > prompt.time), None)
+        if following is not None:
+            point = point_before(await client.rewind_points(copy), session.prompts, following)
+            await client.rewind(copy, point.prompt_id)
+        await client.close(copy)
+        return copy
+
+
 async def copy_and_rewind(
     client: DaemonClient, session_id: str, prompts: Sequence[PastPrompt], prompt: PastPrompt
 ) -> str | None:

@@ -359,14 +359,15 @@ class JournalRewound:
 class RewindRecorded:
     """`rewind-recorded`: end the connected CLI `session`, and rewind its `conversation` to before a prompt.
 
-    It works in `directory`.  The prompt is the one of which a hook told at `start`, in ms since the epoch, and which
-    begins with the words `prompt`.  `program` starts Qwen Code.  The answer is a `RecordedRewound`.
+    It works in `directory`.  With None for `session`, no CLI ends, and a copy of the conversation is made that ends
+    with the turn of the prompt.  The prompt is the one of which a hook told at `start`, in ms since the epoch, and
+    which begins with the words `prompt`.  `program` starts Qwen Code.  The answer is a `RecordedRewound`.
     """
 
     id: int
     program: tuple[str, ...]
     directory: str
-    session: str
+    session: str | None
     conversation: str
     start: int
     prompt: str

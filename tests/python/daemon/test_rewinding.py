@@ -13,7 +13,7 @@ from qwen_companion.daemon import messages
 from qwen_companion.daemon.address import DaemonAddress
 from qwen_companion.daemon.errors import GoneError, UnsupportedError
 from qwen_companion.daemon.models import KEPT_REWIND_POINTS, RewindPoint
-from qwen_companion.daemon.rewinding import point_before, prompt_of_turn, rewind_recorded
+from qwen_companion.daemon.rewinding import fork_recorded, point_before, prompt_of_turn, rewind_recorded
 from qwen_companion.daemon.transcript import PastPrompt
 from qwen_companion.local_ids import local_id
 
@@ -102,6 +102,18 @@ async def test_what_cannot_be_rewound_is_refused(emacs: Emacs, daemon: FakeDaemo
     await emacs.connect(daemon)
     await emacs.call("daemon-load", session=session)
     assert await emacs.refused("daemon-rewind", session=session, turn=first) == "unsupported"
+
+
+async def test_a_fork_ends_with_the_turn_and_leaves_the_session_alone(daemon: FakeDaemon) -> None:
+    theirs = daemon.add_session("recorded")
+    theirs.emit(echo("first", 1000), echo("second", 2000))
+    theirs.points = [{"promptId": "p1", "timestamp": time_of(1001)}, {"promptId": "p2", "timestamp": time_of(2001)}]
+    address = DaemonAddress(daemon.url, TOKEN)
+    for index, kept in ((0, ["p1"]), (1, ["p1", "p2"])):
+        copy = await fork_recorded(address, ROOT, "recorded", lambda prompts, index=index: prompts[index])
+        assert [point["promptId"] for point in daemon.sessions[copy].points] == kept
+        assert not daemon.sessions[copy].alive
+        assert [point["promptId"] for point in theirs.points] == ["p1", "p2"]
 
 
 async def test_a_recorded_session_is_rewound_once_its_cli_has_ended(daemon: FakeDaemon) -> None:
