@@ -157,7 +157,9 @@ It is \"\" where that is not known; its tooltip has them by model."
       (seq-remove #'string-empty-p
                   (list (or (qwen-companion-registered-problem cli) "")
                         (qwen-companion-session-list--last cli)
-                        (if directory (abbreviate-file-name directory) "")
+                        ;; A record may have anything that looks like a remote name.
+                        (let ((file-name-handler-alist nil))
+                          (if directory (abbreviate-file-name directory) ""))
                         (if-let* ((editor (qwen-companion-registered-editor cli)))
                             (concat "connected to " editor)
                           "")))
@@ -310,6 +312,8 @@ Signal a `user-error' where there is none."
   (let* ((id (qwen-companion-session-id session))
          (pid (or (qwen-companion-session-pid session)
                   (user-error "The process of this CLI is not known; end it in its terminal"))))
+    (when (qwen-companion-registered-gone session)
+      (user-error "That CLI has ended already"))
     (when (yes-or-no-p
            (format "End %s, process %d%s? "
                    (if (eq 'serve (qwen-companion-registered-kind session))

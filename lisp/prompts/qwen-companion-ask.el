@@ -313,6 +313,8 @@ registered ones outside.  Signal a `user-error' when there is none."
                                   (qwen-companion-backend-sessions)))))
     (seq-filter (lambda (cli)
                   (and (qwen-companion-registered-listens cli)
+                       ;; One of a daemon is for its chat.
+                       (not (eq 'serve (qwen-companion-registered-kind cli)))
                        (not (qwen-companion-registered-gone cli))
                        (not (memq (qwen-companion-registered-pid cli) ours))))
                 (qwen-companion-registry-clis))))

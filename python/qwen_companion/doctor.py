@@ -420,23 +420,20 @@ def registered(environ: Mapping[str, str]) -> Iterator[Check]:
 
     directory = registry_directory(environ)
     found = [record.cli for name in sorted(names_in(directory)) if (record := read_record(directory, name)) is not None]
-    listening = sum(cli.listens for cli in found)
-    yield Check(
-        "pass", "Running Qwen Codes", f"{len(found)} registered in {directory}, {listening} of them take prompts"
-    )
-    for cli in found:
-        if cli.problem is not None:
-            yield Check("warn", f"Qwen Code, process {cli.pid}", cli.problem, "end it, and start it anew")
+    running = f"{sum(cli.listens for cli in found)} of {len(found)} running take them"
     state, grant = grant_state(environ), read_grant(environ)
     if state == NONE or grant is None:
-        yield Check("pass", "Prompts to CLIs outside of Emacs", "not allowed yet; the first one asks")
+        text, remedy = "not allowed yet, the first one asks", ""
     elif state == VALID:
         text = f"allowed, by the token of the controller {grant.id} in {grant_file(environ)}"
         remedy = f"qwen sessions controllers remove {grant.id} takes it back"
-        yield Check("pass", "Prompts to CLIs outside of Emacs", text, remedy)
     else:
         text = f"not allowed any more: the controller {grant.id} was removed"
-        yield Check("pass", "Prompts to CLIs outside of Emacs", text, "the next prompt asks whether to make another")
+        remedy = "the next prompt asks whether to make another"
+    yield Check("pass", "Prompts outside of Emacs", f"{running}; {text}", remedy)
+    for cli in found:
+        if cli.problem is not None:
+            yield Check("warn", f"Qwen Code, process {cli.pid}", cli.problem, "end it, and start it anew")
 
 
 def run(request: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[Check]:

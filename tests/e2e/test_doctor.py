@@ -16,13 +16,17 @@ pytestmark = pytest.mark.reuses_stage("context")
 def test_the_doctor_finds_nothing_wrong_and_tells_no_secret(stage: Stage) -> None:
     stage.start()
     stage.emacs.command("qwen-companion-doctor")
-    stage.screen.wait_for("Nothing failed.")
+    # The window may be too low for the end.
+    stage.emacs.wait_until(
+        '(with-current-buffer "*qwen-companion doctor*" (string-search "Nothing failed." (buffer-string)))'
+    )
     report = stage.emacs.buffer_text("*qwen-companion doctor*")
     assert "pass Connected CLIs: Qwen Code 0.24.4 in " in report
     assert re.search(r"pass \*qwen: .*\*: connected; its environment names \d+$", report, re.MULTILINE)
     assert "pass Context: sent: open files 1, current ones 1" in report
     assert "answers, and refuses callers without the token" in report
     assert "pass A proposal, and back: Emacs has taken it" in report
+    assert "pass Prompts outside of Emacs: 1 of 1 running take them; not allowed yet" in report
     assert "warn" not in report
     (lock,) = stage.sandbox.lock_files
     assert json.loads(lock.read_text())["authToken"] not in report

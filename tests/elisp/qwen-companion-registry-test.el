@@ -119,7 +119,8 @@ CONTROLLER is what it tells of the token."
   (qwen-companion-registry-test--with 'valid
       (list (qwen-companion-registry-test--cli "7" :directory "/elsewhere")
             (qwen-companion-registry-test--cli "8" :listens nil)
-            (qwen-companion-registry-test--cli "9"))
+            (qwen-companion-registry-test--cli "9")
+            (qwen-companion-registry-test--cli "10" :kind 'serve))
     (should (equal '("9") (mapcar (lambda (sent) (plist-get sent :cli))
                                   (qwen-companion-registry-test--ask "Do it"))))
     (qwen-companion-ask-cli (qwen-companion-registry-cli "7"))

@@ -129,6 +129,11 @@
         (told '("13" "14-0" "15") (cli "16" :pid 16 :gone t))
         (should (equal '("Qwen Code 0.24.4|site|gone|N|terminal site-b7|/home/me/site")
                        (rows)))
+        (goto-char (point-min))
+        (search-forward "gone")
+        (qwen-companion-test-answering (lambda (_) (error "Asked"))
+          (should-error (call-interactively #'qwen-companion-session-list-end)
+                        :type 'user-error))
         (qwen-companion-registry-forget)
         (should-not (rows))))))
 

@@ -18,7 +18,7 @@ def values_of(pid: int, home: Path, /, **others: Any) -> dict[str, Any]:
         "pid": pid,
         "procStart": start_of(pid),
         "pidNs": os.stat("/proc/self/ns/pid").st_ino if os.path.exists("/proc/self/ns/pid") else None,
-        "sessionId": "a conversation",
+        "sessionId": "a-conversation",
         "cwd": str(home),
         "name": "home-b7",
         "startedAt": 1795692392658,

@@ -259,7 +259,9 @@ def test_the_report_is_emacs_lisp_without_secrets(
 
 
 def test_registered_clis_and_the_token_for_them_are_shown(environ: dict[str, str]) -> None:
-    assert said(list(doctor.registered(environ)))[1] == ("pass", "not allowed yet; the first one asks")
+    assert said(list(doctor.registered(environ))) == [
+        ("pass", "0 of 0 running take them; not allowed yet, the first one asks")
+    ]
     home = Path(environ["HOME"], ".qwen")
     home.mkdir()
     write(home, {"schemaVersion": 9, "pid": os.getpid()})
@@ -267,12 +269,12 @@ def test_registered_clis_and_the_token_for_them_are_shown(environ: dict[str, str
     add_grant(environ, (f"{environ['PATH']}/qwen",))
     controller = {"id": "c_1", "tokenHash": hashlib.sha256(f"qpc_{TOKEN}".encode()).hexdigest()}
     home.joinpath("peer-controllers.json").write_text(json.dumps({"controllers": [controller]}))
-    running, problem, token = doctor.registered(environ)
-    assert "1 registered" in running.text
+    token, problem = doctor.registered(environ)
+    assert "0 of 1 running" in token.text
+    assert token.remedy == "qwen sessions controllers remove c_1 takes it back"
     assert problem.status == "warn"
     assert "newer Qwen Code" in problem.text
-    assert token.remedy == "qwen sessions controllers remove c_1 takes it back"
-    assert TOKEN not in running.line() + problem.line() + token.line()
+    assert TOKEN not in token.line() + problem.line()
     home.joinpath("peer-controllers.json").unlink()
-    *_, token = doctor.registered(environ)
+    token, _ = doctor.registered(environ)
     assert "not allowed any more" in token.text

@@ -8,7 +8,8 @@ import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
 
@@ -28,14 +29,19 @@ from qwen_companion.registry.controller import VALID, Grant, add_grant, grant_st
 from qwen_companion.registry.messenger import CLOSED, DELIVERED, HELD, UNANSWERED, Messenger
 from qwen_companion.registry.records import Record
 from qwen_companion.registry.registry import Registry
-from qwen_companion.registry.transcript import Awaited, Transcript
 from qwen_companion.tasks import Task, Tasks
 from qwen_companion.threads import in_thread
 from qwen_companion.transcripts.recorded_sessions import recordings
 
+if TYPE_CHECKING:
+    from qwen_companion.registry.transcript import Awaited, Transcript
+
 MODEL_S = 1.0
 """How soon after its receipt a prompt is with the model if nothing is before it, in seconds; 0.1 s are usual."""
 
+
+OTHER_EMACS_S = 0.5
+"""How long another Emacs of the user takes at most to keep a token that was made for it, in seconds."""
 
 END_S = 10.0
 """How long a CLI may take to end, in seconds; one is usual."""
@@ -115,9 +121,10 @@ class RegistryFront:
     # --- The token ---
 
     def _controllers_changed(self) -> None:
-        self._tasks.start(self._look_at_controllers)
+        self._tasks.start(self._look_at_controllers, OTHER_EMACS_S)
 
-    async def _look_at_controllers(self) -> None:
+    async def _look_at_controllers(self, wait_s: float = 0.0) -> None:
+        await anyio.sleep(wait_s)
         before, self._controller = self._controller, await in_thread(grant_state, self._environ)
         if self._controller != before:
             self._changed((), ())
@@ -141,10 +148,10 @@ class RegistryFront:
     async def _prompt(self, call: RegistryPrompt) -> None:
         try:
             self._tell(RegistryReceipt(call.id, await self._send(call)))
-        except (CompanionError, OSError) as error:
-            reason = (
-                str(error) if isinstance(error, CompanionError) else f"{error.strerror}, for the socket of receipts"
-            )
+        except CompanionError as error:
+            self._tell(RegistryReceipt(call.id, "failed", str(error)))
+        except OSError as error:
+            reason = f"no socket for its receipt can be made: {error.strerror or error}"
             self._tell(RegistryReceipt(call.id, "failed", reason))
 
     async def _send(self, call: RegistryPrompt) -> str:
@@ -182,9 +189,15 @@ class RegistryFront:
         path = os.path.join(recordings(self._environ, record.cli.directory or "/"), f"{conversation}.jsonl")
         identifier = record.cli.id
         known = self._following.get(identifier)
-        if known is not None and known[0].path == path:
-            return known[0]
+        if known is not None:
+            if known[0].path == path:
+                return known[0]
+            known[1].cancel()
         session = _session_of(record)
+        # It imports pydantic.
+        await in_thread(import_module, "qwen_companion.registry.transcript")
+        from qwen_companion.registry.transcript import Transcript
+
         transcript = await in_thread(
             Transcript,
             path,

@@ -34,6 +34,9 @@ SCHEMA = 1
 
 NAME = re.compile(r"(\d{1,10})(?:-[0-9a-f]{8})?\.json")
 
+_SESSION = re.compile("[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+"""It becomes the name of a file, and an argument of a CLI."""
+
 _MAX_BYTES = 64 * 1024
 _MAX_WORDS = 200
 _CLOCK_S = 2.0
@@ -164,7 +167,9 @@ def _record(name: str, pid: int, started: str, values: Mapping[str, Any]) -> Rec
         raise RecordError(f"its directory is no file name, {error}") from None
     if not isinstance(begun, int | float):
         raise RecordError("it lacks the time at which the CLI has started")
-    session = _words(values.get("sessionId"))
+    session = values.get("sessionId")
+    if not isinstance(session, str) or not _SESSION.fullmatch(session):
+        raise RecordError("the id of its conversation is none")
     cli = RegisteredCli(
         _identifier(name),
         pid,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import deque
@@ -14,10 +15,10 @@ from typing import Any, cast
 import anyio
 
 from qwen_companion.domain import CliState
-from qwen_companion.doors.states import IDLE, WORKING, first_words, last_line
+from qwen_companion.doors.states import CANCELLED, IDLE, WORKING, first_words, last_line
 from qwen_companion.journal.tree_watch import TreeWatch
 from qwen_companion.json_objects import as_object, read_object
-from qwen_companion.registry.registry import cover
+from qwen_companion.registry.registry import UNTOLD_S, cover
 from qwen_companion.threads import in_thread
 
 _MAX_BYTES = 16 * 1024 * 1024
@@ -74,12 +75,13 @@ class Transcript:
         try:
             while True:
                 stirred = self._stirred = anyio.Event()
-                await cover(watch, os.path.dirname(self.path))
+                coverage = await cover(watch, os.path.dirname(self.path))
                 for entry in await in_thread(self._read):
                     self._take(entry)
                 if not self._awaited and self._state.activity != WORKING:
                     return
-                await stirred.wait()
+                with anyio.move_on_after(math.inf if coverage.complete else UNTOLD_S):
+                    await stirred.wait()
         finally:
             watch.close()
 
@@ -114,10 +116,18 @@ class Transcript:
             self._become(CliState(WORKING, now, prompt=first_words(text)))
         elif kind == "assistant" and not any("functionCall" in part for part in parts):
             self._become(CliState(IDLE, now, prompt=self._state.prompt, said=last_line(text)))
+        elif kind == "tool_result" and any(_was_cancelled(part) for part in parts):
+            self._become(CliState(CANCELLED, now, prompt=self._state.prompt))
 
     def _become(self, state: CliState) -> None:
         self._state = state
         self._changed(state)
+
+
+def _was_cancelled(part: Mapping[str, Any]) -> bool:
+    """Return whether `part` is of a tool that the user has stopped or refused, and the turn with it."""
+    response = as_object(as_object(part.get("functionResponse")).get("response"))
+    return str(response.get("error")).startswith("[Operation Cancelled]")
 
 
 def _parts(entry: Mapping[str, Any]) -> list[dict[str, Any]]:

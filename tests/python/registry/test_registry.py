@@ -41,8 +41,8 @@ def test_a_record_says_what_the_user_needs_and_keeps_the_token(tmp_path: Path) -
     assert record.cli == RegisteredCli(
         str(os.getpid()),
         os.getpid(),
-        session="a conversation",
-        chat=local_id("session", "a conversation"),
+        session="a-conversation",
+        chat=local_id("session", "a-conversation"),
         directory=str(tmp_path),
         name="home-b7",
         version="0.24.4",
@@ -79,6 +79,9 @@ def test_the_record_of_another_process_is_none(tmp_path: Path, others: dict[str,
         ({"cwd": "relative"}, "not an absolute file name"),
         ({"cwd": "/half \ud83d"}, "half a surrogate pair"),
         ({"startedAt": "now"}, "the time at which"),
+        ({"sessionId": "../../x"}, "the id of its conversation"),
+        ({"sessionId": "--yolo"}, "the id of its conversation"),
+        ({"sessionId": 7}, "the id of its conversation"),
         ({"cwd": "/not/there"}, "its directory is gone"),
     ],
 )
@@ -92,12 +95,12 @@ def test_what_is_wrong_with_a_record_is_said(tmp_path: Path, content: dict[str, 
 
 
 def test_odd_words_in_a_record_are_harmless(tmp_path: Path) -> None:
-    odd = {"name": "half \ud83d", "sessionId": 7, "qwenVersion": ["x"], "kind": "../..", "ipcPath": "relative"}
+    odd = {"name": "half \ud83d", "qwenVersion": ["x"], "kind": "../..", "ipcPath": "relative"}
     write(tmp_path, values_of(os.getpid(), tmp_path, **odd))
     record = read_record(str(tmp_path / "sessions"), f"{os.getpid()}.json")
     assert record is not None
     cli = record.cli
-    assert (cli.name, cli.session, cli.version, cli.kind, cli.listens) == ("half ?", "", "", "tui", False)
+    assert (cli.name, cli.version, cli.kind, cli.listens) == ("half ?", "", "tui", False)
 
 
 def test_links_and_pipes_are_not_read(tmp_path: Path) -> None:
