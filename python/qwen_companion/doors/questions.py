@@ -3,8 +3,9 @@
 
 The hook by which a CLI asks is held for the better part of a minute, longer it does not wait.  Meanwhile a refusal,
 with the user's comments, and the answers to questions go to the model as the message of a denial: that is the one way
-for a text.  A plan is approved by letting the terminal ask, and answering there by the files of `terminal_files`.  So
-is what is answered after the hold: a text then goes as the next prompt.  An edited plan goes with the tool's result.
+for a text.  A plan is approved by letting the terminal ask, and answering there: by the key for the mode that the user
+wants, or else by the files of `terminal_files`.  These answer after the hold too: a text then goes as the next prompt.
+An edited plan goes with the tool's result.
 """
 
 from __future__ import annotations

@@ -13,7 +13,9 @@ from clis import QWEN_SETTINGS
 from model_types import QUESTIONS
 from plans import PLAN, comment, edit, plan, results, start_planning, wait_for_plan
 from qwen_companion.doors.plan_files import kept_plans
+from qwen_companion.doors.reviews import HOLD_S
 from stage import Stage
+from terminal import PATIENCE
 
 pytestmark = pytest.mark.interop
 
@@ -192,3 +194,17 @@ def test_the_list_of_the_cli_is_shown(stage: Stage, program: str) -> None:
     assert "[x] read\\n  [-] write\\n  [ ] test" in stage.emacs.eval("(qwen-companion-layer-help)")
     stage.emacs.command("qwen-companion-sessions")
     stage.screen.wait_for("done 1/3")
+
+
+def test_after_the_time_limit_the_terminal_asks_and_emacs_still_answers(stage: Stage) -> None:
+    start_planning(stage)
+    plan(stage, "plan it")
+    drain(stage)
+    # It waits for the better part of a minute.
+    stage.screen.wait_for("Would you like to proceed", timeout=HOLD_S + PATIENCE)
+    stage.screen.wait_for("its terminal asks now")
+    edit(stage, "3. Eat.\n")
+    stage.model.say("All done.")
+    stage.emacs.command("qwen-companion-diff-accept")
+    stage.screen.wait_for("All done.")
+    assert "3. Eat." in results(stage)
