@@ -298,7 +298,7 @@ They are those of its `:type', a `choice' or a boolean.")
          (unless qwen-companion-proposal-current "no review"))
         ("g" "Changes" qwen-companion-changes (qwen-companion-menu--off))
         "--"
-        ("Z" "Rewind" qwen-companion-rewind (qwen-companion-menu--off))
+        ("<" "Rewind" qwen-companion-rewind (qwen-companion-menu--off))
         ("f" "Fork" qwen-companion-fork (qwen-companion-menu--off))
         ("V" "Previous" qwen-companion-review-previous (qwen-companion-menu--no-proposal))
         ("z" "Blame" qwen-companion-blame (qwen-companion-menu--no-file))

@@ -9,9 +9,10 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ from qwen_companion.emacs.request_queue import RequestQueue
 from qwen_companion.emacs.session_reports import SessionReports
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import first_error
-from qwen_companion.ide.access import Access
+from qwen_companion.ide.access import Access, excluded
 from qwen_companion.ide.context_distributor import ContextDistributor
 from qwen_companion.ide.peers import Caller, ends_lines, find_caller, keeps_edits
 from qwen_companion.ide.proposals import HOOK_PREFIX, Proposal, Proposals
@@ -177,7 +178,8 @@ class Companion:
         self._diagnostics = Diagnostics(self._tools, lambda path: self._bridge.call(messages.EditBegins(path), EDIT_S))
         self._first_prompt = FirstPrompt(self._tools)
         self._tool_server = ToolServer(self._tools, self._find_caller, self._first_prompt.listed)
-        self._journal = JournalFront(os.environ, self._bridge.tell, elsewhere=self._places, excluded=self._excluded)
+        tell = self._bridge.tell
+        self._journal = JournalFront(os.environ, tell, elsewhere=self._places, excluded=partial(excluded, self._access))
         self._meter = Meter(self._journal.spent, self._hooks_reported)
         self._doors = self._make_doors(editor)
         self._publisher = Publisher(
@@ -188,7 +190,8 @@ class Companion:
             self._doors,
             self._bridge.tell,
         )
-        self._reports = self._make_reports()
+        known = [item.session.id for item in hello.sessions]
+        self._reports = SessionReports(known, self._reported_state, self._record_sessions, tell)
         self._requests = RequestQueue(self._bridge, self._spool.directory)
         followers = _Followers(self._sessions, self._doors, self._journal)
         self._registry = RegistryFront(os.environ, self._port, self._spool.directory, self._bridge.tell, followers)
@@ -242,13 +245,6 @@ class Companion:
         """Return which files the CLI in the process `peer` may be told of; None while that is not known."""
         return self._places.access(peer) if peer and peer.place else self._distributor.access(peer)
 
-    def _excluded(self, peer: Peer | None, paths: Sequence[str]) -> Collection[str]:
-        """Return those of `paths` of which the CLI in the process `peer` must not be told.  Waits for the disk."""
-        access = self._access(peer)
-        if access is None or access.trusted is False:
-            return paths
-        return [path for path, rule in access.rules(paths).items() if rule is not None]
-
     def _find_caller(self, connection: Connection) -> Caller | None:
         """Return the process that has `connection`, here or elsewhere; see `find_caller`."""
         caller = self._places.caller(connection) or find_caller(connection, self._hello.emacs_pid)
@@ -272,14 +268,6 @@ class Companion:
             listeners=[self._first_prompt, self._diagnostics, self._journal, self._meter],
             added=lambda: tool_settings(self._port, tool_secret(self._token), self._tools.definitions),
             caller_elsewhere=self._places.caller,
-        )
-
-    def _make_reports(self) -> SessionReports:
-        return SessionReports(
-            [item.session.id for item in self._hello.sessions],
-            self._reported_state,
-            self._record_sessions,
-            self._bridge.tell,
         )
 
     def _make_inbox(self) -> Inbox:

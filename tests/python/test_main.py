@@ -476,12 +476,12 @@ class TestRestart:
         with Backend(home, settings=NEVER_GIVEN_UP, sessions=[session | peer], proposals=[proposal]) as backend:
             backend.greet()
             assert backend.emacs.wait_for("sessions") == {"sessions": [], "gone": ["s"]}
-            assert backend.emacs.wait_for("proposal-orphan") == {"id": "p"}
+            assert backend.emacs.wait_for("proposal-orphan") == {"id": "p", "reason": []}
 
     def test_a_proposal_of_a_forgotten_session_is_an_orphan(self, home: Home) -> None:
         with Backend(home, proposals=[{"id": "p", "session": "gone", "path": "/a", "digest": "d"}]) as backend:
             backend.greet()
-            assert backend.emacs.wait_for("proposal-orphan") == {"id": "p"}
+            assert backend.emacs.wait_for("proposal-orphan") == {"id": "p", "reason": []}
 
     def test_an_unknown_session_is_told_so(self, backend: Backend) -> None:
         cli = Cli(backend.port, backend.token, "never-was")

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from qwen_companion.domain import HIDE, SHOW
+from qwen_companion.domain import HIDE, SHOW, Peer
 from qwen_companion.frozen import frozen
 from qwen_companion.ide.context import ResolvedPath
 
@@ -96,3 +96,16 @@ class Access:
         """Return all names of the files that the user hides: a link to one is no way round that."""
         names = [path for path, exposure in self.exposures.items() if exposure == HIDE]
         return {*names, *(self.resolve(name).real for name in names)}
+
+
+def excluded(
+    access: Callable[[Peer | None], Access | None], peer: Peer | None, paths: Sequence[str]
+) -> Collection[str]:
+    """Return those of `paths` of which the CLI in the process `peer` must not be told.  Waits for the disk.
+
+    `access` returns which files it may be told of; None, while that is not known, excludes all.
+    """
+    found = access(peer)
+    if found is None or found.trusted is False:
+        return paths
+    return [path for path, rule in found.rules(paths).items() if rule is not None]
