@@ -268,7 +268,7 @@ Its text is made when it is drawn: most of hundreds stay as they are."
   (let* ((id (qwen-companion-changes-items-group-id group))
          (key (list 'group id))
          (turn (and (stringp id) (qwen-companion-journal-turn id)))
-         (undone (and turn (qwen-companion-changes-items--undone turn)))
+         (undone (and turn (qwen-companion-changes-items-undone turn)))
          (roots (cdr (qwen-companion-changes-items--roots))))
     (cons key
           (cons (list (or turn (qwen-companion-changes-items-scope-words))
@@ -284,7 +284,7 @@ Its text is made when it is drawn: most of hundreds stay as they are."
 
 (defun qwen-companion-changes-items--make-heading (group turn undone roots)
   "Return a new heading of GROUP, which is TURN or, with nil, a scope.
-UNDONE is as by `qwen-companion-changes-items--undone'.  ROOTS is non-nil
+UNDONE is as by `qwen-companion-changes-items-undone'.  ROOTS is non-nil
 when there are several."
   (let* ((files (qwen-companion-changes-items-group-files group))
          (files (and (listp files) files)))
@@ -314,7 +314,7 @@ when there are several."
 
 (defun qwen-companion-changes-items--turn-words (turn files undone)
   "Return the heading of TURN without the numbers; FILES are shown.
-UNDONE is as by `qwen-companion-changes-items--undone'."
+UNDONE is as by `qwen-companion-changes-items-undone'."
   (let ((client (qwen-companion-turn-client turn))
         (prompt (qwen-companion-untrusted-line (or (qwen-companion-turn-prompt turn) ""))))
     (concat
@@ -337,7 +337,7 @@ UNDONE is as by `qwen-companion-changes-items--undone'."
 
 (defun qwen-companion-changes-items--undone-words (turn undone)
   "Return in words what of TURN was taken back, nil for nothing.
-UNDONE is as by `qwen-companion-changes-items--undone'."
+UNDONE is as by `qwen-companion-changes-items-undone'."
   (let ((files (pcase undone
                  ('t "undone")
                  ('partly "partly undone"))))
@@ -784,9 +784,9 @@ The error is a `user-error'; the buffer is updated before it."
   "Return each turn by which a part of the turn ID is undone, newest first.
 Leave out those that are undone themselves."
   (cl-remove t (qwen-companion-journal-undoings id)
-             :key #'qwen-companion-changes-items--undone))
+             :key #'qwen-companion-changes-items-undone))
 
-(defun qwen-companion-changes-items--undone (turn)
+(defun qwen-companion-changes-items-undone (turn)
   "Return t when TURN is undone, `partly' when a part of it is, else nil."
   (when-let* ((undoings (qwen-companion-changes-items--undoings (qwen-companion-turn-id turn)))
               (files (qwen-companion-turn-files turn)))

@@ -64,6 +64,9 @@ returns nil where there is none.")
 (defconst qwen-companion-rewind--early 100
   "Milliseconds by which the journal may have a turn begin before its prompt.")
 
+(defconst qwen-companion-rewind--patience 1
+  "Seconds for which the end of a turn is waited for.")
+
 ;;; What is rewound
 
 (defun qwen-companion-rewind--target-of (turn)
@@ -221,11 +224,16 @@ PART is as for `qwen-companion-rewind'."
 (defun qwen-companion-rewind--ended-turns (target part)
   "Return the list of each turn to undo for rewinding PART to before TARGET.
 Signal a `user-error' while the agent works on one."
-  (let ((turns (qwen-companion-rewind--turns target)))
-    (when (seq-find (lambda (turn) (null (qwen-companion-turn-end turn))) turns)
+  (let ((ended (lambda ()
+                 (cl-every #'qwen-companion-turn-end (qwen-companion-rewind--turns target)))))
+    ;; The end of one that has just ended is told a moment later.
+    (qwen-companion-backend-wait ended qwen-companion-rewind--patience)
+    (unless (funcall ended)
       (user-error "The agent still works on a turn of this conversation; wait until it has ended, or cancel it"))
     (unless (eq part 'conversation)
-      turns)))
+      ;; To undo one again would contradict what was written there since.
+      (seq-remove (lambda (turn) (eq t (qwen-companion-changes-items-undone turn)))
+                  (qwen-companion-rewind--turns target)))))
 
 (defun qwen-companion-rewind--door (target)
   "Return (WORDS . FUNCTION) for the conversation of TARGET.
@@ -499,6 +507,7 @@ are those that both work on."
        (if-let* ((error-text (qwen-companion-recorded-rewound-error answer)))
            (message "The conversation was not copied: %s"
                     (qwen-companion-journal-sentence error-text))
+         (message "The copy of the conversation goes on in another terminal")
          (qwen-companion-terminal-open
           root (list "--resume" (qwen-companion-recorded-rewound-copy answer))))))))
 

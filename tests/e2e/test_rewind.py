@@ -94,10 +94,15 @@ def test_a_second_cli_goes_on_from_a_turn(stage: Stage) -> None:
         '(with-selected-window (get-buffer-window "*qwen-companion changes*")'
         ' (goto-char (point-min)) (search-forward "make one") (beginning-of-line) nil)'
     )
+    live = "(seq-filter #'get-buffer-process (qwen-companion-terminal-buffers))"
+    first = stage.emacs.text(f"(buffer-name (car {live}))")
     stage.screen.keys("F")
-    stage.screen.wait_for("Qwen[2]")
+    # The daemon that makes the copy is connected for a moment, too.
+    stage.screen.wait_for("Conversation rewound.")
+    stage.emacs.wait_until(f"(= 2 (length {live}))")
+    second = stage.emacs.text(f"(car (remove {lisp_string(first)} (mapcar #'buffer-name {live})))")
     # Both go on, each with its own conversation.
-    for buffer, has_second in (("*qwen: project*<2>", False), ("*qwen: project*", True)):
+    for buffer, has_second in ((second, False), (first, True)):
         stage.emacs.eval(f"(progn (pop-to-buffer {lisp_string(buffer)}) (delete-other-windows))")
         stage.screen.wait_for("Type your message")
         stage.model.say(f"Here, {has_second}.")

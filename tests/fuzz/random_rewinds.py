@@ -194,7 +194,11 @@ class Session:
     def _truth(self, before: dict[str, Text], now: dict[str, Text], found: dict[str, Text]) -> dict[str, Text]:
         """Return the files as they have to be after a rewind to where they were as `before`; they are as `found`."""
         wanted = {name: _mixed(content, self.deleted[name]) for name, content in before.items() if name not in now}
-        for name, content in now.items():
+        # The agent has made and deleted these; what somebody else had written into one is back.
+        gone = {
+            name: content for name, content in self.deleted.items() if name in found and name not in {**before, **now}
+        }
+        for name, content in {**gone, **now}.items():
             if name in before:
                 wanted[name] = _mixed(before[name], content)
             elif any(content.places[1::2]):

@@ -56,6 +56,10 @@
   (qwen-companion-mode 1)
   (qwen-companion-test-wait-for (eq 'ready (qwen-companion-state)))
   (qwen-companion-journal-watch 'turns t)
+  ;; In the place of the daemon that rewinds conversations.
+  (add-hook 'qwen-companion-rewind-conversation-functions
+            (lambda (target)
+              (cons "the conversation too" (lambda () (qwen-companion-rewind-done target nil)))))
   t)
 
 (defun turns-open (root)
