@@ -308,7 +308,9 @@ when there are several."
            (qwen-companion-changes-items--label
             (concat "  " (and place (concat (qwen-companion-places-label place) ":"))
                     (file-name-nondirectory
-                     (directory-file-name (qwen-companion-untrusted-path root))))))))
+                     (directory-file-name (qwen-companion-untrusted-path root)))))))
+       (when-let* ((used (qwen-companion-layer-usage (qwen-companion-turn-usage turn))))
+         (qwen-companion-changes-items--label (concat "  " used))))
       'category 'qwen-companion-changes-items--heading)
      "\n")))
 
@@ -331,9 +333,7 @@ UNDONE is as by `qwen-companion-changes-items-undone'."
                            'qwen-companion-changes-label
                          'qwen-companion-changes-turn))
      (when (and files (cl-every #'qwen-companion-changed-file-seen files))
-       (qwen-companion-changes-items--label "  seen"))
-     (when-let* ((used (qwen-companion-layer-usage (qwen-companion-turn-usage turn))))
-       (qwen-companion-changes-items--label (concat "  " used))))))
+       (qwen-companion-changes-items--label "  seen")))))
 
 (defun qwen-companion-changes-items--undone-words (turn undone)
   "Return in words what of TURN was taken back, nil for nothing.

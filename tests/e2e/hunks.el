@@ -21,7 +21,8 @@
 (defun hunks--goto-file (prompt name)
   "Go to the heading of the file NAME in the turn of PROMPT, which is unfolded."
   (goto-char (point-min))
-  (hunks--goto-heading (concat "^[▸▾>v] .*  " (regexp-quote prompt) "$"))
+  ;; The tokens that it has used may come after it.
+  (hunks--goto-heading (concat "^[▸▾>v] .*  " (regexp-quote prompt) "\\(?:  .*\\)?$"))
   (hunks--goto-heading (concat "^  [▸▾>v] " (regexp-quote name) "  ")))
 
 (defmacro hunks--in-window (&rest body)

@@ -65,7 +65,7 @@ def test_clis_outside_are_listed_prompted_and_followed(stage: Stage) -> None:
     stage.emacs.command("qwen-companion-sessions")
     with stage.outside() as terminal:
         version = r"Qwen Code 0\.\d+\.\d+\|project"
-        wait_for_rows(stage, rf"{version}\|no editor\|N\|\|terminal project-\w\w\|.*/project$")
+        wait_for_rows(stage, rf"{version}\|no editor\|N\|\|\|terminal project-\w\w\|.*/project$")
 
         # Nothing is made before the user has agreed.
         prompt(stage, "say hello")
@@ -78,7 +78,7 @@ def test_clis_outside_are_listed_prompted_and_followed(stage: Stage) -> None:
         wait_for_outcomes(stage, AT_MODEL)
         terminal.wait_for("Hello from outside.")
         assert "half a thought" in terminal.capture()
-        wait_for_rows(stage, rf"{version}\|done\|N\|\|terminal project-\w\w\|Hello from outside\., .*/project$")
+        wait_for_rows(stage, rf"{version}\|done\|N\|\|[^|]*\|terminal project-\w\w\|Hello from outside\., .*/project$")
         assert "say hello" in stage.model.next_request().prompt
         token = stage.sandbox.home / ".local/state/qwen-companion/controller.json"
         assert token.stat().st_mode & 0o777 == 0o600
@@ -95,7 +95,7 @@ def test_clis_outside_are_listed_prompted_and_followed(stage: Stage) -> None:
         terminal.keys("Enter")
         terminal.wait_for("After that.")
         wait_for_outcomes(stage, AT_MODEL, AT_MODEL, AT_MODEL)
-        wait_for_rows(stage, rf"{version}\|done\|N\|1\|terminal project-\w\w\|After that\., .*/project$")
+        wait_for_rows(stage, rf"{version}\|done\|N\|1\|[^|]*\|terminal project-\w\w\|After that\., .*/project$")
         assert (
             stage.emacs.eval("(mapcar #'qwen-companion-turn-prompt (qwen-companion-journal-turns))") == '("add an end")'
         )

@@ -174,7 +174,7 @@ def press_all_keys(stage: Stage, client: Client, press: Callable[[str], None]) -
     """Let `client` propose changes of `NAMES`; press each key of a review and of the list, as Emacs writes them."""
     emacs = stage.emacs
     for keymap, keys, exceptions in (
-        ("qwen-companion-unified-mode-map", (*REVIEW_KEYS, *LAST_KEYS), {"q", "C-c C-c"}),
+        ("qwen-companion-unified-mode-map", (*REVIEW_KEYS, *LAST_KEYS), {"q", "C-c C-c", "C-c C-t"}),
         ("qwen-companion-diffs-mode-map", LIST_KEYS, set[str]()),
     ):
         emacs.eval("(progn (require 'qwen-companion-review-unified) (require 'qwen-companion-review-list))")
