@@ -76,7 +76,9 @@ worktree OTHER, or with nil from where it began.")
 (defvar-local qwen-companion-changes-items-seen nil
   "Hash table of changes seen then: (TURN . PATH) to t or a list of keys.")
 (defvar-local qwen-companion-changes-items-fresh nil
-  "Non-nil until turns have been shown: the newest one is unfolded then.")
+  "Non-nil in a list just opened, whose newest turn is unfolded.
+Once there is one it is (KEY . END): its key, and until when a newer one
+takes its place, as by `float-time'.")
 (defvar-local qwen-companion-changes-items-views nil
   "Hash table of the `qwen-companion-changes-file's by (GROUP . PATH).")
 (defvar-local qwen-companion-changes-items-headings nil
@@ -475,15 +477,30 @@ may be an old one, or nil."
   (cl-find id (qwen-companion-changes-items--groups)
            :key #'qwen-companion-changes-items-group-id :test #'equal))
 
+(defun qwen-companion-changes-items--unfold-first (groups)
+  "Unfold the first of GROUPS, in a list that has just been opened.
+The turns of several roots come one after the other: within a second, one
+that is newer, but had begun by then, is unfolded in its place."
+  (pcase-let* ((`(,old . ,end) (if (consp qwen-companion-changes-items-fresh)
+                                   qwen-companion-changes-items-fresh
+                                 (cons nil (1+ (float-time)))))
+               (id (qwen-companion-changes-items-group-id (car groups)))
+               (start (qwen-companion-turn-start (qwen-companion-journal-turn id))))
+    (cond ((or (> (float-time) end)
+               (and old (> (or start 0) (* 1000 (1- end)))))
+           (setq qwen-companion-changes-items-fresh nil))
+          ((not (equal old (list 'group id)))
+           (setq qwen-companion-changes-items-fresh (cons (list 'group id) end)
+                 qwen-companion-items-toggled
+                 (cons (list 'group id) (delete old qwen-companion-items-toggled)))))))
+
 (defun qwen-companion-changes-items--wanted-items ()
   "Return the items to show: a list of (KEY SIGNATURE . INSERT).
 INSERT is a text, or a function that inserts one at point."
   (let ((groups (qwen-companion-changes-items--groups))
         (qwen-companion-changes-items--today (format-time-string "%F")))
     (when (and qwen-companion-changes-items-fresh groups)
-      (setq qwen-companion-changes-items-fresh nil)
-      (push (list 'group (qwen-companion-changes-items-group-id (car groups)))
-            qwen-companion-items-toggled))
+      (qwen-companion-changes-items--unfold-first groups))
     (nconc (qwen-companion-changes-items--problem-items)
            (or (mapcan #'qwen-companion-changes-items--group-items groups)
                (let ((text (concat (qwen-companion-changes-items--nothing) "\n")))

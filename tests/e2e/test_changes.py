@@ -310,9 +310,12 @@ def undo_everything(stage: Stage, prompts: Sequence[str]) -> None:
 CHANGES = "*qwen-companion changes*"
 
 
-def shown(stage: Stage, text: str) -> None:
+def shown(stage: Stage, text: str | re.Pattern[str]) -> None:
     """Wait until the buffer of changes has `text`."""
-    stage.screen.wait_until(lambda: text in stage.emacs.buffer_text(CHANGES), f"{text!r} among the changes")
+    pattern = re.compile(re.escape(text)) if isinstance(text, str) else text
+    stage.screen.wait_until(
+        lambda: pattern.search(stage.emacs.buffer_text(CHANGES)) is not None, f"{pattern.pattern!r} among the changes"
+    )
 
 
 def at(stage: Stage, *texts: str) -> None:

@@ -94,13 +94,14 @@ def test_agents_in_worktrees(stage: Stage) -> None:
     if "greeting.py  +1 -1  write_file" not in stage.emacs.buffer_text(CHANGES).split("greet in a worktree")[0]:
         at(stage, "greet in feat")
         stage.screen.keys("Tab")
-    shown(stage, "greet in feat  feat\n  ▸ greeting.py")
+    shown(stage, re.compile(r"greet in feat  feat .*\n  ▸ greeting\.py"))
     at(stage, "greet in feat", "greeting.py")
     stage.screen.keys("k")
     holds(stage, tree / "greeting.py", GREETING)
     assert stage.sandbox.greeting.read_text() == GREETING
     stage.screen.keys("u")
     holds(stage, tree / "greeting.py", EDITED)
+    shown(stage, "Qwen Code  greet in feat")
     merge_a_file(stage)
     work_on_one_file(stage, tree)
     stage.emacs.eval(FREE)
