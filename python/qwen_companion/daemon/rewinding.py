@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from itertools import pairwise
+from math import inf
 
 from qwen_companion.daemon import models
 from qwen_companion.daemon.address import DaemonAddress
@@ -41,11 +43,13 @@ def point_before(
     """
     if len(points) >= models.KEPT_REWIND_POINTS:
         raise GoneError(f"Qwen Code cannot rewind a conversation of {models.KEPT_REWIND_POINTS} prompts or more.")
-    later = [other.time for other in prompts if other.time > prompt.time]
-    end = min(later, default=None)
+    times = sorted({other.time for other in prompts})
+    # Scripts prompt faster than that.
+    begins = [time - min(_EARLY_MS, (time - before) / 2) for before, time in pairwise([-inf, *times])]
+    place = times.index(prompt.time)
     for point in points:
         time = models.milliseconds(point.timestamp)
-        if time is not None and prompt.time - _EARLY_MS <= time and (end is None or time < end - _EARLY_MS):
+        if time is not None and begins[place] <= time < (*begins, inf)[place + 1]:
             return point
     raise GoneError("Qwen Code keeps no point before this prompt to which it could be rewound.")
 

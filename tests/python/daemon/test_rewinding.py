@@ -32,6 +32,12 @@ def points(*times: int) -> list[RewindPoint]:
     return [RewindPoint(prompt_id=str(time), timestamp=time_of(time)) for time in times]
 
 
+def test_prompts_may_come_one_upon_the_other() -> None:
+    prompts = [PastPrompt(str(time), time, "a prompt") for time in (1000, 1085, 1132)]
+    found = [point_before(points(1006, 1086, 1137), prompts, prompt).prompt_id for prompt in prompts]
+    assert found == ["1006", "1086", "1137"]
+
+
 @pytest.mark.parametrize(("index", "wanted"), [(0, "1009"), (1, "2018"), (2, "2990")])
 def test_the_point_of_a_prompt_is_stamped_with_it(index: int, wanted: str) -> None:
     assert point_before(points(1009, 2018, 2990), PROMPTS, PROMPTS[index]).prompt_id == wanted
