@@ -101,7 +101,6 @@ def test_agents_in_worktrees(stage: Stage) -> None:
     assert stage.sandbox.greeting.read_text() == GREETING
     stage.screen.keys("u")
     holds(stage, tree / "greeting.py", EDITED)
-    shown(stage, "Qwen Code  greet in feat")
     merge_a_file(stage)
     work_on_one_file(stage, tree)
     stage.emacs.eval(FREE)
@@ -122,6 +121,8 @@ def merge_a_file(stage: Stage) -> None:
     stage.screen.keys("y")
     holds(stage, stage.sandbox.greeting, GREETING)
     stage.emacs.eval('(with-current-buffer "greeting.py" (erase-buffer) (insert "mine\n"))')
+    # What was brought back is told of a moment later.
+    shown(stage, "Qwen Code  greet in feat")
     at(stage, "Qwen Code  greet in feat", "greeting.py")
     stage.screen.keys("m")
     stage.screen.wait_for("1 conflict with your edits")
