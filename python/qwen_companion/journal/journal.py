@@ -226,6 +226,8 @@ class Journal:
             undone = None if undo_of is None else root.record.names.number(undo_of)
             if undone is not None:
                 root.do(partial(root.undo, undone, label or "Undo", names, bring_back))
+                # The next call of Emacs may write them again.
+                await root.done_so_far()
             elif undo_of is None:
                 for path in names:
                     root.reserved[path] += 1
@@ -257,6 +259,7 @@ class Journal:
             names = [path for each in paths if (path := root.record.names.name_in(each)) is not None]
             if names and root.record is self.roots.record_around(paths[0]):
                 root.do(partial(root.merge, row, label, names))
+                await root.done_so_far()
 
     def rewound(self, conversation: str, since: int, copy: str | None) -> None:
         """Note that the turns of `conversation` from `since` on, in ms since the epoch, are only part of its `copy`."""
