@@ -107,10 +107,7 @@ With SELECT non-nil, none is needed."
       (unless qwen-companion-plan-mode
         (qwen-companion-plan--draw-questions proposal)
         (qwen-companion-plan-mode)))
-    (with-selected-frame frame
-      (unless (get-buffer-window buffer frame)
-        (qwen-companion-review-windows-show-buffer
-         (qwen-companion-review-windows-make-room view) buffer)))
+    (qwen-companion-review-windows-show-in frame view buffer)
     (qwen-companion-review-windows-select proposal select selected shown buffer)))
 
 (cl-defmethod qwen-companion-review-hide ((_style (eql 'plan)) proposal)

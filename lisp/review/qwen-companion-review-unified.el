@@ -504,11 +504,7 @@ With SELECT non-nil, none is needed."
                      (qwen-companion-review-unified--make-buffer proposal))))
     (setf (qwen-companion-proposal-view proposal) view
           (qwen-companion-review-windows-view-control view) buffer)
-    (with-selected-frame frame
-      (unless (get-buffer-window buffer frame)
-        (qwen-companion-review-windows-show-buffer
-         (qwen-companion-review-windows-make-room view)
-         buffer)))
+    (qwen-companion-review-windows-show-in frame view buffer)
     (when (qwen-companion-proposal-unsaved-copy proposal)
       (qwen-companion-review-update-sides 'unified proposal))
     (qwen-companion-review-unified--follow-text proposal t)

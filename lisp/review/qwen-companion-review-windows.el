@@ -315,6 +315,13 @@ The neighbor of VIEW stays visible if there is room for both."
   (set-window-dedicated-p window nil)
   (set-window-buffer window buffer))
 
+(defun qwen-companion-review-windows-show-in (frame view buffer)
+  "Show BUFFER in FRAME, with the room of VIEW, unless it is there already."
+  (with-selected-frame frame
+    (unless (get-buffer-window buffer frame)
+      (qwen-companion-review-windows-show-buffer
+       (qwen-companion-review-windows-make-room view) buffer))))
+
 (defun qwen-companion-review-windows-select (proposal select selected shown &optional buffer)
   "Select a window after the review of PROPOSAL was laid out.
 If SELECT is non-nil, that is the window of BUFFER, by default of its

@@ -387,6 +387,7 @@ class FakeEditor:
     def __init__(self) -> None:
         self.log: list[tuple[str, str]] = []
         self.opened: list[tuple[Proposal, str, str]] = []
+        self.shown: asyncio.Queue[Proposal] = asyncio.Queue()
         self.refusal: str | None | Exception = None
         self.free = asyncio.Event()
         self.free.set()
@@ -406,6 +407,7 @@ class FakeEditor:
         await self.free.wait()
         if isinstance(self.refusal, Exception):
             raise self.refusal
+        self.shown.put_nowait(proposal)
         return self.refusal
 
     async def close_review(self, proposal: Proposal) -> str | None:

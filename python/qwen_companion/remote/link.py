@@ -461,6 +461,12 @@ def objects(value: object) -> list[dict[str, Any]]:
     return [cast("dict[str, Any]", item if isinstance(item, dict) else {}) for item in items]
 
 
+def first_object(value: object) -> dict[str, Any]:
+    """Return the first of the objects in a list of the relay's, an empty one where there is none."""
+    found = objects(value)
+    return found[0] if found else {}
+
+
 def number(value: object) -> float:
     """Return `value` if it is a number of the relay's that a float holds exactly, else 0."""
     return float(value) if isinstance(value, int | float) and abs(value) <= _LARGEST else 0.0

@@ -19,7 +19,7 @@ from qwen_companion.domain import PlacedFile
 from qwen_companion.emacs.messages import PlaceFile
 from qwen_companion.errors import CompanionError
 from qwen_companion.ide.targets import TargetError, is_text
-from qwen_companion.remote.link import Link, LinkError, RequestError, number, objects
+from qwen_companion.remote.link import Link, LinkError, RequestError, first_object, number
 from qwen_companion.threads import in_thread
 
 MAX_MIRRORS = 200
@@ -164,6 +164,6 @@ class Copies:
         changed = await in_thread(self._mirrors.write, file, data)
         if data is not None and path in self._visited and (changed or path in self._untold):
             self._untold.discard(path)
-            found = [*objects((await self._link().request("look", paths=[path])).get("files")), {}][0]
+            found = first_object((await self._link().request("look", paths=[path])).get("files"))
             if (time := int(number(found.get("time")))) > 0:
                 self._tell(PlaceFile(file.name, self._mirrors.name(file), time))

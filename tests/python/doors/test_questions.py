@@ -31,7 +31,7 @@ from qwen_companion.doors.questions import Questions
 from qwen_companion.doors.reviews import Asker
 from qwen_companion.doors.terminal_files import TerminalFiles, terminal_files
 from qwen_companion.errors import EmacsBusyError
-from qwen_companion.ide.proposals import Decision, Proposal
+from qwen_companion.ide.proposals import Decision
 from support import TIMEOUT_S, FakeEditor
 
 pytestmark = pytest.mark.anyio
@@ -44,19 +44,6 @@ PEER = Peer(PID, "", "/w", "qwen", ())
 ASKER = Asker(PID, "session", "Qwen Code 0.24.4", opens_reviews=True)
 
 
-class Editor(FakeEditor):
-    """Emacs that tells what it shows."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shown: asyncio.Queue[Proposal] = asyncio.Queue()
-
-    async def open_review(self, proposal: Proposal, client: str, text: str) -> str | None:
-        refusal = await super().open_review(proposal, client, text)
-        self.shown.put_nowait(proposal)
-        return refusal
-
-
 class Site:
     """A CLI in a terminal, and Emacs."""
 
@@ -66,7 +53,7 @@ class Site:
         self.events, self.answers = directory / "events-1", directory / "prompts-1"
         self.events.touch()
         self.files = TerminalFiles(str(directory), str(self.events), str(self.answers)) if files else None
-        self.editor = Editor()
+        self.editor = FakeEditor()
         self.warnings: list[str] = []
         self.questions = Questions(
             tasks,

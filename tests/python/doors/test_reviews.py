@@ -16,7 +16,7 @@ from qwen_companion.doors import layer
 from qwen_companion.doors.events import Answer, PermissionRequest
 from qwen_companion.doors.reviews import ALL, OPEN, STILL_REVIEWING, Asker, HookReviews
 from qwen_companion.errors import EmacsBusyError
-from qwen_companion.ide.proposals import Decision, Proposal
+from qwen_companion.ide.proposals import Decision
 from support import TIMEOUT_S, FakeEditor
 
 pytestmark = pytest.mark.anyio
@@ -28,19 +28,6 @@ CONNECTED = Asker(PID, "session", "Qwen Code 0.24.4", opens_reviews=True)
 AGENT = "subagent general-purpose"
 
 
-class Editor(FakeEditor):
-    """Emacs that tells which proposals it shows."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shown: asyncio.Queue[Proposal] = asyncio.Queue()
-
-    async def open_review(self, proposal: Proposal, client: str, text: str) -> str | None:
-        refusal = await super().open_review(proposal, client, text)
-        self.shown.put_nowait(proposal)
-        return refusal
-
-
 class Site:
     """A project, and the reviews of its files."""
 
@@ -49,7 +36,7 @@ class Site:
         self.project.mkdir()
         self.file = self.project / "a.txt"
         self.file.write_text(TEXT)
-        self.editor = Editor()
+        self.editor = FakeEditor()
         self.reviews = HookReviews(self.editor, {"HOME": str(directory)}, self.records, **limits)
         self.recorded = True
         self.asked: list[str] = []
