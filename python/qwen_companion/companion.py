@@ -119,7 +119,7 @@ class _Editor:
 
 
 class _Followers:
-    """Those who follow what CLIs do with prompts of which no hook tells; see `registry.front.Follower`."""
+    """Tells doors and journal what CLIs do with prompts sent over their sockets; see `registry.front.Follower`."""
 
     def __init__(self, sessions: Sessions, doors: Doors, journal: JournalFront) -> None:
         self._sessions = sessions

@@ -245,7 +245,7 @@ class Doors:
         return self._handler is not None and self._handler.states.get(pid) is not None
 
     def prompted(self, pid: int, prompt: str) -> None:
-        """Take that the CLI in process `pid` has begun with `prompt`, of which no hook tells."""
+        """Note that the CLI in process `pid` has begun with `prompt`, of which no hook tells."""
         if self._handler is not None and self._handler.states.prompted(pid, prompt, int(time.time() * 1000)):
             self._states_changed()
 

@@ -48,7 +48,7 @@ class Answers:
         self._given: defaultdict[int, dict[tuple[str, str, str], HookAnswer]] = defaultdict(dict)
 
     def note(self, pid: int, event: events.Event, answer: events.Answer, now: int) -> None:
-        """Take that `event` of process `pid` was answered `answer` at `now`, in ms since the epoch."""
+        """Note that `event` of process `pid` was answered `answer` at `now`, in ms since the epoch."""
         given = self._given[pid]
         key = (
             event.name,

@@ -350,7 +350,7 @@ class Questions:
         return None
 
     async def _ran(self, event: events.PostToolUse, held: _Held | None) -> str | None:
-        """Take that a plan was approved or questions were answered, with what is `held` for that process."""
+        """Note that a plan was approved or questions were answered, with what is `held` for that process."""
         if held is None or held.tool != event.tool_name:
             held = None
         else:
@@ -375,7 +375,7 @@ class Questions:
             self._warn(f"the approved plan cannot be kept: {error}")
 
     async def _ended_in_terminal(self, held: _Held) -> None:
-        """Take that the turn of `held` is over without its tool."""
+        """Note that the turn of `held` is over without its tool."""
         del self._held[held.pid]
         if held.decision is None:
             self._end(held, "it was answered in the terminal")

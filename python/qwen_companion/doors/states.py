@@ -97,7 +97,7 @@ class States:
         return before is None or before.state != after.state
 
     def prompted(self, pid: int, prompt: str, now: int) -> bool:
-        """Take that process `pid` has begun with `prompt`, of which no hook tells; return whether it calls any."""
+        """Note that process `pid` has begun with `prompt`, of which no hook tells; return whether it calls any."""
         known = self._known.get(pid)
         if known is not None:
             self._known[pid] = replace(known, state=_begun(known.state, prompt, now))

@@ -162,7 +162,7 @@ class JournalFront:
         self.update_roots()
 
     def update_roots(self) -> None:
-        """Take that there are other roots at other places."""
+        """Note that there are other roots at other places."""
         self._roots = (*self._roots_here, *(self._elsewhere.roots if self._elsewhere is not None else ()))
         if self._journal is not None and self._tasks is not None:
             self._tasks.start_soon(contained, self._journal.roots.set_roots, self._roots)
@@ -243,14 +243,14 @@ class JournalFront:
         return False
 
     def prompt_sent(self, session: KnownSession) -> None:
-        """Take that the CLI of `session`, which is not connected, is about to get a prompt, and may write then."""
+        """Note that the CLI of `session`, which is not connected, is about to get a prompt, and may write then."""
         if session.id not in self._silent:
             self._silent[session.id] = session
             self._prompted_here.add(session.id)
             self._silent_changed()
 
     def prompt_began(self, session: KnownSession, conversation: str, prompt: str) -> None:
-        """Take that the CLI of `session` has begun with `prompt` in `conversation`, of which no hook tells."""
+        """Note that the CLI of `session` has begun with `prompt` in `conversation`, of which no hook tells."""
         if self._settings.journal and self._tasks is not None:
             self._tasks.start_soon(contained, self._prompted, session, conversation, prompt)
 
@@ -338,7 +338,7 @@ class JournalFront:
         return await (await self._load()).roots.records(directory, paths) if self._settings.journal else False
 
     def ended(self, peer: Peer) -> None:
-        """Take that the process of a CLI has ended."""
+        """Note that the process of a CLI has ended."""
         if self._journal is not None:
             self._journal.ended(peer)
 

@@ -229,7 +229,7 @@ class ContextDistributor:
         self._inputs.changed.set()
 
     def drop_session(self, session: str) -> None:
-        """Take that a session has ended."""
+        """Note that a session has ended."""
         self._inputs.sessions.drop(session)
         self._listeners.pop(session, None)
         if self._watched:

@@ -116,7 +116,7 @@ class Agents:
         return row.id
 
     def _goes_on(self, root: Root, cli: SilentCli, row: TurnRow) -> None:
-        """Take that the turn `row` of `cli` goes on; end it if the CLI has gone meanwhile."""
+        """Note that the turn `row` of `cli` goes on; end it if the CLI has gone meanwhile."""
         key = key_of(cli.peer)
         cli.turn, cli.written = row, now_ms()
         if key not in self.silent:

@@ -92,7 +92,7 @@ class Journal:
                 self.roots.tasks.start_soon(self.turns.end_with_process, root, running.row)
 
     def ended(self, peer: Peer) -> None:
-        """Take that the process of a CLI has ended, and its turns with it."""
+        """Note that the process of a CLI has ended, and its turns with it."""
         for session in [session for session, pid in self._agents.pids.items() if pid == peer.pid]:
             del self._agents.pids[session]
             self._agents.entered.pop(session, None)
@@ -131,7 +131,7 @@ class Journal:
             )
 
     async def prompted(self, session: KnownSession, conversation: str, prompt: str) -> None:
-        """Take that the CLI of `session` has begun with `prompt`, of which no hook tells; its process is known."""
+        """Note that the CLI of `session` has begun with `prompt`, of which no hook tells; its process is known."""
         peer = session.peer
         if peer is None:
             return

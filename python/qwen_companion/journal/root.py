@@ -105,7 +105,7 @@ class SilentCli:
     """The id of its conversation, once such a prompt has told it."""
 
     def begin(self, conversation: str, prompt: str) -> None:
-        """Take that it has begun with `prompt` in `conversation`."""
+        """Note that it has begun with `prompt` in `conversation`."""
         self.conversation, self.prompt = conversation, prompt
 
 
@@ -245,7 +245,7 @@ class Root:
             self._warn(f"Changes in {self.record.root} need more than {limit}: {which} forgotten and cannot be undone")
 
     def begun_anew(self, news: str) -> None:
-        """Take that the record has begun anew, and tell the user the `news`."""
+        """Note that the record has begun anew, and tell the user the `news`."""
         for running in self.running.values():
             running.number = None
         self.changed.update(self.told)

@@ -48,18 +48,18 @@ END_S = 10.0
 
 
 class Follower(Protocol):
-    """Who follows what CLIs do with prompts of ours."""
+    """Hears what CLIs do with prompts sent over their sockets."""
 
     def prompt_sent(self, session: KnownSession) -> None:
-        """Take that the CLI of `session` is about to get a prompt; it may be connected to this Emacs or not."""
+        """Note that the CLI of `session` is about to get a prompt; it may be connected to this Emacs or not."""
         ...
 
     def prompt_began(self, session: KnownSession, conversation: str, prompt: str) -> None:
-        """Take that the model of the CLI of `session` has got `prompt` in `conversation`."""
+        """Note that the model of the CLI of `session` has got `prompt` in `conversation`."""
         ...
 
     def prompted_cli_ended(self, identifier: str) -> None:
-        """Take that the session `identifier` of a CLI that got a prompt has ended, if it did."""
+        """Note that the session `identifier` of a CLI that got a prompt has ended, if it did."""
         ...
 
 

@@ -58,13 +58,13 @@ class Transcript:
         self._stirred = anyio.Event()
 
     def expect(self, request: int, text: str) -> Awaited:
-        """Take that the prompt `text` of `request` is being sent."""
+        """Note that the prompt `text` of `request` is being sent."""
         awaited = Awaited(request, text)
         self._awaited.append(awaited)
         return awaited
 
     def forget(self, awaited: Awaited) -> None:
-        """Take that a prompt does not come."""
+        """Note that a prompt does not come."""
         with suppress(ValueError):
             self._awaited.remove(awaited)
         self._stirred.set()

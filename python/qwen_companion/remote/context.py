@@ -131,7 +131,7 @@ class PlaceContext:
         self._changed.set()
 
     def drop_session(self, identifier: str) -> None:
-        """Take that a session has ended."""
+        """Note that a session has ended."""
         self._sessions.pop(identifier, None)
         self._trusted.pop(identifier, None)
 

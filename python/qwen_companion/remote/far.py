@@ -175,7 +175,7 @@ class FarSite:
         self._changed = None
 
     def stir(self) -> None:
-        """Take that something has changed there."""
+        """Note that something has changed there."""
         if self._changed is not None:
             self._changed(None)
 

@@ -233,7 +233,7 @@ class Places:
         return True
 
     def drop_session(self, session: str) -> None:
-        """Take that a session has ended."""
+        """Note that a session has ended."""
         self._sessions.pop(session, None)
         self._sent.pop(session, None)
         for item in self._open.values():
