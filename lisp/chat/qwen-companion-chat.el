@@ -676,7 +676,7 @@ RET	do so on their first line; follow a link, choose an option
   (add-to-invisibility-spec '(qwen-companion-chat . t))
   (qwen-companion-chat-blocks-set-up
    (substitute-command-keys
-    " \\[qwen-companion-chat-send] sends   \\[qwen-companion-chat-cancel] cancels   \\[describe-mode] all keys"))
+    " \\[qwen-companion-chat-send] send   \\[qwen-companion-chat-cancel] cancel   \\[describe-mode] all keys"))
   (qwen-companion-chat-blocks-enable-search)
   (qwen-companion-chat--forget-conversation)
   (qwen-companion-chat-markdown-enable)

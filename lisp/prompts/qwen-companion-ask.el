@@ -181,7 +181,7 @@ beginning the slash commands of Qwen Code.
    (qwen-companion-ask-mode
     (setq header-line-format
           (substitute-command-keys
-           "\\<qwen-companion-ask-mode-map>\\[qwen-companion-ask-submit] sends  \\[qwen-companion-ask-put-aside] puts aside  \\[qwen-companion-ask-previous] \\[qwen-companion-ask-next] history  \\[qwen-companion-ask-take-back] takes back  @ / complete files, commands"))
+           "\\<qwen-companion-ask-mode-map>\\[qwen-companion-ask-submit] send  \\[qwen-companion-ask-put-aside] put aside  \\[qwen-companion-ask-previous] \\[qwen-companion-ask-next] history  \\[qwen-companion-ask-take-back] take back  @ / complete files, commands"))
     (add-hook 'completion-at-point-functions #'qwen-companion-ask--complete nil t)
     (add-hook 'completion-at-point-functions #'qwen-companion-ask--complete-command nil t)
     (add-hook 'kill-buffer-hook #'qwen-companion-ask--forget-buffer nil t)

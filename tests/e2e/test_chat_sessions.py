@@ -21,7 +21,7 @@ pytestmark = pytest.mark.reuses_stage("daemon")
 NEW: Final = "*qwen chat*"
 """The buffer of a chat in which nothing was said."""
 
-SEPARATOR: Final = " C-c C-c sends"
+SEPARATOR: Final = " C-c C-c send"
 """The start of the line between the conversation and the prompt."""
 
 LIST: Final = "*qwen-companion chats*"

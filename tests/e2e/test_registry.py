@@ -43,7 +43,7 @@ def prompt(stage: Stage, text: str, go: str = "(goto-char (point-min))") -> None
     """Write the prompt `text` for the CLI to which `go` goes in the list, and send it."""
     stage.emacs.eval(f'(progn (pop-to-buffer "*qwen-companion sessions*") {go})')
     stage.screen.keys("s")
-    stage.screen.wait_for("C-c C-c sends")
+    stage.screen.wait_for("C-c C-c send")
     stage.screen.type(text)
     stage.screen.keys("C-c", "C-c")
 
