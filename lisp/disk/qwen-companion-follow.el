@@ -385,12 +385,12 @@ visiting a file run no hook, like the command `find-file-literally'."
         (let* ((obstacle (qwen-companion-follow--obstacle))
                (request (and (not obstacle) (qwen-companion-follow--read))))
           (cond
-           ((not request) (qwen-companion-follow--give-up obstacle))
-           ((equal stamp (qwen-companion-disk-stamp buffer-file-name))
-            (qwen-companion-follow--compare request))
-           (t
-            (qwen-companion-follow--drop request)
-            (qwen-companion-follow--look-again)))))))))
+           ((not (equal stamp (qwen-companion-disk-stamp buffer-file-name)))
+            (when request
+              (qwen-companion-follow--drop request))
+            (qwen-companion-follow--look-again))
+           (request (qwen-companion-follow--compare request))
+           (t (qwen-companion-follow--give-up obstacle)))))))))
 
 (defun qwen-companion-follow--being-written-p ()
   "Return non-nil when the file of the current buffer may be incomplete.
@@ -494,7 +494,8 @@ It may turn out to hold the same text."
 (defun qwen-companion-follow--enqueue-other-names ()
   "Look also at the buffers that visit the current one's file by another name."
   (let ((file (file-chase-links buffer-file-name)))
-    (when (> (file-attribute-link-number (file-attributes file)) 1)
+    ;; It may have just been deleted, here and below.
+    (when (> (or (file-attribute-link-number (file-attributes file)) 0) 1)
       (qwen-companion-follow--enqueue
        (delq (current-buffer) (qwen-companion-disk-buffers file))))))
 
@@ -514,7 +515,7 @@ reverting, or the file is very large."
    ((find-file-name-handler buffer-file-name 'insert-file-contents)
     "its text is not that of the file")
    ((not (file-regular-p buffer-file-name)) "that is no regular file")
-   ((> (file-attribute-size (file-attributes (file-chase-links buffer-file-name)))
+   ((> (or (file-attribute-size (file-attributes (file-chase-links buffer-file-name))) 0)
        qwen-companion-diff-size-limit)
     "the file is larger than `qwen-companion-diff-size-limit'")))
 

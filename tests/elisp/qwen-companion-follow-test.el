@@ -1047,6 +1047,31 @@ with open('a.txt', 'r+b') as file, mmap.mmap(file.fileno(), 0) as memory:
       (save-buffer)
       (should-not (qwen-companion-follow-lighter)))))
 
+(defun qwen-companion-follow-test--vanish (operation &rest arguments)
+  "Delete the file of ARGUMENTS, then do OPERATION: a handler of file names."
+  (let ((inhibit-file-name-handlers '(qwen-companion-follow-test--vanish))
+        (inhibit-file-name-operation operation))
+    (delete-file (car arguments))
+    (apply operation arguments)))
+(put 'qwen-companion-follow-test--vanish 'operations '(file-attributes))
+
+(ert-deftest qwen-companion-follow-test-deleted-between-two-looks ()
+  "git deletes a file before it writes it; that holds up no buffer."
+  (qwen-companion-follow-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
+    (let ((a (qwen-companion-follow-test--visit "a.txt"))
+          (b (qwen-companion-follow-test--visit "b.txt")))
+      (let ((file-name-handler-alist
+             (cons (cons (concat "\\`" (regexp-quote (expand-file-name "a.txt")) "\\'")
+                         #'qwen-companion-follow-test--vanish)
+                   file-name-handler-alist)))
+        (qwen-companion-follow-test--write "a.txt" "two\n")
+        (qwen-companion-test-wait-for (not (file-exists-p "a.txt"))))
+      (dolist (file '("a.txt" "b.txt"))
+        (qwen-companion-follow-test--write file "two\n"))
+      (dolist (buffer (list a b))
+        (with-current-buffer buffer
+          (qwen-companion-test-wait-for (equal "two\n" (buffer-string))))))))
+
 (ert-deftest qwen-companion-follow-test-renamed ()
   (qwen-companion-follow-test-visiting "one\n"
     (rename-file "a.txt" "b.txt")
