@@ -25,7 +25,8 @@ class Client:
 
     def __init__(self, sandbox: Sandbox) -> None:
         """Find the companion as Qwen Code does, and connect."""
-        (lock,) = sandbox.lock_files
+        # One that is being written has another suffix.
+        (lock,) = (file for file in sandbox.lock_files if file.suffix == ".lock")
         self._http = Cli(int(lock.stem), json.loads(lock.read_text())["authToken"])
         self._http.initialize()
         self._answers: queue.SimpleQueue[tuple[str, str | None]] = queue.SimpleQueue()

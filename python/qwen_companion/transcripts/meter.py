@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from qwen_companion.domain import Peer
     from qwen_companion.doors.events import Event
 
-HOLD_S = 1.0
+HOLD_S = 2.0
 """How long a CLI waits at most to hear whether its turn goes on."""
 
-_WRITTEN_S = 0.3
-"""How long its transcript is waited for: the last request may not be in it yet."""
+_WRITTEN_S = 1.0
+"""How long its transcript is waited for: on a busy machine the last request may not be in it yet."""
 
 _POLL_S = 0.02
 
