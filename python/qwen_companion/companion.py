@@ -228,6 +228,7 @@ class Companion:
             deliver=self._deliver_context,
             tell=self._bridge.tell,
             roots_changed=lambda: self._journal.update_roots(),
+            set_reachable=lambda place, reachable: self._sessions.set_reachable(place, reachable),
         )
 
     def _make_sessions(self) -> Sessions:
@@ -370,6 +371,7 @@ class Companion:
 
     def _emacs_gone(self) -> None:
         self._emacs_is_gone = True
+        self._places.emacs_gone()
         self._end_for_good()
 
     def _end_for_good(self) -> None:

@@ -55,7 +55,12 @@ class Far:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Let nothing go on there."""
         self.stop()
+        for process in self._sandbox.processes():
+            with suppress(psutil.NoSuchProcess):
+                if process.environ().get("HOME") == str(self.home):
+                    process.kill()
 
     def name(self, path: Path) -> str:
         """Return the name that Emacs has for `path` there."""

@@ -39,6 +39,10 @@ def far(stage: Stage) -> Iterator[Far]:
     """Return another host."""
     with Far(stage.sandbox, stage.environment) as far:
         yield far
+        # The relay there can be told to end only while the server runs.
+        if stage.emacs.running:
+            stage.emacs.eval("(when qwen-companion-mode (qwen-companion-mode -1))")
+            stage.screen.wait_until(lambda: not far.laid, "nothing laid there")
 
 
 def start_cli(stage: Stage, far: Far) -> None:

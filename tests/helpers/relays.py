@@ -10,9 +10,10 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
+import psutil
 
 from qwen_companion.domain import Hop
-from qwen_companion.remote.commands import relay_command, relay_source
+from qwen_companion.remote.commands import HOLD_S, relay_command, relay_source
 from qwen_companion.remote.link import Greeting, Link
 
 NODE = Path(sys.prefix) / "bin" / "node"
@@ -34,10 +35,42 @@ def environ(home: Path) -> dict[str, str]:
     return {"HOME": str(home), "PATH": f"{home.parent}/bin:/usr/bin:/bin", "SHELL": "/bin/sh"}
 
 
-class Server:
-    """Answers each connection with `SIZE` bytes after its first line, and keeps whose it was."""
+APART = """
+import subprocess, sys, threading
+pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
+there = subprocess.Popen(sys.argv[1:], start_new_session=True, **pipes)
+def carry(source, sink):
+    while data := source.read(65536):
+        sink.write(data)
+    sink.close()
+threading.Thread(target=carry, args=(open(0, "rb", 0), there.stdin), daemon=True).start()
+carry(there.stdout, open(1, "wb", 0))
+sys.exit(there.wait())
+"""
+"""A program that carries the bytes of one in a session of its own, as ssh does."""
 
-    def __init__(self) -> None:
+
+def cut() -> None:
+    """Break the line to a relay that is apart."""
+    for process in psutil.Process().children():
+        if APART in process.cmdline():
+            process.kill()
+
+
+def apart() -> list[str]:
+    """Return the command of a relay that is not killed with the program that has its pipe, as behind ssh."""
+    return [sys.executable, "-c", APART, *relay_command([Hop("docker", "box")], None)]
+
+
+class Server:
+    """Answers each connection with `SIZE` bytes after its first line, and keeps whose it was.
+
+    With `answer_bytes`, only with so many, and without an end.
+    """
+
+    def __init__(self, answer_bytes: int | None = None) -> None:
+        self._bytes = answer_bytes
+        self.asked = anyio.Event()
         self.lines: list[bytes] = []
         self.callers: list[object] = []
         self.link: Link | None = None
@@ -46,9 +79,12 @@ class Server:
         try:
             self.lines.append(await reader.readline())
             self.callers.append(self.link and self.link.who(writer.get_extra_info("peername")[1]))
-            writer.write(b"x" * SIZE)
+            self.asked.set()
+            writer.write(b"x" * (SIZE if self._bytes is None else self._bytes))
             with suppress(ConnectionError):
                 await writer.drain()
+                if self._bytes is not None:
+                    await reader.read()
         finally:
             writer.close()
 
@@ -57,18 +93,21 @@ class Server:
 async def linked(
     home: Path,
     command: Sequence[str] | None = None,
-    changed: Callable[[Sequence[str]], None] = lambda _paths: None,
     linger: int = 0,
+    changed: Callable[[Sequence[str]], None] = lambda _paths: None,
     identifier: str = "id",
     variables: Mapping[str, str] | None = None,
+    answer_bytes: int | None = None,
+    hold: float = HOLD_S,
+    admit: bool = True,
 ) -> AsyncGenerator[tuple[Link, Greeting, Server]]:
     """Yield a link to a relay that has come up, its greeting, and the server that it leads to."""
-    server = Server()
+    server = Server(answer_bytes)
     listener = await asyncio.start_server(server.answer, "127.0.0.1", 0)
     words = command or relay_command([Hop("docker", "box")], None)
     link = server.link = Link(
         words,
-        relay_source(identifier, linger),
+        relay_source(identifier, linger, hold),
         {**environ(home), **(variables or {})},
         listener.sockets[0].getsockname()[1],
         changed,
@@ -83,5 +122,7 @@ async def linked(
     async with listener, anyio.create_task_group() as tasks:
         tasks.start_soon(link.run, ready)
         await greeted.wait()
+        if admit:
+            link.admit()
         yield link, greetings[0], server
         tasks.cancel_scope.cancel()

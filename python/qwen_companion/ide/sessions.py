@@ -59,6 +59,9 @@ One whose stream has ended by mistake is reported again when it comes back.
 FIRST_STREAM_S = 60.0
 """How long after its last request a session that never had a stream is given up."""
 
+CUT_OFF_S = 3600.0
+"""How long a session is kept while no line leads to its place: so long the relay there holds what its CLI sends."""
+
 STALL_S = 600.0
 """How long a stream may take nothing before it is cut.  A CLI stopped with C-z for a coffee is to find it open."""
 
@@ -86,6 +89,7 @@ class Timing:
     left: float = LEFT_S
     hidden: float = HIDDEN_S
     first_stream: float = FIRST_STREAM_S
+    cut_off: float = CUT_OFF_S
     stall: float = STALL_S
     watch: float = WATCH_S
     lost_watch: float = LOST_WATCH_S
@@ -167,6 +171,9 @@ class Sessions:
         self._sessions: dict[str, _Session] = {}
         self._streams = OpenStreams(self._timing.keep_alive, self._timing.stall)
         self._tasks = Tasks()
+        known = tuple(known)
+        self._cut_off = {item.peer.place for item in known if item.peer}
+        """The places to which no line leads; at first, all."""
         for item in known:
             session = self._sessions[item.id] = _Session(item, self._timing.give_up, identified=True)
             self._reap_later(session)
@@ -284,7 +291,28 @@ class Sessions:
 
     def _reap_later(self, session: _Session) -> None:
         self._keep(session)
-        session.reaper = self._loop.call_later(session.patience, self.close, session.known.id)
+        patience = self._timing.cut_off if self._is_cut_off(session) else session.patience
+        session.reaper = self._loop.call_later(patience, self.close, session.known.id)
+
+    def _is_cut_off(self, session: _Session) -> bool:
+        place = session.known.peer and session.known.peer.place
+        return place is not None and place in self._cut_off
+
+    def set_reachable(self, place: str, reachable: bool) -> None:
+        """Note whether a line leads to `place`.
+
+        Without one nothing is heard of its CLIs, which does not mean that they have left.  Once there is one again,
+        they have as long to come back as after a restart of this process.
+        """
+        if reachable != (place in self._cut_off):
+            return
+        self._cut_off ^= {place}
+        for session in self._sessions.values():
+            if session.stream is None and session.known.peer and session.known.peer.place == place:
+                session.patience = max(session.patience, self._timing.give_up)
+                self._show(session)
+                self._reap_later(session)
+                self._changed(session.state())
 
     def _hide(self, session: _Session) -> None:
         session.is_hidden = True
@@ -352,7 +380,7 @@ class Sessions:
             if session.stream is stream:
                 session.stream = None
                 if self._sessions.get(identifier) is session:
-                    if stream.lost:
+                    if stream.lost and not self._is_cut_off(session):
                         session.patience = self._timing.left
                         session.hider = self._loop.call_later(self._timing.hidden, self._hide, session)
                     self._reap_later(session)

@@ -16,6 +16,9 @@ from qwen_companion.errors import CompanionError
 OLDEST_NODE = 20
 """The first version of Node.js that runs today's Qwen Code."""
 
+HOLD_S = 120.0
+"""A CLI gives up a stream that has not begun to come after 300 s."""
+
 _SAFE = re.compile(r"[\w.%+:@\[\]][\w.%+:@\[\]-]*")
 """What names of users and hosts look like: none is an option, and none says anything to a shell."""
 
@@ -56,12 +59,14 @@ class UnsupportedPlaceError(CompanionError):
     """A place cannot be reached without a terminal; the text says why."""
 
 
-def relay_source(identifier: str, seconds: int) -> bytes:
+def relay_source(identifier: str, seconds: int, hold: float = HOLD_S) -> bytes:
     """Return the relay as the bootstrap reads it.  Reads a file.
 
-    Relays of one place and Emacs have the same `identifier`.  Without a pipe, one goes on for `seconds`.
+    Relays of one place and Emacs have the same `identifier`.  Without a pipe, one goes on for `seconds`, and a CLI that
+    waits for its stream is made to ask again after `hold` seconds.
     """
-    head = f"const KEEP={json.dumps({'id': identifier, 'seconds': seconds})};".encode("ascii")
+    keep = {"id": identifier, "seconds": seconds, "hold": hold}
+    head = f"const KEEP={json.dumps(keep)};".encode("ascii")
     source = head + Path(__file__).with_name("relay.js").read_bytes()
     return b"%d\n" % len(source) + source
 

@@ -154,6 +154,7 @@ class Link:
         self._refusals = 0
         self._output = bytearray()
         self._greeted = anyio.Event()
+        self._admitted = anyio.Event()
         self._heard = 0.0
         self._greeting: Greeting | None = None
         self.is_left = False
@@ -317,6 +318,10 @@ class Link:
         """
         return self._ports.get(port)
 
+    def admit(self) -> None:
+        """Carry connections from now on, also those that have come before: by now the server knows what admits them."""
+        self._admitted.set()
+
     def _open(self, tasks: TaskGroup, frame: Frame) -> None:
         if frame.stream in self._streams or len(self._streams) >= MAX_STREAMS or len(self._ports) >= _MAX_PORTS:
             if self._refusals >= _MAX_REFUSALS:
@@ -344,6 +349,7 @@ class Link:
                 # Known before the server can see it.
                 stream.port = connection.getsockname()[1]
                 self._ports[stream.port] = stream.who
+                await self._admitted.wait()
                 await asyncio.get_running_loop().sock_connect(connection, (LOOPBACK, self._server_port))
                 reader, writer = await asyncio.open_connection(sock=connection, limit=PIECE_BYTES)
                 async with anyio.create_task_group() as both:

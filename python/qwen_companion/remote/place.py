@@ -41,8 +41,11 @@ _PORTS = range(20000, 32000)
 LINGER_S = 3600
 """How long a relay goes on without a pipe, in seconds: a suspended laptop comes back to CLIs that know of nothing."""
 
-_FAREWELL_S = 3.0
+FAREWELL_S = 3.0
 """How long a relay whose pipe has broken may take to come up again, so that it can be told to end, in seconds."""
+
+LAST_FAREWELL_S = 30.0
+"""The same when Emacs has ended, and nobody waits for the end of this process."""
 
 
 class Place:
@@ -60,12 +63,15 @@ class Place:
         tell: Callable[[Notification], None],
         roots_changed: Callable[[], None],
         stirred: Callable[[str], None],
+        set_reachable: Callable[[str, bool], None],
     ) -> None:
         """`token` opens the server on this machine, and is not told there: the place has its own, derived from it.
 
         Copies of files are kept below `spool`.  `deliver` sends a context to a session, `tell` a message to Emacs.
-        `stirred` is called with the name of a root in which files have changed.
+        `stirred` is called with the name of a root in which files have changed, `set_reachable` with the name of the
+        place and whether a line leads there.
         """
+        self.farewell_s = FAREWELL_S
         self.context = PlaceContext(wanted.name, deliver)
         self.wanted = wanted
         self._token = hmac.new(
@@ -77,6 +83,7 @@ class Place:
         self._tell = tell
         self._roots_changed = roots_changed
         self._stirred = stirred
+        self._set_reachable = set_reachable
         self.copies = Copies(wanted.name, spool, self.link, tell)
         self.askpass = Askpass(spool, self._token[:8], self._note_question)
         self._link: Link | None = None
@@ -240,6 +247,8 @@ class Place:
             if not isinstance(found, (LinkError, RequestError)):
                 raise found from None
             self._failure = str(found)
+            # Before the sessions see the ends of their streams.
+            self._set_reachable(self.wanted.name, False)
             # A relay that cannot lay down its files cannot do so a moment later either.
             lasting, was_open = isinstance(found, RequestError) or found.lasting, self._link is not None
         finally:
@@ -261,7 +270,7 @@ class Place:
 
     async def _say_farewell(self) -> None:
         """Tell a relay to end whose pipe has broken: a connection that ssh shares with TRAMP breaks with Emacs."""
-        with anyio.move_on_after(_FAREWELL_S, shield=True) as scope, suppress(CompanionError):
+        with anyio.move_on_after(self.farewell_s, shield=True) as scope, suppress(CompanionError):
             link = await self._new_link(relay_command(self.wanted.hops, None), {})
             await link.run(lambda _greeting: scope.cancel())
 
@@ -303,6 +312,8 @@ class Place:
             raise RequestError("the relay listens on no port")
         self._keys = Keys(port, self._token, {HOOK_PATH: door_secret(self._token), TOOL_PATH: tool_secret(self._token)})
         self._link = link
+        self._set_reachable(self.wanted.name, True)
+        link.admit()
         await self._lay(link)
         await link.request("watch", paths=list(self.copies.paths))
         self._note_changes(self.copies.paths)

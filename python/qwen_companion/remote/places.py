@@ -77,9 +77,14 @@ class Places:
         deliver: Callable[[str, bytes], None],
         tell: Callable[[Notification], None],
         roots_changed: Callable[[], None],
+        set_reachable: Callable[[str, bool], None],
     ) -> None:
-        """For the arguments see `Place`."""
-        self._arguments = (token, server_port, environ, spool, layer_of, deliver, tell, roots_changed, self._stirred)
+        """For the arguments see `Place`; a place that is left counts as one that can be reached."""
+        self._arguments = (
+            *(token, server_port, environ, spool, layer_of, deliver, tell, roots_changed),
+            *(self._stirred, self._note_reachable),
+        )
+        self._set_reachable = set_reachable
         self._sites: dict[str, FarSite] = {}
         self._tell = tell
         self._open: dict[str, _Open] = {}
@@ -106,6 +111,12 @@ class Places:
                 self._open[name].place.want(place)
             else:
                 self._begin(place)
+        for name in {self._name(session) for session in self._sessions} - wanted.keys():
+            self._note_reachable(name, False)
+
+    def _note_reachable(self, name: str, reachable: bool) -> None:
+        # The CLIs of a place that is left do not come back.
+        self._set_reachable(name, reachable or name not in self._open)
 
     def _begin(self, wanted: WantedPlace) -> None:
         # Most users have no place, and a start of this process waits for no import that it does not need.
@@ -167,6 +178,13 @@ class Places:
         if on:
             for sent in self._sent.values():
                 self._tell(sent)
+
+    def emacs_gone(self) -> None:
+        """Take longer, if need be, to tell relays to end: nobody waits."""
+        from qwen_companion.remote.place import LAST_FAREWELL_S
+
+        for item in self._open.values():
+            item.place.farewell_s = LAST_FAREWELL_S
 
     # --- Roots
 

@@ -2,11 +2,13 @@
 // The relay: runs where CLIs run that another machine's Emacs serves, and carries their connections over its standard
 // input and output.  It is sent over that pipe and never a file there.  What it lays down it removes at its end.
 //
-// When the pipe breaks, it goes on without: CLIs that connect meanwhile are held, unread.  The relay of the next pipe
-// finds it by a socket, and only passes the bytes on.  So a broken line costs CLIs nothing.
+// When the pipe breaks, it goes on without: CLIs that connect meanwhile are held, and so are those that wait for an
+// answer, whose requests are sent again.  The relay of the next pipe finds it by a socket, and only passes the bytes on.
+// So a broken line costs CLIs nothing.
 //
 // `require` and `rest`, the bytes after the source, are given by the bootstrap in commands.py; before the source, it
-// has `KEEP`: the `id` of the place in this Emacs, and after how many `seconds` without a pipe it ends.
+// has `KEEP`: the `id` of the place in this Emacs, after how many `seconds` without a pipe it ends, and after how many,
+// `hold`, a CLI that waits for its stream of events gets one that ends at once, and asks again: it would give up.
 "use strict";
 const crypto = require("crypto"), fs = require("fs"), net = require("net"), os = require("os"), path = require("path");
 const { execFile } = require("child_process");
@@ -21,6 +23,8 @@ const MAX_READ = 1024 * 1024;
 const QUIET_MS = 45000; // without any frame from Emacs for so long, the pipe is broken
 const GATHER_MS = 20; // changes of files in this time are told together
 const MAX_HELD = 100; // connections while there is no pipe
+const MAX_ASKED = 1024 * 1024; // bytes of a request that are kept until the answer comes
+const RETRY_MS = 1500; // as the backend tells CLIs
 const POLL_MS = 1000; // where the system does not tell of changes
 const MAX_TREES = 16; // roots whose files are followed
 const MAX_FILES = 100000; // below one root
@@ -68,42 +72,71 @@ function receive(data) {
 const streams = new Map();
 let lastStream = 0;
 
-const held = [];
+const held = new Set(); // streams while there is no pipe
 
 function accept(socket) {
-    socket.on("error", () => {});
-    if (channel === null) {
-        if (held.length < MAX_HELD) held.push(socket);
-        else socket.destroy();
-        return;
-    }
-    const who = identify(socket);
-    if (who === null) return socket.destroy(); // another user's
-    const stream = { id: ++lastStream, socket, credit: WINDOW, consumed: 0 };
-    streams.set(stream.id, stream);
+    // What the CLI has sent since it last got an answer; null when that is too much to be kept.
+    const stream = { id: 0, socket, credit: 0, consumed: 0, asked: Buffer.alloc(0), answered: false };
     socket.setNoDelay(true);
-    send(stream.id, KINDS.open, json(who));
+    socket.on("error", () => {});
     socket.on("readable", () => pump(stream));
-    socket.on("end", () => send(stream.id, KINDS.end));
+    socket.on("end", () => stream.id === 0 ? socket.destroy() : send(stream.id, KINDS.end));
     socket.on("close", () => {
+        held.delete(stream);
         if (streams.delete(stream.id)) send(stream.id, KINDS.reset);
     });
+    if (channel === null) hold(stream);
+    else open(stream);
+}
+
+function open(stream) {
+    const { socket, asked } = stream, who = identify(socket);
+    if (who === null) return socket.destroy(); // another user's
+    Object.assign(stream, { id: ++lastStream, credit: WINDOW, consumed: 0, asked: Buffer.alloc(0) });
+    streams.set(stream.id, stream);
+    send(stream.id, KINDS.open, json(who));
+    if (asked.length > 0) socket.unshift(asked);
+    pump(stream);
+}
+
+function hold(stream) {
+    if (held.size >= MAX_HELD) return stream.socket.destroy();
+    stream.id = 0;
+    held.add(stream);
+    setTimeout(() => held.has(stream) && renew(stream), KEEP.hold * 1000).unref();
+}
+
+function renew(stream) {
+    const { socket } = stream;
+    stream.asked = Buffer.concat([stream.asked, socket.read() || Buffer.alloc(0)]);
+    if (stream.asked.toString("latin1", 0, 4) !== "GET ") return;
+    held.delete(stream);
+    socket.end(`HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\nretry: ${RETRY_MS}\n\n`);
+}
+
+function keepAsked(stream, data) {
+    const before = stream.answered ? Buffer.alloc(0) : stream.asked;
+    stream.answered = false;
+    stream.asked = before && before.length + data.length <= MAX_ASKED ? Buffer.concat([before, data]) : null;
 }
 
 function pump(stream) {
-    for (;;) {
+    while (stream.id !== 0) {
         const size = Math.min(stream.credit, PIECE, stream.socket.readableLength);
         if (size === 0) {
             if (stream.credit > 0) stream.socket.read(0);
             return;
         }
         stream.credit -= size;
-        send(stream.id, KINDS.data, stream.socket.read(size));
+        const data = stream.socket.read(size);
+        keepAsked(stream, data);
+        send(stream.id, KINDS.data, data);
     }
 }
 
 function take(stream, kind, payload) {
     if (kind === KINDS.data) {
+        stream.answered = true;
         stream.socket.write(payload, () => {
             stream.consumed += payload.length;
             if (stream.consumed < PIECE / 2 && stream.socket.writableLength > 0) return;
@@ -312,20 +345,25 @@ function attach(input, output) {
         version: VERSION, pid: process.pid, started: start(), home, folder, node: path.dirname(process.execPath),
         layer: process.env.QWEN_CODE_SYSTEM_DEFAULTS_PATH || "/etc/qwen-code/system-defaults.json",
     }));
-    for (const socket of held.splice(0)) if (!socket.destroyed) accept(socket);
+    for (const stream of held) open(stream);
+    held.clear();
     input.on("data", (data) => {
         if (channel !== null && channel.input === input) receive(data);
     });
 }
 
-// Go on without a pipe: what CLIs wait for ends well, and they ask again.
+// Go on without a pipe.  An answer that has begun, as a stream of events, ends well, and the CLI asks again; a request
+// that has no answer is sent again: were its connection to end, the CLI would give up.
 function detach() {
     if (channel === null) return;
     const { input, output } = channel;
     channel = null;
     input.destroy();
     output.destroy();
-    for (const stream of streams.values()) stream.socket.end();
+    for (const stream of streams.values()) {
+        if (stream.answered || stream.asked === null || stream.socket.readableEnded) stream.socket.end();
+        else hold(stream);
+    }
     streams.clear();
     lingerTimer = setTimeout(quit, KEEP.seconds * 1000);
     if (!keeper.listening) quit();

@@ -399,6 +399,37 @@ async def test_sessions_of_an_earlier_process_are_known_and_given_up_if_they_sta
     assert await soon(table.gone.get()) == "old"
 
 
+async def test_a_session_of_a_place_is_kept_as_long_as_no_line_leads_there(forward: Callable[[float], None]) -> None:
+    """What a broken line ends, the CLI has not left: it waits there."""
+    known, other = (
+        KnownSession(name, "2025-11-25", "c", "1", peer=Peer(-7, "", None, None, (), place=place))
+        for name, place in (("far", "/ssh:far:"), ("other", "/ssh:other:"))
+    )
+    table = Table((known, other), left=1.0, hidden=1.0, give_up=2.0)
+    # It has not said yet which places are served, and then leaves one.
+    forward(10.0)
+    table.sessions.set_reachable("/ssh:other:", True)
+    forward(3.0)
+    assert await soon(table.gone.get()) == "other"
+    table.sessions.set_reachable("/ssh:far:", True)
+    get = await Get(table, "far").ready()
+    for lose_first in (True, False):
+        if lose_first:
+            await get.end()
+        table.sessions.set_reachable("/ssh:far:", False)
+        await get.end()
+        forward(100.0)
+        closed = table.open()
+        table.sessions.close(closed)
+        assert await soon(table.gone.get()) == closed
+        assert table.sessions.reported("far") is not None
+        table.sessions.set_reachable("/ssh:far:", True)
+        get = await Get(table, "far").ready()
+    await get.end()
+    forward(3.0)
+    assert await soon(table.gone.get()) == "far"
+
+
 async def test_every_change_is_told() -> None:
     table = Table()
     session = table.open()

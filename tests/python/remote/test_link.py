@@ -12,7 +12,8 @@ import signal
 import struct
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from qwen_companion.ide.peers import caller_at
 from qwen_companion.remote.commands import failure, relay_command, relay_source
 from qwen_companion.remote.frames import MARK, Frame, Kind
 from qwen_companion.remote.link import MAX_STREAMS, Link, LinkError, RequestError
-from relays import NODE, SIZE, environ, linked
+from relays import NODE, SIZE, apart, cut, environ, linked
 from support import needs_root
 
 pytestmark = pytest.mark.anyio
@@ -109,14 +110,6 @@ async def test_the_next_one_removes_what_a_killed_one_has_left(home: Path) -> No
         assert [path.suffix for path in sorted(folder.iterdir())] == [".lock", ".sock"]
 
 
-APART = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:], start_new_session=True))"
-
-
-def apart() -> list[str]:
-    """Return the command of a relay that is not killed with the program that has its pipe, as behind ssh."""
-    return [sys.executable, "-c", APART, *relay_command([Hop("docker", "box")], None)]
-
-
 async def leave(home: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     """Leave a relay behind that does not answer for a while; return its process."""
     left = 0
@@ -136,6 +129,66 @@ async def test_a_relay_that_does_not_answer_is_not_told_to_end(home: Path, monke
         assert greeting.pid == left
         await serve(link)
     assert not (home / ".qwen").exists()
+
+
+async def test_no_connection_is_carried_before_the_server_knows_what_admits_it(home: Path) -> None:
+    data = MARK + hello() + OPENED + Frame(1, Kind.DATA, b"hello\n").encode()
+    async with linked(home, says(home, data), admit=False) as (link, _, server):
+        while not any(link.who(port) is not None for port in range(1024, 65536)):
+            await anyio.sleep(0.01)
+        for _ in range(10):
+            await anyio.wait_all_tasks_blocked()
+        assert server.lines == []
+        link.admit()
+        await server.asked.wait()
+        assert server.lines == [b"hello\n"]
+
+
+@asynccontextmanager
+async def asking(home: Path, question: bytes, answer_bytes: int) -> AsyncGenerator[asyncio.StreamReader]:
+    """Yield what a CLI reads whose `question` had got only so many bytes of an answer when the line broke."""
+    async with AsyncExitStack() as stack:
+        readers: list[asyncio.StreamReader] = []
+        with pytest.RaisesGroup(LinkError):
+            async with linked(home, apart(), 60, answer_bytes=answer_bytes, hold=0.1) as (link, _, server):
+                reader, writer = await asyncio.open_connection("127.0.0.1", await serve(link))
+                stack.callback(writer.close)
+                readers.append(reader)
+                writer.write(question)
+                await server.asked.wait()
+                await reader.readexactly(answer_bytes)
+                cut()
+                await anyio.sleep_forever()
+        yield readers[0]
+
+
+@pytest.mark.parametrize("breaks", [1, 3])
+async def test_a_request_that_has_no_answer_when_the_line_breaks_is_sent_again(home: Path, breaks: int) -> None:
+    question = b"POST " + b"q" * 20_000 + b"\n"
+    async with asking(home, question, 0) as reader:
+        for _ in range(breaks - 1):
+            with pytest.RaisesGroup(LinkError):
+                async with linked(home, apart(), 60, answer_bytes=0) as (_, _, server):
+                    await server.asked.wait()
+                    cut()
+                    await anyio.sleep_forever()
+        async with linked(home, apart(), 60) as (_, _, server):
+            assert len(await reader.read(-1)) == SIZE
+            assert server.lines == [question]
+
+
+async def test_an_answer_that_has_begun_ends_well_with_the_line(home: Path) -> None:
+    async with asking(home, b"GET /mcp\n", 100) as reader:
+        assert await reader.read(-1) == b""
+        async with linked(home, apart(), 60) as (_, _, server):
+            assert server.lines == []
+
+
+async def test_a_cli_that_waits_long_for_its_stream_is_made_to_ask_again(home: Path) -> None:
+    async with asking(home, b"GET /mcp\n", 0) as reader:
+        assert (await reader.read(-1)).endswith(b"\r\n\r\nretry: 1500\n\n")
+        async with linked(home, apart(), 60) as (_, _, server):
+            assert server.lines == []
 
 
 async def test_one_that_passes_bytes_on_ends_with_the_relay_behind_it(
