@@ -21,6 +21,9 @@ PIECE_BYTES = 64 * 1024
 WINDOW_BYTES = 256 * 1024
 """Bytes of a stream that may be on their way in one direction."""
 
+PART_BYTES = 2 * 1024 * 1024
+"""Largest piece of a request in a frame."""
+
 MARK = b"\0qwen-companion relay\0"
 """Comes before the first frame: a login shell may print anything before."""
 
@@ -44,6 +47,8 @@ class Kind(IntEnum):
     REPLY = 7
     EVENT = 8
     PING = 9
+    PART = 10
+    """The beginning of a request that is too large for a frame."""
 
 
 _LIMITS = {

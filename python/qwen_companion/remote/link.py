@@ -27,6 +27,7 @@ from qwen_companion.frozen import frozen
 from qwen_companion.listening import LOOPBACK
 from qwen_companion.remote.commands import failure, is_lasting
 from qwen_companion.remote.frames import (
+    PART_BYTES,
     PIECE_BYTES,
     VERSION,
     WINDOW_BYTES,
@@ -440,7 +441,11 @@ class Link:
         number, request = self._last_request, _Request()
         self._requests[number] = request
         try:
-            await self._send(Frame(number, Kind.REQUEST, json.dumps({"name": name, **values}).encode("utf-8")))
+            data = json.dumps({"name": name, **values}).encode("utf-8")
+            while len(data) > PART_BYTES:
+                await self._send(Frame(number, Kind.PART, data[:PART_BYTES]))
+                data = data[PART_BYTES:]
+            await self._send(Frame(number, Kind.REQUEST, data))
             with anyio.move_on_after(REQUEST_S):
                 await request.done.wait()
         except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):

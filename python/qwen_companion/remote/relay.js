@@ -14,7 +14,7 @@ const crypto = require("crypto"), fs = require("fs"), net = require("net"), os =
 const { execFile } = require("child_process");
 
 const VERSION = 1;
-const KINDS = { hello: 0, open: 1, data: 2, end: 3, credit: 4, reset: 5, request: 6, reply: 7, event: 8, ping: 9 };
+const KINDS = { hello: 0, open: 1, data: 2, end: 3, credit: 4, reset: 5, request: 6, reply: 7, event: 8, ping: 9, part: 10 };
 const HEAD = 9;
 const PIECE = 64 * 1024; // largest data in a frame
 const WINDOW = 256 * 1024; // bytes of a stream on their way in one direction
@@ -51,6 +51,7 @@ function send(id, kind, payload = Buffer.alloc(0)) {
 const json = (value) => Buffer.from(JSON.stringify(value));
 
 let unread = Buffer.alloc(0);
+const parts = new Map(); // the beginnings of large requests, by their numbers
 
 function receive(data) {
     unread = Buffer.concat([unread, data]);
@@ -61,7 +62,8 @@ function receive(data) {
         const [id, kind, payload] = [unread.readUInt32BE(0), unread.readUInt8(4), unread.subarray(HEAD, HEAD + length)];
         unread = unread.subarray(HEAD + length);
         quietTimer.refresh();
-        if (kind === KINDS.request) answer(id, payload);
+        if (kind === KINDS.part) parts.set(id, Buffer.concat([parts.get(id) || Buffer.alloc(0), payload]));
+        else if (kind === KINDS.request) answer(id, Buffer.concat([parts.get(id) || Buffer.alloc(0), payload]));
         else if (kind === KINDS.ping) send(0, KINDS.ping);
         else if (streams.has(id)) take(streams.get(id), kind, payload);
     }
@@ -332,6 +334,7 @@ function attach(input, output) {
     detach();
     channel = { input, output };
     unread = Buffer.alloc(0);
+    parts.clear();
     clearTimeout(lingerTimer);
     quietTimer.refresh();
     for (const stream of [input, output]) {
@@ -739,9 +742,14 @@ function next(tree) {
     const files = [];
     for (let size = 0; tree.left.length > 0 && size < LISTED;) {
         files.push(words(tree.left.shift()));
-        size += 250 + 3 * files[files.length - 1].name.length;
+        size += sizeOf(files[files.length - 1].name);
     }
     return { files, more: tree.left.length > 0 };
+}
+
+// About how many bytes a reply takes for the file `name`.
+function sizeOf(name) {
+    return 250 + 3 * name.length;
 }
 
 // Watch the directories of the files; return whether each change will be told.
@@ -880,8 +888,9 @@ const REQUESTS = {
     // Files as they are now with their bytes, and bytes that git has, as many as there is room for.
     async fetch({ root, names: wantedNames, digests }) {
         const real = fs.realpathSync(root), blobs = new Blobs(), found = [];
-        let done = 0;
+        let done = 0, size = 0;
         for (const name of wantedNames) {
+            if ((size += sizeOf(name)) > LISTED) break;
             const item = entry(real, name);
             if (item && item.data && item.data.length <= SENT && !blobs.add(item.digest, item.data)) break;
             if (item) found.push({ ...words(item), size: item.data ? item.data.length : 0 });
@@ -904,6 +913,7 @@ const REQUESTS = {
 };
 
 async function answer(id, payload) {
+    parts.delete(id);
     let result, data = Buffer.alloc(0);
     try {
         const { name, ...values } = JSON.parse(payload);

@@ -190,6 +190,21 @@ async def test_more_files_are_removed_than_fit_into_a_reply(home: Path) -> None:
         assert changed == {str((directory / name).relative_to(there.root)): (b"", None) for name in names}
 
 
+@pytest.mark.parametrize("hidden", [False, True], ids=["told", "hidden"])
+async def test_more_files_are_named_than_fit_into_a_frame(home: Path, hidden: bool) -> None:
+    """Those of which git has no bytes are asked for by name, and those that a rule hides are named at each look."""
+    async with recorded(home) as there:
+        directory = there.root.joinpath(*("d" * 250 for _ in range(14)))
+        directory.mkdir(parents=True)
+        for number in range(1300):
+            (directory / f"{number:04}.txt").write_text("")
+        (there.root / ".qwenignore").write_text("*.txt\n" if hidden else "")
+        await there.scan(None)
+        changed = await there.turn(lambda: (there.root / "new").write_text("new\n"))
+        assert changed == {"new": (None, b"new\n")}
+        assert len(there.record.store.contents.recorded()) == (2 if hidden else 1302)
+
+
 async def test_what_was_there_before_is_nobodys_after_a_change_of_rules(home: Path) -> None:
     async with recorded(home) as there:
         (there.root / "built.txt").write_text("built\n")
