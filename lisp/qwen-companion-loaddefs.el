@@ -242,7 +242,7 @@ Again, to the one after it.
 ;; qwen-companion-worktrees.el
 (autoload 'qwen-companion-worktrees "qwen-companion-worktrees" "List the git worktrees of the project: who works there and what has changed.
 \\<qwen-companion-worktrees-mode-map>\\[qwen-companion-worktrees-changes] shows the changes of agents, \\[qwen-companion-worktrees-merge] merges them into the main tree, \\[qwen-companion-worktrees-diff]
-shows all differences, \\[qwen-companion-worktrees-remove] removes the worktree.
+shows the difference to it, \\[qwen-companion-worktrees-remove] removes the worktree.
 
 (fn)" t)
 

@@ -67,8 +67,9 @@ is a list in the form of `qwen-companion-changed-file-path'."
 
 (defvar-local qwen-companion-changes-items-scope 'turns
   "The visible scope: `turns', `look', `commit', (since TURN) or (session ID).
-Or (tree OTHER), all that differs in the root, a worktree, from the
-worktree OTHER, or with nil from where it began.")
+Of the root, a worktree, `merge', what merging it would change in the main
+tree, `begun', what differs from where it began, or (tree OTHER), what
+differs from the worktree OTHER.")
 (defvar-local qwen-companion-changes-items-client nil
   "The client whose turns are shown, a string, or nil for all.")
 (defvar-local qwen-companion-changes-items-all nil
@@ -354,7 +355,8 @@ UNDONE is as by `qwen-companion-changes-items-undone'."
     ('look "Not seen yet")
     ('commit "Since the last commit")
     (`(session ,_) "This session")
-    ('(tree nil) "All differences from where it began")
+    ('merge "What a merge would change in the main tree")
+    ('begun "Differences from where it began")
     (`(tree ,other)
      (concat "Differences from " (qwen-companion-untrusted-text (file-name-nondirectory other))))
     (`(since ,id)
@@ -429,7 +431,10 @@ may be an old one, or nil."
          (when tools
            (concat "  " (qwen-companion-untrusted-line (string-join tools ", "))))
          (when (cl-some #'cadr (qwen-companion-changed-file-by file)) " (subagent)")
-         (when (qwen-companion-changed-file-mixed file) "  with edits of yours")
+         (when (qwen-companion-changed-file-mixed file)
+           (if (eq 'merge qwen-companion-changes-items-scope)
+               (propertize "  conflicts with the main tree" 'face 'warning)
+             "  with edits of yours"))
          (when (qwen-companion-changed-file-seen file) "  seen")))
        (when undone
          (propertize "  undone" 'face 'warning)))

@@ -40,7 +40,7 @@ to happen.  \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-bring-b
 
 (defun qwen-companion-changes-undo--act (undo)
   "Undo each change at point or in the region; restore it if UNDO is nil."
-  (when (memq (car (ensure-list qwen-companion-changes-items-scope)) '(commit tree))
+  (when (memq (car (ensure-list qwen-companion-changes-items-scope)) '(commit tree begun merge))
     (user-error "The journal has no turn for this; v t shows the turns"))
   (qwen-companion-changes-undo-call-on-chosen
    (lambda (view changes)

@@ -590,16 +590,10 @@ marked as seen (\\[qwen-companion-changes-mark-seen]) is not shown the next time
     (goto-char (cl-some #'qwen-companion-items-start keys))
     (recenter 0)))
 
-(defun qwen-companion-changes-of-root (root)
-  "Show each change of agents below ROOT only."
+(defun qwen-companion-changes-of-root (root scope)
+  "Show SCOPE, as `qwen-companion-changes-items-scope', of ROOT only."
   (qwen-companion-changes)
-  (qwen-companion-changes--show 'turns root))
-
-(defun qwen-companion-changes-of-worktree (root other)
-  "Show all that differs in the worktree ROOT from the worktree OTHER.
-With nil, show what differs from the commit at which it began."
-  (qwen-companion-changes)
-  (qwen-companion-changes--show (list 'tree other) root))
+  (qwen-companion-changes--show scope root))
 
 (defun qwen-companion-changes-of-session (turn)
   "Show each change in the conversation of TURN."

@@ -281,7 +281,7 @@ One that has entered it by a tool has its newest turn there."
   (interactive (list (qwen-companion-worktrees--at-point)) qwen-companion-worktrees-mode)
   (unless (qwen-companion-worktrees--newest-turn tree)
     (user-error "Nothing is recorded that an agent has changed there; d shows all differences"))
-  (qwen-companion-changes-of-root (qwen-companion-worktrees--root-of tree)))
+  (qwen-companion-changes-of-root (qwen-companion-worktrees--root-of tree) 'turns))
 
 (defun qwen-companion-worktrees-terminal (tree)
   "Go to the terminal of the CLI that works in TREE, the worktree at point."
@@ -344,25 +344,33 @@ shell, with a command that you can change before."
             (format "In %s: " (abbreviate-file-name default-directory))
             (concat "git merge " (shell-quote-argument branch)))))))))
 
-(defun qwen-companion-worktrees-diff (tree &optional other)
-  "Show all differences of TREE, the worktree at point, from where it began.
-Whether they are committed or not, with new files; m merges a hunk or a
-file into the main tree.  With a prefix argument, ask for the worktree
-OTHER, to show the differences from that one."
+(defun qwen-companion-worktrees-diff (tree &optional scope)
+  "Show the whole difference of TREE, the worktree at point, to the main tree.
+That is what a merge of it would change there, committed or not, so what
+only the main tree has changed is left out; m merges a hunk or a file.
+     ((equal "" (qwen-companion-worktree-head tree))
+      (user-error "Its branch has no commit, or is gone; m merges what has changed there as text"))
+With a prefix argument, ask for something else to compare with: another
+worktree, or where this one began.  SCOPE is as
+`qwen-companion-changes-items-scope'."
   (interactive (let ((tree (qwen-companion-worktrees--at-point)))
-                 (list tree (and current-prefix-arg (qwen-companion-worktrees--read-other tree))))
+                 (list tree (and current-prefix-arg (qwen-companion-worktrees--read-scope tree))))
                qwen-companion-worktrees-mode)
-  (qwen-companion-changes-of-worktree
-   (qwen-companion-worktrees--root-of tree)
-   (and other (qwen-companion-worktree-path other))))
+  (when (and (not scope) (qwen-companion-worktrees--main-p tree))
+    (user-error "This is the main tree; C-u d compares it with a worktree"))
+  (qwen-companion-changes-of-root (qwen-companion-worktrees--root-of tree) (or scope 'merge)))
 
-(defun qwen-companion-worktrees--read-other (tree)
-  "Read with completion a worktree that is another one than TREE."
-  (let ((others (mapcar (lambda (other)
-                          (cons (file-name-nondirectory (qwen-companion-worktree-path other)) other))
-                        (remq tree (seq-remove #'qwen-companion-worktree-gone
-                                               qwen-companion-worktrees--trees)))))
-    (unless others
+(defun qwen-companion-worktrees--read-scope (tree)
+  "Read with completion what the worktree TREE is compared with."
+  (let ((scopes (append
+                 (mapcar (lambda (other)
+                           (let ((path (qwen-companion-worktree-path other)))
+                             (list (file-name-nondirectory path) 'tree path)))
+                         (reverse (remq tree (seq-remove #'qwen-companion-worktree-gone
+                                                         qwen-companion-worktrees--trees))))
+                 (unless (qwen-companion-worktrees--main-p tree)
+                   '(("where it began" . begun))))))
+    (unless scopes
       (user-error "There is no other worktree"))
     (cdr (assoc (completing-read "Compare with: " others nil t nil nil (caar (last others))) others))))
 
@@ -483,7 +491,7 @@ Info node `(qwen-companion)Several agents at once' is about it.
   "Menu of the list of worktrees."
   '("Worktree"
     ["What Agents Have Changed" qwen-companion-worktrees-changes]
-    ["All Differences" qwen-companion-worktrees-diff]
+    ["Difference to the Main Tree" qwen-companion-worktrees-diff]
     ["Go to Its Terminal" qwen-companion-worktrees-terminal]
     ["Write a Prompt" qwen-companion-worktrees-ask]
     ["Merge into the Main Tree" qwen-companion-worktrees-merge]

@@ -510,7 +510,9 @@ Signal a `user-error' where git cannot make another one."
     (unless (qwen-companion-terminal--git directory "rev-parse" "--verify" "--quiet" "HEAD")
       (user-error "The repository has no commit yet, at which a worktree could begin; commit first"))
     (if (string-match "\\`worktree \\(.*\\)\nHEAD" trees)
-        (match-string 1 trees)
+        (let ((main (match-string 1 trees)))
+          ;; Of a submodule git names the directory of the repository.
+          (or (qwen-companion-terminal--git main "rev-parse" "--show-toplevel") main))
       ;; The repository is bare.
       top)))
 

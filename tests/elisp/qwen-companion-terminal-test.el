@@ -396,6 +396,19 @@ What git cannot make one of is said before, and what it will lack."
                     (name (file-name-base (directory-file-name directory))))
                 (qwen-companion-run-in-worktree (concat "from-" name))
                 (await (concat "from-" name))))
+            ;; Those of a submodule are in its work tree, not where git keeps it.
+            (funcall git "init" "-q" "other")
+            (write-region "b\n" nil "other/a.txt" nil 'silent)
+            (funcall git "-C" "other" "add" "a.txt")
+            (funcall git "-C" "other" "commit" "-q" "-m" "b")
+            (funcall git "-c" "protocol.file.allow=always" "submodule" "--quiet" "add"
+                     (expand-file-name "other") "module")
+            (let* ((project-vc-merge-submodules nil)
+                   (default-directory (expand-file-name "module/"))
+                   (inside (expand-file-name ".qwen/worktrees/in")))
+              (qwen-companion-run-in-worktree "in")
+              (qwen-companion-test-wait-for (member inside opened))
+              (should (file-exists-p (expand-file-name "a.txt" inside))))
             ;; That which is there is used again.
             (setq opened nil)
             (qwen-companion-run-in-worktree "from-sub")

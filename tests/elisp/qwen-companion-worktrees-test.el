@@ -68,6 +68,7 @@
             (qwen-companion-worktrees-test--tree "disk" :gone t :locked "on a disk")
             (qwen-companion-worktrees-test--tree "locked" :locked "mine" :files 0)
             (append '(:branch nil) (qwen-companion-worktrees-test--tree "loose" :files 0 :ahead 1))
+            (append '(:head "") (qwen-companion-worktrees-test--tree "lost" :files 1))
             (list :path "/other/disk/far" :branch "far" :head "1"))
       nil nil
     (should (string-match-p "two words +worktree-two words +3"
@@ -88,6 +89,10 @@
     (should (string-match-p "(no branch)" (qwen-companion-worktrees-test--line "loose")))
     (qwen-companion-test-refused "no branch"
       (call-interactively #'qwen-companion-worktrees-merge-branch))
+    (should (string-match-p "worktree-lost" (qwen-companion-worktrees-test--line "lost")))
+    (qwen-companion-test-refused "has no commit, or is gone"
+      (call-interactively #'qwen-companion-worktrees-merge-branch))
+    (qwen-companion-worktrees-test--line "loose")
     (should (equal "Remove worktree loose and lose 1 commit that may be on no branch, what git ignores there? "
                    (qwen-companion-worktrees-test--question)))
     (qwen-companion-worktrees-test--line "p")

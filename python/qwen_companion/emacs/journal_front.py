@@ -202,7 +202,8 @@ class JournalFront:
             self._tasks.start_soon(contained, self._answer, call)
 
     async def _answer(self, call: messages.JournalCall) -> None:
-        journal = await self._load()
+        if self._journal is None:
+            await in_thread(import_module, "qwen_companion.emacs.journal_requests")
         from qwen_companion.emacs.journal_requests import answer
 
         reply = await answer(journal, call)

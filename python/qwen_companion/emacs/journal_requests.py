@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
 from anyio import to_thread
 
@@ -26,22 +26,28 @@ _BYTES = 8 * 1024 * 1024
 """How much of texts goes in one answer, or one file: Emacs asks for more while it works on these."""
 
 
-async def answer(journal: Journal, call: messages.JournalCall) -> messages.JournalReply | None:
-    """Carry `call` out, and return the answer to it, None where Emacs wants none."""
+async def answer(
+    load: Callable[[], Awaitable[Journal]], environ: Mapping[str, str], call: messages.JournalCall
+) -> messages.JournalReply | None:
+    """Carry `call` out, and return the answer to it, None where Emacs wants none.
+
+    `load` returns the journal.  What git knows of worktrees need not wait until each of their records is open.
+    """
     if isinstance(call, messages.JournalWatch):
-        journal.telling.watch(call.on)
+        (await load()).telling.watch(call.on)
     elif isinstance(call, messages.JournalSeen):
-        journal.mark(call.turn, call.path, call.hunks, call.seen)
+        (await load()).mark(call.turn, call.path, call.hunks, call.seen)
     elif isinstance(call, messages.JournalRewound):
-        journal.rewound(call.conversation, call.since, call.copy)
+        (await load()).rewound(call.conversation, call.since, call.copy)
     elif isinstance(call, messages.JournalWrote):
+        journal = await load()
         if call.action == "merge":
             await journal.merged(call.paths, call.turn, call.label or "")
         else:
             await journal.wrote(call.paths, call.turn, call.label, call.action == "bring-back")
     else:
         try:
-            return await _reply(journal, call)
+            return await _reply(load, environ, call)
         except (CompanionError, MissingTextError, OSError) as error:
             return messages.JournalReply(call.id, error=str(error) or "its text is not kept any more")
         except Exception as error:  # noqa: BLE001 - Emacs waits for an answer
@@ -50,24 +56,27 @@ async def answer(journal: Journal, call: messages.JournalCall) -> messages.Journ
     return None
 
 
-async def _reply(journal: Journal, call: messages.JournalAnswered) -> messages.JournalReply:
+async def _reply(
+    load: Callable[[], Awaitable[Journal]], environ: Mapping[str, str], call: messages.JournalAnswered
+) -> messages.JournalReply:
+    if isinstance(call, messages.JournalWorktrees):
+        return await _in_thread(lambda: _worktrees(call, environ))
+    journal = await load()
     if isinstance(call, messages.JournalBusy):
         busy = await journal.turns.wait_until_idle(call.paths) if call.wait else journal.turns.busy(call.paths)
         return messages.JournalReply(call.id, busy=busy)
     if isinstance(call, messages.JournalForget):
         await journal.forget(call.root)
         return messages.JournalReply(call.id)
-    if isinstance(call, messages.JournalWorktrees):
-        return await _in_thread(lambda: _worktrees(call, journal.roots.environ))
     if isinstance(call, messages.JournalMerge):
         return messages.JournalReply(call.id, root=await journal.prepare_merge(call.root))
     if not isinstance(call, messages.JournalFiles | messages.JournalTexts | messages.JournalStage):
         return await _in_thread(lambda: _about_file(journal.roots.record_around(call.path), call))
     if isinstance(call, messages.JournalStage):
         record = journal.roots.record_of(call.scope.root)
-        return await _in_thread(lambda: _stage(record, call, journal.roots.environ))
-    if call.scope.scope == "tree":
-        return await _in_thread(lambda: _differences(call, journal.roots.environ))
+        return await _in_thread(lambda: _stage(record, call, environ))
+    if call.scope.scope in messages.OF_WORKTREES:
+        return await _in_thread(lambda: _differences(call, environ))
     record = journal.roots.record_of(call.scope.root)
     if isinstance(call, messages.JournalFiles):
         return await _in_thread(
@@ -117,16 +126,22 @@ def _scope(record: Record, scope: messages.ChangeScope) -> Scope:
 def _differences(
     call: messages.JournalFiles | messages.JournalTexts, environ: Mapping[str, str]
 ) -> messages.JournalReply:
-    root = os.path.realpath(call.scope.root)
-    other = None if call.scope.other is None else os.path.realpath(call.scope.other)
-    names = Names(call.scope.root, "", root, os.path.realpath)
-    trees = WorktreeList(call.scope.root, environ)
+    scope = call.scope
+    root = os.path.realpath(scope.root)
+    names = Names(scope.root, "", root, os.path.realpath)
+    trees = WorktreeList(scope.root, environ)
+
+    def differences(only: Collection[bytes] | None = None) -> list[Net]:
+        if scope.other is not None:
+            return trees.differences(root, os.path.realpath(scope.other), only)
+        return trees.since_begun(root, scope.scope == "merge", only)
+
     if isinstance(call, messages.JournalFiles):
-        files = [changed_file(net, names) for net in trees.differences(root, other)]
+        files = [changed_file(net, names) for net in differences()]
         return messages.JournalReply(call.id, files=[file for file in files if file.kind])
     told = [names.told(file.path) or b"" for file in call.files]
     wanted = {*told, *(names.told(file.previous) or b"" for file in call.files if file.previous)}
-    found = {net.path: net for net in trees.differences(root, other, wanted)}
+    found = {net.path: net for net in differences(wanted)}
     nets = (found.get(path) or RecordError("it does not differ any more") for path in told)
     return _reply_with_texts(call, nets, names)
 
@@ -137,7 +152,7 @@ def _texts(record: Record, call: messages.JournalTexts) -> messages.JournalReply
 
 
 def _stage(record: Record, call: messages.JournalStage, environ: Mapping[str, str]) -> messages.JournalReply:
-    if not isinstance(record.site, ThisMachine) or call.scope.scope == "tree":
+    if not isinstance(record.site, ThisMachine) or call.scope.scope in messages.OF_WORKTREES:
         raise RecordError("only changes in turns on this machine can be given to git")
     files = [(file.path, file.previous) for file in call.files]
     nets: list[Net] = []

@@ -256,17 +256,22 @@ class JournalWatch:
     on: bool
 
 
+OF_WORKTREES = ("tree", "begun", "merge")
+"""Scopes of changes that are found by git, not in a record."""
+
+
 @frozen
 class ChangeScope:
     """Changes by agents below `root`: those of `turn`, or as `scope` says.
 
     `scope` is "turn", "since" for `turn` and all later ones, "session" for those of `session`, "look" for what the
-    user has not marked as seen, "all", or "commit" for what differs from the last commit, whoever changed it.  "tree"
-    is what differs in the worktree `root` from the worktree `other`, or with None from the commit at which it began.
+    user has not marked as seen, "all", or "commit" for what differs from the last commit, whoever changed it.  Of the
+    worktree `root`, "tree" is what differs from the worktree `other`, "begun" what differs from the commit at which it
+    began, and "merge" what merging that would change in the main tree.
     """
 
     root: str
-    scope: Annotated[str, domain.Words("turn", "since", "session", "look", "all", "commit", "tree")]
+    scope: Annotated[str, domain.Words("turn", "since", "session", "look", "all", "commit", *OF_WORKTREES)]
     turn: str | None
     session: str | None
     other: str | None = None
@@ -274,10 +279,11 @@ class ChangeScope:
     def __post_init__(self) -> None:
         """Check the scope.
 
-        :raises MessageError: without the turn or session that `scope` needs
+        :raises MessageError: without the turn, session or worktree that `scope` needs
         """
-        if {"turn": self.turn, "since": self.turn, "session": self.session}.get(self.scope, "") is None:
-            raise MessageError(f":scope {self.scope} lacks its turn or session")
+        needed = {"turn": self.turn, "since": self.turn, "session": self.session, "tree": self.other}
+        if needed.get(self.scope, "") is None:
+            raise MessageError(f":scope {self.scope} lacks its turn, session or worktree")
 
 
 @frozen

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from qwen_companion.frozen import frozen
 from qwen_companion.journal.store import Write
-from qwen_companion.journal.versions import LINK, Loaded, Version, digest_of
+from qwen_companion.journal.versions import LINK, Loaded, Version, digest_of, git_mode
 from qwen_companion.texts.hunks import Budget, Hunk, compare, numbered, split_lines
 from qwen_companion.texts.merge import Labels, merge
 
@@ -93,18 +93,24 @@ def net_of(writes: Sequence[Write], chosen: Collection[int], to_now: bool, read:
 
 def _moved(write: Write, before: Version | None, data: bytes | None, read: ReadText) -> Loaded | None:
     """Return `before`, whose bytes may be `data`, with the change that `write` made; None where it does not fit."""
-    if write.before is None or write.after is None or before is None or LINK in (write.after.mode, before.mode):
+    if write.before is None or write.after is None or before is None:
         return None
-    old, new = _load(write.before, read).data, _load(write.after, read).data
-    mine = _load(before, read).data if data is None else data
+    mine = _load(before, read) if data is None else Loaded(before, data)
+    return merged(_load(write.before, read), mine, _load(write.after, read))
+
+
+def merged(base: Loaded, mine: Loaded, theirs: Loaded) -> Loaded | None:
+    """Return `mine` with the changes from `base` to `theirs`; None where they contradict each other."""
+    if LINK in (base.version.mode, mine.version.mode, theirs.version.mode):
+        return None
     # Bytes as characters: no byte is lost in any encoding.
-    base, ours, theirs = (text.decode("latin-1") for text in (old, mine, new))
-    result = merge(base, ours, theirs, Labels("", "", ""), Budget(STEPS))
+    before, ours, new = (side.data.decode("latin-1") for side in (base, mine, theirs))
+    result = merge(before, ours, new, Labels("", "", ""), Budget(STEPS))
     if result.conflicts:
         return None
-    merged = result.text.encode("latin-1")
-    mode = write.after.mode if write.before.mode != write.after.mode else before.mode
-    return Loaded(Version(digest_of(merged), mode), merged)
+    data = result.text.encode("latin-1")
+    changed = git_mode(base.version.mode) != git_mode(theirs.version.mode)
+    return Loaded(Version(digest_of(data), (theirs if changed else mine).version.mode), data)
 
 
 def _load(version: Version, read: ReadText) -> Loaded:

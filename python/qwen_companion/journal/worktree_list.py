@@ -13,24 +13,19 @@ from contextlib import suppress
 from dataclasses import replace
 
 from qwen_companion.domain import Worktree
-from qwen_companion.journal.changes import Net, with_renames
-from qwen_companion.journal.git import Git, GitError, items
+from qwen_companion.journal.changes import Net, is_binary, merged, with_renames
+from qwen_companion.journal.git import Git, items
 from qwen_companion.journal.index import raw_entries
 from qwen_companion.journal.nets import from_commit
 from qwen_companion.journal.repository import Objects, Repository, find_repository
-from qwen_companion.journal.versions import MAX_FILE_BYTES, TooLargeError, Version, load
-from qwen_companion.journal.worktrees import WorktreeError
-from qwen_companion.texts.hunks import Budget
-from qwen_companion.texts.merge import Labels, merge
+from qwen_companion.journal.versions import Loaded, TooLargeError, Version, git_mode, load
+from qwen_companion.journal.worktrees import WorktreeError, main_tree
 
 _MOST = 200
 """Worktrees that are listed, and files that are merged in memory for each."""
 
 _MOST_NAMED = 200
 """Files that git is given the names of; of more it looks at all."""
-
-_STEPS = 300_000
-"""Budget for merging one file, in steps of a microsecond."""
 
 
 class WorktreeList:
@@ -53,8 +48,11 @@ class WorktreeList:
         :raises GitError: when that fails
         """
         output = self._ask(self._repository.top, "worktree", "list", "--porcelain").decode("utf-8", "replace")
-        found = [_read(part) for part in output.split("\n\n") if part.strip()]
-        return [tree for tree in found if tree is not None][:_MOST]
+        read = [_read(part) for part in output.split("\n\n") if part.strip()]
+        found = [tree for tree in read if tree is not None][:_MOST]
+        if found and found[0].path == self._repository.common and (top := main_tree(found[0].path)):
+            found[0] = replace(found[0], path=top)
+        return found
 
     def examined(self, path: str) -> Worktree:
         """Return the worktree `path` with all that can be known of it.
@@ -72,7 +70,8 @@ class WorktreeList:
         # Only files of these names are looked at in the main tree, which may be large: once for each worktree.
         mine = self._since(main, base, self._uncommitted(main.path, changed)) if changed else changed
         both = sorted(changed & mine)[:_MOST]
-        conflicts = [os.fsdecode(name) for name in both if self._conflicts(main.path, path, base, name)]
+        nets = self._nets(path, self._changed(path, base, both), main.path) if both else []
+        conflicts = [os.path.relpath(os.fsdecode(net.path), path) for net in nets if net.mixed]
         return replace(
             tree,
             base=base,
@@ -83,36 +82,69 @@ class WorktreeList:
             conflicts=tuple(conflicts),
         )
 
-    def differences(self, path: str, other: str | None, only: Collection[bytes] | None = None) -> list[Net]:
-        """Return how files of the worktree `path` differ from those of `other`, or with None from where it began.
-
-        That is the commit that it has in common with the main tree.  `only` the files of these names, if any are given.
+    def differences(self, path: str, other: str, only: Collection[bytes] | None = None) -> list[Net]:
+        """Return how files of the worktree `path` differ from those of `other`, or of these names `only`.
 
         :raises GitError, WorktreeError: when that fails
         """
         trees = self.trees()
-        here, there = _there(trees, path), trees[0] if other is None else _there(trees, other)
-        base = self._base(here, there)
-        if not base:
-            raise WorktreeError(f"it has no commit in common with {there.path}")
-        versions = self._changed(path, base)
-        if other is not None:
-            versions = {**self._changed(other, base), **versions}
-        top = os.fsencode(path)
-        if only is not None:
-            versions = {name: its for name, its in versions.items() if os.path.join(top, name) in only}
-        digests = [version.digest for version in versions.values() if version is not None and other is None]
-        blobs = Objects(self._git, path, (), self._repository).blobs(digests)
-        nets: list[Net | None] = []
-        for name, version in sorted(versions.items()):
-            place = os.path.join(top, name)
-            with suppress(OSError, TooLargeError):
-                if other is not None:
+        here, there = _there(trees, path), _there(trees, other)
+        base = self._common(here, there)
+        places = {
+            os.path.join(os.fsencode(path), name): name
+            for each in (here, there)
+            for name in self._changed(each.path, base)
+        }
+        nets: list[Net] = []
+        for place, name in sorted(places.items()):
+            if only is None or place in only:
+                with suppress(OSError, TooLargeError):
                     nets.append(Net(place, load(os.path.join(os.fsencode(other), name)), load(place)))
-                else:
-                    before = None if version is None else blobs.get(version.digest)
-                    nets.append(from_commit(place, version, before, load(place)))
-        return with_renames(net for net in nets if net is not None)
+        return with_renames(nets)
+
+    def since_begun(self, path: str, to_merge: bool, only: Collection[bytes] | None = None) -> list[Net]:
+        """Return how files of the worktree `path` differ from the commit that it has in common with the main tree.
+
+        With `to_merge`, how the files of the main tree will differ from what they are now once that is merged into
+        them; those in which both contradict each other are as without, and `mixed`.  `only` as in `differences`.
+
+        :raises GitError, WorktreeError: when that fails
+        """
+        trees = self.trees()
+        here, main = _there(trees, path), trees[0]
+        versions = self._changed(path, self._common(here, main))
+        top = os.fsencode(path)
+        chosen = {name: its for name, its in versions.items() if only is None or os.path.join(top, name) in only}
+        return with_renames(self._nets(path, chosen, main.path if to_merge else None))
+
+    def _nets(self, path: str, versions: Mapping[bytes, Version | None], main: str | None) -> list[Net]:
+        """Return how files of the worktree `path` differ from their `versions` in a commit.
+
+        With the tree `main`, how its files will differ once that is merged into them, see `since_begun`.
+        """
+        digests = [version.digest for version in versions.values() if version is not None]
+        blobs = Objects(self._git, path, (), self._repository).blobs(digests)
+        nets: list[Net] = []
+        for name, version in sorted(versions.items()):
+            place = os.path.join(os.fsencode(path), name)
+            with suppress(OSError, TooLargeError):
+                before = None if version is None else blobs.get(version.digest)
+                net = from_commit(place, version, before, load(place))
+                if net is not None and main is not None:
+                    net = _merged_into(load(os.path.join(os.fsencode(main), name)), net)
+                if net is not None:
+                    nets.append(net)
+        return nets
+
+    def _common(self, tree: Worktree, other: Worktree) -> str:
+        """Return the commit from which both worktrees come.
+
+        :raises WorktreeError: where there is none
+        """
+        base = self._base(tree, other)
+        if not base:
+            raise WorktreeError(f"it has no commit in common with {other.path}")
+        return base
 
     def _base(self, tree: Worktree, other: Worktree) -> str:
         """Return the commit from which both worktrees come, "" for none."""
@@ -123,11 +155,14 @@ class WorktreeList:
     def _ask(self, top: str, *command: str | bytes, good: tuple[int, ...] = (0,)) -> bytes:
         return self._git.run(command, cwd=top, good=good)
 
-    def _changed(self, top: str, base: str) -> dict[bytes, Version | None]:
-        """Return the files in the worktree `top` that differ from the commit `base`, with their versions in it."""
+    def _changed(self, top: str, base: str, names: Sequence[bytes] = ()) -> dict[bytes, Version | None]:
+        """Return the files in the worktree `top` that differ from the commit `base`, with their versions in it.
+
+        Of those with `names` only, if any are given.
+        """
         command = ("diff-index", "--raw", "-z", "--abbrev=64", "--no-renames", "--ignore-submodules=all", base)
-        new = items(self._ask(top, "ls-files", "-z", "--others", "--exclude-standard"))
-        versions = {name: version for name, version, _ in raw_entries(self._ask(top, *command))}
+        new = items(self._ask(top, "ls-files", "-z", "--others", "--exclude-standard", "--", *names))
+        versions = {name: version for name, version, _ in raw_entries(self._ask(top, *command, "--", *names))}
         return {**{name: None for name in new if not name.endswith(b"/")}, **versions}
 
     def _since(self, tree: Worktree, base: str, open_files: Collection[bytes]) -> set[bytes]:
@@ -151,20 +186,6 @@ class WorktreeList:
         command = ("status", "--porcelain", "-z", "--no-renames", "--untracked-files=all", "--")
         output = self._ask(top, *command, *(sorted(names) if len(names) <= _MOST_NAMED else ()))
         return {entry[3:] for entry in items(output)}
-
-    def _conflicts(self, main: str, tree: str, base: str, name: bytes) -> bool:
-        """Return whether the file `name` of the worktree `tree` cannot be merged into that of `main`."""
-        mine, theirs = (_text(os.path.join(os.fsencode(top), name)) for top in (main, tree))
-        if mine == theirs:
-            return False
-        before = ""
-        with suppress(GitError):
-            before = self._ask(main, "cat-file", "blob", f"{base}:{os.fsdecode(name)}").decode("latin-1")
-        if theirs == before or mine == before:
-            return False
-        if mine is None or theirs is None or "\0" in mine + theirs:
-            return True
-        return merge(before, mine, theirs, Labels("", "", ""), Budget(_STEPS)).conflicts > 0
 
 
 def _there(trees: Sequence[Worktree], path: str) -> Worktree:
@@ -190,10 +211,26 @@ def _read(part: str) -> Worktree | None:
     return Worktree(path, branch, values["HEAD"] if head else "", values.get("locked"), is_gone)
 
 
-def _text(path: bytes) -> str | None:
-    """Return the bytes of the file `path` as characters; None where there is none that can be merged."""
-    with suppress(OSError):
-        if os.path.isfile(path) and not os.path.islink(path) and os.path.getsize(path) <= MAX_FILE_BYTES:
-            with open(path, "rb") as file:
-                return file.read().decode("latin-1")
-    return None
+def _merged_into(mine: Loaded | None, net: Net) -> Net | None:
+    """Return what `net` changes when it is merged into the file `mine` of the main tree, None for nothing.
+
+    Return it as it is, and `mixed`, where the two contradict each other.
+    """
+    base, theirs = net.before, net.after
+    if _same(mine, theirs):
+        return None
+    if _same(mine, base):
+        return replace(net, before=mine)
+    if base is None or mine is None or theirs is None or any(is_binary(side.data) for side in (mine, theirs)):
+        return replace(net, mixed=True)
+    after = merged(base, mine, theirs)
+    if after is None:
+        return replace(net, mixed=True)
+    return None if after == mine else replace(net, before=mine, after=after)
+
+
+def _same(one: Loaded | None, other: Loaded | None) -> bool:
+    """Return whether both are the same for git."""
+    if one is None or other is None:
+        return one is other
+    return one.data == other.data and git_mode(one.version.mode) == git_mode(other.version.mode)

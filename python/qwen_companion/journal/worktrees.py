@@ -132,6 +132,21 @@ def _notes(root: str, environ: Mapping[str, str]) -> str:
     return os.path.join(state_directory(environ), key_of(root), "worktrees")
 
 
+def main_tree(common: str) -> str | None:
+    """Return the main work tree of the repository with the directory `common`, None where it has none.
+
+    That of a submodule is in its settings: `git worktree list` names the directory in place of it.
+    """
+    if os.path.basename(common) == ".git":
+        return os.path.dirname(common)
+    command = ["git", *OPTIONS, f"--git-dir={common}", "config", "core.worktree"]
+    with suppress(OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(command, capture_output=True, timeout=_GIT_S, check=False)  # noqa: S603 - the user's own git
+        if done.returncode == 0:
+            return os.path.normpath(os.path.join(common, os.fsdecode(done.stdout).rstrip("\n")))
+    return None
+
+
 def home_of(tree: str, roots: Iterable[str]) -> str:
     """Return the main work tree of the repository of the worktree `tree`, by its name in `roots` if it has one.
 
@@ -142,9 +157,9 @@ def home_of(tree: str, roots: Iterable[str]) -> str:
         raise WorktreeError(f"{tree} is not in a git repository, or that is gone")
     if repository.directory == repository.common:
         raise WorktreeError("this is in the main tree already; what was changed in a worktree can be merged into it")
-    top = os.path.dirname(repository.common)
-    main = find_repository(top)
-    if os.path.basename(repository.common) != ".git" or main is None or not os.path.isfile(f"{main.directory}/index"):
+    top = main_tree(repository.common)
+    main = None if top is None else find_repository(top)
+    if top is None or main is None or not os.path.isfile(f"{main.directory}/index"):
         raise WorktreeError("its repository has no main tree; merge the branch with git")
     return next((root for root in roots if os.path.realpath(root) == os.path.realpath(top)), top)
 

@@ -1439,7 +1439,7 @@ async def test_what_differs_in_a_worktree_is_told_and_merged_without_a_turn_ther
     tree = add_worktree(project)
     (tree / "a.txt").write_bytes(AFTER)
     async with site(project) as place:
-        scope = ChangeScope(str(tree), "tree", None, None)
+        scope = ChangeScope(str(tree), "merge", None, None)
         files = (await place.ask(lambda number: JournalFiles(number, scope))).files
         assert files is not None
         (file,) = files

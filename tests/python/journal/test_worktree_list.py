@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from journal_project import Project
 from qwen_companion.domain import Worktree
 from qwen_companion.journal.worktree_list import WorktreeList
-from qwen_companion.journal.worktrees import WorktreeError
+from qwen_companion.journal.worktrees import WorktreeError, home_of
 
 LINES = [b"%d\n" % number for number in range(9)]
 
@@ -82,7 +83,8 @@ def test_all_that_differs_is_told_from_where_a_worktree_began_and_from_another_o
 
     def differences(other: Path | None, *only: str) -> dict[str, tuple[str | None, bytes | None, bytes | None]]:
         names = {os.fsencode(one / name) for name in only} or None
-        nets = listed(project).differences(str(one), other and str(other), names)
+        trees = listed(project)
+        nets = trees.differences(str(one), str(other), names) if other else trees.since_begun(str(one), False, names)
         sides = [(net.before and net.before.data, net.after and net.after.data) for net in nets]
         return {
             os.path.relpath(os.fsdecode(net.path), one): (net.kind, *its) for net, its in zip(nets, sides, strict=True)
@@ -104,6 +106,49 @@ def test_all_that_differs_is_told_from_where_a_worktree_began_and_from_another_o
     project.git("worktree", "remove", "--force", str(two))
     with pytest.raises(WorktreeError, match="no worktree any more"):
         differences(two)
+
+
+def test_what_a_merge_would_change_in_the_main_tree_is_told(project: Project) -> None:
+    names = ("clean.txt", "there.txt", "beside.txt", "same.txt", "twice.txt", "bin", "gone", "left.txt", "mode.txt")
+    project.commit(**{name.replace(".", "_"): changed() for name in names})
+    tree = add(project, "feat", "-b", "worktree-x")
+    for name in names:
+        (tree / name).write_bytes(changed(l1=b"tree\n"))
+    (tree / "bin").write_bytes(b"\0tree")
+    (tree / "new.txt").write_bytes(b"new\n")
+    (tree / "left.txt").unlink()
+    (tree / "mode.txt").write_bytes(changed())
+    (tree / "mode.txt").chmod(0o755)
+    # Some is brought home, beside it or on it is the user's own, and what the tree has not touched does not count.
+    project.write("there.txt", changed(l1=b"tree\n"))
+    project.write("beside.txt", changed(l8=b"mine\n"))
+    project.write("same.txt", changed(l1=b"tree\n", l8=b"mine\n"))
+    project.write("twice.txt", changed(l1=b"mine\n"))
+    project.write("bin", b"\0mine")
+    (project.root / "gone").unlink()
+    project.write("left.txt", changed())
+    project.write("mode.txt", changed(l8=b"mine\n"))
+    project.write("only.txt", b"mine\n")
+    before = project.repository_state()
+    nets = {os.path.relpath(os.fsdecode(net.path), tree): net for net in listed(project).since_begun(str(tree), True)}
+    assert {name: (net.before and net.before.data, net.after and net.after.data) for name, net in nets.items()} == {
+        "clean.txt": (changed(), changed(l1=b"tree\n")),
+        "beside.txt": (changed(l8=b"mine\n"), changed(l1=b"tree\n", l8=b"mine\n")),
+        "twice.txt": (changed(), changed(l1=b"tree\n")),
+        "bin": (changed(), b"\0tree"),
+        "gone": (changed(), changed(l1=b"tree\n")),
+        "left.txt": (changed(), None),
+        "new.txt": (None, b"new\n"),
+        "mode.txt": (changed(l8=b"mine\n"), changed(l8=b"mine\n")),
+    }
+    mode = nets["mode.txt"].after
+    assert mode and mode.version.mode & 0o777 == 0o755
+    conflicts = [name for name, net in nets.items() if net.mixed]
+    assert sorted(conflicts) == ["bin", "gone", "twice.txt"]
+    assert listed(project).examined(str(tree)).conflicts == tuple(sorted(conflicts))
+    (net,) = listed(project).since_begun(str(tree), True, {os.fsencode(tree / "beside.txt")})
+    assert net == nets["beside.txt"]
+    assert project.repository_state() == before
 
 
 def test_a_file_that_is_as_it_was_again_or_only_touched_counts_no_more(project: Project) -> None:
@@ -138,6 +183,16 @@ def remove(project: Project, tree: Path) -> None:
     tree.rename(tree.with_name("elsewhere"))
 
 
+def delete(project: Project, tree: Path) -> None:
+    shutil.rmtree(tree)
+
+
+def lose_branch(project: Project, tree: Path) -> None:
+    project.git("update-ref", "-d", "refs/heads/worktree-x")
+    project.git("rm", "--quiet", "--cached", "-r", ".", cwd=tree)
+    (tree / "a.txt").unlink()
+
+
 def detach(project: Project, tree: Path) -> None:
     project.git("checkout", "--quiet", "--detach", cwd=tree)
     project.git("branch", "--delete", "--force", "worktree-x")
@@ -160,6 +215,8 @@ def begin_anew(project: Project, tree: Path) -> None:
     ("harm", "expected"),
     [
         (remove, ("worktree-x", "on a disk", True)),
+        (delete, ("worktree-x", None, True)),
+        (lose_branch, ("worktree-x", None, False)),
         (detach, (None, None, False)),
         (make_bare, ("worktree-x", None, False)),
         (forget_commits, ("worktree-x", None, False)),
@@ -180,9 +237,9 @@ def test_odd_worktrees_are_listed(
             listed(project).examined(found.path)
     else:
         assert listed(project).examined(found.path).files == 0
-        if harm in (forget_commits, begin_anew):
+        if harm in (forget_commits, begin_anew, lose_branch):
             with pytest.raises(WorktreeError, match="no commit in common"):
-                listed(project).differences(found.path, None)
+                listed(project).since_begun(found.path, to_merge=True)
 
 
 def test_outside_a_repository_there_are_none(tmp_path: Path) -> None:
@@ -198,4 +255,12 @@ def test_a_submodule_and_a_repository_without_a_commit_are_listed(project: Proje
     other.commit(a_txt=b"x")
     project.git("submodule", "--quiet", "add", str(other.root), "sub")
     inside = WorktreeList(str(project.root / "sub"), project.environ)
-    assert [tree.branch for tree in inside.trees()] == ["main"]
+    tree = project.root / "sub/trees/in"
+    project.git("worktree", "add", "--quiet", "-b", "in", str(tree), cwd=project.root / "sub")
+    assert [(each.path, each.branch) for each in inside.trees()] == [
+        (str(project.root / "sub"), "main"),
+        (str(tree), "in"),
+    ]
+    (tree / "a.txt").write_bytes(b"in\n")
+    assert [found.path for found in inside.since_begun(str(tree), True)] == [os.fsencode(tree / "a.txt")]
+    assert home_of(str(tree), [str(project.root)]) == str(project.root / "sub")
