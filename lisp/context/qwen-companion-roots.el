@@ -98,6 +98,15 @@ That is the one chosen by `project-switch-project' while it runs."
        (format "%s is left out: its name is not valid in the file-name encoding"
                root)))))
 
+(defun qwen-companion-roots--of-worktrees (root)
+  "Return a list of the directory in which a CLI in ROOT makes worktrees.
+Return nil if that is below ROOT.  It may not be there yet."
+  (when-let* ((top (locate-dominating-file root ".git"))
+              ((not (equal (file-name-as-directory root) (expand-file-name top))))
+              ;; In a worktree and a submodule it is a file.
+              ((file-directory-p (expand-file-name ".git" top))))
+    (list (expand-file-name ".qwen/worktrees" top))))
+
 (defun qwen-companion-roots--directories ()
   "Return the directories whose projects are open."
   (let (directories)
@@ -122,7 +131,8 @@ roots are sent when all are known."
                     (qwen-companion-roots--known (car directories))))
       (when-let* ((root (qwen-companion-roots--or-directory
                          (pop directories))))
-        (cl-pushnew root roots :test #'equal)))
+        (dolist (each (cons root (qwen-companion-roots--of-worktrees root)))
+          (cl-pushnew each roots :test #'equal))))
     (if directories
         (qwen-companion-roots-update-soon)
       (qwen-companion-roots--send roots)

@@ -96,6 +96,16 @@ Only what BODY opens counts as open."
     (qwen-companion-roots-test--update)
     (should (equal '("." "trees/fix") (qwen-companion-roots-test--sent)))))
 
+(ert-deftest qwen-companion-roots-test-worktrees-beside-the-project ()
+  "A project below its repository has its worktrees beside it, which are a root."
+  (qwen-companion-roots-test--with-files '(("sub/a.txt" "one\n") ("b.txt" "two\n"))
+    (let ((project-find-functions
+           (list (lambda (directory)
+                   (and (string-suffix-p "/sub/" directory) (cons 'transient directory))))))
+      (find-file-noselect "sub/a.txt")
+      (qwen-companion-roots-test--update)
+      (should (equal '(".qwen/worktrees" "sub") (qwen-companion-roots-test--sent))))))
+
 (ert-deftest qwen-companion-roots-test-outside-any-project ()
   (qwen-companion-roots-test--with-files '(("one/a.txt" "") ("two/b.txt" ""))
     (delete-directory ".git" t)

@@ -113,7 +113,7 @@ class HookReports:
         self._agents.entered.pop(session, None)
         if report.event.name == "PostToolUse" and getattr(report.event, "tool_name", "") == ENTER_TOOL:
             wanted = cast("Mapping[str, object]", getattr(report.event, "tool_input", {})).get("name")
-            tree = await to_thread.run_sync(entered, name, wanted, abandon_on_cancel=True)
+            tree = await to_thread.run_sync(entered, name, self._roots.names, wanted, abandon_on_cancel=True)
             root = None if tree is None else await self._roots.open(tree)
             if root is not None:
                 self._agents.entered[session] = root.record.root

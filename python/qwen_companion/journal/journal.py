@@ -256,8 +256,9 @@ class Journal:
         numbers = [(root.record, root.record.names.number(turn or "")) for root in self.roots.by_name.values()]
         row = next((record.store.turn(number) for record, number in numbers if number is not None), None)
         for root in list(self.roots.by_name.values()):
-            names = [path for each in paths if (path := root.record.names.name_in(each)) is not None]
-            if names and root.record is self.roots.record_around(paths[0]):
+        around = [(path, self.roots.record_around(path)) for path in paths]
+            its = [root.record.names.name_in(path) for path, record in around if record is root.record]
+            if names := [name for name in its if name is not None]:
                 root.do(partial(root.merge, row, label, names))
                 await root.done_so_far()
 

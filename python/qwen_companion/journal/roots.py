@@ -219,9 +219,13 @@ class Roots:
         return self._names_around[directory]
 
     def root_around(self, name: str, path: str) -> str:
-        """Return the root `name`, or the worktree below it that `path` is in and that has another record."""
+        """Return the root `name`, or the worktree that `path` is in and that has another record."""
         around = root_around(name, path)
-        return around if around in self._trees or (around != name and is_ignored(name, around)) else name
+        if around == name:
+            # A project in a subdirectory of its repository has worktrees beside it; and one may write to the main tree.
+            other = self.name_of(os.path.dirname(path))
+            return name if other is None or {name, other} <= {*self.names} else other
+        return around if around in self._trees or is_ignored(name, around) else name
 
     def worktrees_in(self, root: Root) -> tuple[bytes, ...]:
         """Return the worktrees below `root` that have records of their own, each with a slash at its end."""

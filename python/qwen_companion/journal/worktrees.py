@@ -164,9 +164,16 @@ def home_of(tree: str, roots: Iterable[str]) -> str:
     return next((root for root in roots if os.path.realpath(root) == os.path.realpath(top)), top)
 
 
-def entered(root: str, name: object) -> str | None:
-    """Return the worktree that an agent has just entered by the `name` of its branch's directory, None if unknown."""
-    trees = [tree for tree in worktrees_below(root) if not name or os.path.basename(tree) == name]
+def entered(root: str, roots: Iterable[str], name: object) -> str | None:
+    """Return the worktree that an agent in `root` has just entered by the `name` of its directory, None if unknown.
+
+    It is one of the repository of `root`, below that or below another of `roots`.
+    """
+    own = find_repository(os.path.realpath(root))
+    places = [
+        each for each in roots if own and (its := find_repository(os.path.realpath(each))) and its.common == own.common
+    ]
+    trees = [tree for each in places for tree in worktrees_below(each) if not name or os.path.basename(tree) == name]
     return max(trees, key=lambda tree: os.stat(os.path.join(tree, ".git")).st_mtime, default=None)
 
 

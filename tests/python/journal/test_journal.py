@@ -1375,6 +1375,46 @@ async def test_what_was_recorded_of_a_worktree_is_told_by_the_next_backend(proje
         agent.cwd = str(tree)
         await agent.prompt("in the tree")
         await agent.edit("a.txt", AFTER)
+async def test_a_project_below_its_repository_has_recorded_worktrees_beside_it(project: Project) -> None:
+    project.commit(**{"sub/a.txt": BEFORE})
+    tree = add_worktree(project)
+    sub = project.root / "sub"
+    async with site(project) as place:
+        place.front.set_roots([str(sub), str(project.root / ".qwen/worktrees")])
+        agent = Agent(place.front, project)
+        agent.cwd = str(sub)
+        await agent.prompt("enter it")
+        call = {"tool_name": "enter_worktree", "tool_input": {"name": "feat"}}
+        await agent.report("PostToolUse", **call)
+        await agent.edit(tree / "sub/a.txt", AFTER)
+        await agent.edit(sub / "b.txt", b"b\n")
+        await agent.run(lambda: (tree / "made.txt").write_bytes(b"made\n"))
+        await agent.report("Stop")
+        turns = await place.until({"b.txt": "added"}, {"a.txt": "modified", "made.txt": "added"})
+        assert {turn.root: turn.prompt for turn in turns} == {str(sub): "enter it", str(tree): "enter it"}
+        # One that works there may also write to the main tree.
+        other = Agent(place.front, project, "other")
+        other.cwd = str(tree)
+        await other.prompt("go home")
+        await other.edit(sub / "c.txt", b"c\n")
+        await other.report("Stop")
+        await place.until({"b.txt": "added"}, {"a.txt": "modified", "made.txt": "added"}, {"c.txt": "added"})
+        reply = await place.ask(lambda number: JournalMerge(number, str(tree)))
+        home, made = sub / "a.txt", project.write("made.txt", b"made\n")
+        home.write_bytes(AFTER)
+        place.say(JournalWrote((str(home), str(made)), turns[1].id, "From feat", "merge"))
+        assert (reply.error, reply.root) == (None, str(project.root))
+        # Each record numbers its own turns.
+        before = [{"b.txt": "added"}, {"a.txt": "modified", "made.txt": "added"}]
+        found = await place.until(*before, {"made.txt": "added"}, {"c.txt": "added"}, {"a.txt": "modified"})
+        assert [(turn.root, turn.source) for turn in found[2:]] == [
+            (str(project.root), "merge"),
+            (str(sub), "hooks"),
+            (str(sub), "merge"),
+        ]
+        assert await place.before(found[4], "a.txt") == BEFORE
+
+
         await agent.report("Stop")
         await place.until({"a.txt": "modified"})
     if removed:
