@@ -68,8 +68,9 @@ They can be answered in the terminal as well.  This needs
 
 (defcustom qwen-companion-tell-agents t
   "Whether a model is told that another agent works on the file it has written.
-Its own turn then goes on with what the other has made of the file.  It is
-told once in a turn for each file, and needs `qwen-companion-journal'."
+The other has changed it in a turn that goes on, or has proposed a change
+on which you have not decided.  The model is told once in a turn for each
+file, of ten files at most.  This needs `qwen-companion-journal'."
   :group 'qwen-companion
   :type 'boolean)
 

@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -20,7 +20,7 @@ import anyio
 
 from qwen_companion.daemon_front import DaemonFront
 from qwen_companion.discovery.files import Discovery
-from qwen_companion.domain import KnownProposal, KnownSession, Peer, PlacedFile, SessionState
+from qwen_companion.domain import KnownProposal, KnownSession, Peer, PlacedFile, SessionState, WaitingProposal
 from qwen_companion.doors.doors import Doors
 from qwen_companion.doors.hook_settings import PATH as HOOK_PATH
 from qwen_companion.doors.hook_settings import door_secret
@@ -179,7 +179,13 @@ class Companion:
         self._first_prompt = FirstPrompt(self._tools)
         self._tool_server = ToolServer(self._tools, self._find_caller, self._first_prompt.listed)
         tell = self._bridge.tell
-        self._journal = JournalFront(os.environ, tell, elsewhere=self._places, excluded=partial(excluded, self._access))
+        self._journal = JournalFront(
+            os.environ,
+            tell,
+            elsewhere=self._places,
+            excluded=partial(excluded, self._access),
+            waiting=self._waiting_proposals,
+        )
         self._meter = Meter(self._journal.spent, self._hooks_reported)
         self._doors = self._make_doors(editor)
         self._publisher = Publisher(
@@ -289,6 +295,12 @@ class Companion:
             rewinds=Rewinds(self._bridge.tell, self._services, self._peer_of),
             stop=self._end_for_good,
         )
+
+    def _waiting_proposals(self) -> Iterator[WaitingProposal]:
+        for proposal in (*self._diff_tools.waiting(), *self._doors.waiting()):
+            known = self._sessions.get(proposal.session)
+            pid = None if known is None or known.peer is None else known.peer.pid
+            yield WaitingProposal(proposal.session, "" if known is None else known.label, pid, proposal.path)
 
     def _peer_of(self, session: str) -> Peer | None:
         """Return the process of the connected CLI `session`, one of this machine."""

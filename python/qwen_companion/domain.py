@@ -114,6 +114,16 @@ class KnownSession:
 
 
 @frozen
+class WaitingProposal:
+    """A change of the file `path` that the CLI of `session` has proposed and the user has not decided on."""
+
+    session: str
+    client: str
+    pid: int | None
+    path: str
+
+
+@frozen
 class Todo:
     """An item of the list that a CLI keeps for itself; `status` is "pending", "working" or "done"."""
 

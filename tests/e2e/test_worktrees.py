@@ -145,7 +145,7 @@ def work_on_one_file(stage: Stage, tree: Path) -> None:
     open_review(stage, notes, wanted, "plums in feat")
     stage.screen.wait_for(re.compile(r"Qwen Code [\d.]+ is changin"))
     accept(stage, notes, wanted, "Both are in.")
-    told = "Another agent (Qwen Code"
+    told = "Another agent works on"
     # Once, in the result of the tool that wrote the file.
     assert [told in json.dumps(body) for body in conversation(stage)][-2:] == [False, True]
     stage.model.say("All shared.")

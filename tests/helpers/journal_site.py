@@ -19,6 +19,7 @@ from qwen_companion.domain import (
     Peer,
     Settings,
     Turn,
+    WaitingProposal,
 )
 from qwen_companion.doors.events import parse_event
 from qwen_companion.doors.listeners import Report
@@ -99,7 +100,9 @@ class Site:
         self._news = anyio.Event()
         self.turns: dict[str, Turn] = {}
         self.files: dict[str, dict[str, ChangedFile]] = {}
-        self.front = JournalFront(project.environ, self._take, silence_s=silence_s)
+        self.waiting: list[WaitingProposal] = []
+        """The proposals of CLIs."""
+        self.front = JournalFront(project.environ, self._take, silence_s=silence_s, waiting=lambda: self.waiting)
         self._requests = 0
 
     def _take(self, message: Notification) -> None:

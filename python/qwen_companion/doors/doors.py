@@ -22,7 +22,7 @@ from qwen_companion.doors.hooks import Hooks
 from qwen_companion.doors.layer import DAEMON_FILE_NAME, VARIABLE, Installed, JsonObject, Layer, combine
 from qwen_companion.doors.listeners import Listener
 from qwen_companion.ide.peers import Caller
-from qwen_companion.ide.proposals import Decision
+from qwen_companion.ide.proposals import Decision, Proposal
 from qwen_companion.processes import start_of, started_before
 from qwen_companion.sockets import Connection
 from qwen_companion.threads import in_thread
@@ -234,6 +234,10 @@ class Doors:
             self._editor.settled(identifier)
         elif not self._handler.questions.decide(identifier, decision):
             self._handler.reviews.decide(identifier, decision)
+
+    def waiting(self) -> Sequence[Proposal]:
+        """Return the proposals that came by a hook and on which the user has not decided."""
+        return () if self._handler is None else self._handler.reviews.waiting()
 
     def release(self, identifier: str) -> None:
         """Have the terminal ask about the plan or the questions `identifier`."""

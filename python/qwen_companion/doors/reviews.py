@@ -175,6 +175,10 @@ class HookReviews:
             held.decision = decision
             held.decided.set()
 
+    def waiting(self) -> list[Proposal]:
+        """Return the proposals on which the user has not decided."""
+        return [held.proposal for held in self._held.values() if held.decision is None]
+
     def end_agent(self, pid: int, agent_id: str) -> None:
         """End the reviews of the subagent `agent_id` of process `pid`."""
         for held in list(self._held.values()):

@@ -21,6 +21,7 @@ from qwen_companion.domain import (
     Settings,
     Snapshot,
     Usage,
+    WaitingProposal,
 )
 from qwen_companion.doors.listeners import Fitting, Report, Subscription, Words
 from qwen_companion.emacs import messages
@@ -66,9 +67,14 @@ class JournalFront:
         silence_s: float = SILENCE_S,
         elsewhere: Elsewhere | None = None,
         excluded: Callable[[Peer | None, Sequence[str]], Collection[str]] = lambda _peer, _paths: (),
+        waiting: Callable[[], Iterable[WaitingProposal]] = tuple,
     ) -> None:
-        """`tell` sends a message to Emacs.  `excluded` returns, in a thread, of which files a CLI must not be told."""
+        """`tell` sends a message to Emacs.
+
+        `excluded` returns, in a thread, of which files a CLI must not be told, `waiting` the proposals of all CLIs.
+        """
         self._excluded = excluded
+        self._waiting = waiting
         self._elsewhere = elsewhere
         self._silence_s = silence_s
         self._silent: dict[str, KnownSession] = {}
@@ -126,6 +132,7 @@ class JournalFront:
             lambda reasons: self._tell(messages.Unrecorded(reasons)),
             lambda name: None if self._elsewhere is None else self._elsewhere.site(name),
             self._excluded,
+            self._waiting,
         )
         journal.roots.set_settings(self._settings)
         if self._snapshot is not None:
@@ -206,7 +213,7 @@ class JournalFront:
             await in_thread(import_module, "qwen_companion.emacs.journal_requests")
         from qwen_companion.emacs.journal_requests import answer
 
-        reply = await answer(journal, call)
+        reply = await answer(self._load, self._environ, call)
         if reply is not None:
             self._tell(reply)
 

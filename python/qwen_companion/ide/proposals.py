@@ -95,6 +95,10 @@ class Proposals:
         """Return the proposal of `session` for `path`, even a decided one that has not gone out yet, or None."""
         return next((item for item in self._by_id.values() if (item.session, item.path) == (session, path)), None)
 
+    def waiting(self) -> list[Proposal]:
+        """Return those on which the user has not decided."""
+        return [item for item in self._by_id.values() if item.decision is None]
+
     def drop(self, identifier: str) -> Proposal | None:
         """Forget a proposal and return it."""
         return self._by_id.pop(identifier, None)

@@ -135,6 +135,10 @@ class DiffTools:
             return ToolResult(str(error), is_error=True)
         return ToolResult(f"There is no tool {name}. Use {OPEN_DIFF} or {CLOSE_DIFF}.", is_error=True)
 
+    def waiting(self) -> Sequence[Proposal]:
+        """Return the proposals on which the user has not decided."""
+        return self._proposals.waiting()
+
     def decide(self, identifier: str, decision: Decision) -> None:
         """Send the decision of the user to the CLI, unless the proposal has ended before."""
         proposal = self._proposals.decide(identifier, decision)

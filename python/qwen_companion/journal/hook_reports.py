@@ -4,21 +4,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 import anyio
 from anyio import to_thread
 
-from qwen_companion.domain import READ_TOOL
+from qwen_companion.domain import READ_TOOL, WaitingProposal
 from qwen_companion.doors.listeners import Report, Words
 from qwen_companion.frozen import frozen
 from qwen_companion.journal.database import StoreError
 from qwen_companion.journal.last_look import clock_ns
 from qwen_companion.journal.model_news import ModelNews, attached_files
 from qwen_companion.journal.record import Record
-from qwen_companion.journal.store import HOOKS
+from qwen_companion.journal.store import HOOKS, TurnRow
 from qwen_companion.journal.subscriptions import EDIT_TOOLS, ENTER_TOOL, EXIT_TOOL, HOLD_S, SHELL_TOOL
 from qwen_companion.journal.worktrees import entered
 
@@ -42,13 +42,25 @@ LATE = "the first look at all files took too long; what was changed in that time
 class HookReports:
     """All methods are for the event loop."""
 
-    def __init__(self, roots: Roots, agents: Agents, attribution: Attribution, turns: Turns, news: ModelNews) -> None:
-        """Take what hooks tell of `agents` in `roots`; `news` is what their models are told of files."""
+    def __init__(
+        self,
+        roots: Roots,
+        agents: Agents,
+        attribution: Attribution,
+        turns: Turns,
+        news: ModelNews,
+        waiting: Callable[[], Iterable[WaitingProposal]],
+    ) -> None:
+        """Take what hooks tell of `agents` in `roots`; `news` is what their models are told of files.
+
+        `waiting` returns the proposals of all CLIs.
+        """
         self._roots = roots
         self._agents = agents
         self._attribution = attribution
         self._turns = turns
         self._news = news
+        self._waiting = waiting
 
     async def hear(self, report: Report) -> Words | None:
         """Handle the report of a hook; return a text for the agent, or None."""
@@ -81,9 +93,18 @@ class HookReports:
         return None
 
     def has_others(self, session: str) -> bool:
-        """Return whether a turn of another session than `session` goes on in a root where it has one."""
+        """Return whether the model of `session` may have to be told of another agent.
+
+        A turn of another one goes on in a root where it has one, or a proposal of another waits.
+        """
+        if not self._roots.settings.tell_agents:
+            return False
         roots = [root for root in self._roots.by_name.values() if session in root.running]
-        return self._roots.settings.tell_agents and any(len(root.running) > 1 for root in roots)
+        return any(len(root.running) > 1 for root in roots) or bool(self._proposals_of_others(session))
+
+    def _proposals_of_others(self, session: str) -> list[WaitingProposal]:
+        own = self._agents.connected.get(session)
+        return [each for each in self._waiting() if each.session != own]
 
     def _open_roots(self, names: Sequence[str]) -> list[Root]:
         return [self._roots.by_name[name] for name in names if name in self._roots.by_name]
@@ -212,11 +233,21 @@ class HookReports:
         """Return what the model is told, once in the turn `running`, of other agents that work on `path`, or None."""
         if path in running.told or len(running.told) >= _MOST_TOLD:
             return None
+        name = root.record.names.name_out(path) or ""
+        session, client = running.row.session, running.row.client
+        proposed = self._proposals_of_others(session)
+
+        def text() -> str | None:
+            others = [each.row for each in root.others_at(path, session)]
+            true = os.path.realpath(name)
+            waiting = [each for each in proposed if os.path.realpath(each.path) == true]
+            return _others_text(name, client, others, waiting)
+
         with suppress(StoreError):
-            others = await to_thread.run_sync(root.others_at, path, running.row.session, abandon_on_cancel=True)
-            if others:
+            found = await to_thread.run_sync(text, abandon_on_cancel=True)
+            if found is not None:
                 running.told.add(path)
-                return _others_text(root.record.names.name_out(path) or "This file", others)
+            return found
         return None
 
 
@@ -247,10 +278,32 @@ def _call_id(event: Event) -> str:
     return f"{event.session_id} {identifier or getattr(event, 'tool_name', '')}"
 
 
-def _others_text(path: str, others: Sequence[Running]) -> str:
-    """Return the note for a model that agents, in the turns `others`, work on the file `path` too."""
-    clients = ", ".join(dict.fromkeys(shortened(each.row.client) or "a CLI" for each in others[:3]))
+def _others_text(path: str, client: str, changing: Sequence[TurnRow], waiting: Sequence[WaitingProposal]) -> str | None:
+    """Return the note for the model of a `client` that other agents work on the file `path` too; None for none.
+
+    Those of the turns `changing` have changed it, and those of `waiting` want to.
+    """
+
+    def named(others: Sequence[TurnRow] | Sequence[WaitingProposal]) -> str:
+        return ", ".join(dict.fromkeys(_name(each, client) for each in others[:3]))
+
+    news = [
+        f"{named(others)} has {done}"
+        for others, done in (
+            (changing, "changed it in a turn that goes on"),
+            (waiting, "proposed a change of it, on which the user has not decided"),
+        )
+        if others
+    ]
     return (
-        f"Another agent ({clients}) has changed {path} too, in a turn that goes on. Read the file again before you "
-        "edit it the next time, and keep the changes that are not yours."
+        f"Another agent works on {path} too: {'; '.join(news)}. Read the file again before you edit it the next time, "
+        "and keep the changes that are not yours."
+        if news
+        else None
     )
+
+
+def _name(other: TurnRow | WaitingProposal, client: str) -> str:
+    """Return the name of the CLI of `other`, told apart from a `client` of the same name."""
+    name = shortened(other.client) or "a CLI"
+    return f"{name} (process {other.pid})" if other.client == client and other.pid is not None else name

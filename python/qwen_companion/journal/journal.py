@@ -16,7 +16,7 @@ has gone.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -24,7 +24,7 @@ import anyio
 from anyio import to_thread
 from anyio.abc import TaskStatus
 
-from qwen_companion.domain import ChatWork, KnownSession, Peer, Usage
+from qwen_companion.domain import ChatWork, KnownSession, Peer, Usage, WaitingProposal
 from qwen_companion.doors.listeners import Fitting
 from qwen_companion.journal.agents import Agents, clis_of
 from qwen_companion.journal.answers import RecordError
@@ -57,14 +57,15 @@ class Journal:
         tell_refused: Callable[[Mapping[str, str]], None],
         site_of: Callable[[str], Site | None],
         excluded: Excluded = lambda _peer, _paths: (),
+        waiting: Callable[[], Iterable[WaitingProposal]] = tuple,
     ) -> None:
-        """`tell` and the others are those of `Telling`, `Roots` and `ModelNews`."""
+        """`tell` and the others are those of `Telling`, `Roots`, `ModelNews` and `HookReports`."""
         self._agents = Agents()
         self.roots = Roots(environ, self._agents.activity, self._begin_root, warn, tell_refused, site_of)
         self._attribution = Attribution(self.roots, self._agents)
         self.turns = Turns(self.roots, self._agents, self._attribution)
         self._news = ModelNews(self.roots, excluded)
-        self.hooks = HookReports(self.roots, self._agents, self._attribution, self.turns, self._news)
+        self.hooks = HookReports(self.roots, self._agents, self._attribution, self.turns, self._news, waiting)
         self.telling = Telling(self.roots, self._agents, tell)
         self._disk = DiskWatch(self.roots, self._agents, self._attribution)
 
@@ -255,8 +256,8 @@ class Journal:
         """Record that Emacs has merged parts of `turn`, one in a worktree, into `paths`; with None, of no turn."""
         numbers = [(root.record, root.record.names.number(turn or "")) for root in self.roots.by_name.values()]
         row = next((record.store.turn(number) for record, number in numbers if number is not None), None)
-        for root in list(self.roots.by_name.values()):
         around = [(path, self.roots.record_around(path)) for path in paths]
+        for root in list(self.roots.by_name.values()):
             its = [root.record.names.name_in(path) for path, record in around if record is root.record]
             if names := [name for name in its if name is not None]:
                 root.do(partial(root.merge, row, label, names))

@@ -33,6 +33,7 @@ from qwen_companion.domain import (
     Settings,
     Snapshot,
     VisitedFile,
+    WaitingProposal,
 )
 from qwen_companion.emacs.messages import (
     ChangeScope,
@@ -1224,7 +1225,7 @@ async def test_a_model_is_told_once_a_turn_that_another_agent_works_on_its_file(
         await other.prompt("Other")
         assert await other.edit("b.txt", b"1\n") is None
         told = await other.edit("a.txt", b"2\n")
-        assert ("Another agent (Qwen Code 0.24.4) has changed" in (told or "")) == tells
+        assert (f"Qwen Code 0.24.4 (process {os.getpid()}) has changed it" in (told or "")) == tells
         assert (str(project.root / "a.txt") in (told or "")) == tells
         assert await other.edit("a.txt", b"3\n") is None
         await place.until({"a.txt": "modified"}, {"a.txt": "modified", "b.txt": "modified"})
@@ -1233,6 +1234,24 @@ async def test_a_model_is_told_once_a_turn_that_another_agent_works_on_its_file(
         assert await one.edit("a.txt", b"4\n") is None
         await other.prompt("Another")
         assert bool(await other.edit("a.txt", b"5\n")) == tells
+
+
+async def test_a_model_is_told_of_a_proposal_of_another_agent_that_waits_for_its_file(project: Project) -> None:
+    project.commit(a_txt=BEFORE, b_txt=BEFORE)
+    (project.home / "link").symlink_to(project.root)
+    async with site(project, replace(ON, tell_agents=True)) as place:
+        agent = Agent(place.front, project)
+        waits = WaitingProposal("other", "Gemini CLI 0.50.0", 1, str(project.home / "link/a.txt"))
+        # Its own does not count.
+        place.waiting = [replace(waits, session="connected", path=str(project.root / "b.txt")), waits]
+        await agent.prompt("One")
+        assert await agent.edit("b.txt", b"1\n") is None
+        told = await agent.edit("a.txt", b"1\n")
+        assert "Gemini CLI 0.50.0 has proposed a change of it, on which the user has not decided" in told
+        assert await agent.edit("a.txt", b"2\n") is None
+        place.waiting = []
+        await agent.prompt("Two")
+        assert await agent.edit("a.txt", b"3\n") is None
 
 
 # --- Worktrees ---
@@ -1356,25 +1375,6 @@ async def test_a_cli_that_enters_a_worktree_has_a_turn_in_each(project: Project)
         assert await place.front.records(str(project.root), [str(tree / "a.txt"), str(project.root / "b.txt")])
 
 
-async def test_a_command_is_recorded_in_the_worktree_that_it_runs_in(project: Project) -> None:
-    tree = add_worktree(project)
-    async with site(project) as place:
-        agent = Agent(place.front, project)
-        await agent.prompt("run it there")
-        await agent.run(lambda: (tree / "made.txt").write_bytes(b"made\n"), directory=".qwen/worktrees/feat")
-        await agent.report("Stop")
-        (turn,) = await place.until({"made.txt": "added"})
-        assert turn.root == str(tree)
-
-
-@pytest.mark.parametrize("removed", [False, True])
-async def test_what_was_recorded_of_a_worktree_is_told_by_the_next_backend(project: Project, removed: bool) -> None:
-    tree = add_worktree(project)
-    async with site(project) as place:
-        agent = Agent(place.front, project)
-        agent.cwd = str(tree)
-        await agent.prompt("in the tree")
-        await agent.edit("a.txt", AFTER)
 async def test_a_project_below_its_repository_has_recorded_worktrees_beside_it(project: Project) -> None:
     project.commit(**{"sub/a.txt": BEFORE})
     tree = add_worktree(project)
@@ -1415,6 +1415,25 @@ async def test_a_project_below_its_repository_has_recorded_worktrees_beside_it(p
         assert await place.before(found[4], "a.txt") == BEFORE
 
 
+async def test_a_command_is_recorded_in_the_worktree_that_it_runs_in(project: Project) -> None:
+    tree = add_worktree(project)
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        await agent.prompt("run it there")
+        await agent.run(lambda: (tree / "made.txt").write_bytes(b"made\n"), directory=".qwen/worktrees/feat")
+        await agent.report("Stop")
+        (turn,) = await place.until({"made.txt": "added"})
+        assert turn.root == str(tree)
+
+
+@pytest.mark.parametrize("removed", [False, True])
+async def test_what_was_recorded_of_a_worktree_is_told_by_the_next_backend(project: Project, removed: bool) -> None:
+    tree = add_worktree(project)
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        agent.cwd = str(tree)
+        await agent.prompt("in the tree")
+        await agent.edit("a.txt", AFTER)
         await agent.report("Stop")
         await place.until({"a.txt": "modified"})
     if removed:
