@@ -120,7 +120,7 @@ Include the daemon's state and requests once its files are loaded."
           (when-let* ((mode (qwen-companion-layer-unreviewed-mode)))
             (propertize (concat " no reviews: " mode) 'face 'warning
                         'help-echo
-                        "A CLI is in an approval mode in which it writes files and asks nobody"))
+                        "A CLI in this approval mode writes files and asks nobody; M-x qwen-companion-sessions shows which"))
           (when-let* ((proposal (cl-find-if-not #'qwen-companion-proposal-file-p
                                                 (qwen-companion-proposals))))
             (propertize (format " %s" (qwen-companion-proposal-kind proposal))

@@ -33,13 +33,19 @@
          t)))
 
 (defun qwen-companion-layer-unreviewed-mode ()
-  "Return the approval mode of a CLI with unreviewed edits, or nil."
-  (and qwen-companion-review-edits
-       (cl-some (lambda (session)
-                  (car (member (qwen-companion-cli-state-mode
-                                (qwen-companion-session-state session))
-                               qwen-companion-layer--unreviewed-modes)))
-                (qwen-companion-backend-sessions))))
+  "Return the approval modes of the CLIs with unreviewed edits, or nil.
+Say of how many where the edits of others are reviewed."
+  (when-let* (((and qwen-companion-review-edits t))
+              (sessions (qwen-companion-backend-sessions))
+              (modes (delq nil
+                           (mapcar (lambda (session)
+                                     (car (member (qwen-companion-cli-state-mode
+                                                   (qwen-companion-session-state session))
+                                                  qwen-companion-layer--unreviewed-modes)))
+                                   sessions))))
+    (concat (string-join (delete-dups (copy-sequence modes)) ", ")
+            (and (length< modes (length sessions))
+                 (format " (%d of %d)" (length modes) (length sessions))))))
 
 (defun qwen-companion-layer-activity ()
   "Return the most urgent state of the CLIs, a symbol or nil.

@@ -95,11 +95,16 @@
 (ert-deftest qwen-companion-layer-test-modes-in-which-nothing-is-reviewed ()
   (dolist (mode '("yolo" "auto-edit"))
     (qwen-companion-layer-test--with-sessions
+        (list (qwen-companion-layer-test--session :mode mode)
+              (qwen-companion-layer-test--session :mode mode))
+      (should (equal mode (qwen-companion-layer-unreviewed-mode))))
+    (qwen-companion-layer-test--with-sessions
         (list (qwen-companion-layer-test--session :mode "auto")
               (qwen-companion-layer-test--session :mode mode))
-      (should (equal mode (qwen-companion-layer-unreviewed-mode)))
+      ;; Not of the one that is reviewed.
       (cl-letf (((symbol-function 'qwen-companion-state) (lambda () 'ready)))
-        (should (string-search (concat " no reviews: " mode) (qwen-companion-test-lighter))))
+        (should (string-search (format " no reviews: %s (1 of 2)" mode)
+                               (qwen-companion-test-lighter))))
       (let ((qwen-companion-review-edits nil))
         (should-not (qwen-companion-layer-unreviewed-mode)))))
   (dolist (mode '("auto" "default" "plan" "something %b new" nil))
