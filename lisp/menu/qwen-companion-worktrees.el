@@ -44,6 +44,8 @@
   "Alist of the paths of worktrees and why no more is known; nil is the list.")
 (defvar-local qwen-companion-worktrees--queue nil
   "Paths of the worktrees to ask for; the first one is asked for.")
+(defvar-local qwen-companion-worktrees--outdated nil
+  "Non-nil when something was changed while the list was in no window.")
 (defvar-local qwen-companion-worktrees--asked 0
   "When the names were asked for last, in seconds since the epoch.")
 
@@ -248,23 +250,41 @@ One that has entered it by a tool has its newest turn there."
                                                    "..."))
                                          (make-vector 8 ""))))))
       (tabulated-list-print t))
-    (when (< (+ qwen-companion-worktrees--asked qwen-companion-worktrees--period) (float-time))
-      (qwen-companion-worktrees--load))))
+    (when (or qwen-companion-worktrees--outdated
+              (< (+ qwen-companion-worktrees--asked qwen-companion-worktrees--period) (float-time)))
+      (qwen-companion-worktrees--load (cl-shiftf qwen-companion-worktrees--outdated nil)))))
 
-(defun qwen-companion-worktrees--journal-changed (paths)
-  "Look again at the worktrees in which PATHS were changed, or at all if t."
+(defun qwen-companion-worktrees--changed (paths)
+  "Look again at the worktrees in which PATHS were changed.
+With a change in the main tree others may have other conflicts.  A list
+that is in no window looks at all of them when it is shown again."
   (when-let* ((buffer (get-buffer qwen-companion-worktrees--buffer-name)))
     (with-current-buffer buffer
-      (when (qwen-companion-timers-visible-window)
-        (qwen-companion-worktrees--examine
-         (delete-dups
-          (delq nil (mapcar #'qwen-companion-worktrees--around (and (listp paths) paths)))))
+      (if (not (qwen-companion-timers-visible-window))
+          (setq qwen-companion-worktrees--outdated t)
+        (let ((trees (delq nil (mapcar #'qwen-companion-worktrees--around
+                                       (and (listp paths) paths))))
+              (main (car qwen-companion-worktrees--trees)))
+          (qwen-companion-worktrees--examine
+           (if (member (qwen-companion-worktree-path main) trees)
+               (mapcar #'qwen-companion-worktree-path
+                       (seq-remove (lambda (tree)
+                                     (or (qwen-companion-worktree-gone tree)
+                                         (eql 0 (qwen-companion-worktree-files tree))))
+                                   qwen-companion-worktrees--trees))
+             (delete-dups trees))))
         (qwen-companion-timers-update-soon 0.2)))))
+
+(defun qwen-companion-worktrees--saved ()
+  "Look again at what a file that the user has saved may concern."
+  (unless (file-remote-p buffer-file-name)
+    (qwen-companion-worktrees--changed (list buffer-file-name))))
 
 (defun qwen-companion-worktrees--clean-up ()
   "Remove the hooks: the buffer of the list is being killed."
+  (remove-hook 'after-save-hook #'qwen-companion-worktrees--saved)
   (remove-hook 'qwen-companion-journal-changed-functions
-               #'qwen-companion-worktrees--journal-changed)
+               #'qwen-companion-worktrees--changed)
   (qwen-companion-journal-watch 'worktrees nil))
 
 (defun qwen-companion-worktrees--at-point ()
@@ -328,6 +348,8 @@ shell, with a command that you can change before."
       (user-error "This is the main tree, into which the others are merged"))
      ((member branch '(nil ""))
       (user-error "It has no branch; m merges what has changed there as text"))
+     ((equal "" (qwen-companion-worktree-head tree))
+      (user-error "Its branch has no commit, or is gone; m merges what has changed there as text"))
      ((equal "" (qwen-companion-worktree-branch main))
       (user-error "The repository is bare: there is no main tree to merge into"))
      ((and (qwen-companion-worktree-base tree) (= 0 (qwen-companion-worktree-ahead tree)))
@@ -348,8 +370,6 @@ shell, with a command that you can change before."
   "Show the whole difference of TREE, the worktree at point, to the main tree.
 That is what a merge of it would change there, committed or not, so what
 only the main tree has changed is left out; m merges a hunk or a file.
-     ((equal "" (qwen-companion-worktree-head tree))
-      (user-error "Its branch has no commit, or is gone; m merges what has changed there as text"))
 With a prefix argument, ask for something else to compare with: another
 worktree, or where this one began.  SCOPE is as
 `qwen-companion-changes-items-scope'."
@@ -372,7 +392,7 @@ worktree, or where this one began.  SCOPE is as
                    '(("where it began" . begun))))))
     (unless scopes
       (user-error "There is no other worktree"))
-    (cdr (assoc (completing-read "Compare with: " others nil t nil nil (caar (last others))) others))))
+    (cdr (assoc (completing-read "Compare with: " scopes nil t nil nil (caar scopes)) scopes))))
 
 (defun qwen-companion-worktrees-remove (tree)
   "End the CLI in TREE, the worktree at point, and remove the worktree.
@@ -481,7 +501,8 @@ Info node `(qwen-companion)Several agents at once' is about it.
   (tabulated-list-init-header)
   (setq-local revert-buffer-function (lambda (&rest _) (qwen-companion-worktrees--load t)))
   (add-hook 'qwen-companion-journal-changed-functions
-            #'qwen-companion-worktrees--journal-changed)
+            #'qwen-companion-worktrees--changed)
+  (add-hook 'after-save-hook #'qwen-companion-worktrees--saved)
   (qwen-companion-journal-watch 'worktrees t)
   (qwen-companion-timers-keep-updated #'qwen-companion-worktrees--print
                                       qwen-companion-worktrees--period)
@@ -502,7 +523,7 @@ Info node `(qwen-companion)Several agents at once' is about it.
 (defun qwen-companion-worktrees ()
   "List the git worktrees of the project: who works there and what has changed.
 \\<qwen-companion-worktrees-mode-map>\\[qwen-companion-worktrees-changes] shows the changes of agents, \\[qwen-companion-worktrees-merge] merges them into the main tree, \\[qwen-companion-worktrees-diff]
-shows all differences, \\[qwen-companion-worktrees-remove] removes the worktree."
+shows the difference to it, \\[qwen-companion-worktrees-remove] removes the worktree."
   (interactive)
   (unless (eq 'ready (qwen-companion-state))
     (user-error "The companion is not running; M-x qwen-companion-mode starts it"))

@@ -118,6 +118,37 @@ Buffers of the worktree that are not saved are told of."
         (set-buffer-modified-p nil)
         (kill-buffer)))))
 
+(ert-deftest qwen-companion-worktrees-test-conflicts-follow-what-is-saved ()
+  "A save in the main tree has all that may conflict looked at again.
+A list in no window looks at all of them once it is shown."
+  (qwen-companion-worktrees-test--with
+      (list (qwen-companion-worktrees-test--tree "feat" :files 1)
+            (qwen-companion-worktrees-test--tree "same" :files 0))
+      nil nil
+    (rename-buffer "*qwen-companion worktrees*")
+    (let ((list (current-buffer)) (asked nil))
+      (cl-letf (((symbol-function 'qwen-companion-journal-ask)
+                 (lambda (_method payload callback)
+                   (push (plist-get payload :tree) asked)
+                   (funcall callback nil))))
+        (cl-flet ((save (name)
+                    (setq asked nil)
+                    (with-temp-buffer
+                      (setq buffer-file-name name)
+                      (run-hooks 'after-save-hook)
+                      (setq buffer-file-name nil))
+                    (sort (copy-sequence asked) #'string<)))
+          (should (equal '("/p" "/p/.qwen/worktrees/feat") (save "/p/a.txt")))
+          (should (equal '("/p/.qwen/worktrees/same") (save "/p/.qwen/worktrees/same/a.txt")))
+          (should-not (save "/elsewhere/a.txt"))
+          (should-not (save "/ssh:nowhere:/p/a.txt"))
+          (with-temp-buffer
+            (switch-to-buffer (current-buffer))
+            (should-not (save "/p/a.txt"))
+            (switch-to-buffer list)
+            (qwen-companion-worktrees--print)
+            (should (member nil asked))))))))
+
 (ert-deftest qwen-companion-worktrees-test-many-are-shown-soon ()
   "Each directory is looked up once, however many turns and CLIs it has."
   (let ((names (mapcar #'number-to-string (number-sequence 1 20)))
