@@ -21,6 +21,7 @@
 (require 'qwen-companion-places)
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-roots)
+(require 'qwen-companion-terminal)
 (require 'qwen-companion-untrusted)
 
 ;;; The turns
@@ -445,7 +446,8 @@ Only a turn that goes on counts."
                                    (qwen-companion-proposal-session proposal)))
                        (cl-find path (qwen-companion-turn-files turn)
                                 :key #'qwen-companion-changed-file-path :test #'equal))
-             return (qwen-companion-turn-client turn))))
+             return (qwen-companion-terminal-cli-name
+                     (qwen-companion-turn-cli turn) (qwen-companion-turn-client turn)))))
 
 ;;; On and off
 

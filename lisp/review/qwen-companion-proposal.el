@@ -36,6 +36,7 @@
 (require 'qwen-companion-risks)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-spool)
+(require 'qwen-companion-terminal)
 (require 'qwen-companion-timers)
 (require 'qwen-companion-untrusted)
 
@@ -48,8 +49,8 @@
 
 Identity:
 ID is a string that names the proposal to the Python process.
-SESSION is the id of the session that proposed it, CLIENT the name of
-that CLI.  PATH is the absolute name of the file.  HELD is non-nil when
+SESSION is the id of the session that proposed it, LABEL the name of
+that CLI; see `qwen-companion-proposal-client'.  PATH is the absolute name of the file.  HELD is non-nil when
 a hook of the CLI waits for the outcome; the CLI knows other proposals
 by their file.  ARRIVED is the time it came, in seconds since the epoch.
 ANSWER is nil when a CLI waits for the outcome; else it is a function
@@ -104,7 +105,7 @@ the text on disk before it.  FORECAST is the text the file will hold
 after it, `asked' while that is being computed, or `unknown'; once it is
 known, BASE is the text it is written over.  Both have LF line ends and
 no byte order mark."
-  id session client path held (arrived (float-time)) answer
+  id session label path held (arrived (float-time)) answer
   (kind 'file) directory questions
   (state 'pending) seen edited released reason mode
   buffer digest empty (line-end "\n") (bom "") proposed ends-lines
@@ -156,6 +157,11 @@ It gets the proposal, a plan or questions, and the outcome.")
 (defun qwen-companion-proposal-open-p (proposal)
   "Return non-nil when PROPOSAL is open: it has no answer yet."
   (memq proposal qwen-companion-proposal--open))
+
+(defun qwen-companion-proposal-client (proposal)
+  "Return the name of the CLI of PROPOSAL, told apart from others of that name."
+  (qwen-companion-terminal-cli-name (qwen-companion-proposal-session proposal)
+                                    (qwen-companion-proposal-label proposal)))
 
 (defun qwen-companion-proposal-edited-p (proposal)
   "Return non-nil when the user has edited PROPOSAL."
@@ -427,7 +433,7 @@ Nor does it open by itself.  Those are the proposals that no CLI has
 made, and the one of the doctor, which ends it at once."
   (or (qwen-companion-proposal-answer proposal)
       ;; The client in qwen_companion/doctor.py, and its version.
-      (string-prefix-p "qwen-companion-doctor " (qwen-companion-proposal-client proposal))))
+      (string-prefix-p "qwen-companion-doctor " (qwen-companion-proposal-label proposal))))
 
 (defun qwen-companion-proposal--from-payload (payload)
   "Return the proposal that PAYLOAD of the `proposal-open' call describes.
@@ -436,7 +442,7 @@ It has no text yet, and its file has not been looked at."
     (qwen-companion-proposal--make
      :id (qwen-companion-proposal-open-id payload)
      :session (qwen-companion-proposal-open-session payload)
-     :client (if (string-empty-p client) "the CLI" client)
+     :label (if (string-empty-p client) "the CLI" client)
      :path (qwen-companion-proposal-open-path payload)
      :digest (qwen-companion-proposal-open-digest payload)
      :ends-lines (qwen-companion-proposal-open-ends-lines payload)
@@ -503,7 +509,7 @@ called with the proposal, the outcome, and for an acceptance the text; if
 it signals an error, the proposal stays open.  Signal a `user-error' if
 the file is too large."
   (let ((proposal (qwen-companion-proposal--make
-                   :id id :session session :client client :path path
+                   :id id :session session :label client :path path
                    :answer answer))
         (payload (list :text text)))
     (when-let* ((refusal (qwen-companion-proposal--refusal proposal payload)))

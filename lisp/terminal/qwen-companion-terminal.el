@@ -134,6 +134,28 @@ that this Emacs has not started, or whose process is not known."
                         (process-list)))
              (qwen-companion-session-ancestors session))))
 
+(defun qwen-companion-terminal-cli-name (id name)
+  "Return NAME, that of the CLI of the session ID, told apart from others of it.
+If another connected CLI is of the same kind and version, the directory of
+this one stands in place of the version, or else its terminal or process."
+  (let* ((session (qwen-companion-backend-session id))
+         (kind (lambda (each)
+                 (list (qwen-companion-session-client each) (qwen-companion-session-version each))))
+         (place (lambda (each)
+                  (file-name-nondirectory
+                   (directory-file-name (or (qwen-companion-session-directory each) "")))))
+         (same (and session
+                    (cl-remove (funcall kind session) (qwen-companion-backend-sessions)
+                               :key kind :test-not #'equal))))
+    (if (null (cdr same))
+        name
+      (format "%s in %s" (replace-regexp-in-string " [0-9][0-9.]*\\'" "" name)
+              (if (= 1 (cl-count (funcall place session) same :key place :test #'equal))
+                  (funcall place session)
+                (if-let* ((buffer (qwen-companion-terminal-session-buffer session)))
+                    (buffer-name buffer)
+                  (format "process %s" (or (qwen-companion-session-pid session) "?"))))))))
+
 (defconst qwen-companion-terminal--paste-pause 0.5
   "Seconds between a text that is pasted and the key that sends it.
 A CLI takes a return that comes sooner for a part of the text.")
