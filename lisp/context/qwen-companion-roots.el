@@ -40,7 +40,8 @@ project is one; with nil, only projects are."
 A directory may have become a project, or be one no longer.")
 
 (defvar qwen-companion-roots--table (make-hash-table :test #'equal)
-  "The roots found: directory to (ROOT-OR-NIL . TIME).")
+  "The roots found: directory to (ROOT-OR-NIL . TIME).
+Also (ROOT) to (DIRECTORY-OR-NIL . TIME), where worktrees are beside ROOT.")
 (defvar qwen-companion-roots-directories-functions nil
   "Abnormal hook run with the directories of open buffers, remote ones too.")
 (defvar qwen-companion-roots--timer nil
@@ -58,11 +59,13 @@ The name has no slash at its end.  A remote directory has a root only at
 a served place, whose relay looks it up."
   (if (file-remote-p directory)
       (qwen-companion-places-root directory)
-    (car (or (qwen-companion-roots--known directory)
-             (puthash directory
-                      (cons (qwen-companion-roots--look-up directory)
-                            (float-time))
-                      qwen-companion-roots--table)))))
+    (qwen-companion-roots--remember directory #'qwen-companion-roots--look-up directory)))
+
+(defun qwen-companion-roots--remember (key function argument)
+  "Return the value of FUNCTION with ARGUMENT, which is kept as that of KEY."
+  (car (or (qwen-companion-roots--known key)
+           (puthash key (cons (funcall function argument) (float-time))
+                    qwen-companion-roots--table))))
 
 (defvar project-current-directory-override)
 
@@ -78,9 +81,9 @@ That is the one chosen by `project-switch-project' while it runs."
   (when-let* ((project (ignore-errors (project-current nil directory))))
     (directory-file-name (expand-file-name (project-root project)))))
 
-(defun qwen-companion-roots--known (directory)
-  "Return the table entry of DIRECTORY, nil if it is missing or out of date."
-  (when-let* ((known (gethash directory qwen-companion-roots--table)))
+(defun qwen-companion-roots--known (key)
+  "Return the table entry of KEY, nil if it is missing or out of date."
+  (when-let* ((known (gethash key qwen-companion-roots--table)))
     ;; Less than nothing when the clock was set back.
     (when (<= 0 (- (float-time) (cdr known)) qwen-companion-roots--age)
       known)))
@@ -99,13 +102,13 @@ That is the one chosen by `project-switch-project' while it runs."
                root)))))
 
 (defun qwen-companion-roots--of-worktrees (root)
-  "Return a list of the directory in which a CLI in ROOT makes worktrees.
-Return nil if that is below ROOT.  It may not be there yet."
+  "Return the directory for worktrees of CLIs in ROOT, nil if it is below that.
+It may not be there yet."
   (when-let* ((top (locate-dominating-file root ".git"))
               ((not (equal (file-name-as-directory root) (expand-file-name top))))
               ;; In a worktree and a submodule it is a file.
               ((file-directory-p (expand-file-name ".git" top))))
-    (list (expand-file-name ".qwen/worktrees" top))))
+    (expand-file-name ".qwen/worktrees" top)))
 
 (defun qwen-companion-roots--directories ()
   "Return the directories whose projects are open."
@@ -131,8 +134,10 @@ roots are sent when all are known."
                     (qwen-companion-roots--known (car directories))))
       (when-let* ((root (qwen-companion-roots--or-directory
                          (pop directories))))
-        (dolist (each (cons root (qwen-companion-roots--of-worktrees root)))
-          (cl-pushnew each roots :test #'equal))))
+        (cl-pushnew root roots :test #'equal)
+        (when-let* ((beside (qwen-companion-roots--remember
+                             (list root) #'qwen-companion-roots--of-worktrees root)))
+          (cl-pushnew beside roots :test #'equal))))
     (if directories
         (qwen-companion-roots-update-soon)
       (qwen-companion-roots--send roots)
