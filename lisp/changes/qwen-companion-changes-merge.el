@@ -79,17 +79,17 @@ With CHANGES, only these are wanted, of the only view."
      (length steps) qwen-companion-changes-merge--words)))
 
 (defun qwen-companion-changes-merge-root (tree)
-  "Merge all that agents changed in the worktree TREE into the main tree.
-What is undone there by now is left out."
+  "Merge all that differs in the worktree TREE into the main tree.
+Whoever has changed it, committed or not."
   (let* ((main (qwen-companion-changes-merge--main tree))
-         (part (list :root tree :scope 'all :turn nil :session nil))
+         (part (list :root tree :scope 'merge :turn nil :session nil))
          (files (qwen-companion-journal-reply-files
                  (qwen-companion-journal-await 'journal-files part)))
          (turn (cl-find tree (qwen-companion-journal-turns)
                         :key #'qwen-companion-turn-root :test #'equal))
          (name (file-name-nondirectory tree)))
     (unless files
-      (user-error "Nothing that an agent changed is left in %s"
+      (user-error "The main tree has all of %s already"
                   (qwen-companion-untrusted-text name)))
     (qwen-companion-undo-confirm
      (mapcar (lambda (file)

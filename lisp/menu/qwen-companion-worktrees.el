@@ -300,7 +300,7 @@ that is in no window looks at all of them when it is shown again."
   "Show what agents have changed in TREE, the worktree at point."
   (interactive (list (qwen-companion-worktrees--at-point)) qwen-companion-worktrees-mode)
   (unless (qwen-companion-worktrees--newest-turn tree)
-    (user-error "Nothing is recorded that an agent has changed there; d shows all differences"))
+    (user-error "Nothing is recorded that an agent has changed there; d shows what differs"))
   (qwen-companion-changes-of-root (qwen-companion-worktrees--root-of tree) 'turns))
 
 (defun qwen-companion-worktrees-terminal (tree)
@@ -326,11 +326,10 @@ Start one there if there is none."
       (qwen-companion-start-cli path nil nil t))))
 
 (defun qwen-companion-worktrees-merge (tree)
-  "Merge what agents changed in TREE, the worktree at point, into the main tree.
-As text, which can be undone; use git to merge the commits of its branch."
+  "Merge all of TREE, the worktree at point, into the main tree.
+As text, which can be undone: what \\<qwen-companion-worktrees-mode-map>\\[qwen-companion-worktrees-diff] shows there.  Use git to merge the
+commits of its branch."
   (interactive (list (qwen-companion-worktrees--at-point)) qwen-companion-worktrees-mode)
-  (unless (qwen-companion-worktrees--newest-turn tree)
-    (user-error "Nothing is recorded that an agent has changed there; m on what d shows merges that"))
   (qwen-companion-changes-merge-root (qwen-companion-worktrees--root-of tree)))
 
 (declare-function magit-merge-plain "ext:magit-merge" (rev &optional args nocommit))
