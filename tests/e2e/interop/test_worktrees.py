@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from editor import lisp_string
 from sandbox import GREETING, NOTES
 from stage import Stage
+from test_changes import FREE, FREE_QWEN, shown
 from test_worktrees import (
     EDITED,
     LIST,
@@ -49,3 +51,34 @@ def test_three_versions_in_three_worktrees(stage: Stage) -> None:
     for tree in trees.values():
         remove(stage, tree, 2)
     stage.screen.wait_for(re.compile(r"^-UU.* Qwen(?![\[:])\b", re.MULTILINE))
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("program", [PROGRAMS["older"], PROGRAMS["newest"]])
+def test_worktrees_beside_a_project_below_its_repository(stage: Stage, program: str) -> None:
+    sub = stage.sandbox.project / "sub"
+    sub.mkdir()
+    module = sub / "module.py"
+    module.write_text(GREETING)
+    git = ["git", "-c", "user.name=U", "-c", "user.email=u@example.org", "-C", str(stage.sandbox.project)]
+    subprocess.run([*git, "add", "sub"], check=True)
+    subprocess.run([*git, "commit", "--quiet", "--message=Module"], check=True)
+    found = '(list (lambda (dir) (and (string-suffix-p "/sub/" dir) (cons \'transient dir))))'
+    forms = (FREE, f"(setq project-find-functions {found} qwen-companion-qwen-command (list {lisp_string(program)}))")
+    stage.start_emacs(module, forms=forms)
+    stage.emacs.command("qwen-companion-run")
+    stage.screen.wait_for("Type your message")
+    stage.screen.wait_for("Qwen[1]")
+    # It enters one by a tool.
+    tree = stage.sandbox.project / ".qwen/worktrees/entered"
+    stage.model.call("enter_worktree", name="entered")
+    stage.script_change(tree / "sub/module.py", EDITED)
+    stage.model.say("Done there.")
+    stage.ask("greet in a worktree", FREE_QWEN)
+    stage.screen.wait_for("Done there.")
+    stage.emacs.command("qwen-companion-changes")
+    shown(stage, "greet in a worktree  entered")
+    # One that is started there by hand connects.
+    stage.open_shell("*by hand*")
+    stage.screen.enter(f"cd {sub}; {program} --worktree=hand")
+    stage.screen.wait_for(re.compile(r"VTerm Qwen\[2\]"))
