@@ -21,6 +21,7 @@
 (require 'qwen-companion-layer)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-prompts)
+(require 'qwen-companion-registry)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-untrusted)
 
@@ -107,19 +108,21 @@ Those whose line is not there are shown below the heading of the file."
 (defun qwen-companion-changes-send-comments ()
   "Send all comments to the CLI as one prompt, with places and quoted lines.
 While the CLI works they wait, see `qwen-companion-ask-take-back'.  If it
-runs in no terminal of this Emacs, copy the prompt instead, so that you
-can paste it."
+takes no prompts from Emacs, copy the prompt instead, so that you can
+paste it."
   (interactive nil qwen-companion-changes-mode)
   (unless qwen-companion-changes-items-comments
     (user-error "There are no comments; c notes one on the line at point"))
   (let* ((prompt (qwen-companion-changes-comments--prompt qwen-companion-changes-items-comments))
          (count (length qwen-companion-changes-items-comments))
          (session (qwen-companion-changes-comments--session))
-         (terminal (and session (qwen-companion-terminal-session-buffer session))))
-    (if (not terminal)
+         (reachable (and session
+                         (or (qwen-companion-terminal-session-buffer session)
+                             (qwen-companion-registry-of session)))))
+    (if (not reachable)
         (progn
           (kill-new prompt)
-          (message "The CLI is in no terminal of this Emacs: %d comment%s copied, paste %s there"
+          (message "The CLI takes no prompts from Emacs: %d comment%s copied, paste %s there"
                    count (if (= count 1) "" "s") (if (= count 1) "it" "them")))
       (let ((done (qwen-companion-prompts-send
                    session (qwen-companion-changes-comments--comment-root
@@ -153,7 +156,7 @@ Ask which one if it cannot be told."
                           (when-let* ((id (qwen-companion-changes-comments--comment-group comment))
                                       ((stringp id))
                                       (turn (qwen-companion-journal-turn id)))
-                            (qwen-companion-backend-session (qwen-companion-turn-cli turn))))
+                            (qwen-companion-registry-find (qwen-companion-turn-cli turn))))
                         qwen-companion-changes-items-comments)))
          (near
           (cl-remove-if-not

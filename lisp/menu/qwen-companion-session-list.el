@@ -192,15 +192,11 @@ For a registered CLI that does nothing for us, return when it has started."
       (qwen-companion-registered-start session)
       0))
 
-(defun qwen-companion-session-list--find (id)
-  "Return the session or the registered CLI ID, or nil."
-  (or (qwen-companion-backend-session id) (qwen-companion-registry-cli id)))
-
 (defun qwen-companion-session-list--shorter-p (a b)
   "Return non-nil when the state of entry A is newer than that of entry B."
   (cl-flet ((since (entry)
               (qwen-companion-session-list--since
-               (qwen-companion-session-list--find (car entry)))))
+               (qwen-companion-registry-find (car entry)))))
     (> (since a) (since b))))
 
 ;;; The list
@@ -254,7 +250,7 @@ For a registered CLI that does nothing for us, return when it has started."
 (defun qwen-companion-session-list--at-point ()
   "Return the session or registered CLI on the line at point.
 Signal a `user-error' where there is none."
-  (or (qwen-companion-session-list--find (tabulated-list-get-id))
+  (or (qwen-companion-registry-find (tabulated-list-get-id))
       (user-error "There is no CLI on this line")))
 
 (defun qwen-companion-session-list--read (prompt)
@@ -267,7 +263,7 @@ Signal a `user-error' where there is none."
 
 (defun qwen-companion-session-list--targets ()
   "Return the CLI at point for Embark."
-  (when-let* ((session (qwen-companion-session-list--find (tabulated-list-get-id))))
+  (when-let* ((session (qwen-companion-registry-find (tabulated-list-get-id))))
     `((qwen-companion-session ,(qwen-companion-layer-name session)
                               ,(line-beginning-position) . ,(line-end-position)))))
 

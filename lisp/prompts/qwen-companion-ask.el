@@ -240,10 +240,13 @@ before goes on.  \\<qwen-companion-ask-mode-map>\\[qwen-companion-ask-submit] se
 
 (defun qwen-companion-ask--show (root)
   "Select the prompt buffer for ROOT."
-  (pop-to-buffer (qwen-companion-ask--buffer root)
-                 '((display-buffer-reuse-window display-buffer-below-selected)
-                   (window-height . 12)))
+  (select-window (qwen-companion-ask--display (qwen-companion-ask--buffer root)))
   (goto-char (point-max)))
+
+(defun qwen-companion-ask--display (buffer)
+  "Show the prompt BUFFER and return its window."
+  (display-buffer buffer '((display-buffer-reuse-window display-buffer-below-selected)
+                           (window-height . 12))))
 
 (defun qwen-companion-ask--insert (text)
   "Insert TEXT on lines of its own at the end of the prompt in this buffer."
@@ -341,8 +344,7 @@ terminal of this Emacs.  A prompt that was begun for a CLI goes to that."
   "Return the CLI that the prompt of this buffer was begun for, or nil.
 Signal a `user-error' when that has ended."
   (when qwen-companion-ask--cli
-    (or (qwen-companion-backend-session qwen-companion-ask--cli)
-        (qwen-companion-registry-cli qwen-companion-ask--cli)
+    (or (qwen-companion-registry-find qwen-companion-ask--cli)
         (progn
           (setq qwen-companion-ask--cli nil)
           (user-error "The CLI that this prompt was for has ended; sending again chooses another")))))
@@ -493,6 +495,33 @@ Show the buffer, and with SELECT non-nil select its window."
     (if select
         (qwen-companion-ask--show root)
       (display-buffer buffer '(nil (inhibit-same-window . t))))))
+
+(defun qwen-companion-ask--return (root text cli)
+  "Put TEXT back into the prompt buffer for ROOT, to be sent to CLI again.
+CLI is the id of the one that it has not reached; with nil it has arrived
+late, and is removed if it is there still.  A prompt that was begun there
+stays.  Return what to say of that."
+  (let ((buffer (qwen-companion-ask--buffer root)))
+    (with-current-buffer buffer
+      (cond ((and (not cli) (equal text (qwen-companion-ask--text)))
+             (erase-buffer)
+             (setq qwen-companion-ask--cli nil)
+             "; it is no longer in the prompt buffer")
+            ((not cli) "")
+            ((not (string-blank-p (qwen-companion-ask--text)))
+             (format ".  M-p in %s has the prompt" (buffer-name)))
+            (t
+             (erase-buffer)
+             (insert text)
+             (setq qwen-companion-ask--cli cli)
+             (unless (or (active-minibuffer-window) (get-buffer-window buffer t))
+               (save-selected-window
+                 (qwen-companion-ask--display buffer)))
+             (substitute-command-keys
+              (format ".  It is in %s: \\<qwen-companion-ask-mode-map>\\[qwen-companion-ask-submit] sends it again"
+                      (buffer-name))))))))
+
+(setq qwen-companion-registry-return-function #'qwen-companion-ask--return)
 
 (defun qwen-companion-ask-put-aside ()
   "Close the window of this prompt, to go on with it later.

@@ -147,7 +147,8 @@ Return nil when it does not wait any more."
 
 (defun qwen-companion-prompts-send (session root text &optional anyway)
   "Send the prompt TEXT about the project ROOT to the CLI SESSION.
-One that we have not started gets it over its socket, if that can be.
+One that we have not started gets it over its socket, if that can be, or
+pasted after a question, if the prompt before it has not arrived.
 While the CLI works the prompt waits.  If the turn is cancelled meanwhile
 it is not sent, unless ANYWAY is non-nil.  Return the outcome, as
 text for the echo area.  Signal a `user-error' where that cannot be done.
@@ -158,13 +159,17 @@ Either way TEXT is in the history."
          (state (qwen-companion-session-state session))
          (cli (qwen-companion-registry-of session)))
     (cond
-     ;; Nothing is typed there, unless the user is asked first or it is a command.
+     ;; Nothing is typed there, unless it is a command, or the user wants it after one
+     ;; that has not arrived.
      ((and cli
            (or (not buffer)
                (and (not (qwen-companion-prompts--file buffer))
                     (qwen-companion-registry-open-p cli)
-                    (not (string-prefix-p "/" text)))))
-      (qwen-companion-registry-send cli text))
+                    (not (string-prefix-p "/" text))
+                    (not (and (qwen-companion-registry-failed-p cli)
+                              (y-or-n-p (format "The last prompt did not reach %s; paste this one? "
+                                                name)))))))
+      (qwen-companion-registry-send cli root text))
      ((not buffer)
       (user-error "This CLI is in no terminal of this Emacs, and takes no prompts from elsewhere"))
      ((and (buffer-local-value 'qwen-companion-terminal-outside buffer)

@@ -66,6 +66,10 @@
   (cl-find id qwen-companion-registry--clis
            :key #'qwen-companion-registered-id :test #'equal))
 
+(defun qwen-companion-registry-find (id)
+  "Return the session or the registered CLI ID, or nil."
+  (or (qwen-companion-backend-session id) (qwen-companion-registry-cli id)))
+
 (defun qwen-companion-registry-of (session)
   "Return the registered CLI that SESSION is the connection of, or nil.
 A registered CLI as SESSION is returned as it is now."
@@ -138,7 +142,7 @@ Then call FUNCTION with non-nil, or with nil when it has not ended in time."
     (expired . "it was not allowed there in time, or the CLI has ended before it")
     (misaddressed . "it has another conversation by now")
     (dropped . "it takes no equal prompts one after the other, and not many at once")
-    (unanswered . "it does not answer; should the prompt arrive late, you are told")
+    (unanswered . "it does not answer")
     (closed . "it takes no prompts from other programs (agents.crossSessionMessaging is off, or it is older than 0.24)")
     (gone . "it has ended")
     (too-long . "the prompt is longer than a million characters")
@@ -153,7 +157,19 @@ Then call FUNCTION with non-nil, or with nil when it has not ended in time."
   "Number of the last prompt that was sent.")
 
 (defvar qwen-companion-registry--sent nil
-  "The last prompts that were sent, newest first: (REQUEST NAME . TEXT).")
+  "The last prompts that were sent, newest first.
+Each is (REQUEST CLI NAME ROOT TEXT . FAILED), with the ids of the request
+and the CLI; FAILED is non-nil if it has not arrived.")
+
+(defvar qwen-companion-registry-return-function (lambda (&rest _) "")
+  "Function that takes a prompt back that has not arrived.
+Its arguments are the root, the text and the id of the CLI; with nil for
+that, the prompt has arrived late.  It returns what to say of that.")
+
+(defun qwen-companion-registry-failed-p (cli)
+  "Return non-nil when the last prompt for the registered CLI has not arrived."
+  (nthcdr 5 (cl-find (qwen-companion-registered-id cli) qwen-companion-registry--sent
+                     :key #'cadr :test #'equal)))
 
 (defun qwen-companion-registry-open-p (cli)
   "Return non-nil when a prompt for the registered CLI needs no question first."
@@ -161,8 +177,8 @@ Then call FUNCTION with non-nil, or with nil when it has not ended in time."
        (not (qwen-companion-registered-gone cli))
        (eq 'valid qwen-companion-registry--controller)))
 
-(defun qwen-companion-registry-send (cli text)
-  "Send the prompt TEXT to the registered CLI over its socket.
+(defun qwen-companion-registry-send (cli root text)
+  "Send the prompt TEXT about ROOT to the registered CLI over its socket.
 If there is no token for that, ask whether to make one.  Return the
 outcome so far, as text for the echo area; what became of the prompt is
 said when that is known.  Signal a `user-error' where it cannot be sent."
@@ -182,7 +198,8 @@ said when that is known.  Signal a `user-error' where it cannot be sent."
       (user-error "Not sent: without a token no CLI outside of Emacs takes prompts from it")))
     (let ((id (cl-incf qwen-companion-registry--requests)))
       (setq qwen-companion-registry--sent
-            (seq-take (cons (cons id (cons name text)) qwen-companion-registry--sent)
+            (seq-take (cons (list id (qwen-companion-registered-id cli) name root text)
+                            qwen-companion-registry--sent)
                       qwen-companion-registry--remembered))
       (qwen-companion-backend-call
        'registry-prompt
@@ -204,20 +221,26 @@ said when that is known.  Signal a `user-error' where it cannot be sent."
           "`qwen sessions controllers remove' takes it back.  "))
 
 (defun qwen-companion-registry-on-receipt (payload)
-  "Handle the `registry-receipt' message PAYLOAD: say what became of a prompt."
-  (pcase-let ((`(,_ ,name . ,text)
-               (assq (qwen-companion-registry-receipt-id payload) qwen-companion-registry--sent))
-              (status (qwen-companion-registry-receipt-status payload)))
-    (when name
-      (if-let* ((words (alist-get status qwen-companion-registry--outcomes)))
-          (message "%s: %s" name words)
-        ;; It is in the history as well.
-        (kill-new text)
-        (message "Not sent to %s: %s.  The prompt is copied, to be pasted, and in the history of M-x qwen-companion-ask"
-                 name
-                 (or (alist-get status qwen-companion-registry--failures)
-                     (qwen-companion-untrusted-text
-                      (or (qwen-companion-registry-receipt-reason payload) "it failed")))))))
+  "Handle the `registry-receipt' message PAYLOAD: say what became of a prompt.
+One that has not arrived goes to `qwen-companion-registry-return-function'."
+  (when-let* ((prompt (assq (qwen-companion-registry-receipt-id payload)
+                            qwen-companion-registry--sent)))
+    (pcase-let* ((`(,_ ,id ,name ,root ,text . ,failed) prompt)
+                 (status (qwen-companion-registry-receipt-status payload))
+                 (words (alist-get status qwen-companion-registry--outcomes)))
+      (setf (nthcdr 5 prompt) (not words))
+      (message
+       "%s"
+       (concat
+        (if words
+            (format "%s: %s" name words)
+          (format "Not sent to %s: %s" name
+                  (or (alist-get status qwen-companion-registry--failures)
+                      (qwen-companion-untrusted-text
+                       (or (qwen-companion-registry-receipt-reason payload) "it failed")))))
+        ;; One that is late may have been returned before.
+        (when (or failed (not words))
+          (funcall qwen-companion-registry-return-function root text (unless words id)))))))
   nil)
 
 (provide 'qwen-companion-registry)

@@ -943,7 +943,7 @@ A text that is nil removes the line."
     (qwen-companion-changes-test-settle)
     (should (cl-some (lambda (overlay) (overlay-get overlay 'qwen-companion-changes-comment))
                      (overlays-in (point-min) (point-max))))
-    (qwen-companion-test-said "no terminal" (qwen-companion-test-press "C-c C-c"))
+    (qwen-companion-test-said "takes no prompts" (qwen-companion-test-press "C-c C-c"))
     (should (equal "Comments on your changes:\n\na.txt:20\n> +twenty\nWhy 20?\e[201~\n"
                    (substring-no-properties (current-kill 0))))
     (should-error (qwen-companion-test-press "C-c C-c") :type 'user-error)))

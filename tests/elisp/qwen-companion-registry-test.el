@@ -86,19 +86,79 @@ CONTROLLER is what it tells of the token."
     (should (equal "site-7: at the model" (qwen-companion-registry-test--told 'model)))
     (should (string-match-p "comes after the turn" (qwen-companion-registry-test--told 'queued)))
     (should (string-match-p "/peers" (qwen-companion-registry-test--told 'held)))
-    (should-not kill-ring)
     (dolist (status '(refused denied expired misaddressed dropped unanswered closed gone
                               too-long none revoked))
-      (setq kill-ring nil)
-      (should (string-match-p "\\`Not sent to site-7: .*copied.*history"
-                              (qwen-companion-registry-test--told status)))
-      (should (equal '("Do it") kill-ring)))
+      (should (string-match-p "\\`Not sent to site-7: " (qwen-companion-registry-test--told status))))
     (should (string-match-p "%s cannot be started" (qwen-companion-registry-test--told
                                                     'failed "%s cannot be started")))
-    (should (equal '("Do it") (qwen-companion-prompts-of root)))
+    (should-not kill-ring)
     ;; Of a prompt that is forgotten nothing can be said.
     (setq qwen-companion-registry--sent nil)
     (qwen-companion-registry-on-receipt '(:id 1 :status model))))
+
+(ert-deftest qwen-companion-registry-test-a-prompt-that-has-not-arrived-comes-back ()
+  "It can be sent again by one key; what is begun meanwhile stays; one that comes late goes."
+  (qwen-companion-registry-test--with 'valid
+      (list (qwen-companion-registry-test--cli "7") (qwen-companion-registry-test--cli "9"))
+    (qwen-companion-ask-cli (qwen-companion-registry-cli "7"))
+    (let ((prompt (current-buffer))
+          (window (selected-window)))
+      (insert "Do it")
+      (qwen-companion-ask-submit)
+      (should-not (eq window (selected-window)))
+      (setq window (selected-window))
+      (should (string-match-p "does not answer\\.  It is in .*C-c C-c sends it again"
+                              (qwen-companion-registry-test--told 'unanswered)))
+      (should (eq window (selected-window)))
+      (with-selected-window (get-buffer-window prompt)
+        (should (equal "Do it" (buffer-string)))
+        (qwen-companion-ask-submit))
+      (should (equal '("7" "7") (mapcar (lambda (sent) (plist-get sent :cli))
+                                        (qwen-companion-test-sent 'registry-prompt))))
+      (qwen-companion-registry-test--told 'unanswered)
+      (should (string-match-p "site-7: at the model; it is no longer in the prompt buffer"
+                              (qwen-companion-registry-test--told 'model)))
+      (with-current-buffer prompt
+        (should (equal "" (buffer-string)))
+        (insert "Begun"))
+      (should (string-match-p "M-p in .* has the prompt" (qwen-companion-registry-test--told 'gone)))
+      (with-current-buffer prompt
+        (should (equal "Begun" (buffer-string)))
+        (qwen-companion-registry-test--told 'delivered)
+        (should (equal "Begun" (buffer-string)))
+        (erase-buffer)
+        (qwen-companion-ask-previous)
+        (should (equal "Do it" (buffer-string)))))))
+
+(ert-deftest qwen-companion-registry-test-offers-to-paste-after-one-that-has-not-arrived ()
+  "Where the CLI runs in a terminal of Emacs, and never while a message is handled."
+  (qwen-companion-registry-test--with 'valid (list (qwen-companion-registry-test--cli "7"))
+    (let* ((buffer (generate-new-buffer "terminal"))
+           (session (list :id "s" :pid 7 :family 'qwen :no-hooks "none"))
+           (asked nil)
+           (pasted nil))
+      (unwind-protect
+          (cl-letf (((symbol-function 'qwen-companion-terminal-session-buffer)
+                     (lambda (session) (and (equal 7 (qwen-companion-session-pid session)) buffer)))
+                    ((symbol-function 'qwen-companion-terminal-send-prompt)
+                     (lambda (_buffer text) (push text pasted))))
+            (with-current-buffer buffer (insert "> Type your message"))
+            (cl-flet ((send (answer)
+                        (qwen-companion-test-answering (lambda (question) (push question asked) answer)
+                          (qwen-companion-prompts-send session root "Do it"))))
+              (send nil)
+              (should-not asked)
+              (qwen-companion-registry-test--told 'unanswered)
+              (should-not asked)
+              (send nil)
+              (should (equal '("The last prompt did not reach terminal; paste this one? ") asked))
+              (should (= 2 (length (qwen-companion-test-sent 'registry-prompt))))
+              (should-not pasted)
+              (qwen-companion-registry-test--told 'unanswered)
+              (send t)
+              (should (equal '("Do it") pasted))
+              (should (= 2 (length (qwen-companion-test-sent 'registry-prompt))))))
+        (kill-buffer buffer)))))
 
 (ert-deftest qwen-companion-registry-test-refuses-prompts-that-cannot-be-sent ()
   (qwen-companion-registry-test--with 'valid
