@@ -100,7 +100,7 @@ its key, nil where there is none."
 (qwen-companion-messages-define "qwen-companion-recorded-session" RecordedSession
   id time prompt)
 (qwen-companion-messages-define "qwen-companion-registered-clis" RegisteredClis
-  clis gone controller)
+  clis gone controller told)
 (qwen-companion-messages-define "qwen-companion-registered" RegisteredCli
   id pid session chat directory name version kind start listens editor gone
   state problem)

@@ -219,6 +219,11 @@ For a registered CLI that does nothing for us, return when it has started."
     (with-current-buffer buffer
       (qwen-companion-timers-update-visible))))
 
+(defun qwen-companion-session-list--keep-current ()
+  "Update the times in the list, and what is not reported."
+  (qwen-companion-registry-look 'shown)
+  (qwen-companion-timers-revert-visible))
+
 (defun qwen-companion-session-list--revert ()
   "Compute the entries of the list."
   (setq tabulated-list-entries
@@ -367,7 +372,7 @@ Info node `(qwen-companion)Terminals' is about it.
   (add-hook 'qwen-companion-journal-changed-functions #'qwen-companion-session-list-refresh)
   (add-hook 'qwen-companion-registry-changed-hook #'qwen-companion-session-list-refresh)
   (qwen-companion-journal-watch 'sessions t)
-  (qwen-companion-timers-keep-updated #'qwen-companion-timers-revert-visible
+  (qwen-companion-timers-keep-updated #'qwen-companion-session-list--keep-current
                                       qwen-companion-session-list--period)
   (add-hook 'kill-buffer-hook #'qwen-companion-session-list--clean-up nil t))
 

@@ -30,6 +30,9 @@
 (defvar qwen-companion-registry--controller 'none
   "Whether CLIs take prompts from Emacs: `none', `valid' or `revoked'.")
 
+(defvar qwen-companion-registry--told t
+  "Non-nil when the Python process hears of changes by itself.")
+
 (defvar qwen-companion-registry-changed-hook nil
   "Hook run when the registered CLIs have changed.")
 
@@ -48,7 +51,8 @@
                 (lambda (a b)
                   (< (qwen-companion-registered-start a) (qwen-companion-registered-start b))))
         qwen-companion-registry--controller
-        (qwen-companion-registered-clis-controller payload)))
+        (qwen-companion-registered-clis-controller payload)
+        qwen-companion-registry--told (qwen-companion-registered-clis-told payload)))
   (run-hooks 'qwen-companion-registry-changed-hook)
   nil)
 
@@ -104,9 +108,12 @@ What its hooks report goes before what it does with prompts of ours."
     ('serve "daemon")
     (kind (symbol-name kind))))
 
-(defun qwen-companion-registry-look ()
-  "Have looked at which editors the registered CLIs are connected to."
-  (qwen-companion-backend-call 'registry-look nil))
+(defun qwen-companion-registry-look (&optional shown)
+  "Have looked at how the registered CLIs are, and at their editors.
+With SHOWN, which is called again and again, only where the system tells
+the Python process nothing of changes."
+  (unless (and shown qwen-companion-registry--told)
+    (qwen-companion-backend-call 'registry-look nil)))
 
 (defvar qwen-companion-registry--ending nil
   "Functions to call when CLIs have ended: (ID . FUNCTION).")

@@ -20,7 +20,7 @@ import anyio
 
 from qwen_companion.daemon_front import DaemonFront
 from qwen_companion.discovery.files import Discovery
-from qwen_companion.domain import KnownProposal, KnownSession, Peer, PlacedFile, SessionState, WaitingProposal
+from qwen_companion.domain import KnownProposal, Peer, PlacedFile, SessionState, WaitingProposal
 from qwen_companion.doors.doors import Doors
 from qwen_companion.doors.hook_settings import PATH as HOOK_PATH
 from qwen_companion.doors.hook_settings import door_secret
@@ -118,29 +118,6 @@ class _Editor:
         return await self._bridge.call(messages.FileVisited(path), VISITED_S)
 
 
-class _Followers:
-    """Tells doors and journal what CLIs do with prompts sent over their sockets; see `registry.front.Follower`."""
-
-    def __init__(self, sessions: Sessions, doors: Doors, journal: JournalFront) -> None:
-        self._sessions = sessions
-        self._doors = doors
-        self._journal = journal
-
-    def prompt_sent(self, session: KnownSession) -> None:
-        connected = {state.session.peer.process for state in self._sessions.states() if state.session.peer}
-        peer = session.peer
-        if peer and peer.process not in connected and not self._doors.calls_hooks(peer.pid):
-            self._journal.prompt_sent(session)
-
-    def prompt_began(self, session: KnownSession, conversation: str, prompt: str) -> None:
-        if session.peer is not None:
-            self._doors.prompted(session.peer.pid, prompt)
-        self._journal.prompt_began(session, conversation, prompt)
-
-    def prompted_cli_ended(self, identifier: str) -> None:
-        self._journal.set_sessions((), (identifier,))
-
-
 class Companion:
     """The backend of one Emacs, from its hello to its end."""
 
@@ -188,19 +165,14 @@ class Companion:
         )
         self._meter = Meter(self._journal.spent, self._hooks_reported)
         self._doors = self._make_doors(editor)
-        self._publisher = Publisher(
-            hello.emacs_pid,
-            self._port,
-            token,
-            Discovery(hello.emacs_pid, self._port, token, os.environ),
-            self._doors,
-            self._bridge.tell,
-        )
+        discovery = Discovery(hello.emacs_pid, self._port, token, os.environ)
+        self._publisher = Publisher(hello.emacs_pid, self._port, token, discovery, self._doors, tell)
         known = [item.session.id for item in hello.sessions]
         self._reports = SessionReports(known, self._reported_state, self._record_sessions, tell)
         self._requests = RequestQueue(self._bridge, self._spool.directory)
-        followers = _Followers(self._sessions, self._doors, self._journal)
-        self._registry = RegistryFront(os.environ, self._port, self._spool.directory, self._bridge.tell, followers)
+        self._registry = RegistryFront(
+            os.environ, self._port, self._spool.directory, tell, self._doors, self._journal, self._sessions.states
+        )
         self._services = anyio.create_task_group()
         self._daemon = DaemonFront(
             self._bridge, self._spool, self._services, self._journal, self._doors.install_for_daemon, STOP_S

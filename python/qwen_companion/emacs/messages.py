@@ -515,7 +515,7 @@ class Prompt:
 
 @frozen
 class RegistryLook:
-    """`registry-look`: the user looks at the registered CLIs; asks which editors they are connected to now."""
+    """`registry-look`: the user looks at the registered CLIs; asks how they are now, and their editors."""
 
 
 @frozen
@@ -1200,13 +1200,15 @@ class RegisteredClis(Notification):
     """`registered`: the registered CLIs that are new or have changed, and the ids of those that have gone.
 
     The first message is about all of them.  `controller` is "none" where no token was made by which CLIs take prompts
-    from Emacs, "revoked" where the user has taken it back, else "valid".
+    from Emacs, "revoked" where the user has taken it back, else "valid".  Without `told` the system tells of no
+    changes: these messages then answer `registry-look` only.
     """
 
     method = "registered"
     clis: Sequence[domain.RegisteredCli]
     gone: Sequence[str]
     controller: domain.Word
+    told: bool
 
 
 @frozen

@@ -11,8 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
-import stat
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -21,8 +19,8 @@ from typing import Any, cast
 from qwen_companion.doors.conditions import user_settings_file
 from qwen_companion.errors import CompanionError
 from qwen_companion.frozen import frozen
-from qwen_companion.journal.places import state_directory
 from qwen_companion.json_objects import as_object, read_object
+from qwen_companion.state import read_own, state_home, write_private
 
 NONE, VALID, REVOKED = "none", "valid", "revoked"
 """States of the token: it was never made, CLIs take prompts with it, or the user has taken it back."""
@@ -51,12 +49,14 @@ def controllers_file(environ: Mapping[str, str]) -> str:
 
 def grant_file(environ: Mapping[str, str]) -> str:
     """Return our own file with the token."""
-    return os.path.join(os.path.dirname(state_directory(environ)), "controller.json")
+    return os.path.join(state_home(environ), "controller.json")
 
 
 def read_grant(environ: Mapping[str, str]) -> Grant | None:
     """Return the token that was made; None where there is none that only the user can read."""
-    values = _read_private(grant_file(environ))
+    values: dict[str, Any] = {}
+    with suppress(OSError):
+        values = read_object(read_own(grant_file(environ), _MAX_BYTES, hidden=0o077)) or {}
     identifier, token = values.get("id"), values.get("token")
     return Grant(identifier, token) if isinstance(identifier, str) and isinstance(token, str) else None
 
@@ -85,12 +85,16 @@ def add_grant(environ: Mapping[str, str], program: Sequence[str]) -> Grant:
     grant = Grant(str(values.get("id")), str(values.get("token")))
     if not grant.token.startswith("qpc_"):
         raise GrantError("this Qwen Code makes no controllers; 0.23 and later do")
+    path = grant_file(environ)
     try:
-        _write_private(grant_file(environ), json.dumps({"id": grant.id, "token": grant.token}).encode())
+        os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+        os.chmod(os.path.dirname(path), 0o700)
+        write_private(f"{path}.new", json.dumps({"id": grant.id, "token": grant.token}).encode())
+        os.replace(f"{path}.new", path)
     except OSError as error:
         with suppress(GrantError):
             _run(environ, program, "remove", grant.id)
-        raise GrantError(f"it cannot be kept in {grant_file(environ)}: {error.strerror}") from None
+        raise GrantError(f"it cannot be kept in {path}: {error.strerror}") from None
     return grant
 
 
@@ -99,54 +103,20 @@ def _run(environ: Mapping[str, str], program: Sequence[str], *arguments: str) ->
 
     :raises GrantError: when it fails; the text has nothing of what it has printed, which may be a token
     """
-    command = [*program, "sessions", "controllers", *arguments]
     try:
         done = subprocess.run(  # noqa: S603 - the user's own command
-            command,
+            [*program, "sessions", "controllers", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             cwd=environ.get("HOME") or "/",
             env=dict(environ),
             timeout=_ADD_S,
-            check=False,
+            check=True,
         )
-    except OSError as error:
-        raise GrantError(f"{program[0]} cannot be started: {error.strerror}") from None
-    except subprocess.TimeoutExpired:
-        raise GrantError(f"{program[0]} sessions controllers has not ended after {_ADD_S:g} s") from None
-    if done.returncode:
-        raise GrantError(f"{program[0]} sessions controllers has failed; run it in a terminal to see why")
+    except (OSError, subprocess.SubprocessError) as error:
+        raise GrantError(f"no token can be made: {error}; run that in a terminal to see why") from None
+    printed: dict[str, Any] = {}
     for line in done.stdout.splitlines():
-        if (values := read_object(line)) is not None:
-            return values
-    return {}
-
-
-def _read_private(path: str) -> dict[str, Any]:
-    """Return the JSON object in the file `path`; {} where there is none that only the user can read."""
-    with suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            found = os.fstat(descriptor)
-            if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077:
-                return read_object(file.read(_MAX_BYTES)) or {}
-    return {}
-
-
-def _write_private(path: str, data: bytes) -> None:
-    """Put `data` at `path` in one step, in a directory that only the user can enter."""
-    directory = os.path.dirname(path)
-    os.makedirs(os.path.dirname(directory), exist_ok=True)
-    with suppress(FileExistsError):
-        os.mkdir(directory, 0o700)
-    os.chmod(directory, 0o700)
-    temporary = f"{path}.{secrets.token_hex(4)}"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        os.replace(temporary, path)
-    except OSError:
-        os.unlink(temporary)
-        raise
+        printed = printed or read_object(line) or {}
+    return printed

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import anyio
 
-from qwen_companion.domain import KnownSession, Peer, RegisteredCli
+from qwen_companion.domain import KnownSession, Peer, RegisteredCli, SessionState
 from qwen_companion.emacs.messages import (
     Notification,
     RegisteredClis,
@@ -34,33 +34,15 @@ from qwen_companion.threads import in_thread
 from qwen_companion.transcripts.recorded_sessions import recordings
 
 if TYPE_CHECKING:
+    from qwen_companion.doors.doors import Doors
+    from qwen_companion.emacs.journal_front import JournalFront
     from qwen_companion.registry.transcript import Awaited, Transcript
 
 MODEL_S = 1.0
 """How soon after its receipt a prompt is with the model if nothing is before it, in seconds; 0.1 s are usual."""
 
-
-OTHER_EMACS_S = 0.5
-"""How long another Emacs of the user takes at most to keep a token that was made for it, in seconds."""
-
 END_S = 10.0
 """How long a CLI may take to end, in seconds; one is usual."""
-
-
-class Follower(Protocol):
-    """Hears what CLIs do with prompts sent over their sockets."""
-
-    def prompt_sent(self, session: KnownSession) -> None:
-        """Note that the CLI of `session` is about to get a prompt; it may be connected to this Emacs or not."""
-        ...
-
-    def prompt_began(self, session: KnownSession, conversation: str, prompt: str) -> None:
-        """Note that the model of the CLI of `session` has got `prompt` in `conversation`."""
-        ...
-
-    def prompted_cli_ended(self, identifier: str) -> None:
-        """Note that the session `identifier` of a CLI that got a prompt has ended, if it did."""
-        ...
 
 
 class RegistryFront:
@@ -72,15 +54,22 @@ class RegistryFront:
         own_port: int,
         directory: str,
         tell: Callable[[Notification], None],
-        follower: Follower,
+        doors: Doors,
+        journal: JournalFront,
+        sessions: Callable[[], Iterable[SessionState]],
     ) -> None:
-        """`own_port` is that of our server, `directory` a private one; `tell` sends a message to Emacs."""
+        """`own_port` is that of our server, `directory` a private one; `tell` sends a message to Emacs.
+
+        `doors` and `journal` hear what CLIs do with prompts sent over their sockets; `sessions` returns the connected
+        CLIs.
+        """
         self._environ = environ
         self._tell = tell
-        self._follower = follower
-        self._registry = Registry(environ, own_port, self._changed, self._controllers_changed)
+        self._doors = doors
+        self._journal = journal
+        self._sessions = sessions
+        self._registry = Registry(environ, own_port, self._changed)
         self._messenger = Messenger(directory, lambda request, status: tell(RegistryReceipt(request, status)))
-        self._controller = ""
         self._granting = anyio.Lock()
         self._following: dict[str, tuple[Transcript, Task]] = {}
         """By the ids of the CLIs."""
@@ -89,7 +78,6 @@ class RegistryFront:
     async def run(self) -> None:
         """Tell of the CLIs and carry out calls until cancelled."""
         async with self._tasks:
-            self._controller = await in_thread(grant_state, self._environ)
             await self._registry.run()
 
     def take(self, call: RegistryCall) -> None:
@@ -99,7 +87,9 @@ class RegistryFront:
         elif isinstance(call, RegistryEnd):
             self._tasks.start(self._end, call.cli)
         else:
-            self._tasks.start(self._registry.look)
+            self._registry.look()
+            for transcript, _ in self._following.values():
+                self._tasks.start(transcript.read)
 
     async def _end(self, identifier: str) -> None:
         record = await self._registry.record(identifier)
@@ -111,23 +101,12 @@ class RegistryFront:
         gone = record is None or has_ended(record.cli.pid, record.started)
         self._tell(RegistryEnded(identifier, gone))
 
-    def _changed(self, clis: Collection[RegisteredCli], gone: Collection[str]) -> None:
+    def _changed(self, clis: Collection[RegisteredCli], gone: Collection[str], controller: str) -> None:
         for identifier in (*gone, *(cli.id for cli in clis if cli.gone)):
             if identifier in self._following:
                 self._following.pop(identifier)[1].cancel()
-            self._follower.prompted_cli_ended(identifier)
-        self._tell(RegisteredClis(tuple(clis), tuple(gone), self._controller))
-
-    # --- The token ---
-
-    def _controllers_changed(self) -> None:
-        self._tasks.start(self._look_at_controllers, OTHER_EMACS_S)
-
-    async def _look_at_controllers(self, wait_s: float = 0.0) -> None:
-        await anyio.sleep(wait_s)
-        before, self._controller = self._controller, await in_thread(grant_state, self._environ)
-        if self._controller != before:
-            self._changed((), ())
+            self._journal.set_sessions((), (identifier,))
+        self._tell(RegisteredClis(tuple(clis), tuple(gone), controller, self._registry.is_told))
 
     async def _grant(self, program: Sequence[str]) -> Grant | None:
         """Return the token; made by `program` if there is none that CLIs take, None without one.
@@ -140,7 +119,7 @@ class RegistryFront:
             if not program:
                 return None
             grant = await in_thread(add_grant, self._environ, program)
-            await self._look_at_controllers()
+            self._registry.look()
             return grant
 
     # --- Prompts ---
@@ -171,18 +150,26 @@ class RegistryFront:
             await self._messenger.open(self._tasks)
         transcript = await self._transcript(record, call.session)
         awaited = transcript.expect(call.id, call.text)
-        self._follower.prompt_sent(_session_of(record))
+        self._note_prompt(record)
         status = await self._messenger.send(call.id, record, grant.token, call.session, call.text)
         if status == DELIVERED:
             with anyio.move_on_after(MODEL_S):
                 await awaited.at_model.wait()
+            await transcript.read()
+            if awaited.at_model.is_set():
                 return "model"
             # A user may have turned the recording of conversations off.
             awaited.queued = await in_thread(os.path.exists, transcript.path)
             return "queued" if awaited.queued else DELIVERED
         if status not in (HELD, UNANSWERED):
-            transcript.forget(awaited)
+            transcript.awaited.remove(awaited)
         return status
+
+    def _note_prompt(self, record: Record) -> None:
+        """Note that the CLI of `record` is about to get a prompt, and may write then."""
+        connected = {state.session.peer.process for state in self._sessions() if state.session.peer}
+        if (record.cli.pid, record.started) not in connected and not self._doors.calls_hooks(record.cli.pid):
+            self._journal.prompt_sent(_session_of(record))
 
     async def _transcript(self, record: Record, conversation: str) -> Transcript:
         """Return what follows the `conversation` of the CLI of `record`, made if need be."""
@@ -193,7 +180,6 @@ class RegistryFront:
             if known[0].path == path:
                 return known[0]
             known[1].cancel()
-        session = _session_of(record)
         # It imports pydantic.
         await in_thread(import_module, "qwen_companion.registry.transcript")
         from qwen_companion.registry.transcript import Transcript
@@ -202,21 +188,18 @@ class RegistryFront:
             Transcript,
             path,
             self._messenger.address,
-            partial(self._reached, session, conversation),
+            partial(self._reached, _session_of(record), conversation),
             partial(self._registry.note_state, identifier),
         )
-        self._following[identifier] = transcript, self._tasks.start(self._follow, identifier, transcript)
+        self._following[identifier] = transcript, self._tasks.start(transcript.follow)
         return transcript
 
     def _reached(self, session: KnownSession, conversation: str, awaited: Awaited) -> None:
-        self._follower.prompt_began(session, conversation, awaited.text)
+        if session.peer is not None:
+            self._doors.prompted(session.peer.pid, awaited.text)
+        self._journal.prompt_began(session, conversation, awaited.text)
         if awaited.queued:
             self._tell(RegistryReceipt(awaited.request, "model"))
-
-    async def _follow(self, identifier: str, transcript: Transcript) -> None:
-        await transcript.follow()
-        if (known := self._following.get(identifier)) is not None and known[0] is transcript:
-            del self._following[identifier]
 
 
 def _session_of(record: Record) -> KnownSession:

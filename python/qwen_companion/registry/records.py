@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import cache
 from typing import Any
 
 import psutil
@@ -28,6 +26,7 @@ from qwen_companion.frozen import frozen
 from qwen_companion.json_objects import read_object
 from qwen_companion.local_ids import local_id
 from qwen_companion.processes import has_ended, start_of
+from qwen_companion.state import read_own
 
 SCHEMA = 1
 """The latest form of records that is known."""
@@ -60,14 +59,9 @@ class Record:
     socket: str
 
 
-def qwen_home(environ: Mapping[str, str]) -> str:
-    """Return the directory in which Qwen Code keeps the user's own files."""
-    return os.path.dirname(user_settings_file(environ))
-
-
 def registry_directory(environ: Mapping[str, str]) -> str:
     """Return the directory of the records."""
-    return os.path.join(qwen_home(environ), "sessions")
+    return os.path.join(os.path.dirname(user_settings_file(environ)), "sessions")
 
 
 def names_in(directory: str) -> set[str]:
@@ -94,13 +88,9 @@ def read_record(directory: str, name: str) -> Record | None:
     except FileNotFoundError:
         return None
     except (RecordError, OSError) as error:
-        text = str(error) if isinstance(error, RecordError) else error.strerror or "it cannot be read"
-        cli = RegisteredCli(_identifier(name), pid, problem=f"its record cannot be used: {text}")
+        text = error.strerror if isinstance(error, OSError) else str(error)
+        cli = RegisteredCli(name.removesuffix(".json"), pid, problem=f"its record cannot be used: {text}")
         return Record(name, started, cli, "")
-
-
-def _identifier(name: str) -> str:
-    return name.removesuffix(".json")
 
 
 def _read(path: str) -> dict[str, Any]:
@@ -108,19 +98,7 @@ def _read(path: str) -> dict[str, Any]:
 
     :raises RecordError, OSError: for one that cannot be used
     """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        if os.path.islink(path):
-            raise RecordError("it is a symbolic link") from None
-        raise error
-    with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise RecordError("it is no file")
-        if found.st_uid != os.geteuid():
-            raise RecordError("it belongs to another user")
-        data = file.read(_MAX_BYTES + 1)
+    data = read_own(path, _MAX_BYTES + 1)
     values = read_object(data) if len(data) <= _MAX_BYTES else None
     if values is None:
         raise RecordError("it is not a JSON object, or too large")
@@ -132,8 +110,9 @@ def _read(path: str) -> dict[str, Any]:
 def _is_of(pid: int, started: str, values: Mapping[str, Any]) -> bool:
     """Return whether `values` tell of the process `pid` that is running, which began at `started`."""
     space, start = values.get("pidNs"), values.get("procStart")
-    if space is not None and space != _own_space():
-        return False  # It is in a container, whose processes have other numbers.
+    with suppress(OSError):
+        if space is not None and space != os.stat("/proc/self/ns/pid").st_ino:
+            return False  # It is in a container, whose processes have other numbers.
     if isinstance(start, str):
         return start == started
     # Only on Linux does it say so.  What has begun after its record has the number of a CLI that was killed.
@@ -142,15 +121,6 @@ def _is_of(pid: int, started: str, values: Mapping[str, Any]) -> bool:
         return isinstance(written, int | float) and psutil.Process(pid).create_time() <= written / 1000 + _CLOCK_S
     except psutil.Error:
         return False
-
-
-@cache
-def _own_space() -> int | None:
-    """Return the number of the space in which the numbers of processes are unique, as records have it."""
-    try:
-        return os.stat("/proc/self/ns/pid").st_ino
-    except OSError:
-        return None
 
 
 def _record(name: str, pid: int, started: str, values: Mapping[str, Any]) -> Record:
@@ -171,7 +141,7 @@ def _record(name: str, pid: int, started: str, values: Mapping[str, Any]) -> Rec
     if not isinstance(session, str) or not _SESSION.fullmatch(session):
         raise RecordError("the id of its conversation is none")
     cli = RegisteredCli(
-        _identifier(name),
+        name.removesuffix(".json"),
         pid,
         session=session,
         chat=local_id("session", session),
@@ -209,7 +179,7 @@ def other_editors(environ: Mapping[str, str], own_port: int) -> dict[int, str]:
 def editor_of(pid: int, editors: Mapping[int, str]) -> str | None:
     """Return which of `editors`, by their ports, the process `pid` is connected to; None for none."""
     try:
-        connections = psutil.Process(pid).net_connections("tcp")
+        connections = psutil.Process(pid).net_connections("tcp") if editors else []
     except (psutil.Error, OSError):
         return None
     ports = (item.raddr.port for item in connections if item.raddr and item.status == psutil.CONN_ESTABLISHED)

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,7 +16,7 @@ from qwen_companion.domain import CliState
 from qwen_companion.doors.states import CANCELLED, IDLE, WORKING, first_words, last_line
 from qwen_companion.journal.tree_watch import TreeWatch
 from qwen_companion.json_objects import as_object, read_object
-from qwen_companion.registry.registry import UNTOLD_S, cover
+from qwen_companion.registry.registry import cover
 from qwen_companion.threads import in_thread
 
 _MAX_BYTES = 16 * 1024 * 1024
@@ -36,56 +34,55 @@ class Awaited:
 
 
 class Transcript:
-    """Follows the record of one conversation while prompts of ours wait there, or are worked on."""
+    """The record of one conversation, of which only turns that begin with prompts of ours count."""
 
     def __init__(
         self, path: str, sender: str, reached: Callable[[Awaited], None], changed: Callable[[CliState], None]
     ) -> None:
-        """Follow the file `path` from its present end, if it is there; waits for the disk.
+        """Begin at the present end of the file `path`, if it is there; waits for the disk.
 
         `sender` is the address that our messages name.  `reached` is called with each prompt that reaches the model,
         `changed` with what the CLI does then.
         """
         self.path = path
+        self.awaited: list[Awaited] = []
+        """The prompts that are sent, oldest first."""
         self._mark = f'<cross_session_message from="{sender}"'
         self._reached = reached
         self._changed = changed
         self._offset = 0
         with suppress(OSError):
             self._offset = os.path.getsize(path)
-        self._awaited: deque[Awaited] = deque()
         self._state = CliState()
-        self._stirred = anyio.Event()
+        self._answered = False
+        """Whether the model's answer to the last request has come whole."""
+        self._reading = anyio.Lock()
 
     def expect(self, request: int, text: str) -> Awaited:
         """Note that the prompt `text` of `request` is being sent."""
-        awaited = Awaited(request, text)
-        self._awaited.append(awaited)
+        self.awaited.append(awaited := Awaited(request, text))
         return awaited
 
-    def forget(self, awaited: Awaited) -> None:
-        """Note that a prompt does not come."""
-        with suppress(ValueError):
-            self._awaited.remove(awaited)
-        self._stirred.set()
-
     async def follow(self) -> None:
-        """Follow until no prompt of ours waits or is worked on; at least one must be expected."""
-        watch = TreeWatch(lambda _paths: self._stirred.set())
+        """Follow the record until cancelled."""
+        stirred = anyio.Event()
+        watch = TreeWatch(lambda _paths: stirred.set())
         try:
             while True:
-                stirred = self._stirred = anyio.Event()
-                coverage = await cover(watch, os.path.dirname(self.path))
-                for entry in await in_thread(self._read):
-                    self._take(entry)
-                if not self._awaited and self._state.activity != WORKING:
-                    return
-                with anyio.move_on_after(math.inf if coverage.complete else UNTOLD_S):
-                    await stirred.wait()
+                stirred = anyio.Event()
+                await cover(watch, os.path.dirname(self.path))
+                await self.read()
+                await stirred.wait()
         finally:
             watch.close()
 
-    def _read(self) -> list[dict[str, Any]]:
+    async def read(self) -> None:
+        """Take what was added to the record."""
+        async with self._reading:
+            for entry in await in_thread(self._entries):
+                self._take(entry)
+
+    def _entries(self) -> list[dict[str, Any]]:
         """Return the new entries."""
         try:
             with open(self.path, "rb") as file:
@@ -103,25 +100,43 @@ class Transcript:
         text = "".join(text for part in parts if isinstance(text := part.get("text"), str) and not part.get("thought"))
         now = int(time.time() * 1000)
         if kind == "user" and text:
-            ours = entry.get("subtype") == "notification" and text.startswith(self._mark)
-            if ours and self._awaited:
-                body = text.partition(">")[2]
-                awaited = next((each for each in self._awaited if each.text in body), self._awaited[0])
-                # Those sent before it will not come any more.
-                while self._awaited.popleft() is not awaited:
-                    pass
-                awaited.at_model.set()
-                text = awaited.text
-                self._reached(awaited)
-            self._become(CliState(WORKING, now, prompt=first_words(text)))
+            if entry.get("subtype") == "notification" and text.startswith(self._mark):
+                self._become(CliState(WORKING, now, prompt=self._begun(text)))
+            else:
+                # Nothing tells of the end of what is typed there, if it is cancelled.
+                self._become(CliState())
+        elif self._state.activity != WORKING:
+            pass
         elif kind == "assistant" and not any("functionCall" in part for part in parts):
-            self._become(CliState(IDLE, now, prompt=self._state.prompt, said=last_line(text)))
+            # One that is cancelled has no more than what had come of it.  The CLI then begins with it anew.
+            whole = self._answered or "usageMetadata" in entry
+            self._become(CliState(IDLE if whole else CANCELLED, now, prompt=self._state.prompt, said=last_line(text)))
         elif kind == "tool_result" and any(_was_cancelled(part) for part in parts):
             self._become(CliState(CANCELLED, now, prompt=self._state.prompt))
+        if kind in ("user", "assistant", "tool_result"):
+            self._answered = False
+        elif as_object(as_object(entry.get("systemPayload")).get("uiEvent")).get("event.name") == _ANSWERED:
+            self._answered = True
+
+    def _begun(self, text: str) -> str:
+        """Note that the model has got our message `text`; return the beginning of its prompt."""
+        body = text.partition(">\n")[2].partition("\n</cross_session_message>")[0]
+        for number, awaited in enumerate(self.awaited):
+            if awaited.text.strip().replace("<", "&lt;") == body.strip():
+                # Those sent before it will not come any more.
+                del self.awaited[: number + 1]
+                awaited.at_model.set()
+                self._reached(awaited)
+                break
+        return first_words(body.replace("&lt;", "<"))
 
     def _become(self, state: CliState) -> None:
-        self._state = state
-        self._changed(state)
+        if state != self._state:
+            self._state = state
+            self._changed(state)
+
+
+_ANSWERED = "qwen-code.api_response"
 
 
 def _was_cancelled(part: Mapping[str, Any]) -> bool:

@@ -9,7 +9,7 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from qwen_companion.emacs.messages import (
     RegisteredClis,
     RegistryEnd,
     RegistryEnded,
+    RegistryLook,
     RegistryPrompt,
     RegistryReceipt,
 )
@@ -88,8 +89,8 @@ def test_the_token_is_kept_for_the_user_alone_and_can_be_taken_back(
 @pytest.mark.parametrize(
     ("program", "said"),
     [
-        ("/not/there", "cannot be started"),
-        ("#!/bin/sh\nexit 3\n", "has failed"),
+        ("/not/there", "No such file"),
+        ("#!/bin/sh\necho qpc_secret; exit 3\n", "exit status 3"),
         # As Qwen Code 0.21, which prints its help.
         ("#!/bin/sh\necho qwen sessions; echo qpc_secret\n", "0.23 and later do"),
     ],
@@ -163,7 +164,8 @@ class Cli:
 
     def reach_model(self, frame: dict[str, Any]) -> None:
         """Record that the model has got `frame`."""
-        text = f'<cross_session_message from="{frame["from"]}" name="Emacs">\n{frame["message"]["content"]}\n</'
+        content = frame["message"]["content"].replace("<", "&lt;")
+        text = f'<cross_session_message from="{frame["from"]}" name="Emacs">\n{content}\n</cross_session_message>\n\nx'
         self.record("user", text, subtype="notification")
 
 
@@ -177,7 +179,8 @@ class Scene:
         self._news = anyio.Event()
         self.spool = tmp_path / "spool"
         self.spool.mkdir(mode=0o700)
-        self.front = RegistryFront(environ, 1, str(self.spool), self._tell, self)
+        follower: Any = self
+        self.front = RegistryFront(environ, 1, str(self.spool), self._tell, follower, follower, tuple)
         self._requests = 0
 
     def _tell(self, message: Notification) -> None:
@@ -191,8 +194,14 @@ class Scene:
     def prompt_began(self, session: KnownSession, conversation: str, prompt: str) -> None:
         self.followed.append(("began", session.label, conversation, prompt))
 
-    def prompted_cli_ended(self, identifier: str) -> None:
-        self.followed.append(("ended", identifier))
+    def set_sessions(self, _changed: object, gone: Sequence[str]) -> None:
+        self.followed += [("ended", identifier) for identifier in gone]
+
+    def calls_hooks(self, _pid: int) -> bool:
+        return False
+
+    def prompted(self, _pid: int, prompt: str) -> None:
+        self.followed.append(("hooks", prompt))
 
     async def until(self, condition: Callable[[], bool]) -> None:
         with anyio.fail_after(limit_s()):
@@ -201,6 +210,9 @@ class Scene:
 
     def statuses(self, request: int) -> list[str]:
         return [item.status for item in self.told if isinstance(item, RegistryReceipt) and item.id == request]
+
+    def controllers(self) -> list[str]:
+        return [item.controller for item in self.told if isinstance(item, RegisteredClis)]
 
     def states(self) -> list[tuple[str | None, str | None, str | None]]:
         clis = [cli for item in self.told if isinstance(item, RegisteredClis) for cli in item.clis]
@@ -245,6 +257,7 @@ async def test_a_prompt_reaches_the_model_and_is_followed(scene: Scene, qwen: tu
     assert address.parent == scene.spool
     await scene.until(lambda: scene.states()[-1:] == [("working", "Do it now", None)])
     scene.cli.record("assistant", "", message={"parts": [{"functionCall": {"name": "x"}}]})
+    scene.cli.record("system", "", systemPayload={"uiEvent": {"event.name": "qwen-code.api_response"}})
     scene.cli.record("assistant", "Well.\nDone.")
     await scene.until(lambda: scene.states()[-1:] == [("idle", "Do it now", "Done.")])
     # The user refuses a tool of the next turn.
@@ -252,13 +265,60 @@ async def test_a_prompt_reaches_the_model_and_is_followed(scene: Scene, qwen: tu
     response = {"error": "[Operation Cancelled] Reason: User did not allow tool call"}
     scene.cli.record("tool_result", "", message={"parts": [{"functionResponse": {"response": response}}]})
     await scene.until(lambda: scene.states()[-1:] == [("cancelled", "More", None)])
-    assert scene.followed[:2] == [
+    assert scene.followed[:3] == [
         ("sent", str(os.getpid())),
+        ("hooks", "Do it\nnow"),
         ("began", "Qwen Code 0.24.4", SESSION, "Do it\nnow"),
     ]
     assert "qpc_" not in repr(scene.told)
     # Emacs need not ask again.
-    assert [item.controller for item in scene.told if isinstance(item, RegisteredClis)][-1] == VALID
+    await scene.until(lambda: scene.controllers()[-1] == VALID)
+
+
+async def test_a_turn_that_the_user_cancels_is_followed_as_it_begins_anew(
+    scene: Scene, qwen: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The CLI (0.23.4, 0.24.4) records what had come of the answer, if anything, and then our message once more."""
+    monkeypatch.setattr("qwen_companion.registry.front.MODEL_S", 0.05)
+    scene.cli.record("user", "typed in the terminal")
+    assert await scene.prompt("Is 1 < 2?", qwen) == "queued"
+    first = scene.cli.got[0]
+    scene.cli.reach_model(first)
+    await scene.until(lambda: scene.states()[-1:] == [("working", "Is 1 < 2?", None)])
+    assert await scene.prompt("And then?") == "queued"
+    scene.cli.record("assistant", "Half an")
+    await scene.until(lambda: scene.states()[-1:] == [("cancelled", "Is 1 < 2?", "Half an")])
+    scene.cli.reach_model(first)
+    await scene.until(lambda: scene.states()[-1:] == [("working", "Is 1 < 2?", None)])
+    # The one behind it waits still.
+    assert scene.statuses(2) == ["queued"]
+    scene.cli.record("assistant", "Yes.", usageMetadata={})
+    await scene.until(lambda: scene.states()[-1:] == [("idle", "Is 1 < 2?", "Yes.")])
+    # Of what is typed there, nothing tells the end if it is cancelled.
+    scene.cli.record("user", "typed again")
+    await scene.until(lambda: scene.states()[-1:] == [(None, None, None)])
+    scene.cli.reach_model(scene.cli.got[1])
+    await scene.until(lambda: scene.statuses(2) == ["queued", "model"])
+    assert [item[-1] for item in scene.followed if item[0] == "began"] == ["Is 1 < 2?", "And then?"]
+
+
+async def test_where_the_system_tells_of_no_changes_a_look_does(
+    scene: Scene, qwen: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The receipt of a prompt needs none."""
+    monkeypatch.setattr("qwen_companion.registry.front.MODEL_S", 0.05)
+    monkeypatch.setattr("qwen_companion.journal.tree_watch.open_inotify", lambda: None)
+    real_answer = scene.cli.answer
+
+    async def answer(frame: dict[str, Any], status: str) -> None:
+        scene.cli.reach_model(frame)
+        await real_answer(frame, status)
+
+    scene.cli.answer = answer
+    assert await scene.prompt("one", qwen) == "model"
+    scene.cli.record("assistant", "Done.", usageMetadata={})
+    scene.front.take(RegistryLook())
+    await scene.until(lambda: scene.states()[-1:] == [("idle", "one", "Done.")])
 
 
 async def test_one_that_waits_behind_a_turn_says_so(
@@ -304,9 +364,7 @@ async def test_prompts_that_cannot_go_out(scene: Scene, qwen: tuple[str, ...], e
     assert await scene.prompt("x", qwen, cli="1234567890") == "gone"
     assert await scene.prompt("x" * messenger.MAX_FRAME, qwen) == "too-long"
     (scene.cli.home / "peer-controllers.json").unlink()
-    await scene.until(
-        lambda: [each.controller for each in scene.told if isinstance(each, RegisteredClis)][-1] == REVOKED
-    )
+    await scene.until(lambda: scene.controllers()[-1] == REVOKED)
     assert await scene.prompt("x") == REVOKED
     assert await scene.prompt("x", ("/not/there",)) == "failed"
     add_grant(environ, qwen)
@@ -316,6 +374,14 @@ async def test_prompts_that_cannot_go_out(scene: Scene, qwen: tuple[str, ...], e
     write(scene.cli.home, {key: value for key, value in values.items() if key != "ipcPath"})
     assert await scene.prompt("x") == "closed"
     assert not scene.cli.got
+
+
+async def test_another_emacs_makes_the_token(scene: Scene, qwen: tuple[str, ...], environ: dict[str, str]) -> None:
+    """Then this one need not ask."""
+    assert scene.controllers() == [NONE]
+    add_grant(environ, qwen)
+    await scene.until(lambda: scene.controllers()[-1] == VALID)
+    assert await scene.prompt("x") == "delivered"
 
 
 async def test_a_cli_is_ended_and_its_end_is_told(scene: Scene) -> None:

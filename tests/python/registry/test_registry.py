@@ -106,7 +106,10 @@ def test_odd_words_in_a_record_are_harmless(tmp_path: Path) -> None:
 def test_links_and_pipes_are_not_read(tmp_path: Path) -> None:
     target = write(tmp_path, values_of(os.getpid(), tmp_path)).rename(tmp_path / "target")
     path = tmp_path / "sessions" / f"{os.getpid()}.json"
-    for make, problem in ((lambda: path.symlink_to(target), "symbolic link"), (lambda: os.mkfifo(path), "no file")):
+    for make, problem in (
+        (lambda: path.symlink_to(target), "symbolic link"),
+        (lambda: os.mkfifo(path), "no regular"),
+    ):
         make()
         record = read_record(str(path.parent), path.name)
         assert record is not None
@@ -144,7 +147,7 @@ class Watched:
         self.told = 0
         self._news = anyio.Event()
 
-    def changed(self, clis: Collection[RegisteredCli], gone: Collection[str]) -> None:
+    def changed(self, clis: Collection[RegisteredCli], gone: Collection[str], _controller: str) -> None:
         self.told += 1
         self.clis.update({cli.id: cli for cli in clis})
         for identifier in gone:
@@ -162,7 +165,7 @@ async def test_clis_come_and_go(tmp_path: Path) -> None:
     """Also before there is a folder, and one that is killed, which leaves its record behind."""
     watched = Watched()
     home = tmp_path / "deep" / ".qwen"
-    registry = Registry({"QWEN_HOME": str(home)}, 1, watched.changed, lambda: None)
+    registry = Registry({"QWEN_HOME": str(home)}, 1, watched.changed)
     with process() as first, process() as second:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(registry.run)
@@ -185,6 +188,30 @@ async def test_clis_come_and_go(tmp_path: Path) -> None:
             tasks.cancel_scope.cancel()
 
 
+async def test_where_the_system_tells_of_no_changes_nothing_is_looked_at_unasked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qwen_companion.journal.tree_watch.open_inotify", lambda: None)
+    watched = Watched()
+    registry = Registry({"QWEN_HOME": str(tmp_path)}, 1, watched.changed)
+    with process() as cli:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(registry.run)
+            # Of the token.
+            await watched.until(lambda: watched.told == 1)
+            assert not registry.is_told
+            write(tmp_path, values_of(cli.pid, tmp_path))
+            await anyio.wait_all_tasks_blocked()
+            assert not watched.clis
+            registry.look()
+            await watched.until(lambda: str(cli.pid) in watched.clis)
+            cli.kill()
+            cli.wait()
+            registry.look()
+            await watched.until(lambda: watched.clis[str(cli.pid)].gone)
+            tasks.cancel_scope.cancel()
+
+
 async def test_ten_thousand_records_that_were_left_are_soon_known_for_what_they_are(tmp_path: Path) -> None:
     watched = Watched()
     (tmp_path / "sessions").mkdir()
@@ -192,7 +219,7 @@ async def test_ten_thousand_records_that_were_left_are_soon_known_for_what_they_
         (tmp_path / "sessions" / f"{4_000_000 + number}.json").write_text("{}")
     write(tmp_path, values_of(os.getpid(), tmp_path))
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(Registry({"QWEN_HOME": str(tmp_path)}, 1, watched.changed, lambda: None).run)
+        tasks.start_soon(Registry({"QWEN_HOME": str(tmp_path)}, 1, watched.changed).run)
         await watched.until(lambda: bool(watched.clis))
         assert list(watched.clis) == [str(os.getpid())]
         tasks.cancel_scope.cancel()
@@ -204,7 +231,7 @@ async def test_a_record_that_is_written_anew_is_told_once(tmp_path: Path) -> Non
     values = values_of(os.getpid(), tmp_path)
     write(tmp_path, {key: value for key, value in values.items() if key != "ipcPath"})
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(Registry({"QWEN_HOME": str(tmp_path)}, 1, watched.changed, lambda: None).run)
+        tasks.start_soon(Registry({"QWEN_HOME": str(tmp_path)}, 1, watched.changed).run)
         await watched.until(lambda: bool(watched.clis))
         assert not watched.clis[str(os.getpid())].listens
         write(tmp_path, values)
