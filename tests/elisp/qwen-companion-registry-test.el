@@ -97,7 +97,7 @@ CONTROLLER is what it tells of the token."
     (qwen-companion-registry-on-receipt '(:id 1 :status model))))
 
 (ert-deftest qwen-companion-registry-test-a-prompt-that-has-not-arrived-comes-back ()
-  "One key sends it again, and what is begun meanwhile stays."
+  "Sending it again takes one key, and a prompt begun meanwhile stays."
   (qwen-companion-registry-test--with 'valid
       (list (qwen-companion-registry-test--cli "7") (qwen-companion-registry-test--cli "9"))
     (qwen-companion-ask-cli (qwen-companion-registry-cli "7"))
