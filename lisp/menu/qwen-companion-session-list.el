@@ -83,21 +83,34 @@ One of `asking', `reviewing' (a proposal of it waits), `working', `done',
 
 (defun qwen-companion-session-list--terminal (session)
   "Return where the terminal of SESSION is, as text."
-  (let ((buffer (qwen-companion-terminal-session-buffer session)))
+  (let ((buffer (qwen-companion-terminal-session-buffer session))
+        (kind (qwen-companion-registered-kind session)))
     (cond (buffer (buffer-name buffer))
+          (kind (format "%s %s" (pcase kind ('tui "terminal") ('serve "daemon") (_ kind))
+                        (qwen-companion-registry-name session)))
           ((or (qwen-companion-session-pid session) (qwen-companion-session-place session))
            "outside Emacs")
           (t ""))))
 
 (defun qwen-companion-session-list--last (session)
   "Return the question of SESSION, the end of its last answer or its prompt.
-Where nothing is known, return the reason."
-  (let ((state (qwen-companion-registry-state session)))
-    (or (qwen-companion-cli-state-question state)
-        (qwen-companion-cli-state-said state)
-        (qwen-companion-cli-state-prompt state)
-        (qwen-companion-session-no-hooks session)
-        "")))
+Where nothing is known, return the reason.  For a registered CLI, add its
+directory and its editor."
+  (let* ((state (qwen-companion-registry-state session))
+         (editor (qwen-companion-registered-editor session))
+         (last (or (qwen-companion-registered-problem session)
+                   (qwen-companion-cli-state-question state)
+                   (qwen-companion-cli-state-said state)
+                   (qwen-companion-cli-state-prompt state)
+                   (qwen-companion-session-no-hooks session)))
+         ;; A record may have anything that looks like a remote name.
+         (file-name-handler-alist nil)
+         (directory (and (qwen-companion-registered-kind session)
+                         (qwen-companion-registered-directory session))))
+    (string-join (delq nil (list last
+                                 (and directory (abbreviate-file-name directory))
+                                 (and editor (concat "connected to " editor))))
+                 ", ")))
 
 (defun qwen-companion-session-list--turns (session)
   "Return each turn of SESSION, newest first."
@@ -130,44 +143,7 @@ It is \"\" where that is not known; its tooltip has them by model."
     (> (used a) (used b))))
 
 (defun qwen-companion-session-list--entry (session)
-  "Return the entry of SESSION in the list."
-  (let ((activity (qwen-companion-session-list-activity session)))
-    (qwen-companion-session-list--row
-     session
-     (propertize (concat (symbol-name activity)
-                         (when-let* ((done (qwen-companion-layer-todo-count session)))
-                           (concat " " done)))
-                 'face (and (memq activity '(asking reviewing)) 'warning))
-     (qwen-companion-session-list--terminal session)
-     (qwen-companion-session-list--last session))))
-
-(defun qwen-companion-session-list--unconnected-entry (cli)
-  "Return the entry of the registered CLI, which is not connected, in the list."
-  (let ((directory (qwen-companion-registered-directory cli))
-        (activity (qwen-companion-cli-state-activity (qwen-companion-registered-state cli))))
-    (qwen-companion-session-list--row
-     cli
-     (cond ((qwen-companion-registered-gone cli) "gone")
-           ((null directory) (propertize "unusable" 'face 'warning))
-           (activity (symbol-name (qwen-companion-session-list-activity cli)))
-           ((qwen-companion-registered-editor cli) "elsewhere")
-           (t "no editor"))
-     (concat (qwen-companion-registry-kind cli) " " (qwen-companion-registry-name cli))
-     (string-join
-      (seq-remove #'string-empty-p
-                  (list (or (qwen-companion-registered-problem cli) "")
-                        (qwen-companion-session-list--last cli)
-                        ;; A record may have anything that looks like a remote name.
-                        (let ((file-name-handler-alist nil))
-                          (if directory (abbreviate-file-name directory) ""))
-                        (if-let* ((editor (qwen-companion-registered-editor cli)))
-                            (concat "connected to " editor)
-                          "")))
-      ", "))))
-
-(defun qwen-companion-session-list--row (session state terminal last)
-  "Return the entry of SESSION, with the texts STATE, TERMINAL and LAST.
-SESSION may be a registered CLI."
+  "Return the entry of SESSION, a session or a registered CLI, in the list."
   (let ((since (qwen-companion-session-list--since session)))
     (list (qwen-companion-session-id session)
           (vconcat
@@ -177,13 +153,30 @@ SESSION may be a registered CLI."
                                   (or (qwen-companion-session-client session) "Qwen Code")
                                   (qwen-companion-session-version session)))
                          (qwen-companion-session-list--project session)))
-           (list state
+           (list (qwen-companion-session-list--state session)
                  (if (zerop since)
                      ""
                    (qwen-companion-layer-duration (- (float-time) (/ since 1000.0))))
                  (qwen-companion-session-list--files session)
                  (qwen-companion-session-list--used session))
-           (mapcar #'qwen-companion-untrusted-text (list terminal last))))))
+           (mapcar #'qwen-companion-untrusted-text
+                   (list (qwen-companion-session-list--terminal session)
+                         (qwen-companion-session-list--last session)))))))
+
+(defun qwen-companion-session-list--state (session)
+  "Return what SESSION does, or how it is connected, as text."
+  (let ((activity (qwen-companion-session-list-activity session))
+        (kind (qwen-companion-registered-kind session)))
+    (cond ((qwen-companion-registered-gone session) "gone")
+          ((and kind (not (qwen-companion-registered-directory session)))
+           (propertize "unusable" 'face 'warning))
+          ((not (eq activity 'connected))
+           (let ((done (qwen-companion-layer-todo-count session)))
+             (propertize (concat (symbol-name activity) (and done " ") done)
+                         'face (and (memq activity '(asking reviewing)) 'warning))))
+          ((qwen-companion-registered-editor session) "elsewhere")
+          (kind "no editor")
+          (t "connected"))))
 
 (defun qwen-companion-session-list--since (session)
   "Return since when SESSION is in its state, in ms since the epoch; 0 if unknown.
@@ -227,10 +220,7 @@ For a registered CLI that does nothing for us, return when it has started."
 (defun qwen-companion-session-list--revert ()
   "Compute the entries of the list."
   (setq tabulated-list-entries
-        (or (append (mapcar #'qwen-companion-session-list--entry
-                            (qwen-companion-backend-sessions))
-                    (mapcar #'qwen-companion-session-list--unconnected-entry
-                            (qwen-companion-registry-unconnected)))
+        (or (mapcar #'qwen-companion-session-list--entry (qwen-companion-registry-sessions))
             (list (list nil
                         (vector (if (eq 'ready (qwen-companion-state))
                                     "No CLI is connected"
@@ -263,7 +253,7 @@ Signal a `user-error' where there is none."
   (if (derived-mode-p 'qwen-companion-sessions-mode)
       (qwen-companion-session-list--at-point)
     (qwen-companion-layer-read-session
-     prompt (or (append (qwen-companion-backend-sessions) (qwen-companion-registry-unconnected))
+     prompt (or (qwen-companion-registry-sessions)
                 (user-error "No CLI is running")))))
 
 (defun qwen-companion-session-list--targets ()

@@ -81,11 +81,14 @@ A registered CLI as SESSION is returned as it is now."
       (when-let* ((pid (qwen-companion-session-pid session)))
         (cl-find pid qwen-companion-registry--clis :key #'qwen-companion-registered-pid))))
 
-(defun qwen-companion-registry-unconnected ()
-  "Return the registered CLIs that are not connected to this Emacs."
-  (let ((pids (mapcar #'qwen-companion-session-pid (qwen-companion-backend-sessions))))
-    (seq-remove (lambda (cli) (memq (qwen-companion-registered-pid cli) pids))
-                qwen-companion-registry--clis)))
+(defun qwen-companion-registry-sessions ()
+  "Return the sessions, and after them the registered CLIs that are none."
+  (let ((sessions (qwen-companion-backend-sessions)))
+    (append sessions
+            (seq-remove (lambda (cli)
+                          (memq (qwen-companion-registered-pid cli)
+                                (mapcar #'qwen-companion-session-pid sessions)))
+                        qwen-companion-registry--clis))))
 
 (defun qwen-companion-registry-state (session)
   "Return the state of SESSION, a property list, as far as it is known.
@@ -100,13 +103,6 @@ What its hooks report goes before what it does with prompts of ours."
     (if (string-blank-p name)
         (format "process %d" (qwen-companion-registered-pid cli))
       name)))
-
-(defun qwen-companion-registry-kind (cli)
-  "Return the kind of the registered CLI in words."
-  (pcase (qwen-companion-registered-kind cli)
-    ('tui "terminal")
-    ('serve "daemon")
-    (kind (symbol-name kind))))
 
 (defun qwen-companion-registry-look (&optional shown)
   "Have looked at how the registered CLIs are, and at their editors.

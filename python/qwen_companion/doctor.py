@@ -420,17 +420,16 @@ def registered(environ: Mapping[str, str]) -> Iterator[Check]:
 
     directory = registry_directory(environ)
     found = [record.cli for name in sorted(names_in(directory)) if (record := read_record(directory, name)) is not None]
-    running = f"{sum(cli.listens for cli in found)} of {len(found)} running take them"
+    running = f"{sum(cli.listens for cli in found)} of {len(found)} running Qwen Codes take them"
     state, grant = grant_state(environ), read_grant(environ)
     if state == NONE or grant is None:
-        text, remedy = "not allowed yet, the first one asks", ""
+        text, remedy = "Emacs has no token for that yet, and asks before it makes one", ""
     elif state == VALID:
-        text = f"allowed, by the token of the controller {grant.id} in {grant_file(environ)}"
+        text = f"Emacs has the token {grant.id}, in {grant_file(environ)}"
         remedy = f"qwen sessions controllers remove {grant.id} takes it back"
     else:
-        text = f"not allowed any more: the controller {grant.id} was removed"
-        remedy = "the next prompt asks whether to make another"
-    yield Check("pass", "Prompts outside of Emacs", f"{running}; {text}", remedy)
+        text, remedy = f"you have taken back the token {grant.id}", "the next prompt asks whether to make another"
+    yield Check("pass", "Prompts to CLIs outside of Emacs", f"{running}; {text}", remedy)
     for cli in found:
         if cli.problem is not None:
             yield Check("warn", f"Qwen Code, process {cli.pid}", cli.problem, "end it, and start it anew")

@@ -26,7 +26,7 @@ def test_the_doctor_finds_nothing_wrong_and_tells_no_secret(stage: Stage) -> Non
     assert "pass Context: sent: open files 1, current ones 1" in report
     assert "answers, and refuses callers without the token" in report
     assert "pass A proposal, and back: Emacs has taken it" in report
-    assert "pass Prompts outside of Emacs: 1 of 1 running take them; not allowed yet" in report
+    assert "pass Prompts to CLIs outside of Emacs: 1 of 1 running Qwen Codes take them; Emacs has no token" in report
     assert "warn" not in report
     (lock,) = stage.sandbox.lock_files
     assert json.loads(lock.read_text())["authToken"] not in report

@@ -260,7 +260,7 @@ def test_the_report_is_emacs_lisp_without_secrets(
 
 def test_registered_clis_and_the_token_for_them_are_shown(environ: dict[str, str]) -> None:
     assert said(list(doctor.registered(environ))) == [
-        ("pass", "0 of 0 running take them; not allowed yet, the first one asks")
+        ("pass", "0 of 0 running Qwen Codes take them; Emacs has no token for that yet, and asks before it makes one")
     ]
     home = Path(environ["HOME"], ".qwen")
     home.mkdir()
@@ -277,4 +277,4 @@ def test_registered_clis_and_the_token_for_them_are_shown(environ: dict[str, str
     assert TOKEN not in token.line() + problem.line()
     home.joinpath("peer-controllers.json").unlink()
     token, _ = doctor.registered(environ)
-    assert "not allowed any more" in token.text
+    assert "you have taken back the token" in token.text

@@ -161,7 +161,8 @@ class RegistryFront:
             # A user may have turned the recording of conversations off.
             awaited.queued = await in_thread(os.path.exists, transcript.path)
             return "queued" if awaited.queued else DELIVERED
-        if status not in (HELD, UNANSWERED):
+        awaited.queued = status in (HELD, UNANSWERED)
+        if not awaited.queued:
             transcript.awaited.remove(awaited)
         return status
 

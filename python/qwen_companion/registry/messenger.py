@@ -110,7 +110,8 @@ class Messenger:
             del self._sent[next(iter(self._sent))]
         with anyio.move_on_after(ANSWER_S):
             try:
-                await _write(record, f"{_auth(token)}\n{frame}\n".encode("utf-8", "replace"))
+                auth = json.dumps({"msgV": 1, "type": "auth", "token": token})
+                await _write(record, f"{auth}\n{frame}\n".encode("utf-8", "replace"))
             except (OSError, anyio.BrokenResourceError):
                 return CLOSED
             await sent.answered.wait()
@@ -136,10 +137,6 @@ class Messenger:
         sent.answered.set()
         if sent.returned:
             self._late(sent.request, sent.status)
-
-
-def _auth(token: str) -> str:
-    return json.dumps({"msgV": 1, "type": "auth", "token": token})
 
 
 async def _write(record: Record, data: bytes) -> None:

@@ -21,7 +21,7 @@ from qwen_companion.discovery.files import directory_of
 from qwen_companion.domain import RegisteredCli
 from qwen_companion.doors.conditions import user_settings_file
 from qwen_companion.errors import CompanionError
-from qwen_companion.file_names import FileNameError, file_name
+from qwen_companion.file_names import file_name
 from qwen_companion.frozen import frozen
 from qwen_companion.json_objects import read_object
 from qwen_companion.local_ids import local_id
@@ -87,7 +87,7 @@ def read_record(directory: str, name: str) -> Record | None:
         return _record(name, pid, started, values) if _is_of(pid, started, values) else None
     except FileNotFoundError:
         return None
-    except (RecordError, OSError) as error:
+    except (CompanionError, OSError) as error:
         text = error.strerror if isinstance(error, OSError) else str(error)
         cli = RegisteredCli(name.removesuffix(".json"), pid, problem=f"its record cannot be used: {text}")
         return Record(name, started, cli, "")
@@ -126,15 +126,12 @@ def _is_of(pid: int, started: str, values: Mapping[str, Any]) -> bool:
 def _record(name: str, pid: int, started: str, values: Mapping[str, Any]) -> Record:
     """Return the record of the running process `pid`.
 
-    :raises RecordError: for one that lacks what each has
+    :raises RecordError, FileNameError: for one that lacks what each has
     """
     begun, version, kind, socket = (values.get(key) for key in ("startedAt", "qwenVersion", "kind", "ipcPath"))
     if values.get("pid") != pid:
         raise RecordError("it names another process than its file")
-    try:
-        directory = file_name(values.get("cwd"))
-    except FileNameError as error:
-        raise RecordError(f"its directory is no file name, {error}") from None
+    directory = file_name(values.get("cwd"))
     if not isinstance(begun, int | float):
         raise RecordError("it lacks the time at which the CLI has started")
     session = values.get("sessionId")

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import anyio
 
@@ -18,6 +18,7 @@ from qwen_companion.journal.tree_watch import TreeWatch
 from qwen_companion.json_objects import as_object, read_object
 from qwen_companion.registry.registry import cover
 from qwen_companion.threads import in_thread
+from qwen_companion.transcripts.recorded_sessions import parts_of
 
 _MAX_BYTES = 16 * 1024 * 1024
 """How much is read at a time."""
@@ -25,7 +26,7 @@ _MAX_BYTES = 16 * 1024 * 1024
 
 @dataclass(eq=False)
 class Awaited:
-    """The prompt of a `request`, until the model gets it; `queued`: the user was told that it waits."""
+    """The prompt of a `request`, until the model gets it; `queued`: the user was told that it has not yet."""
 
     request: int
     text: str
@@ -96,7 +97,7 @@ class Transcript:
         return [entry for line in whole.splitlines() if (entry := read_object(line)) is not None]
 
     def _take(self, entry: Mapping[str, Any]) -> None:
-        kind, parts = entry.get("type"), _parts(entry)
+        kind, parts = entry.get("type"), parts_of(entry)
         text = "".join(text for part in parts if isinstance(text := part.get("text"), str) and not part.get("thought"))
         now = int(time.time() * 1000)
         if kind == "user" and text:
@@ -143,8 +144,3 @@ def _was_cancelled(part: Mapping[str, Any]) -> bool:
     """Return whether `part` is of a tool that the user has stopped or refused, and the turn with it."""
     response = as_object(as_object(part.get("functionResponse")).get("response"))
     return str(response.get("error")).startswith("[Operation Cancelled]")
-
-
-def _parts(entry: Mapping[str, Any]) -> list[dict[str, Any]]:
-    parts = as_object(entry.get("message")).get("parts")
-    return [as_object(part) for part in cast("list[object]", parts)] if isinstance(parts, list) else []

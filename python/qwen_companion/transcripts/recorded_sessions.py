@@ -63,11 +63,12 @@ def _prompt(entry: Mapping[str, Any]) -> str:
     """Return the beginning of the prompt in `entry`, on one line; "" if it is none."""
     if entry.get("type") != "user":
         return ""
-    parts = as_object(entry.get("message")).get("parts")
-    texts = [as_object(part).get("text") for part in _list(parts)]
+    texts = [part.get("text") for part in parts_of(entry)]
     words = " ".join(text for text in texts if isinstance(text, str))
     return " ".join(words[: 10 * _PROMPT].split())[:_PROMPT]
 
 
-def _list(value: object) -> list[Any]:
-    return cast("list[Any]", value) if isinstance(value, list) else []
+def parts_of(entry: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the parts of the message in `entry`."""
+    parts = as_object(entry.get("message")).get("parts")
+    return [as_object(part) for part in cast("list[object]", parts)] if isinstance(parts, list) else []

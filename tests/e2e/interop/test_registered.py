@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from chat import CHAT, FORMS, start_daemon, wait_until_idle
 from clis import QWEN, QWEN_SETTINGS, Cli
 from editor import lisp_string
+from model_types import Answer
 from stage import Stage
 from terminal import Screen
 from test_registry import AT_MODEL, QUEUED, prompt, rows, wait_for_outcomes, wait_for_rows
@@ -26,9 +28,12 @@ VERSIONS = (QWEN, Cli("qwen-0.23.4", "qwen-0.23.4", input_start="^> +"))
 each_version = pytest.mark.parametrize("cli", [pytest.param(cli, id=cli.name) for cli in VERSIONS])
 
 
-def open_list(stage: Stage, *forms: str, **agents: Any) -> None:
-    """Start Emacs with the list of CLIs; these have the settings `agents` for prompts of others."""
-    stage.sandbox.write_cli_settings({**QWEN_SETTINGS, "agents": {"crossSessionMessaging": True, **agents}})
+def open_list(stage: Stage, *forms: str, mode: str = "default", **agents: Any) -> None:
+    """Start Emacs with the list of CLIs; these have the settings `agents` for prompts of others and the `mode`."""
+    tools = {**QWEN_SETTINGS["tools"], "approvalMode": mode}
+    stage.sandbox.write_cli_settings(
+        {**QWEN_SETTINGS, "tools": tools, "agents": {"crossSessionMessaging": True, **agents}}
+    )
     stage.start_emacs(stage.sandbox.greeting, forms=forms)
     stage.emacs.command("qwen-companion-sessions")
 
@@ -94,15 +99,29 @@ def test_two_outside_and_one_inside(stage: Stage, cli: Cli) -> None:
         two.keys("Enter")
         two.wait_for("Then this.")
         wait_for_outcomes(stage, AT_MODEL, AT_MODEL, AT_MODEL)
+        # A turn that is cancelled there is begun anew.
+        forever = threading.Event()
+        stage.model.answer(Answer("First half here. Second half there. ", halfway=forever, pieces=4))
+        prompt(stage, "never mind", "(test-go)")
+        two.wait_for("First half")
+        stage.model.answer(Answer("Again half here. Second half there. ", halfway=forever, pieces=4))
+        two.keys("Escape")
+        two.wait_for("Again half")
+        working = r"\|elsewhere\|working\|.*\|never mind, "
+        wait_for_rows(stage, inside, outside, working)
+        stage.model.say("At last.")
+        two.keys("Escape")
+        two.wait_for("At last.")
+        wait_for_rows(stage, inside, outside, r"\|elsewhere\|done\|.*\|At last\., ")
+        forever.set()
+        wait_for_outcomes(stage, *[AT_MODEL] * 4)
         # To the one outside that is connected.
         stage.model.say("From beside.")
         prompt(stage, "you too", "(progn (goto-char (point-min)) (forward-line 1))")
         one.wait_for("From beside.")
-        wait_for_outcomes(stage, AT_MODEL, AT_MODEL, AT_MODEL, AT_MODEL)
-        prompts = [stage.model.next_request().prompt for _ in range(5)]
-        assert all(
-            text in got for text, got in zip(("first", "wait", "wait", "after", "you too"), prompts, strict=True)
-        )
+        wait_for_outcomes(stage, *[AT_MODEL] * 5)
+        texts = ("first", "wait", "wait", "after", *["never mind"] * 3, "you too")
+        assert all(text in stage.model.next_request().prompt for text in texts)
         two.keys(*["BSpace"] * len("half a thought"))
         two.wait_for("Type your message")
         two.type("/quit", seen=re.compile("^> +/quit", re.MULTILINE))
@@ -164,31 +183,57 @@ def test_a_cli_that_a_shell_of_emacs_has_started(stage: Stage) -> None:
     assert [row.split("|")[2] for row in rows(stage)] == ["done"]
 
 
-def test_a_conversation_walks_from_a_terminal_to_a_chat_and_back(stage: Stage) -> None:
-    open_list(stage, *FORMS)
-    said = [("user", "one"), ("assistant", "First.")]
-    with stage.outside() as terminal:
+TURNS = """
+(mapcar (lambda (turn)
+          (list (qwen-companion-turn-prompt turn)
+                (mapcar (lambda (file) (file-name-nondirectory (qwen-companion-changed-file-path file)))
+                        (qwen-companion-turn-files turn))
+                (length (delete-dups (mapcar #'qwen-companion-turn-session (qwen-companion-journal-turns))))))
+        (reverse (qwen-companion-journal-turns)))
+"""
+
+
+@each_version
+def test_a_conversation_walks_from_a_terminal_to_a_chat_and_back(stage: Stage, cli: Cli) -> None:
+    """No turn is lost, and each stays a turn of this conversation in the journal, with what it has written."""
+    said: list[tuple[str, str]] = []
+
+    def script(prompt: str) -> str:
+        answer = f"Written in {prompt}."
+        stage.model.call("write_file", file_path=str(stage.sandbox.project / f"{prompt}.txt"), content=prompt)
+        stage.model.say(answer)
+        said.extend([("user", prompt), ("assistant", answer)])
+        return answer
+
+    def wait_for_turns(*prompts: str) -> None:
+        turns = " ".join(f'("{each}" ("{each}.txt") 1)' for each in prompts)
+        stage.emacs.wait_until(f"(equal '({turns}) {TURNS})")
+        stage.screen.wait_until(lambda: conversation(stage) == said, "the whole conversation")
+
+    open_list(stage, *FORMS, f"(setq qwen-companion-qwen-command (list {lisp_string(cli.program)}))", mode="yolo")
+    with stage.outside(cli) as terminal:
         wait_for_rows(stage, "outside Emacs")
-        stage.model.say("First.")
-        stage.ask("one", screen=terminal)
-        terminal.wait_for("First.")
+        answer = script("one")
+        prompt(stage, "one")
+        stage.screen.wait_for("Let Emacs send prompts")
+        stage.screen.enter("yes")
+        terminal.wait_for(answer)
+        wait_for_turns("one")
         start_daemon(stage)
-        stage.emacs.eval('(pop-to-buffer "*qwen-companion sessions*")')
+        stage.emacs.eval('(progn (pop-to-buffer "*qwen-companion sessions*") (goto-char (point-min)))')
         stage.screen.keys("b")
         stage.screen.wait_for("Bring project-")
         stage.screen.keys("c")
         stage.screen.wait_for("End it there first")
         stage.screen.enter("yes")
-        stage.screen.wait_until(lambda: "First." in stage.emacs.buffer_text(CHAT), "the conversation in a chat")
+        stage.screen.wait_until(lambda: answer in stage.emacs.buffer_text(CHAT), "the conversation in a chat")
     wait_until_idle(stage)
-    assert conversation(stage) == said
-    stage.model.say("Second.")
+    answer = script("two")
     stage.screen.type("two")
     stage.screen.keys("C-c", "C-c")
-    stage.screen.wait_for("Second.")
+    stage.screen.wait_for(answer)
     wait_until_idle(stage)
-    said += [("user", "two"), ("assistant", "Second.")]
-    assert conversation(stage) == said
+    wait_for_turns("one", "two")
     # As `D' in the list of chats does.
     stage.emacs.command("qwen-companion-chats")
     stage.screen.keys("D")
@@ -201,11 +246,10 @@ def test_a_conversation_walks_from_a_terminal_to_a_chat_and_back(stage: Stage) -
     stage.screen.wait_for("Go on with:")
     stage.screen.keys("Tab", "Enter")
     stage.screen.wait_until(
-        lambda: re.search(r"Second\.(?s:.*)Type your message", stage.emacs.buffer_text("*qwen: project*")),
+        lambda: answer in (text := stage.emacs.buffer_text("*qwen: project*")) and "Type your message" in text,
         "the conversation in a terminal of Emacs",
     )
-    stage.model.say("Third.")
+    answer = script("three")
     stage.ask("three")
-    stage.screen.wait_for("Third.")
-    said += [("user", "three"), ("assistant", "Third.")]
-    stage.screen.wait_until(lambda: conversation(stage) == said, "the whole conversation")
+    stage.screen.wait_for(answer)
+    wait_for_turns("one", "two", "three")

@@ -358,6 +358,8 @@ async def test_a_socket_that_never_answers_is_given_up(
     scene.cli.wrong_secret = False
     await scene.cli.answer(scene.cli.got[0], "delivered")
     await scene.until(lambda: scene.statuses(1) == ["unanswered", "delivered"])
+    scene.cli.reach_model(scene.cli.got[0])
+    await scene.until(lambda: scene.statuses(1) == ["unanswered", "delivered", "model"])
 
 
 async def test_prompts_that_cannot_go_out(scene: Scene, qwen: tuple[str, ...], environ: dict[str, str]) -> None:
