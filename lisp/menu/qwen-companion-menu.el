@@ -258,10 +258,7 @@ They are those of its `:type', a `choice' or a boolean.")
          (unless (or (qwen-companion-proposals) (qwen-companion-session-list-waiting)) "none"))
         ("w" "Write a prompt" qwen-companion-ask)
         ("W" "Ask at once" qwen-companion-ask-send
-         (unless (or (cl-some #'qwen-companion-terminal-session-buffer
-                              (qwen-companion-backend-sessions))
-                     (qwen-companion-registry-clis))
-           "no CLI"))
+         (unless (qwen-companion-registry-sessions) "no CLI"))
         ("b" "Take back" qwen-companion-ask-take-back
          (unless (qwen-companion-prompts-waiting) "none"))
         ("P" "Plan" qwen-companion-plan (qwen-companion-menu--not-ready))

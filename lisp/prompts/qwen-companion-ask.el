@@ -294,33 +294,24 @@ See `qwen-companion-ask' for what is quoted."
 
 (defun qwen-companion-ask--sessions (root)
   "Return the CLIs to which a prompt about ROOT can be sent.
-They run where ROOT is; those in terminals of this Emacs come first, then
-registered ones outside.  Signal a `user-error' when there is none."
-  (or (append
-       (seq-filter (lambda (session)
-                     ;; At another place, the names in a prompt would mean other files.
-                     (and (equal (file-remote-p root) (qwen-companion-session-place session))
-                          (qwen-companion-terminal-session-buffer session)))
-                   (qwen-companion-backend-sessions))
-       (unless (file-remote-p root)
-         (qwen-companion-ask--outside)))
+They run where ROOT is, in terminals of this Emacs, or outside and are
+registered.  Signal a `user-error' when there is none."
+  (or (seq-filter
+       (lambda (session)
+         (if (qwen-companion-terminal-session-buffer session)
+             ;; At another place, the names in a prompt would mean other files.
+             (equal (file-remote-p root) (qwen-companion-session-place session))
+           (when-let* (((not (file-remote-p root)))
+                       (cli (qwen-companion-registry-of session)))
+             (and (qwen-companion-registered-listens cli)
+                  ;; One of a daemon is for its chat.
+                  (not (eq 'serve (qwen-companion-registered-kind cli)))
+                  (not (qwen-companion-registered-gone cli))))))
+       (qwen-companion-registry-sessions))
       (user-error
        (if (qwen-companion-backend-sessions)
            "No CLI of this place is in a terminal of this Emacs; M-x qwen-companion-run starts one"
          "No CLI is connected; M-x qwen-companion-run starts one"))))
-
-(defun qwen-companion-ask--outside ()
-  "Return the listening registered CLIs outside of the terminals of this Emacs."
-  (let ((ours (mapcar #'qwen-companion-session-pid
-                      (seq-filter #'qwen-companion-terminal-session-buffer
-                                  (qwen-companion-backend-sessions)))))
-    (seq-filter (lambda (cli)
-                  (and (qwen-companion-registered-listens cli)
-                       ;; One of a daemon is for its chat.
-                       (not (eq 'serve (qwen-companion-registered-kind cli)))
-                       (not (qwen-companion-registered-gone cli))
-                       (not (memq (qwen-companion-registered-pid cli) ours))))
-                (qwen-companion-registry-clis))))
 
 (defun qwen-companion-ask--choose (root)
   "Return the CLI for a prompt about ROOT, asking where there are several.
@@ -355,8 +346,10 @@ Signal a `user-error' when that has ended."
                           (let ((buffer (qwen-companion-terminal-session-buffer session)))
                             (cons (if buffer
                                       (buffer-name buffer)
-                                    (format "%s, process %d" (qwen-companion-registry-name session)
-                                            (qwen-companion-registered-pid session)))
+                                    (format "%s, process %d"
+                                            (qwen-companion-registry-name
+                                             (qwen-companion-registry-of session))
+                                            (qwen-companion-session-pid session)))
                                   session)))
                         sessions))
          (now (float-time)))

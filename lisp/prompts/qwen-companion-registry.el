@@ -61,10 +61,6 @@
   (setq qwen-companion-registry--clis nil)
   (run-hooks 'qwen-companion-registry-changed-hook))
 
-(defun qwen-companion-registry-clis ()
-  "Return the registered CLIs, those of terminals of this Emacs among them."
-  qwen-companion-registry--clis)
-
 (defun qwen-companion-registry-cli (id)
   "Return the registered CLI ID, or nil."
   (cl-find id qwen-companion-registry--clis
@@ -130,6 +126,7 @@ Then call FUNCTION with non-nil, or with nil when it has not ended in time."
                  (qwen-companion-registry-ended-ended payload))
     (setf (alist-get id qwen-companion-registry--ending nil t #'equal) nil))
   nil)
+
 ;;; Prompts
 
 (defconst qwen-companion-registry--outcomes

@@ -240,7 +240,7 @@ def test_a_conversation_walks_from_a_terminal_to_a_chat_and_back(stage: Stage, c
     stage.screen.wait_for("End this session for all its clients?")
     stage.screen.keys("y")
     stage.emacs.wait_until(
-        "(not (seq-find (lambda (cli) (eq 'serve (plist-get cli :kind))) (qwen-companion-registry-clis)))"
+        "(not (seq-find (lambda (cli) (eq 'serve (plist-get cli :kind))) (qwen-companion-registry-sessions)))"
     )
     stage.emacs.command("qwen-companion-resume")
     stage.screen.wait_for("Go on with:")
