@@ -277,8 +277,9 @@ one prompt, once its turn is over.
 (autoload 'qwen-companion-kept-plans-on-plans "qwen-companion-kept-plans" "Handle the `plans' message PAYLOAD: give the plans to the one who waits.
 
 (fn PAYLOAD)" nil)
-(autoload 'qwen-companion-plan "qwen-companion-kept-plans" "Show the plan that was approved last in this project.
-With a prefix argument CHOOSE, choose one of those that are kept.
+(autoload 'qwen-companion-plan "qwen-companion-kept-plans" "Show the plan that was approved last in the terminal or chat of this buffer.
+In other buffers, and with a prefix argument CHOOSE, choose one of those of
+the project if there are several.
 
 (fn &optional CHOOSE)" t)
 

@@ -396,6 +396,8 @@ It holds at the question, and after a prefix anywhere in the chat.")
       (when item
         (qwen-companion-chat-permissions--close item report)))
      (item
+      (when-let* ((plan (qwen-companion-daemon-permission-plan report)))
+        (qwen-companion-spool-drop plan))
       (setf (qwen-companion-chat-permissions--item-report item) report
             ;; An answer that was being sent has been lost.
             (qwen-companion-chat-permissions--item-sent item) nil)
@@ -408,10 +410,26 @@ It holds at the question, and after a prefix anywhere in the chat.")
                             nil))
             qwen-companion-chat-permissions--items
             (append qwen-companion-chat-permissions--items (list item)))
-      (qwen-companion-chat-permissions--fetch-changes item)))
+      (qwen-companion-chat-permissions--fetch-changes item)
+      (qwen-companion-chat-permissions--propose-plan item)))
     (qwen-companion-chat-permissions--activate-oldest))
   (qwen-companion-chat-permissions--update-waiting)
   nil)
+
+(defun qwen-companion-chat-permissions--propose-plan (item)
+  "If ITEM is about a plan, let it come as that of a CLI does."
+  (when-let* ((report (qwen-companion-chat-permissions--item-report item))
+              (plan (qwen-companion-daemon-permission-plan report))
+              (id (qwen-companion-chat-permissions--id item)))
+    (if (or (not qwen-companion-show-questions)
+            ;; After the session was loaded again.
+            (qwen-companion-proposal-by-id id)
+            (> (qwen-companion-spool-size plan) qwen-companion-diff-size-limit))
+        (qwen-companion-spool-drop plan)
+      (qwen-companion-chat-review-begin
+       id (qwen-companion-daemon-permission-tool report)
+       (qwen-companion-daemon-offered-plan-path plan) (qwen-companion-spool-text plan)
+       #'qwen-companion-chat-permissions--reviewed t))))
 
 (defun qwen-companion-chat-permissions-on-tool (tool)
   "Update the questions about TOOL after a report of it.
@@ -521,19 +539,24 @@ The user has to see all that is to be allowed."
 
 (defun qwen-companion-chat-show-change ()
   "Show all that the question at point, else the oldest, is about.
-The change of a single file of this machine is shown as a review: answer
-it there, and edit it before.  Else show the input of the tool and the
-changes that it makes to files, these in the front end that
-`qwen-companion-diff-style' names."
+A plan, and the change of a single file of this machine, are shown as
+reviews: answer them there, and edit them before.  Else show the input of
+the tool and the changes that it makes to files, these in the front end
+that `qwen-companion-diff-style' names."
   (interactive nil qwen-companion-chat-mode)
   (let* ((item (qwen-companion-chat-permissions--item-here))
          (tool (qwen-companion-chat-permissions--tool item)))
     (unless (or (qwen-companion-daemon-tool-diffs tool)
                 (qwen-companion-chat-permissions--input tool))
       (user-error "There is nothing more to show"))
-    (if-let* ((diff (qwen-companion-chat-permissions--reviewable tool)))
-        (qwen-companion-chat-permissions--review item tool diff)
-      (qwen-companion-chat-permissions--show-all item tool))))
+    (if-let* ((plan (qwen-companion-proposal-by-id
+                     (qwen-companion-chat-permissions--id item)))
+              ((qwen-companion-proposal-chat plan)))
+        (progn (setf (qwen-companion-chat-permissions--item-seen item) t)
+               (qwen-companion-diff-open plan))
+      (if-let* ((diff (qwen-companion-chat-permissions--reviewable tool)))
+          (qwen-companion-chat-permissions--review item tool diff)
+        (qwen-companion-chat-permissions--show-all item tool)))))
 
 (defun qwen-companion-chat-permissions--reviewable (tool)
   "Return the change of a file by TOOL if it can be reviewed, or nil.
@@ -563,24 +586,29 @@ the text: only show it."
              (qwen-companion-chat-review-open
               (qwen-companion-chat-permissions--id item)
               (qwen-companion-daemon-tool-id tool) path new
-              (apply-partially #'qwen-companion-chat-permissions--reviewed
-                               (qwen-companion-chat-permissions--id item))))))))))
+              #'qwen-companion-chat-permissions--reviewed))))))))
 
-(defun qwen-companion-chat-permissions--reviewed (id allowed text)
-  "Answer the permission ID as the user has in its review.
+(defun qwen-companion-chat-permissions--reviewed (proposal allowed text)
+  "Answer the permission of PROPOSAL as the user has in its review.
 ALLOWED says whether the tool may run, TEXT is the user's version of
-its change, nil for no other."
-  (let ((item (or (qwen-companion-chat-permissions--find id)
-                  (user-error "This question no longer waits; nothing is answered"))))
+its change or plan, nil for no other."
+  (let* ((item (or (qwen-companion-chat-permissions--find (qwen-companion-proposal-id proposal))
+                   (user-error "This question no longer waits; nothing is answered")))
+         (options (qwen-companion-daemon-permission-options
+                   (qwen-companion-chat-permissions--item-report item)))
+         (mode (and allowed
+                    (qwen-companion-proposal-chat proposal)
+                    (or (qwen-companion-proposal-mode proposal) 'before))))
+    (when mode
+      ;; All of it is in the buffer in which it was approved.
+      (setf (qwen-companion-chat-permissions--item-seen item) t))
     (qwen-companion-chat-permissions--answer
      item
-     (or (cl-find (if allowed 'once 'no)
-                  (qwen-companion-daemon-permission-options
-                   (qwen-companion-chat-permissions--item-report item))
-                  :key #'qwen-companion-chat-permissions--effect)
+     (or (and mode (cl-find mode options :key #'qwen-companion-daemon-option-mode))
+         (cl-find (if allowed 'once 'no) options :key #'qwen-companion-chat-permissions--effect)
          (and allowed
               (user-error "This cannot be allowed once; answer in the chat")))
-     nil text t)))
+     (qwen-companion-proposal-reason proposal) text t)))
 
 (defun qwen-companion-chat-permissions--show-all (item tool)
   "Show the input of TOOL, which ITEM is about, and what it does to files."
@@ -639,13 +667,13 @@ Signal a `user-error' when there is none."
 (defun qwen-companion-chat-permissions--answer (item option &optional reason text reviewed)
   "Answer ITEM with OPTION; nil dismisses it.
 REASON is for the model, nil for none.  TEXT is the user's version of
-the change in its review, nil for no other.  REVIEWED says that the answer
-was given in the review."
+the change or the plan in its review, nil for no other.  REVIEWED says
+that the answer was given in the review."
   (qwen-companion-chat-permissions--check item)
   (when (and (qwen-companion-daemon-option-allows option)
              (not reviewed)
              (qwen-companion-chat-review-edited-p (qwen-companion-chat-permissions--id item)))
-    (user-error "You have edited this change in its review; answer it there"))
+    (user-error "You have edited this in its review; answer it there"))
   (let ((questions (qwen-companion-daemon-permission-questions
                     (qwen-companion-chat-permissions--item-report item)))
         (answers (qwen-companion-chat-permissions--item-answers item))
@@ -662,7 +690,8 @@ was given in the review."
             :permission (qwen-companion-chat-permissions--id item)
             :option (qwen-companion-daemon-option-id option)
             :revision (qwen-companion-chat-permissions--item-revision item)
-            :answers (and allows questions answers))
+            :answers (and allows questions answers)
+            :comments (and allows reason (qwen-companion-spool-pack reason)))
       (and text (qwen-companion-spool-pack text)))
      (lambda (reply)
        (if-let* ((error (qwen-companion-daemon-reply-error reply)))
@@ -676,7 +705,7 @@ was given in the review."
                      (concat "Your answer was not accepted: " error))
                (qwen-companion-chat-permissions--draw item)))
          ;; The daemon's answer has no place for it; the prompt is the next that the model reads.
-         (when reason
+         (when (and reason (not allows))
            (qwen-companion-chat-send-text reason)))))))
 
 (defun qwen-companion-chat-permissions--choose-option (item option)

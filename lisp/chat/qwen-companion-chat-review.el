@@ -35,6 +35,7 @@
                (:constructor qwen-companion-chat-review--make)
                (:copier nil))
   "An edit that was allowed and is to be changed once its tool has written it.
+It may be an edited plan, of which the model is told.
 PROPOSAL is the reviewed proposal, which has ended.  PROPOSED is its text
 at first, WANTED the user's version of it.  SESSION and TOOL are
 ids.  LOOKS is how often the buffer may still be looked at before it is
@@ -51,24 +52,31 @@ reverted, see `qwen-companion-chat-review--apply'."
 
 (defun qwen-companion-chat-review-open (permission tool path text answer)
   "Review TEXT, the whole text that TOOL wants to write to PATH.
-PERMISSION and TOOL are ids.  ANSWER is called in this chat with t or nil,
-whether the user allows it, and with the user's text if that is another
-one, else nil; it may signal an error.  A review that was put aside comes
-back."
-  (let ((proposal (qwen-companion-proposal-by-id permission))
-        (chat (current-buffer)))
+PERMISSION, TOOL and ANSWER are as in `qwen-companion-chat-review-begin'.
+A review that was put aside comes back."
+  (let ((proposal (qwen-companion-proposal-by-id permission)))
     (unless proposal
-      (setq proposal (qwen-companion-proposal-begin
-                      :id permission :session qwen-companion-chat-session-id
-                      :client "qwen serve" :path path :text text
-                      :answer (lambda (proposal outcome wanted)
-                                (with-current-buffer chat
-                                  (qwen-companion-chat-review--decide
-                                   proposal tool text
-                                   (and (eq outcome 'accepted) wanted) answer)))))
+      (setq proposal (qwen-companion-chat-review-begin permission tool path text answer))
       ;; It opens beside the chat, which would be hidden by both sides.
       (setf (qwen-companion-proposal-style proposal) 'unified))
     (qwen-companion-diff-open proposal)))
+
+(defun qwen-companion-chat-review-begin (permission tool path text answer &optional plan)
+  "Begin and return a proposal of TEXT, by TOOL, for PATH.
+PERMISSION and TOOL are ids.  ANSWER is called in this chat with the
+proposal, whether the user allows it, and with the user's text if that is
+another one, else nil; it may signal an error.  With PLAN non-nil, TEXT is
+a plan to approve."
+  (let ((chat (current-buffer)))
+    (qwen-companion-proposal-begin
+     :id permission :session qwen-companion-chat-session-id
+     :client "qwen serve" :path path :text text
+     :chat (and plan chat)
+     :directory (and plan (directory-file-name (expand-file-name default-directory)))
+     :answer (lambda (proposal outcome wanted)
+               (with-current-buffer chat
+                 (qwen-companion-chat-review--decide
+                  proposal tool text (and (eq outcome 'accepted) wanted) answer))))))
 
 (defun qwen-companion-chat-review--decide (proposal tool proposed wanted answer)
   "Call ANSWER with what the user has decided about PROPOSAL, by TOOL.
@@ -84,7 +92,7 @@ first."
     (when edit
       (push edit qwen-companion-chat-review--edits))
     (condition-case err
-        (funcall answer (and wanted t) (and edit wanted))
+        (funcall answer proposal (and wanted t) (and edit wanted))
       (error
        (setq qwen-companion-chat-review--edits (delq edit qwen-companion-chat-review--edits))
        (signal (car err) (cdr err))))))
@@ -110,12 +118,16 @@ The answer of the user does not count."
 
 (defun qwen-companion-chat-review-end (reason)
   "Close all reviews of the session of this chat; keep all edits for REASON."
+  (qwen-companion-chat-review--withdraw reason)
+  (qwen-companion-chat-review--keep #'qwen-companion-chat-review--here-p reason))
+
+(defun qwen-companion-chat-review--withdraw (reason)
+  "Close all reviews of the session of this chat for REASON."
   (dolist (proposal (copy-sequence (qwen-companion-proposals)))
     (when (and (qwen-companion-proposal-answer proposal)
                (equal qwen-companion-chat-session-id
                       (qwen-companion-proposal-session proposal)))
-      (qwen-companion-proposal-withdraw proposal reason)))
-  (qwen-companion-chat-review--keep #'qwen-companion-chat-review--here-p reason))
+      (qwen-companion-proposal-withdraw proposal reason))))
 
 (defun qwen-companion-chat-review--here-p (edit)
   "Return non-nil when EDIT is of the session of this chat."
@@ -145,14 +157,20 @@ The answer of the user does not count."
       (pcase (qwen-companion-daemon-tool-status tool)
         ('done
          (setq qwen-companion-chat-review--edits (delq edit qwen-companion-chat-review--edits))
-         (run-at-time 0 nil #'qwen-companion-chat-review--apply edit))
+         (when (qwen-companion-proposal-file-p (qwen-companion-chat-review--edit-proposal edit))
+           (run-at-time 0 nil #'qwen-companion-chat-review--apply edit)))
         ('failed
          (qwen-companion-chat-review--give-up
-          edit (format "the tool has failed, and has not written %s"
+          edit (format (if (qwen-companion-proposal-file-p
+                            (qwen-companion-chat-review--edit-proposal edit))
+                           "the tool has failed, and has not written %s"
+                         "the tool has failed, and goes on without %s")
                        (qwen-companion-chat-review--file edit))))))))
 
 (defun qwen-companion-chat-review-on-idle ()
-  "Keep the edits of this session whose tools will not write any more."
+  "Keep the edits of this session whose tools will not write any more.
+Close reviews of which the end was missed."
+  (qwen-companion-chat-review--withdraw "the turn has ended before it was answered")
   (qwen-companion-chat-review--keep
    #'qwen-companion-chat-review--here-p
    "the turn has ended, and nobody knows whether the file was written"))

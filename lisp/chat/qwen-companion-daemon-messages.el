@@ -63,9 +63,12 @@ key; each returns the value of its key, nil where there is none."
 (qwen-companion-daemon-messages--define place FilePosition
   path line)
 (qwen-companion-daemon-messages--define permission Permission
-  session permission state turn tool title options message questions by label)
+  session permission state turn tool title options message questions by label
+  plan)
 (qwen-companion-daemon-messages--define option Option
-  id label allows lasting writes)
+  id label allows lasting writes mode)
+(qwen-companion-daemon-messages--define offered-plan OfferedPlan
+  path text)
 (qwen-companion-daemon-messages--define question AskedQuestion
   text header multiple choices)
 (qwen-companion-daemon-messages--define answer QuestionChoice

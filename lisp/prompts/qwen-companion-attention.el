@@ -160,8 +160,10 @@ is `done'."
     (qwen-companion-prompts-waiting buffer)))
 
 (defun qwen-companion-attention--proposed (proposal)
-  "Announce PROPOSAL, which has arrived, unless the user has asked for it."
-  (unless (qwen-companion-proposal-asked-for-p proposal)
+  "Announce PROPOSAL, which has arrived, unless the user has asked for it.
+A chat announces itself that it asks."
+  (unless (or (qwen-companion-proposal-asked-for-p proposal)
+              (qwen-companion-proposal-chat proposal))
     (let ((session (qwen-companion-backend-session (qwen-companion-proposal-session proposal))))
       (qwen-companion-attention--call
        (make-qwen-companion-event

@@ -154,10 +154,8 @@ one prompt, once its turn is over."
          directory))))
 
 (defun qwen-companion-comments--of (proposal outcome)
-  "Return the comments on PROPOSAL as one prompt after OUTCOME, nil for none.
-Forget them."
+  "Return the comments on PROPOSAL as one prompt after OUTCOME, nil for none."
   (when-let* ((noted (gethash proposal qwen-companion-comments--noted)))
-    (remhash proposal qwen-companion-comments--noted)
     (let* ((file-p (qwen-companion-proposal-file-p proposal))
            (what (if file-p
                      "change"
@@ -177,20 +175,6 @@ Forget them."
                        line text comment))
                (sort (copy-sequence noted) #'car-less-than-car))))))
 
-(defun qwen-companion-comments--reason (proposal outcome)
-  "Return the comments on PROPOSAL, a plan, for the CLI to read with OUTCOME.
-They are in the history of prompts too, in case they get lost on the way."
-  (let ((session (qwen-companion-proposal-session proposal))
-        (noted (gethash proposal qwen-companion-comments--noted))
-        (reason (qwen-companion-comments--of proposal outcome)))
-    (setf (alist-get session qwen-companion-comments--of-refused nil 'remove #'equal)
-          (and (eq outcome 'rejected)
-               (mapcar (pcase-lambda (`(,line ,text ,comment ,_)) (list line text comment nil))
-                       noted)))
-    (when reason
-      (qwen-companion-prompts-remember (qwen-companion-comments--root proposal) reason))
-    reason))
-
 (defun qwen-companion-comments--begun (proposal)
   "Show the comments on the plan before PROPOSAL, if it is a plan, once more."
   (when (eq 'plan (qwen-companion-proposal-kind proposal))
@@ -200,16 +184,30 @@ They are in the history of prompts too, in case they get lost on the way."
              qwen-companion-comments--earlier)))
 
 (defun qwen-companion-comments--ended (proposal _before by-cli)
-  "Send the comments on PROPOSAL, which has ended, perhaps BY-CLI."
-  (when-let* ((prompt (qwen-companion-comments--of
-                       proposal (qwen-companion-proposal-state proposal))))
-    (let ((session (qwen-companion-backend-session (qwen-companion-proposal-session proposal)))
-          (root (qwen-companion-comments--root proposal)))
-      (if (or by-cli (not session))
-          (qwen-companion-comments--copy prompt root)
-        (condition-case nil
-            (message "Comments: %s" (qwen-companion-prompts-send session root prompt t))
-          (user-error (qwen-companion-comments--copy prompt root)))))))
+  "Send the comments on PROPOSAL, which has ended, perhaps BY-CLI.
+Those on a plan have gone with the answer.  They are in the history of
+prompts too, in case they get lost on the way."
+  (let* ((state (qwen-companion-proposal-state proposal))
+         (prompt (qwen-companion-comments--of proposal state))
+         (root (qwen-companion-comments--root proposal))
+         (id (qwen-companion-proposal-session proposal))
+         (session (qwen-companion-backend-session id)))
+    (when (eq 'plan (qwen-companion-proposal-kind proposal))
+      (setf (alist-get id qwen-companion-comments--of-refused nil 'remove #'equal)
+            (and (eq state 'rejected)
+                 (mapcar (pcase-lambda (`(,line ,text ,comment ,_)) (list line text comment nil))
+                         (gethash proposal qwen-companion-comments--noted)))))
+    (remhash proposal qwen-companion-comments--noted)
+    (cond
+     ((null prompt))
+     ((and (not by-cli) (qwen-companion-proposal-reason proposal))
+      (qwen-companion-prompts-remember root prompt))
+     ((or by-cli (not session))
+      (qwen-companion-comments--copy prompt root))
+     (t
+      (condition-case nil
+          (message "Comments: %s" (qwen-companion-prompts-send session root prompt t))
+        (user-error (qwen-companion-comments--copy prompt root)))))))
 
 (defun qwen-companion-comments--copy (prompt root)
   "Copy PROMPT, about the project ROOT, for the user to paste."
@@ -225,7 +223,7 @@ They are in the history of prompts too, in case they get lost on the way."
 (cl-pushnew '(qwen-companion-diff-comment "comment")
             (alist-get 'plan qwen-companion-plan-keys) :test #'equal)
 
-(setq qwen-companion-proposal-reason-function #'qwen-companion-comments--reason)
+(setq qwen-companion-proposal-reason-function #'qwen-companion-comments--of)
 
 (add-hook 'qwen-companion-proposal-begun-functions #'qwen-companion-comments--begun -50)
 

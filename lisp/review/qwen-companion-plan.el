@@ -72,13 +72,16 @@ Higher floors add theirs.")
 
 (defun qwen-companion-plan--header ()
   "Return the header line: what waits for an answer, warnings, keys."
-  (let ((proposal qwen-companion-proposal-current))
+  (let* ((proposal qwen-companion-proposal-current)
+         (keys (alist-get (qwen-companion-proposal-kind proposal) qwen-companion-plan-keys)))
     (qwen-companion-header-line
      (qwen-companion-review-file proposal)
      `(,@(qwen-companion-review-origin-parts proposal)
        ,@(qwen-companion-review-warning-parts proposal)
        ,@(qwen-companion-header-keys
-          (alist-get (qwen-companion-proposal-kind proposal) qwen-companion-plan-keys))))))
+          (if (qwen-companion-proposal-chat proposal)
+              (cl-subst "answer in the chat" "answer in the terminal" keys :test #'equal)
+            keys))))))
 
 ;;; Its front end
 
@@ -158,12 +161,14 @@ Return non-nil if that is a terminal of Emacs."
 
 (defun qwen-companion-plan-in-terminal ()
   "Answer the plan or the questions of this buffer in the terminal instead.
-The buffer stays until they are answered."
+A plan of a chat is answered there.  The buffer stays until they are
+answered."
   (interactive)
   (let ((proposal qwen-companion-proposal-current))
     (when (or (null proposal) (qwen-companion-proposal-file-p proposal))
       (user-error "Not in a plan or questions of a CLI"))
-    (unless (qwen-companion-proposal-released proposal)
+    (unless (or (qwen-companion-proposal-chat proposal)
+                (qwen-companion-proposal-released proposal))
       (qwen-companion-backend-call
        'release (list :id (qwen-companion-proposal-id proposal))))
     (when-let* ((terminal (car (qwen-companion-review-terminals proposal))))

@@ -54,7 +54,8 @@ that CLI; see `qwen-companion-proposal-client'.  PATH is the absolute name of th
 a hook of the CLI waits for the outcome; the CLI knows other proposals
 by their file.  ARRIVED is the time it came, in seconds since the epoch.
 ANSWER is nil when a CLI waits for the outcome; else it is a function
-that takes it, see `qwen-companion-proposal-begin'.
+that takes it, see `qwen-companion-proposal-begin'.  CHAT is the buffer of
+the chat that asks to approve a plan, or nil.
 KIND is `file', or else what the CLI asks by a hook about its project
 DIRECTORY: `plan', kept in PATH once it is approved, or `question', with
 QUESTIONS, whose accepted text is that of the answers.
@@ -105,7 +106,7 @@ the text on disk before it.  FORECAST is the text the file will hold
 after it, `asked' while that is being computed, or `unknown'; once it is
 known, BASE is the text it is written over.  Both have LF line ends and
 no byte order mark."
-  id session label path held (arrived (float-time)) answer
+  id session label path held (arrived (float-time)) answer chat
   (kind 'file) directory questions
   (state 'pending) seen edited released reason mode
   buffer digest empty (line-end "\n") (bom "") proposed ends-lines
@@ -429,9 +430,10 @@ bring lines back."
 
 (defun qwen-companion-proposal-asked-for-p (proposal)
   "Return non-nil when the user has asked for PROPOSAL, so nothing announces it.
-Nor does it open by itself.  Those are the proposals that no CLI has
-made, and the one of the doctor, which ends it at once."
-  (or (qwen-companion-proposal-answer proposal)
+Nor does it open by itself.  Those are the changes that no CLI has
+proposed, and the one of the doctor, which ends it at once."
+  (or (and (qwen-companion-proposal-answer proposal)
+           (qwen-companion-proposal-file-p proposal))
       ;; The client in qwen_companion/doctor.py, and its version.
       (string-prefix-p "qwen-companion-doctor " (qwen-companion-proposal-label proposal))))
 
@@ -501,16 +503,18 @@ Run `qwen-companion-proposal-begun-functions'."
   (qwen-companion-proposal--compare-with-accepted proposal)
   (run-hook-with-args 'qwen-companion-proposal-begun-functions proposal))
 
-(cl-defun qwen-companion-proposal-begin (&key id session client path text answer)
+(cl-defun qwen-companion-proposal-begin (&key id session client path text answer chat directory)
   "Begin and return a proposal of TEXT for the file PATH, made by no CLI.
 ID, SESSION and CLIENT name it as those of a CLI are named.  It counts as
 seen, so it does not open by itself.  When the user decides, ANSWER is
 called with the proposal, the outcome, and for an acceptance the text; if
-it signals an error, the proposal stays open.  Signal a `user-error' if
-the file is too large."
+it signals an error, the proposal stays open.  With CHAT non-nil, it is a
+plan for the project DIRECTORY, of the chat in that buffer, and comes as
+that of a CLI.  Signal a `user-error' if the text is too large."
   (let ((proposal (qwen-companion-proposal--make
                    :id id :session session :label client :path path
-                   :answer answer))
+                   :kind (if chat 'plan 'file) :directory directory
+                   :answer answer :chat chat))
         (payload (list :text text)))
     (when-let* ((refusal (qwen-companion-proposal--refusal proposal payload)))
       (user-error "%s" refusal))
@@ -524,7 +528,7 @@ If the user has edited its text, rescue that for REASON, a string."
   (qwen-companion-proposal--rescue-or-kill proposal reason)
   (unless (or (qwen-companion-proposal-edited proposal)
               (qwen-companion-proposal-file-p proposal))
-    (message "qwen-companion: %s" reason)))
+    (message "qwen-companion: %s: %s" (qwen-companion-proposal-display-path proposal) reason)))
 
 (defun qwen-companion-proposal--end (proposal state &optional by-cli send)
   "End PROPOSAL in STATE.
@@ -985,10 +989,8 @@ Its session has ended; an acceptance may not have reached the CLI."
     (cond
      ((and proposal (not (qwen-companion-proposal-file-p proposal)))
       (qwen-companion-proposal-withdraw
-       proposal
-       (format "%s: %s" (qwen-companion-proposal-display-path proposal)
-               (or (qwen-companion-proposal-orphan-reason payload)
-                   "the connection is lost; answer in the terminal"))))
+       proposal (or (qwen-companion-proposal-orphan-reason payload)
+                    "the connection is lost; answer in the terminal")))
      (proposal
       (qwen-companion-proposal--end proposal 'orphaned t)
       (qwen-companion-proposal--rescue-orphan proposal))

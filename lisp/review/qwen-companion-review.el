@@ -763,10 +763,11 @@ started in a directory above the file."
      (qwen-companion-terminal-buffers))))
 
 (defun qwen-companion-review--own-terminal (proposal)
-  "Return the terminal buffer of PROPOSAL's CLI, or nil."
-  (qwen-companion-terminal-session-buffer
-   (qwen-companion-backend-session
-    (qwen-companion-proposal-session proposal))))
+  "Return the terminal buffer of PROPOSAL's CLI, or its chat; nil for neither."
+  (or (qwen-companion-proposal-chat proposal)
+      (qwen-companion-terminal-session-buffer
+       (qwen-companion-backend-session
+        (qwen-companion-proposal-session proposal)))))
 
 (defun qwen-companion-review-visible-window (buffer)
   "Return a visible window of BUFFER on any terminal, or nil.

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
+from chat import CHAT, send, wait_until_askable
 from editor import lisp_string
+from qwen_companion.plan_files import kept_plans
 from stage import Stage
 
 PLAN: Final = "# Fruit\n\n1. Buy plums.\n2. Bake a cake.\n"
@@ -58,3 +61,42 @@ def edit(stage: Stage, text: str) -> None:
 def results(stage: Stage) -> str:
     """Return the results of tools in the next request to the model."""
     return "\n".join(stage.model.next_request().tool_results)
+
+
+def commented_edited_and_approved_in_a_chat(stage: Stage) -> None:
+    """Have a plan in the open chat, comment it, and approve the next one with an edit."""
+    stage.screen.keys("C-c", "C-m")
+    stage.screen.wait_for("Approval mode (default Default):")
+    stage.screen.enter("plan")
+    stage.screen.wait_for(" idle scripted Plan")
+    stage.model.call("exit_plan_mode", plan=PLAN)
+    send(stage, "plan it")
+    wait_for_plan(stage)
+    stage.screen.wait_for("C-c C-c approve")
+    assert stage.emacs.eval("(buffer-name (window-buffer))") == f'"{CHAT}"'
+    comment(stage, "plums", "No plums")
+    wait_until_askable(stage)
+    # The comments are the next prompt.
+    better = PLAN.replace("plums", "pears")
+    stage.model.call("exit_plan_mode", plan=better)
+    stage.emacs.command("qwen-companion-diff-reject")
+    while "> 1. Buy plums.\nNo plums" not in stage.model.next_request().prompt:
+        pass
+    wait_for_plan(stage)
+    stage.screen.wait_for("Buy pears.")
+    stage.screen.wait_for("No plums")
+    edit(stage, "3. Eat.\n")
+    wait_until_askable(stage)
+    stage.model.say("All done.")
+    stage.emacs.command("qwen-companion-diff-accept")
+    stage.screen.wait_for("All done.")
+    # It reads the edited plan before it goes on.
+    assert "3. Eat." in stage.model.next_request().prompt
+    # As before the plan.
+    stage.screen.wait_for(" idle scripted Default")
+    assert "Sent during the turn: The user has edited the plan" in stage.emacs.buffer_text(CHAT)
+    (kept,) = kept_plans(stage.environment, str(stage.sandbox.project))
+    assert Path(kept.path).read_text() == better + "3. Eat.\n"
+    stage.emacs.command("qwen-companion-plan")
+    stage.screen.wait_for("Approved 20")
+    stage.emacs.eval('(progn (switch-to-buffer "*qwen chat*") (delete-other-windows))')

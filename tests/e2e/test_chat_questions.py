@@ -12,6 +12,7 @@ import pytest
 from chat import CHAT, answer, open_chat, press_on, send, wait_until_askable, wait_until_idle
 from clis import QWEN_SETTINGS_FILE
 from model_types import QUESTIONS
+from plans import commented_edited_and_approved_in_a_chat
 from sandbox import GREETING
 from stage import Stage
 
@@ -177,3 +178,6 @@ def test_a_form_is_filled_in(stage: Stage) -> None:
     stage.screen.wait_for("Ask user 1 question: you dismissed it")
     wait_until_idle(stage)
     assert re.search("^failed +Ask user 1 question", stage.emacs.buffer_text(CHAT), re.MULTILINE)
+
+    # A plan.
+    commented_edited_and_approved_in_a_chat(stage)

@@ -9,7 +9,7 @@ import pytest
 
 from model_types import QUESTIONS
 from plans import PLAN, comment, edit, plan, results, start_planning, wait_for_plan
-from qwen_companion.doors.plan_files import kept_plans
+from qwen_companion.plan_files import kept_plans
 from sandbox import NOTES
 from stage import Stage
 

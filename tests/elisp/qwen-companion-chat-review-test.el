@@ -151,7 +151,7 @@
     (qwen-companion-chat-review-test--press "q")
     (with-current-buffer (car (qwen-companion-chat-buffers))
       (setq last-command-event ?y)
-      (qwen-companion-test-refused "edited this change in its review"
+      (qwen-companion-test-refused "edited this in its review"
         (call-interactively (key-binding (kbd "C-c C-a y")))))
     (should-not (qwen-companion-chat-review-test--sent))
     (qwen-companion-chat-review-test--show)

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import os
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -26,6 +27,7 @@ from qwen_companion.daemon.errors import (
 from qwen_companion.daemon.interrupted_turns import InterruptedTurns, Output
 from qwen_companion.daemon.messages import (
     NEW,
+    Answer,
     Change,
     EndChange,
     SessionChoices,
@@ -33,6 +35,7 @@ from qwen_companion.daemon.messages import (
 from qwen_companion.daemon.notes import Notes, review_note
 from qwen_companion.daemon.outbox import Outbox
 from qwen_companion.daemon.permissions import OTHER
+from qwen_companion.daemon.plans import Plans
 from qwen_companion.daemon.session import DaemonSession
 from qwen_companion.daemon.session_queries import SessionQueries
 from qwen_companion.daemon.stream import (
@@ -48,6 +51,7 @@ from qwen_companion.daemon.stream import (
 )
 from qwen_companion.daemon.work_reports import WorkReports
 from qwen_companion.domain import ChatWork
+from qwen_companion.plan_files import plan_path
 from qwen_companion.tasks import Task, Tasks
 from qwen_companion.threads import in_thread
 
@@ -76,7 +80,8 @@ class Conversation:
         session_id: str,
         outbox: Outbox,
         tasks: Tasks,
-        directory: str = "",
+        directory: str,
+        environ: Mapping[str, str],
         *,
         worked: Callable[[ChatWork], None] = lambda _work: None,
         news: News = no_news,
@@ -86,9 +91,10 @@ class Conversation:
     ) -> None:
         """`tasks` own the work in the background.  `directory` is where the agent works.
 
-        `interrupted` are the turns that broke off before.  `news` returns what the model is told with a prompt: to the
-        session of that id, in a directory, with links to some files.  `worked` is told what the agent is doing, when
-        that has changed; `reached` None when the daemon answers, and what is wrong when it does not.
+        `environ` says where its plans are kept.  `interrupted` are the turns that broke off before.  `news` returns
+        what the model is told with a prompt: to the session of that id, in a directory, with links to some files.
+        `worked` is told what the agent is doing, when that has changed; `reached` None when the daemon answers, and
+        what is wrong when it does not.
         """
         self._client = client
         self._outbox = outbox
@@ -99,6 +105,7 @@ class Conversation:
         self.session = DaemonSession(session_id, client.client_id(session_id), client.is_mine, interrupted)
         self._told = None
         self._work = WorkReports(session_id, directory, worked)
+        self._plans = Plans(partial(plan_path, environ, os.path.realpath(directory), session_id), tasks)
         self._notes = Notes(client, session_id, partial(news, session_id, directory))
         self.queries = SessionQueries(client, outbox, lambda: self.session)
         self._opening = anyio.CancelScope()
@@ -268,7 +275,7 @@ class Conversation:
                 self._tell_state()
 
     def _put(self, outputs: Iterable[Output | SessionChoices]) -> None:
-        for output in outputs:
+        for output in map(self._plans.located, outputs):
             if isinstance(output, EndChange) or getattr(output, "by", None) == OTHER:
                 self._moved.set()
             self._work.note(output)
@@ -315,40 +322,36 @@ class Conversation:
             self._tell_state()
             raise
 
-    async def answer(
-        self,
-        permission: str,
-        option: str | None,
-        revision: int | None,
-        answers: tuple[tuple[str, ...], ...],
-        text: str | None = None,
-    ) -> None:
-        """Answer a permission; with `text`, tell the model that the user prefers it to what its tool will write.
+    async def answer(self, call: Answer) -> None:
+        """Answer a permission; tell the model what the user prefers to what its tool writes, and comments.
 
         :raises GoneError: when it is no longer open, or the tool differs from the one shown
         :raises NotFoundError: when somebody was faster
         """
-        vote = self.session.permissions.vote(permission, option, answers)
+        vote = self.session.permissions.vote(call.permission, call.option, call.answers)
         if vote is None:
             raise GoneError("That question is no longer open, or has no such answer.")
-        if vote.allowed is not None and revision != self.session.tool_revision(vote.allowed):
+        if vote.allowed is not None and call.revision != self.session.tool_revision(vote.allowed):
             raise GoneError("The action has changed since it was shown.")
-        note = None if text is None or vote.allowed is None else await in_thread(self._note, vote.allowed, text)
+        note = None if vote.allowed is None else await in_thread(self._note, call, vote.allowed)
         # First, since the tool goes on at once: the model then reads it with the result of the tool.
         message = None if note is None else await self._notes.tell(note)
         try:
             await self._client.answer_permission(self.session.session_id, vote.request_id, vote.option_id, vote.answers)
         except DaemonError as error:
             if note is not None:
+                await in_thread(self._plans.take_back, call.permission)
                 await self._notes.take_back(note, message)
             if isinstance(error, NotFoundError):
                 self._put(self.session.answered_elsewhere(vote.request_id))
             raise
 
-    def _note(self, tool: str, text: str) -> str | None:
-        """Return the note for the model on `text`, applied in place of that of `tool`; None when they are the same."""
+    def _note(self, call: Answer, tool: str) -> str | None:
+        """Return what the model reads with the answer `call`, which lets `tool` run; None for nothing."""
         path, proposed = self.session.tool_path(tool), self.session.tool_text(tool, NEW, 0)
-        return None if path is None or proposed is None else review_note(path, proposed, text)
+        if call.text is None or path is None or proposed is None:
+            return self._plans.note(call)
+        return review_note(path, proposed, call.text)
 
     async def set_model(self, model: str) -> None:
         """Use the model that Emacs calls `model`."""

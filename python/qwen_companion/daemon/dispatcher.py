@@ -104,7 +104,7 @@ class CallDispatcher:
             prepare=prepare,
             sleep=sleep,
         )
-        self._sessions = OpenSessions(self._outbox, self._tasks, worked, news, self._daemon.reached, sleep)
+        self._sessions = OpenSessions(self._outbox, self._tasks, environment, worked, news, self._daemon.reached, sleep)
         self._tasks.start(self._outbox.run)
 
     async def _leave_sessions(self, lost: bool) -> None:
@@ -222,7 +222,7 @@ async def _do_in_session(conversation: Conversation, call: messages.SessionCall)
         case messages.SetMode():
             await conversation.set_mode(call.mode)
         case messages.Answer():
-            await conversation.answer(call.permission, call.option, call.revision, call.answers, call.text)
+            await conversation.answer(call)
         case messages.RemovePrompt():
             await conversation.remove(call.turn)
         case _:

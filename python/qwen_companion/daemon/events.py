@@ -15,7 +15,7 @@ from qwen_companion.daemon.messages import SlashCommand, SlashCommands
 from qwen_companion.daemon.permissions import ME, NOBODY, OTHER, Permissions
 from qwen_companion.daemon.sanitize import clean, line
 from qwen_companion.daemon.session_state import Connection, SessionFacts
-from qwen_companion.daemon.tools import without_texts
+from qwen_companion.daemon.tools import plan_in, without_texts
 from qwen_companion.daemon.transcript import Transcript, time_of
 from qwen_companion.daemon.turns import Turns
 from qwen_companion.local_ids import local_id
@@ -190,7 +190,7 @@ class SessionEvents:
         yield change
         meta = fields.meta
         questions = meta.qwen_questions if meta is not None and meta.qwen_interaction_kind == _QUESTION else ()
-        self.permissions.ask(payload.request_id, payload.options, questions, change, tool.news(said))
+        self.permissions.ask(payload.request_id, payload.options, questions, change, tool.news(said), plan_in(fields))
         # Whether it is still open is not known before the replay is over.
         if not self._turns.replaying:
             yield from self.permissions.show()
@@ -211,7 +211,7 @@ class SessionEvents:
         tool = self.transcript.tools.describe(fields, self._turns.current, None)
         change = tool.change()
         yield change
-        self.permissions.ask(item.request_id, item.options, item.questions, change, tool.news(said))
+        self.permissions.ask(item.request_id, item.options, item.questions, change, tool.news(said), plan_in(fields))
 
     def _resolved(self, envelope: models.Envelope, payload: models.PermissionResolved) -> Iterator[Output]:
         by = self._author(payload.voter_client_id)

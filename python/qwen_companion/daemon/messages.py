@@ -167,7 +167,8 @@ class Answer:
 
     `answers` has for each question, in order, the chosen answers.  `revision` is that of the tool that was shown, see
     `ToolChange`; an option that allows another revision is refused.  `text` is what the user has made of the tool's
-    first change, which Emacs puts into the file once the tool has written it; the model is told of the difference.
+    first change, which Emacs puts into the file once the tool has written it; the model is told of the difference.  Of
+    an approved plan it is the edited plan, and `comments` are those on it; the model reads both.
     """
 
     method: ClassVar[str] = "daemon-answer"
@@ -177,6 +178,7 @@ class Answer:
     revision: int | None
     answers: tuple[tuple[str, ...], ...] = field(repr=False)
     text: Text | None = field(default=None, repr=False)
+    comments: TextPart | None = None
 
 
 @frozen
@@ -563,7 +565,8 @@ class Option:
 
     `allows` says that it lets the tool run, or may.  `writes` is what it changes on the daemon's machine, so that it
     outlives the session: None for nothing, `project` for the workspace's settings, `user` for the user's settings,
-    `unknown` for an option of a sort that this client does not know; it lasts if `lasting` says so.
+    `unknown` for an option of a sort that this client does not know; it lasts if `lasting` says so.  `mode` is the
+    approval mode after a plan that it approves, where that is known; `before` is the one before the plan.
     """
 
     id: str
@@ -571,6 +574,15 @@ class Option:
     allows: bool
     lasting: bool
     writes: Writes | None
+    mode: Annotated[str, Words("before", "auto-edit", "default")] | None = None
+
+
+@frozen
+class OfferedPlan:
+    """A plan that waits for approval, and the file `path` in which it is kept then."""
+
+    path: str
+    text: Text = field(repr=False)
 
 
 @frozen
@@ -579,8 +591,8 @@ class Permission(Notification):
 
     `held` means that the connection is lost; the permission will be `open` or `closed` again.  `by` has answered a
     closed one, `nobody` if the turn ended before, None if unknown; `label` is the chosen option.  `tool` is the call
-    that waits, sent before; None if the daemon did not say.  With `questions` it is a form.  `message` is the daemon's
-    warning or reason, beside the input of the tool.
+    that waits, sent before; None if the daemon did not say.  With `questions` it is a form, with a `plan` that is to be
+    approved.  `message` is the daemon's warning or reason, beside the input of the tool.
     """
 
     method = "daemon-permission"
@@ -595,6 +607,7 @@ class Permission(Notification):
     questions: tuple[AskedQuestion, ...] = ()
     by: By | None = None
     label: str | None = None
+    plan: OfferedPlan | None = None
 
 
 @frozen

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
 import anyio
@@ -32,6 +32,7 @@ class OpenSessions:
         self,
         outbox: Outbox,
         tasks: Tasks,
+        environ: Mapping[str, str],
         worked: Callable[[ChatWork], None],
         news: News,
         reached: Callable[[DaemonError | str | None], None],
@@ -40,6 +41,7 @@ class OpenSessions:
         """See `Conversation`."""
         self._outbox = outbox
         self._tasks = tasks
+        self._environ = environ
         self._worked = worked
         self._news = news
         self._reached = reached
@@ -138,6 +140,7 @@ class OpenSessions:
                 self._outbox,
                 self._tasks,
                 root or daemon.root,
+                self._environ,
                 worked=self._worked,
                 news=self._news,
                 interrupted=self._interrupted.setdefault(name, InterruptedTurns()),

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from qwen_companion.daemon import models
-from qwen_companion.daemon.messages import Option, Permission, ToolChange
-from qwen_companion.daemon.sanitize import clean, line, reveal
+from qwen_companion.daemon.messages import OfferedPlan, Option, Permission, ToolChange
+from qwen_companion.daemon.sanitize import clean, exact, line, reveal
 from qwen_companion.domain import AskedQuestion, QuestionChoice
 from qwen_companion.frozen import frozen
 from qwen_companion.local_ids import local_id
@@ -28,6 +28,13 @@ OPTION_WRITES: Mapping[str, str | None] = {
 
 Ids are only looked up here: which options there are is the daemon's word.
 """
+
+_MODES_AFTER_PLAN: Mapping[str, str] = {
+    "restore_previous": "before",
+    "proceed_always": "auto-edit",
+    "proceed_once": "default",
+}
+"""Approval modes after a plan, by the id of the option that approves it (0.23.4 and 0.24.4)."""
 
 _REJECTS = ("reject_once", "reject_always")
 _ONCE = ("allow_once", "reject_once")
@@ -89,8 +96,12 @@ class Permissions:
         questions: tuple[models.Question, ...],
         tool: ToolChange,
         message: str = "",
+        plan: str | None = None,
     ) -> None:
-        """Add a permission that the daemon waits for because of `tool`, with its `message`; `show` tells Emacs."""
+        """Add a permission that the daemon waits for because of `tool`, with its `message`; `show` tells Emacs.
+
+        With `plan`, that is to be approved.
+        """
         offered = {local_id("option", request_id, option.option_id): option for option in options}
         self._pending[request_id] = _Pending(
             Permission(
@@ -101,8 +112,10 @@ class Permissions:
                 tool=tool.id,
                 title=tool.title,
                 message=_short(reveal(message)) or None,
-                options=tuple(_option(identifier, option) for identifier, option in offered.items()),
+                options=tuple(_option(identifier, option, plan) for identifier, option in offered.items()),
                 questions=tuple(map(_question, questions)),
+                # Where it is kept is known where the project is.
+                plan=None if plan is None else OfferedPlan("", exact(plan)),
             ),
             {identifier: option.option_id for identifier, option in offered.items()},
             tuple(question.answer_key or str(index) for index, question in enumerate(questions)),
@@ -126,15 +139,16 @@ class Permissions:
     def close(self, request_id: str, by: str | None = None, option_id: str | None = None) -> Iterator[Permission]:
         """Close a permission that was answered `by` somebody with `option_id`, or is void.
 
-        Yield it, unless Emacs was never told of it.
+        Yield it, unless Emacs was never told of it; its plan is in it if that was approved.
         """
         self._closed.add(request_id)
         pending = self._pending.pop(request_id, None)
         if pending is None or not pending.shown:
             return
-        chosen = (option for option in pending.told.options if pending.option_ids[option.id] == option_id)
-        label = next((option.label for option in chosen), None)
-        yield replace(pending.told, state=CLOSED, by=by, label=label, options=(), questions=())
+        options = (option for option in pending.told.options if pending.option_ids[option.id] == option_id)
+        chosen = next(options, None)
+        label, plan = (None, None) if chosen is None else (chosen.label, pending.told.plan if chosen.allows else None)
+        yield replace(pending.told, state=CLOSED, by=by, label=label, options=(), questions=(), plan=plan)
 
     def allowed(self, request_id: str, option_id: str | None) -> str | None:
         """Return Emacs's name of the tool that may run once `request_id` is answered with `option_id`, or None."""
@@ -159,7 +173,7 @@ class Permissions:
         return None
 
 
-def _option(identifier: str, option: models.PermissionOption) -> Option:
+def _option(identifier: str, option: models.PermissionOption, plan: str | None) -> Option:
     kind = option.kind or ""
     lasting = kind.endswith("_always")
     return Option(
@@ -169,6 +183,7 @@ def _option(identifier: str, option: models.PermissionOption) -> Option:
         allows=kind not in _REJECTS,
         lasting=lasting,
         writes=None if kind in _ONCE else OPTION_WRITES.get(option.option_id, "unknown"),
+        mode=None if plan is None else _MODES_AFTER_PLAN.get(option.option_id),
     )
 
 

@@ -261,6 +261,12 @@ def unknown_content(content: tuple[ToolContent, ...] | None) -> list[str]:
     ]
 
 
+def plan_in(fields: ToolFields) -> str | None:
+    """Return the plan that the tool of `fields` asks to approve; None for another tool, or a blank plan."""
+    plan = _argument(fields.raw_input, "plan") if fields.kind == "switch_mode" else None
+    return plan if plan and plan.strip() else None
+
+
 def without_texts(fields: ToolFields) -> tuple[ToolFields, list[str]]:
     """Return `fields`, of a question about a tool, without texts, and these texts, which are for the user."""
     content = fields.content or ()

@@ -11,7 +11,6 @@ An edited plan goes with the tool's result.
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,13 +26,13 @@ from qwen_companion.doors import events
 from qwen_companion.doors.calls import Reply, run_while_wanted
 from qwen_companion.doors.hook_settings import QUESTION_SUBSCRIPTIONS
 from qwen_companion.doors.listeners import Report, Subscription
-from qwen_companion.doors.plan_files import plan_path, save_plan
 from qwen_companion.doors.prompt_files import append_prompt
 from qwen_companion.doors.reviews import HOLD_S, OPEN_S, Asker, ReviewingEditor
 from qwen_companion.doors.terminal_files import TerminalFiles, terminal_files
 from qwen_companion.errors import EmacsUnavailableError, PromptError
 from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.ide.proposals import HOOK_PREFIX, PLAN, QUESTION, Decision, Proposal, text_digest
+from qwen_companion.plan_files import now, plan_path, save_plan, words_for_model
 from qwen_companion.threads import in_thread
 
 CONFIRM_S = 15.0
@@ -53,11 +52,6 @@ _MODE_KEYS = {None: "1", "auto-edit": "2"}
 _CONTEXT_LIMIT = 10_000
 """Characters of the longest text that a CLI adds to the result of a tool."""
 
-_EDITED = "The user has edited the plan before approving it. Follow this plan in place of yours:\n\n"
-_EDITED_FILE = (
-    "The user has edited the plan before approving it. Read all of the file {} before you go on, "
-    "and follow the plan in it in place of yours."
-)
 _ANSWERED = "The user has answered your questions in the editor; this is no refusal. The answers:\n\n"
 _DECLINED = "The user does not want to answer these questions."
 _REFUSED = "The user rejected this plan."
@@ -127,14 +121,11 @@ class _Held:
     @property
     def context(self) -> str | None:
         """What the model reads with its approved plan: the text that the user has edited it to, and comments."""
-        if not self.allowed or self.decision is None or self.decision.content is None:
+        if not self.allowed or self.decision is None:
             return None
-        texts = [] if self.decision.content == self.text else [_EDITED + self.decision.content]
-        if self.decision.reason is not None:
-            texts.append(self.decision.reason)
-        if len("\n\n".join(texts)) > _CONTEXT_LIMIT and self.decision.content != self.text:
-            texts[0] = _EDITED_FILE.format(self.proposal.path)
-        return "\n\n".join(texts) or None
+        return words_for_model(
+            self.text, self.decision.content, self.decision.reason, self.proposal.path, _CONTEXT_LIMIT
+        )
 
     def message(self) -> str:
         """Return what the model reads where the tool does not run."""
@@ -214,7 +205,7 @@ class Questions:
         proposal = Proposal(
             HOOK_PREFIX + secrets.token_hex(8),
             asker.session,
-            await in_thread(plan_path, self._environ, project, request.session_id, _now()),
+            await in_thread(plan_path, self._environ, project, request.session_id, now()),
             text_digest(text),
             kind=QUESTION if questions else PLAN,
             directory=project,
@@ -369,7 +360,7 @@ class Questions:
         try:
             if asked is not None:
                 project = file_name(event.cwd)
-                path = await in_thread(plan_path, self._environ, project, event.session_id, _now())
+                path = await in_thread(plan_path, self._environ, project, event.session_id, now())
                 await in_thread(save_plan, path, asked[0])
         except (FileNameError, OSError) as error:
             self._warn(f"the approved plan cannot be kept: {error}")
@@ -420,7 +411,3 @@ def _parse(tool: str, tool_input: Mapping[str, Any]) -> tuple[str, tuple[AskedQu
         )
         for item in questions
     )
-
-
-def _now() -> int:
-    return int(time.time() * 1000)

@@ -9,11 +9,11 @@ import os
 
 import anyio
 
-from qwen_companion.doors.plan_files import kept_plans
 from qwen_companion.doors.prompt_files import append_prompt
 from qwen_companion.emacs import messages
 from qwen_companion.emacs.bridge import Bridge
 from qwen_companion.errors import EmacsRefusedError, EmacsUnavailableError, PromptError
+from qwen_companion.plan_files import kept_plans
 from qwen_companion.threads import in_thread
 from qwen_companion.transcripts.recorded_sessions import recorded_sessions
 

@@ -12,8 +12,8 @@ import pytest
 from clis import QWEN_SETTINGS
 from model_types import QUESTIONS
 from plans import PLAN, comment, edit, plan, results, start_planning, wait_for_plan
-from qwen_companion.doors.plan_files import kept_plans
 from qwen_companion.doors.reviews import HOLD_S
+from qwen_companion.plan_files import kept_plans
 from stage import Stage
 from terminal import PATIENCE
 

@@ -205,9 +205,10 @@ MESSAGES: list[tuple[Notification, str, dict[str, Any]]] = [
             "t",
             "i",
             "title",
-            (messages.Option("o", "Always", allows=True, lasting=True, writes="project"),),
+            (messages.Option("o", "Always", allows=True, lasting=True, writes="project", mode="auto-edit"),),
             "beware",
             (AskedQuestion("q?", "Q", multiple=True, choices=(QuestionChoice("a", None),)),),
+            plan=messages.OfferedPlan("/p.md", "# Plan"),
         ),
         "daemon-permission",
         {
@@ -218,7 +219,16 @@ MESSAGES: list[tuple[Notification, str, dict[str, Any]]] = [
             "tool": "i",
             "title": "title",
             "message": "beware",
-            "options": [{"id": "o", "label": "Always", "allows": True, "lasting": True, "writes": "project"}],
+            "options": [
+                {
+                    "id": "o",
+                    "label": "Always",
+                    "allows": True,
+                    "lasting": True,
+                    "writes": "project",
+                    "mode": "auto-edit",
+                }
+            ],
             "questions": [
                 {
                     "text": "q?",
@@ -229,6 +239,7 @@ MESSAGES: list[tuple[Notification, str, dict[str, Any]]] = [
             ],
             "by": None,
             "label": None,
+            "plan": {"path": "/p.md", "text": "# Plan"},
         },
     ),
     (

@@ -26,12 +26,12 @@ from qwen_companion.doors.events import (
     UserPromptSubmit,
 )
 from qwen_companion.doors.listeners import Report
-from qwen_companion.doors.plan_files import kept_plans, plan_path, save_plan
 from qwen_companion.doors.questions import Questions
 from qwen_companion.doors.reviews import Asker
 from qwen_companion.doors.terminal_files import TerminalFiles, terminal_files
 from qwen_companion.errors import EmacsBusyError
 from qwen_companion.ide.proposals import Decision
+from qwen_companion.plan_files import kept_plans, plan_path, save_plan
 from support import TIMEOUT_S, FakeEditor
 
 pytestmark = pytest.mark.anyio

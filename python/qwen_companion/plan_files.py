@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Approved plans, kept as files: a directory for each project, a file for each plan."""
+"""Approved plans: kept as files, a directory for each project; and what the model reads with one."""
 
 from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 
 from qwen_companion.domain import KeptPlan
+from qwen_companion.local_ids import local_id
 from qwen_companion.state import key_of, state_home, write_private
 
 _MAX_PLANS = 100
@@ -19,6 +21,31 @@ _TITLE_BYTES = 4096
 
 _NAME = re.compile(r"(\d{13})-([0-9A-Za-z-]{0,64})\.md")
 """The time in ms since the epoch, and the conversation."""
+
+_EDITED = "The user has edited the plan before approving it. Follow this plan in place of yours:\n\n"
+_EDITED_FILE = (
+    "The user has edited the plan before approving it. Read all of the file {} before you go on, "
+    "and follow the plan in it in place of yours."
+)
+
+
+def now() -> int:
+    """Return the time in ms since the epoch."""
+    return int(time.time() * 1000)
+
+
+def words_for_model(plan: str, edited: str | None, comments: str | None, path: str, limit: int) -> str | None:
+    """Return what the model reads with its approved `plan`; None for nothing.
+
+    That is the text that the user has `edited` it to, and `comments`.  Where that has more than `limit` characters, it
+    is told to read the file `path` in place of the text.
+    """
+    texts = [] if edited in (None, plan) else [f"{_EDITED}{edited}"]
+    if comments is not None:
+        texts.append(comments)
+    if len("\n\n".join(texts)) > limit and edited not in (None, plan):
+        texts[0] = _EDITED_FILE.format(path)
+    return "\n\n".join(texts) or None
 
 
 def _directory(environ: Mapping[str, str], project: str) -> str:
@@ -44,7 +71,10 @@ def save_plan(path: str, text: str) -> None:
 
 
 def kept_plans(environ: Mapping[str, str], project: str, conversation: str | None = None) -> tuple[KeptPlan, ...]:
-    """Return the approved plans of the directory `project`, or those of `conversation`, the newest first."""
+    """Return the approved plans of the directory `project`, or those of `conversation`, the newest first.
+
+    A conversation of a daemon may have the name that Emacs has for its session.
+    """
     if conversation is None:
         directories = [_directory(environ, project)]
     else:
@@ -53,7 +83,8 @@ def kept_plans(environ: Mapping[str, str], project: str, conversation: str | Non
         (entry.path, match)
         for directory in directories
         for entry in _entries(directory)
-        if (match := _NAME.fullmatch(entry.name)) is not None and conversation in (None, match[2])
+        if (match := _NAME.fullmatch(entry.name)) is not None
+        and conversation in (None, match[2], local_id("session", match[2]))
     ]
     plans = [
         KeptPlan(path, int(match[1]), match[2], title) for path, match in found if (title := _title(path)) is not None
