@@ -27,6 +27,13 @@
 (defvar-local qwen-companion-chat-session-id nil
   "Id of the session of this chat, nil until the daemon has opened one.")
 
+(defun qwen-companion-chat-state-conversation ()
+  "Return the id of the session of this buffer if it is a chat, else nil."
+  qwen-companion-chat-session-id)
+
+(add-hook 'qwen-companion-kept-plans-conversation-functions
+          #'qwen-companion-chat-state-conversation)
+
 (defvar-local qwen-companion-chat-session nil
   "The latest report of the session of this chat, a property list.
 Its :state is `off' after Emacs has disconnected from the daemon.")

@@ -107,34 +107,54 @@ whatever its directory.  Signal a `user-error' if nothing can be asked."
 
 ;;;###autoload
 (defun qwen-companion-plan (&optional choose)
-  "Show the plan that was approved last in this project.
-With a prefix argument CHOOSE, choose one of those that are kept."
+  "Show the plan that was approved last in the terminal or chat of this buffer.
+In other buffers, and with a prefix argument CHOOSE, choose one of those of
+the project if there are several."
   (interactive "P")
   (let ((directory (qwen-companion-terminal-here))
+        (conversation (and (not choose) (qwen-companion-kept-plans--conversation)))
         (input num-nonmacro-input-events))
     (qwen-companion-kept-plans-request
-     directory nil
+     directory conversation
      (lambda (plans)
        (cond
+        ((and (null plans) conversation)
+         (message "No plan was approved in this conversation; %s shows those of the project"
+                  (substitute-command-keys "C-u \\[qwen-companion-plan]")))
         ((null plans)
          (message "No plan was approved in %s" (abbreviate-file-name directory)))
         ((or (active-minibuffer-window) (/= input num-nonmacro-input-events))
          (message "You have gone on typing; M-x qwen-companion-plan again shows the plan"))
         (t (qwen-companion-kept-plans-show
-            (if choose (qwen-companion-kept-plans--read plans) (car plans))
+            (if (or conversation (null (cdr plans)))
+                (car plans)
+              (qwen-companion-kept-plans--read plans))
             directory)))))))
+
+(defvar qwen-companion-kept-plans-conversation-functions nil
+  "Abnormal hook to find the conversation of a buffer that is no terminal.
+Each function is called there and returns the conversation, or nil.")
+
+(defun qwen-companion-kept-plans--conversation ()
+  "Return the conversation of the terminal or chat of this buffer, or nil."
+  (or (run-hook-with-args-until-success 'qwen-companion-kept-plans-conversation-functions)
+      (when-let* ((session (cl-find (current-buffer) (qwen-companion-backend-sessions)
+                                    :key #'qwen-companion-terminal-session-buffer)))
+        (qwen-companion-cli-state-conversation (qwen-companion-session-state session)))))
 
 (defun qwen-companion-kept-plans--read (plans)
   "Return the one of PLANS that the user chooses."
   (let ((number 0))
-    (qwen-companion-completion-read
-     "Plan: "
-     (mapcar (lambda (plan)
-               (cons (format "%d %s" (cl-incf number)
-                             (qwen-companion-untrusted-line (qwen-companion-kept-plan-title plan)))
-                     plan))
-             plans)
-     'qwen-companion-plan #'qwen-companion-kept-plans--time)))
+    (or (qwen-companion-completion-read
+         "Plan (default the newest): "
+         (mapcar (lambda (plan)
+                   (cons (format "%d %s" (cl-incf number)
+                                 (qwen-companion-untrusted-line
+                                  (qwen-companion-kept-plan-title plan)))
+                         plan))
+                 plans)
+         'qwen-companion-plan #'qwen-companion-kept-plans--time)
+        (car plans))))
 
 (defun qwen-companion-plan-choose ()
   "Choose another plan of the project of this one."

@@ -31,10 +31,11 @@
          (save-window-excursion ,@body)))))
 
 (ert-deftest qwen-companion-kept-plans-test-shows-the-newest-or-a-chosen-one ()
-  "The text is read-only, and its local variables do nothing."
+  "The text is read-only; the only plan of a project is not asked for."
   (qwen-companion-kept-plans-test-with
-    (qwen-companion-plan)
-    (qwen-companion-kept-plans-test--answer "new.md" "old.md")
+    (qwen-companion-test-choosing ""
+      (qwen-companion-plan)
+      (qwen-companion-kept-plans-test--answer "new.md" "old.md"))
     (should (equal "# New\n\nBake.\n" (buffer-string)))
     (should buffer-read-only)
     (should (string-match-p "Approved 20" (qwen-companion-test-header)))
@@ -43,8 +44,33 @@
       (qwen-companion-kept-plans-test--answer "new.md" "old.md"))
     (should (equal "# Old\n" (buffer-string)))
     (qwen-companion-plan)
+    (qwen-companion-kept-plans-test--answer "new.md")
+    (should (equal "# New\n\nBake.\n" (buffer-string)))
+    (qwen-companion-plan)
     (qwen-companion-test-said "No plan was approved in"
       (qwen-companion-kept-plans-test--answer))))
+
+(ert-deftest qwen-companion-kept-plans-test-of-a-terminal ()
+  "There it is the last plan of its CLI; C-u offers all of the project."
+  (qwen-companion-kept-plans-test-with
+    (let ((terminal (current-buffer)))
+      (cl-letf (((symbol-function 'qwen-companion-backend-sessions)
+                 (lambda () '((:id "mcp-1" :state (:conversation "s-1")))))
+                ((symbol-function 'qwen-companion-terminal-session-buffer)
+                 (lambda (_session) terminal)))
+        (qwen-companion-plan)
+        (qwen-companion-test-said "approved in this conversation; C-u M-x qwen-companion-plan"
+          (qwen-companion-kept-plans-test--answer))
+        (qwen-companion-plan)
+        (should (equal "s-1" (plist-get (car (last (qwen-companion-test-sent 'list-plans)))
+                                        :conversation)))
+        ;; The newest of its own, without a question.
+        (qwen-companion-kept-plans-test--answer "old.md" "new.md")
+        (should (equal "# Old\n" (buffer-string)))
+        (set-buffer terminal)
+        (qwen-companion-plan t)
+        (should-not (plist-get (car (last (qwen-companion-test-sent 'list-plans)))
+                               :conversation))))))
 
 (ert-deftest qwen-companion-kept-plans-test-saves-and-sends ()
   "As a file of the project, and as a prompt of another CLI."
