@@ -100,7 +100,7 @@ returns nil where there is none.")
 Say so and return nil where there is none."
   (if qwen-companion-rewind-target-function
       (funcall qwen-companion-rewind-target-function)
-    (let* ((conversation (qwen-companion-rewind--conversation-here))
+    (let* ((conversation (qwen-companion-layer-conversation-here))
            (root (qwen-companion-terminal-here))
            (turns (seq-filter
                    (lambda (turn)
@@ -124,14 +124,6 @@ Say so and return nil where there is none."
           'qwen-companion-turn
           (lambda (turn)
             (qwen-companion-changes-items-time (qwen-companion-turn-start turn)))))))))
-
-(defun qwen-companion-rewind--conversation-here ()
-  "Return the conversation of the CLI in the terminal of this buffer, or nil."
-  (when-let* ((session (seq-find (lambda (session)
-                                   (eq (current-buffer)
-                                       (qwen-companion-terminal-session-buffer session)))
-                                 (qwen-companion-backend-sessions))))
-    (qwen-companion-cli-state-conversation (qwen-companion-session-state session))))
 
 (defun qwen-companion-rewind--call-with-turns (function)
   "Call FUNCTION while each turn of the journal is known."

@@ -112,7 +112,9 @@ In other buffers, and with a prefix argument CHOOSE, choose one of those of
 the project if there are several."
   (interactive "P")
   (let ((directory (qwen-companion-terminal-here))
-        (conversation (and (not choose) (qwen-companion-kept-plans--conversation)))
+        (conversation (and (not choose)
+                           (run-hook-with-args-until-success
+                            'qwen-companion-kept-plans-conversation-functions)))
         (input num-nonmacro-input-events))
     (qwen-companion-kept-plans-request
      directory conversation
@@ -131,16 +133,11 @@ the project if there are several."
               (qwen-companion-kept-plans--read plans))
             directory)))))))
 
-(defvar qwen-companion-kept-plans-conversation-functions nil
-  "Abnormal hook to find the conversation of a buffer that is no terminal.
-Each function is called there and returns the conversation, or nil.")
+(defvar qwen-companion-kept-plans-conversation-functions
+  '(qwen-companion-layer-conversation-here)
+  "Abnormal hook to find the conversation of the current buffer.
+Each function returns it, or nil where it knows none.")
 
-(defun qwen-companion-kept-plans--conversation ()
-  "Return the conversation of the terminal or chat of this buffer, or nil."
-  (or (run-hook-with-args-until-success 'qwen-companion-kept-plans-conversation-functions)
-      (when-let* ((session (cl-find (current-buffer) (qwen-companion-backend-sessions)
-                                    :key #'qwen-companion-terminal-session-buffer)))
-        (qwen-companion-cli-state-conversation (qwen-companion-session-state session)))))
 
 (defun qwen-companion-kept-plans--read (plans)
   "Return the one of PLANS that the user chooses."
