@@ -142,9 +142,11 @@ class HookHandler:
             others = [hearing for hearing in hearings if hearing.hold_s == 0]
             return partial(self._reply_with, waited, others, report)
         self._begin(hearings, report)
-        # Of one elsewhere the CLI itself asks, by openDiff or in its terminal.
-        if isinstance(event, events.PermissionRequest) and not call.shortened and not caller.peer.place:
-            return partial(self._decide, event, caller, call.gone)
+        if isinstance(event, events.PermissionRequest) and not call.shortened:
+            if not caller.peer.place:
+                return partial(self._decide, event, caller, call.gone)
+            # The CLI itself asks, by openDiff or in its terminal.
+            self.questions.leave(event, caller.label)
         self._note_answer(event, caller.peer, events.NO_DECISION)
         return no_decision
 

@@ -10,6 +10,7 @@ An edited plan goes with the tool's result.
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -24,7 +25,7 @@ from pydantic import BaseModel, Field, ValidationError
 from qwen_companion.domain import AskedQuestion, Peer, QuestionChoice
 from qwen_companion.doors import events
 from qwen_companion.doors.calls import Reply, run_while_wanted
-from qwen_companion.doors.hook_settings import QUESTION_SUBSCRIPTIONS
+from qwen_companion.doors.hook_settings import QUESTION_SUBSCRIPTIONS, QUESTION_TOOLS
 from qwen_companion.doors.listeners import Report, Subscription
 from qwen_companion.doors.prompt_files import append_prompt
 from qwen_companion.doors.reviews import HOLD_S, OPEN_S, Asker, ReviewingEditor
@@ -164,8 +165,15 @@ class Questions:
         self._key_s = key_s
         self._files_of = files_of
         self._held: dict[int, _Held] = {}
+        self._left_one = False
 
     # --- Asking ---
+
+    def leave(self, request: events.PermissionRequest, label: str) -> None:
+        """Say, once, that `request` of the CLI `label` at another place is answered in its terminal."""
+        if self.wanted and not self._left_one and re.fullmatch(QUESTION_TOOLS, request.tool_name):
+            self._left_one = True
+            self._warn(f"{label} asks in its terminal: plans and questions at other places are not shown in Emacs")
 
     async def reply(self, request: events.PermissionRequest, asker: Asker, gone: anyio.Event) -> Reply:
         """Return the reply to `request` of `asker`; `gone` is set when nobody waits for it."""

@@ -279,6 +279,14 @@ async def test_a_cli_without_files_asks_in_its_terminal_and_the_plan_is_shown(
     assert "sqlite" in message(await site.decided(Decision("sqlite"), asked))
 
 
+async def test_of_a_cli_at_another_place_it_is_said_once_where_it_is_answered(site: Site) -> None:
+    site.questions.leave(site.request("edit", {}), "Qwen Code")
+    assert site.warnings == []
+    for _ in range(2):
+        site.questions.leave(site.plan(), "Qwen Code")
+    assert [text.startswith("Qwen Code asks in its terminal") for text in site.warnings] == [True]
+
+
 async def test_a_terminal_that_does_not_ask_is_said(tasks: anyio.abc.TaskGroup, tmp_path: Path) -> None:
     site = Site(tasks, tmp_path, confirm_s=0.01)
     await site.decided(Decision(EDITED))
@@ -338,6 +346,9 @@ async def test_a_plan_without_text_is_left_to_the_terminal(site: Site, plan: obj
 async def test_questions_of_another_shape_are_left_to_the_terminal(site: Site, questions: object) -> None:
     assert await site.answer(site.request("ask_user_question", {"questions": questions})) == {}
     assert await site.answer(site.plan(cwd="\0")) == {}
+    # Without its fields.
+    for fields in ({}, {"tool_name": "exit_plan_mode"}, {"tool_name": "exit_plan_mode", "tool_input": {"plan": PLAN}}):
+        assert await site.answer(PermissionRequest.model_validate(fields)) == {}
     site.questions.wanted = False
     assert await site.answer() == {}
     assert site.editor.log == []
