@@ -416,7 +416,11 @@ a function that goes to its question or its review."
                        (qwen-companion-backend-sessions)))
    (when (featurep 'qwen-companion-chat-permissions)
      (mapcar (lambda (chat)
-               (cons chat (lambda () (qwen-companion-chat-permissions-visit chat))))
+               (cons chat
+                   (lambda ()
+                     (if-let* ((plan (car (qwen-companion-review-of-terminal chat))))
+                         (qwen-companion-diff-open plan)
+                       (qwen-companion-chat-permissions-visit chat)))))
              (qwen-companion-chat-permissions-waiting-chats)))))
 
 ;;;###autoload

@@ -65,12 +65,6 @@ PROPERTY is set on that to t."
   "The comments on each proposal, newest first: (LINE TEXT COMMENT PLACE).
 PLACE is as `qwen-companion-comments--place' returns it.")
 
-(defvar qwen-companion-comments--earlier (make-hash-table :test #'eq :weakness 'key)
-  "The comments on the plan before each open plan: (LINE TEXT COMMENT nil).")
-
-(defvar qwen-companion-comments--of-refused nil
-  "The comments on the last refused plan of each session: an alist.")
-
 (defun qwen-companion-comments--line ()
   "Return the number of the line at point in its text."
   (if (derived-mode-p 'qwen-companion-unified-mode)
@@ -97,8 +91,11 @@ the proposed text."
     (pcase-dolist (`(,_ ,text ,comment ,place)
                    (append (gethash qwen-companion-proposal-current
                                     qwen-companion-comments--noted)
-                           (gethash qwen-companion-proposal-current
-                                    qwen-companion-comments--earlier)))
+                           ;; Its lines have other places now.
+                           (mapcar (lambda (noted) (seq-take noted 3))
+                                   (gethash (qwen-companion-proposal-earlier
+                                             qwen-companion-proposal-current)
+                                            qwen-companion-comments--noted))))
       (let ((case-fold-search nil))
         (save-excursion
           (goto-char (point-min))
@@ -175,39 +172,23 @@ one prompt, once its turn is over."
                        line text comment))
                (sort (copy-sequence noted) #'car-less-than-car))))))
 
-(defun qwen-companion-comments--begun (proposal)
-  "Show the comments on the plan before PROPOSAL, if it is a plan, once more."
-  (when (eq 'plan (qwen-companion-proposal-kind proposal))
-    (puthash proposal
-             (alist-get (qwen-companion-proposal-session proposal)
-                        qwen-companion-comments--of-refused nil 'remove #'equal)
-             qwen-companion-comments--earlier)))
-
 (defun qwen-companion-comments--ended (proposal _before by-cli)
   "Send the comments on PROPOSAL, which has ended, perhaps BY-CLI.
 Those on a plan have gone with the answer.  They are in the history of
 prompts too, in case they get lost on the way."
-  (let* ((state (qwen-companion-proposal-state proposal))
-         (prompt (qwen-companion-comments--of proposal state))
-         (root (qwen-companion-comments--root proposal))
-         (id (qwen-companion-proposal-session proposal))
-         (session (qwen-companion-backend-session id)))
-    (when (eq 'plan (qwen-companion-proposal-kind proposal))
-      (setf (alist-get id qwen-companion-comments--of-refused nil 'remove #'equal)
-            (and (eq state 'rejected)
-                 (mapcar (pcase-lambda (`(,line ,text ,comment ,_)) (list line text comment nil))
-                         (gethash proposal qwen-companion-comments--noted)))))
-    (remhash proposal qwen-companion-comments--noted)
-    (cond
-     ((null prompt))
-     ((and (not by-cli) (qwen-companion-proposal-reason proposal))
-      (qwen-companion-prompts-remember root prompt))
-     ((or by-cli (not session))
-      (qwen-companion-comments--copy prompt root))
-     (t
-      (condition-case nil
-          (message "Comments: %s" (qwen-companion-prompts-send session root prompt t))
-        (user-error (qwen-companion-comments--copy prompt root)))))))
+  (when-let* ((prompt (qwen-companion-comments--of
+                       proposal (qwen-companion-proposal-state proposal))))
+    (let ((session (qwen-companion-backend-session (qwen-companion-proposal-session proposal)))
+          (root (qwen-companion-comments--root proposal)))
+      (cond
+       ((and (not by-cli) (qwen-companion-proposal-reason proposal))
+        (qwen-companion-prompts-remember root prompt))
+       ((or by-cli (not session))
+        (qwen-companion-comments--copy prompt root))
+       (t
+        (condition-case nil
+            (message "Comments: %s" (qwen-companion-prompts-send session root prompt t))
+          (user-error (qwen-companion-comments--copy prompt root))))))))
 
 (defun qwen-companion-comments--copy (prompt root)
   "Copy PROMPT, about the project ROOT, for the user to paste."
@@ -224,8 +205,6 @@ prompts too, in case they get lost on the way."
             (alist-get 'plan qwen-companion-plan-keys) :test #'equal)
 
 (setq qwen-companion-proposal-reason-function #'qwen-companion-comments--of)
-
-(add-hook 'qwen-companion-proposal-begun-functions #'qwen-companion-comments--begun -50)
 
 (add-hook 'qwen-companion-hunks-view-drawn-hook #'qwen-companion-comments--draw)
 

@@ -55,6 +55,7 @@
   (setq header-line-format '((:eval (qwen-companion-plan--header))))
   (setq-local word-wrap t)
   (unless (derived-mode-p 'markdown-mode)
+    (setq mode-name "Plan")
     (setq-local font-lock-defaults '(qwen-companion-plan--keywords t))
     (font-lock-mode 1)))
 
@@ -179,27 +180,25 @@ answered."
 ;;; The plan before
 
 (defvar qwen-companion-plan--refused nil
-  "The text of the last refused plan of each session: an alist.")
-
-(defvar qwen-companion-plan--texts (make-hash-table :test #'eq :weakness 'key)
-  "The texts of open plans as the CLI has proposed them, by proposal.")
+  "The last refused plan of each session: an alist (SESSION . PROPOSAL).")
 
 (defun qwen-companion-plan--begun (proposal)
-  "If PROPOSAL is a plan, note its text, and that of the one before."
+  "If PROPOSAL is a plan, note its text, and the one before."
   (when (eq 'plan (qwen-companion-proposal-kind proposal))
     (setf (qwen-companion-proposal-earlier proposal)
           (alist-get (qwen-companion-proposal-session proposal)
-                     qwen-companion-plan--refused nil 'remove #'equal))
-    (puthash proposal (qwen-companion-proposal-buffer-text proposal)
-             qwen-companion-plan--texts)))
+                     qwen-companion-plan--refused nil nil #'equal)
+          (qwen-companion-proposal-base proposal)
+          (qwen-companion-proposal-buffer-text proposal))))
 
 (defun qwen-companion-plan--ended (proposal &rest _)
-  "If PROPOSAL is a plan that was refused, keep its text for the next one."
+  "If PROPOSAL is a plan, keep it for the next one if it was refused."
   (when (eq 'plan (qwen-companion-proposal-kind proposal))
-    (setf (alist-get (qwen-companion-proposal-session proposal)
+    ;; Else each would keep all before it.
+    (setf (qwen-companion-proposal-earlier proposal) nil
+          (alist-get (qwen-companion-proposal-session proposal)
                      qwen-companion-plan--refused nil 'remove #'equal)
-          (and (eq 'rejected (qwen-companion-proposal-state proposal))
-               (gethash proposal qwen-companion-plan--texts)))))
+          (and (eq 'rejected (qwen-companion-proposal-state proposal)) proposal))))
 
 (add-hook 'qwen-companion-proposal-begun-functions #'qwen-companion-plan--begun -50)
 (add-hook 'qwen-companion-proposal-ended-functions #'qwen-companion-plan--ended)

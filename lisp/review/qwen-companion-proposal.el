@@ -92,7 +92,7 @@ on the file's directory while DISK-BUFFER is alive.
 
 The review:
 DISK-BUFFER holds the text on disk once the proposal is shown; for a
-plan that is EARLIER, the text of the last plan of the CLI, or nil.  UNSAVED
+plan that is of EARLIER, the last refused plan of the CLI, or nil.  UNSAVED
 is the buffer with the user's unsaved text of the file, or nil;
 UNSAVED-COPY holds a copy of that text while it is part of the review.
 NOTE is a warning for the header line, or nil.  BIDI is non-nil when the
@@ -105,7 +105,8 @@ WRITE is the expected write, see `qwen-companion-disk-expect'.  BASE is
 the text on disk before it.  FORECAST is the text the file will hold
 after it, `asked' while that is being computed, or `unknown'; once it is
 known, BASE is the text it is written over.  Both have LF line ends and
-no byte order mark."
+no byte order mark.  Of a plan, which is not written, BASE is the text as
+the CLI has proposed it."
   id session label path held (arrived (float-time)) answer chat
   (kind 'file) directory questions
   (state 'pending) seen edited released reason mode

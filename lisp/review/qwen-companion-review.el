@@ -173,7 +173,7 @@ If the buffer is the copy of unsaved text, show the review without it."
 If another CLI proposed a text before, insert the one that it will leave."
   (let ((path (qwen-companion-proposal-path proposal)))
     (when-let* ((earlier (qwen-companion-proposal-earlier proposal)))
-      (insert earlier))
+      (insert (qwen-companion-proposal-base earlier)))
     (pcase-let ((`(,coding . ,line-end)
                  (when (and (qwen-companion-proposal-file-p proposal)
                             (not (file-directory-p path)))

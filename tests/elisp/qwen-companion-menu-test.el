@@ -87,7 +87,11 @@ With SHOWN non-nil, leave out those of chats where these are off."
                       . "\\`1 CLI is connected, no proposal waits\n")
                      (((:id "b" :client "Qwen Code" :version "1")
                        (:id "a" :client "Qwen Code" :version "1"))
-                      . "\\`2 CLIs are connected, ")))
+                      . "\\`2 CLIs are connected, ")
+                     (((:id "a" :client "Qwen Code" :version "1"
+                        :state (:activity working :todos ((:text "read" :status done)
+                                                          (:text "test" :status pending)))))
+                      . "Qwen Code: working, 1/2 to-dos done")))
       (qwen-companion-test-with-sessions sessions
         (should (string-match-p said (qwen-companion-menu-test--state)))))))
 

@@ -211,7 +211,13 @@ MORE are further keys and values of the payload."
       (should (equal '("a.txt" "plan" "question")
                      (mapcar (lambda (entry) (aref (cadr entry) 0)) tabulated-list-entries)))
       (should (equal project (aref (cadr (nth 1 tabulated-list-entries)) 2)))
-      (qwen-companion-review-list-close))))
+      (qwen-companion-review-list-close)
+      ;; Each is answered by itself.
+      (qwen-companion-diff-accept (cl-find 'plan (qwen-companion-proposals)
+                                           :key #'qwen-companion-proposal-kind))
+      (should (equal qwen-companion-plan-test--text (cadr (qwen-companion-plan-test--outcome))))
+      (should (equal '(file question)
+                     (mapcar #'qwen-companion-proposal-kind (qwen-companion-proposals)))))))
 
 (ert-deftest qwen-companion-plan-test-shows-odd-plans-safely ()
   "Long lines, control characters, local variables and links do nothing."

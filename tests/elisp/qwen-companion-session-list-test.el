@@ -63,7 +63,8 @@
                "a" :directory "/home/me/site" :pid 12
                :usage '((:model "big\nmodel" :input 12300 :output 400 :cached 8000)
                         (:model "small" :input 20 :output 5 :cached 0))
-               :state (list :activity 'working :since (- now 130500) :prompt "Do\nit"))
+               :state (list :activity 'working :since (- now 130500) :prompt "Do\nit"
+                            :todos '((:text "read" :status done) (:text "test" :status pending))))
               (qwen-companion-session-list-test--session
                "b" :directory "/home/me/lib"
                :state (list :activity 'asking :since now :question "Run make?"))
@@ -71,7 +72,7 @@
               (qwen-companion-session-list-test--session
                "d" :directory "/home/me/app"
                :state (list :activity 'idle :since now :prompt "Do it" :said "Done.\u202E Tests?")))
-      (should (equal '("Qwen Code 0.24.4|site|working|2 min|12.7k outside Emacs|Do\\nit"
+      (should (equal '("Qwen Code 0.24.4|site|working 1/2|2 min|12.7k outside Emacs|Do\\nit"
                        "Qwen Code 0.24.4|lib|asking|N s|Run make?"
                        "Qwen Code 0.24.4|connected|it is old"
                        "Qwen Code 0.24.4|app|done|N s|Done.\\u202E Tests?")
