@@ -22,6 +22,7 @@ sys.path[:0] = [str(CHECKOUT / "tests/e2e"), str(CHECKOUT / "tests/helpers")]
 import demo_script  # noqa: E402  the path is set first
 from display import display  # noqa: E402
 from editor import Emacs, EmacsError, lisp_string  # noqa: E402
+from model_types import Answer, Call, ModelRequest  # noqa: E402
 from sandbox import Sandbox  # noqa: E402
 from scripted_model import ModelServer, side_answer  # noqa: E402
 from terminal import Screen  # noqa: E402
@@ -104,6 +105,45 @@ def changes(emacs: Emacs) -> None:
     emacs.eval("(progn (message nil) (set-mouse-position (selected-frame) 0 0))")
 
 
+PLAN = """\
+# A politer greeting
+
+1. Let `greet` in `greeting.py` say *a very good day to you* in place of hello.
+2. Sort the lines of `notes.txt`, so that greetings stand together.
+3. Run `python greeting.py` and look at what it prints.
+
+> Nothing else in the project uses the old greeting.
+"""
+
+
+def propose_plan(_request: ModelRequest) -> Answer:
+    """Ask to leave the plan mode."""
+    return Answer(calls=(Call("exit_plan_mode", {"plan": PLAN}),))
+
+
+def plan(emacs: Emacs) -> None:
+    """Have a plan proposed, change a line of it, and note a comment on another one."""
+    wait_for(emacs, "(qwen-companion-backend-sessions)")
+    cli = "(with-current-buffer (car (qwen-companion-terminal-buffers)) {})"
+    for typed, awaited in (("/approval-mode plan", "plan mode"), ("Plan a politer greeting.", "")):
+        wait_for(emacs, cli.format('(string-match-p "Type your message" (buffer-string))'))
+        emacs.eval(cli.format(f"(vterm-send-string {lisp_string(typed)})"))
+        wait_for(emacs, cli.format(f'(string-match-p "> +{typed}" (buffer-string))'))
+        emacs.eval(cli.format("(vterm-send-return)"))
+        wait_for(emacs, cli.format(f'(string-match-p "{awaited}" (buffer-string))'))
+    wait_for(emacs, "(qwen-companion-review-shown)")
+    shown = "(qwen-companion-proposal-buffer (car (qwen-companion-proposals)))"
+    in_plan = f"(with-selected-window (get-buffer-window {shown}) {{}})"
+    emacs.eval(
+        in_plan.format(
+            '(progn (search-forward "python ") (insert "-W error ") (search-backward "notes.txt")'
+            ' (cl-letf (((symbol-function \'read-string) (lambda (&rest _) "Leave the notes as they are.")))'
+            " (qwen-companion-diff-comment)))"
+        )
+    )
+    emacs.eval("(progn (message nil) (set-mouse-position (selected-frame) 0 0))")
+
+
 def worktrees(emacs: Emacs) -> None:
     """Have two CLIs change files in worktrees, and show the list above the differences of one of them."""
     accept = "(and (qwen-companion-proposals) (progn (qwen-companion-diff-accept) t))"
@@ -169,13 +209,15 @@ def take(
     lines: int,
     start: Callable[[Sandbox], str],
     play: Callable[[Emacs], None],
+    respond: Callable[[ModelRequest], Answer] = demo_script.respond,
 ) -> None:
     """Begin with `start`, let `play` do something in Emacs, and take the picture `name`.
 
-    `terminal` is the command that runs Emacs in a terminal; empty for an Emacs with a window of its own.
+    `terminal` is the command that runs Emacs in a terminal; empty for an Emacs with a window of its own.  The model
+    answers by `respond`.
     """
     sandbox = Sandbox()
-    server = ModelServer(lambda request: side_answer(request) or demo_script.respond(request))
+    server = ModelServer(lambda request: side_answer(request) or respond(request))
     try:
         with display(columns * 9, lines * 18) as where:
             environment = {
@@ -231,6 +273,7 @@ def main() -> int:
         xterm = ["xterm", *look, "-geometry", "140x44+0+0", "-e"]
         take("terminal.png", xterm, 126, 44, start_demo, review)
     take("hunks.png", [], 150, 46, start_demo, hunks)
+    take("plan.png", [], 120, 40, start_demo, plan, propose_plan)
     take("changes.png", [], 120, 30, start_demo, changes)
     take("worktrees.png", [], 120, 30, start_demo, worktrees)
     take("chat.png", [], 150, 46, start_chat, chat)

@@ -9,9 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from chat import open_chat
 from clis import QWEN_SETTINGS
-from model_types import QUESTIONS
-from plans import PLAN, comment, edit, plan, results, start_planning, wait_for_plan
+from model_types import QUESTIONS, Answer, Call
+from plans import (
+    PLAN,
+    comment,
+    commented_edited_and_approved_in_a_chat,
+    edit,
+    plan,
+    results,
+    start_planning,
+    wait_for_plan,
+)
 from qwen_companion.doors.reviews import HOLD_S
 from qwen_companion.plan_files import kept_plans
 from stage import Stage
@@ -67,6 +77,14 @@ def test_a_plan_is_commented_edited_and_approved(stage: Stage, program: str) -> 
     (kept,) = kept_plans(stage.environment, str(stage.sandbox.project))
     assert Path(kept.path).read_text() == better + "3. Eat.\n"
     stage.emacs.wait_until("(null qwen-companion-proposal--undelivered)")
+    # From the terminal, and after a restart of Emacs.
+    stage.emacs.command("qwen-companion-plan")
+    stage.screen.wait_for("Approved 20")
+    stage.emacs.quit()
+    stage.start_emacs(stage.sandbox.greeting)
+    stage.emacs.command("qwen-companion-plan")
+    stage.screen.wait_for("Approved 20")
+    assert stage.emacs.buffer_text("*qwen-companion plan*") == better + "3. Eat.\n"
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -152,6 +170,26 @@ def test_questions_are_answered_in_emacs(stage: Stage, program: str) -> None:
     told = results(stage)
     assert "this is no refusal" in told
     assert "Which database?\nsqlite\n\nWhich colours?\nred, blue\n\nWhich name?\nmy own" in told
+
+
+@pytest.mark.parametrize("program", PROGRAMS[1:])
+def test_a_plan_of_a_chat_is_commented_edited_and_approved(stage: Stage, program: str) -> None:
+    open_chat(stage, (f'(setq qwen-companion-qwen-command (list "{program}"))',))
+    commented_edited_and_approved_in_a_chat(stage)
+
+
+def test_no_plan_of_a_subagent_comes_to_emacs(stage: Stage) -> None:
+    stage.start()
+    stage.model.start_subagent(
+        Answer(calls=(Call("exit_plan_mode", {"plan": PLAN}),)),
+        Answer("The subagent is done."),
+    )
+    stage.model.say("It works for me.")
+    stage.model.say("It has worked.")
+    stage.ask("let somebody plan it")
+    stage.screen.wait_for("It has worked.")
+    assert stage.emacs.eval("(qwen-companion-proposals)") == "nil"
+    assert kept_plans(stage.environment, str(stage.sandbox.project)) == ()
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
