@@ -155,6 +155,7 @@ bench: build ## What commands, reviews, following a file, sessions, the journal 
 	@$(VENV)/python bench/worktrees.py
 	@$(VENV)/python bench/undo.py
 	@$(VENV)/python bench/blame.py
+	@$(MEASURE) -l bench/blame.el
 	@$(VENV)/python bench/remote.py
 
 lint: lint-python lint-elisp ## Check style, types, warnings and doc strings; changes nothing

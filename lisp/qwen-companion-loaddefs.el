@@ -30,7 +30,8 @@ Lines from before the journal have nothing in the margin.  The mouse on it
 shows the whole prompt.
 \\<qwen-companion-blame-mode-map>
 The buffer becomes read-only: \\[qwen-companion-blame-next] and \\[qwen-companion-blame-previous] go from one author to the next,
-\\[qwen-companion-blame-show-turn] shows the turn and \\[qwen-companion-blame-mode] ends.  \\[read-only-mode] lets you edit; what you
+\\[qwen-companion-blame-next-of-turn] and \\[qwen-companion-blame-previous-of-turn] through the lines of one turn; \\[qwen-companion-blame-show-turn] shows the turn,
+\\[qwen-companion-blame-copy-prompt] copies its prompt and \\[qwen-companion-blame-mode] ends.  \\[read-only-mode] lets you edit; what you
 type is yours in the next pause.
 
 (fn)" t)
@@ -78,6 +79,9 @@ hunk, file or turn at point, and \\[qwen-companion-changes-bring-back] brings it
 marked as seen (\\[qwen-companion-changes-mark-seen]) is not shown the next time.
 
 (fn)" t)
+(autoload 'qwen-companion-changes-show-turn "qwen-companion-changes" "Show the turn ID unfolded, with point on what it has changed in PATH.
+
+(fn ID PATH)" nil)
 
 ;; qwen-companion-rewind.el
 (autoload 'qwen-companion-rewind "qwen-companion-rewind" "Go back to before a prompt: the conversation and the files.

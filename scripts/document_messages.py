@@ -131,7 +131,7 @@ def written_by_hand(spool: Spool) -> dict[str, list[str]]:
     turn = emacs_messages.TurnChange(domain.Turn("", "", "", "", "hooks", "", 0), (file,))
     texts = emacs_messages.Texts("")
     filled: dict[str, Any] = {"root": "", "worktrees": (), "files": (file,), "spans": (), "busy": (), "texts": (texts,)}
-    filled |= {"origins": (), "staged": 0}
+    filled |= {"origins": (), "turns": (), "staged": 0}
     reply = emacs_messages.JournalReply(1, **filled).payload(spool)
     sessions = emacs_messages.SessionChanges((state,)).payload(spool)
     turns = emacs_messages.TurnChanges((turn,)).payload(spool)

@@ -118,10 +118,12 @@ its key, nil where there is none."
 (qwen-companion-messages-define "qwen-companion-changed-file" ChangedFile
   path kind from binary added deleted seen seen-hunks mixed by)
 (qwen-companion-messages-define "qwen-companion-journal-reply" JournalReply
-  id error root staged others worktrees files spans seen origins prompts runs
-  busy texts texts-file)
+  id error root staged others worktrees files spans seen origins runs turns
+  prompts busy texts texts-file)
 (qwen-companion-messages-define "qwen-companion-line-origin" LineOrigin
-  who turn session client start)
+  who turn)
+(qwen-companion-messages-define "qwen-companion-turn-origin" TurnOrigin
+  turn session client start models)
 (qwen-companion-messages-define "qwen-companion-worktree" Worktree
   path branch head locked gone base files uncommitted ahead behind conflicts)
 (qwen-companion-messages-define "qwen-companion-texts" Texts

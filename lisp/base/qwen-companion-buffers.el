@@ -32,6 +32,19 @@ No handler of file names is asked, as for names that others have written."
   (let ((file-name-handler-alist nil))
     (find-buffer-visiting path)))
 
+(defun qwen-companion-buffers-unicode-p ()
+  "Return non-nil when all characters of the current buffer are Unicode.
+Neither the bytes of another encoding nor halves of a surrogate pair are."
+  (if enable-multibyte-characters
+      (save-excursion
+        (goto-char (point-min))
+        (skip-chars-forward "\0-\uD7FF\uE000-\U0010FFFF")
+        (eobp))
+    (save-excursion
+      (goto-char (point-min))
+      (skip-chars-forward "[:ascii:]")
+      (eobp))))
+
 (defun qwen-companion-buffers-in-mode (name mode)
   "Return the buffer NAME, made if need be, in the major MODE."
   (with-current-buffer (get-buffer-create name)

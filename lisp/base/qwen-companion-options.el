@@ -84,6 +84,15 @@ the files that models have read."
   :group 'qwen-companion
   :type 'boolean)
 
+(defcustom qwen-companion-commit-notes nil
+  "Whether your commits get git notes that say which lines agents have written.
+They are in refs/notes/qwen-companion, with sessions, models and the first
+line of each prompt, and `qwen-companion-blame' reads them in each clone
+that has them.  A commit that has a note there keeps it; nothing else of
+the repository is written.  This needs `qwen-companion-journal'."
+  :group 'qwen-companion
+  :type 'boolean)
+
 (defcustom qwen-companion-token-limit nil
   "Number of tokens above which a turn of a CLI ends, or nil for no limit.
 The tokens of all its requests count, what goes in and what comes out,

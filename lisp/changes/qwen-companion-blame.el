@@ -19,7 +19,6 @@
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-buffers)
-(require 'qwen-companion-changes)
 (require 'qwen-companion-changes-items)
 (require 'qwen-companion-disk)
 (require 'qwen-companion-journal)
@@ -28,6 +27,9 @@
 (require 'qwen-companion-spool)
 (require 'qwen-companion-timers)
 (require 'qwen-companion-untrusted)
+
+;; Loaded with the buffer of changes.
+(declare-function qwen-companion-changes-show-turn "qwen-companion-changes" (id path))
 
 (defcustom qwen-companion-blame-width 32
   "Columns of the margin in which `qwen-companion-blame' says who wrote a line."
@@ -58,7 +60,7 @@
   "Vector with three numbers for each run of lines: first line, count, style.
 They are those of the text about which the journal was asked last.")
 (defvar-local qwen-companion-blame--styles []
-  "Vector of (ORIGIN . PROMPT), or once it was drawn of (TURN LABEL BAR).")
+  "Vector of origins, or once they were drawn of (TURN LABEL BAR).")
 (defvar-local qwen-companion-blame--was-read-only nil
   "Non-nil when the buffer was read-only before the mode was turned on.")
 
@@ -79,31 +81,39 @@ They are those of the text about which the journal was asked last.")
   (unless (qwen-companion-blame--path)
     (user-error "Not in a file of a project")))
 
+(defun qwen-companion-blame--text ()
+  "Return the current buffer as it would be saved, as part of a payload."
+  (qwen-companion-buffers-widened
+    (let ((coding (or buffer-file-coding-system 'utf-8-unix)))
+      (or (and (memq (coding-system-base coding) '(utf-8 undecided prefer-utf-8))
+               (qwen-companion-buffers-unicode-p)
+               ;; No copy is made: its garbage would cost more than all else.
+               (ignore-error file-error
+                 (append (qwen-companion-spool-pack-buffer)
+                         (and (eq 1 (coding-system-eol-type coding)) '(:crlf t)))))
+          (append '(:encoded t)
+                  (qwen-companion-spool-pack
+                   (base64-encode-string
+                    (encode-coding-string (buffer-substring-no-properties (point-min) (point-max))
+                                          coding t)
+                    t)))))))
+
 (defun qwen-companion-blame--ask (callback)
   "Ask who wrote the lines of the current buffer, also those not saved.
 CALLBACK gets nil, a vector with three numbers for each run of lines
 \(first line, how many lines, which origin from 0), and the list of the
-origins, each (ORIGIN . PROMPT); or the reason why there is no answer."
+origins; or the reason why there is no answer."
   (qwen-companion-journal-ask
    'journal-origins
    (append (list :path (qwen-companion-blame--path))
            (and (buffer-modified-p)
-                (qwen-companion-spool-pack
-                 (base64-encode-string
-                  (qwen-companion-buffers-widened
-                    (encode-coding-string (buffer-substring-no-properties (point-min) (point-max))
-                                          (or buffer-file-coding-system 'utf-8-unix) t))
-                  t))))
+                (qwen-companion-blame--text)))
    (lambda (reply)
      (if-let* ((reason (qwen-companion-journal-error reply)))
          (funcall callback reason nil nil)
        (funcall callback nil
                 (qwen-companion-spool-numbers (qwen-companion-journal-reply-runs reply))
-                (cl-mapcar #'cons
-                           (qwen-companion-journal-reply-origins reply)
-                           (split-string (qwen-companion-spool-text
-                                          (qwen-companion-journal-reply-prompts reply))
-                                         "\0")))))))
+                (qwen-companion-journal-reply-origins reply))))))
 
 (defun qwen-companion-blame--request ()
   "Ask who wrote the lines of the current buffer, and show it."
@@ -125,88 +135,105 @@ origins, each (ORIGIN . PROMPT); or the reason why there is no answer."
 
 ;;; In words
 
-(defun qwen-companion-blame--label (origin prompt)
-  "Return in few words the author of lines of ORIGIN, and PROMPT."
-  (let ((words (if (qwen-companion-line-origin-turn origin)
-                   (format "%s %s  %s"
-                           (qwen-companion-changes-items-time
-                            (qwen-companion-line-origin-start origin))
-                           (qwen-companion-changes-items-client-name
-                            (qwen-companion-line-origin-client origin))
-                           (qwen-companion-untrusted-line
-                            (substring prompt 0 (min 200 (length prompt)))))
-                 "")))
-    (if (eq 'agent (qwen-companion-line-origin-who origin))
-        words
-      (if (string-empty-p words) "you" (concat "you, over " words)))))
+(defun qwen-companion-blame--label (mine known)
+  "Return in few words the author of lines of a turn of which KNOWN is known.
+That is (ORIGIN . PROMPT), or nil for no turn; MINE: the user wrote over it."
+  (concat
+   (when mine
+     (if known "you, over " "you"))
+   (when known
+     (pcase-let ((`(,origin . ,prompt) known))
+       (format "%s %s  %s"
+               (qwen-companion-changes-items-time (qwen-companion-turn-origin-start origin))
+               (truncate-string-to-width
+                (or (qwen-companion-changes-items-models origin)
+                    (qwen-companion-changes-items-client-name
+                     (qwen-companion-turn-origin-client origin)))
+                12 nil nil t)
+               (qwen-companion-untrusted-line
+                (substring prompt 0 (min 200 (length prompt)))))))))
 
-(defun qwen-companion-blame--help (origin prompt)
-  "Return in words the author of lines of ORIGIN, and the whole PROMPT."
-  (let ((turn (qwen-companion-line-origin-turn origin))
-        (agent (eq 'agent (qwen-companion-line-origin-who origin))))
-    (concat
-     (unless agent
-       (if turn "You, over a line of " "You"))
-     (when turn
-       (concat (qwen-companion-changes-items-author (qwen-companion-line-origin-client origin)
-                                                    (qwen-companion-line-origin-start origin))
-               ", session " (qwen-companion-untrusted-line
-                             (qwen-companion-line-origin-session origin))
-               "\n\n" (qwen-companion-untrusted-text prompt t))))))
+(defun qwen-companion-blame--help (mine turn)
+  "Return in words the author of lines of TURN, and the whole prompt.
+MINE: the user wrote over them, or with TURN nil over nobody's."
+  (concat (when mine
+            (if turn "You, over a line of " "You"))
+          (and turn (qwen-companion-changes-items-help turn))))
 
 ;;; Showing
 
-(defun qwen-companion-blame--prefix (text face help)
-  "Return a prefix of lines, with TEXT, FACE and HELP in the margin."
+(defun qwen-companion-blame--prefix (text mine turn)
+  "Return a prefix of lines of TURN, with TEXT in the margin; MINE as in the help."
   (propertize
    " " 'display
    `((margin left-margin)
      ,(propertize (string-pad (truncate-string-to-width
                                text (1- qwen-companion-blame-width) nil nil t)
                               qwen-companion-blame-width)
-                  'face face 'help-echo help))))
+                  'face (if mine 'qwen-companion-blame-user 'qwen-companion-blame-agent)
+                  'help-echo (lambda (&rest _) (qwen-companion-blame--help mine turn))))))
 
 (defun qwen-companion-blame--style (index)
-  "Return style INDEX as (TURN LABEL BAR), prefixes of lines."
-  (pcase (aref qwen-companion-blame--styles index)
-    (`(,(and origin (pred consp)) . ,(and prompt (pred stringp)))
-     (let ((face (if (eq 'agent (qwen-companion-line-origin-who origin))
-                     'qwen-companion-blame-agent
-                   'qwen-companion-blame-user))
-           (help (qwen-companion-blame--help origin prompt)))
-       (aset qwen-companion-blame--styles index
-             (list (qwen-companion-line-origin-turn origin)
-                   (qwen-companion-blame--prefix
-                    (qwen-companion-blame--label origin prompt) face help)
-                   (qwen-companion-blame--prefix "|" face help)))))
-    (style style)))
+  "Return style INDEX as (TURN LABEL BAR), prefixes of lines.
+Return nil while too little is known of its turn."
+  (let ((style (aref qwen-companion-blame--styles index)))
+    (if (not (keywordp (car style)))
+        style
+      (let* ((mine (eq 'user (qwen-companion-line-origin-who style)))
+             (turn (qwen-companion-line-origin-turn style))
+             (known (and turn (qwen-companion-journal-prompt turn))))
+        (when (or known (null turn))
+          (aset qwen-companion-blame--styles index
+                (list turn
+                      (qwen-companion-blame--prefix (qwen-companion-blame--label mine known)
+                                                    mine turn)
+                      (qwen-companion-blame--prefix "|" mine turn))))))))
 
 (defun qwen-companion-blame--draw ()
   "Mark the lines in the windows of the current buffer, and no others.
 Do nothing while the text is newer than the answer of the journal."
-  (when (eql qwen-companion-blame--asked (buffer-chars-modified-tick))
+  (when (and qwen-companion-blame-mode
+             (eql qwen-companion-blame--asked (buffer-chars-modified-tick)))
     (qwen-companion-blame--clear)
-    (dolist (window (get-buffer-window-list nil nil t))
-      (let* ((start (window-start window))
-             (first (line-number-at-pos start t))
-             (last (+ first (* 2 (window-body-height window)))))
-        (qwen-companion-buffers-widened
-          (cl-loop
-           with numbers = qwen-companion-blame--numbers
-           with line = first
-           initially (goto-char start) (forward-line 0)
-           for index from 0 below (length numbers) by 3
-           for from = (aref numbers index)
-           for to = (+ from (aref numbers (1+ index)))
-           until (> from last)
-           when (> to first)
-           do (let ((here (max from first)) (style (aref numbers (+ 2 index))))
-                (forward-line (- here line))
-                (let ((start (point)))
-                  (forward-line (- (min to last) here))
-                  (qwen-companion-blame--mark
-                   start (point) (= here from) (qwen-companion-blame--style style)))
-                (setq line (min to last)))))))))
+    (let (unknown)
+      (dolist (window (get-buffer-window-list nil nil t))
+        (let* ((start (window-start window))
+               (first (line-number-at-pos start t))
+               (last (+ first (* 2 (window-body-height window)))))
+          (qwen-companion-buffers-widened
+            (goto-char start)
+            (forward-line 0)
+            (cl-loop
+             with numbers = qwen-companion-blame--numbers
+             with line = first
+             for index from 0 below (length numbers) by 3
+             for from = (aref numbers index)
+             for to = (+ from (aref numbers (1+ index)))
+             for style = (aref numbers (+ 2 index))
+             until (> from last)
+             when (> to first)
+             do (let ((here (max from first))
+                      (drawn (qwen-companion-blame--style style)))
+                  (forward-line (- here line))
+                  (setq line here)
+                  (if (null drawn)
+                      (push (qwen-companion-blame--turn style) unknown)
+                    (let ((start (point)))
+                      (forward-line (- (min to last) here))
+                      (setq line (min to last))
+                      (qwen-companion-blame--mark start (point) (= here from) drawn))))))))
+      (when unknown
+        (qwen-companion-journal-fetch-prompts
+         unknown
+         (let ((buffer (current-buffer)))
+           (lambda ()
+             (qwen-companion-buffers-when-live buffer
+               (qwen-companion-blame--draw)))))))))
+
+(defun qwen-companion-blame--turn (style)
+  "Return the id of the turn of STYLE, an index, or nil."
+  (let ((style (aref qwen-companion-blame--styles style)))
+    (if (keywordp (car style)) (qwen-companion-line-origin-turn style) (car style))))
 
 (defun qwen-companion-blame--mark (start end whole style)
   "Mark the lines from START to END with STYLE.
@@ -299,7 +326,12 @@ The first one has the label if WHOLE is non-nil."
   (qwen-companion-buffers-keymap
    "n" (qwen-companion-blame--key #'qwen-companion-blame-next)
    "p" (qwen-companion-blame--key #'qwen-companion-blame-previous)
+   "N" (qwen-companion-blame--key #'qwen-companion-blame-next-of-turn)
+   "P" (qwen-companion-blame--key #'qwen-companion-blame-previous-of-turn)
    "RET" (qwen-companion-blame--key #'qwen-companion-blame-show-turn)
+   "d" (qwen-companion-blame--key #'qwen-companion-blame-show-turn)
+   "l" (qwen-companion-blame--key #'qwen-companion-blame-show-turn)
+   "M-w" (qwen-companion-blame--key #'qwen-companion-blame-copy-prompt)
    "q" (qwen-companion-blame--key #'qwen-companion-blame-mode))
   "Keymap of `qwen-companion-blame-mode', in use while the buffer is read-only.")
 
@@ -342,7 +374,8 @@ Lines from before the journal have nothing in the margin.  The mouse on it
 shows the whole prompt.
 \\<qwen-companion-blame-mode-map>
 The buffer becomes read-only: \\[qwen-companion-blame-next] and \\[qwen-companion-blame-previous] go from one author to the next,
-\\[qwen-companion-blame-show-turn] shows the turn and \\[qwen-companion-blame-mode] ends.  \\[read-only-mode] lets you edit; what you
+\\[qwen-companion-blame-next-of-turn] and \\[qwen-companion-blame-previous-of-turn] through the lines of one turn; \\[qwen-companion-blame-show-turn] shows the turn,
+\\[qwen-companion-blame-copy-prompt] copies its prompt and \\[qwen-companion-blame-mode] ends.  \\[read-only-mode] lets you edit; what you
 type is yours in the next pause."
   (interactive)
   (qwen-companion-blame--check)
@@ -358,21 +391,29 @@ type is yours in the next pause."
   (let ((line (line-number-at-pos nil t)))
     (qwen-companion-blame--ask
      (lambda (reason numbers origins)
-       (let ((found (cl-loop for index from 0 below (length numbers) by 3
-                             for start = (aref numbers index)
-                             when (and (<= start line)
-                                       (< line (+ start (aref numbers (1+ index)))))
-                             return (nth (aref numbers (+ 2 index)) origins))))
-         (message "%s" (cond (reason)
-                             (found (qwen-companion-blame--help (car found) (cdr found)))
-                             (t "Nobody since the journal began"))))))))
+       (let* ((found (cl-loop for index from 0 below (length numbers) by 3
+                              for start = (aref numbers index)
+                              when (and (<= start line)
+                                        (< line (+ start (aref numbers (1+ index)))))
+                              return (nth (aref numbers (+ 2 index)) origins)))
+              (turn (and found (qwen-companion-line-origin-turn found)))
+              (show (lambda ()
+                      (message "%s" (qwen-companion-blame--help
+                                     (eq 'user (qwen-companion-line-origin-who found)) turn)))))
+         (cond (reason (message "%s" reason))
+               ((null found) (message "Nobody since the journal began"))
+               ((or (null turn) (qwen-companion-journal-prompt turn)) (funcall show))
+               (t (qwen-companion-journal-fetch-prompts (list turn) show))))))))
 
-(defun qwen-companion-blame-next (&optional count)
-  "Go to the next lines of another author, or COUNT of them on."
+(defun qwen-companion-blame-next (&optional count turn)
+  "Go to the next lines of another author, or COUNT of them on.
+With TURN, go to lines of that one only."
   (interactive "p")
   (let* ((count (or count 1))
          (line (line-number-at-pos nil t))
          (starts (cl-loop for index from 0 below (length qwen-companion-blame--numbers) by 3
+                          for style = (aref qwen-companion-blame--numbers (+ 2 index))
+                          when (or (null turn) (equal turn (qwen-companion-blame--turn style)))
                           collect (aref qwen-companion-blame--numbers index)))
          (start (nth (1- (abs count))
                      (if (> count 0)
@@ -387,14 +428,35 @@ type is yours in the next pause."
   (interactive "p")
   (qwen-companion-blame-next (- (or count 1))))
 
+(defun qwen-companion-blame-next-of-turn (&optional count)
+  "Go to the next lines of the turn of this line, or COUNT of them on."
+  (interactive "p")
+  (qwen-companion-blame-next (or count 1) (qwen-companion-blame--turn-at-point)))
+
+(defun qwen-companion-blame-previous-of-turn (&optional count)
+  "Go to the previous lines of the turn of this line, or COUNT of them back."
+  (interactive "p")
+  (qwen-companion-blame-next-of-turn (- (or count 1))))
+
+(defun qwen-companion-blame--turn-at-point ()
+  "Return the turn that wrote the line at point, or that the user wrote over."
+  (or (cl-loop for overlay in (overlays-at (line-beginning-position))
+               thereis (overlay-get overlay 'qwen-companion-blame-turn))
+      (user-error "No agent has written this line")))
+
 (defun qwen-companion-blame-show-turn ()
   "Show the turn that wrote the line at point, or that you wrote over."
   (interactive)
-  (let ((turn (cl-loop for overlay in (overlays-at (line-beginning-position))
-                       thereis (overlay-get overlay 'qwen-companion-blame-turn))))
-    (unless (stringp turn)
-      (user-error "No agent has written this line"))
-    (qwen-companion-changes-show-turn turn (qwen-companion-blame--path))))
+  (qwen-companion-changes-show-turn (qwen-companion-blame--turn-at-point)
+                                    (qwen-companion-blame--path)))
+
+(defun qwen-companion-blame-copy-prompt ()
+  "Copy the prompt of the line at point, or the region if it is active."
+  (interactive)
+  (if (use-region-p)
+      (call-interactively #'kill-ring-save)
+    (kill-new (cdr (qwen-companion-journal-prompt (qwen-companion-blame--turn-at-point))))
+    (message "Copied the prompt")))
 
 (provide 'qwen-companion-blame)
 ;;; qwen-companion-blame.el ends here

@@ -220,6 +220,7 @@ FILES are those with the changes."
     (quit-windows-on buffer t)
     (when (buffer-live-p buffer)
       (kill-buffer buffer))
+    (qwen-companion-journal-committed)
     (message "Committed; your own edits are not in it")))
 
 (provide 'qwen-companion-changes-commit)

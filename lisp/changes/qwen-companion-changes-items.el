@@ -259,6 +259,28 @@ START is in milliseconds since the epoch."
             (qwen-companion-untrusted-line client))
           ", " (qwen-companion-changes-items-time start)))
 
+(defun qwen-companion-changes-items-models (origin)
+  "Return the models of ORIGIN, a `qwen-companion-turn-origin', or nil for none."
+  (when-let* ((models (qwen-companion-turn-origin-models origin)))
+    (mapconcat #'qwen-companion-untrusted-line models ", ")))
+
+(defun qwen-companion-changes-items-help (id)
+  "Return in words who worked in the turn ID, and its prompt, whole if known."
+  (if-let* ((known (qwen-companion-journal-prompt id)))
+      (pcase-let ((`(,origin . ,prompt) known))
+        (concat (qwen-companion-changes-items-author (qwen-companion-turn-origin-client origin)
+                                                     (qwen-companion-turn-origin-start origin))
+                (when-let* ((models (qwen-companion-changes-items-models origin)))
+                  (concat ", " models))
+                ", session "
+                (qwen-companion-untrusted-line (qwen-companion-turn-origin-session origin))
+                "\n\n" (qwen-companion-untrusted-text prompt t)))
+    (when-let* ((turn (qwen-companion-journal-turn id)))
+      (concat (qwen-companion-changes-items-author
+               (qwen-companion-turn-client turn) (qwen-companion-turn-start turn))
+              "\n"
+              (qwen-companion-untrusted-line (or (qwen-companion-turn-prompt turn) ""))))))
+
 ;; One property in place of two, on each piece of each heading.
 (setplist 'qwen-companion-changes-items--heading '(mouse-face highlight follow-link t))
 

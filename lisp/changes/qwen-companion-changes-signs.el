@@ -21,7 +21,6 @@
 (require 'qwen-companion-journal)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-timers)
-(require 'qwen-companion-untrusted)
 
 (defcustom qwen-companion-changes-signs t
   "Whether lines that agents have written are marked in their files.
@@ -129,6 +128,9 @@ Leave out those that are seen."
   "Mark SPANS in the current buffer and nothing else.
 They are (LINE COUNT TURN SEEN); with a COUNT of 0, lines were deleted
 before LINE.  Those that are SEEN are not marked."
+  (when spans
+    ;; The mouse over a sign does not wait for them.
+    (qwen-companion-journal-fetch-prompts (mapcar #'caddr spans) #'ignore))
   (save-restriction
     (widen)
     (remove-overlays nil nil 'qwen-companion-changes-sign t)
@@ -165,7 +167,7 @@ before LINE.  Those that are SEEN are not marked."
     (overlay-put overlay 'before-string
                  (propertize
                   " "
-                  'help-echo (qwen-companion-changes-signs--help turn)
+                  'help-echo (lambda (&rest _) (qwen-companion-changes-items-help turn))
                   'display
                   (if (display-graphic-p)
                       (list 'left-fringe
@@ -174,13 +176,6 @@ before LINE.  Those that are SEEN are not marked."
                             face)
                     (list '(margin left-margin)
                           (propertize (if deleted "_" "|") 'face face)))))))
-
-(defun qwen-companion-changes-signs--help (id)
-  "Return the first line of the prompt of the turn ID, and whose turn it is."
-  (when-let* ((turn (qwen-companion-journal-turn id)))
-    (concat (qwen-companion-changes-items-author
-             (qwen-companion-turn-client turn) (qwen-companion-turn-start turn))
-            "\n" (qwen-companion-untrusted-line (or (qwen-companion-turn-prompt turn) "")))))
 
 (defun qwen-companion-changes-signs--show-margin (on)
   "Make a margin for signs in the current buffer if ON is non-nil.

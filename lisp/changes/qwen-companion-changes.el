@@ -574,6 +574,7 @@ marked as seen (\\[qwen-companion-changes-mark-seen]) is not shown the next time
     (qwen-companion-changes-items-update)
     (qwen-companion-changes-items-update-header)))
 
+;;;###autoload
 (defun qwen-companion-changes-show-turn (id path)
   "Show the turn ID unfolded, with point on what it has changed in PATH."
   (qwen-companion-changes)

@@ -21,6 +21,7 @@
 (require 'qwen-companion-places)
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-roots)
+(require 'qwen-companion-spool)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-untrusted)
 
@@ -34,6 +35,9 @@
 
 (defvar qwen-companion-journal--watchers nil
   "Symbols of the views that show turns or their contents.")
+
+(defvar qwen-companion-journal--prompts (make-hash-table :test #'equal)
+  "By the ids of turns, (ORIGIN . PROMPT) or `unknown'; see there.")
 
 (defvar qwen-companion-journal--unrecorded nil
   "Roots whose changes are not recorded: a list of (ROOT REASON).")
@@ -100,6 +104,32 @@ Each is in the form of `qwen-companion-turn-id'."
   "Return the turn ID, or nil."
   (gethash id qwen-companion-journal--turns))
 
+(defun qwen-companion-journal-prompt (id)
+  "Return (ORIGIN . PROMPT) of the turn ID, or nil where that was not fetched.
+ORIGIN has the form of `qwen-companion-turn-origin-client'; PROMPT is whole."
+  (let ((known (gethash id qwen-companion-journal--prompts)))
+    (and (consp known) known)))
+
+(defun qwen-companion-journal-fetch-prompts (ids callback)
+  "Ask what `qwen-companion-journal-prompt' returns for IDS; then call CALLBACK.
+Do nothing if all of it is known."
+  (when-let* ((new (cl-remove-if (lambda (id) (gethash id qwen-companion-journal--prompts))
+                                 (delete-dups ids))))
+    (qwen-companion-journal-ask
+     'journal-prompts (list :turns new)
+     (lambda (reply)
+       (dolist (id new)
+         (puthash id 'unknown qwen-companion-journal--prompts))
+       (unless (qwen-companion-journal-reply-error reply)
+         (cl-mapc (lambda (origin prompt)
+                    (puthash (qwen-companion-turn-origin-turn origin) (cons origin prompt)
+                             qwen-companion-journal--prompts))
+                  (qwen-companion-journal-reply-turns reply)
+                  (split-string (qwen-companion-spool-text
+                                 (qwen-companion-journal-reply-prompts reply))
+                                "\0")))
+       (funcall callback)))))
+
 (defun qwen-companion-journal-file (turn path)
   "Return the changed file PATH of TURN, or nil."
   (cl-find path (qwen-companion-turn-files turn)
@@ -111,7 +141,7 @@ Each is in the form of `qwen-companion-turn-id'."
         paths)
     (setq qwen-companion-journal--index nil)
     (when reset
-      (clrhash qwen-companion-journal--turns))
+      (qwen-companion-journal--forget-turns))
     (dolist (id (qwen-companion-journal-turns-gone payload))
       (when-let* ((turn (qwen-companion-journal-turn id)))
         (setq paths (nconc (mapcar #'qwen-companion-changed-file-path
@@ -119,6 +149,8 @@ Each is in the form of `qwen-companion-turn-id'."
                            paths))
         (remhash id qwen-companion-journal--turns)))
     (dolist (turn (qwen-companion-journal-turns-turns payload))
+      ;; It may have used another model since.
+      (remhash (qwen-companion-turn-id turn) qwen-companion-journal--prompts)
       (setq paths (nconc (mapcar #'qwen-companion-changed-file-path
                                  (qwen-companion-turn-files turn))
                          (copy-sequence (qwen-companion-turn-files-gone turn))
@@ -170,6 +202,7 @@ Each is in the form of `qwen-companion-turn-id'."
 (defun qwen-companion-journal--forget-turns ()
   "Forget every turn."
   (clrhash qwen-companion-journal--turns)
+  (clrhash qwen-companion-journal--prompts)
   (setq qwen-companion-journal--index nil))
 
 (defun qwen-companion-journal-watch (watcher on)
@@ -389,11 +422,17 @@ there is no answer."
   "Report that a command of the user has written PATHS.
 With TURN, it has done ACTION with a part of that: `undo', `bring-back'
 for what was undone, or `merge' for a turn in a worktree; what is merged
-may also have no turn.  LABEL says so in words."
+may also have no turn.  LABEL says so in words.  The ACTION `commit'
+wrote no file."
   (qwen-companion-backend-call
    'journal-wrote (append (list :paths paths)
-                          (and (or turn (eq action 'merge))
+                          (and (or turn action)
                                (list :turn turn :label label :action action)))))
+
+(defun qwen-companion-journal-committed ()
+  "Report that the user has committed, where that is to be noted."
+  (when qwen-companion-commit-notes
+    (qwen-companion-journal-wrote nil nil nil 'commit)))
 
 ;;; What was proposed
 
@@ -453,6 +492,8 @@ Only a turn that goes on counts."
 
 (defconst qwen-companion-journal--hooks
   '((after-save-hook . qwen-companion-journal--saved)
+    (vc-checkin-hook . qwen-companion-journal-committed)
+    (git-commit-post-finish-hook . qwen-companion-journal-committed)
     (qwen-companion-proposal-begun-functions . qwen-companion-journal--proposed)
     (qwen-companion-proposal-changed-hook . qwen-companion-journal--watch-for-proposals)
     (qwen-companion-proposal-rival-functions . qwen-companion-journal--rival)

@@ -78,6 +78,7 @@ Return non-nil then.  Quick enough to be called often."
         :journal (and qwen-companion-journal t)
         :tell-agents (and qwen-companion-tell-agents t)
         :tell-changes (and qwen-companion-tell-changes t)
+        :commit-notes (and qwen-companion-commit-notes t)
         :token-limit qwen-companion-token-limit
         :size-limit (default-value 'qwen-companion-diff-size-limit)))
 

@@ -16,6 +16,7 @@
 (require 'seq)
 (require 'subr-x)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-spool)
 
@@ -104,21 +105,8 @@ The value is nil when it is too large or not all Unicode."
       (save-restriction
         (widen)
         (and (< (position-bytes (point-max)) qwen-companion-merge--size-limit)
-             (qwen-companion-merge--unicode-p)
+             (qwen-companion-buffers-unicode-p)
              (qwen-companion-spool-pack-buffer))))))
-
-(defun qwen-companion-merge--unicode-p ()
-  "Return non-nil when all characters of the current buffer are Unicode.
-Neither the bytes of another encoding nor halves of a surrogate pair are."
-  (if enable-multibyte-characters
-      (save-excursion
-        (goto-char (point-min))
-        (skip-chars-forward "\0-\uD7FF\uE000-\U0010FFFF")
-        (eobp))
-    (save-excursion
-      (goto-char (point-min))
-      (skip-chars-forward "[:ascii:]")
-      (eobp))))
 
 (defun qwen-companion-merge--forget-request (request)
   "Forget REQUEST, its timer and its files."

@@ -315,6 +315,7 @@ class Settings:
     - `tell_agents`: whether a model is told that another agent works on a file that it has written.
     - `token_limit`: how many tokens a turn may use, None for any number.
     - `tell_changes`: whether a model is told with a prompt what has changed in the files that it has seen.
+    - `commit_notes`: whether commits get notes that say which lines agents have written.
     """
 
     all_roots: bool = False
@@ -328,6 +329,7 @@ class Settings:
     journal: bool = False
     tell_agents: bool = False
     tell_changes: bool = False
+    commit_notes: bool = False
     questions: bool = False
     token_limit: int | None = None
 
@@ -467,16 +469,24 @@ AGENT, USER = "agent", "user"
 
 @frozen
 class LineOrigin:
-    """Who wrote some lines of a file: an agent in `turn`, or the user, in `turn` over lines of that, None for none.
-
-    The others are those of the turn: `session`, `client`, and `start` in ms since the epoch.
-    """
+    """Who wrote some lines of a file: an agent in `turn`, or the user, in `turn` over lines of that, None for none."""
 
     who: Annotated[str, Words(AGENT, USER)]
     turn: str | None = None
-    session: str = ""
-    client: str = ""
-    start: int = 0
+
+
+@frozen
+class TurnOrigin:
+    """Who worked in `turn`: the CLI `client` in the conversation `session`, from `start` on, in ms since the epoch.
+
+    `models` are those that it is known to have used.
+    """
+
+    turn: str
+    session: str
+    client: str
+    start: int
+    models: tuple[str, ...] = ()
 
 
 @frozen

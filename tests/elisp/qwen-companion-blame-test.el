@@ -16,10 +16,8 @@ Line 5 is the user's over one of the agent's."
   `(qwen-companion-changes-test-with '(("a.txt" "1\n2\n3\n4\n5\n6\n"))
      (qwen-companion-changes-test-turn "one" '(("a.txt" "1\nX\nY\n4\n5\n6\n")))
      (setq qwen-companion-changes-test-origins
-           '((:origins ((:who agent :turn "one" :client "Qwen Code 0.24.4" :session "s" :start 0)
-                        (:who user)
-                        (:who user :turn "one" :client "Qwen Code 0.24.4" :session "s" :start 0))
-              :prompts (:text "Make it\nso\0\0Make it\nso") :runs (:text "2 2 0 4 1 1 5 1 2"))))
+           '((:origins ((:who agent :turn "one") (:who user) (:who user :turn "one"))
+              :runs (:text "2 2 0 4 1 1 5 1 2"))))
      (switch-to-buffer (find-file-noselect "a.txt"))
      ,@body))
 
@@ -40,16 +38,17 @@ Line 5 is the user's over one of the agent's."
   (qwen-companion-blame-test-with
     (let ((margins (window-margins)))
       (qwen-companion-blame)
-      (should (equal (list nil (format-time-string "01-01 %H:%M Qwen Code  Make it…" 0) "|" "you"
-                           (format-time-string "you, over 01-01 %H:%M Qwen Cod…" 0) nil)
+      (should (equal (list nil (format-time-string "01-01 %H:%M qwen3-coder…  Make…" 0) "|" "you"
+                           (format-time-string "you, over 01-01 %H:%M qwen3-co…" 0) nil)
                      (qwen-companion-blame-test--margins)))
       (should (equal qwen-companion-blame-width (car (window-margins))))
       (goto-char 3)
       (should (string-suffix-p
-               "session s\n\nMake it\nso"
-               (get-text-property
-                0 'help-echo
-                (cadr (get-text-property 0 'display (get-char-property (point) 'line-prefix))))))
+               ", qwen3-coder-plus, session s\n\nMake it\nso"
+               (funcall
+                (get-text-property
+                 0 'help-echo
+                 (cadr (get-text-property 0 'display (get-char-property (point) 'line-prefix)))))))
       (goto-char (point-min))
       (dolist (line '(2 4 5))
         (call-interactively (key-binding "n"))
@@ -58,7 +57,14 @@ Line 5 is the user's over one of the agent's."
       (call-interactively (key-binding "p"))
       (should (= 4 (line-number-at-pos)))
       (should-error (call-interactively (key-binding (kbd "RET"))) :type 'user-error)
+      ;; The lines of one turn, and its prompt.
       (goto-char 5)
+      (call-interactively (key-binding "N"))
+      (should (= 5 (line-number-at-pos)))
+      (call-interactively (key-binding "P"))
+      (should (= 2 (line-number-at-pos)))
+      (call-interactively (key-binding (kbd "M-w")))
+      (should (equal "Make it\nso" (current-kill 0)))
       (save-window-excursion
         (call-interactively (key-binding (kbd "RET")))
         (should (derived-mode-p 'qwen-companion-changes-mode))
@@ -85,11 +91,23 @@ Line 5 is the user's over one of the agent's."
       (should (equal "|" (nth 3 (qwen-companion-blame-test--margins))))
       (should (= asked (qwen-companion-blame-test--requests)))
       (setq qwen-companion-changes-test-origins
-            '((:origins ((:who user)) :prompts (:text "") :runs (:text "1 1 0"))))
+            '((:origins ((:who user)) :runs (:text "1 1 0"))))
       (qwen-companion-blame--refresh)
-      (should (equal "n\n1\nX\nY\n4\n5\n6\n"
-                     (base64-decode-string
-                      (plist-get (cdr (assq 'journal-origins qwen-companion-test-calls)) :text))))
+      (cl-flet ((sent () (cdr (assq 'journal-origins qwen-companion-test-calls))))
+        (should (equal "n\n1\nX\nY\n4\n5\n6\n" (plist-get (sent) :text)))
+        ;; As it would be saved.
+        (pcase-dolist (`(,coding ,crlf ,encoded)
+                       '((utf-8-dos t nil) (latin-1-unix nil "1\n\xe4\n") (utf-8-unix nil nil)))
+          (let ((buffer-file-coding-system coding))
+            (erase-buffer)
+            (insert "1\nä\n")
+            (qwen-companion-blame--refresh)
+            (should (eq crlf (plist-get (sent) :crlf)))
+            (should (equal encoded (and (plist-get (sent) :encoded)
+                                        (base64-decode-string (plist-get (sent) :text)))))))
+        (erase-buffer)
+        (insert "n\n1\nX\nY\n4\n5\n6\n")
+        (qwen-companion-blame--refresh))
       (should (equal '("you" nil nil nil nil nil nil) (qwen-companion-blame-test--margins)))
       ;; Nothing has changed since.
       (setq asked (qwen-companion-blame-test--requests))

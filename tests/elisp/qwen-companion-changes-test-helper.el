@@ -203,6 +203,15 @@ turn.  The files are written and Emacs is told."
                 (if (cdr qwen-companion-changes-test-origins)
                     (pop qwen-companion-changes-test-origins)
                   (car qwen-companion-changes-test-origins)))))
+      ('journal-prompts
+       (qwen-companion-journal-on-reply
+        (list :id id
+              :turns (mapcar (lambda (turn)
+                               (list :turn turn :session "s" :client "Qwen Code 0.24.4"
+                                     :start 0 :models '("qwen3-coder-plus")))
+                             (plist-get payload :turns))
+              :prompts (list :text (mapconcat (lambda (_) "Make it\nso")
+                                              (plist-get payload :turns) "\0")))))
       ('journal-stage
        (qwen-companion-journal-on-reply
         (append (list :id id)

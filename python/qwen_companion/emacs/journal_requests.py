@@ -11,8 +11,10 @@ from anyio import to_thread
 
 from qwen_companion.emacs import messages
 from qwen_companion.errors import CompanionError
+from qwen_companion.file_names import file_name
 from qwen_companion.journal.answers import RecordError, Scope, changed_file
 from qwen_companion.journal.changes import MissingTextError, Net
+from qwen_companion.journal.commit_notes import CommitNotes
 from qwen_companion.journal.journal import Journal
 from qwen_companion.journal.names import Names
 from qwen_companion.journal.record import Record
@@ -43,6 +45,8 @@ async def answer(
         journal = await load()
         if call.action == "merge":
             await journal.merged(call.paths, call.turn, call.label or "")
+        elif call.action == "commit":
+            journal.roots.committed()
         else:
             await journal.wrote(call.paths, call.turn, call.label, call.action == "bring-back")
     else:
@@ -70,8 +74,12 @@ async def _reply(
         return messages.JournalReply(call.id)
     if isinstance(call, messages.JournalMerge):
         return messages.JournalReply(call.id, root=await journal.prepare_merge(call.root))
+    environ = journal.roots.environ
+    if isinstance(call, messages.JournalPrompts):
+        records = [root.record for root in journal.roots.by_name.values()]
+        return await _in_thread(lambda: _prompts(records, call, [*journal.roots.names], environ))
     if not isinstance(call, messages.JournalFiles | messages.JournalTexts | messages.JournalStage):
-        return await _in_thread(lambda: _about_file(journal.roots.record_around(call.path), call))
+        return await _in_thread(lambda: _about_file(journal.roots.record_around(call.path), call, environ))
     if isinstance(call, messages.JournalStage):
         record = journal.roots.record_of(call.scope.root)
         return await _in_thread(lambda: _stage(record, call, environ))
@@ -92,9 +100,10 @@ async def _in_thread(work: Callable[[], messages.JournalReply]) -> messages.Jour
 def _about_file(
     record: Record | None,
     call: messages.JournalSpans | messages.JournalOrigins | messages.JournalFile | messages.JournalPut,
+    environ: Mapping[str, str],
 ) -> messages.JournalReply:
     if isinstance(call, messages.JournalOrigins):
-        return _origins(record, call)
+        return _origins(record, call, environ)
     if isinstance(call, messages.JournalSpans):
         return messages.JournalReply(call.id, spans=()) if record is None else _spans(record, call)
     return _far_file(record, call)
@@ -199,10 +208,27 @@ def _spans(record: Record, call: messages.JournalSpans) -> messages.JournalReply
     return messages.JournalReply(call.id, spans=[messages.Span(*span) for span in found], seen=keys)
 
 
-def _origins(record: Record | None, call: messages.JournalOrigins) -> messages.JournalReply:
-    if record is None:
+def _origins(record: Record | None, call: messages.JournalOrigins, environ: Mapping[str, str]) -> messages.JournalReply:
+    data = None
+    if call.text is not None:
+        data = base64.b64decode(call.text) if call.encoded else call.text.encode("utf-8", "surrogatepass")
+    runs, origins = ([], []) if record is None else record.answers.line_origins(call.path, data)
+    if record is None or isinstance(record.site, ThisMachine):
+        path = os.path.realpath(file_name(call.path))
+        lines = {line for first, count, _ in runs for line in range(first, first + count)}
+        for first, count, origin in CommitNotes(os.path.dirname(path), environ).origins(path, data):
+            # What the journal knows, it knows better.
+            runs += [(line, 1, len(origins)) for line in range(first, first + count) if line not in lines]
+            origins.append(origin)
+    if record is None and not origins:
         raise RecordError("no agent has changed anything in this project")
-    data = None if call.text is None else base64.b64decode(call.text)
-    runs, origins, prompts = record.answers.line_origins(call.path, data)
-    numbers = [number for run in runs for number in run]
-    return messages.JournalReply(call.id, origins=origins, prompts=prompts, runs=numbers)
+    return messages.JournalReply(call.id, origins=origins, runs=[number for run in sorted(runs) for number in run])
+
+
+def _prompts(
+    records: Iterable[Record], call: messages.JournalPrompts, roots: Iterable[str], environ: Mapping[str, str]
+) -> messages.JournalReply:
+    notes = [CommitNotes(os.path.realpath(root), environ) for root in roots]
+    sources = [*(record.answers.prompt for record in records), *(each.prompt for each in notes)]
+    found = [item for turn in call.turns for source in sources if (item := source(turn)) is not None]
+    return messages.JournalReply(call.id, turns=[turn for turn, _ in found], prompts=[prompt for _, prompt in found])

@@ -326,12 +326,21 @@ class JournalSpans:
 class JournalOrigins:
     """`journal-origins`: asks who wrote each line of the file `path`; the answer is a `JournalReply`.
 
-    `text` are the bytes that would be saved now, in base64; None for those on the disk.
+    `text` is what would be saved now, or with `encoded` its bytes in base64; None for what is on the disk.
     """
 
     id: int
     path: str
     text: domain.Text | None = None
+    encoded: bool = False
+
+
+@frozen
+class JournalPrompts:
+    """`journal-prompts`: asks for the whole prompts of `turns`, and who worked in them; gets a `JournalReply`."""
+
+    id: int
+    turns: tuple[str, ...]
 
 
 @frozen
@@ -385,13 +394,13 @@ class JournalWrote:
 
     `action` is what was done with a part of `turn`: "undo", "bring-back" for what was undone, or "merge" for a turn in
     a worktree, or with None what has no turn there; `label` says it in words.  All three are None where it is the
-    user's own work.
+    user's own work.  With the action "commit" Emacs has written no file, but the user has committed.
     """
 
     paths: tuple[str, ...]
     turn: str | None
     label: str | None
-    action: Annotated[str, domain.Words("undo", "bring-back", "merge")] | None = None
+    action: Annotated[str, domain.Words("undo", "bring-back", "merge", "commit")] | None = None
 
 
 @frozen
@@ -492,6 +501,7 @@ JournalAnswered = (
     | JournalTexts
     | JournalSpans
     | JournalOrigins
+    | JournalPrompts
     | JournalStage
     | JournalBusy
     | JournalForget
@@ -692,6 +702,7 @@ def _parse_settings(values: Plist, _spool: Spool) -> domain.Settings:
         journal=values.boolean(":journal"),
         tell_agents=values.boolean(":tell-agents"),
         tell_changes=values.boolean(":tell-changes"),
+        commit_notes=values.boolean(":commit-notes"),
         questions=values.boolean(":questions"),
         token_limit=values.optional_integer(":token-limit"),
     )
@@ -752,6 +763,7 @@ _INCOMING: Mapping[str, Callable[[Plist, Spool], Incoming]] = {
     "journal-texts": partial(from_plist, JournalTexts),
     "journal-spans": partial(from_plist, JournalSpans),
     "journal-origins": partial(from_plist, JournalOrigins),
+    "journal-prompts": partial(from_plist, JournalPrompts),
     "journal-stage": partial(from_plist, JournalStage),
     "journal-seen": partial(from_plist, JournalSeen),
     "journal-wrote": partial(from_plist, JournalWrote),
@@ -1366,8 +1378,9 @@ class JournalReply(Notification):
     spans: Sequence[Span] | None = None
     seen: Sequence[str] = ()
     origins: Sequence[domain.LineOrigin] | None = None
-    prompts: Sequence[str] = ()
     runs: Sequence[int] = ()
+    turns: Sequence[domain.TurnOrigin] | None = None
+    prompts: Sequence[str] = ()
     busy: Sequence[tuple[str, str, str]] | None = None
     staged: int | None = None
     others: int | None = None
@@ -1378,9 +1391,10 @@ class JournalReply(Notification):
         """`(:id ID :error S-or-nil)`, and the keys that belong to the request.
 
         `:root S`; or `:staged N` or `:others N`; or `:worktrees (WORKTREE...)`, see `domain.Worktree`; or `:files
-        (FILE...)`; or `:spans ((LINE COUNT TURN SEEN)...) :seen (S...)`; or `:origins (ORIGIN...) :prompts TEXT :runs
-        NUMBERS`, see `domain.LineOrigin`: the prompts have a zero character between them, and each run of lines three
-        numbers, the first line, how many lines, and which of the origins, from 0; or `:busy ((PATH TURN TOOL)...)`; or
+        (FILE...)`; or `:spans ((LINE COUNT TURN SEEN)...) :seen (S...)`; or `:origins (ORIGIN...) :runs NUMBERS`, see
+        `domain.LineOrigin`: each run of lines has three numbers, the first line, how many lines, and which of the
+        origins, from 0; or `:turns (ORIGIN...) :prompts TEXT`, see `domain.TurnOrigin`: the prompt of each of the turns
+        that are known, with a zero character between two; or `:busy ((PATH TURN TOOL)...)`; or
         `:texts (TEXTS...) :texts-file S`. Each of TEXTS is `(:path S :error S-or-nil :before (FROM TO) :before-mode
         N-or-link :after (FROM TO) :after-mode N-or-link :from S :mixed B)`: where the bytes are in the file, which is
         for Emacs to remove, both nil where there was none; modes are the permission bits.
@@ -1398,10 +1412,11 @@ class JournalReply(Notification):
             spans = [[span.line, span.count, span.turn, span.seen] for span in self.spans]
             result += plist(spans=spans, seen=list(self.seen))
         if self.origins is not None:
-            prompts = text_plist("\0".join(self.prompts), spool)
             runs = text_plist(" ".join(map(str, self.runs)), spool)
-            origins = [to_plist(origin, spool) for origin in self.origins]
-            result += plist(origins=origins, prompts=prompts, runs=runs)
+            result += plist(origins=[to_plist(origin, spool) for origin in self.origins], runs=runs)
+        if self.turns is not None:
+            prompts = text_plist("\0".join(self.prompts), spool)
+            result += plist(turns=[to_plist(turn, spool) for turn in self.turns], prompts=prompts)
         if self.busy is not None:
             result += plist(busy=[list(item) for item in self.busy])
         if self.texts is not None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from qwen_companion.domain import AGENT, USER, ChangedFile, LineOrigin, Turn
+from qwen_companion.domain import AGENT, USER, ChangedFile, LineOrigin, Turn, TurnOrigin
 from qwen_companion.errors import CompanionError
 from qwen_companion.frozen import frozen
 from qwen_companion.journal.baselines import FAILURES, reason_of
@@ -15,7 +15,7 @@ from qwen_companion.journal.names import Names
 from qwen_companion.journal.nets import Nets
 from qwen_companion.journal.origins import BEFORE, Origins, turn_behind
 from qwen_companion.journal.sites import Files
-from qwen_companion.journal.store import UNDO, SeenRow, Store
+from qwen_companion.journal.store import UNDO, SeenRow, Store, TurnRow
 from qwen_companion.journal.undos import Undos
 
 _GONE = "its text is not kept any more"
@@ -164,10 +164,8 @@ class Answers:
         known = [(line, count, turn) for line, count, turn in sorted(found) if turn in seen]
         return [(line, count, self._names.identifier(turn), seen[turn].whole) for line, count, turn in known], keys
 
-    def line_origins(
-        self, path: str, data: bytes | None
-    ) -> tuple[list[tuple[int, int, int]], list[LineOrigin], list[str]]:
-        """Return the runs of lines of `path` with one origin, these origins, and the whole prompt of each.
+    def line_origins(self, path: str, data: bytes | None) -> tuple[list[tuple[int, int, int]], list[LineOrigin]]:
+        """Return the runs of lines of `path` with one origin, and these origins.
 
         A run is its first line, the number of lines, and which of the origins; lines from before the journal are in
         none.  `data` are the bytes of the file, by default those on the disk.
@@ -178,27 +176,29 @@ class Answers:
         text = None if name is None else self.origins.of(name, data)
         if text is None:
             raise RecordError("the file is not there, not a text, or larger than 8 MiB")
-        indices: dict[int, int] = {}
-        found: list[LineOrigin] = []
-        prompts: list[str] = []
-        # Each read by itself would be a transaction.
-        with self._store.database.transaction():
-            for origin in dict.fromkeys(origin for _, _, origin in text.runs if origin != BEFORE):
-                turn = self._store.turn(turn_behind(origin))
-                who = AGENT if origin > BEFORE else USER
-                if turn is None and who == AGENT:
-                    # It is forgotten.
-                    continue
-                indices[origin] = len(found)
-                if turn is None:
-                    found.append(LineOrigin(who))
-                    prompts.append("")
-                else:
-                    identifier = self._names.identifier(turn.id)
-                    found.append(LineOrigin(who, identifier, turn.session, turn.client, turn.start))
-                    prompts.append(self._store.prompt(turn.id).replace("\0", " "))
+        known = {turn.id for turn in self._store.turns()}
+        found: dict[int, LineOrigin] = {}
+        for origin in dict.fromkeys(origin for _, _, origin in text.runs if origin != BEFORE):
+            turn = turn_behind(origin)
+            identifier = self._names.identifier(turn) if turn in known else None
+            # What an agent wrote in a turn that is forgotten is nobody's.
+            if origin < BEFORE or identifier is not None:
+                found[origin] = LineOrigin(AGENT if origin > BEFORE else USER, identifier)
+        indices = {origin: index for index, origin in enumerate(found)}
         runs = [(line, count, indices[origin]) for line, count, origin in text.runs if origin in indices]
-        return runs, found, prompts
+        return runs, list(found.values())
+
+    def prompt(self, identifier: str) -> tuple[TurnOrigin, str] | None:
+        """Return who worked in the turn that Emacs calls `identifier`, and its whole prompt; None for none of ours."""
+        number = self._names.number(identifier)
+        turn = None if number is None else self._store.turn(number)
+        return None if turn is None else self.turn_origin(turn)
+
+    def turn_origin(self, turn: TurnRow) -> tuple[TurnOrigin, str]:
+        """Return who worked in `turn`, and its whole prompt."""
+        models = tuple(usage.model for usage in self._store.usage(turn.id) if usage.model)
+        origin = TurnOrigin(self._names.identifier(turn.id), turn.session, turn.client, turn.start, models)
+        return origin, self._store.prompt(turn.id).replace("\0", " ")
 
     def mark(self, number: int, path: str | None, hunks: Sequence[str], seen: bool) -> None:
         """Note that the user has `seen` of a turn: `hunks` of the file `path`, or all of it, or of all its files."""

@@ -432,9 +432,15 @@ def _run_from(start: int, end: int, lines: Sequence[str], known: Mapping[str, _G
 
 
 def _is_enough(run: Sequence[tuple[bytes, int]], start: int, lines: Sequence[str], least: int) -> bool:
-    """Return whether the lines of `run` are known again by `least` letters and digits, or half of it in their place."""
+    """Return whether the lines of `run` are known again by `least` letters and digits.
+
+    Half of it is enough where they follow the line that they followed, if that has the other half.
+    """
     weight = sum(_weight(lines[index]) for index in range(start, start + len(run)))
-    return bool(run) and weight * (2 if run[0][0] == _key_before(lines, start) else 1) >= least
+    if not run or weight >= least:
+        return bool(run)
+    before = _weight(lines[start - 1]) if start and run[0][0] == _key_before(lines, start) else 0
+    return weight + min(weight, before) >= least
 
 
 def _doubt(text: Text, result: Text, hunks: Sequence[Hunk], author: int, recall: _Recall) -> None:
@@ -469,7 +475,7 @@ def _doubt_islands(result: Text, hunks: Sequence[Hunk]) -> None:
     """Name no agent for a brace or the like between two changes of the user's, which may have a new one of them."""
     for one, other in pairwise(hunks):
         island = range(one.new_end, other.new_start)
-        if sum(_weight(result.lines[index]) for index in island[:_NEAR]) < _MOVED / 2 and len(island) <= _NEAR:
+        if len(island) <= _SLIDE and sum(_weight(result.lines[index]) for index in island) < _MOVED:
             for index in island:
                 _name_less(result.origins, index, USER, USER)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 import anyio
 from anyio import to_thread
@@ -19,12 +20,13 @@ from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.journal.activity import Activity
 from qwen_companion.journal.answers import RecordError
 from qwen_companion.journal.baselines import FAILURES, reason_of
+from qwen_companion.journal.commit_notes import CommitNotes
 from qwen_companion.journal.database import DamagedStoreError, StoreError
 from qwen_companion.journal.places import is_recorded
 from qwen_companion.journal.record import Record
 from qwen_companion.journal.record_directory import NoRecordError
 from qwen_companion.journal.root import Root
-from qwen_companion.journal.sites import Site
+from qwen_companion.journal.sites import Site, ThisMachine
 from qwen_companion.journal.worktrees import is_ignored, note_recorded, recorded_below, root_around
 from qwen_companion.privacy.options import Options
 from qwen_companion.tasks import contained_call
@@ -92,10 +94,13 @@ class Roots:
 
     def _update_rules(self) -> None:
         for root in self.by_name.values():
-            root.do(lambda record=root.record: self._set_rules(record))
+            root.do(partial(self._set_options, root))
 
-    def _set_rules(self, record: Record) -> None:
+    def _set_options(self, root: Root) -> None:
+        record = root.record
         record.rules.set_options(Options(self.settings.patterns, self.settings.auth_sources), self._hidden)
+        noted = self.settings.commit_notes and isinstance(record.site, ThisMachine)
+        root.notes = CommitNotes(record.site.true, self.environ) if noted else None
 
     async def set_roots(self, names: Sequence[str]) -> None:
         """Take the open workspace roots; those with a record are opened, so that their turns can be told."""
@@ -106,6 +111,11 @@ class Roots:
                 await self.open(name, only_known=True)
                 for tree in await to_thread.run_sync(recorded_below, name, self.environ, abandon_on_cancel=True):
                     await self.open(tree, only_known=True)
+
+    def committed(self) -> None:
+        """Note that the user has committed something."""
+        for root in self.by_name.values():
+            root.do(root.write_notes)
 
     # --- Opening and closing ---
 
@@ -129,7 +139,7 @@ class Roots:
             if (around := self.name_of(os.path.dirname(name))) is not None and root_around(around, name) == name:
                 self._trees.add(name)
                 await to_thread.run_sync(note_recorded, around, name, self.environ)
-            await to_thread.run_sync(self._set_rules, record)
+            await to_thread.run_sync(self._set_options, root)
             await self._begin(root)
             self.tasks.start_soon(self._work, root)
             self.dirty.set()

@@ -29,7 +29,7 @@ def text(*lines: str, end: str = "\n") -> bytes:
 
 def authors(project: Project, name: str = "a", data: bytes | None = None) -> list[str]:
     """Return the author of each line of `name`: "" for nobody, "T" for a turn, "you", or "you T" over a line of it."""
-    runs, origins, _ = project.record.answers.line_origins(str(project.root / name), data)
+    runs, origins = project.record.answers.line_origins(str(project.root / name), data)
     count = len((project.root / name).read_bytes() if data is None else data)
     found = [""] * count
     for line, size, index in runs:
