@@ -50,7 +50,7 @@ key; each returns the value of its key, nil where there is none."
 (qwen-companion-daemon-messages--define note NoteChange
   note text)
 (qwen-companion-daemon-messages--define usage UsageChange
-  input output)
+  input output cached)
 (qwen-companion-daemon-messages--define plan PlanChange
   steps)
 (qwen-companion-daemon-messages--define step PlanStep

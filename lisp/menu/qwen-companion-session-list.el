@@ -127,10 +127,19 @@ directory and its editor."
                         (qwen-companion-session-list--turns session)))))
     (if paths (number-to-string (length paths)) "")))
 
+(defun qwen-companion-session-list--usage (session)
+  "Return what the conversation of SESSION has used, a list.
+Of a chat, that is what the turns have that are in the journal."
+  (or (qwen-companion-session-usage session)
+      (when-let* ((chat (qwen-companion-registered-chat session)))
+        (cl-loop for turn in (qwen-companion-journal-turns)
+                 when (equal chat (qwen-companion-turn-conversation turn))
+                 append (qwen-companion-turn-usage turn)))))
+
 (defun qwen-companion-session-list--used (session)
   "Return how many tokens the conversation of SESSION has used, as text.
 It is \"\" where that is not known; its tooltip has them by model."
-  (if-let* ((usage (qwen-companion-session-usage session)))
+  (if-let* ((usage (qwen-companion-session-list--usage session)))
       (propertize (qwen-companion-layer-number (qwen-companion-layer-tokens usage))
                   'help-echo (qwen-companion-layer-usage usage))
     ""))
@@ -139,7 +148,8 @@ It is \"\" where that is not known; its tooltip has them by model."
   "Return non-nil when the CLI of entry A has used more tokens than that of B."
   (cl-flet ((used (entry)
               (qwen-companion-layer-tokens
-               (qwen-companion-session-usage (qwen-companion-backend-session (car entry))))))
+               (qwen-companion-session-list--usage
+                (qwen-companion-session-list--find (car entry))))))
     (> (used a) (used b))))
 
 (defun qwen-companion-session-list--entry (session)

@@ -122,7 +122,7 @@ Texts of the CLI in it are sanitised."
           (t (format "%d h" (/ seconds 3600))))))
 
 (defun qwen-companion-layer-tokens (usage)
-  "Return the number of tokens in USAGE, a list by model."
+  "Return the number of tokens in USAGE, a list."
   (cl-loop for each in usage
            sum (+ (qwen-companion-usage-input each) (qwen-companion-usage-output each))))
 
@@ -133,19 +133,24 @@ Texts of the CLI in it are sanitised."
         (t (format "%.3gM" (/ number 1000000.0)))))
 
 (defun qwen-companion-layer-usage (usage)
-  "Return USAGE, a list by model, in words, or nil where it is nil."
+  "Return USAGE, a list, in words by model, or nil where it is nil."
   (and usage
        (mapconcat
-        (lambda (each)
-          (let ((cached (qwen-companion-usage-cached each)))
-            (format "%s %s in%s, %s out"
-                    (qwen-companion-untrusted-line (qwen-companion-usage-model each))
-                    (qwen-companion-layer-number (qwen-companion-usage-input each))
-                    (if (> cached 0)
-                        (format " (%s cached)" (qwen-companion-layer-number cached))
-                      "")
-                    (qwen-companion-layer-number (qwen-companion-usage-output each)))))
-        usage "; ")))
+        (lambda (model)
+          (cl-loop for each in usage
+                   when (equal model (qwen-companion-usage-model each))
+                   sum (qwen-companion-usage-input each) into input
+                   and sum (qwen-companion-usage-cached each) into cached
+                   and sum (qwen-companion-usage-output each) into output
+                   finally return
+                   (format "%s %s in%s, %s out"
+                           (qwen-companion-untrusted-line model)
+                           (qwen-companion-layer-number input)
+                           (if (> cached 0)
+                               (format " (%s cached)" (qwen-companion-layer-number cached))
+                             "")
+                           (qwen-companion-layer-number output))))
+        (delete-dups (mapcar #'qwen-companion-usage-model usage)) "; ")))
 
 (defun qwen-companion-layer-lines (&optional todos)
   "Return a line about the activity of each connected CLI, or nil for none.

@@ -495,7 +495,7 @@ class ChatWork:
 
     `directory` is where it works, `client` the daemon's name for a person.  `turn` is the running turn, None for none,
     and `prompt` what it began with.  `tools` are the calls that are running: pairs of an id and the name of the tool.
-    `reads` are files that it has read since the last report.
+    `reads` are files that it has read since the last report, and `used` is what each answer of its model took since.
     """
 
     session: str
@@ -505,3 +505,4 @@ class ChatWork:
     prompt: str
     tools: tuple[tuple[str, str], ...] = ()
     reads: tuple[str, ...] = ()
+    used: tuple[Usage, ...] = ()

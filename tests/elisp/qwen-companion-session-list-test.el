@@ -135,6 +135,26 @@
         (qwen-companion-test-answering (lambda (_) (error "Asked"))
           (should-error (call-interactively #'qwen-companion-session-list-end)
                         :type 'user-error))
+        ;; A chat has used what its turns have used.
+        (told '("16") (cli "17" :pid 17 :kind 'serve :chat "chat"))
+        (unwind-protect
+            (progn
+              (qwen-companion-journal-on-turns
+               (list :turns
+                     (list (list :id "1" :root "/home/me/site" :conversation "chat" :start 1
+                                 :usage '((:model "m" :input 900 :output 100 :cached 0)))
+                           (list :id "2" :root "/home/me/site" :conversation "chat" :start 2
+                                 :usage '((:model "m" :input 1000 :output 500 :cached 1)))
+                           (list :id "3" :root "/home/me/site" :conversation "another" :start 3
+                                 :usage '((:model "m" :input 1 :output 1 :cached 0))))))
+              (qwen-companion-timers-update-visible)
+              (should (equal '("2.5k")
+                             (mapcar (lambda (entry) (aref (cadr entry) 5))
+                                     (cdr tabulated-list-entries))))
+              (should (equal "m 1.9k in (1 cached), 600 out"
+                             (get-text-property
+                              0 'help-echo (aref (cadr (nth 1 tabulated-list-entries)) 5)))))
+          (qwen-companion-journal-disable))
         (qwen-companion-registry-forget)
         (should-not (rows))))))
 

@@ -287,7 +287,7 @@ class Conversation:
 
     def _tell_state(self) -> None:
         info = self.session.info
-        self._work.tell(None if self.session.dead else info.turn)
+        self._work.tell(None if self.session.dead else info.turn, info.model)
         if info != self._told:
             self._told = info
             self._outbox.tell(info)

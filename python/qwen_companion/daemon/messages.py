@@ -404,11 +404,12 @@ class PlanChange(Change):
 
 @frozen
 class UsageChange(Change):
-    """The cost of one answer of the model in tokens, None if unknown."""
+    """The cost of one answer of the model in tokens, None if unknown; `cached` are those of `input` from a cache."""
 
     kind = "usage"
     input: int | None
     output: int | None
+    cached: int | None = None
 
 
 @frozen

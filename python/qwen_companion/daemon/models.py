@@ -116,6 +116,7 @@ class Usage(Wire):
 
     input_tokens: int | None = None
     output_tokens: int | None = None
+    cached_read_tokens: int | None = None
 
 
 class QuestionOption(Wire):

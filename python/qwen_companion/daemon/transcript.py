@@ -133,7 +133,9 @@ class Transcript:
 
     def _usage(self, envelope: models.Envelope, meta: models.Meta | None) -> Iterator[Change]:
         if meta is not None and meta.usage is not None:
-            yield UsageChange(self._turns.of(envelope), meta.usage.input_tokens, meta.usage.output_tokens)
+            usage = meta.usage
+            turn = self._turns.of(envelope)
+            yield UsageChange(turn, usage.input_tokens, usage.output_tokens, usage.cached_read_tokens)
 
     def _text(
         self,

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from qwen_companion.daemon.interrupted_turns import Output
-from qwen_companion.daemon.messages import EndChange, SessionChoices, TextChange, ToolChange
-from qwen_companion.domain import READ_TOOL, ChatWork
+from qwen_companion.daemon.messages import EndChange, SessionChoices, TextChange, ToolChange, UsageChange
+from qwen_companion.domain import READ_TOOL, ChatWork, Usage
 
 _PROMPT_WORDS = 800
 """How much of a prompt is kept for the journal, in characters."""
@@ -28,6 +28,8 @@ class WorkReports:
         self._tools: dict[str, str] = {}
         self._reads: list[str] = []
         """The files read since the last report."""
+        self._used: list[UsageChange] = []
+        """What answers since then have used."""
 
     def begin_anew(self, outputs: Iterable[Output]) -> None:
         """Note all of a conversation that was loaded."""
@@ -35,8 +37,9 @@ class WorkReports:
         self._echoed.clear()
         for output in outputs:
             self.note(output)
-        # Nobody knows what was in them then.
+        # Nobody knows what was in them then, and what is counted already.
         self._reads.clear()
+        self._used.clear()
 
     def note(self, output: Output | SessionChoices) -> None:
         """Note the beginning of the prompt and the running tools that `output` tells of."""
@@ -48,6 +51,8 @@ class WorkReports:
             self._tools.pop(output.id, None)
             if output.name == READ_TOOL and output.status == "done" and output.parent is None:
                 self._reads += [place.path for place in output.places]
+        elif isinstance(output, UsageChange):
+            self._used.append(output)
         elif isinstance(output, EndChange):
             self._sent.pop(output.turn, None)
             self._echoed.pop(output.turn, None)
@@ -56,12 +61,15 @@ class WorkReports:
         """Note the prompt `text` of `turn`, which the daemon will echo."""
         self._sent[turn] = text[:_PROMPT_WORDS]
 
-    def tell(self, turn: str | None) -> None:
-        """Report what is done in `turn`, None when no turn runs, if that has changed."""
+    def tell(self, turn: str | None, model: str | None = None) -> None:
+        """Report what is done in `turn`, None when no turn runs, by `model`, if that has changed."""
         tools = tuple(self._tools.items()) if turn is not None else ()
         prompt = self._sent.get(turn) or self._echoed.get(turn, "")
-        work = replace(self._told, turn=turn, prompt=prompt, tools=tools, reads=tuple(dict.fromkeys(self._reads)))
+        used = tuple(Usage(model or "", each.input or 0, each.output or 0, each.cached or 0) for each in self._used)
+        reads = tuple(dict.fromkeys(self._reads))
+        work = replace(self._told, turn=turn, prompt=prompt, tools=tools, reads=reads, used=used)
         self._reads.clear()
+        self._used.clear()
         if work != self._told:
-            self._told = replace(work, reads=())
+            self._told = replace(work, reads=(), used=())
             self._worked(work)

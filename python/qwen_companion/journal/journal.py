@@ -182,6 +182,7 @@ class Journal:
         before = self._agents.chats.get(work.session)
         self._agents.chats[work.session] = work
         root.stirred.set()
+        root.count(work.session, work.used)
         if before is not None and before.turn is not None:
             for _, tool in set(before.tools) - set(work.tools):
                 self.turns.look_for(root, Worker(work.session, tool, root.running.get(work.session)))

@@ -14,7 +14,7 @@ from functools import partial
 import anyio
 from anyio import to_thread
 
-from qwen_companion.domain import KnownSession, Peer
+from qwen_companion.domain import KnownSession, Peer, Usage
 from qwen_companion.frozen import frozen
 from qwen_companion.journal.activity import Activity, Probe
 from qwen_companion.journal.answers import Summary
@@ -229,6 +229,18 @@ class Root:
         turn = self.record.merge(of, shortened(label), paths, now_ms())
         if turn is not None:
             self.changed.add(turn.id)
+
+    def count(self, session: str, used: Sequence[Usage]) -> None:
+        """Have recorded what the turn of `session` that goes on has `used` in addition."""
+        running = self.running.get(session)
+
+        def count() -> None:
+            if running is not None and running.number is not None:
+                self.record.store.add_usage(running.number, used)
+                self.changed.add(running.number)
+
+        if used:
+            self.do(count)
 
     def finish(self, number: int, time: int) -> None:
         """Record that the turn `number` ended at `time`, in ms since the epoch."""

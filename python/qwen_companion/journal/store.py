@@ -134,6 +134,15 @@ class Store:
             db.executemany("insert or replace into usage values(?, ?, ?, ?, ?)", rows)
         return turns
 
+    def add_usage(self, turn: int, usage: Iterable[Usage]) -> None:
+        """Record that `turn` has used `usage` as well."""
+        with self.database.transaction() as db:
+            db.executemany(
+                "insert into usage values(?, ?, ?, ?, ?) on conflict do update set"
+                " input = input + excluded.input, output = output + excluded.output, cached = cached + excluded.cached",
+                ((turn, each.model, each.input, each.output, each.cached) for each in usage),
+            )
+
     def usage(self, turn: int) -> tuple[Usage, ...]:
         """Return what `turn` has used, by model."""
         with self.database.transaction() as db:

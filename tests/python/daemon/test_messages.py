@@ -111,7 +111,7 @@ CHANGES: list[tuple[messages.Change, dict[str, Any]]] = [
     ),
     (
         messages.UsageChange("t", input=1, output=2),
-        {"kind": "usage", "input": 1, "output": 2},
+        {"kind": "usage", "input": 1, "output": 2, "cached": None},
     ),
     (messages.EndChange("t", outcome="failed", text="why"), {"kind": "end", "outcome": "failed", "text": "why"}),
     (messages.NoteChange("t", note="unsupported", text="x"), {"kind": "note", "note": "unsupported", "text": "x"}),

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from qwen_companion.daemon.messages import FilePosition, TextChange, ToolChange
+from qwen_companion.daemon.messages import FilePosition, TextChange, ToolChange, UsageChange
 from qwen_companion.daemon.work_reports import WorkReports
-from qwen_companion.domain import ChatWork
+from qwen_companion.domain import ChatWork, Usage
 
 
 def test_a_prompt_is_reported_once_however_often_it_is_told() -> None:
@@ -43,6 +43,23 @@ def test_what_the_agent_has_read_is_reported_once() -> None:
     reports.tell("turn")
     reports.tell(None)
     assert [work.reads for work in reported] == [("/w/a", "b"), ()]
+
+
+def test_what_each_answer_has_used_is_reported_once() -> None:
+    reported: list[ChatWork] = []
+    reports = WorkReports("session", "/project", reported.append)
+    # It was counted when it came, if anybody was there.
+    reports.begin_anew([UsageChange("turn", 100, 10)])
+    reports.note(UsageChange("turn", 200, 20, 150))
+    reports.note(UsageChange("turn", None, 3))
+    reports.tell("turn", "qwen3")
+    reports.note(UsageChange("turn", 7, 1))
+    reports.tell(None, "qwen3")
+    reports.tell(None, "qwen3")
+    assert [work.used for work in reported] == [
+        (Usage("qwen3", 200, 20, 150), Usage("qwen3", 0, 3)),
+        (Usage("qwen3", 7, 1),),
+    ]
 
 
 def test_a_prompt_is_reported_before_the_daemon_has_told_it() -> None:

@@ -32,6 +32,7 @@ from qwen_companion.domain import (
     SessionState,
     Settings,
     Snapshot,
+    Usage,
     VisitedFile,
     WaitingProposal,
 )
@@ -1056,14 +1057,16 @@ async def test_a_chat_has_turns_by_what_the_daemon_tells(project: Project, calls
         await until_more(calls, "begin", 0)
         place.front.take_chat(replace(working, tools=(("1", "edit"),)))
         project.write("a", b"agent\n")
-        place.front.take_chat(working)
+        place.front.take_chat(replace(working, used=(Usage("m", 100, 5, 60), Usage("m", 200, 7))))
         (turn,) = await place.until({"a": "modified"})
         assert (turn.source, turn.prompt, turn.client, turn.session) == ("chat", "Fix it", "Qwen Code", "chat")
         # It depends on what comes first, the news of the disk or of the daemon.
         assert place.files[turn.id]["a"].writers in ((("edit", ""),), (("disk", ""),))
-        place.front.take_chat(idle)
+        place.front.take_chat(replace(idle, used=(Usage("n", 1, 1),)))
         await place.until_ended(turn.id)
         assert place.kinds() == [{"a": "modified"}]
+        (ended,) = place.turns.values()
+        assert ended.usage == (Usage("m", 300, 12, 60), Usage("n", 1, 1))
         # One whose hooks tell more is not told twice.
         agent = Agent(place.front, project, "chat")
         place.front.take_chat(replace(working, turn="turn 2", prompt="Again"))
