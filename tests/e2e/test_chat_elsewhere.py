@@ -31,6 +31,13 @@ CHANGED = """
 """
 
 
+# The tokens of each turn; each request of the scripted model has one in and one out.
+TOKENS = """
+(mapcar (lambda (turn) (qwen-companion-layer-tokens (qwen-companion-turn-usage turn)))
+        (qwen-companion-journal-turns))
+"""
+
+
 def is_recorded(stage: Stage, prompt: str) -> bool:
     """Return whether the turn that `prompt` began is in the record: what its agent changes from now on is its."""
     for path in stage.sandbox.home.rglob("journal.sqlite"):
@@ -78,6 +85,7 @@ def test_others_answer_and_the_connection_is_lost(stage: Stage, serve: Serve) ->
         other.answer("Allow")
         stage.screen.wait_for("So much for touch one.")
         wait_until_idle(stage)
+        stage.emacs.wait_until(f"(equal '(4) {TOKENS})")
 
         ask("touch two")
         portal.call(network.break_down)

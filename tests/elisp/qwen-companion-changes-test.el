@@ -1082,6 +1082,30 @@ BYTES is nil for a whole change."
                          (buffer-string)))))
       (should (equal "mine\n" (qwen-companion-changes-test-bytes (expand-file-name "a.txt" directory)))))))
 
+(ert-deftest qwen-companion-changes-test-commits-with-magit ()
+  "Magit gets the message; without a prompt, git asks for one as ever."
+  (qwen-companion-changes-test-with '(("a.txt" "1\n"))
+    (qwen-companion-changes-test-turn "one" '(("a.txt" "2\n")) :prompt "# Count")
+    (qwen-companion-changes-test-turn "two" '(("a.txt" "3\n")) :prompt "")
+    (qwen-companion-changes-test-open)
+    (let ((qwen-companion-changes-commit-trailer "Qwen-Session")
+          got)
+      (cl-letf (((symbol-function 'magit-commit-create)
+                 (lambda (arguments) (push (cons default-directory arguments) got))))
+        (provide 'magit)
+        (unwind-protect
+            (progn
+              (setq qwen-companion-changes-test-staged (list '(:staged 1) '(:staged 1)))
+              (qwen-companion-changes-test-press-at "Count" "C")
+              (should (equal `((,directory "--edit"
+                                           "--message=Count\n\nQwen-Session: conversation\n"))
+                             got))
+              (setq qwen-companion-changes-commit-trailer nil)
+              (qwen-companion-changes-test-press-at "(no prompt)" "C")
+              (should (equal `(,directory "--edit") (car got))))
+          (setq features (delq 'magit features)
+                qwen-companion-changes-test-staged nil))))))
+
 (ert-deftest qwen-companion-changes-test-in-a-buffer-that-follows-the-disk ()
   "With real merging and following, undoing is one step, saved, without questions."
   (qwen-companion-changes-test-with-process

@@ -161,15 +161,18 @@ def _texts(record: Record, call: messages.JournalTexts) -> messages.JournalReply
 
 
 def _stage(record: Record, call: messages.JournalStage, environ: Mapping[str, str]) -> messages.JournalReply:
-    if not isinstance(record.site, ThisMachine) or call.scope.scope in messages.OF_WORKTREES:
-        raise RecordError("only changes in turns on this machine can be given to git")
+    is_here = isinstance(record.site, ThisMachine)
+    if not is_here and call.action != "patch":
+        raise RecordError("the repository is at another place; W writes a patch, for `git apply` there")
+    if call.scope.scope in messages.OF_WORKTREES:
+        raise RecordError("only changes in turns can be given to git")
     files = [(file.path, file.previous) for file in call.files]
     nets: list[Net] = []
     for file, net in zip(call.files, record.answers.texts(files, _scope(record, call.scope)), strict=True):
         if isinstance(net, RecordError):
             raise net
         nets.append(net if file.text is None else part_of(net, base64.b64decode(file.text)))
-    staging = Staging(record.site.true, environ)
+    staging = Staging(record.site.true, environ, is_here)
     if call.action == "patch":
         patch = messages.FileVersion(staging.patch(nets), None)
         return messages.JournalReply(call.id, texts=[messages.Texts("", None, patch)])

@@ -60,11 +60,14 @@ class Entry:
 class Staging:
     """Its methods wait for git and the disk.  They raise StagingError, GitError and OSError."""
 
-    def __init__(self, root: str, environ: Mapping[str, str]) -> None:
-        """`root` is the true name of a directory, in a repository of the user's or in none."""
+    def __init__(self, root: str, environ: Mapping[str, str], is_here: bool = True) -> None:
+        """`root` is the true name of a directory, in a repository of the user's or in none.
+
+        Of one that is not on this machine, only patches can be made.
+        """
         self._root = root
         self._environ = environ
-        self._repository = find_repository(root)
+        self._repository = find_repository(root) if is_here else None
         self._top = self._repository.top if self._repository else root
 
     def stage(self, nets: Sequence[Net], onto_staged: bool = False) -> int:

@@ -11,7 +11,8 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import anyio
 import pytest
@@ -21,6 +22,8 @@ from pydantic import BaseModel
 from journal_project import turn_row
 from qwen_companion.domain import Peer, PlacedFile
 from qwen_companion.doors.listeners import Report
+from qwen_companion.emacs.journal_requests import answer
+from qwen_companion.emacs.messages import ChangeScope, ChosenChange, JournalStage
 from qwen_companion.ide.context import ResolvedPath
 from qwen_companion.journal.answers import Scope
 from qwen_companion.journal.record import NOBODY, Cause, Record
@@ -31,6 +34,9 @@ from qwen_companion.remote.link import Link
 from qwen_companion.remote.place import name_at
 from qwen_companion.remote.places import named_by
 from relays import linked
+
+if TYPE_CHECKING:
+    from qwen_companion.journal.journal import Journal
 
 pytestmark = pytest.mark.anyio
 
@@ -160,6 +166,30 @@ async def test_what_a_turn_changes_is_recorded_with_its_bytes(home: Path, git: b
         }
         # One round trip for each of the two looks.
         assert there.reach.asked == ["tree", "tree"]
+
+
+async def test_changes_there_become_a_patch_but_no_commit(home: Path) -> None:
+    async with recorded(home) as there:
+        (there.root / "a").write_bytes(b"one\r\n")
+        await there.turn(lambda: (there.root / "a").write_bytes(b"two\r\n"))
+        roots = SimpleNamespace(
+            record_of=lambda _: there.record, environ={"PATH": os.environ["PATH"], "HOME": str(home)}
+        )
+        journal = cast("Journal", SimpleNamespace(roots=roots))
+        (turn,) = there.record.store.turns()
+        scope = ChangeScope(there.record.root, "turn", there.record.names.identifier(turn.id), None)
+        file = ChosenChange(os.fsdecode(there.name("a")))
+        refused = await answer(journal, JournalStage(1, scope, "stage", (file,)))
+        assert refused is not None
+        assert refused.error == "the repository is at another place; W writes a patch, for `git apply` there"
+        reply = await answer(journal, JournalStage(2, scope, "patch", (file,)))
+        assert reply is not None
+        ((patch,),) = ([texts.after] for texts in reply.texts or ())
+        assert patch is not None
+        (there.root / "a").write_bytes(b"one\r\n")
+        (home / "patch").write_bytes(patch.data)
+        run_git(there.root, "apply", str(home / "patch"))
+        assert (there.root / "a").read_bytes() == b"two\r\n"
 
 
 async def test_a_change_of_a_large_file_is_recorded(home: Path) -> None:
