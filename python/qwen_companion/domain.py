@@ -494,8 +494,10 @@ class ChatWork:
     """The activity of an agent of `qwen serve` in the conversation `session`, as the daemon tells it.
 
     `directory` is where it works, `client` the daemon's name for a person.  `turn` is the running turn, None for none,
-    and `prompt` what it began with.  `tools` are the calls that are running: pairs of an id and the name of the tool.
-    `reads` are files that it has read since the last report, and `used` is what each answer of its model took since.
+    and `prompt` what it began with, at `start`, in ms since the epoch, None where that is unknown.  `tools` are the
+    calls that are running: pairs of an id and the name of the tool.  `reads` are files that it has read since the last
+    report, and `used` is what each answer of its model took since.  While the connection to the daemon `is_lost`, what
+    happens in the turn is told later.
     """
 
     session: str
@@ -506,3 +508,5 @@ class ChatWork:
     tools: tuple[tuple[str, str], ...] = ()
     reads: tuple[str, ...] = ()
     used: tuple[Usage, ...] = ()
+    start: int | None = None
+    is_lost: bool = False

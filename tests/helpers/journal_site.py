@@ -130,6 +130,17 @@ class Site:
         assert self.kinds() == list(expected)
         return sorted(self.turns.values(), key=lambda turn: int(turn.id.rpartition("-")[2]))
 
+    async def until_turns(self, *expected: tuple[str, dict[str, str]]) -> Sequence[Turn]:
+        """Wait until the turns, the oldest first, have these prompts and kinds of changes; return the turns."""
+        prompts = [prompt for prompt, _ in expected]
+        with anyio.move_on_after(TIMEOUT_S):
+            while [turn.prompt for turn in await self.until(*(kinds for _, kinds in expected))] != prompts:
+                self._news = anyio.Event()
+                await self._news.wait()
+        turns = await self.until(*(kinds for _, kinds in expected))
+        assert [turn.prompt for turn in turns] == prompts
+        return turns
+
     async def until_told(self, kind: type[Notification]) -> Notification:
         with anyio.fail_after(TIMEOUT_S):
             while not (found := [message for message in self.told if isinstance(message, kind)]):

@@ -287,7 +287,8 @@ class Conversation:
 
     def _tell_state(self) -> None:
         info = self.session.info
-        self._work.tell(None if self.session.dead else info.turn, info.model)
+        turn = None if self.session.dead else info.turn
+        self._work.tell(turn, info.model, is_lost=not self.session.connected)
         if info != self._told:
             self._told = info
             self._outbox.tell(info)

@@ -92,6 +92,11 @@ class DaemonSession:
         return self._connection.end is not None
 
     @property
+    def connected(self) -> bool:
+        """Whether all that happens is told at once."""
+        return self._connection.connected
+
+    @property
     def busy(self) -> bool:
         """Whether a turn runs."""
         return self._turns.running is not None

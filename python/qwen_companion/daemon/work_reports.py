@@ -25,6 +25,8 @@ class WorkReports:
         """The prompts that were sent from here, by their turns."""
         self._echoed: dict[str | None, str] = {}
         """What the daemon has told of prompts."""
+        self._starts: dict[str | None, int] = {}
+        """When they began, in ms since the epoch."""
         self._tools: dict[str, str] = {}
         self._reads: list[str] = []
         """The files read since the last report."""
@@ -35,6 +37,7 @@ class WorkReports:
         """Note all of a conversation that was loaded."""
         self._tools.clear()
         self._echoed.clear()
+        self._starts.clear()
         for output in outputs:
             self.note(output)
         # Nobody knows what was in them then, and what is counted already.
@@ -45,6 +48,8 @@ class WorkReports:
         """Note the beginning of the prompt and the running tools that `output` tells of."""
         if isinstance(output, TextChange) and output.voice == "user":
             self._echoed[output.turn] = (self._echoed.get(output.turn, "") + output.text)[:_PROMPT_WORDS]
+            if output.time is not None:
+                self._starts.setdefault(output.turn, output.time)
         elif isinstance(output, ToolChange) and output.status == "running":
             self._tools[output.id] = output.name or "tool"
         elif isinstance(output, ToolChange):
@@ -56,18 +61,24 @@ class WorkReports:
         elif isinstance(output, EndChange):
             self._sent.pop(output.turn, None)
             self._echoed.pop(output.turn, None)
+            self._starts.pop(output.turn, None)
 
     def note_prompt(self, turn: str, text: str) -> None:
         """Note the prompt `text` of `turn`, which the daemon will echo."""
         self._sent[turn] = text[:_PROMPT_WORDS]
 
-    def tell(self, turn: str | None, model: str | None = None) -> None:
-        """Report what is done in `turn`, None when no turn runs, by `model`, if that has changed."""
-        tools = tuple(self._tools.items()) if turn is not None else ()
-        prompt = self._sent.get(turn) or self._echoed.get(turn, "")
-        used = tuple(Usage(model or "", each.input or 0, each.output or 0, each.cached or 0) for each in self._used)
-        reads = tuple(dict.fromkeys(self._reads))
-        work = replace(self._told, turn=turn, prompt=prompt, tools=tools, reads=reads, used=used)
+    def tell(self, turn: str | None, model: str | None = None, *, is_lost: bool = False) -> None:
+        """Report what is done in `turn`, None when no turn runs, by `model`, if that has changed; see `ChatWork`."""
+        work = replace(
+            self._told,
+            turn=turn,
+            prompt=self._sent.get(turn) or self._echoed.get(turn, ""),
+            tools=tuple(self._tools.items()) if turn is not None else (),
+            reads=tuple(dict.fromkeys(self._reads)),
+            used=tuple(Usage(model or "", each.input or 0, each.output or 0, each.cached or 0) for each in self._used),
+            start=self._starts.get(turn),
+            is_lost=is_lost and turn is not None,
+        )
         self._reads.clear()
         self._used.clear()
         if work != self._told:

@@ -45,19 +45,18 @@ class Agents:
                 running = root.running.get(call.session)
                 found.append(Worker(call.session, call.tool, running, probe, call.agent, runs_tool=True))
         # CLIs with hooks write mostly by the tools that these report.
-        has_chat = any(running.row.source == CHAT for running in root.running.values())
-        found += [
-            Worker(key, DISK, root.running.get(key), Probe(cli.peer.pid), cli=cli)
-            for key, cli in self.silent_in(root)
-            # One without a terminal is the agent of that chat, of which the daemon tells more.
-            if not has_chat or last_input(cli.peer.pid) is not None
-        ]
+        going = [*root.running.items(), *root.ending]
+        # What is found before a turn is recorded may be older.
+        has_chat = any(running.row.source == CHAT and running.number is not None for _, running in going)
+        # Of the agent of that chat the daemon tells more.
+        agents = self.agents_of_chats(root) if has_chat else {}
+        probe = Probe(next(iter(agents.values())).peer.pid) if len(agents) == 1 else None
         for session, running in root.running.items():
             work = self.chats.get(session)
             if work is not None and running.row.source == CHAT:
                 # Events may come later than the writes they report.
                 found += [Worker(session, tool, running, runs_tool=True) for _, tool in work.tools] or [
-                    Worker(session, DISK, running)
+                    Worker(session, DISK, running, probe, is_lost=work.is_lost and probe is not None)
                 ]
             elif running.row.pid is not None and session not in self.silent:
                 found.append(Worker(session, DISK, running, Probe(running.row.pid)))
@@ -65,6 +64,11 @@ class Agents:
                 # At another place nobody looks at processes, and the news of a command may come after its end.
                 _, call = root.commands.get(session, (running, None))
                 found.append(Worker(session, DISK if call is None else call.tool, running))
+        found += [
+            Worker(key, DISK, root.running.get(key), Probe(cli.peer.pid), cli=cli)
+            for key, cli in self.silent_in(root)
+            if key not in agents
+        ]
         found += [Worker(session, DISK, running) for session, running in [*root.ending]]
         return found
 
@@ -79,6 +83,11 @@ class Agents:
     def silent_in(self, root: Root) -> list[tuple[str, SilentCli]]:
         """Return the CLIs that call no hooks and work in `root`, with their keys."""
         return [(key, cli) for key, cli in self.silent.items() if cli.root is root]
+
+    def agents_of_chats(self, root: Root) -> dict[str, SilentCli]:
+        """Return those of the CLIs of `silent_in` that may be agents of a daemon, by their keys."""
+        # These have no terminal.
+        return {key: cli for key, cli in self.silent_in(root) if last_input(cli.peer.pid) is None}
 
     def is_watched(self, root: Root) -> bool:
         """Return whether anybody may be at work below `root`."""

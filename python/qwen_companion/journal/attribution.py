@@ -94,7 +94,7 @@ class Attribution:
             Worker(session, call.tool, running, None, call.agent, runs_tool=True)
             for session, (running, call) in root.commands.items()
         ]
-        workers = [*self._agents.workers(root), *ended]
+        workers = [*ended, *self._agents.workers(root)]
         if any(worker.runs_tool for worker in workers):
             workers = [worker for worker in workers if worker.writes_by_itself]
         workers = [worker for worker in workers if worker.session not in root.coming]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from qwen_companion.doors.events import Event
 from qwen_companion.journal.agents import Agents
 from qwen_companion.journal.attribution import Attribution
-from qwen_companion.journal.root import Call, Root, Running, Worker, row_of, shortened
+from qwen_companion.journal.root import Call, Root, Running, row_of, shortened
 from qwen_companion.journal.roots import Roots
 from qwen_companion.journal.turns import Turns
 
@@ -219,14 +219,7 @@ class HookReports:
         if not call.is_command:
             root.do(lambda: root.note((running, call), "not recorded: a file that is not below the root"))
             return None
-        root.commands[session] = command = running, call
-        self._turns.look_for(root, Worker(session, call.tool, running, None, call.agent))
-
-        def forget() -> None:
-            if root.commands.get(session) is command:
-                del root.commands[session]
-
-        root.do(forget)
+        self._turns.look_after(root, call)
         return None
 
     async def _text_of_others(self, root: Root, path: bytes, running: Running) -> str | None:

@@ -33,7 +33,7 @@ from qwen_companion.journal.disk_watch import DiskWatch
 from qwen_companion.journal.hook_reports import LATE, HookReports
 from qwen_companion.journal.model_news import Excluded, ModelNews
 from qwen_companion.journal.record_directory import forget_unused
-from qwen_companion.journal.root import Root, SilentCli, Worker, key_of, now_ms, row_of
+from qwen_companion.journal.root import Call, Root, SilentCli, Worker, key_of, now_ms, row_of
 from qwen_companion.journal.roots import Roots
 from qwen_companion.journal.sites import Site
 from qwen_companion.journal.store import CHAT, DISK, HOOKS
@@ -185,11 +185,12 @@ class Journal:
         root.count(work.session, work.used)
         if before is not None and before.turn is not None:
             for _, tool in set(before.tools) - set(work.tools):
-                self.turns.look_for(root, Worker(work.session, tool, root.running.get(work.session)))
+                self.turns.look_after(root, Call(work.session, tool, "", None))
             if before.turn != work.turn:
                 self.turns.end(root, work.session, now_ms())
         if work.turn is not None and (before is None or before.turn != work.turn):
-            self.turns.begin(root, row_of(work.session, work.client, CHAT, work.prompt, now_ms(), None))
+            row = row_of(work.session, work.client, CHAT, work.prompt, now_ms(), None)
+            self.turns.begin(root, row, row.start if work.start is None else work.start)
         elif before is None:
             suspects = partial(self._attribution.suspects_before, root, {work.session})
             root.do(lambda: self._attribution.scan(root, suspects))

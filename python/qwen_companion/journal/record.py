@@ -201,6 +201,22 @@ class Record:
             version = None if loaded is None else loaded.version
             return self.store.reassign(path, version, turn, _FOUND)
 
+    def take_over(self, turn: int, earlier: int, since: float) -> bool:
+        """Give to `turn` what was recorded of the turn `earlier` in files that have changed last after `since`.
+
+        That is in seconds since the epoch.  Return whether there are any.
+        """
+        with self._lock:
+            paths = [
+                path
+                for path in self.store.paths([earlier])
+                # Else somebody else has written it again.
+                if path in self._stamps
+                and self._stamps[path] == self.site.stamp(path)
+                and self.site.changed_since(path, since)
+            ]
+            return self.store.hand_over(paths, earlier, turn)
+
     def _keep(self, changes: Sequence[Change], choose: Chooser) -> None:
         by_cause: dict[Cause, list[Change]] = {}
         for change, cause in zip(changes, choose([change.path for change in changes]), strict=True):

@@ -73,11 +73,13 @@ class Worker:
     agent: str = ""
     runs_tool: bool = False
     cli: SilentCli | None = None
+    is_lost: bool = False
+    """Whether a tool of it may run of which nobody tells before the daemon answers again."""
 
     @property
     def writes_by_itself(self) -> bool:
         """Return whether it may write without a hook that tells of the file."""
-        return self.runs_tool or self.cli is not None
+        return self.runs_tool or self.cli is not None or self.is_lost
 
     @property
     def number(self) -> int | None:

@@ -211,6 +211,24 @@ class Store:
             db.execute("delete from origins where write >= ?", (row[0],))
         return True
 
+    def hand_over(self, paths: Iterable[bytes], earlier: int, turn: int) -> bool:
+        """Assign to `turn` the last write of each of `paths` where it is one of the turn `earlier`.
+
+        Return whether there are any.  Forget `earlier` if it has no other.
+        """
+        found = False
+        with self.database.transaction() as db:
+            for path in paths:
+                query = "select id, turn from writes where path = ? order by id desc limit 1"
+                write, last = db.execute(query, (path,)).fetchone()
+                if last == earlier:
+                    found = True
+                    db.execute("update writes set turn = ? where id = ?", (turn, write))
+                    db.execute("delete from origins where write >= ?", (write,))
+            if found and not self.paths([earlier]):
+                self.discard(earlier)
+        return found
+
     def writes(self, path: bytes) -> list[Write]:
         """Return all writes of `path` in order."""
         with self.database.transaction() as db:

@@ -12,7 +12,7 @@ import anyio
 from qwen_companion.journal.agents import Agents
 from qwen_companion.journal.attribution import Attribution
 from qwen_companion.journal.baselines import FAILURES
-from qwen_companion.journal.root import Root, Running, Worker, now_ms
+from qwen_companion.journal.root import Call, Root, Running, Worker, now_ms
 from qwen_companion.journal.roots import Roots
 from qwen_companion.journal.store import DISK, HOOKS, TurnRow
 from qwen_companion.journal.versions import changed_since
@@ -35,8 +35,11 @@ class Turns:
         self._attribution = attribution
         self._idle = anyio.Event()
 
-    def begin(self, root: Root, row: TurnRow) -> Running:
-        """Begin the turn `row` with a look at all files."""
+    def begin(self, root: Root, row: TurnRow, since: int | None = None) -> Running:
+        """Begin the turn `row` with a look at all files.
+
+        A chat may be told of late: what has changed `since` its prompt, in ms since the epoch, is its.
+        """
         self.end(root, row.session, row.start)
         # Else the user may have written to the same files since the last look.
         followed = bool(root.running) or not root.record.has_baseline
@@ -50,12 +53,33 @@ class Turns:
                 before = partial(self._attribution.suspects_before, root, {row.session})
                 self._attribution.scan(root, before, skip=lambda path: skips and changed_since(path, running.since))
                 running.number = root.record.store.begin(row).id
+                if since is not None:
+                    self._take_over(root, running.number, row, since)
             finally:
                 with suppress(RuntimeError):
                     anyio.from_thread.run_sync(running.ready.set)
 
         root.do(begin)
         return running
+
+    def _take_over(self, root: Root, number: int, row: TurnRow, since: int) -> None:
+        """Give to the turn `number` of a chat what was taken for work of its process, or of the turn before it."""
+        turns = root.record.store.turns()
+        earlier = [turn.id for turn in turns if (turn.session, turn.source) == (row.session, row.source)][-2:-1]
+        earlier += anyio.from_thread.run_sync(self._forget_agents, root)
+        for each in earlier:
+            if root.record.take_over(number, each, since / 1000):
+                root.changed |= {number, each}
+
+    def _forget_agents(self, root: Root) -> list[int]:
+        """End the turns of processes that are agents of chats, and return their numbers."""
+        numbers: list[int] = []
+        for key, cli in self._agents.agents_of_chats(root).items():
+            if cli.turn is not None:
+                numbers.append(cli.turn.id)
+                cli.turn = None
+                self.end(root, key, now_ms(), looks=False)
+        return numbers
 
     def end(self, root: Root, session: str, time: int, looks: bool = True) -> None:
         """End the turn of `session`; with `looks`, look at the files first."""
@@ -97,6 +121,20 @@ class Turns:
                 self._attribution.scan(root, suspects)
 
         root.do(scan)
+
+    def look_after(self, root: Root, call: Call) -> None:
+        """Look at all files after the end of `call`, a tool of a running turn that may have written any of them."""
+        running = root.running.get(call.session)
+        if running is None:
+            return
+        root.commands[call.session] = command = running, call
+        self.look_for(root, Worker(call.session, call.tool, running, None, call.agent))
+
+        def forget() -> None:
+            if root.commands.get(call.session) is command:
+                del root.commands[call.session]
+
+        root.do(forget)
 
     def resume(self, root: Root) -> None:
         """Go on with turns that another process of this Emacs has recorded."""

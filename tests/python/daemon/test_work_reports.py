@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from qwen_companion.daemon.messages import FilePosition, TextChange, ToolChange, UsageChange
+from qwen_companion.daemon.messages import EndChange, FilePosition, TextChange, ToolChange, UsageChange
 from qwen_companion.daemon.work_reports import WorkReports
 from qwen_companion.domain import ChatWork, Usage
 
@@ -70,3 +70,21 @@ def test_a_prompt_is_reported_before_the_daemon_has_told_it() -> None:
     reports.note(TextChange("turn", voice="user", text="Fix "))
     reports.tell("turn")
     assert [work.prompt for work in reported] == ["Fix it"]
+
+
+def test_when_a_prompt_began_is_reported_and_whether_more_may_come() -> None:
+    reported: list[ChatWork] = []
+    reports = WorkReports("session", "/project", reported.append)
+    # Without a turn it does not matter.
+    reports.tell(None, is_lost=True)
+    for text, time in ("Fix ", 1000), ("it", 1001):
+        reports.note(TextChange("turn", voice="user", text=text, time=time))
+    reports.tell("turn", is_lost=True)
+    reports.tell("turn")
+    reports.note(EndChange("turn", outcome="done"))
+    reports.tell(None, is_lost=True)
+    assert [(work.turn, work.start, work.is_lost) for work in reported] == [
+        ("turn", 1000, True),
+        ("turn", 1000, False),
+        (None, None, False),
+    ]

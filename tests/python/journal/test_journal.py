@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -1100,6 +1100,171 @@ async def test_what_the_agent_of_a_chat_writes_is_the_chats_though_its_process_c
             (turn,) = await place.until({"a": "modified"})
             assert (turn.source, turn.prompt) == ("chat", "Fix it")
         agent.stdin.close()
+
+
+class ChatAgent:
+    """The agent of a chat as the daemon starts it, a process without a terminal, that runs given commands."""
+
+    def __init__(self, project: Project) -> None:
+        self.process = subprocess.Popen(["sh"], stdin=subprocess.PIPE, cwd=project.root, text=True)
+        peer = Peer(self.process.pid, start_of(self.process.pid) or "", str(project.root), "gemini", ())
+        self.state = SessionState(KnownSession("agent", "", "Qwen Code", "0.24.4", peer), streaming=True)
+
+    def run(self, command: str) -> None:
+        """Have it run `command`."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{command}\n")
+        self.process.stdin.flush()
+
+    def __enter__(self) -> ChatAgent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.__exit__(None, None, None)
+
+
+@pytest.fixture
+def held_looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, threading.Event]]:
+    """Once the second event is cleared, set the first one when a look begins, which waits for the second one."""
+    begun, may_go_on = threading.Event(), threading.Event()
+    may_go_on.set()
+    scan = Record.scan
+
+    def wait_and_scan(record: Record, choose: Chooser, skip: Callable[[bytes], bool] = lambda _: False) -> bool:
+        if not may_go_on.is_set():
+            begun.set()
+            may_go_on.wait(TIMEOUT_S)
+        return scan(record, choose, skip)
+
+    monkeypatch.setattr(Record, "scan", wait_and_scan)
+    yield begun, may_go_on
+    may_go_on.set()
+
+
+def chat_of(project: Project, turn: str | None = None, prompt: str = "", **fields: Any) -> ChatWork:
+    return ChatWork("chat", str(project.root), "Qwen Code", turn, prompt, **fields)
+
+
+def ms() -> int:
+    """Return the time in ms by the clock of files: those written from now on are no older."""
+    return clock_ns() // 1_000_000
+
+
+@pytest.mark.parametrize("live", [False, True])
+async def test_what_a_look_finds_at_the_end_of_a_chat_is_the_chats_and_not_that_of_another_process(
+    project: Project, calls: list[str], held_looks: tuple[threading.Event, threading.Event], live: bool
+) -> None:
+    """While the connection to the daemon was lost: the tool and its end are told together, or with the turn's."""
+    project.commit(a=b"a\n")
+    begun, may_go_on = held_looks
+    working = chat_of(project, "turn 1", "Fix it")
+    with ChatAgent(project) as agent, SilentCli(project.root) as cli:
+        async with site(project) as place:
+            place.front.set_sessions([agent.state, *([cli.state] if live else [])])
+            await place.until_watched(project)
+            place.front.take_chat(replace(working, turn=None, prompt=""))
+            place.front.take_chat(working)
+            await until_more(calls, "begin", 0)
+            if live:
+                # It draws, and writes nothing.
+                cli.type("true")
+            may_go_on.clear()
+            agent.run("echo agent > a")
+            await to_thread.run_sync(begun.wait, TIMEOUT_S)
+            place.front.take_chat(replace(working, tools=(("1", "edit"),)))
+            place.front.take_chat(working)
+            if not live:
+                place.front.take_chat(chat_of(project))
+            await anyio.wait_all_tasks_blocked()
+            may_go_on.set()
+            (turn,) = await place.until({"a": "modified"})
+            assert (turn.source, turn.prompt) == ("chat", "Fix it")
+            assert live or turn.notes == ()
+
+
+async def test_a_chat_that_is_told_of_late_has_what_was_written_since_its_prompt(
+    project: Project, calls: list[str]
+) -> None:
+    """The connection to the daemon was lost when another client sent the prompts."""
+    project.commit(a=b"a\n", b=b"b\n", c=b"c\n", d=b"d\n")
+    with ChatAgent(project) as agent:
+        async with site(project) as place:
+            place.front.set_sessions([agent.state])
+            await place.until_watched(project)
+            await until_more(calls, "scan", 0)
+            place.front.take_chat(chat_of(project))
+            agent.run("echo before > d")
+            await place.until({"d": "modified"})
+            first = ms()
+            agent.run("echo agent > a; echo agent > c")
+            await place.until({"d": "modified", "a": "modified", "c": "modified"})
+            project.write("c", b"by the user\n")
+            place.say(JournalWrote((str(project.root / "c"),), None, None))
+            await place.front.records(str(project.root), [])
+            second = ms()
+            agent.run("echo agent > b")
+            await place.until({"d": "modified", "a": "modified", "c": "modified", "b": "modified"})
+            for work in (
+                chat_of(project, "1", "First", start=first, tools=(("1", "edit"),)),
+                chat_of(project, "1", "First", start=first),
+                chat_of(project),
+                chat_of(project, "2", "Second", start=second),
+                chat_of(project),
+            ):
+                place.front.take_chat(work)
+            told = (
+                ("", {"d": "modified", "c": "modified"}),
+                ("First", {"a": "modified"}),
+                ("Second", {"b": "modified"}),
+            )
+            await place.until_turns(*told)
+            # What the process writes now is of no prompt that is known.
+            agent.run("echo background > b")
+            await place.until_turns(*told, ("", {"b": "modified"}))
+
+
+async def test_a_chat_that_is_told_of_late_has_what_nobody_has_looked_at(
+    project: Project, calls: list[str], held_looks: tuple[threading.Event, threading.Event]
+) -> None:
+    project.commit(a=b"a\n")
+    begun, may_go_on = held_looks
+    with ChatAgent(project) as agent:
+        async with site(project) as place:
+            place.front.set_sessions([agent.state])
+            await place.until_watched(project)
+            await until_more(calls, "scan", 0)
+            start = ms()
+            may_go_on.clear()
+            agent.run("echo agent > a")
+            await to_thread.run_sync(begun.wait, TIMEOUT_S)
+            place.front.take_chat(chat_of(project, "1", "Fix it", start=start))
+            await anyio.wait_all_tasks_blocked()
+            may_go_on.set()
+            (turn,) = await place.until_turns(("Fix it", {"a": "modified"}))
+            assert turn.notes == ()
+
+
+async def test_what_a_chat_writes_while_nobody_tells_of_it_is_told_from_what_a_cli_writes(
+    project: Project, calls: list[str]
+) -> None:
+    project.commit(a=b"a\n", b=b"b\n")
+    working = chat_of(project, "1", "Fix it", is_lost=True)
+    with ChatAgent(project) as agent, SilentCli(project.root) as cli:
+        async with site(project) as place:
+            place.front.set_sessions([agent.state, cli.state])
+            await place.until_watched(project)
+            place.front.take_chat(working)
+            await until_more(calls, "begin", 0)
+            # One draws and the other writes.
+            cli.type("true")
+            agent.run("echo agent > a")
+            (turn,) = await place.until({"a": "modified"})
+            assert turn.prompt == "Fix it"
+            await cli.until_idle()
+            cli.type("echo cli > b")
+            _, other = await place.until({"a": "modified"}, {"b": "modified"})
+            assert (other.client, other.notes) == ("Gemini CLI 0.61.0", ())
 
 
 @pytest.mark.parametrize("newcomer", ["cli", "chat"])
