@@ -238,18 +238,30 @@ With PROJECT, in the project that DIRECTORY belongs to."
   "Return the name of our connection-local profile for PLACE."
   (intern (concat "qwen-companion-" place)))
 
+(defun qwen-companion-remote--criteria (place)
+  "Return by what TRAMP knows a connection to PLACE: the hops before it do not count."
+  (let ((default-directory (concat place "/")))
+    (connection-local-criteria-for-default-directory)))
+
 (defun qwen-companion-remote--set-environment (place variables)
-  "Have TRAMP set VARIABLES, a list of (NAME VALUE), for programs at PLACE."
+  "Have TRAMP set VARIABLES, a list of (NAME VALUE), for programs at PLACE.
+At places that TRAMP does not tell apart, have it set none."
   (qwen-companion-remote--restore-environment place)
   (require 'tramp)
-  (let ((default-directory (concat place "/"))
-        (profile (qwen-companion-remote--profile place)))
-    (connection-local-set-profile-variables
-     profile
-     `((tramp-remote-process-environment
-        . ,(append (mapcar (lambda (variable) (string-join variable "=")) variables)
-                   (with-connection-local-variables tramp-remote-process-environment)))))
-    (connection-local-set-profiles (connection-local-criteria-for-default-directory) profile)))
+  (let* ((default-directory (concat place "/"))
+         (profile (qwen-companion-remote--profile place))
+         (criteria (qwen-companion-remote--criteria place))
+         (same (cl-remove-if-not
+                (lambda (other) (equal criteria (qwen-companion-remote--criteria other)))
+                (remove place (qwen-companion-places)))))
+    (mapc #'qwen-companion-remote--restore-environment same)
+    (unless same
+      (connection-local-set-profile-variables
+       profile
+       `((tramp-remote-process-environment
+          . ,(append (mapcar (lambda (variable) (string-join variable "=")) variables)
+                     (with-connection-local-variables tramp-remote-process-environment)))))
+      (connection-local-set-profiles criteria profile))))
 
 (defun qwen-companion-remote--restore-environment (place)
   "Have TRAMP set no variables of ours at PLACE."

@@ -138,6 +138,11 @@
              `(:name "/ssh:me@far:" :state ready :environment (("PORT" ,port) ("ROOTS" "/a b=c"))))
             (should (equal `(,(concat "PORT=" port) "ROOTS=/a b=c" "EDITOR=vi") (known "/ssh:me@far:/p/")))
             (should (equal theirs (known "/ssh:you@far:/p/"))))
+          ;; TRAMP gives both the same: those of one would lead to the relay of the other.
+          (qwen-companion-remote-on-place
+           '(:name "/ssh:near|ssh:me@far:" :state ready :environment (("PORT" "3"))))
+          (dolist (place '("/ssh:me@far:/p/" "/ssh:near|ssh:me@far:/p/"))
+            (should (equal theirs (known place))))
           (qwen-companion-remote-disable)
           (should (equal theirs (known "/ssh:me@far:/p/")))
           (should (equal before (list connection-local-profile-alist
