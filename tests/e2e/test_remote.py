@@ -150,7 +150,17 @@ def follow(stage: Stage, far: Far) -> None:
 
 def test_the_main_job(stage: Stage, far: Far) -> None:
     """Context, a review with edits and the turn's end, as here; nothing is left there."""
-    stage.start_emacs(stage.sandbox.notes, forms=(far.use,))
+    do_the_main_job(stage, far)
+    change_by_command(stage, far)
+    ask_from_emacs(stage, far)
+    follow(stage, far)
+    stage.emacs.command("qwen-companion-mode")
+    stage.screen.wait_until(lambda: not far.laid, "nothing laid there")
+
+
+def do_the_main_job(stage: Stage, far: Far, *forms: str) -> None:
+    """Start Emacs with `forms` and the CLI there; have it told of files, and an edit reviewed, edited and accepted."""
+    stage.start_emacs(stage.sandbox.notes, forms=(far.use, *forms))
     (far.project / ".env").write_text("KEY=1\n")
     (far.project / "old.bin").write_bytes(b"\0\xff")
     (far.project / "built.txt").write_text("built\n")
@@ -177,11 +187,6 @@ def test_the_main_job(stage: Stage, far: Far) -> None:
     ) == json.dumps(f"far:{far.project}", ensure_ascii=False)
     stage.emacs.wait_until("(null qwen-companion-proposal--awaiting-write)")
     assert stage.emacs.eval("(qwen-companion-rescue-buffers)") == "nil"
-    change_by_command(stage, far)
-    ask_from_emacs(stage, far)
-    follow(stage, far)
-    stage.emacs.command("qwen-companion-mode")
-    stage.screen.wait_until(lambda: not far.laid, "nothing laid there")
 
 
 def test_a_broken_line_and_a_killed_backend_cost_nothing(stage: Stage, far: Far) -> None:

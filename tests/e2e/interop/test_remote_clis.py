@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Qwen Code on another host, in the versions that have hooks, and over a line that takes its time."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from far import Far
+from stage import Stage
+from test_remote import do_the_main_job, far, start_cli
+
+__all__ = ["far"]
+
+pytestmark = pytest.mark.interop
+
+
+@pytest.mark.parametrize("program", ["qwen-0.21.10", "qwen-0.23.4"])
+def test_the_main_job_of_an_older_cli(stage: Stage, far: Far, program: str) -> None:
+    do_the_main_job(stage, far, f'(setq qwen-companion-qwen-command (list "{program}"))')
+
+
+@pytest.mark.parametrize("seconds", [0, 0.08])
+def test_a_review_over_a_slow_line(stage: Stage, far: Far, seconds: float) -> None:
+    """How long it takes from the answer of the model to the screen is printed."""
+    if seconds:
+        far.slow_down(seconds)
+    stage.start_emacs(stage.sandbox.notes, forms=(far.use,))
+    start_cli(stage, far)
+    for number in range(3):
+        text = f"# {number}\n"
+        stage.model.call("read_file", file_path=str(far.file))
+        stage.model.call("write_file", file_path=str(far.file), content=text)
+        asked = len(stage.model.bodies)
+        stage.ask(f"please {number}")
+        stage.screen.wait_until(lambda before=asked: len(stage.model.bodies) > before + 1, "the file to be read")
+        start = time.perf_counter()
+        stage.wait_for_review()
+        print(f"a review over a line of {1000 * seconds:.0f} ms: {time.perf_counter() - start:.2f} s")
+        stage.model.say(f"Wrote {number}.")
+        stage.accept(f"Wrote {number}.")
+        stage.screen.wait_until(lambda written=text: far.file.read_text() == written, "the text there")
