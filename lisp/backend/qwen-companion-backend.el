@@ -562,9 +562,11 @@ happens on its own, also when Emacs is about to exit."
       (process-put process 'killer
                    (run-at-time 5 nil #'qwen-companion-timers-call
                                 #'delete-process process))
-      ;; Emacs tells a process that was stopped nothing.
-      (continue-process process)
-      (process-send-eof process)))
+      ;; Told above, it may have ended by now.
+      (ignore-errors
+        ;; Emacs tells a process that was stopped nothing.
+        (continue-process process)
+        (process-send-eof process))))
   (qwen-companion-timers-cancel qwen-companion-backend--retry-timer)
   (qwen-companion-backend--forget-server)
   (setq qwen-companion-backend--restarts nil

@@ -338,6 +338,19 @@ Whoever has the port is shown the token by each CLI that reconnects."
       (should (equal 0 (process-exit-status process)))
       (should-not (qwen-companion-backend-test--files)))))
 
+(ert-deftest qwen-companion-backend-test-off-while-the-process-ends ()
+  "A process that has ended before it is told to is no error."
+  (qwen-companion-test-with-process
+    (qwen-companion-backend-test--start)
+    (let ((continue (symbol-function 'continue-process)))
+      (cl-letf (((symbol-function 'continue-process)
+                 (lambda (process)
+                   (funcall continue process)
+                   (signal-process process 'KILL)
+                   (qwen-companion-test-wait-for (not (process-live-p process))))))
+        (qwen-companion-mode -1)))
+    (should (eq 'off (qwen-companion-state)))))
+
 (ert-deftest qwen-companion-backend-test-off-while-it-is-restarted ()
   "The files of the process before are removed too."
   (qwen-companion-test-with-process
