@@ -261,16 +261,16 @@ They are those of its `:type', a `choice' or a boolean.")
          (unless (qwen-companion-registry-sessions) "no CLI"))
         ("b" "Take back" qwen-companion-ask-take-back
          (unless (qwen-companion-prompts-waiting) "none"))
-        ("P" "Plan" qwen-companion-plan (qwen-companion-menu--not-ready))
+        ("P" "Last plan" qwen-companion-plan (qwen-companion-menu--not-ready))
         ("=" "Resume" qwen-companion-resume (qwen-companion-menu--not-ready))
         ("i" "Context" qwen-companion-context (qwen-companion-menu--off))
         ("h" "Hide file" qwen-companion-toggle-exclusion
          (unless (buffer-file-name (or (buffer-base-buffer) (current-buffer))) "no file"))
         "--"
-        ("&" "Go on" qwen-companion-continue (qwen-companion-menu--no-program))
-        ("T" "In worktree" qwen-companion-run-in-worktree (qwen-companion-menu--no-program))
+        ("&" "Continue" qwen-companion-continue (qwen-companion-menu--no-program))
+        ("T" "New worktree" qwen-companion-run-in-worktree (qwen-companion-menu--no-program))
         ("O" "Worktrees" qwen-companion-worktrees (qwen-companion-menu--not-ready))
-        ("@" "Serve" qwen-companion-serve-place (unless (file-remote-p default-directory) "local"))
+        ("@" "Serve host" qwen-companion-serve-place (unless (file-remote-p default-directory) "local"))
         ("K" "Password" qwen-companion-place-password
          (unless (qwen-companion-places-asking) "none asked"))
         ("X" "Restart" qwen-companion-restart (qwen-companion-menu--no-terminal))

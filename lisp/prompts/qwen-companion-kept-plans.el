@@ -20,6 +20,7 @@
 (require 'qwen-companion-layer)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-prompts)
+(require 'qwen-companion-registry)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-untrusted)
 
@@ -173,7 +174,7 @@ Each function returns it, or nil where it knows none.")
   (interactive
    (list (qwen-companion-layer-read-session
           "Send the plan to: "
-          (or (qwen-companion-backend-sessions) (user-error "No CLI is connected")))))
+          (or (qwen-companion-registry-sessions) (user-error "No CLI is running")))))
   (message "%s" (qwen-companion-prompts-send
                  session qwen-companion-kept-plans--directory
                  (concat "Follow this plan:\n\n"
