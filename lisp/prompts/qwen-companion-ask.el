@@ -238,15 +238,14 @@ before goes on.  \\<qwen-companion-ask-mode-map>\\[qwen-companion-ask-submit] se
                             (user-error "The directory of this CLI is not known"))))
   (setq qwen-companion-ask--cli (qwen-companion-session-id session)))
 
+(defconst qwen-companion-ask--action
+  '((display-buffer-reuse-window display-buffer-below-selected) (window-height . 12))
+  "How a prompt buffer is shown.")
+
 (defun qwen-companion-ask--show (root)
   "Select the prompt buffer for ROOT."
-  (select-window (qwen-companion-ask--display (qwen-companion-ask--buffer root)))
+  (pop-to-buffer (qwen-companion-ask--buffer root) qwen-companion-ask--action)
   (goto-char (point-max)))
-
-(defun qwen-companion-ask--display (buffer)
-  "Show the prompt BUFFER and return its window."
-  (display-buffer buffer '((display-buffer-reuse-window display-buffer-below-selected)
-                           (window-height . 12))))
 
 (defun qwen-companion-ask--insert (text)
   "Insert TEXT on lines of its own at the end of the prompt in this buffer."
@@ -508,8 +507,7 @@ stays.  Return what to say of that."
              (insert text)
              (setq qwen-companion-ask--cli cli)
              (unless (or (active-minibuffer-window) (get-buffer-window buffer t))
-               (save-selected-window
-                 (qwen-companion-ask--display buffer)))
+               (display-buffer buffer qwen-companion-ask--action))
              (substitute-command-keys
               (format ".  It is in %s: \\<qwen-companion-ask-mode-map>\\[qwen-companion-ask-submit] sends it again"
                       (buffer-name))))))))

@@ -79,11 +79,10 @@ A registered CLI as SESSION is returned as it is now."
 
 (defun qwen-companion-registry-sessions ()
   "Return the sessions, and after them the registered CLIs that are none."
-  (let ((sessions (qwen-companion-backend-sessions)))
+  (let* ((sessions (qwen-companion-backend-sessions))
+         (pids (mapcar #'qwen-companion-session-pid sessions)))
     (append sessions
-            (seq-remove (lambda (cli)
-                          (memq (qwen-companion-registered-pid cli)
-                                (mapcar #'qwen-companion-session-pid sessions)))
+            (seq-remove (lambda (cli) (memq (qwen-companion-registered-pid cli) pids))
                         qwen-companion-registry--clis))))
 
 (defun qwen-companion-registry-state (session)

@@ -163,7 +163,7 @@ class RegistryFront:
             return "queued" if awaited.queued else DELIVERED
         awaited.queued = status in (HELD, UNANSWERED)
         if not awaited.queued:
-            transcript.awaited.remove(awaited)
+            transcript.forget(awaited)
         return status
 
     def _note_prompt(self, record: Record) -> None:

@@ -24,6 +24,10 @@ _MAX_BYTES = 16 * 1024 * 1024
 """How much is read at a time."""
 
 
+_MOST = 20
+"""How many prompts are awaited at most."""
+
+
 @dataclass(eq=False)
 class Awaited:
     """The prompt of a `request`, until the model gets it; `queued`: the user was told that it has not yet."""
@@ -46,8 +50,7 @@ class Transcript:
         `changed` with what the CLI does then.
         """
         self.path = path
-        self.awaited: list[Awaited] = []
-        """The prompts that are sent, oldest first."""
+        self._awaited: list[Awaited] = []
         self._mark = f'<cross_session_message from="{sender}"'
         self._reached = reached
         self._changed = changed
@@ -61,8 +64,13 @@ class Transcript:
 
     def expect(self, request: int, text: str) -> Awaited:
         """Note that the prompt `text` of `request` is being sent."""
-        self.awaited.append(awaited := Awaited(request, text))
+        self._awaited.append(awaited := Awaited(request, text))
+        del self._awaited[:-_MOST]
         return awaited
+
+    def forget(self, awaited: Awaited) -> None:
+        """Note that a prompt does not come."""
+        self._awaited = [each for each in self._awaited if each is not awaited]
 
     async def follow(self) -> None:
         """Follow the record until cancelled."""
@@ -122,10 +130,10 @@ class Transcript:
     def _begun(self, text: str) -> str:
         """Note that the model has got our message `text`; return the beginning of its prompt."""
         body = text.partition(">\n")[2].partition("\n</cross_session_message>")[0]
-        for number, awaited in enumerate(self.awaited):
+        for number, awaited in enumerate(self._awaited):
             if awaited.text.strip().replace("<", "&lt;") == body.strip():
                 # Those sent before it will not come any more.
-                del self.awaited[: number + 1]
+                del self._awaited[: number + 1]
                 awaited.at_model.set()
                 self._reached(awaited)
                 break
