@@ -229,12 +229,12 @@ class Roots:
         return self._names_around[directory]
 
     def root_around(self, name: str, path: str) -> str:
-        """Return the root `name`, or the worktree that `path` is in and that has another record."""
+        """Return the root `name`, the worktree below it that `path` is in, or another root that has its record."""
         around = root_around(name, path)
         if around == name:
-            # A project in a subdirectory of its repository has worktrees beside it; and one may write to the main tree.
+            # Such as a worktree beside a project that is a part of its repository, or the main tree of a worktree.
             other = self.name_of(os.path.dirname(path))
-            return name if other is None or {name, other} <= {*self.names} else other
+            return name if other is None or other.startswith(f"{name.rstrip('/')}/") else other
         return around if around in self._trees or is_ignored(name, around) else name
 
     def worktrees_in(self, root: Root) -> tuple[bytes, ...]:

@@ -1543,12 +1543,13 @@ async def test_a_cli_that_enters_a_worktree_has_a_turn_in_each(project: Project)
         assert await place.front.records(str(project.root), [str(tree / "a.txt"), str(project.root / "b.txt")])
 
 
-async def test_a_project_below_its_repository_has_recorded_worktrees_beside_it(project: Project) -> None:
+@pytest.mark.parametrize("is_open", [False, True])
+async def test_a_project_below_its_repository_has_recorded_worktrees_beside_it(project: Project, is_open: bool) -> None:
     project.commit(**{"sub/a.txt": BEFORE})
     tree = add_worktree(project)
     sub = project.root / "sub"
     async with site(project) as place:
-        place.front.set_roots([str(sub), str(project.root / ".qwen/worktrees")])
+        place.front.set_roots([str(sub), str(project.root / ".qwen/worktrees"), *([str(tree)] if is_open else [])])
         agent = Agent(place.front, project)
         agent.cwd = str(sub)
         await agent.prompt("enter it")
