@@ -172,10 +172,10 @@ class WorktreeList:
         # What was committed may be as it was again.
         restored = committed.intersection(open_files)
         if restored:
-            named = sorted(restored) if len(restored) <= _MOST_NAMED else ()
-            diff = ("diff", "--name-only", "-z", "--no-renames", "--no-ext-diff", "--no-textconv")
-            differ = items(self._ask(tree.path, *diff, base, "--", *named))
-            return committed.union(open_files) - restored.difference(differ)
+            # By their bytes: `git diff` would write the index, whatever it is told of locks.
+            nets = self._nets(tree.path, self._changed(tree.path, base, _few(restored)), None)
+            top = os.fsencode(tree.path)
+            return committed.union(open_files) - restored.difference(os.path.relpath(net.path, top) for net in nets)
         return committed.union(open_files)
 
     def _uncommitted(self, top: str, names: Collection[bytes]) -> set[bytes]:
@@ -184,8 +184,13 @@ class WorktreeList:
         Of those with `names` at least, if any are given.
         """
         command = ("status", "--porcelain", "-z", "--no-renames", "--untracked-files=all", "--")
-        output = self._ask(top, *command, *(sorted(names) if len(names) <= _MOST_NAMED else ()))
+        output = self._ask(top, *command, *_few(names))
         return {entry[3:] for entry in items(output)}
+
+
+def _few(names: Collection[bytes]) -> Sequence[bytes]:
+    """Return `names` for git in order, none for all files where there are too many."""
+    return sorted(names) if len(names) <= _MOST_NAMED else ()
 
 
 def _there(trees: Sequence[Worktree], path: str) -> Worktree:

@@ -159,8 +159,11 @@ def test_a_file_that_is_as_it_was_again_or_only_touched_counts_no_more(project: 
     project.git("commit", "--quiet", "--all", "--message=tree", cwd=tree)
     assert listed(project).examined(str(tree)).files == 2
     (tree / "a.txt").write_bytes(changed())
+    os.utime(tree / "b.txt", ns=(1, 1))
+    before = project.repository_state()
     found = listed(project).examined(str(tree))
     assert (found.files, found.uncommitted) == (1, 1)
+    assert project.repository_state() == before
     project.write("c.txt", b"main\n")
     other = add(project, "other", "-b", "worktree-y")
     os.utime(other / "a.txt", ns=(1, 1))
