@@ -455,7 +455,7 @@ may be an old one, or nil."
          (when (cl-some #'cadr (qwen-companion-changed-file-by file)) " (subagent)")
          (when (qwen-companion-changed-file-mixed file)
            (if (eq 'merge qwen-companion-changes-items-scope)
-               (propertize "  conflicts with the main tree" 'face 'warning)
+               "  conflicts with the main tree"
              "  with edits of yours"))
          (when (qwen-companion-changed-file-seen file) "  seen")))
        (when undone

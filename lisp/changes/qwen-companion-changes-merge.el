@@ -54,6 +54,9 @@ undone there.  Nothing is committed; to merge the branch use git."
   "Merge what VIEWS, of files in GROUP, show into the main tree.
 With CHANGES, only these are wanted, of the only view."
   (let* ((tree (qwen-companion-changes-items-group-root group))
+         (name (file-name-nondirectory tree))
+         (title (unless (memq (qwen-companion-changes-items-group-scope group) '(merge begun tree))
+                  (qwen-companion-changes-undo-title group)))
          (main (qwen-companion-changes-merge--main tree))
          (steps (delq nil (mapcar (lambda (view)
                                     (qwen-companion-changes-merge--step
@@ -66,15 +69,14 @@ With CHANGES, only these are wanted, of the only view."
      paths "merge"
      (and (cdr steps)
           (format "Merge %d files of %s into %s" (length steps)
-                  (qwen-companion-changes-undo-title group)
+                  (or title (qwen-companion-untrusted-text name))
                   (qwen-companion-untrusted-text (abbreviate-file-name main)))))
     (qwen-companion-changes-undo-report
      (qwen-companion-undo-run
       (qwen-companion-changes-merge--in-order steps)
       (qwen-companion-changes-undo-turn-of
        group (mapcar #'qwen-companion-changes-file-path views))
-      (format "From %s: %s" (file-name-nondirectory tree)
-              (qwen-companion-changes-undo-title group))
+      (concat "From " name (and title (concat ": " title)))
       'merge)
      (length steps) qwen-companion-changes-merge--words)))
 

@@ -50,9 +50,9 @@
 Identity:
 ID is a string that names the proposal to the Python process.
 SESSION is the id of the session that proposed it, LABEL the name of
-that CLI; see `qwen-companion-proposal-client'.  PATH is the absolute name of the file.  HELD is non-nil when
-a hook of the CLI waits for the outcome; the CLI knows other proposals
-by their file.  ARRIVED is the time it came, in seconds since the epoch.
+that CLI; see `qwen-companion-proposal-client'.  PATH is the absolute
+name of the file.  HELD is non-nil when a hook of the CLI waits for the
+outcome; the CLI knows other proposals by their file.  ARRIVED is the time it came, in seconds since the epoch.
 ANSWER is nil when a CLI waits for the outcome; else it is a function
 that takes it, see `qwen-companion-proposal-begin'.  CHAT is the buffer of
 the chat that asks to approve a plan, or nil.

@@ -142,19 +142,21 @@ this one stands in place of the version, or else its terminal or process."
          (kind (lambda (each)
                  (list (qwen-companion-session-client each) (qwen-companion-session-version each))))
          (place (lambda (each)
-                  (file-name-nondirectory
-                   (directory-file-name (or (qwen-companion-session-directory each) "")))))
+                  (when-let* ((directory (qwen-companion-session-directory each)))
+                    (qwen-companion-untrusted-text
+                     (file-name-nondirectory (directory-file-name directory))))))
          (same (and session
                     (cl-remove (funcall kind session) (qwen-companion-backend-sessions)
                                :key kind :test-not #'equal))))
     (if (null (cdr same))
         name
       (format "%s in %s" (replace-regexp-in-string " [0-9][0-9.]*\\'" "" name)
-              (if (= 1 (cl-count (funcall place session) same :key place :test #'equal))
-                  (funcall place session)
-                (if-let* ((buffer (qwen-companion-terminal-session-buffer session)))
-                    (buffer-name buffer)
-                  (format "process %s" (or (qwen-companion-session-pid session) "?"))))))))
+              (let ((own (funcall place session))
+                    (buffer (qwen-companion-terminal-session-buffer session)))
+                (cond ((and own (= 1 (cl-count own same :key place :test #'equal))) own)
+                      (buffer (buffer-name buffer))
+                      (t (format "process %s"
+                                 (or (qwen-companion-session-pid session) "?")))))))))
 
 (defconst qwen-companion-terminal--paste-pause 0.5
   "Seconds between a text that is pasted and the key that sends it.

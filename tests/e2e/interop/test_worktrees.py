@@ -77,7 +77,8 @@ def test_worktrees_beside_a_project_below_its_repository(stage: Stage, program: 
     stage.ask("greet in a worktree", FREE_QWEN)
     stage.screen.wait_for("Done there.")
     stage.emacs.command("qwen-companion-changes")
-    shown(stage, "greet in a worktree  entered")
+    shown(stage, re.compile(r"greet in a worktree.*\n.* sub/module\.py"))
+    assert stage.emacs.eval("(qwen-companion-turn-root (car (qwen-companion-journal-turns)))") == lisp_string(str(tree))
     # One that is started there by hand connects.
     stage.open_shell("*by hand*")
     stage.screen.enter(f"cd {sub}; {program} --worktree=hand")
