@@ -65,6 +65,8 @@ def results(stage: Stage) -> str:
 
 def commented_edited_and_approved_in_a_chat(stage: Stage) -> None:
     """Have a plan in the open chat, comment it, and approve the next one with an edit."""
+    # With the names, all there is to choose has been told.
+    stage.screen.wait_for(" idle scripted Default")
     stage.screen.keys("C-c", "C-m")
     stage.screen.wait_for("Approval mode (default Default):")
     stage.screen.enter("plan")

@@ -81,10 +81,12 @@ def test_a_plan_is_commented_edited_and_approved(stage: Stage, program: str) -> 
     stage.emacs.command("qwen-companion-plan")
     stage.screen.wait_for("Approved 20")
     stage.emacs.quit()
-    stage.start_emacs(stage.sandbox.greeting)
-    stage.emacs.command("qwen-companion-plan")
-    stage.screen.wait_for("Approved 20")
-    assert stage.emacs.buffer_text("*qwen-companion plan*") == better + "3. Eat.\n"
+    with stage.beside() as other:
+        other.start_emacs(other.sandbox.greeting)
+        other.emacs.command("qwen-companion-plan")
+        other.screen.wait_for("Approved 20")
+        assert other.emacs.buffer_text("*qwen-companion plan*") == better + "3. Eat.\n"
+        other.emacs.quit()
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -179,7 +181,9 @@ def test_a_plan_of_a_chat_is_commented_edited_and_approved(stage: Stage, program
 
 
 def test_no_plan_of_a_subagent_comes_to_emacs(stage: Stage) -> None:
-    stage.start()
+    # To start one is not asked about in this mode.
+    stage.start_emacs(stage.sandbox.greeting, forms=('(setq qwen-companion-approval-mode "yolo")',))
+    stage.start_cli()
     stage.model.start_subagent(
         Answer(calls=(Call("exit_plan_mode", {"plan": PLAN}),)),
         Answer("The subagent is done."),
