@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from journal_project import Project
@@ -14,6 +15,7 @@ from qwen_companion.domain import AGENT, USER
 from qwen_companion.journal.answers import RecordError
 from qwen_companion.journal.store import MAX_AGE_MS, TurnRow
 
+FUZZES = hypothesis.settings().max_examples >= 1000
 BLOCK = [f"agent wrote line {number}" for number in range(4)]
 OTHERS = [f"somebody's line {number}" for number in range(12)]
 
@@ -142,12 +144,33 @@ def test_what_cannot_be_known(project: Project) -> None:
     assert authors(project, "mine") == ["", ""]
 
 
-def test_a_thousand_turns_and_a_long_file(project: Project) -> None:
+@pytest.mark.parametrize("kind", ["no git", "shallow", "submodule"])
+def test_odd_repositories(tmp_path: Path, kind: str) -> None:
+    project = Project(tmp_path, git=kind != "no git")
+    if kind == "no git":
+        project.write("a", text(*OTHERS, end="\r\n"))
+    else:
+        project.commit(a=text(*OTHERS, end="\r\n"))
+        origin, project.root = project.root.as_uri(), tmp_path / "clone"
+        if kind == "shallow":
+            project.git("clone", "--quiet", "--depth=1", origin, str(project.root), cwd=tmp_path)
+        else:
+            project.git("init", "--quiet", str(project.root), cwd=tmp_path)
+            project.git("submodule", "--quiet", "add", origin, "module")
+    name = "module/a" if kind == "submodule" else "a"
+    turn = project.begin()
+    project.edit(turn, name, text(*OTHERS[:6], *BLOCK, *OTHERS[6:], end="\r\n"))
+    project.end(turn)
+    project.write(name, text("mine", *OTHERS[:6], *BLOCK, *OTHERS[6:], end="\r\n"))
+    assert authors(project, name) == ["you", *[""] * 6, *[str(turn)] * 4, *[""] * 6]
+
+
+def test_many_turns_in_one_file_and_a_long_file(project: Project) -> None:
     project.commit(a=text(*OTHERS))
     project.begin()
     lines = list(OTHERS)
     turns: list[int] = []
-    for number in range(300):
+    for number in range(1000 if FUZZES else 300):
         turns.append(project.record.store.begin(turn_of(project)).id)
         lines.insert(6, f"turn number {number} wrote this")
         project.edit(turns[-1], "a", text(*lines))

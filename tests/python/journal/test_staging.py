@@ -195,6 +195,27 @@ def test_odd_repositories(project: Project, tmp_path: Path) -> None:
     assert (bare.root / "a").read_bytes() == b"2\r\n"
 
 
+def test_shallow_clones_submodules_and_a_file_that_the_user_has_renamed(project: Project) -> None:
+    project.commit(a=numbered(9))
+    project.commit(a=numbered(30))
+    origin = project.root
+    project.root = project.home / "shallow"
+    project.git("clone", "--quiet", "--depth=1", origin.as_uri(), str(project.root), cwd=project.home)
+    project.git("submodule", "--quiet", "add", origin.as_uri(), "module")
+    project.git("commit", "--quiet", "--message=module")
+    change = net(project, "a", numbered(30), numbered(30, {4: "agent"}))
+    os.rename(project.root / "a", project.root / "renamed")
+    project.write("renamed", numbered(30, {4: "agent", 20: "mine"}))
+    there = disk(project)
+    assert staging(project).stage([change]) == 1
+    assert staged(project, "a") == numbered(30, {4: "agent"})
+    assert "renamed" not in index(project)
+    assert disk(project) == there
+    for name in ("module/a", "module"):
+        with pytest.raises(StagingError, match="of its own or a submodule"):
+            staging(project).stage([net(project, name, numbered(30), b"x\n")], onto_staged=True)
+
+
 @pytest.mark.parametrize("setting", [("core.autocrlf", "true"), ("core.eol", "crlf")])
 def test_line_ends_are_converted_as_git_add_does(project: Project, setting: tuple[str, str]) -> None:
     project.commit(a=numbered(9), b=numbered(9, end="\r\n"))
