@@ -15,12 +15,14 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from itertools import groupby, islice, pairwise
 from types import MappingProxyType
 
 from qwen_companion.frozen import frozen
 from qwen_companion.journal.changes import ALIKE, MAX_COMPARED, STEPS, is_binary, lines_of
+from qwen_companion.journal.contents import read_version
 from qwen_companion.journal.sites import Files
 from qwen_companion.journal.store import SELECT_WRITE, Store, Write, write_of
 from qwen_companion.journal.undos import Undos
@@ -65,15 +67,11 @@ def turn_behind(origin: int) -> int:
 
 @dataclass
 class Text:
-    """A text at some time: its `lines`, the origin of each, and the turns that deleted lines, by the line after.
-
-    `gone` are the lines of the text before it that it has not any more.
-    """
+    """A text at some time: its `lines`, the origin of each, and the turns that deleted lines, by the line after."""
 
     lines: Sequence[str]
     origins: list[int]
     gaps: dict[int, int] = field(default_factory=dict[int, int])
-    gone: Sequence[int] = ()
 
     @property
     def runs(self) -> Iterator[tuple[int, int, int]]:
@@ -129,7 +127,7 @@ class Origins:
         earlier = next((self._earlier(path, digest, lines) for digest in fetched), None)
         if earlier is not None:
             return Text(lines, list(earlier))
-        return _advance(text, lines, USER, lambda texts: self._recall(path, texts))
+        return self._advance(path, text, lines, USER)
 
     def trace(self, path: bytes, fetched: Mapping[str, bytes] = MappingProxyType({})) -> Text | None:
         """Return the text after the last recorded write of `path`, None where there is none that can be compared.
@@ -176,39 +174,49 @@ class Origins:
         if known is None or known.text is None:
             return self._inherited(path, lines, USER) or Text(lines, [BEFORE] * len(lines))
         # A turn between is forgotten.
-        return self._step(path, known.text, lines, BEFORE)
+        return self._advance(path, known.text, lines, BEFORE, is_kept=True)
 
     def _after(
-        self,
-        path: bytes,
-        start: Text | None,
-        write: Write,
-        author: int,
-        fetched: Mapping[str, bytes],
-        is_first: bool,
+        self, path: bytes, start: Text | None, write: Write, author: int, fetched: Mapping[str, bytes], is_first: bool
     ) -> Text | None:
         """Return the text after `write` of `author`, which was `start` before; `is_first`: nothing was known."""
         lines = self._lines(write.after, fetched)
         if lines is None or start is None:
             return None if lines is None else Text(lines, [BEFORE] * len(lines))
         if is_first and write.before is None:
-            return self._inherited(path, lines, author) or _advance(start, lines, author, lambda _: {})
-        result = self._step(path, start, lines, author)
+            return self._inherited(path, lines, author) or self._advance(path, start, lines, author)
+        result = self._advance(path, start, lines, author, is_kept=True)
         earlier = None if write.after is None else self._earlier(path, write.after.digest, lines)
         if earlier is not None:
             pairs = zip(earlier, result.origins, strict=True)
             result.origins = [old if author == USER or old <= BEFORE else new for old, new in pairs]
         return result
 
-    def _step(self, path: bytes, text: Text, lines: Sequence[str], author: int) -> Text:
-        """Return `lines`, which `author` has made of `text`; keep the origins of what is gone."""
-        result = _advance(text, lines, author, lambda texts: self._recall(path, texts))
-        gone = [
-            (path, _key(text.lines[index]), _key_before(text.lines, index), text.origins[index])
-            for index in result.gone
-        ]
-        with self._store.database.transaction() as db:
-            db.executemany("insert or replace into removed values(?, ?, ?, ?)", gone)
+    def _advance(self, path: bytes, text: Text, lines: Sequence[str], author: int, is_kept: bool = False) -> Text:
+        """Return `lines`, which `author` has made of `text` of `path`, with their origins.
+
+        If that `is_kept`, keep the origins of the lines that are gone as well.
+        """
+        hunks = _hunks(text.lines, lines)
+        end = Hunk(len(text.lines), len(text.lines), len(lines), len(lines))
+        origins: list[int] = []
+        old = 0
+        for hunk in [*hunks, end]:
+            origins += text.origins[old : hunk.old_start]
+            origins += _written(text.origins[hunk.old_start : hunk.old_end], hunk.new_end - hunk.new_start, author)
+            old = hunk.old_end
+        result = Text(lines, origins, _gaps(text, hunks, end, author))
+        recall = partial(self._recall, path)
+        _take_back(text, result, hunks, author, recall)
+        _doubt(text, result, hunks, author, recall)
+        if is_kept:
+            gone = [
+                (path, _key(text.lines[index]), _key_before(text.lines, index), text.origins[index])
+                for hunk in hunks
+                for index in range(hunk.old_start, hunk.old_end)
+            ]
+            with self._store.database.transaction() as db:
+                db.executemany("insert or replace into removed values(?, ?, ?, ?)", gone)
         return result
 
     def _recall(self, path: bytes, lines: Iterable[str]) -> Mapping[str, _Gone]:
@@ -226,31 +234,40 @@ class Origins:
 
     # --- What is kept ---
 
-    def _known(self, path: bytes, fetched: Mapping[str, bytes]) -> _Known | None:
+    def _stored(
+        self, path: bytes, after: str | None = None, is_deleted: bool = False
+    ) -> tuple[int, Version | None, Version | None, bytes]:
+        """Return the last write of `path` of which something is kept: its number, both its versions, and that.
+
+        It is one that left the digest `after`, or that deleted the file, if these are given.
+
+        :raises LookupError: where there is none
+        """
         query = (
-            "select w.id, w.after, w.after_mode, o.state from writes w join origins o on o.write = w.id"
-            " where w.path = ? order by w.id desc limit 1"
+            "select w.id, w.before, w.before_mode, w.after, w.after_mode, o.state from writes w"
+            " join origins o on o.write = w.id where w.path = ? and w.after is coalesce(?, w.after)"
+            " and (w.after is null or not ?) order by w.id desc limit 1"
         )
         with self._store.database.transaction() as db:
-            row = db.execute(query, (path,)).fetchone()
+            row = db.execute(query, (path, after, is_deleted)).fetchone()
         if row is None:
-            return None
-        if row[1] is None:
-            return _Known(int(row[0]), None, Text([], []))
-        version = Version(row[1], row[2])
-        lines = self._lines(version, fetched)
-        return None if lines is None else _Known(int(row[0]), version, _unpacked(row[3], lines))
+            raise LookupError
+        return int(row[0]), read_version(row[1], row[2]), read_version(row[3], row[4]), row[5]
+
+    def _known(self, path: bytes, fetched: Mapping[str, bytes]) -> _Known | None:
+        with suppress(LookupError):
+            number, _, version, state = self._stored(path)
+            lines = self._lines(version, fetched)
+            if lines is not None:
+                return _Known(number, version, Text([], []) if version is None else _unpacked(state, lines))
+        return None
 
     def _earlier(self, path: bytes, digest: str, lines: Sequence[str]) -> Sequence[int] | None:
         """Return the origins of `lines`, the text of `digest`, when `path` had the same text before."""
-        query = (
-            "select o.state from writes w join origins o on o.write = w.id where w.path = ? and w.after = ?"
-            " order by w.id desc limit 1"
-        )
-        with self._store.database.transaction() as db:
-            row = db.execute(query, (path, digest)).fetchone()
-        text = None if row is None else _unpacked(row[0], lines)
-        return None if text is None else text.origins
+        with suppress(LookupError):
+            text = _unpacked(self._stored(path, digest)[3], lines)
+            return text and text.origins
+        return None
 
     def _lines(self, version: Version | None, fetched: Mapping[str, bytes]) -> Sequence[str] | None:
         """Return the lines of `version`, none for no file; None where they cannot be compared."""
@@ -276,7 +293,7 @@ class Origins:
         if best is None:
             return None
         _, old, text = best
-        return _advance(text, lines, author, lambda texts: self._recall(old, texts))
+        return self._advance(old, text, lines, author)
 
     def _gone(self, looks: bool) -> Iterator[bytes]:
         """Yield the files that were deleted, the last one first, and if it `looks`, those that are not there now."""
@@ -301,14 +318,11 @@ class Origins:
             self._tracing.discard(path)
         if text is not None and text.lines:
             return text
-        query = (
-            "select w.before, w.before_mode, o.state from writes w join origins o on o.write = w.id"
-            " where w.path = ? and w.after is null order by w.id desc limit 1"
-        )
-        with self._store.database.transaction() as db:
-            row = db.execute(query, (path,)).fetchone()
-        lines = None if row is None or row[0] is None else self._lines(Version(row[0], row[1]), {})
-        return None if row is None or lines is None else _unpacked(row[2], lines)
+        with suppress(LookupError):
+            _, version, _, state = self._stored(path, is_deleted=True)
+            lines = self._lines(version, {})
+            return None if lines is None else _unpacked(state, lines)
+        return None
 
 
 def _packed(text: Text) -> bytes:
@@ -342,23 +356,6 @@ def _weight(line: str) -> int:
 
 
 # --- One write ---
-
-
-def _advance(text: Text, lines: Sequence[str], author: int, recall: _Recall) -> Text:
-    """Return `lines`, which `author` has made of `text`, with their origins."""
-    hunks = _hunks(text.lines, lines)
-    origins: list[int] = []
-    end = Hunk(len(text.lines), len(text.lines), len(lines), len(lines))
-    old = 0
-    for hunk in [*hunks, end]:
-        origins += text.origins[old : hunk.old_start]
-        origins += _written(text.origins[hunk.old_start : hunk.old_end], hunk.new_end - hunk.new_start, author)
-        old = hunk.old_end
-    gone = [index for hunk in hunks for index in range(hunk.old_start, hunk.old_end)]
-    result = Text(lines, origins, _gaps(text, hunks, end, author), gone)
-    _take_back(text, result, hunks, author, recall)
-    _doubt(text, result, hunks, author, recall)
-    return result
 
 
 def _hunks(old: Sequence[str], new: Sequence[str]) -> list[Hunk]:
@@ -462,7 +459,12 @@ def _doubt(text: Text, result: Text, hunks: Sequence[Hunk], author: int, recall:
     if author == USER:
         _doubt_islands(result, hunks)
         # A line that was gone may be back in its place, with an equal one of an agent's beside it.
-        near = [new for new in _near(hunks, kept) if result.origins[new] > BEFORE]
+        spots = (
+            spot
+            for hunk in hunks
+            for spot in (*range(hunk.new_start - _NEAR, hunk.new_start), *range(hunk.new_end, hunk.new_end + _NEAR))
+        )
+        near = [new for new in spots if new in kept and result.origins[new] > BEFORE]
         recalled = recall(result.lines[new] for new in near)
         for new in near:
             before = _key_before(result.lines, new)
@@ -478,14 +480,6 @@ def _doubt_islands(result: Text, hunks: Sequence[Hunk]) -> None:
         if len(island) <= _SLIDE and sum(_weight(result.lines[index]) for index in island) < _MOVED:
             for index in island:
                 _name_less(result.origins, index, USER, USER)
-
-
-def _near(hunks: Sequence[Hunk], kept: Collection[int]) -> Iterator[int]:
-    """Yield the lines of `kept` that are near one of `hunks`."""
-    for hunk in hunks:
-        for index in (*range(hunk.new_start - _NEAR, hunk.new_start), *range(hunk.new_end, hunk.new_end + _NEAR)):
-            if index in kept:
-                yield index
 
 
 def _name_less(origins: list[int], index: int, other: int, author: int) -> None:
