@@ -22,6 +22,7 @@ from qwen_companion.journal.git import Git, items
 from qwen_companion.journal.origins import BEFORE, turn_behind
 from qwen_companion.journal.repository import find_repository
 from qwen_companion.journal.staging import run
+from qwen_companion.journal.store import MAX_AGE_MS
 from qwen_companion.json_objects import as_object, read_object
 from qwen_companion.privacy.verdicts import printable
 
@@ -123,11 +124,16 @@ class CommitNotes:
 
         :raises GitError: when that fails
         """
-        if self._repository is None or not self._run("rev-parse", "--verify", "--quiet", REF, good=(0, 1)):
+        if self._repository is None:
             return
+        begun = self._run("rev-list", "--max-parents=0", "--timestamp", REF, "--", good=(0, 128)).split()[::2]
+        if not begun:
+            return
+        # No older commit has a note; to follow lines through a long history would take seconds.
+        since = f"--since={min(map(int, begun)) - MAX_AGE_MS // 1000}"
         contents = () if data is None else ("--contents", "-")
         name = os.path.relpath(path, self._top)
-        output = self._run("blame", "--incremental", *contents, "--", name, data=data or b"", good=(0, 128))
+        output = self._run("blame", "--incremental", since, *contents, "--", name, data=data or b"", good=(0, 128))
         notes: dict[str, dict[str, Any]] = {}
         group: list[bytes] = []
         for row in output.splitlines():
