@@ -16,8 +16,8 @@ import anyio
 
 from qwen_companion.domain import Usage
 from qwen_companion.doors.listeners import Block, Report, Subscription, Words
-from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.threads import in_thread
+from qwen_companion.transcripts.recording import is_transcript
 from qwen_companion.transcripts.usage import Transcript, tokens
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Meter:
     async def hear(self, report: Report) -> Words | None:
         """Handle `report`; return the end of the turn, or what the model is told of that, or None."""
         event, pid = report.event, report.peer.pid
-        if event.agent_id is not None or not _is_name(event.transcript_path):
+        if event.agent_id is not None or not is_transcript(event.transcript_path):
             return None
         if event.begins_turn:
             self._began[pid] = report.time
@@ -139,10 +139,3 @@ class Meter:
         self._transcripts.pop(peer.pid, None)
         self._began.pop(peer.pid, None)
         self._rounds.pop(peer.pid, None)
-
-
-def _is_name(path: str) -> bool:
-    try:
-        return bool(file_name(path))
-    except FileNameError:
-        return False

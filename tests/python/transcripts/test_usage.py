@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from qwen_companion.domain import Usage
+from qwen_companion.transcripts import recording
 from qwen_companion.transcripts import usage as module
 from qwen_companion.transcripts.usage import Transcript, tokens
 
@@ -111,7 +112,7 @@ def test_times_and_models_may_be_anything(path: Path) -> None:
 
 
 def test_a_line_without_end_takes_little_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_CHUNK_BYTES", 1000)
+    monkeypatch.setattr(recording, "_CHUNK_BYTES", 1000)
     long = b'{"text":"' + b"x" * 500_000
     path.write_bytes(request() + long)
     transcript = Transcript(str(path))
@@ -132,7 +133,7 @@ def test_many_requests_and_models_are_bounded(path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_file_that_never_ends_is_read_in_parts(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(recording, "_MOST_BYTES", 1 << 20)
     with path.open("wb") as file:
         file.truncate(3 << 20)
         file.seek(0, os.SEEK_END)

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Read the transcript of a conversation while its CLI writes it: each time only what was appended."""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+from datetime import datetime
+
+from qwen_companion.file_names import FileNameError, file_name
+
+_CHUNK_BYTES = 1 << 20
+
+_LINE_BYTES = 64 * 1024
+"""Longer lines are left out: requests and rewinds have some hundred bytes."""
+
+_MOST_BYTES = 256 << 20
+"""How much is read at once, in 0.2 s; the rest is left to the next time."""
+
+
+class Recording:
+    """Base of what is known from a transcript.  Its methods may be called in any thread, one after the other."""
+
+    def __init__(self, path: str) -> None:
+        """Begin to follow the file `path`, which may come to be later."""
+        self.path = path
+        self._begin(None)
+
+    def begin_anew(self) -> None:
+        """Forget what was read: the file is another one, or shorter."""
+        raise NotImplementedError
+
+    def take(self, line: bytes) -> None:
+        """Take a `line` that was appended."""
+        raise NotImplementedError
+
+    def _begin(self, inode: int | None) -> None:
+        self._inode = inode
+        self._offset = 0
+        self._rest = b""
+        self._skips = False
+        """Whether the rest of a line that is too long is left out."""
+        self.begin_anew()
+
+    def read(self) -> None:
+        """Read what was appended since the last call; where there is no such file any more, do nothing."""
+        with suppress(OSError):
+            # No link is followed, and no pipe waited for.
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                found = os.fstat(descriptor)
+                if stat.S_ISREG(found.st_mode):
+                    if found.st_ino != self._inode or found.st_size < self._offset:
+                        self._begin(found.st_ino)
+                    os.lseek(descriptor, self._offset, os.SEEK_SET)
+                    end = self._offset + _MOST_BYTES
+                    while self._offset < end and (data := os.read(descriptor, _CHUNK_BYTES)):
+                        self._offset += len(data)
+                        self._take_data(data)
+            finally:
+                os.close(descriptor)
+
+    def _take_data(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if self._skips and lines:
+            del lines[0]
+            self._skips = False
+        if len(self._rest) > _LINE_BYTES:
+            self._rest, self._skips = b"", True
+        for line in lines:
+            if len(line) <= _LINE_BYTES:
+                self.take(line)
+
+
+def is_transcript(path: str) -> bool:
+    """Return whether `path`, which a hook tells of, can be the name of a file."""
+    try:
+        return bool(file_name(path))
+    except FileNameError:
+        return False
+
+
+def time_of(value: object) -> int | None:
+    """Return the time that JavaScript writes as `value`, in ms since the epoch, None for none."""
+    with suppress(ValueError, OverflowError):
+        if isinstance(value, str):
+            return round(1000 * datetime.fromisoformat(value.replace("Z", "+00:00")).timestamp())
+    return None
