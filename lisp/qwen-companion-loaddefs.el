@@ -83,6 +83,22 @@ marked as seen (\\[qwen-companion-changes-mark-seen]) is not shown the next time
 
 (fn ID PATH)" nil)
 
+;; qwen-companion-recover.el
+(autoload 'qwen-companion-recover-on-took "qwen-companion-recover" "Handle the `rewind-took' message: TURN has what a CLI's own rewind took.
+
+(fn TURN)" nil)
+(autoload 'qwen-companion-recover "qwen-companion-recover" "Bring back your edits that a CLI's own rewind has taken.
+They are merged into the files and buffers as they are now, and a
+conflict is shown as that of an undo.  In the buffer of changes, these
+edits are a turn; without point on one, it is the newest of the project.
+
+(fn)" t)
+
+;; qwen-companion-rewind-cli.el
+(autoload 'qwen-companion-rewind-cli-on-rewound "qwen-companion-rewind-cli" "Handle the `recorded-rewound' message PAYLOAD: the answer to a request.
+
+(fn PAYLOAD)" nil)
+
 ;; qwen-companion-rewind.el
 (autoload 'qwen-companion-rewind "qwen-companion-rewind" "Go back to before a prompt: the conversation and the files.
 The prompt is that at point in the buffer of changes and in a chat; in
@@ -98,15 +114,14 @@ PART is `files' or `conversation' to leave the other as it is, which a
 prefix argument does: one for the files only, two for the conversation.
 
 (fn &optional PART)" t)
-(autoload 'qwen-companion-rewind-on-rewound "qwen-companion-rewind" "Handle the `recorded-rewound' message PAYLOAD: the answer to a request.
-
-(fn PAYLOAD)" nil)
 (autoload 'qwen-companion-fork "qwen-companion-rewind" "Go on from a turn in a second terminal; the first CLI stays as it is.
 The second one has a copy of the conversation that ends with the turn at
-point in the buffer of changes; in other buffers, choose one.  The files
-are those that both work on.
+point in the buffer of changes; in other buffers, choose one.  Both work
+on the same files.  With a prefix argument, ask for the name of a git
+WORKTREE in which the second one works; it is made if it is not there,
+from the last commit.
 
-(fn)" t)
+(fn &optional WORKTREE)" t)
 
 ;; qwen-companion-chat-export.el
 (autoload 'qwen-companion-chat-export "qwen-companion-chat-export" "Write the conversation of this chat to FILE, as Markdown or as Org.

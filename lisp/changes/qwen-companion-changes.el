@@ -35,6 +35,7 @@
 (require 'qwen-companion-journal)
 (require 'qwen-companion-kept-plans)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-recover)
 (require 'qwen-companion-rewind)
 (require 'qwen-companion-timers)
 (require 'qwen-companion-untrusted)
@@ -378,6 +379,7 @@ PATH nil stands for any file."
    "k" #'qwen-companion-changes-undo
    "u" #'qwen-companion-changes-bring-back
    "R" #'qwen-companion-rewind-turn
+   "C-c C-u" #'qwen-companion-recover
    "F" #'qwen-companion-fork
    "m" #'qwen-companion-changes-merge
    "s" #'qwen-companion-changes-mark-seen
@@ -414,7 +416,10 @@ PATH nil stands for any file."
     ["Rewind to Before the Turn" qwen-companion-rewind-turn]
     ["Rewind Only the Files" (qwen-companion-rewind-turn 'files)]
     ["Rewind Only the Conversation" (qwen-companion-rewind-turn 'conversation)]
+    ["Bring Back What a CLI's Own Rewind Took" qwen-companion-recover]
     ["Go On from the Turn in a Second Terminal" qwen-companion-fork]
+    ["Go On from the Turn in a Worktree"
+     (let ((current-prefix-arg '(4))) (call-interactively #'qwen-companion-fork))]
     ["Merge from the Worktree" qwen-companion-changes-merge]
     ["Mark as Seen" qwen-companion-changes-mark-seen]
     "---"

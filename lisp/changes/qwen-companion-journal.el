@@ -219,6 +219,20 @@ With nil, stop that for WATCHER."
           (qwen-companion-journal--forget-turns))
         (qwen-companion-backend-call 'journal-watch (list :on now))))))
 
+(defun qwen-companion-journal-call-with-turns (function)
+  "Call FUNCTION while each turn of the journal is known."
+  (let* ((told (qwen-companion-journal-watched-p))
+         (note (lambda (paths) (setq told (or told (eq t paths))))))
+    (add-hook 'qwen-companion-journal-changed-functions note)
+    (unwind-protect
+        (progn
+          (qwen-companion-journal-watch 'call t)
+          (unless (qwen-companion-backend-wait (lambda () told) 10)
+            (user-error "The journal does not answer; try again in a moment"))
+          (funcall function))
+      (remove-hook 'qwen-companion-journal-changed-functions note)
+      (qwen-companion-journal-watch 'call nil))))
+
 (defun qwen-companion-journal-watched-p ()
   "Return non-nil when each turn is kept up to date."
   (and qwen-companion-journal--watchers t))

@@ -12,36 +12,24 @@
 ;; agents stay.  Qwen Code's own rewind would write whole files anew.
 ;;
 ;; The conversation is rewound by `qwen serve'.  A chat does it at once, see
-;; qwen-companion-chat-rewind.el.  A CLI in a terminal of ours is ended for
-;; that, and goes on with the conversation in the same place.  The prompt comes
-;; back, to be edited.
+;; qwen-companion-chat-rewind.el; how a CLI in a terminal does, is in
+;; qwen-companion-rewind-cli.el.
 
 ;;; Code:
 
 (require 'cl-lib)
 (require 'seq)
 (require 'subr-x)
-(require 'qwen-companion-ask)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-changes-items)
 (require 'qwen-companion-changes-undo)
 (require 'qwen-companion-completion)
 (require 'qwen-companion-journal)
 (require 'qwen-companion-messages)
-(require 'qwen-companion-prompts)
-(require 'qwen-companion-spool)
+(require 'qwen-companion-rewind-cli)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-undo)
 (require 'qwen-companion-untrusted)
-
-(cl-defstruct (qwen-companion-rewind-target (:copier nil))
-  "A prompt to before which a conversation can be rewound.
-CONVERSATION is its name, as `qwen-companion-turn-conversation' has it,
-and SESSION its name as a CLI records it, nil where a chat has it.  START is when the prompt began,
-in milliseconds since the epoch, and PROMPT its beginning, on one line.
-ROOT is the directory of the project.  DATA is for the function that made
-the target."
-  conversation session start prompt root data)
 
 (defvar qwen-companion-rewind-conversation-functions nil
   "Abnormal hook to find out how a conversation is rewound.
@@ -61,9 +49,6 @@ Each function gets the name of a copy, as it was given to
 It is called without arguments in the buffer that has it.  It says so and
 returns nil where there is none.")
 
-(defconst qwen-companion-rewind--early 100
-  "Milliseconds by which the journal may have a turn begin before its prompt.")
-
 (defconst qwen-companion-rewind--patience 1
   "Seconds for which the end of a turn is waited for.")
 
@@ -82,7 +67,7 @@ returns nil where there is none.")
 
 (defun qwen-companion-rewind--turns (target)
   "Return the list of each turn since TARGET in its conversation, newest first."
-  (let ((start (- (qwen-companion-rewind-target-start target) qwen-companion-rewind--early)))
+  (let ((start (- (qwen-companion-rewind-target-start target) qwen-companion-rewind-cli-early)))
     (seq-filter (lambda (turn)
                   (and (equal (qwen-companion-rewind-target-conversation target)
                               (qwen-companion-turn-conversation turn))
@@ -90,10 +75,6 @@ returns nil where there is none.")
                        (not (qwen-companion-turn-rewound turn))
                        (>= (qwen-companion-turn-start turn) start)))
                 (qwen-companion-journal-turns))))
-
-(defun qwen-companion-rewind--title (text)
-  "Return the beginning of the prompt TEXT in quotes, for a message."
-  (format "\"%s\"" (truncate-string-to-width (qwen-companion-untrusted-line text) 40 nil nil t)))
 
 (defun qwen-companion-rewind--read ()
   "Return the target at point, or one that the user chooses.
@@ -125,19 +106,6 @@ Say so and return nil where there is none."
           (lambda (turn)
             (qwen-companion-changes-items-time (qwen-companion-turn-start turn)))))))))
 
-(defun qwen-companion-rewind--call-with-turns (function)
-  "Call FUNCTION while each turn of the journal is known."
-  (let* ((told (qwen-companion-journal-watched-p))
-         (note (lambda (paths) (setq told (or told (eq t paths))))))
-    (add-hook 'qwen-companion-journal-changed-functions note)
-    (unwind-protect
-        (progn
-          (qwen-companion-journal-watch 'rewind t)
-          (unless (qwen-companion-backend-wait (lambda () told) 10)
-            (user-error "The journal does not answer; try again in a moment"))
-          (funcall function))
-      (remove-hook 'qwen-companion-journal-changed-functions note)
-      (qwen-companion-journal-watch 'rewind nil))))
 
 ;;; The command
 
@@ -166,7 +134,7 @@ prefix argument does: one for the files only, two for the conversation."
   (interactive (list (qwen-companion-rewind--part current-prefix-arg)))
   (when (eq (qwen-companion-state) 'off)
     (user-error "The companion is off and has no journal; turn it on with M-x qwen-companion-mode"))
-  (qwen-companion-rewind--call-with-turns
+  (qwen-companion-journal-call-with-turns
    (lambda ()
      (when-let* ((target (qwen-companion-rewind--read)))
        (qwen-companion-rewind--rewind target part)))))
@@ -231,7 +199,7 @@ Signal a `user-error' while the agent works on one."
   "Return (WORDS . FUNCTION) for the conversation of TARGET.
 See `qwen-companion-rewind-conversation-functions'."
   (or (run-hook-with-args-until-success 'qwen-companion-rewind-conversation-functions target)
-      (qwen-companion-rewind--terminal-door target)))
+      (qwen-companion-rewind-cli-door target)))
 
 (defun qwen-companion-rewind--plan (target turns files door)
   "Return in one line what rewinding to before TARGET does.
@@ -244,7 +212,7 @@ returns it, nil where the conversation is to stay."
      (delq nil
            (list
             (format "Rewind to before %s"
-                    (qwen-companion-rewind--title (qwen-companion-rewind-target-prompt target)))
+                    (qwen-companion-rewind-cli-title (qwen-companion-rewind-target-prompt target)))
             (if files
                 (format "undo %d turn%s (%s), your own edits stay"
                         (length turns) (if (cdr turns) "s" "")
@@ -268,7 +236,7 @@ It says whether the file was there before all of the turns."
 (defun qwen-companion-rewind--files (target turns)
   "Take the files back to before TARGET, and say how that ended.
 TURNS are undone, the newest first.  Return nil if the user stops it."
-  (let ((title (qwen-companion-rewind--title (qwen-companion-rewind-target-prompt target)))
+  (let ((title (qwen-companion-rewind-cli-title (qwen-companion-rewind-target-prompt target)))
         (outcomes nil)
         (count 0)
         (stopped nil))
@@ -310,21 +278,6 @@ Of two for one file, that of which the user has to know more is kept."
 
 ;;; Afterwards
 
-(defun qwen-companion-rewind-done (target copy)
-  "Note that the conversation of TARGET was rewound to before it.
-COPY names it as it was before, a string for
-`qwen-companion-rewind-return-functions', or nil where there is none."
-  (qwen-companion-backend-call
-   'journal-rewound
-   (list :conversation (qwen-companion-rewind-target-conversation target)
-         :since (- (floor (qwen-companion-rewind-target-start target)) qwen-companion-rewind--early)
-         :copy copy)))
-
-(defun qwen-companion-rewind-failed (reason)
-  "Say that rewinding a conversation has failed because of REASON."
-  (message "Rewinding the conversation failed: %s.  C-u C-u M-x qwen-companion-rewind tries again"
-           (string-remove-suffix "." (qwen-companion-journal-sentence reason))))
-
 (defun qwen-companion-rewind--return (turn)
   "Go on with the conversation of TURN as it was before it was rewound."
   (let ((copy (or (qwen-companion-turn-copy turn)
@@ -334,174 +287,52 @@ COPY names it as it was before, a string for
       (or (run-hook-with-args-until-success 'qwen-companion-rewind-return-functions copy)
           (qwen-companion-terminal-open root (list "--resume" copy))))))
 
-;;; A CLI in a terminal
-
-(defconst qwen-companion-rewind--version "0.21.10"
-  "The first version of Qwen Code seen to rewind a conversation from outside.")
-
-(defvar qwen-companion-rewind--requests nil
-  "Alist of the unanswered requests: (ID . FUNCTION).
-FUNCTION gets the answer, see `qwen-companion-recorded-rewound-id'.")
-
-(defvar qwen-companion-rewind--last-id 0
-  "Number of the last request.")
-
-(defun qwen-companion-rewind--terminal-door (target)
-  "Return how the conversation of TARGET is rewound, by its CLI in a terminal.
-See `qwen-companion-rewind-conversation-functions'."
-  (let* ((session (seq-find (lambda (session)
-                              (equal (qwen-companion-rewind-target-session target)
-                                     (qwen-companion-cli-state-conversation
-                                      (qwen-companion-session-state session))))
-                            (qwen-companion-backend-sessions)))
-         (buffer (and session (qwen-companion-terminal-session-buffer session)))
-         (reason (qwen-companion-rewind--terminal-reason session buffer)))
-    (cond
-     (reason (list (concat "the conversation stays: " reason)))
-     ((memq (qwen-companion-cli-state-activity (qwen-companion-session-state session))
-            '(working asking))
-      (user-error "The CLI in %s is at work; cancel that there, or wait until it has ended"
-                  (buffer-name buffer)))
-     ((qwen-companion-prompts-waiting buffer)
-      (user-error "A prompt waits for the CLI in %s; M-x qwen-companion-ask-take-back takes it back"
-                  (buffer-name buffer)))
-     ((qwen-companion-prompts-typed-p session buffer)
-      (user-error "Something is typed in %s, which would be lost; send or delete it first"
-                  (buffer-name buffer)))
-     (t (cons (format "the conversation too, for which the CLI in %s ends and goes on"
-                      (buffer-name buffer))
-              (lambda () (qwen-companion-rewind--begin session buffer target)))))))
-
-(defun qwen-companion-rewind--terminal-reason (session buffer)
-  "Return why the conversation of SESSION in BUFFER cannot be rewound, or nil.
-Both are nil where no CLI records it, or it is in no terminal of Emacs."
-  (cond
-   ((null session)
-    "no connected CLI has it open; M-x qwen-companion-resume goes on with it")
-   ((qwen-companion-session-place session) "its CLI runs at another place")
-   ((not (and buffer
-              (buffer-local-value 'qwen-companion-terminal-directory buffer)
-              (not (buffer-local-value 'qwen-companion-terminal-outside buffer))))
-    "its CLI is in no terminal that M-x qwen-companion-run has opened; end it, and go on with it by M-x qwen-companion-resume")
-   ((not (ignore-errors
-           (version<= qwen-companion-rewind--version (qwen-companion-session-version session))))
-    (format "only Qwen Code from %s on can do this" qwen-companion-rewind--version))))
-
-(defun qwen-companion-rewind--begin (session buffer target)
-  "Rewind the conversation of SESSION, in the terminal BUFFER, to before TARGET."
-  (let ((directory (qwen-companion-rewind--directory session buffer))
-        (place (list buffer (get-buffer-window-list buffer nil t)
-                     (append (qwen-companion-terminal-kept-arguments buffer)
-                             (list "--resume" (qwen-companion-rewind-target-session target)))))
-        (input num-nonmacro-input-events))
-    (qwen-companion-rewind--ask
-     "Rewinding" directory (qwen-companion-session-id session) target
-     (lambda (answer) (qwen-companion-rewind--finish place directory target answer input)))))
-
-(defun qwen-companion-rewind--ask (doing directory session target function)
-  "Have the conversation of TARGET, recorded in DIRECTORY, rewound; return at once.
-SESSION is the CLI that has it open, or nil to have a copy of it made that
-ends with the turn of TARGET.  DOING says so.  FUNCTION gets the answer."
-  (let* ((id (cl-incf qwen-companion-rewind--last-id))
-         (reporter (make-progress-reporter (concat doing " the conversation...")))
-         (timer (run-at-time 0.5 0.5 #'qwen-companion-rewind--show-progress reporter)))
-    (push (cons id (lambda (answer)
-                     (cancel-timer timer)
-                     (funcall function answer)))
-          qwen-companion-rewind--requests)
-    (add-hook 'qwen-companion-backend-disconnected-hook #'qwen-companion-rewind--fail-all)
-    (unless (qwen-companion-backend-call
-             'rewind-recorded
-             (list :id id :program (qwen-companion-terminal-program) :directory directory
-                   :session session
-                   :conversation (qwen-companion-rewind-target-session target)
-                   :start (floor (qwen-companion-rewind-target-start target))
-                   :prompt (qwen-companion-rewind-target-prompt target)))
-      (qwen-companion-rewind--fail-all))))
-
-(defun qwen-companion-rewind--show-progress (reporter)
-  "Show by REPORTER that the conversation is still being rewound."
-  (progress-reporter-update reporter))
-
-(defun qwen-companion-rewind--directory (session buffer)
-  "Return the directory in which SESSION in the terminal BUFFER works.
-It is another one than the terminal's in a worktree."
-  (let ((own (buffer-local-value 'qwen-companion-terminal-directory buffer))
-        (found (qwen-companion-session-directory session)))
-    (if (or (null found) (file-equal-p own found)) own found)))
-
-;;;###autoload
-(defun qwen-companion-rewind-on-rewound (payload)
-  "Handle the `recorded-rewound' message PAYLOAD: the answer to a request."
-  (let* ((id (qwen-companion-recorded-rewound-id payload))
-         (function (alist-get id qwen-companion-rewind--requests)))
-    (setq qwen-companion-rewind--requests (assq-delete-all id qwen-companion-rewind--requests))
-    (unless qwen-companion-rewind--requests
-      (remove-hook 'qwen-companion-backend-disconnected-hook #'qwen-companion-rewind--fail-all))
-    (when function
-      ;; It opens a terminal, which nothing may do while a message is handled.
-      (run-at-time 0 nil function payload)))
-  nil)
-
-(defun qwen-companion-rewind--fail-all ()
-  "Fail all pending requests: their Python process is gone."
-  (dolist (id (mapcar #'car qwen-companion-rewind--requests))
-    (qwen-companion-rewind-on-rewound
-     (list :id id :error "the companion's process is not running"))))
-
-(defun qwen-companion-rewind--finish (place directory target answer input)
-  "Go on with the conversation of TARGET after ANSWER, in DIRECTORY.
-PLACE is (BUFFER WINDOWS ARGUMENTS): where its terminal was, and how the
-CLI goes on.  The prompt comes back, and its buffer is selected unless
-there was input since INPUT, which is `num-nonmacro-input-events'."
-  (pcase-let ((`(,buffer ,windows ,arguments) place)
-              (error-text (qwen-companion-recorded-rewound-error answer)))
-    (unless error-text
-      (qwen-companion-rewind-done target (qwen-companion-recorded-rewound-copy answer)))
-    (unless (or (eq 'off (qwen-companion-state))
-                (and (buffer-live-p buffer) (process-live-p (get-buffer-process buffer))))
-      (qwen-companion-terminal-replace buffer windows directory arguments))
-    (if error-text
-        (qwen-companion-rewind-failed error-text)
-      (qwen-companion-ask-put-back (qwen-companion-rewind-target-root target)
-                                   (qwen-companion-spool-text answer)
-                                   (and (= input num-nonmacro-input-events)
-                                        (not (active-minibuffer-window))))
-      (message "The conversation goes on before %s, which is in the prompt buffer"
-               (qwen-companion-rewind--title (qwen-companion-rewind-target-prompt target))))))
-
 ;;; Going on beside it
 
 ;;;###autoload
-(defun qwen-companion-fork ()
+(defun qwen-companion-fork (&optional worktree)
   "Go on from a turn in a second terminal; the first CLI stays as it is.
 The second one has a copy of the conversation that ends with the turn at
-point in the buffer of changes; in other buffers, choose one.  The files
-are those that both work on."
-  (interactive)
+point in the buffer of changes; in other buffers, choose one.  Both work
+on the same files.  With a prefix argument, ask for the name of a git
+WORKTREE in which the second one works; it is made if it is not there,
+from the last commit."
+  (interactive (list (and current-prefix-arg (read-string "Fork into the worktree: "))))
   (when (eq (qwen-companion-state) 'off)
     (user-error "The companion is off and has no journal; turn it on with M-x qwen-companion-mode"))
-  (qwen-companion-rewind--call-with-turns
+  (qwen-companion-journal-call-with-turns
    (lambda ()
      (when-let* ((target (qwen-companion-rewind--read)))
-       (qwen-companion-rewind--fork target)))))
+       (qwen-companion-rewind--fork target worktree)))))
 
-(defun qwen-companion-rewind--fork (target)
-  "Start a CLI with a copy of the conversation of TARGET up to the end of its turn."
+(defun qwen-companion-rewind--fork (target worktree)
+  "Start a CLI with a copy of the conversation of TARGET up to the end of its turn.
+With WORKTREE, a name, it works in that worktree of the repository."
   (let ((root (qwen-companion-rewind-target-root target)))
     (unless (qwen-companion-rewind-target-session target)
       (user-error "A chat is forked at its end, by C-c C-f there"))
     (when (file-remote-p root)
       (user-error "The conversation is at another place, and only one of this machine can be forked"))
-    (qwen-companion-rewind--ask
-     "Copying" root nil target
-     (lambda (answer)
-       (if-let* ((error-text (qwen-companion-recorded-rewound-error answer)))
-           (message "The conversation was not copied: %s"
-                    (qwen-companion-journal-sentence error-text))
-         (message "The copy of the conversation goes on in another terminal")
-         (qwen-companion-terminal-open
-          root (list "--resume" (qwen-companion-recorded-rewound-copy answer))))))))
+    (if worktree
+        (message "Forking into worktree %s%s" worktree
+                 (qwen-companion-terminal-in-worktrees
+                  root (list worktree)
+                  (lambda (tree) (qwen-companion-rewind--fork-into target root tree))))
+      (qwen-companion-rewind--fork-into target root nil))))
+
+(defun qwen-companion-rewind--fork-into (target root tree)
+  "Start a CLI with a copy of the conversation of TARGET, recorded in ROOT.
+It works in the worktree TREE, or with nil in ROOT."
+  (qwen-companion-rewind-cli-ask
+   "Copying" root nil target
+   (lambda (answer)
+     (if-let* ((error-text (qwen-companion-recorded-rewound-error answer)))
+         (message "The conversation was not copied: %s"
+                  (qwen-companion-journal-sentence error-text))
+       (message "The copy of the conversation goes on in another terminal")
+       (qwen-companion-terminal-open
+        (or tree root) (list "--resume" (qwen-companion-recorded-rewound-copy answer)))))
+   tree))
 
 (provide 'qwen-companion-rewind)
 ;;; qwen-companion-rewind.el ends here

@@ -19,6 +19,7 @@
 (require 'qwen-companion-completion)
 (require 'qwen-companion-daemon-messages)
 (require 'qwen-companion-rewind)
+(require 'qwen-companion-rewind-cli)
 (require 'qwen-companion-untrusted)
 
 (defconst qwen-companion-chat-rewind-copy "chat:"

@@ -440,11 +440,11 @@ class Turn:
 
     `session` is the conversation.  `client` is the CLI's name for a person, `prompt` the first line of the prompt,
     both "" if not known.  `end` is None while the turn goes on.  `source` is where it is known from: "hooks", "disk",
-    "chat", "undo" for a turn of the user that undid the turn `undone`, or "merge" for one by which the user took over
-    changes from a worktree.  `undone_by` are turns that undid something of this one.  `cli` is its MCP session, None
-    where it is not connected.  `notes` tell a person what is missing.  `usage` is what the turn has used, by model, ()
-    where that is not known.  One that was `rewound` is not part of the conversation any more, but of its `copy`, None
-    where there is none.
+    "chat", "undo" for a turn of the user that undid the turn `undone`, "merge" for one by which the user took over
+    changes from a worktree, or "rewind" for what a CLI's own rewind took of the user's edits.  `undone_by` are turns
+    that undid something of this one.  `cli` is its MCP session, None where it is not connected.  `notes` tell a person
+    what is missing.  `usage` is what the turn has used, by model, () where that is not known.  One that was `rewound`
+    is not part of the conversation any more, but of its `copy`, None where there is none.
     """
 
     id: str
@@ -487,6 +487,19 @@ class TurnOrigin:
     client: str
     start: int
     models: tuple[str, ...] = ()
+
+
+@frozen
+class CliRewind:
+    """A CLI or a daemon has rewound the conversation `session` itself, at `time`, in ms since the epoch.
+
+    It works in `directory`.  The turns that began after `since` are not part of the conversation any more.
+    """
+
+    session: str
+    directory: str
+    since: int
+    time: int
 
 
 @frozen

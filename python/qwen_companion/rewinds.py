@@ -16,6 +16,8 @@ from qwen_companion.emacs import messages
 from qwen_companion.errors import CompanionError
 from qwen_companion.processes import ended, has_ended
 from qwen_companion.tasks import log_failure
+from qwen_companion.threads import in_thread
+from qwen_companion.transcripts.recorded_sessions import move_recording
 
 END_S = 15.0
 """How long a CLI may take to end, in seconds."""
@@ -52,6 +54,8 @@ class Rewinds:
         except CompanionError as error:
             unsure = " It may be rewound all the same; look before you try again." * getattr(error, "maybe_done", False)
             self._tell(messages.RecordedRewound(call.id, error=f"{error}{unsure}"))
+        except OSError as error:
+            self._tell(messages.RecordedRewound(call.id, error=f"{error.filename}: {error.strerror}"))
         except ImportError as error:
             self._tell(messages.RecordedRewound(call.id, error=f"the client of qwen serve lacks {error.name}"))
         except Exception as error:  # noqa: BLE001 - Emacs waits for an answer
@@ -72,7 +76,10 @@ class Rewinds:
             find = partial(prompt_of_turn, start=call.start, words=call.prompt)
             where = daemon.address, call.directory, call.conversation, find
             if peer is None:
-                self._tell(messages.RecordedRewound(call.id, copy=await fork_recorded(*where)))
+                copy = await fork_recorded(*where)
+                if call.tree is not None:
+                    await in_thread(move_recording, os.environ, copy, call.directory, call.tree)
+                self._tell(messages.RecordedRewound(call.id, copy=copy))
             else:
                 done = await rewind_recorded(*where, partial(_end, peer))
                 self._tell(messages.RecordedRewound(call.id, text=done.prompt, copy=done.copy))

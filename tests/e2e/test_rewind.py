@@ -26,14 +26,19 @@ def user_adds(stage: Stage, line: str) -> None:
     )
 
 
+def at_turn(stage: Stage, text: str) -> None:
+    """Put point in the buffer of changes, which is shown, on the first line with `text`."""
+    stage.emacs.eval(
+        '(with-selected-window (get-buffer-window "*qwen-companion changes*")'
+        f" (goto-char (point-min)) (search-forward {lisp_string(text)}) (beginning-of-line) nil)"
+    )
+
+
 def rewind_turn(stage: Stage, prompt: str) -> None:
     """Press R on the turn of `prompt` in the buffer of changes, and agree."""
     stage.emacs.command("qwen-companion-changes")
     stage.screen.wait_for(prompt)
-    stage.emacs.eval(
-        '(with-selected-window (get-buffer-window "*qwen-companion changes*")'
-        f" (goto-char (point-min)) (search-forward {lisp_string(prompt)}) (beginning-of-line) nil)"
-    )
+    at_turn(stage, prompt)
     stage.screen.keys("R")
     stage.screen.wait_for("your own edits stay")
     stage.screen.keys("y")
@@ -90,10 +95,7 @@ def test_a_second_cli_goes_on_from_a_turn(stage: Stage) -> None:
         ask(stage, f"make {number}", f"Made {number}.", FREE_QWEN)
     stage.emacs.command("qwen-companion-changes")
     stage.screen.wait_for("make one")
-    stage.emacs.eval(
-        '(with-selected-window (get-buffer-window "*qwen-companion changes*")'
-        ' (goto-char (point-min)) (search-forward "make one") (beginning-of-line) nil)'
-    )
+    at_turn(stage, "make one")
     live = "(seq-filter #'get-buffer-process (qwen-companion-terminal-buffers))"
     first = stage.emacs.text(f"(buffer-name (car {live}))")
     stage.screen.keys("F")
@@ -155,10 +157,7 @@ def test_a_chat_goes_on_before_a_prompt(stage: Stage) -> None:
     wait_until_state(stage, chat, "idle")
     stage.emacs.command("qwen-companion-changes")
     stage.screen.wait_for("rewound  make a file")
-    stage.emacs.eval(
-        '(with-selected-window (get-buffer-window "*qwen-companion changes*")'
-        ' (goto-char (point-min)) (search-forward "rewound") (beginning-of-line) nil)'
-    )
+    at_turn(stage, "rewound")
     stage.screen.keys("R")
     stage.screen.wait_for("as it was before the rewind")
     stage.screen.keys("y")

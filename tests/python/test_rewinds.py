@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import json
+import os
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -13,9 +16,11 @@ import pytest
 
 from fake_daemon import FakeDaemon, FakeSession, event
 from qwen_companion import rewinds
+from qwen_companion.daemon import rewinding
 from qwen_companion.domain import Peer
 from qwen_companion.emacs.messages import Notification, RecordedRewound, RewindRecorded
 from qwen_companion.processes import start_of
+from qwen_companion.transcripts.recorded_sessions import recordings
 
 pytestmark = pytest.mark.anyio
 
@@ -72,13 +77,20 @@ def cli() -> Iterator[Cli]:
     cli.close()
 
 
-async def rewind(directory: Path, lines: str, cli: Cli | None, prompt: str = "prompt 2 more") -> RecordedRewound:
-    """Rewind to before `prompt` by a program of `lines` of shell; return the answer."""
+async def rewind(
+    directory: Path,
+    lines: str,
+    cli: Cli | None,
+    prompt: str = "prompt 2 more",
+    session: str | None = "cli",
+    tree: str | None = None,
+) -> RecordedRewound:
+    """Rewind to before `prompt` by a program of `lines` of shell, or copy without a `session`; return the answer."""
     program = directory / "fake-qwen"
     program.write_text(f"#!/bin/sh\n{lines}\n")
     program.chmod(0o700)
     answers: asyncio.Queue[Notification] = asyncio.Queue()
-    call = RewindRecorded(1, (str(program),), str(directory), "cli", RECORDED, 1500, prompt)
+    call = RewindRecorded(1, (str(program),), str(directory), session, tree, RECORDED, 1500, prompt)
     async with anyio.create_task_group() as tasks:
         front = rewinds.Rewinds(answers.put_nowait, tasks, lambda _: None if cli is None else cli.peer)
         front.take(call)
@@ -148,3 +160,57 @@ async def test_a_prompt_that_is_not_there_changes_nothing(
     answer = await rewind(tmp_path, listening(daemon), cli, "of another conversation")
     assert "not part of the conversation" in (answer.error or "")
     assert len(theirs.points) == 2
+
+
+async def test_a_copy_for_a_worktree_is_recorded_there(
+    tmp_path: Path, daemon: FakeDaemon, theirs: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("QWEN_HOME", raising=False)
+    tree = str(tmp_path / "tree")
+    copy: list[str] = []
+
+    async def fork(*_where: object) -> str:
+        path = Path(recordings(os.environ, str(tmp_path))) / "copy.jsonl"
+        path.parent.mkdir(parents=True)
+        lines = [{"cwd": str(tmp_path), "text": f'"cwd":"{tmp_path}"'}, {"cwd": "/elsewhere"}]
+        path.write_text("".join(f"{json.dumps(line)}\n" for line in lines) + "half a li")
+        copy.append(str(path))
+        return "copy"
+
+    monkeypatch.setattr(rewinding, "fork_recorded", fork)
+    answer = await rewind(tmp_path, listening(daemon), None, session=None, tree=tree)
+    assert (answer.error, answer.copy) == (None, "copy")
+    moved = Path(recordings(os.environ, tree)) / "copy.jsonl"
+    first, second, rest = moved.read_text().split("\n")
+    assert json.loads(first) == {"cwd": tree, "text": f'"cwd":"{tmp_path}"'}
+    assert (json.loads(second), rest) == ({"cwd": "/elsewhere"}, "half a li")
+    assert not Path(copy[0]).exists()
+    assert [path.name for path in moved.parent.iterdir()] == ["copy.jsonl"]
+
+
+async def test_a_copy_that_cannot_be_recorded_in_the_worktree_stays_where_it_is(
+    tmp_path: Path, daemon: FakeDaemon, theirs: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(recordings(os.environ, str(tmp_path))) / "copy.jsonl"
+
+    async def fork(*_where: object) -> str:
+        return "copy"
+
+    def full(*_arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(rewinding, "fork_recorded", fork)
+    monkeypatch.setattr(rewinds, "move_recording", full)
+    answer = await rewind(tmp_path, listening(daemon), None, session=None, tree=str(tmp_path / "tree"))
+    assert answer.error == f"{path}: No space left on device"
+
+
+async def test_a_daemon_that_refuses_is_quoted(
+    tmp_path: Path, daemon: FakeDaemon, theirs: FakeSession, cli: Cli
+) -> None:
+    body = json.dumps({"error": "no", "code": "invalid_rewind_target"})
+    daemon.refuse("/rewind", "no_session", status=400, body=body)
+    answer = await rewind(tmp_path, listening(daemon), cli)
+    assert "was compressed since" in (answer.error or "")
+    assert [point["promptId"] for point in theirs.points] == ["p1", "p2"]

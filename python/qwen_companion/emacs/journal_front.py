@@ -15,6 +15,7 @@ from anyio.abc import TaskGroup
 from qwen_companion.domain import (
     FAMILIES_WITH_HOOKS,
     ChatWork,
+    CliRewind,
     KnownSession,
     Peer,
     SessionState,
@@ -28,9 +29,11 @@ from qwen_companion.emacs import messages
 from qwen_companion.journal.subscriptions import SUBSCRIPTIONS
 from qwen_companion.tasks import contained
 from qwen_companion.threads import in_thread
+from qwen_companion.transcripts.rewinds import RewindWatch
 
 if TYPE_CHECKING:
     from qwen_companion.doors.events import Event
+    from qwen_companion.journal.answers import Summary
     from qwen_companion.journal.journal import Journal
     from qwen_companion.journal.sites import Site
     from qwen_companion.journal.telling import Update
@@ -101,12 +104,15 @@ class JournalFront:
         self._tasks: TaskGroup | None = None
         self._calls, self._calls_left = anyio.create_memory_object_stream[messages.JournalCall | ChatWork](math.inf)
         self._started = anyio.Event()
+        self.rewinds = RewindWatch(environ, self._take_rewind)
+        """A listener, too."""
 
     async def run(self) -> None:
         """Record, tell and answer, until cancelled."""
         with self._calls, self._calls_left:
             async with anyio.create_task_group() as self._tasks:
                 self._started.set()
+                self._tasks.start_soon(self.rewinds.run)
                 async for call in self._calls_left:
                     await contained(self._carry_out, call)
 
@@ -133,6 +139,7 @@ class JournalFront:
             lambda name: None if self._elsewhere is None else self._elsewhere.site(name),
             self._excluded,
             self._waiting,
+            self._tell_taken,
         )
         journal.roots.set_settings(self._settings)
         if self._snapshot is not None:
@@ -141,6 +148,9 @@ class JournalFront:
         await journal.roots.set_roots(self._roots)
         journal.telling.watch(self._watching)
         return journal
+
+    def _tell_taken(self, taken: Summary) -> None:
+        self._tell(messages.RewindTook(messages.TurnChange(taken.turn, tuple(taken.files.values()), ())))
 
     def _tell_turns(self, updates: Sequence[Update], gone: Sequence[str], reset: bool) -> None:
         turns = tuple(messages.TurnChange(update.turn, update.files, update.gone) for update in updates)
@@ -305,8 +315,13 @@ class JournalFront:
             self._told_silent = {session.id for session in silent}
             await (await self._load()).set_silent(silent, arriving)
 
+    async def _take_rewind(self, rewind: CliRewind) -> None:
+        if self._settings.journal:
+            await (await self._load()).take_rewind(rewind)
+
     def take_chat(self, work: ChatWork) -> None:
         """Take what an agent of `qwen serve` is doing."""
+        self.rewinds.take_chat(work)
         with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
             self._calls.send_nowait(work)
 

@@ -375,14 +375,16 @@ class RewindRecorded:
     """`rewind-recorded`: end the connected CLI `session`, and rewind its `conversation` to before a prompt.
 
     It works in `directory`.  With None for `session`, no CLI ends, and a copy of the conversation is made that ends
-    with the turn of the prompt.  The prompt is the one of which a hook told at `start`, in ms since the epoch, and
-    which begins with the words `prompt`.  `program` starts Qwen Code.  The answer is a `RecordedRewound`.
+    with the turn of the prompt, for a CLI that works in `tree` where that is not None.  The prompt is the one of which
+    a hook told at `start`, in ms since the epoch, and which begins with the words `prompt`.  `program` starts Qwen
+    Code.  The answer is a `RecordedRewound`.
     """
 
     id: int
     program: tuple[str, ...]
     directory: str
     session: str | None
+    tree: str | None
     conversation: str
     start: int
     prompt: str
@@ -1282,6 +1284,18 @@ class TurnChanges(Notification):
         :usage (USAGE...) :files (FILE...) :files-gone (PATH...))`.
         """
         return plist(reset=self.reset, turns=[_turn_plist(turn, spool) for turn in self.turns], gone=list(self.gone))
+
+
+@frozen
+class RewindTook(Notification):
+    """`rewind-took`: a CLI has rewound its conversation itself; `turn` has what that took of the user's edits."""
+
+    method = "rewind-took"
+    turn: TurnChange
+
+    def payload(self, spool: Spool) -> Sexp:
+        """`TURN`, as in `journal-turns`."""
+        return _turn_plist(self.turn, spool)
 
 
 @frozen

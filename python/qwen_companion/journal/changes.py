@@ -81,17 +81,17 @@ def net_of(writes: Sequence[Write], chosen: Collection[int], to_now: bool, read:
             before, data = write.after, None
         elif before != write.after:
             # The same edit in the file as it would be without the agent.
-            moved = _moved(write, before, data, read)
-            if moved is None:
+            found = moved(write, before, data, read)
+            if found is None:
                 mixed = True
             else:
-                before, data = moved.version, moved.data
+                before, data = found.version, found.data
     loaded = None if before is None else Loaded(before, data) if data is not None else _load(before, read)
     after = None if span[-1].after is None else _load(span[-1].after, read)
     return Net(span[0].path, loaded, after, mixed, tuple(writers))
 
 
-def _moved(write: Write, before: Version | None, data: bytes | None, read: ReadText) -> Loaded | None:
+def moved(write: Write, before: Version | None, data: bytes | None, read: ReadText) -> Loaded | None:
     """Return `before`, whose bytes may be `data`, with the change that `write` made; None where it does not fit."""
     if write.before is None or write.after is None or before is None:
         return None

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
-from qwen_companion.journal.changes import MissingTextError, Net, net_of
+from qwen_companion.journal.changes import MissingTextError, Net, moved, net_of
 from qwen_companion.journal.sites import Files
 from qwen_companion.journal.store import Store, Write
 from qwen_companion.journal.versions import Loaded, TooLargeError, Version, git_mode
@@ -43,6 +43,23 @@ class Nets:
             return net_of(writes, turns, to_now, partial(self._text, fetched or {}))
         except MissingTextError:
             return None
+
+    def without(self, path: bytes, turn: int, version: Version | None) -> Loaded | None:
+        """Return the `version` of `path` with the change of `turn` undone, and the edits of all others kept.
+
+        :raises MissingTextError: where that cannot be told, as those touch it, or a text is not there any more
+        """
+        net = self.net(path, [turn], to_now=False)
+        if net is None or net.mixed:
+            raise MissingTextError
+        before, after = (None if side is None else side.version for side in (net.before, net.after))
+        if version == after:
+            return net.before
+        texts = {side.version.digest: side.data for side in (net.before, net.after) if side is not None}
+        found = moved(Write(None, path, after, before), version, None, partial(self._text, texts))
+        if version != before and found is None:
+            raise MissingTextError
+        return found
 
     def several(
         self, paths: Sequence[bytes | None], turns: Collection[int], to_now: bool

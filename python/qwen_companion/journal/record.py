@@ -86,7 +86,7 @@ class Record:
         self._files = self.site.files(self._directory.trees, store)
         self.names = Names(self.root, self._directory.key, self.site.true, self.site.true_directory)
         self.answers = Answers(self.root, self.names, store, self._files, lambda: self.scan(NOBODY))
-        self._nets = Nets(store, self._files)
+        self.nets = Nets(store, self._files)
         self.unseen = Unseen(store, self._files, self.names, self.site)
 
     @property
@@ -286,7 +286,7 @@ class Record:
 
     def _changes(self, path: bytes, turns: Collection[int]) -> bool:
         """Return whether `turns` together changed `path`, or may have."""
-        net = self._nets.net(path, turns, to_now=False)
+        net = self.nets.net(path, turns, to_now=False)
         return net is None or net.kind is not None
 
     def _go_label(self, turn: TurnRow) -> str:

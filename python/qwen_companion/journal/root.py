@@ -211,20 +211,25 @@ class Root:
             # For what is brought back, an undoing that Emacs may not have known of.
             self.changed.update(number for number in (turn.id, turn.undone) if number is not None)
 
-    def rewound(self, conversation: str, since: int, copy: str | None) -> None:
-        """Record that the turns of `conversation` from `since` on are not part of it any more, see `Store`."""
+    def rewound(self, conversation: str, since: int, copy: str | None, until: float = math.inf) -> list[TurnRow]:
+        """Record that turns of `conversation` are not part of it any more, see `Store`; return them.
+
+        They began from `since` on and before `until`, in ms since the epoch.
+        """
+        store = self.record.store
         rewound = [
             turn
-            for turn in self.record.store.turns()
+            for turn in store.turns()
             if local_id("session", turn.session) == conversation
             and turn.source in (HOOKS, CHAT)
-            and turn.start >= since
+            and since <= turn.start < until
         ]
-        turns = [turn.id for turn in rewound]
-        self.record.store.note_rewound(turns, copy)
-        for session in {turn.session for turn in rewound}:
+        for session in {turn.session for turn in rewound if not store.rewound(turn.id)[0]}:
             self.record.unseen.forget(session, since)
+        turns = [turn.id for turn in rewound]
+        store.note_rewound(turns, copy)
         self.changed.update(turns)
+        return rewound
 
     def merge(self, of: TurnRow | None, label: str, paths: Sequence[bytes]) -> None:
         """Record that the user has merged parts of the turn `of`, one in a worktree, or of none, into `paths`."""

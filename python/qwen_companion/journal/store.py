@@ -39,6 +39,9 @@ DISK = "disk"
 MERGE = "merge"
 """The source of a turn by which the user took over changes of an agent in a worktree."""
 
+REWIND = "rewind"
+"""The source of a turn that holds what a CLI's own rewind took of the user's edits, and the tool of its writes."""
+
 _SELECT_TURN = "select id, session, client, source, prompt, start, end, undone, notes, pid, started from turns"
 SELECT_WRITE = "select turn, path, before, before_mode, after, after_mode, tool, agent from writes"
 
@@ -280,7 +283,11 @@ class Store:
     def note_rewound(self, turns: Iterable[int], copy: str | None) -> None:
         """Record that `turns` are not part of their conversation any more, but of its `copy`, None for none."""
         with self.database.transaction() as db:
-            db.executemany("insert or replace into rewound values(?, ?)", ((turn, copy) for turn in turns))
+            # What the CLI has recorded itself is noticed, too, and names no copy.
+            db.executemany(
+                "insert into rewound values(?, ?) on conflict(turn) do update set copy = coalesce(excluded.copy, copy)",
+                ((turn, copy) for turn in turns),
+            )
 
     def rewound(self, turn: int) -> tuple[bool, str | None]:
         """Return whether `turn` was rewound, and the copy of its conversation in which it still is."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from qwen_companion.frozen import frozen
 from qwen_companion.journal.contents import Contents
 from qwen_companion.journal.database import Database
-from qwen_companion.journal.store import DISK, HOOKS, MAX_AGE_MS, MERGE, UNDO
+from qwen_companion.journal.store import DISK, HOOKS, MAX_AGE_MS, MERGE, REWIND, UNDO
 from qwen_companion.journal.versions import Loaded
 
 NO_FILE = ""
@@ -88,10 +88,10 @@ class Views:
             # What no hook told of may be the user's.
             written = db.execute(
                 "select path, after, id from writes where id in (select max(writes.id) from writes"
-                " join turns on turn = turns.id where session = ? and source not in (?, ?)"
+                " join turns on turn = turns.id where session = ? and source not in (?, ?, ?)"
                 " and turn not in (select turn from rewound)"
                 " and not (tool = ? and source = ?) group by path)",
-                (session, UNDO, MERGE, DISK, HOOKS),
+                (session, UNDO, MERGE, REWIND, DISK, HOOKS),
             ).fetchall()
         found = {bytes(path): (after, View(bytes(path), digest, named)) for path, digest, named, after in seen}
         for path, digest, number in written:

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import Any, cast
 
@@ -41,6 +43,34 @@ def recordings(environ: Mapping[str, str], directory: str) -> str:
     """Return where the conversations in `directory` are recorded, perhaps with those of others."""
     home = os.path.dirname(user_settings_file(environ))
     return os.path.join(home, "projects", re.sub(r"[^a-zA-Z0-9]", "-", directory), "chats")
+
+
+def move_recording(environ: Mapping[str, str], session: str, directory: str, other: str) -> None:
+    """Let a CLI in the directory `other` go on with `session`, recorded in `directory`; wait for the disk.
+
+    A CLI finds only conversations of its own directory, which each line names (0.24.4).
+
+    :raises OSError: when that fails; the recording is then as it was
+    """
+    path = os.path.join(recordings(environ, directory), f"{session}.jsonl")
+    place = os.path.join(recordings(environ, other), f"{session}.jsonl")
+    os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
+    half = f"{place}.new"
+    try:
+        with open(path, "rb") as old, open(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as new:
+            for line in old:
+                entry = read_object(line)
+                if entry is not None and entry.get("cwd") == directory:
+                    entry["cwd"] = other
+                    new.write(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
+                else:
+                    new.write(line)
+        os.replace(half, place)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(half)
+        raise
+    os.unlink(path)
 
 
 def _read(path: str, time: int, directory: str) -> RecordedSession | None:

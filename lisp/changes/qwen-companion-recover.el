@@ -1,0 +1,90 @@
+;;; qwen-companion-recover.el --- Bring back what a CLI's own rewind took  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; A rewind in the terminal of a CLI, or in another client of a daemon, writes
+;; files whole as they were, over what the user has saved since.  The journal
+;; notices that, and has what it took as a turn of its own.  Here the user is
+;; told of it, and `qwen-companion-recover' brings it back.
+
+;;; Code:
+
+(require 'seq)
+(require 'subr-x)
+(require 'qwen-companion-backend)
+(require 'qwen-companion-changes-items)
+(require 'qwen-companion-changes-undo)
+(require 'qwen-companion-journal)
+(require 'qwen-companion-messages)
+(require 'qwen-companion-terminal)
+(require 'qwen-companion-undo)
+(require 'qwen-companion-untrusted)
+
+;;;###autoload
+(defun qwen-companion-recover-on-took (turn)
+  "Handle the `rewind-took' message: TURN has what a CLI's own rewind took."
+  (let* ((files (qwen-companion-turn-files turn))
+         (lines (apply #'+ (mapcar #'qwen-companion-changed-file-deleted files)))
+         (names (concat (file-name-nondirectory
+                         (qwen-companion-untrusted-path
+                          (qwen-companion-changed-file-path (car files))))
+                        (when (cdr files)
+                          (format " and %d more" (length (cdr files)))))))
+    (qwen-companion-backend-notice
+     (format "%s's rewind %s; %s"
+             (qwen-companion-changes-items-client-name (qwen-companion-turn-client turn))
+             ;; With a note, lines of the agent's are among them.
+             (if (and (> lines 0) (null (qwen-companion-turn-notes turn)))
+                 (format "removed %d of your lines from %s" lines names)
+               (format "wrote over your edits in %s" names))
+             (substitute-command-keys "\\[qwen-companion-recover] brings them back")))))
+
+(defun qwen-companion-recover--turn ()
+  "Return the turn with what was taken, or signal a `user-error'.
+It is the one at point in the buffer of changes, else the newest one of
+the project that is not undone yet."
+  (let* ((taken (seq-filter (lambda (turn) (eq 'rewind (qwen-companion-turn-source turn)))
+                            (qwen-companion-journal-turns)))
+         (here (and (derived-mode-p 'qwen-companion-changes-mode)
+                    (cadr (qwen-companion-items-key-at (point)))))
+         (root (qwen-companion-terminal-here)))
+    (or (seq-find (lambda (turn) (equal here (qwen-companion-turn-id turn))) taken)
+        (seq-find (lambda (turn)
+                    (and (null (qwen-companion-turn-undone-by turn))
+                         (or (derived-mode-p 'qwen-companion-changes-mode)
+                             (equal root (qwen-companion-turn-root turn)))))
+                  taken)
+        (user-error "No rewind of a CLI has taken edits of yours in this project"))))
+
+;;;###autoload
+(defun qwen-companion-recover ()
+  "Bring back your edits that a CLI's own rewind has taken.
+They are merged into the files and buffers as they are now, and a
+conflict is shown as that of an undo.  In the buffer of changes, these
+edits are a turn; without point on one, it is the newest of the project."
+  (interactive)
+  (when (eq (qwen-companion-state) 'off)
+    (user-error "The companion is off and has no journal; turn it on with M-x qwen-companion-mode"))
+  (qwen-companion-journal-call-with-turns
+   (lambda ()
+     (let* ((turn (qwen-companion-recover--turn))
+            (id (qwen-companion-turn-id turn))
+            (files (qwen-companion-turn-files turn))
+            (paths (mapcar #'qwen-companion-changed-file-path files)))
+       (qwen-companion-undo-confirm paths "bring back" nil)
+       (let ((results (qwen-companion-undo-files
+                       (list :root (qwen-companion-turn-root turn) :scope 'turn :turn id)
+                       files id "Bring back what the rewind took" 'undo)))
+         (when-let* ((buffer (qwen-companion-changes-items-buffer)))
+           (with-current-buffer buffer
+             (qwen-companion-changes-items-reload paths)
+             (qwen-companion-changes-items-update)))
+         (qwen-companion-changes-undo-report
+          results (length files) '("brought back" . "These edits are there already")))))))
+
+(provide 'qwen-companion-recover)
+;;; qwen-companion-recover.el ends here

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a CLI's own rewind did to files.  It writes them whole as they were, over what the user has saved since.
+
+That is recorded in two steps: first the turns are undone, with the edits of all others kept, as an undo in Emacs would
+leave the file; then a turn of its own, of the source `rewind`, takes the rest.  So the latter is what the rewind took
+of the user's own, and to undo it brings that back.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from qwen_companion.journal.changes import MissingTextError
+from qwen_companion.journal.nets import Nets
+from qwen_companion.journal.store import REWIND, UNDO, Store, TurnRow, Write
+from qwen_companion.journal.versions import Loaded, TooLargeError, Version
+
+
+class Restored:
+    """The files that a CLI has put back.  Its methods wait for the disk, and may be called in any thread.
+
+    `changed` are the numbers of the turns that are other ones now, and `turn` that of what the rewind took, None while
+    it took nothing.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        nets: Nets,
+        look: Callable[[bytes], Loaded | None],
+        rows: Sequence[TurnRow],
+        time: int,
+    ) -> None:
+        """Take the turns `rows`, rewound at `time`, in ms since the epoch; `look` returns the file at a path."""
+        self._store = store
+        self._nets = nets
+        self._look = look
+        self._rows = rows
+        self._time = time
+        self._undos: dict[int, int] = {}
+        self.changed: set[int] = set()
+        self.turn: int | None = None
+
+    def record(self) -> bool:
+        """Look at the files, and record what has been put back; return whether the rewind took something."""
+        before = self.turn
+        for path in self._store.paths(row.id for row in self._rows):
+            with suppress(OSError, TooLargeError):
+                self._record_file(path, self._look(path))
+        for number in (*self._undos.values(), *filter(None, [self.turn])):
+            self._store.end(number, self._time)
+        return before is None and self.turn is not None
+
+    def _record_file(self, path: bytes, found: Loaded | None) -> None:
+        writes = self._store.writes(path)
+        version = None if found is None else found.version
+        if version == writes[-1].after or _digest(version) not in self._earlier(writes):
+            # It was not put back, or somebody else has written it.
+            return
+        if found is not None:
+            self._store.contents.put([(found.version.digest, found.data)])
+        for row in reversed(self._rows):
+            if any(write.turn == row.id for write in writes) and not self._undo(path, row):
+                name = os.fsdecode(os.path.basename(path))
+                self._note(f"the lines of {name} that the agent wrote are among these: yours touch them")
+                break
+        last = self._store.writes(path)[-1].after
+        if last != version:
+            self._store.record([(path, last, version)], self._own_turn(), REWIND, "")
+
+    def _earlier(self, writes: Sequence[Write]) -> set[str | None]:
+        """Return the digests of the contents before the turns."""
+        numbers = {row.id for row in self._rows}
+        first = next(index for index, write in enumerate(writes) if write.turn in numbers)
+        return {_digest(writes[first].before), *(_digest(write.before) for write in writes[:first])}
+
+    def _undo(self, path: bytes, row: TurnRow) -> bool:
+        """Record `path` without the turn `row`; return whether that can be told from the edits of others."""
+        last = self._store.writes(path)[-1].after
+        try:
+            found = self._nets.without(path, row.id, last)
+        except MissingTextError:
+            return False
+        if found is not None:
+            self._store.contents.put([(found.version.digest, found.data)])
+        version = None if found is None else found.version
+        if version != last:
+            self._store.record([(path, last, version)], self._undo_of(row), UNDO, "")
+        return True
+
+    def _undo_of(self, row: TurnRow) -> int:
+        if row.id not in self._undos:
+            self._undos[row.id] = self._begin(UNDO, f"Rewind of the CLI to before {self._title}", row.id)
+        return self._undos[row.id]
+
+    def _own_turn(self) -> int:
+        if self.turn is None:
+            self.turn = self._begin(REWIND, f"Your edits that the rewind to before {self._title} took", None)
+        return self.turn
+
+    def _note(self, text: str) -> None:
+        self._store.add_note(self._own_turn(), text)
+
+    def _begin(self, source: str, title: str, undone: int | None) -> int:
+        of = self._rows[0]
+        row = TurnRow(0, of.session, of.client, source, title, self._time, self._time, undone, (), None, None)
+        number = self._store.begin(row).id
+        self.changed |= {number, *filter(None, [undone])}
+        return number
+
+    @property
+    def _title(self) -> str:
+        return f'"{self._rows[0].prompt}"' if self._rows[0].prompt else "a prompt"
+
+
+def _digest(version: Version | None) -> str | None:
+    return None if version is None else version.digest

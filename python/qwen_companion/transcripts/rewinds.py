@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Notice that a CLI, or a daemon for another client, has rewound a conversation: no hook tells, the transcript does.
+
+Only an idle CLI can rewind, so transcripts are followed from the end of a turn to the next prompt.  Where the system
+does not tell of changes, that is noticed with the next hook.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio
+from anyio.abc import TaskGroup
+
+from qwen_companion.domain import ChatWork, CliRewind, Peer
+from qwen_companion.doors.listeners import Report, Subscription
+from qwen_companion.journal.tree_watch import TreeWatch
+from qwen_companion.json_objects import read_object
+from qwen_companion.tasks import contained
+from qwen_companion.threads import in_thread
+from qwen_companion.transcripts.recorded_sessions import recordings
+from qwen_companion.transcripts.recording import Recording, is_transcript, time_of
+
+if TYPE_CHECKING:
+    from qwen_companion.doors.events import Event
+
+_HOOKS = ("SessionStart", "UserPromptSubmit", "Stop", "Notification")
+
+_MOST = 50
+"""How many transcripts are followed, those of which was heard last."""
+
+_START_BYTES = 600
+"""In the beginning of a line are its names and its time."""
+
+_NAMES = re.compile(rb'"(uuid|parentUuid|timestamp)":"([^"\\]*)"')
+_PROMPT = b'"type":"user"'
+_REWIND = b'"subtype":"rewind"'
+
+
+class _Rewinds(Recording):
+    """The rewinds in the transcript of a conversation."""
+
+    def __init__(self, path: str, session: str, directory: str) -> None:
+        self._session = session
+        self._directory = directory
+        self.found: list[CliRewind] = []
+        self.idle = True
+        self.reading = anyio.Lock()
+        super().__init__(path)
+
+    def begin_anew(self) -> None:
+        self._last: tuple[bytes, bytes] = b"", b""
+        """Name and time of the last line."""
+        self._before_prompts: dict[bytes, bytes] = {}
+        """The time of the line that each prompt follows, by its name."""
+
+    def take(self, line: bytes) -> None:
+        start = line[:_START_BYTES]
+        names = dict(_NAMES.findall(start))
+        if _REWIND in start:
+            self._take_rewind(line)
+        elif _PROMPT in start and names.get(b"parentUuid") == self._last[0]:
+            self._before_prompts[self._last[0]] = self._last[1]
+        self._last = names.get(b"uuid", b""), names.get(b"timestamp", b"")
+
+    def _take_rewind(self, line: bytes) -> None:
+        entry = read_object(line) or {}
+        kept, time = entry.get("parentUuid"), time_of(entry.get("timestamp"))
+        if (entry.get("type"), entry.get("subtype")) != ("system", "rewind") or time is None:
+            return
+        # The prompt to before which it was rewound follows what is kept; nothing is kept before the first one.
+        since = 0 if kept is None else time_of(self._before_prompts.get(str(kept).encode(), b"").decode())
+        if since is not None:
+            self.found.append(CliRewind(self._session, self._directory, since, time))
+
+
+class RewindWatch:
+    """Listens to hooks and chats.  All methods are for the event loop."""
+
+    def __init__(self, environ: Mapping[str, str], rewound: Callable[[CliRewind], Awaitable[None]]) -> None:
+        """Call `rewound` for each rewind in a transcript, also for those of the past when it is read first."""
+        self._environ = environ
+        self._rewound = rewound
+        self._tasks: TaskGroup | None = None
+        self._watch: TreeWatch | None = None
+        self._followed: OrderedDict[str, _Rewinds] = OrderedDict()
+        """By conversation, that of which was heard last at the end."""
+        self._pids: dict[str, int] = {}
+
+    async def run(self) -> None:
+        """Follow transcripts until cancelled."""
+        self._watch = TreeWatch(self._changed)
+        try:
+            async with anyio.create_task_group() as self._tasks:
+                await anyio.sleep_forever()
+        finally:
+            self._tasks = None
+            self._watch.close()
+
+    # --- Who is idle ---
+
+    @property
+    def subscriptions(self) -> Sequence[Subscription]:
+        """The hooks that it subscribes to."""
+        return tuple(map(Subscription, _HOOKS))
+
+    def holds(self, event: Event) -> bool:
+        """Return that no CLI has to wait."""
+        return False
+
+    async def hear(self, report: Report) -> None:
+        """Take the hook of a CLI that begins or ends a turn."""
+        event = report.event
+        if event.agent_id is None and event.session_id and is_transcript(event.transcript_path):
+            self._pids[event.session_id] = report.peer.pid
+            idle = event.name != "UserPromptSubmit"
+            await self._follow(event.session_id, event.transcript_path, event.cwd, idle)
+
+    def take_chat(self, work: ChatWork) -> None:
+        """Take what the agent of a daemon is doing, of which hooks may tell, too."""
+        is_name = os.path.basename(work.session) == work.session
+        if self._tasks is not None and work.session not in self._pids and is_name:
+            path = os.path.join(recordings(self._environ, work.directory), f"{work.session}.jsonl")
+            self._tasks.start_soon(contained, self._follow, work.session, path, work.directory, work.turn is None)
+
+    def ended(self, peer: Peer) -> None:
+        """Cease to follow the conversations of the process of `peer`."""
+        for session in [session for session, pid in self._pids.items() if pid == peer.pid]:
+            del self._pids[session]
+            self._followed.pop(session, None)
+
+    # --- Following ---
+
+    async def _follow(self, session: str, path: str, directory: str, idle: bool) -> None:
+        followed = self._followed.pop(session, None)
+        if followed is None or followed.path != path:
+            followed = _Rewinds(path, session, directory)
+        self._followed[session] = followed
+        followed.idle = idle
+        if len(self._followed) > _MOST:
+            self._followed.popitem(last=False)
+        if self._watch is not None:
+            await self._watch.cover({os.fsencode(os.path.dirname(each.path)) for each in self._followed.values()})
+        await self._read(followed)
+
+    def _changed(self, paths: Collection[bytes] | None) -> None:
+        for followed in self._followed.values():
+            if self._tasks is not None and followed.idle and (paths is None or os.fsencode(followed.path) in paths):
+                self._tasks.start_soon(contained, self._read, followed)
+
+    async def _read(self, followed: _Rewinds) -> None:
+        async with followed.reading:
+            await in_thread(followed.read)
+            found, followed.found = followed.found, []
+        for rewind in found:
+            if self._tasks is not None:
+                self._tasks.start_soon(partial(contained, self._rewound, rewind))

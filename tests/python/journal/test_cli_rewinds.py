@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a CLI's own rewind did to files is recorded: what it undid, and what it took of the edits of others."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from journal_project import Project
+from qwen_companion.journal.cli_rewinds import Restored
+from qwen_companion.journal.store import HOOKS, REWIND, UNDO
+
+OLD = b"1\n2\n3\n4\n5\n6\n7\n8\n9\n"
+AGENT = b"1\nagent\n3\n4\n5\n6\n7\n8\n9\n"
+BOTH = b"1\nagent\n3\n4\n5\n6\n7\nmine\nand mine\n8\n9\n"
+MINE = b"1\n2\n3\n4\n5\n6\n7\nmine\nand mine\n8\n9\n"
+
+
+def rewound(project: Project, since: int) -> Restored:
+    """Return what a rewind of the CLI to before the turn that began at `since` did, at 9000."""
+    store = project.record.store
+    rows = [turn for turn in store.turns() if turn.start >= since and turn.source == HOOKS and turn.session == "s"]
+    restored = Restored(store, project.record.nets, project.record.look, rows, 9000)
+    restored.record()
+    return restored
+
+
+def texts(project: Project, name: str, turn: int) -> tuple[bytes | None, bytes | None]:
+    net = project.net(name, turn)
+    before, after = (None if side is None else side.data for side in (net.before, net.after))
+    return before, after
+
+
+@pytest.fixture
+def turn(project: Project) -> int:
+    """Return a turn in which the agent changed a file and made another; the user has edited the first since."""
+    project.commit(a=OLD)
+    turn = project.begin()
+    project.edit(turn, "a", AGENT)
+    project.edit(turn, "new", b"new\n")
+    project.end(turn)
+    project.edit(None, "a", BOTH)
+    return turn
+
+
+def test_what_it_took_of_the_users_own_is_a_turn_that_can_be_undone(project: Project, turn: int) -> None:
+    project.write("a", OLD)
+    (project.root / "new").unlink()
+    restored = rewound(project, 1000)
+    assert restored.turn is not None
+    assert texts(project, "a", restored.turn) == (MINE, OLD)
+    assert project.kinds(restored.turn) == {"a": "modified"}
+    summary = project.record.answers.summary(restored.turn)
+    assert summary is not None
+    assert (summary.turn.source, [file.deleted for file in summary.files.values()]) == (REWIND, [2])
+    # What the agent did is undone, and can be brought back.
+    told = project.record.answers.summary(turn)
+    assert told is not None
+    (undo,) = (each for each in project.record.store.turns() if each.source == UNDO)
+    assert told.turn.undone_by == (project.record.names.identifier(undo.id),)
+    assert texts(project, "a", undo.id) == (BOTH, MINE)
+    assert texts(project, "new", undo.id) == (b"new\n", None)
+    assert restored.changed == {turn, undo.id, restored.turn}
+    # Nothing is left to be found by a look.
+    project.scan(None)
+    assert project.record.store.writes(os.fsencode(project.root / "a"))[-1].turn == restored.turn
+    assert not restored.record()
+
+
+def test_a_rewind_that_takes_nothing_of_the_users_has_no_turn(project: Project) -> None:
+    project.commit(a=OLD)
+    for number in (1, 2):
+        turn = project.begin(start=1000 * number)
+        project.edit(turn, "a", OLD + b"agent\n" * number)
+        project.end(turn)
+    project.write("a", OLD)
+    restored = rewound(project, 1000)
+    assert restored.turn is None
+    assert [each.undone for each in project.record.store.turns() if each.source == UNDO] == [2, 1]
+
+
+def test_a_file_that_somebody_else_has_written_is_left_alone(project: Project, turn: int) -> None:
+    project.write("a", b"another\n")
+    restored = rewound(project, 1000)
+    assert (restored.turn, restored.changed) == (None, set())
+    # The daemon writes it a moment after its record.
+    project.write("a", OLD)
+    assert restored.record()
+    assert restored.turn is not None
+    assert restored.turn > turn
+    assert texts(project, "a", restored.turn) == (MINE, OLD)
+
+
+def test_later_turns_of_other_agents_count_as_the_users_own(project: Project, turn: int) -> None:
+    other = project.begin("another", start=3000)
+    both = BOTH.replace(b"5\n", b"5\nother\n")
+    project.edit(other, "a", both)
+    project.end(other)
+    project.write("a", OLD)
+    restored = rewound(project, 1000)
+    assert restored.turn is not None
+    assert texts(project, "a", restored.turn) == (MINE.replace(b"5\n", b"5\nother\n"), OLD)
+    told = project.record.answers.summary(other)
+    assert told is not None
+    assert told.turn.undone_by == ()
+
+
+def test_edits_that_touch_the_agents_come_with_these_and_that_is_said(project: Project, turn: int) -> None:
+    touching = BOTH.replace(b"agent\n", b"agent and me\n")
+    project.edit(None, "a", touching)
+    project.edit(None, "new", b"new\nmine\n")
+    project.write("a", OLD)
+    (project.root / "new").unlink()
+    restored = rewound(project, 1000)
+    assert restored.turn is not None
+    assert texts(project, "a", restored.turn) == (touching, OLD)
+    assert texts(project, "new", restored.turn) == (b"new\nmine\n", None)
+    told = project.record.answers.summary(restored.turn)
+    assert told is not None
+    assert [note.split(" that")[0] for note in told.turn.notes] == ["the lines of a", "the lines of new"]
