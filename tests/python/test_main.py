@@ -365,11 +365,6 @@ def test_the_token_is_in_no_argument_and_no_environment(home: Home) -> None:
             assert backend.emacs.secret.encode() not in content
 
 
-def test_a_closed_connection_is_noticed_though_input_stays_open(backend: Backend) -> None:
-    backend.emacs.close()
-    assert backend.process.wait(SECONDS_TO_STOP) == 0
-
-
 def test_a_change_of_one_cli_tells_of_no_other(backend: Backend) -> None:
     """A message to Emacs names the changed CLI only, however many are connected."""
 
@@ -483,12 +478,6 @@ class TestRestart:
             backend.greet()
             assert backend.emacs.wait_for("proposal-orphan") == {"id": "p", "reason": []}
 
-    def test_an_unknown_session_is_told_so(self, backend: Backend) -> None:
-        cli = Cli(backend.port, backend.token, "never-was")
-        assert cli.request("tools/list", {})[0] == 404
-        with cli.stream() as stream:
-            assert stream.status_line.startswith("HTTP/1.1 404")
-
 
 def test_an_outcome_larger_than_a_frame_should_be_goes_by_file(backend: Backend, home: Home) -> None:
     text = "é\r\n" * 100_000
@@ -543,24 +532,3 @@ def test_two_starts_at_once_do_not_disturb_each_other(home: Home) -> None:
         assert len(ports) == 2
         one.emacs.wait_for("serving")
         one.stopped()
-
-
-def test_concurrent_streams_each_get_the_context(backend: Backend, home: Home) -> None:
-    path = home.work / "a"
-    path.write_text("")
-    clis = [backend.cli() for _ in range(5)]
-    streams = [cli.stream() for cli in clis]
-    got: list[object] = []
-
-    def read(index: int) -> None:
-        got.append(streams[index].event()["method"])
-
-    threads = [threading.Thread(target=read, args=(index,)) for index in range(5)]
-    for thread in threads:
-        thread.start()
-    backend.emacs.call("context", context(path, line=1, character=1))
-    for thread in threads:
-        thread.join(TIMEOUT_S)
-    for stream in streams:
-        stream.close()
-    assert got == ["ide/contextUpdate"] * 5

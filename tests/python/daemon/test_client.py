@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fake_daemon import ROOT, TOKEN, FakeDaemon, FakeSession, event
+from fake_daemon import ROOT, TOKEN, FakeDaemon, FakeSession
 from qwen_companion.daemon import client as client_module
 from qwen_companion.daemon import errors
 from qwen_companion.daemon import requests as requests_module
@@ -38,17 +38,6 @@ async def session(daemon: FakeDaemon, client: DaemonClient) -> FakeSession:
 
 
 # --- Capabilities
-
-
-async def test_a_good_daemon_is_accepted(client: DaemonClient) -> None:
-    assert (await client.capabilities(ROOT)).features
-
-
-@pytest.mark.parametrize("feature", ["non_blocking_prompt", "session_load"])
-async def test_missing_feature_refused(daemon: FakeDaemon, client: DaemonClient, feature: str) -> None:
-    daemon.capabilities["features"].remove(feature)
-    with pytest.raises(errors.UnsupportedError, match=feature):
-        await client.capabilities()
 
 
 @pytest.mark.parametrize("change", [{"v": 2}, {"protocolVersions": {"current": "v2", "supported": ["v2"]}}])
@@ -248,18 +237,6 @@ async def test_detaching_takes_back_every_load(client: DaemonClient, session: Fa
     assert client.client_id(session.id) is None
 
 
-async def test_a_session_that_another_client_keeps_goes_on(
-    daemon: FakeDaemon, client: DaemonClient, session: FakeSession
-) -> None:
-    async with DaemonClient(daemon.url, TOKEN) as other:
-        attached = await other.create_or_attach(ROOT, "single")
-        assert attached.session_id == session.id
-        await other.detach(session.id)
-    assert (await client.status(session.id)).client_count == 1
-    await client.close(session.id)
-    assert not session.alive
-
-
 # --- Prompts
 
 
@@ -282,16 +259,6 @@ async def test_a_prompt_goes_out_as_the_daemon_wants_it(
     }
 
 
-async def test_a_prompt_whose_answer_was_lost_is_not_sent_again(
-    daemon: FakeDaemon, client: DaemonClient, session: FakeSession
-) -> None:
-    daemon.break_off("/prompt")
-    with pytest.raises(errors.UnreachableError, match="broke") as caught:
-        await client.prompt(session.id, HELLO)
-    assert caught.value.maybe_done
-    assert len(daemon.asked_for("/prompt")) == 1
-
-
 async def test_a_prompt_to_nobody_was_certainly_not_done(
     daemon: FakeDaemon, client: DaemonClient, session: FakeSession
 ) -> None:
@@ -301,26 +268,7 @@ async def test_a_prompt_to_nobody_was_certainly_not_done(
     assert not caught.value.maybe_done
 
 
-async def test_prompts_that_wait_can_be_taken_back(client: DaemonClient, session: FakeSession) -> None:
-    running, waiting = [(await client.prompt(session.id, HELLO)).prompt_id for _ in range(2)]
-    assert await client.remove_pending_prompt(session.id, waiting)
-    assert not await client.remove_pending_prompt(session.id, running)
-
-
 # --- Permissions
-
-
-async def test_a_permission_is_answered(daemon: FakeDaemon, client: DaemonClient, session: FakeSession) -> None:
-    session.script("ask")
-    await client.prompt(session.id, HELLO)
-    (waiting,) = (await client.status(session.id)).pending_interactions
-    answers = {question.answer_key or "": "red" for question in waiting.questions}
-    await client.answer_permission(session.id, waiting.request_id, waiting.options[0].option_id, answers)
-    assert daemon.asked[-1].body == {
-        "outcome": {"outcome": "selected", "optionId": "proceed_once"},
-        "answers": {"0": "red", "1": "red"},
-    }
-    assert (await client.status(session.id)).pending_interactions == ()
 
 
 async def test_a_permission_is_cancelled(daemon: FakeDaemon, client: DaemonClient, session: FakeSession) -> None:
@@ -329,17 +277,6 @@ async def test_a_permission_is_cancelled(daemon: FakeDaemon, client: DaemonClien
     (waiting,) = (await client.status(session.id)).pending_interactions
     await client.answer_permission(session.id, waiting.request_id, None)
     assert daemon.asked[-1].body == {"outcome": {"outcome": "cancelled"}}
-
-
-async def test_late_vote_404(client: DaemonClient, session: FakeSession) -> None:
-    session.script("write")
-    await client.prompt(session.id, HELLO)
-    (waiting,) = (await client.status(session.id)).pending_interactions
-    await client.answer_permission(session.id, waiting.request_id, "proceed_once")
-    with pytest.raises(errors.NotFoundError, match="no longer") as caught:
-        await client.answer_permission(session.id, waiting.request_id, "proceed_once")
-    # Unlike that of a session that is gone.
-    assert caught.value.code is None
 
 
 async def test_invalid_option(client: DaemonClient, session: FakeSession) -> None:
@@ -361,29 +298,6 @@ async def test_model_switch_failed(client: DaemonClient, session: FakeSession) -
         await client.set_model(session.id, "none")
     assert caught.value.code == "model_switch_failed"
     assert session.ring[-1]["type"] == "model_switch_failed"
-
-
-async def test_what_a_model_switch_answers_is_not_read(client: DaemonClient, session: FakeSession) -> None:
-    models = (await client.context(session.id)).state.models
-    assert await client.set_model(session.id, models.available_models[0].model_id) is None
-    assert session.ring[-1]["type"] == "model_switched"
-
-
-async def test_the_approval_mode_is_set(client: DaemonClient, session: FakeSession) -> None:
-    modes = (await client.context(session.id)).state.modes
-    await client.set_approval_mode(session.id, modes.available_modes[0].id)
-    assert session.ring[-1]["data"]["next"] == "plan"
-    with pytest.raises(errors.InvalidRequestError) as caught:
-        await client.set_approval_mode(session.id, "none")
-    assert caught.value.code == "invalid_approval_mode"
-
-
-async def test_questions_about_a_session_are_answered(client: DaemonClient, session: FakeSession) -> None:
-    assert [item.session_id for item in await client.list_sessions(ROOT)] == [session.id]
-    assert (await client.context_usage(session.id)).formatted_text
-    assert (await client.supported_commands(session.id)).available_commands[0].name == "status"
-    await client.cancel(session.id)
-    assert session.ring[-1]["type"] == event("prompt_cancelled")["type"]
 
 
 # --- Secrets

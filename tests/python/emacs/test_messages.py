@@ -11,11 +11,9 @@ from sexpdata import Symbol, dumps, loads
 from qwen_companion.domain import (
     HIDE,
     CliState,
-    Exclusion,
     KnownProposal,
     KnownSession,
     Peer,
-    RecordedSession,
     SessionState,
     Settings,
     Snapshot,
@@ -120,8 +118,6 @@ def test_incoming_messages(spool: Spool) -> None:
     assert incoming("settings", "(:settings-layer t :review-edits open)", spool) == Settings(
         layer=True, review_edits="open"
     )
-    assert incoming("settings", "(:journal t :tell-agents t)", spool) == Settings(journal=True, tell_agents=True)
-    assert incoming("watch", "(:on t)", spool) == messages.Watch(True)
     assert incoming("context", '(:files ((:path "/a" :timestamp 5 :exposure hide)))', spool) == Snapshot(
         (VisitedFile("/a", 5, HIDE),), None, None, None, None
     )
@@ -242,11 +238,8 @@ def test_outgoing_messages(spool: Spool) -> None:
     state = as_dict(as_dict(item)["state"])
     assert (str(state["activity"]), state["since"], state["question"], state["mode"]) == ("asking", 5, "why", [])
     assert as_dict(item)["no-hooks"] == "off"
-    assert as_dict(outgoing(messages.FileVisited("/a"), spool)) == {"path": "/a"}
     assert messages.FileVisited("/a").parse_reply(read_sexp(b"t"), spool)
     assert not messages.FileVisited("/a").parse_reply([], spool)
-    assert messages.EditBegins("/a").parse_reply(read_sexp(b"t"), spool)
-    assert not messages.EditBegins("/a").parse_reply([], spool)
     assert as_dict(outgoing(messages.ContextSent("i", ("/r",), 5, "{}"), spool)) == {
         "session": "i",
         "everywhere": [],
@@ -255,15 +248,6 @@ def test_outgoing_messages(spool: Spool) -> None:
         "text": "{}",
     }
     assert as_dict(outgoing(messages.ContextSent("i", None, 5, "{}"), spool))["everywhere"] is True
-    (exclusion,) = as_dict(outgoing(messages.ExclusionList((Exclusion("/a", "why"),)), spool))["exclusions"]
-    assert as_dict(exclusion) == {"path": "/a", "rule": "why", "session": []}
-    assert as_dict(outgoing(messages.ProposalClose("p", keeps_edits=True), spool)) == {"id": "p", "keeps-edits": True}
-    assert as_dict(outgoing(messages.ProposalOrphan("p"), spool)) == {"id": "p", "reason": []}
-    assert as_dict(outgoing(messages.Delivered("p"), spool)) == {"id": "p"}
-    assert {key: str(value) for key, value in as_dict(outgoing(messages.Notice("warning", "w"), spool)).items()} == {
-        "level": "warning",
-        "text": "w",
-    }
 
 
 @pytest.mark.parametrize("text", ["", "a", "x" * INLINE_TEXT_BYTES, "é" * (INLINE_TEXT_BYTES // 2)])
@@ -298,20 +282,12 @@ def test_requests_about_the_journal(spool: Spool) -> None:
         return messages.parse_incoming(f"journal-{method}", read_sexp(payload.encode()), spool)
 
     scope = messages.ChangeScope("/r", "turn", "t", None)
-    assert parsed("watch", "(:on t)") == messages.JournalWatch(True)
     assert parsed("files", '(:id 1 :root "/r" :scope turn :turn "t")') == messages.JournalFiles(1, scope)
     assert parsed(
         "texts", '(:id 1 :root "/r" :scope turn :turn "t" :files ((:path "/r/a") (:path "/r/b" :previous "/r/c")))'
     ) == messages.JournalTexts(1, scope, (messages.WantedFile("/r/a"), messages.WantedFile("/r/b", "/r/c")))
-    assert parsed("spans", '(:id 1 :path "/a")') == messages.JournalSpans(1, "/a")
-    assert parsed("seen", '(:turn "t" :hunks ("k") :seen t)') == messages.JournalSeen("t", None, ("k",), True)
-    assert parsed("wrote", '(:paths ("/a"))') == messages.JournalWrote(("/a",), None, None)
-    for action in ("undo", "bring-back", "merge"):
-        wrote = parsed("wrote", f'(:paths ("/a") :turn "t" :label "l" :action {action})')
-        assert wrote == messages.JournalWrote(("/a",), "t", "l", action)
-    assert parsed("busy", '(:id 1 :paths ("/a") :wait t)') == messages.JournalBusy(1, ("/a",), True)
-    assert parsed("forget", "(:id 1 :root nil)") == messages.JournalForget(1, None)
-    assert parsed("merge", '(:id 1 :root "/t")') == messages.JournalMerge(1, "/t")
+    wrote = parsed("wrote", '(:paths ("/a") :turn "t" :label "l" :action bring-back)')
+    assert wrote == messages.JournalWrote(("/a",), "t", "l", "bring-back")
     for wrong in ("turn", 'session :turn "t"', "other"):
         with pytest.raises(MessageError):
             parsed("files", f'(:id 1 :root "/r" :scope {wrong})')
@@ -348,12 +324,3 @@ def test_texts_of_the_journal_go_as_bytes(spool: Spool) -> None:
     assert (payload["after"], payload["after-mode"]) == ([], [])
     assert (other["before"], other["after"], other["after-mode"]) == ([3, 3], [3, 7], Symbol("link"))
     assert (payload["path"], payload["from"], payload["mixed"]) == ("/r/a", "/r/old", True)
-
-
-def test_prompts_and_recorded_conversations(spool: Spool) -> None:
-    text = spool.write("long")
-    assert incoming("prompt", f'(:file "/s/f" :text-file "{text}")', spool) == messages.Prompt("/s/f", "long")
-    assert incoming("list-recorded", '(:id 3 :directory "/d")', spool) == messages.ListRecorded(3, "/d")
-    answer = as_dict(outgoing(messages.RecordedSessions(3, [RecordedSession("a", 4, "first")]), spool))
-    assert answer["id"] == 3
-    assert [as_dict(item) for item in answer["sessions"]] == [{"id": "a", "time": 4, "prompt": "first"}]

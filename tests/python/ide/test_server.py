@@ -551,19 +551,6 @@ async def test_a_review_from_proposal_to_outcome(site: Site) -> None:
     stream.close()
 
 
-async def test_close_answers_one_text_block_of_json(site: Site) -> None:
-    cli = await site.connected()
-    answer = await away(cli.tool, "closeDiff", filePath="/never", suppressNotification=True)
-    assert answer == {"content": [{"type": "text", "text": '{"content": null}'}], "isError": False}
-
-
-async def test_a_refused_tool_call_says_why(site: Site) -> None:
-    cli = await site.connected()
-    answer = await away(cli.tool, "openDiff", filePath="relative", newContent="x")
-    assert answer["isError"] is True
-    assert "absolute" in answer["content"][0]["text"]
-
-
 @pytest.mark.parametrize(
     ("escaped", "damaged"),
     [
