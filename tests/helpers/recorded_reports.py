@@ -100,11 +100,11 @@ class Telling:
 
     def _tell_changes(self, permission: Permission) -> None:
         """Tell the texts of the changes that `permission` is about, which a chat asks for at once, in its order."""
-        tool = self._tools[str(permission.tool)]
-        for index in range(len(tool.diffs)):
+        held = self.session.tool(str(permission.tool))
+        assert held is not None
+        for index in range(len(self._tools[held.id].diffs)):
             for part in (NEW, OLD):
-                text = self.session.tool_text(tool.id, part, index)
-                self._outbox.tell(ToolText(self.session.id, tool.id, part, index, str(text)))
+                self._outbox.tell(ToolText(self.session.id, held.id, part, index, str(held.text(part, index))))
 
 
 def _session_of(names: Iterable[str]) -> Telling:

@@ -197,14 +197,7 @@ class DaemonConnection:
         found = await client.capabilities(root)
         workspace = _workspace(found, root)
         self._used = UsedDaemon(client, root, workspace)
-        self._say(
-            replace(
-                self._state,
-                state="connected",
-                text=None,
-                workspace=workspace,
-            )
-        )
+        self._say(replace(self._state, state="connected", text=None, workspace=workspace))
 
     def _progress(self, text: str | None) -> None:
         """Report the thing that is waited for, None for nothing."""

@@ -49,6 +49,7 @@ from qwen_companion.daemon.stream import (
     Resync,
     StreamItem,
 )
+from qwen_companion.daemon.tools import HeldTool
 from qwen_companion.daemon.work_reports import WorkReports
 from qwen_companion.domain import ChatWork
 from qwen_companion.plan_files import plan_path
@@ -305,7 +306,7 @@ class Conversation:
         notes = await self._notes.before(parts)
         reply = await self._client.prompt(self.session.session_id, [*notes, *parts])
         self._notes.drop(len(notes))
-        turn = self.session.accepted(reply.prompt_id)
+        turn = self.session.turns.accept(reply.prompt_id)
         self._work.note_prompt(turn, next((part.text for part in parts if isinstance(part, models.TextBlock)), ""))
         self._tell_state()
         return turn
@@ -314,12 +315,12 @@ class Conversation:
         """End the running turn, if one runs."""
         if not self.session.busy:
             return
-        self.session.cancelling(True)
+        self.session.turns.cancelling = True
         self._tell_state()
         try:
             await self._client.cancel(self.session.session_id)
         except DaemonError:
-            self.session.cancelling(False)
+            self.session.turns.cancelling = False
             self._tell_state()
             raise
 
@@ -332,9 +333,10 @@ class Conversation:
         vote = self.session.permissions.vote(call.permission, call.option, call.answers)
         if vote is None:
             raise GoneError("That question is no longer open, or has no such answer.")
-        if vote.allowed is not None and call.revision != self.session.tool_revision(vote.allowed):
+        tool = None if vote.allowed is None else self.session.tool(vote.allowed)
+        if vote.allowed is not None and call.revision != (None if tool is None else tool.revision):
             raise GoneError("The action has changed since it was shown.")
-        note = None if vote.allowed is None else await in_thread(self._note, call, vote.allowed)
+        note = None if vote.allowed is None else await in_thread(self._note, call, tool)
         # First, since the tool goes on at once: the model then reads it with the result of the tool.
         message = None if note is None else await self._notes.tell(note)
         try:
@@ -347,9 +349,9 @@ class Conversation:
                 self._put(self.session.answered_elsewhere(vote.request_id))
             raise
 
-    def _note(self, call: Answer, tool: str) -> str | None:
+    def _note(self, call: Answer, tool: HeldTool | None) -> str | None:
         """Return what the model reads with the answer `call`, which lets `tool` run; None for nothing."""
-        path, proposed = self.session.tool_path(tool), self.session.tool_text(tool, NEW, 0)
+        path, proposed = (None, None) if tool is None else (tool.first_path, tool.text(NEW, 0))
         if call.text is None or path is None or proposed is None:
             return self._plans.note(call)
         return review_note(path, proposed, call.text)
@@ -367,7 +369,7 @@ class Conversation:
 
     async def remove(self, turn: str) -> None:
         """Take the prompt of `turn` out of the queue."""
-        prompt_id = self.session.queued_prompt(turn)
+        prompt_id = self.session.turns.queued_prompt(turn)
         if prompt_id is None or not await self._client.remove_pending_prompt(self.session.session_id, prompt_id):
             raise GoneError("That prompt is no longer queued.")
 

@@ -16,6 +16,7 @@ from qwen_companion.daemon.messages import Change, Queued, SessionInfo
 from qwen_companion.daemon.permissions import OTHER, Permissions
 from qwen_companion.daemon.session_state import Connection, SessionFacts
 from qwen_companion.daemon.stream import Connected, Disconnected, Ended, Frame, ReplayDone, Resync, StreamItem
+from qwen_companion.daemon.tools import HeldTool
 from qwen_companion.daemon.transcript import PastPrompt
 from qwen_companion.daemon.turns import UNKNOWN_PROMPT, Turns, lost_ends
 from qwen_companion.local_ids import local_id
@@ -51,8 +52,8 @@ class DaemonSession:
 
     def _begin_anew(self, ended: Iterable[str]) -> None:
         """Forget all that a load tells anew; the turns of the prompts `ended` are over."""
-        self._turns = Turns(self.session_id, ended)
-        self._events = SessionEvents(self.id, self._turns, self.facts, self._connection, self._is_me)
+        self.turns = Turns(self.session_id, ended)
+        self._events = SessionEvents(self.id, self.turns, self.facts, self._connection, self._is_me)
 
     def _is_me(self, client_id: str) -> bool:
         return client_id == self._client_id or self._was_mine(client_id)
@@ -68,7 +69,7 @@ class DaemonSession:
             session=self.id,
             state=state,
             text=text,
-            turn=self._turns.current,
+            turn=self.turns.current,
             # As the daemon lists one that has not been given a title.
             title=self.facts.title or self._events.transcript.first_words,
             model=self.facts.model_name,
@@ -76,13 +77,13 @@ class DaemonSession:
             used=window[0],
             size=window[1],
             clients=self.facts.clients,
-            queue=self._turns.queue,
+            queue=self.turns.queue,
         )
 
     def _activity(self) -> str:
         if not self.busy:
             return "idle"
-        if self._turns.cancelling:
+        if self.turns.cancelling:
             return "cancelling"
         return "waiting" if self.permissions.shown else "busy"
 
@@ -99,43 +100,28 @@ class DaemonSession:
     @property
     def busy(self) -> bool:
         """Whether a turn runs."""
-        return self._turns.running is not None
+        return self.turns.running is not None
 
     @property
     def permissions(self) -> Permissions:
         """The pending permissions."""
         return self._events.permissions
 
-    def queued_prompt(self, turn: str) -> str | None:
-        """Return the daemon's id of the queued prompt that Emacs calls `turn`."""
-        return self._turns.queued_prompt(turn)
-
     @property
     def prompts(self) -> Sequence[PastPrompt]:
         """The prompts since the session began, in order; those that were rewound too as long as the daemon lives."""
         return self._events.transcript.prompts
 
-    def tool_text(self, tool: str, part: str, index: int) -> str | None:
-        """Return a text of the tool Emacs calls `tool`, see `HeldTool.text`."""
-        found = self._events.transcript.tools.get(tool)
-        return None if found is None else found.text(part, index)
-
-    def tool_path(self, tool: str) -> str | None:
-        """Return the file of the first change of the tool Emacs calls `tool`, as the daemon names it."""
-        found = self._events.transcript.tools.get(tool)
-        return None if found is None else found.first_path
-
-    def tool_revision(self, tool: str) -> int | None:
-        """Return the revision of the tool Emacs calls `tool`, see `ToolChange`."""
-        found = self._events.transcript.tools.get(tool)
-        return None if found is None else found.revision
+    def tool(self, tool: str) -> HeldTool | None:
+        """Return the tool Emacs calls `tool`; None for one that is not, or no longer, held."""
+        return self._events.transcript.tools.get(tool)
 
     # --- Loads
 
     def snapshot(self) -> DaemonSession:
         """Return a copy that what happens from now on does not change, to replay a load in a thread."""
         again = copy(self)
-        again.facts, again._connection, again._turns = copy(self.facts), copy(self._connection), copy(self._turns)
+        again.facts, again._connection, again.turns = copy(self.facts), copy(self._connection), copy(self.turns)
         return again
 
     def replayed(self, reply: models.LoadReply) -> tuple[DaemonSession, list[Output]]:
@@ -145,7 +131,7 @@ class DaemonSession:
         """
         again = self.snapshot()
         again._client_id = reply.client_id or self._client_id
-        again._queued = self._turns.queue
+        again._queued = self.turns.queue
         again._begin_anew(item.prompt_id for item in reply.prompt_terminals)
         outputs = [
             output
@@ -161,14 +147,14 @@ class DaemonSession:
             for item in reply.prompt_terminals
         }
         if not reply.has_active_prompt:
-            self._turns.running = None
-        elif self._turns.running is None:
-            self._turns.running = UNKNOWN_PROMPT
+            self.turns.running = None
+        elif self.turns.running is None:
+            self.turns.running = UNKNOWN_PROMPT
         completed = self._interrupted.completed(
             outputs, outcomes, running=self._running_turn(reply.event_epoch), why=why or "The turn broke off."
         )
         if self._replaced(reply.event_epoch):
-            known = {item.turn for item in (*completed, *self._turns.queue) if isinstance(item, Change | Queued)}
+            known = {item.turn for item in (*completed, *self.turns.queue) if isinstance(item, Change | Queued)}
             completed += lost_ends(item for item in self._queued if item.turn not in known)
         self._epoch = reply.event_epoch
         self._connection.loaded()
@@ -177,14 +163,14 @@ class DaemonSession:
     def catch_up(self, before: DaemonSession, now: DaemonSession) -> None:
         """Take what `now`, which this session replaces, has learnt since `before`, its snapshot at the load."""
         self.facts.catch_up(before.facts, now.facts)
-        running = now._turns.running
-        if running and running != before._turns.running:
-            self.accepted(running)
+        running = now.turns.running
+        if running and running != before.turns.running:
+            self.turns.accept(running)
 
     def _running_turn(self, epoch: str) -> str | None:
         """Return the turn that runs after a load of `epoch`: None for none, "" for an unknown one."""
-        if self._turns.running != UNKNOWN_PROMPT:
-            return self._turns.current
+        if self.turns.running != UNKNOWN_PROMPT:
+            return self.turns.current
         return "" if self._replaced(epoch) else self._interrupted.running or ""
 
     def _replaced(self, epoch: str) -> bool:
@@ -213,14 +199,14 @@ class DaemonSession:
         """Take one item of the stream; return what Emacs is told."""
         match item:
             case Frame():
-                self._turns.replaying = item.replayed
+                self.turns.replaying = item.replayed
                 outputs = self._events.take(item.envelope)
                 self._interrupted.told(outputs)
                 return outputs
             case Connected():
                 self._connection.why = None
             case ReplayDone():
-                self._turns.replaying = False
+                self.turns.replaying = False
                 self._connection.connected = True
             case Disconnected():
                 self._connection.lose(item.reason)
@@ -247,14 +233,6 @@ class DaemonSession:
                 if not self.permissions.knows(item.request_id):
                     outputs += self._events.interaction(item)
         return [*outputs, *self.permissions.show()]
-
-    def accepted(self, prompt_id: str) -> str:
-        """Note that the daemon has taken our prompt, and return its turn.  Its echo may have come before."""
-        return self._turns.accept(prompt_id)
-
-    def cancelling(self, value: bool) -> None:
-        """Note whether the running turn is being cancelled."""
-        self._turns.cancelling = value
 
     def answered_elsewhere(self, request_id: str) -> list[Output]:
         """Note that our answer came too late."""

@@ -49,11 +49,13 @@ class SessionQueries:
     async def fetch(self, tool: str, part: str, index: int) -> None:
         """Tell a whole text of `tool`."""
         while True:
-            revision = self._session().tool_revision(tool)
+            held = self._session().tool(tool)
+            revision = None if held is None else held.revision
             # Sanitising 10 MB would block the event loop.
-            text = await in_thread(self._session().tool_text, tool, part, index)
+            text = None if held is None else await in_thread(held.text, part, index)
             # Emacs must not take it for a text of a later revision, which may be on its way by now.
-            if revision == self._session().tool_revision(tool):
+            now = self._session().tool(tool)
+            if revision == (None if now is None else now.revision):
                 break
         if text is None:
             raise GoneError("That text is no longer available; load the session again.")

@@ -100,6 +100,10 @@ class Seen:
     def tool(self) -> messages.ToolChange:
         return [item for item in self.outputs if isinstance(item, messages.ToolChange)][-1]
 
+    def tool_text(self, tool: str, part: str, index: int) -> str | None:
+        held = self.session.tool(tool)
+        return None if held is None else held.text(part, index)
+
     @property
     def permissions(self) -> list[messages.Permission]:
         return [item for item in self.outputs if isinstance(item, messages.Permission)]
@@ -141,17 +145,17 @@ def test_who_asks_is_told() -> None:
 
 def test_echo_before_202() -> None:
     seen = Seen().go(echo(P1))
-    assert seen.session.accepted(P1) == turn(P1) == seen.info.turn
+    assert seen.session.turns.accept(P1) == turn(P1) == seen.info.turn
     assert seen.text("user") == "hello"
     # Even the whole turn may be over when the answer to the prompt comes.
     seen.take(complete(P1))
-    seen.session.accepted(P1)
+    seen.session.turns.accept(P1)
     assert seen.state == "idle"
 
 
 def test_a_prompt_that_was_taken_is_a_running_turn_before_its_echo() -> None:
     seen = Seen().go()
-    seen.session.accepted(P1)
+    seen.session.turns.accept(P1)
     assert (seen.state, seen.info.turn) == ("busy", turn(P1))
 
 
@@ -170,7 +174,7 @@ def test_removed_prompt_turn_complete() -> None:
 
 def test_the_end_of_the_turn_of_another_client_is_not_the_end_of_ours() -> None:
     seen = Seen().go(echo(P1, client=THEM), queued(P2))
-    seen.session.accepted(P2)
+    seen.session.turns.accept(P2)
     seen.take(complete(P1), started(P2), echo(P2))
     assert (seen.state, seen.info.turn) == ("busy", turn(P2))
 
@@ -178,7 +182,7 @@ def test_the_end_of_the_turn_of_another_client_is_not_the_end_of_ours() -> None:
 def test_a_prompt_taken_while_another_turn_runs_unseen_waits_for_it() -> None:
     # We attach in the middle of a turn; the queue event comes after the answer to the prompt.
     seen = Seen().go()
-    seen.session.accepted(P2)
+    seen.session.turns.accept(P2)
     seen.take(queued(P2), complete(P1))
     assert seen.state == "idle"
     seen.take(started(P2))
@@ -187,7 +191,7 @@ def test_a_prompt_taken_while_another_turn_runs_unseen_waits_for_it() -> None:
 
 def test_cancel_keeps_queue() -> None:
     seen = Seen().go(echo(P1), queued(P2))
-    seen.session.cancelling(True)
+    seen.session.turns.cancelling = True
     assert seen.state == "cancelling"
     seen.take(event("prompt_cancelled", P1), complete(P1, "cancelled"))
     assert [item.turn for item in seen.info.queue] == [turn(P2)]
@@ -209,8 +213,8 @@ def test_idle_cancel_ignored() -> None:
 
 def test_a_cancel_that_could_not_be_asked_for_shows_no_more() -> None:
     seen = Seen().go(echo(P1))
-    seen.session.cancelling(True)
-    seen.session.cancelling(False)
+    seen.session.turns.cancelling = True
+    seen.session.turns.cancelling = False
     assert seen.state == "busy"
 
 
@@ -354,7 +358,7 @@ def test_10mb_frame_trimmed() -> None:
     assert [(item.path, item.old_size, item.new_size) for item in tool.diffs] == [("/w/a.txt", len(old), len(new))]
     assert tool.output is not None
     assert (len(tool.output.text), tool.output.more) == (16 * 1024, 100_000 - 16 * 1024)
-    text = seen.session.tool_text
+    text = seen.tool_text
     assert text(tool.id, "old", 0) == old
     assert text(tool.id, "new", 0) == new
     assert text(tool.id, "output", 0) == "x" * 100_000
@@ -368,11 +372,11 @@ def test_the_texts_of_old_tools_are_not_held_for_ever(monkeypatch: pytest.Monkey
     first = seen.tool.id
     seen.take(tool_call("b"), tool_update("b", content=said("y" * 60)))
     # The user may be asked about one that has not ended, and needs all of it.
-    assert seen.session.tool_text(first, "output", 0) == "x" * 60
+    assert seen.tool_text(first, "output", 0) == "x" * 60
     seen.take(tool_update("a", status="completed"))
-    assert seen.session.tool_text(first, "output", 0) is None
+    assert seen.tool_text(first, "output", 0) is None
     seen.take(tool_update("b", status="completed"))
-    assert seen.session.tool_text(seen.tool.id, "output", 0) == "y" * 60
+    assert seen.tool_text(seen.tool.id, "output", 0) == "y" * 60
 
 
 def old_sizes(*values: Json) -> list[int | None]:
@@ -407,7 +411,7 @@ def test_what_is_left_out_of_a_tool_is_counted() -> None:
     seen = Seen().go(tool_call(), tool_update(content=many, locations=places))
     assert (len(seen.tool.diffs), seen.tool.diffs_more) == (100, 30)
     assert (len(seen.tool.places), seen.tool.places_more) == (100, 10)
-    assert seen.session.tool_text(seen.tool.id, "new", 129) == "b"
+    assert seen.tool_text(seen.tool.id, "new", 129) == "b"
     unreadable = [{"type": "diff", "path": "/w/a", "newText": {"new": "shape"}}, {"type": "diff", "newText": "x"}]
     seen.take(tool_update(content=[*diff("/w/b", "a", "b"), *unreadable]))
     assert ([item.path for item in seen.tool.diffs], seen.tool.diffs_more) == (["/w/b"], 2)
@@ -416,7 +420,9 @@ def test_what_is_left_out_of_a_tool_is_counted() -> None:
 def test_what_would_be_allowed_has_another_revision_when_it_is_another() -> None:
     seen = Seen().go(tool_call(), tool_update(content=diff("/w/a", "old", "one"), rawInput={"command": "x"}))
     before = seen.tool.revision
-    assert seen.session.tool_revision(seen.tool.id) == before
+    held = seen.session.tool(seen.tool.id)
+    assert held is not None
+    assert held.revision == before
     for same in (
         tool_update(content=diff("/w/a", "old", "one"), rawInput={"command": "x"}),
         tool_update(status="in_progress", title="other"),
@@ -432,7 +438,7 @@ def test_what_would_be_allowed_has_another_revision_when_it_is_another() -> None
     )
     revisions = [before, *(seen.take(other).tool.revision for other in others)]
     assert revisions == sorted(set(revisions))
-    assert seen.session.tool_revision("unknown") is None
+    assert seen.session.tool("unknown") is None
 
 
 def test_a_plan_takes_the_place_of_the_one_before() -> None:
@@ -545,7 +551,7 @@ def test_an_answer_that_came_too_late_closes_it() -> None:
 
 def test_cancel_with_pending_permission() -> None:
     seen = Seen().go(echo(P1), tool_call(), permission())
-    seen.session.cancelling(True)
+    seen.session.turns.cancelling = True
     seen.take(event("prompt_cancelled", P1), resolved(option=None, voter=None))
     assert (seen.permissions[-1].state, seen.permissions[-1].by) == ("closed", "nobody")
     assert seen.state == "cancelling"
