@@ -21,7 +21,7 @@ ALL_ELISP := $(SOURCES) $(wildcard tests/elisp/*.el tests/fuzz/*.el scripts/*.el
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build emacs doctor demo screenshots reports docs test test-busy test-bare test-ert test-python test-e2e test-interop matrix package robust conformance servers figures fuzz replay bench lint lint-python lint-style lint-elisp format lock clean setup setup-tests
+.PHONY: help build emacs doctor demo screenshots reports docs test test-busy test-bare test-ert test-python test-e2e test-interop matrix package robust conformance servers figures fuzz bench lint lint-python lint-style lint-elisp format lock clean setup setup-tests
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,7 +32,7 @@ setup:
 	@scripts/setup
 
 # Newcomers who want a look are not asked for what only these need.
-test test-busy test-ert test-python test-e2e test-interop matrix robust conformance servers figures fuzz replay bench lint lint-python lint-style lint-elisp screenshots: setup-tests
+test test-busy test-ert test-python test-e2e test-interop matrix robust conformance servers figures fuzz bench lint lint-python lint-style lint-elisp screenshots: setup-tests
 setup-tests:
 	@scripts/setup tests
 
@@ -135,9 +135,6 @@ fuzz: build ## Random reviews, texts and undos against oracles; FROM=n is the fi
 	  tests/python/journal/test_random_turns.py tests/python/journal/test_two_hands.py tests/python/journal/test_origins.py \
 	  tests/python/journal/test_random_rewinds.py tests/python/daemon/test_hostile_events.py \
 	  --hypothesis-profile=fuzz --hypothesis-seed=$(or $(FROM),1)
-
-replay: build ## Play a wire log (M-x qwen-companion-save-wire-log) against this checkout; FILE=... names it
-	@PYTHONPATH=python $(VENV)/python tests/helpers/replay.py '$(FILE)'
 
 bench: build ## What commands, reviews, following a file, sessions, the journal here and at a place, worktrees and an undo cost; PEER=directory of claude-code-ide.el, CHATS=that with gptel's and agent-shell's
 	@CLAUDE_CODE_IDE='$(PEER)' $(MEASURE) -l bench/command.el

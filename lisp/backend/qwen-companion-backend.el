@@ -855,8 +855,7 @@ Either message may come first."
 (defun qwen-companion-save-wire-log (file &optional confirm)
   "Save the record of messages that `qwen-companion-wire-log' asks for in FILE.
 With CONFIRM non-nil, as by the command, ask before replacing FILE.
-The record is kept while the mode is on.  In a checkout, \"make replay
-FILE=...\" repeats what it says and reports the first difference."
+The record is kept while the mode is on."
   (interactive
    (progn (qwen-companion-backend--wire-log)
           (list (read-file-name "Save the wire log in: " nil nil nil

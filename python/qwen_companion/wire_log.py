@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Record the messages on both wires, EPC and HTTP, for a bug report that can be replayed; only on the user's wish.
+"""Record the messages on both wires, EPC and HTTP, for a bug report; only on the user's wish.
 
 The record is a file of JSON lines in the spool directory.  It has no secret.  Texts and names of files are replaced,
-unless the user keeps them: a text by its numbers of characters and line ends and a number that equal texts share, each
-part of a path by another name of the same length.  Words of the protocols and identifiers stay as they are.
+unless the user keeps them: a text by its numbers of characters and line ends and a number that equal texts share, 0 for
+one that is not looked at; each part of a path by another name of the same length.  Words of the protocols and
+identifiers stay as they are.
 
 A thread of its own redacts and writes.  Recording stops for good when the file is full or cannot be written.
 """
@@ -53,14 +54,11 @@ WORD_KEYS = frozenset(
         *("session_id", "source", "state", "tool", "tool_name", "tool_use_id", "type", "version"),
     )
 )
-"""Keys, as `key_of` returns them, whose strings are words of a protocol or identifiers."""
+"""Keys, without the colon of a property list, whose strings are words of a protocol or identifiers."""
 OPAQUE_KEYS = frozenset(("arguments", "tool_input", "tool_response"))
 """Keys whose values come from a model; keys inside are data."""
 
 SECRET = "‹secret›"  # noqa: S105 - what stands in its place
-TEXT = re.compile(r"‹text (\d+) (\d+) #(\d+)›")
-"""Stands for a text of so many characters and line ends; equal texts have the same number, 0 was not looked at."""
-
 _WORD = re.compile(r"[\w.:+-][\w.:+/-]{0,79}")
 _KEY = re.compile(r":?[A-Za-z_][\w.-]{0,60}")
 _PATHS = ("/mcp", "/hook", "/tools")
@@ -70,12 +68,7 @@ _LINE_END = re.compile(r"\r\n?|\n")
 _log = logging.getLogger(__name__)
 
 
-def key_of(key: str) -> str:
-    """Return the key of a property list or of JSON as the sets above have it."""
-    return key.removeprefix(":")
-
-
-def stand_in(length: int, number: int) -> str:
+def _stand_in(length: int, number: int) -> str:
     """Return a word of `length` letters, longer if need be, that differs for each `number`."""
     word = ""
     while number or not word:
@@ -124,15 +117,6 @@ class Redactor:
             text = text.replace(secret, SECRET)
         return text
 
-    def know_text(self, text: str, number: int) -> None:
-        """Let `number` stand for `text` from now on."""
-        self._texts[hash(text)] = number
-
-    def know_name(self, name: str) -> None:
-        """Let `name`, a part of a path, stand for itself."""
-        self._names[name] = name
-        self._taken.add(name)
-
     def _key(self, key: str) -> str:
         return key if self._keep_texts or _KEY.fullmatch(key) else self._string(key, "")
 
@@ -153,9 +137,9 @@ class Redactor:
             return name
         found = self._names.get(name)
         if found is None:
-            found = next(word for word in (stand_in(len(name), n) for n in count()) if word not in self._taken)
-            self.know_name(found)
-            self._names[name] = found
+            found = next(word for word in (_stand_in(len(name), n) for n in count()) if word not in self._taken)
+            self._names[name] = self._names[found] = found
+            self._taken.add(found)
         return found
 
 
@@ -168,7 +152,7 @@ class Omitted:
 
 def _inner(outer: str, key: str) -> str:
     """Return the key that decides about what stands at `key` in what stands at `outer`."""
-    name = key_of(key)
+    name = key.removeprefix(":")
     return outer if outer in OPAQUE_KEYS and name not in SECRET_KEYS else name
 
 
