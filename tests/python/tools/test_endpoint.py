@@ -307,8 +307,8 @@ def test_a_busy_emacs_is_not_waited_for_longer_than_the_bound(home: Home, connec
         text, failed = client.text()
         assert failed
         assert text.startswith("Emacs is busy and has not answered within 0.05 seconds")
-        # What comes later is nobody's.
-        answer(backend, backend.emacs.wait_for("tool-call")["id"], {"text": "late"})
+        # What comes later is nobody's.  On a busy machine the call, the first one, was given up before it was sent.
+        answer(backend, 1, {"text": "late"})
         client.begin("tools/call", {"name": "nothing", "arguments": {}})
         assert "Emacs has no tool nothing. It has: look." in client.text()[0]
 
