@@ -1663,6 +1663,37 @@ async def test_a_change_that_is_merged_from_a_worktree_is_a_turn_that_can_be_und
         assert (await place.ask(lambda number: JournalMerge(number, str(project.root)))).error
 
 
+async def test_an_undo_that_is_brought_back_at_once_is_recorded(
+    project: Project, held_looks: tuple[threading.Event, threading.Event]
+) -> None:
+    """Emacs writes again as soon as its next call is answered, however long the record takes."""
+    project.commit(a_txt=BEFORE)
+    begun, may_go_on = held_looks
+    path = str(project.root / "a.txt")
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        await agent.prompt("Fix it")
+        await agent.edit("a.txt", AFTER)
+        (turn,) = await place.until({"a.txt": "modified"})
+        may_go_on.clear()
+        await agent.report("Stop")
+        await to_thread.run_sync(begun.wait, TIMEOUT_S)
+
+        async def bring_back() -> None:
+            await place.ask(lambda number: JournalBusy(number, (path,), wait=False))
+            project.write("a.txt", AFTER)
+            place.say(JournalWrote((path,), turn.id, "Bring back", "bring-back"))
+
+        project.write("a.txt", BEFORE)
+        place.say(JournalWrote((path,), turn.id, "Undo", "undo"))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(bring_back)
+            await anyio.wait_all_tasks_blocked()
+            may_go_on.set()
+        _, undo, again = await place.until(*[{"a.txt": "modified"}] * 3)
+        assert (undo.undone, again.undone) == (turn.id, undo.id)
+
+
 async def test_what_differs_in_a_worktree_is_told_and_merged_without_a_turn_there(project: Project) -> None:
     tree = add_worktree(project)
     (tree / "a.txt").write_bytes(AFTER)
