@@ -158,8 +158,10 @@ class Answers:
             return [], ()
         found = [(line, count, turn) for line, count, turn in text.runs if turn > BEFORE]
         found += [(gap + 1, 0, turn) for gap, turn in text.gaps.items()]
-        turns = {write.turn for write in self._store.writes(name) if write.turn is not None}
-        seen = {turn: self._seen(turn, name) for turn in turns}
+        # Each read by itself would be a transaction.
+        with self._store.database.transaction():
+            turns = {write.turn for write in self._store.writes(name) if write.turn is not None}
+            seen = {turn: self._seen(turn, name) for turn in turns}
         keys = tuple(dict.fromkeys(key for row in seen.values() for key in row.hunks))
         known = [(line, count, turn) for line, count, turn in sorted(found) if turn in seen]
         return [(line, count, self._names.identifier(turn), seen[turn].whole) for line, count, turn in known], keys
@@ -259,8 +261,8 @@ class Answers:
         return SeenRow(last, row.whole and row.digest == last, row.hunks)
 
     def _last(self, turn: int, path: bytes) -> str:
-        afters = [write.after for write in self._store.writes(path) if write.turn == turn]
-        return "" if not afters or afters[-1] is None else afters[-1].digest
+        version = self._store.last_version(turn, path)
+        return "" if version is None else version.digest
 
     def _since_commit(self) -> list[Net]:
         try:

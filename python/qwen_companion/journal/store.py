@@ -255,6 +255,13 @@ class Store:
             ).fetchall()
         return {bytes(path): last for path, last in rows}
 
+    def last_version(self, turn: int, path: bytes) -> Version | None:
+        """Return what the last write of `turn` to `path` left there; None for no file, or without a write."""
+        with self.database.transaction() as db:
+            query = "select after, after_mode from writes where turn = ? and path = ? order by id desc limit 1"
+            row = db.execute(query, (turn, path)).fetchone()
+        return None if row is None else read_version(*row)
+
     def paths(self, turns: Iterable[int]) -> list[bytes]:
         """Return the paths written in `turns`, in order of their first write."""
         found: dict[bytes, None] = {}

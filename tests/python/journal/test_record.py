@@ -29,7 +29,7 @@ from qwen_companion.journal.index import Index
 from qwen_companion.journal.record import ONE_GO_MS, Cause, Record
 from qwen_companion.journal.record_directory import NoRecordError, forget_unused
 from qwen_companion.journal.repository import find_repository
-from qwen_companion.journal.store import MAX_AGE_MS, Store, TurnRow
+from qwen_companion.journal.store import MAX_AGE_MS, Store, TurnRow, Write
 from qwen_companion.journal.versions import Loaded, inode_at, load
 from qwen_companion.privacy.options import Options
 
@@ -1201,6 +1201,27 @@ def test_a_stray_file_among_the_journals_harms_nothing(project: Project) -> None
     project.begin()
     forget_unused(project.environ)
     assert (state / "stray").exists()
+
+
+def test_whose_each_line_is_takes_one_read_of_the_writes_however_many_turns_there_are(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.commit(a=b"a\n" * 9)
+    for count in range(9):
+        turn = project.begin(start=1000 + count)
+        project.edit(turn, "a", b"agent\n" * (count + 1) + b"a\n" * (8 - count))
+        project.end(turn)
+    project.record.answers.spans(str(project.root / "a"))
+    reads: list[bytes] = []
+    writes = Store.writes
+
+    def read(store: Store, path: bytes) -> list[Write]:
+        reads.append(path)
+        return writes(store, path)
+
+    monkeypatch.setattr(Store, "writes", read)
+    spans, _ = project.record.answers.spans(str(project.root / "a"))
+    assert (len(spans), len(reads)) == (9, 1)
 
 
 def test_a_stray_file_in_place_of_a_roots_directory_is_put_aside(project: Project) -> None:
