@@ -16,7 +16,6 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import anyio
 
@@ -27,28 +26,11 @@ from journal_project import Project  # noqa: E402  the path is set first
 from qwen_companion.domain import PlacedFile  # noqa: E402
 from qwen_companion.journal.record import NOBODY, Record  # noqa: E402
 from qwen_companion.remote.far import FarSite  # noqa: E402
-from qwen_companion.remote.link import Link  # noqa: E402
-from relays import linked, make_home  # noqa: E402
+from relays import Reach, linked, make_home  # noqa: E402
 from table import ROUNDS, compare  # noqa: E402
 
 PLACE = "/docker:box:"
 LARGE = 20_000_000
-
-
-class Reach:
-    """The way there by `link`, with the number of requests."""
-
-    def __init__(self, link: Link, home: Path) -> None:
-        self.home = str(home)
-        self.asked = 0
-        self._link = link
-
-    async def ask(self, name: str, **values: Any) -> tuple[dict[str, Any], bytes]:
-        self.asked += 1
-        return await self._link.ask(name, **values)
-
-    async def read(self, path: str, limit: int) -> bytes:
-        return await self._link.read(path, limit)
 
 
 async def took_ms(work: Callable[[], Awaitable[object]]) -> float:
@@ -67,11 +49,11 @@ async def measure(project: Project, home: Path, files: int) -> None:
 
         async def look(what: str, rounds: int, change: Callable[[int], object] = lambda _round: None) -> None:
             pairs: list[tuple[float, float]] = []
-            before = reach.asked
+            before = len(reach.asked)
             for number in range(rounds):
                 change(number)
                 pairs.append((await scan(there), await scan(project.record)))
-            trips = (reach.asked - before) // rounds
+            trips = (len(reach.asked) - before) // rounds
             compare(f"{files} files at a place, {what}: {trips} round trips, beside the local disk", pairs, "-")
 
         async def scan(record: Record) -> float:

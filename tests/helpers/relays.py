@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import anyio
 import psutil
@@ -18,6 +19,22 @@ from qwen_companion.remote.link import Greeting, Link
 
 NODE = Path(sys.prefix) / "bin" / "node"
 SIZE = 2_000_000
+
+
+class Reach:
+    """The way there by `link`, with the requests."""
+
+    def __init__(self, link: Link, home: Path) -> None:
+        self.home = str(home)
+        self.asked: list[str] = []
+        self._link = link
+
+    async def ask(self, name: str, **values: Any) -> tuple[dict[str, Any], bytes]:
+        self.asked.append(name)
+        return await self._link.ask(name, **values)
+
+    async def read(self, path: str, limit: int) -> bytes:
+        return await self._link.read(path, limit)
 
 
 def make_home(place: Path) -> Path:

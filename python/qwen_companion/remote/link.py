@@ -410,16 +410,7 @@ class Link:
         :raises RequestError: when it cannot
         :raises LinkError: when the pipe is broken
         """
-        return (await self._ask(name, values)).values or {}
-
-    async def ask(self, name: str, **values: Any) -> tuple[dict[str, Any], bytes]:
-        """Do the same as `request`; return what the relay answers, and the bytes with it.
-
-        :raises RequestError: when it cannot
-        :raises LinkError: when the pipe is broken
-        """
-        request = await self._ask(name, values)
-        return request.values or {}, request.data
+        return (await self.ask(name, **values))[0]
 
     async def read(self, path: str, limit: int) -> bytes:
         """Return the bytes of the file `path` there, which must be a regular one of at most `limit` bytes.
@@ -429,14 +420,19 @@ class Link:
         """
         data = bytearray()
         while True:
-            piece = (await self._ask("read", {"path": path, "offset": len(data), "length": 1024 * 1024})).data
+            _, piece = await self.ask("read", path=path, offset=len(data), length=1024 * 1024)
             data += piece
             if len(data) > limit:
                 raise RequestError(f"it has more than {limit} bytes")
             if not piece:
                 return bytes(data)
 
-    async def _ask(self, name: str, values: Mapping[str, Any]) -> _Request:
+    async def ask(self, name: str, **values: Any) -> tuple[dict[str, Any], bytes]:
+        """Do the same as `request`; return what the relay answers, and the bytes with it.
+
+        :raises RequestError: when it cannot
+        :raises LinkError: when the pipe is broken
+        """
         self._last_request += 1
         number, request = self._last_request, _Request()
         self._requests[number] = request
@@ -457,7 +453,7 @@ class Link:
         error = request.values.get("error")
         if error is not None:
             raise RequestError(_words(error))
-        return request
+        return request.values, request.data
 
 
 def strings(value: object) -> list[str]:

@@ -479,19 +479,6 @@ function above(directory, markers) {
     }
 }
 
-function ignored(repository, files) {
-    return new Promise((resolve) => {
-        const options = { timeout: 5000, maxBuffer: MAX_REQUEST, env: { ...process.env, GIT_OPTIONAL_LOCKS: "0" } };
-        const words = ["-C", repository, "-c", "core.fsmonitor=false", "check-ignore", "--stdin", "-z"];
-        const child = execFile("git", words, options, (error, output) => {
-            if (error && error.code !== 1) resolve(null);
-            else resolve(new Set(output.split("\0")));
-        });
-        child.stdin.on("error", () => {});
-        child.stdin.end(files.join("\0"));
-    });
-}
-
 function guarded(work, value) {
     try {
         return work(value);
@@ -578,22 +565,33 @@ function poll(directory) {
 const trees = new Map(); // by root
 let lastTold = 0;
 
-function git(root, words, input = "") {
+function git(root, words, input = "", timeout = 60000) {
     const env = {
         ...process.env, GIT_ALLOW_PROTOCOL: "none", GIT_NO_LAZY_FETCH: "1", GIT_OPTIONAL_LOCKS: "0",
         GIT_TERMINAL_PROMPT: "0", LC_ALL: "C",
     };
     const safe = ["--no-pager", "--literal-pathspecs", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"];
-    const options = { encoding: "buffer", timeout: 60000, maxBuffer: MAX_FILE, env };
+    const options = { encoding: "buffer", timeout, maxBuffer: MAX_FILE, env };
     return new Promise((resolve, reject) => {
         const child = execFile("git", ["-C", root, ...safe, ...words], options, (error, output, errors) => {
-            const reason = () => errors.toString().trim().split("\n")[0] || "git has failed there";
-            if (error) reject(new Error(error.code === "ENOENT" ? "git is not installed there" : reason()));
-            else resolve(output);
+            if (!error) return resolve(output);
+            const reason = errors.toString().trim().split("\n")[0] || "git has failed there";
+            const message = error.code === "ENOENT" ? "git is not installed there" : reason;
+            reject(Object.assign(new Error(message), { status: error.code }));
         });
         child.stdin.on("error", () => {});
         child.stdin.end(input);
     });
+}
+
+// Those of `files` that git ignores; null where it does not say.
+async function ignored(repository, files) {
+    try {
+        const output = await git(repository, ["check-ignore", "--stdin", "-z"], files.join("\0"), 5000);
+        return new Set(output.toString().split("\0"));
+    } catch (error) {
+        return error.status === 1 ? new Set() : null;
+    }
 }
 
 async function list(root) {

@@ -33,7 +33,7 @@ from qwen_companion.remote.far import FarSite
 from qwen_companion.remote.link import Link
 from qwen_companion.remote.place import name_at
 from qwen_companion.remote.places import named_by
-from relays import linked
+from relays import Reach, linked
 
 if TYPE_CHECKING:
     from qwen_companion.journal.journal import Journal
@@ -42,22 +42,6 @@ pytestmark = pytest.mark.anyio
 
 PLACE = "/docker:box:"
 T = TypeVar("T")
-
-
-class Reach:
-    """The way there by a link, with the number of requests."""
-
-    def __init__(self, link: Link, home: Path) -> None:
-        self.link = link
-        self.home = str(home)
-        self.asked: list[str] = []
-
-    async def ask(self, name: str, **values: Any) -> tuple[dict[str, Any], bytes]:
-        self.asked.append(name)
-        return await self.link.ask(name, **values)
-
-    async def read(self, path: str, limit: int) -> bytes:
-        return await self.link.read(path, limit)
 
 
 class Recorded:
