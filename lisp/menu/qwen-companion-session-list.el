@@ -174,7 +174,7 @@ It is \"\" where that is not known; its tooltip has them by model."
                          (qwen-companion-session-list--last session)))))))
 
 (defun qwen-companion-session-list--state (session)
-  "Return what SESSION does, or how it is connected, as text."
+  "Return the state of SESSION, its activity or how it is connected, as text."
   (let ((activity (qwen-companion-session-list-activity session))
         (kind (qwen-companion-registered-kind session)))
     (cond ((qwen-companion-registered-gone session) "gone")

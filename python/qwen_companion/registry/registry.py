@@ -106,8 +106,7 @@ class Registry:
                 self._started[identifier] = record.started
                 self._states.pop(identifier, None)
                 if self.is_told:
-                    tasks.start_soon(self._look_later, record)
-                    tasks.start_soon(self._look_at_end, record)
+                    tasks.start_soon(self._attend, record)
         found = {
             identifier: replace(record.cli, editor=editors[identifier], state=self._states.get(identifier))
             for identifier, record in records.items()
@@ -130,11 +129,11 @@ class Registry:
         left = {name.removesuffix(".json") for name in names} - records.keys()
         return records, editors, left, grant_state(self._environ)
 
-    async def _look_later(self, record: Record) -> None:
-        await anyio.sleep(CONNECTS_S)
+    async def _attend(self, record: Record) -> None:
+        """Look when the CLI of `record`, which is new, has surely connected, and when it has ended."""
+        with anyio.move_on_after(CONNECTS_S):
+            await ended(record.cli.pid, record.started, math.inf)
         self.look()
-
-    async def _look_at_end(self, record: Record) -> None:
         await ended(record.cli.pid, record.started, math.inf)
         self.look()
 
