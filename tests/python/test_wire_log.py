@@ -62,8 +62,9 @@ def test_a_record_has_what_was_said_and_no_text_or_name_of_a_file(home: Home) ->
     values = {entry["method"]: entry["value"] for entry in entries if entry.get("kind") == "call"}
     proposed = values["outcome"][":text"]
     assert proposed.startswith(f"‹text {len(PROPOSED)} 2 #")
-    asked = [entry["body"]["params"] for entry in entries if (entry.get("body") or {}).get("method") == "tools/call"]
-    assert [call["arguments"]["newContent"] for call in asked] == [proposed]
+    bodies = [entry["body"] for entry in entries if entry.get("body")]
+    asked = [body["params"]["arguments"] for body in bodies if body.get("method") == "tools/call"]
+    assert [arguments["newContent"] for arguments in asked] == [proposed]
     assert values["proposal-open"][":text"] == proposed
     told = [entry["event"]["method"] for entry in entries if "event" in entry]
     assert told[0] == "ide/contextUpdate"
