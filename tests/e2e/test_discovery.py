@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,6 +66,9 @@ def test_outside_of_emacs_in_a_directory_of_the_project(stage: Stage, cli: Cli) 
     with stage.outside(cli, below) as screen:
         stage.screen.wait_for("Qwen[1]")
         assert stage.emacs.eval("(length (qwen-companion-terminal-buffers))") == "0"
+        # It is connected before it is known where it works, and told of files after that.
+        stage.emacs.command("qwen-companion-context")
+        stage.screen.wait_for(re.compile(r"greeting\.py .* active at "))
         stage.model.say("Nothing.")
         stage.ask("what do you see", cli, screen)
         screen.wait_for("Nothing.")
