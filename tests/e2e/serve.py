@@ -212,13 +212,15 @@ class Network:
                 await asyncio.gather(up, down, return_exceptions=True)
         except OSError:
             # Nobody listens there: the client sees the end of its connection.
-            upstream.close()
+            pass
         except asyncio.CancelledError:
             # The end of the test.
             pass
         finally:
             writer.close()
-            if other is not None:
+            if other is None:
+                upstream.close()
+            else:
                 other.transport.abort()
             self._connections.discard(task)
 
