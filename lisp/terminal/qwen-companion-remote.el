@@ -239,7 +239,7 @@ With PROJECT, in the project that DIRECTORY belongs to."
   (intern (concat "qwen-companion-" place)))
 
 (defun qwen-companion-remote--criteria (place)
-  "Return by what TRAMP knows a connection to PLACE: the hops before it do not count."
+  "Return by what TRAMP knows a connection to PLACE, which leaves out hops."
   (let ((default-directory (concat place "/")))
     (connection-local-criteria-for-default-directory)))
 

@@ -150,11 +150,13 @@ class Far:
         program.write_text(f'#!/bin/sh\n{before}exec /usr/bin/ssh -F {self.root}/ssh_config "$@"\n')
         program.chmod(0o700)
 
-    def slow_down(self, seconds: float) -> None:
-        """Make the line to the next relay take half of `seconds` each way."""
+    def slow_down(self, seconds: float, start: float = 0) -> None:
+        """Make the line to the next relay take half of `seconds` each way, and `start` seconds to come up."""
         script = Path(__file__).with_name("slow_line.py")
         ssh = f'/usr/bin/ssh -F {self.root}/ssh_config "$@"'
-        self._write_program(f'[ "$1" != -T ] || exec {sys.executable} {script} {seconds / 2} {ssh}\n')
+        self._write_program(
+            f'[ "$1" != -T ] || {{ sleep {start}; exec {sys.executable} {script} {seconds / 2} {ssh}; }}\n'
+        )
 
     def want_password(self, password: str) -> None:
         """Make the next ssh that has no terminal ask for `password`, as it does where no key is known."""

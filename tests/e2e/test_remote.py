@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from glob import glob
 from pathlib import Path
 
+import psutil
 import pytest
 
 from far import PLACE, Far
@@ -63,6 +64,18 @@ def propose(stage: Stage, far: Far, content: str) -> None:
     stage.model.call("write_file", file_path=str(far.file), content=content)
     stage.ask("please")
     stage.wait_for_review()
+
+
+def kill_and_wait(stage: Stage, far: Far, process: psutil.Process) -> None:
+    """Kill `process`, which ends the line to the place, and wait until the CLI there is back."""
+    before = far.links()
+    process.kill()
+    # Else the state is still that of before.
+    stage.screen.wait_until(lambda: bool(set(far.links()) - set(before)), "another line")
+    stage.emacs.wait_until(
+        "(and (qwen-companion-backend-sessions) (plist-get (car (qwen-companion-backend-sessions)) :streaming)"
+        f" (eq 'ready (qwen-companion-place-state (qwen-companion-places-message {json.dumps(PLACE)}))))"
+    )
 
 
 def ask_from_emacs(stage: Stage, far: Far) -> None:
@@ -196,14 +209,7 @@ def test_a_broken_line_and_a_killed_backend_cost_nothing(stage: Stage, far: Far)
     stage.emacs.eval(FIND_NUMBERS.replace("NAME", far.name(far.file)))
     (socket,) = (path for path in far.laid if path.suffix == ".sock")
     for kill in (far.links()[-1], stage.sandbox.backend()):
-        before = far.links()
-        kill.kill()
-        # Else the state is still that of before.
-        stage.screen.wait_until(lambda old=before: bool(set(far.links()) - set(old)), "another line")
-        stage.emacs.wait_until(
-            "(and (qwen-companion-backend-sessions) (plist-get (car (qwen-companion-backend-sessions)) :streaming)"
-            f" (eq 'ready (qwen-companion-place-state (qwen-companion-places-message {json.dumps(PLACE)}))))"
-        )
+        kill_and_wait(stage, far, kill)
         propose(stage, far, f"# {kill.pid}\n")
         stage.model.say(f"Wrote {kill.pid}.")
         stage.accept(f"Wrote {kill.pid}.")

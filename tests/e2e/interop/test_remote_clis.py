@@ -9,7 +9,7 @@ import pytest
 
 from far import Far
 from stage import Stage
-from test_remote import do_the_main_job, far, start_cli
+from test_remote import do_the_main_job, far, kill_and_wait, propose, start_cli
 
 __all__ = ["far"]
 
@@ -41,3 +41,16 @@ def test_a_review_over_a_slow_line(stage: Stage, far: Far, seconds: float) -> No
         stage.model.say(f"Wrote {number}.")
         stage.accept(f"Wrote {number}.")
         stage.screen.wait_until(lambda written=text: far.file.read_text() == written, "the text there")
+
+
+@pytest.mark.parametrize("program", ["qwen-0.21.10", "qwen-0.23.4", "qwen"])
+def test_a_line_that_breaks_just_after_the_start(stage: Stage, far: Far, program: str) -> None:
+    """What it has asked for is sent again, and its session is kept until the line is back, here after six seconds."""
+    stage.start_emacs(stage.sandbox.notes, forms=(far.use, f'(setq qwen-companion-qwen-command (list "{program}"))'))
+    start_cli(stage, far)
+    far.slow_down(0, start=6)
+    kill_and_wait(stage, far, far.links()[-1])
+    propose(stage, far, "# new\n")
+    stage.model.say("Wrote it.")
+    stage.accept("Wrote it.")
+    stage.screen.wait_until(lambda: far.file.read_text() == "# new\n", "the text there")
