@@ -247,7 +247,7 @@ class Place:
             if not isinstance(found, (LinkError, RequestError)):
                 raise found from None
             self._failure = str(found)
-            # Before the sessions see the ends of their streams.
+            # The streams of its sessions have ended with it, but their CLIs have not left.
             self._set_reachable(self.wanted.name, False)
             # A relay that cannot lay down its files cannot do so a moment later either.
             lasting, was_open = isinstance(found, RequestError) or found.lasting, self._link is not None

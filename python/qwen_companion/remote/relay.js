@@ -117,9 +117,9 @@ function renew(stream) {
 }
 
 function keepAsked(stream, data) {
-    const before = stream.answered ? Buffer.alloc(0) : stream.asked;
+    const { asked } = stream;
     stream.answered = false;
-    stream.asked = before && before.length + data.length <= MAX_ASKED ? Buffer.concat([before, data]) : null;
+    stream.asked = asked && asked.length + data.length <= MAX_ASKED ? Buffer.concat([asked, data]) : null;
 }
 
 function pump(stream) {
@@ -138,7 +138,7 @@ function pump(stream) {
 
 function take(stream, kind, payload) {
     if (kind === KINDS.data) {
-        stream.answered = true;
+        Object.assign(stream, { asked: Buffer.alloc(0), answered: true });
         stream.socket.write(payload, () => {
             stream.consumed += payload.length;
             if (stream.consumed < PIECE / 2 && stream.socket.writableLength > 0) return;
