@@ -21,7 +21,7 @@ from qwen_companion.discovery.files import directory_of
 from qwen_companion.domain import RegisteredCli
 from qwen_companion.doors.conditions import user_settings_file
 from qwen_companion.errors import CompanionError
-from qwen_companion.file_names import file_name
+from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.frozen import frozen
 from qwen_companion.json_objects import read_object
 from qwen_companion.local_ids import local_id
@@ -38,6 +38,9 @@ _SESSION = re.compile("[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 _MAX_BYTES = 64 * 1024
 _MAX_WORDS = 200
+_END_OF_TIME = 1 << 53
+"""A larger number is no time in ms."""
+
 _CLOCK_S = 2.0
 """How much earlier than its process a record may seem to begin, in seconds: the clock may have been set."""
 
@@ -104,6 +107,8 @@ def _read(path: str) -> dict[str, Any]:
         raise RecordError("it is not a JSON object, or too large")
     if not isinstance(schema := values.get("schemaVersion"), int) or schema > SCHEMA:
         raise RecordError("it has a form of a newer Qwen Code, which this package does not know")
+    if not isinstance(begun := values.get("startedAt"), int | float) or not 0 <= begun < _END_OF_TIME:
+        raise RecordError("it lacks the time at which the CLI has started")
     return values
 
 
@@ -116,9 +121,8 @@ def _is_of(pid: int, started: str, values: Mapping[str, Any]) -> bool:
     if isinstance(start, str):
         return start == started
     # Only on Linux does it say so.  What has begun after its record has the number of a CLI that was killed.
-    written = values.get("startedAt")
     try:
-        return isinstance(written, int | float) and psutil.Process(pid).create_time() <= written / 1000 + _CLOCK_S
+        return psutil.Process(pid).create_time() <= values["startedAt"] / 1000 + _CLOCK_S
     except psutil.Error:
         return False
 
@@ -128,12 +132,12 @@ def _record(name: str, pid: int, started: str, values: Mapping[str, Any]) -> Rec
 
     :raises RecordError, FileNameError: for one that lacks what each has
     """
-    begun, version, kind, socket = (values.get(key) for key in ("startedAt", "qwenVersion", "kind", "ipcPath"))
+    kind, socket = values.get("kind"), ""
+    with suppress(FileNameError):
+        socket = file_name(values.get("ipcPath"))
     if values.get("pid") != pid:
         raise RecordError("it names another process than its file")
     directory = file_name(values.get("cwd"))
-    if not isinstance(begun, int | float):
-        raise RecordError("it lacks the time at which the CLI has started")
     session = values.get("sessionId")
     if not isinstance(session, str) or not _SESSION.fullmatch(session):
         raise RecordError("the id of its conversation is none")
@@ -144,13 +148,13 @@ def _record(name: str, pid: int, started: str, values: Mapping[str, Any]) -> Rec
         chat=local_id("session", session),
         directory=directory,
         name=_words(values.get("name")),
-        version=_words(version),
+        version=_words(values.get("qwenVersion")),
         kind=kind if isinstance(kind, str) and re.fullmatch("[a-z][a-z0-9-]{0,15}", kind) else "tui",
-        start=int(begun),
-        listens=isinstance(socket, str) and os.path.isabs(socket),
+        start=int(values["startedAt"]),
+        listens=bool(socket),
         problem=None if os.path.isdir(directory) else "its directory is gone",
     )
-    return Record(name, started, cli, str(socket) if cli.listens else "")
+    return Record(name, started, cli, socket)
 
 
 def _words(value: object) -> str:

@@ -79,6 +79,9 @@ def test_the_record_of_another_process_is_none(tmp_path: Path, others: dict[str,
         ({"cwd": "relative"}, "not an absolute file name"),
         ({"cwd": "/half \ud83d"}, "half a surrogate pair"),
         ({"startedAt": "now"}, "the time at which"),
+        ({"startedAt": float("inf")}, "the time at which"),
+        ({"startedAt": 10**400}, "the time at which"),
+        ({"startedAt": 10**400, "procStart": None}, "the time at which"),
         ({"sessionId": "../../x"}, "the id of its conversation"),
         ({"sessionId": "--yolo"}, "the id of its conversation"),
         ({"sessionId": 7}, "the id of its conversation"),
@@ -94,8 +97,9 @@ def test_what_is_wrong_with_a_record_is_said(tmp_path: Path, content: dict[str, 
     assert record.cli.pid == os.getpid()
 
 
-def test_odd_words_in_a_record_are_harmless(tmp_path: Path) -> None:
-    odd = {"name": "half \ud83d", "qwenVersion": ["x"], "kind": "../..", "ipcPath": "relative"}
+@pytest.mark.parametrize("address", ["relative", "/run/\0", "/half \ud83d", 7])
+def test_odd_words_in_a_record_are_harmless(tmp_path: Path, address: object) -> None:
+    odd = {"name": "half \ud83d", "qwenVersion": ["x"], "kind": "../..", "ipcPath": address}
     write(tmp_path, values_of(os.getpid(), tmp_path, **odd))
     record = read_record(str(tmp_path / "sessions"), f"{os.getpid()}.json")
     assert record is not None
