@@ -53,6 +53,7 @@ from qwen_companion.emacs.messages import (
     TurnChanges,
     WantedFile,
 )
+from qwen_companion.journal import roots
 from qwen_companion.journal.activity import GRACE_S, Activity, Probe, last_input, may_have_acted
 from qwen_companion.journal.answers import Answers, Summary
 from qwen_companion.journal.database import StoreError
@@ -1593,6 +1594,30 @@ async def test_a_command_is_recorded_in_the_worktree_that_it_runs_in(project: Pr
         await agent.report("Stop")
         (turn,) = await place.until({"made.txt": "added"})
         assert turn.root == str(tree)
+
+
+async def test_worktrees_are_listed_while_their_records_are_opened(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = add_worktree(project)
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        agent.cwd = str(tree)
+        await agent.prompt("in the tree")
+        await agent.edit("a.txt", AFTER)
+        await place.until({"a.txt": "modified"})
+    listed = threading.Event()
+
+    def slowly(*arguments: Any) -> Record:
+        assert listed.wait(TIMEOUT_S)
+        return Record(*arguments)
+
+    monkeypatch.setattr(roots, "Record", slowly)
+    async with site(project) as place:
+        reply = await place.ask(lambda number: JournalWorktrees(number, str(project.root), None))
+        listed.set()
+        assert [found.path for found in reply.worktrees or ()] == [str(project.root), str(tree)]
+        await place.until({"a.txt": "modified"})
 
 
 @pytest.mark.parametrize("removed", [False, True])
