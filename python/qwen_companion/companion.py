@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -156,13 +156,7 @@ class Companion:
         self._first_prompt = FirstPrompt(self._tools)
         self._tool_server = ToolServer(self._tools, self._find_caller, self._first_prompt.listed)
         tell = self._bridge.tell
-        self._journal = JournalFront(
-            os.environ,
-            tell,
-            elsewhere=self._places,
-            excluded=partial(excluded, self._access),
-            waiting=self._waiting_proposals,
-        )
+        self._journal = JournalFront(os.environ, tell, self._places, partial(excluded, self._access), self._waiting)
         self._meter = Meter(self._journal.spent, self._hooks_reported)
         self._doors = self._make_doors(editor)
         discovery = Discovery(hello.emacs_pid, self._port, token, os.environ)
@@ -268,11 +262,9 @@ class Companion:
             stop=self._end_for_good,
         )
 
-    def _waiting_proposals(self) -> Iterator[WaitingProposal]:
-        for proposal in (*self._diff_tools.waiting(), *self._doors.waiting()):
-            known = self._sessions.get(proposal.session)
-            pid = None if known is None or known.peer is None else known.peer.pid
-            yield WaitingProposal(proposal.session, "" if known is None else known.label, pid, proposal.path)
+    def _waiting(self) -> list[WaitingProposal]:
+        found = (*self._diff_tools.waiting(), *self._doors.waiting())
+        return [_waiting_proposal(each, self._sessions.get(each.session)) for each in found]
 
     def _peer_of(self, session: str) -> Peer | None:
         """Return the process of the connected CLI `session`, one of this machine."""
@@ -436,6 +428,11 @@ def _wire_log(hello: messages.Hello, token: str, directory: str) -> WireLog | No
         proposals=[{name: getattr(item, name) for name in ("id", "session", "path")} for item in hello.proposals],
     )
     return log
+
+
+def _waiting_proposal(proposal: Proposal, session: KnownSession | None) -> WaitingProposal:
+    pid = None if session is None or session.peer is None else session.peer.pid
+    return WaitingProposal(proposal.session, "" if session is None else session.label, pid, proposal.path)
 
 
 def _without_hooks(proposals: Iterable[KnownProposal]) -> list[KnownProposal]:

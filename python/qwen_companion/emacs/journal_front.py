@@ -67,10 +67,10 @@ class JournalFront:
         self,
         environ: Mapping[str, str],
         tell: Callable[[messages.Notification], None],
-        silence_s: float = SILENCE_S,
         elsewhere: Elsewhere | None = None,
         excluded: Callable[[Peer | None, Sequence[str]], Collection[str]] = lambda _peer, _paths: (),
         waiting: Callable[[], Iterable[WaitingProposal]] = tuple,
+        silence_s: float = SILENCE_S,
     ) -> None:
         """`tell` sends a message to Emacs.
 
