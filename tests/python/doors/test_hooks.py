@@ -261,6 +261,34 @@ def test_what_was_answered_is_told_while_it_is_looked_at(home: Home, backend: Ba
         assert backend.emacs.calls("hook-answers").empty()
 
 
+def test_a_model_is_told_that_a_proposal_of_another_cli_waits_for_its_file(
+    home: Home, backend: Backend, caller: Caller
+) -> None:
+    backend.emacs.call("settings", settings(layer=True, journal=True, tell_agents=True))
+    path = home.work / "a.txt"
+    path.write_text("one\n")
+    tool = {"tool_name": "write_file", "tool_input": {"file_path": str(path), "content": "two\n"}}
+
+    def call(connection: http.client.HTTPConnection, name: str, **fields: Any) -> str:
+        event = {"hook_event_name": name, "session_id": "s", "cwd": str(home.work), **fields}
+        return str(caller.call_over(connection, event))
+
+    with backend.cli().stream(), closing(caller.connect()) as connection:
+        backend.emacs.wait_until("sessions", lambda told: "pid" in as_dict(told["sessions"][0]))
+        other = backend.cli()
+        with other.stream():
+            other.tool("openDiff", filePath=str(path), newContent="three\n")
+            opened = backend.emacs.wait_for("proposal-open")
+            for prompt, is_told in (("first", True), ("second", False)):
+                call(connection, "UserPromptSubmit", prompt=prompt)
+                call(connection, "PreToolUse", **tool, tool_call_id=prompt)
+                path.write_text(prompt)
+                told = call(connection, "PostToolUse", **tool, tool_call_id=prompt)
+                assert ("has proposed a change of it, on which the user has not decided" in told) == is_told
+                backend.emacs.call("outcome", f'(:id "{opened["id"]}" :outcome rejected)')
+                backend.emacs.wait_for("delivered")
+
+
 def test_a_state_outlives_the_backend(home: Home) -> None:
     state = [Symbol(":activity"), Symbol("idle"), Symbol(":since"), 5, Symbol(":mode"), "yolo"]
     session = {"id": "i", "protocol": "2025-11-25", "client": "Qwen Code", "version": "1", "state": state}
