@@ -103,8 +103,9 @@ class HookReports:
         return any(len(root.running) > 1 for root in roots) or bool(self._proposals_of_others(session))
 
     def _proposals_of_others(self, session: str) -> list[WaitingProposal]:
-        own = self._agents.connected.get(session)
-        return [each for each in self._waiting() if each.session != own]
+        # That of a CLI which is not connected is named by its process.
+        own = (self._agents.connected.get(session), f"process {self._agents.pids.get(session)}")
+        return [each for each in self._waiting() if each.session not in own]
 
     def _open_roots(self, names: Sequence[str]) -> list[Root]:
         return [self._roots.by_name[name] for name in names if name in self._roots.by_name]

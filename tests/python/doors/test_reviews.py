@@ -308,7 +308,9 @@ async def test_several_reviews_are_held_at_once(site: Site) -> None:
     second = asyncio.create_task(site.answer(agent=AGENT))
     two = await soon(site.editor.shown.get())
     assert one.id != two.id
+    assert site.reviews.waiting() == [one, two]
     site.reviews.decide(two.id, Decision(None))
+    assert site.reviews.waiting() == [one]
     assert decision(await soon(second))["behavior"] == "deny"
     site.reviews.decide(one.id, Decision("one\nthree\n"))
     assert decision(await soon(first)) == ALLOWED
