@@ -417,7 +417,7 @@ It holds at the question, and after a prefix anywhere in the chat.")
   nil)
 
 (defun qwen-companion-chat-permissions--propose-plan (item)
-  "If ITEM is about a plan, let it come as that of a CLI does."
+  "If ITEM is about a plan, show that as a proposal, like the plan of a CLI."
   (when-let* ((report (qwen-companion-chat-permissions--item-report item))
               (plan (qwen-companion-daemon-permission-plan report))
               (id (qwen-companion-chat-permissions--id item)))

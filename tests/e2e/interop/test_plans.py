@@ -190,7 +190,7 @@ def test_no_plan_of_a_subagent_comes_to_emacs(stage: Stage) -> None:
     )
     stage.model.say("It works for me.")
     stage.model.say("It has worked.")
-    stage.ask("let somebody plan it")
+    stage.screen.enter("let somebody plan it")
     stage.screen.wait_for("It has worked.")
     assert stage.emacs.eval("(qwen-companion-proposals)") == "nil"
     assert kept_plans(stage.environment, str(stage.sandbox.project)) == ()
