@@ -81,7 +81,7 @@ returns nil where there is none.")
 Say so and return nil where there is none."
   (if qwen-companion-rewind-target-function
       (funcall qwen-companion-rewind-target-function)
-    (let* ((conversation (qwen-companion-layer-conversation-here))
+    (let* ((conversation (qwen-companion-terminal-conversation-here))
            (root (qwen-companion-terminal-here))
            (turns (seq-filter
                    (lambda (turn)

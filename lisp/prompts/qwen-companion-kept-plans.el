@@ -135,7 +135,7 @@ the project if there are several."
             directory)))))))
 
 (defvar qwen-companion-kept-plans-conversation-functions
-  '(qwen-companion-layer-conversation-here)
+  '(qwen-companion-terminal-conversation-here)
   "Abnormal hook to find the conversation of the current buffer.
 Each function returns it, or nil where it knows none.")
 

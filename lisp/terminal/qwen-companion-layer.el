@@ -173,12 +173,6 @@ With TODOS non-nil, the list of its to-dos is below it."
 
 ;;; Choosing a CLI
 
-(defun qwen-companion-layer-conversation-here ()
-  "Return the conversation of the CLI in the terminal of this buffer, or nil."
-  (when-let* ((session (cl-find (current-buffer) (qwen-companion-backend-sessions)
-                                :key #'qwen-companion-terminal-session-buffer)))
-    (qwen-companion-cli-state-conversation (qwen-companion-session-state session))))
-
 (defun qwen-companion-layer-name (session)
   "Return the name of SESSION in completion: its CLI and its process."
   (string-trim

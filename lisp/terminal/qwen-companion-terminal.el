@@ -158,6 +158,12 @@ this one stands in place of the version, or else its terminal or process."
                       (t (format "process %s"
                                  (or (qwen-companion-session-pid session) "?")))))))))
 
+(defun qwen-companion-terminal-conversation-here ()
+  "Return the conversation of the CLI in the terminal of this buffer, or nil."
+  (when-let* ((session (cl-find (current-buffer) (qwen-companion-backend-sessions)
+                                :key #'qwen-companion-terminal-session-buffer)))
+    (qwen-companion-cli-state-conversation (qwen-companion-session-state session))))
+
 (defconst qwen-companion-terminal--paste-pause 0.5
   "Seconds between a text that is pasted and the key that sends it.
 A CLI takes a return that comes sooner for a part of the text.")
