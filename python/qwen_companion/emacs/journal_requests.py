@@ -74,7 +74,6 @@ async def _reply(
         return messages.JournalReply(call.id)
     if isinstance(call, messages.JournalMerge):
         return messages.JournalReply(call.id, root=await journal.prepare_merge(call.root))
-    environ = journal.roots.environ
     if isinstance(call, messages.JournalPrompts):
         records = [root.record for root in journal.roots.by_name.values()]
         return await _in_thread(lambda: _prompts(records, call, [*journal.roots.names], environ))

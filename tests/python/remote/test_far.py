@@ -156,17 +156,21 @@ async def test_changes_there_become_a_patch_but_no_commit(home: Path) -> None:
     async with recorded(home) as there:
         (there.root / "a").write_bytes(b"one\r\n")
         await there.turn(lambda: (there.root / "a").write_bytes(b"two\r\n"))
-        roots = SimpleNamespace(
-            record_of=lambda _: there.record, environ={"PATH": os.environ["PATH"], "HOME": str(home)}
-        )
-        journal = cast("Journal", SimpleNamespace(roots=roots))
+        environ = {"PATH": os.environ["PATH"], "HOME": str(home)}
+
+        def record_of(_root: str) -> Record:
+            return there.record
+
+        async def load() -> Journal:
+            return cast("Journal", SimpleNamespace(roots=SimpleNamespace(record_of=record_of)))
+
         (turn,) = there.record.store.turns()
         scope = ChangeScope(there.record.root, "turn", there.record.names.identifier(turn.id), None)
         file = ChosenChange(os.fsdecode(there.name("a")))
-        refused = await answer(journal, JournalStage(1, scope, "stage", (file,)))
+        refused = await answer(load, environ, JournalStage(1, scope, "stage", (file,)))
         assert refused is not None
         assert refused.error == "the repository is at another place; W writes a patch, for `git apply` there"
-        reply = await answer(journal, JournalStage(2, scope, "patch", (file,)))
+        reply = await answer(load, environ, JournalStage(2, scope, "patch", (file,)))
         assert reply is not None
         ((patch,),) = ([texts.after] for texts in reply.texts or ())
         assert patch is not None
