@@ -32,7 +32,7 @@
                                       (number-sequence 0 (1- (* 2 blame-bench--turns))) " ")))))
 
 (defun blame-bench--called (method payload)
-  "Keep PAYLOAD if METHOD asks who wrote the lines; answer where it asks for prompts."
+  "Keep PAYLOAD where METHOD is about lines; answer it where that is about turns."
   (pcase method
     ('journal-origins (setq blame-bench--payload payload))
     ('journal-prompts

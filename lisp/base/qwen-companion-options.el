@@ -86,10 +86,11 @@ the files that models have read."
 
 (defcustom qwen-companion-commit-notes nil
   "Whether your commits get git notes that say which lines agents have written.
-They are in refs/notes/qwen-companion, with sessions, models and the first
-line of each prompt, and `qwen-companion-blame' reads them in each clone
-that has them.  A commit that has a note there keeps it; nothing else of
-the repository is written.  This needs `qwen-companion-journal'."
+They are in a ref of their own, which the manual names, with sessions,
+models and the first line of each prompt; `qwen-companion-blame' reads
+them in each clone that has them.  A commit that has a note there keeps
+it, and nothing else of the repository is written.  This needs
+`qwen-companion-journal'."
   :group 'qwen-companion
   :type 'boolean)
 

@@ -111,8 +111,8 @@ ORIGIN has the form of `qwen-companion-turn-origin-client'; PROMPT is whole."
     (and (consp known) known)))
 
 (defun qwen-companion-journal-fetch-prompts (ids callback)
-  "Ask what `qwen-companion-journal-prompt' returns for IDS; then call CALLBACK.
-Do nothing if all of it is known."
+  "Ask for the prompt of each turn of IDS, and then call CALLBACK.
+Do nothing if each of them is known."
   (when-let* ((new (cl-remove-if (lambda (id) (gethash id qwen-companion-journal--prompts))
                                  (delete-dups ids))))
     (qwen-companion-journal-ask
