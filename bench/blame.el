@@ -32,7 +32,7 @@
                                       (number-sequence 0 (1- (* 2 blame-bench--turns))) " ")))))
 
 (defun blame-bench--called (method payload)
-  "Keep PAYLOAD where METHOD is about lines; answer it where that is about turns."
+  "Answer METHOD with PAYLOAD where it is for a prompt; keep any other PAYLOAD."
   (pcase method
     ('journal-origins (setq blame-bench--payload payload))
     ('journal-prompts
