@@ -6,15 +6,21 @@ places: those with an even number are the agent's, the last one is the other age
 truth after a rewind: the agent's places, and the files that it has made or deleted, are as they were at the prompt; the
 places of the others are as they are now, saved or unsaved.  A file that the agent made and somebody else changed since
 is left alone.
+
+With its own rewind the CLI puts files back itself, those that it has written by a tool, whole, and records that; then
+`qwen-companion-recover` brings back what that took.
 """
 
 from __future__ import annotations
 
 import base64
+import json
 import os
 import random
 import shlex
+import uuid
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import cast
 
@@ -30,13 +36,18 @@ class Point:
 
     prompt: str
     files: dict[str, Text]
+    kept: str | None
+    """The record of the conversation before it."""
+    backups: dict[str, bytes | None]
+    """What the CLI has kept of the files that it has written by then, None where there was none."""
 
 
 class Session:
     """A project, in which two agents and the user work.  `script` is what was done so far, for the report."""
 
-    def __init__(self, home: Path, source: random.Random, emacs: Emacs, number: int) -> None:
+    def __init__(self, home: Path, source: random.Random, emacs: Emacs, number: int, own: bool) -> None:
         self.random = source
+        self.own = own
         self.emacs = emacs
         self.root = home / f"session-{number}"
         self.script: list[str] = []
@@ -45,6 +56,9 @@ class Session:
         self.deleted: dict[str, Text] = {}
         """The files that the agent has deleted, as they were."""
         self._numbers = 0
+        self._transcript = home / f"session-{number}.jsonl"
+        self._last_record: str | None = None
+        self._tracked: set[str] = set()
         for name in NAMES:
             self._put(name, Text(tuple((self._line("old"),) for _ in range(2 * PLACES))))
         arguments = emacs.call("turns-open", f"{self.root}/")
@@ -92,8 +106,11 @@ class Session:
         """Let the agent take a turn, in which it edits, makes and deletes files."""
         prompt = f"prompt {self._line('number').decode()}"
         self.emacs.call("turns-follow")
-        point = Point(prompt, self.files())
-        self.agent.hook("UserPromptSubmit", prompt=prompt)
+        backups = {name: self._bytes(name) for name in sorted(self._tracked)}
+        point = Point(prompt, self.files(), self._last_record, backups)
+        self.points.append(("", point))
+        self.agent.hook("UserPromptSubmit", prompt=prompt, transcript_path=str(self._transcript))
+        self._write_record("user")
         self.script.append(prompt)
         # With both in one turn the journal would tell of a file that was renamed: all have lines in common.
         kinds = ("edit", "edit", self.random.choice(("make", "delete")))
@@ -101,8 +118,30 @@ class Session:
             self._act(self.random.choice(kinds))
         # So that each turn changes something.
         self._edit(self.agent, self._some_file(), 0)
-        self.agent.hook("Stop")
-        self.points.append((self._next_turn(prompt), point))
+        self._write_record("assistant")
+        self.agent.hook("Stop", transcript_path=str(self._transcript))
+        self.points[-1] = self._next_turn(prompt), point
+
+    def _bytes(self, name: str) -> bytes | None:
+        path = Path(self._path(name))
+        return path.read_bytes() if path.exists() else None
+
+    def _write_record(self, kind: str, **fields: object) -> None:
+        """Record something of the conversation, as the CLI does."""
+        stamp = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        entry = {"uuid": str(uuid.uuid4()), "parentUuid": self._last_record, "timestamp": stamp, "type": kind, **fields}
+        with self._transcript.open("a") as file:
+            file.write(json.dumps(entry, separators=(",", ":")) + "\n")
+        self._last_record = str(entry["uuid"])
+
+    def _write(self, name: str, data: bytes) -> None:
+        """Let the agent write a file by its tool, of which it keeps what was there before."""
+        if name not in self._tracked:
+            self._tracked.add(name)
+            before = self._bytes(name)
+            for _, point in self.points:
+                point.backups.setdefault(name, before)
+        self.agent.act(Action(path=self._path(name), data=data))
 
     def _saved(self) -> dict[str, Text]:
         """Return the texts on the disk of the files without unsaved text: agents leave the others alone."""
@@ -122,7 +161,7 @@ class Session:
             name = self.random.choice(("", "new/")) + f"{self._line('made').decode().replace(' ', '')}.txt"
             made = Text(tuple((self._line("agent"),) if place % 2 == 0 else () for place in range(2 * PLACES)))
             self.script.append(f"  makes {name}")
-            self.agent.act(Action(path=self._path(name), data=bytes(made)))
+            self._write(name, bytes(made))
         elif what == "delete" and len(names) > 2:
             name = self.random.choice(names)
             self.script.append(f"  deletes {name}")
@@ -135,7 +174,9 @@ class Session:
         lines = [self._line("agent") for _ in range(self.random.randint(least, 2))]
         data = bytes(self._saved()[name].put(place, lines))
         self.script.append(f"  edits {name} at {place}")
-        if self.random.random() < 0.5:
+        if self.random.random() < 0.5 and agent is self.agent:
+            self._write(name, data)
+        elif self.random.random() < 0.5 and agent is self.other:
             agent.act(Action(path=self._path(name), data=data))
         else:
             agent.act(Action(f"printf %s {shlex.quote(data.decode())} > {shlex.quote(name)}"))
@@ -159,7 +200,8 @@ class Session:
         self.emacs.call("turns-follow")
         name = self._some_file()
         place = self.random.randrange(PLACES - 1)
-        way = self.random.choice(("saved", "unsaved", "outside"))
+        # Nobody knows what was written outside of Emacs once a rewind has taken it.
+        way = self.random.choice(("saved", "unsaved") if self.own else ("saved", "unsaved", "outside"))
         line = self._line("user")
         self.script.append(f"user, {way}: {line!r} in {name} at {2 * place + 1}")
         if way == "outside":
@@ -191,6 +233,49 @@ class Session:
         ]
         return "\n".join(problems) or None
 
+    def own_rewind(self) -> str | None:
+        """Let the CLI rewind itself, and recover what that took; return how the files differ from the truth."""
+        index = self.random.randrange(len(self.points))
+        _, point = self.points[index]
+        # What is not saved is merged with what is put back, as after each write of an agent.
+        self.emacs.call("turns-save")
+        now = self.files()
+        self.script.append(f"own rewind to before {point.prompt}")
+        count = self.emacs.call("turns-restored", "0")
+        changed = False
+        wanted = dict(now)
+        for name, backup in point.backups.items():
+            if self._bytes(name) == backup:
+                continue
+            changed = True
+            theirs = now.get(name) or self.deleted.get(name)
+            if backup is None:
+                Path(self._path(name)).unlink()
+                # With lines of somebody else in it, all of it comes back.
+                if not any(now[name].places[1::2]):
+                    del wanted[name]
+            else:
+                Path(self._path(name)).write_bytes(backup)
+                # Its commands may have changed the file before it was kept: these are undone, too.
+                restored = point.files.get(name) or text(backup)
+                assert restored is not None
+                wanted[name] = restored if theirs is None else _mixed(restored, theirs)
+        self._last_record = point.kept
+        self._write_record("system", subtype="rewind", systemPayload={"truncatedCount": 1})
+        self.points = self.points[:index]
+        if changed:
+            self.emacs.call("turns-restored", str(count + 1))
+            self.script.append(f"  said: {self.emacs.call('turns-recover')}")
+        self.emacs.call("turns-save")
+        found = self.files()
+        names = sorted(wanted.keys() | found.keys())
+        problems = [
+            f"{name}: wanted {wanted.get(name)}, got {found.get(name)}"
+            for name in names
+            if wanted.get(name) != found.get(name)
+        ]
+        return "\n".join(problems) or None
+
     def _truth(self, before: dict[str, Text], now: dict[str, Text], found: dict[str, Text]) -> dict[str, Text]:
         """Return the files as they have to be after a rewind to where they were as `before`; they are as `found`."""
         wanted = {name: _mixed(content, self.deleted[name]) for name, content in before.items() if name not in now}
@@ -213,14 +298,14 @@ def _mixed(agents: Text, others: Text) -> Text:
     return others._replace(places=tuple(one if place % 2 == 0 else two for place, (one, two) in enumerate(places)))
 
 
-def run(home: Path, seed: int, sessions: int, rewinds: int) -> list[str]:
-    """Take some `rewinds` in each of a number of `sessions`; return the reports of the differences."""
+def run(home: Path, seed: int, sessions: int, rewinds: int, own: bool = False) -> list[str]:
+    """Take some `rewinds`, with `own` those of the CLI, in each of some `sessions`; return the differences."""
     emacs = Emacs(home)
     problems: list[str] = []
     try:
         for number in range(sessions):
             source = random.Random(f"{seed} {number}")  # noqa: S311 - not for secrets
-            session = Session(home, source, emacs, number)
+            session = Session(home, source, emacs, number, own)
             try:
                 problem = _run_session(session, rewinds)
             except (AssertionError, EmacsError) as error:
@@ -244,7 +329,7 @@ def _run_session(session: Session, rewinds: int) -> str | None:
                 session.other_turn()
         if session.random.random() < 0.5:
             session.emacs.call("turns-save")
-        problem = session.rewind()
+        problem = session.own_rewind() if session.own else session.rewind()
         if problem is not None:
             return problem
         session.emacs.call("turns-save")

@@ -91,6 +91,7 @@ As (ID NOTES FILES); each of FILES is (PATH KIND FROM)."
   (let ((turn (qwen-companion-test-wait-for
                (cl-find-if (lambda (turn)
                              (and (eq 'agent (qwen-companion-turn-who turn))
+                                  (not (eq 'rewind (qwen-companion-turn-source turn)))
                                   (qwen-companion-turn-end turn)
                                   (not (member (qwen-companion-turn-id turn) turns--seen))))
                            (qwen-companion-journal-turns)))))
@@ -191,6 +192,29 @@ LINE is as it is shown, with its sign.  Return what is said."
                 (user-error (message "%s" (error-message-string err)))))))
     (turns-settle)
     said))
+
+;;; The CLI's own rewind
+
+(defun turns-restored (count)
+  "Wait until COUNT turns, a string, or more are undoings or what rewinds took.
+Return their number."
+  (cl-flet ((number ()
+              (cl-count-if (lambda (turn) (memq (qwen-companion-turn-source turn) '(undo rewind)))
+                           (qwen-companion-journal-turns))))
+    (qwen-companion-test-wait-for (>= (number) (string-to-number count)))
+    (turns-settle)
+    (number)))
+
+(defun turns-recover ()
+  "Bring back what the CLI's own rewind took, if anything; return what is said."
+  (turns-follow)
+  (qwen-companion-changes)
+  (goto-char (point-max))
+  (prog1 (qwen-companion-test-messages
+           (condition-case err
+               (qwen-companion-recover)
+             (user-error (message "%s" (error-message-string err)))))
+    (turns-settle)))
 
 (provide 'turns)
 ;;; turns.el ends here

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from qwen_companion.journal.changes import MissingTextError
 from qwen_companion.journal.nets import Nets
-from qwen_companion.journal.store import REWIND, UNDO, Store, TurnRow, Write
+from qwen_companion.journal.store import REWIND, UNDO, Store, TurnRow
 from qwen_companion.journal.versions import Loaded, TooLargeError, Version
 
 
@@ -30,10 +30,15 @@ class Restored:
         store: Store,
         nets: Nets,
         look: Callable[[bytes], Loaded | None],
+        session: str,
         rows: Sequence[TurnRow],
         time: int,
     ) -> None:
-        """Take the turns `rows`, rewound at `time`, in ms since the epoch; `look` returns the file at a path."""
+        """Take the turns `rows` of `session`, rewound at `time`, in ms; `look` returns the file at a path.
+
+        Also files are put back that the conversation has written only before these.
+        """
+        self._session = session
         self._store = store
         self._nets = nets
         self._look = look
@@ -46,7 +51,7 @@ class Restored:
     def record(self) -> bool:
         """Look at the files, and record what has been put back; return whether the rewind took something."""
         before = self.turn
-        for path in self._store.paths(row.id for row in self._rows):
+        for path in self._store.paths(row.id for row in self._store.turns() if row.session == self._session):
             with suppress(OSError, TooLargeError):
                 self._record_file(path, self._look(path))
         for number in (*self._undos.values(), *filter(None, [self.turn])):
@@ -56,7 +61,7 @@ class Restored:
     def _record_file(self, path: bytes, found: Loaded | None) -> None:
         writes = self._store.writes(path)
         version = None if found is None else found.version
-        if version == writes[-1].after or _digest(version) not in self._earlier(writes):
+        if version == writes[-1].after or _digest(version) not in {_digest(write.before) for write in writes}:
             # It was not put back, or somebody else has written it.
             return
         if found is not None:
@@ -69,12 +74,6 @@ class Restored:
         last = self._store.writes(path)[-1].after
         if last != version:
             self._store.record([(path, last, version)], self._own_turn(), REWIND, "")
-
-    def _earlier(self, writes: Sequence[Write]) -> set[str | None]:
-        """Return the digests of the contents before the turns."""
-        numbers = {row.id for row in self._rows}
-        first = next(index for index, write in enumerate(writes) if write.turn in numbers)
-        return {_digest(writes[first].before), *(_digest(write.before) for write in writes[:first])}
 
     def _undo(self, path: bytes, row: TurnRow) -> bool:
         """Record `path` without the turn `row`; return whether that can be told from the edits of others."""
@@ -104,15 +103,16 @@ class Restored:
         self._store.add_note(self._own_turn(), text)
 
     def _begin(self, source: str, title: str, undone: int | None) -> int:
-        of = self._rows[0]
-        row = TurnRow(0, of.session, of.client, source, title, self._time, self._time, undone, (), None, None)
+        client = next(row.client for row in self._store.turns() if row.session == self._session)
+        row = TurnRow(0, self._session, client, source, title, self._time, self._time, undone, (), None, None)
         number = self._store.begin(row).id
         self.changed |= {number, *filter(None, [undone])}
         return number
 
     @property
     def _title(self) -> str:
-        return f'"{self._rows[0].prompt}"' if self._rows[0].prompt else "a prompt"
+        prompt = self._rows[0].prompt if self._rows else ""
+        return f'"{prompt}"' if prompt else "a prompt"
 
 
 def _digest(version: Version | None) -> str | None:

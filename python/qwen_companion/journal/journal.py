@@ -301,9 +301,9 @@ class Journal:
             root.do(note)
             await root.done_so_far()
             # Later, anybody may have written the files.
-            if rows and now_ms() - rewind.time < RECENT_MS and self.roots.tasks is not None:
+            if now_ms() - rewind.time < RECENT_MS and self.roots.tasks is not None:
                 record = root.record
-                restored = Restored(record.store, record.nets, record.look, rows, rewind.time)
+                restored = Restored(record.store, record.nets, record.look, rewind.session, rows, rewind.time)
                 self.roots.tasks.start_soon(self._look_for_restored, root, restored)
 
     async def _look_for_restored(self, root: Root, restored: Restored) -> None:

@@ -21,7 +21,7 @@ def rewound(project: Project, since: int) -> Restored:
     """Return what a rewind of the CLI to before the turn that began at `since` did, at 9000."""
     store = project.record.store
     rows = [turn for turn in store.turns() if turn.start >= since and turn.source == HOOKS and turn.session == "s"]
-    restored = Restored(store, project.record.nets, project.record.look, rows, 9000)
+    restored = Restored(store, project.record.nets, project.record.look, "s", rows, 9000)
     restored.record()
     return restored
 
@@ -119,3 +119,22 @@ def test_edits_that_touch_the_agents_come_with_these_and_that_is_said(project: P
     told = project.record.answers.summary(restored.turn)
     assert told is not None
     assert [note.split(" that")[0] for note in told.turn.notes] == ["the lines of a", "the lines of new"]
+
+
+def test_a_file_that_only_a_kept_turn_has_written_is_put_back_too(project: Project, turn: int) -> None:
+    later = project.begin(start=5000)
+    project.edit(later, "b", b"later\n")
+    project.end(later)
+    project.edit(None, "a", BOTH + b"also mine\n")
+    # As it was at the prompt of the later turn.
+    project.write("a", BOTH)
+    restored = rewound(project, 5000)
+    assert restored.turn is not None
+    assert texts(project, "a", restored.turn) == (BOTH + b"also mine\n", BOTH)
+    told = project.record.answers.summary(turn)
+    assert told is not None
+    assert told.turn.undone_by == ()
+    # Nothing was made to be rewound.
+    project.write("a", OLD)
+    rewound(project, 9500)
+    assert project.record.store.turns()[-1].source == REWIND
