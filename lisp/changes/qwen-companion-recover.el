@@ -41,7 +41,8 @@
              (if (and (> lines 0) (null (qwen-companion-turn-notes turn)))
                  (format "removed %d of your lines from %s" lines names)
                (format "wrote over your edits in %s" names))
-             (substitute-command-keys "\\[qwen-companion-recover] brings them back")))))
+             (with-current-buffer (window-buffer)
+               (substitute-command-keys "\\[qwen-companion-recover] brings them back"))))))
 
 (defun qwen-companion-recover--turn ()
   "Return the turn with what was taken, or signal a `user-error'.

@@ -14,6 +14,7 @@
 (require 'ert)
 (require 'cl-lib)
 (require 'qwen-companion)
+(require 'qwen-companion-recover)
 (require 'qwen-companion-rewind)
 (require 'qwen-companion-changes-test-helper)
 
@@ -207,6 +208,36 @@ Between them are an edit of the user's and a turn of another agent.
                     (should-not (memq #'qwen-companion-rewind-cli--fail-all
                                       qwen-companion-backend-disconnected-hook))))))
       (should (string-match-p "Rewinding the conversation failed: The companion's process is not" said)))))
+
+;;; What a CLI's own rewind took
+
+(ert-deftest qwen-companion-rewind-test-recovers-what-the-clis-own-rewind-took ()
+  "The message says what it was; the command merges it with what is there now."
+  (qwen-companion-rewind-test--with
+    (let ((mine "1\n2\n3\n4\nother\n6\n7\n8\nmine\n"))
+      (qwen-companion-changes-test-write "a.txt" mine)
+      (should-error (qwen-companion-recover) :type 'user-error)
+      (qwen-companion-changes-test-turn
+       "took" (list (list "a.txt" qwen-companion-rewind-test--old)) :source 'rewind)
+      (qwen-companion-changes-test-write "a.txt" (concat "0\n" qwen-companion-rewind-test--old))
+      (should (string-match-p
+               "Qwen Code's rewind removed 2 of your lines from a.txt; C-c C-u brings them back"
+               (qwen-companion-test-messages
+                 (qwen-companion-recover-on-took (qwen-companion-journal-turn "took")))))
+      (should (string-match-p
+               "wrote over your edits in a.txt"
+               (qwen-companion-test-messages
+                 (qwen-companion-recover-on-took
+                  (append '(:notes ("yours touch them")) (qwen-companion-journal-turn "took"))))))
+      (qwen-companion-changes-test-settle)
+      (goto-char (point-min))
+      (should (string-match-p "Brought back"
+                              (qwen-companion-test-messages (qwen-companion-test-press "C-c C-u"))))
+      (should (equal (concat "0\n" mine) (qwen-companion-changes-test-bytes "a.txt")))
+      ;; It is no turn to before which anything could be rewound.
+      (qwen-companion-changes-test-goto "Prompt of took")
+      (should (string-match-p "Only a turn of Qwen Code"
+                              (cadr (should-error (qwen-companion-test-press "R") :type 'user-error)))))))
 
 (provide 'qwen-companion-rewind-test)
 ;;; qwen-companion-rewind-test.el ends here

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import anyio
 from anyio import to_thread
 
 from qwen_companion.domain import ChangedFile, Turn
@@ -35,6 +36,7 @@ class Telling:
         self._roots = roots
         self._agents = agents
         self._tell = tell
+        self._telling_now = anyio.Lock()
         self._watching = False
         self._telling_all = False
         """Whether all turns are to be told next, not only what has changed."""
@@ -45,9 +47,10 @@ class Telling:
         self._roots.dirty.set()
 
     async def tell_news(self) -> None:
-        """Tell what has changed since the last time, or all turns, if the user looks."""
-        if self._watching:
-            await contained(self._tell_all if self._telling_all else self._tell_changes)
+        """Tell what has changed since the last time, or all turns, if the user looks; return when all is told."""
+        async with self._telling_now:
+            if self._watching:
+                await contained(self._tell_all if self._telling_all else self._tell_changes)
 
     async def _tell_all(self) -> None:
         self._telling_all = False

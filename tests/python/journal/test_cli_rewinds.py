@@ -3,13 +3,23 @@
 
 from __future__ import annotations
 
+import json
 import os
+import time
+from datetime import datetime, timezone
 
+import anyio
 import pytest
 
 from journal_project import Project
+from journal_site import Agent, Site, site
+from qwen_companion.doors.events import parse_event
+from qwen_companion.doors.listeners import Report
+from qwen_companion.emacs.messages import JournalBusy, JournalRewound, JournalWrote, RewindTook
 from qwen_companion.journal.cli_rewinds import Restored
 from qwen_companion.journal.store import HOOKS, REWIND, UNDO
+from qwen_companion.local_ids import local_id
+from support import TIMEOUT_S
 
 OLD = b"1\n2\n3\n4\n5\n6\n7\n8\n9\n"
 AGENT = b"1\nagent\n3\n4\n5\n6\n7\n8\n9\n"
@@ -138,3 +148,82 @@ def test_a_file_that_only_a_kept_turn_has_written_is_put_back_too(project: Proje
     project.write("a", OLD)
     rewound(project, 9500)
     assert project.record.store.turns()[-1].source == REWIND
+
+
+def test_a_commit_between_changes_nothing(project: Project, turn: int) -> None:
+    project.git("add", "--all")
+    project.git("commit", "--quiet", "--message=both")
+    project.scan(None)
+    project.write("a", OLD)
+    restored = rewound(project, 1000)
+    assert restored.turn is not None
+    assert texts(project, "a", restored.turn) == (MINE, OLD)
+
+
+async def notice(place: Site, agent: Agent, age_ms: int) -> None:
+    """Let the CLI record a rewind to before its first prompt, `age_ms` ago, and call a hook."""
+    transcript = place.project.home / "s.jsonl"
+    stamp = datetime.fromtimestamp(time.time() - age_ms / 1000, timezone.utc).isoformat()
+    entry = {"uuid": "b", "parentUuid": None, "timestamp": stamp, "type": "system", "subtype": "rewind"}
+    transcript.write_text(json.dumps(entry, separators=(",", ":")) + "\n")
+    values = {"hook_event_name": "Stop", "session_id": "s", "cwd": agent.cwd, "transcript_path": str(transcript)}
+    event = parse_event(json.dumps(values).encode())
+    assert event is not None
+    await place.front.rewinds.hear(Report(event, agent.peer, "Qwen Code 0.24.4", None, agent.time))
+
+
+@pytest.mark.anyio
+async def test_emacs_is_told_once_of_what_a_rewind_took(project: Project) -> None:
+    project.commit(a=OLD)
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        await agent.prompt("Do it")
+        await agent.edit("a", AGENT)
+        await agent.report("Stop")
+        [turn] = await place.until({"a": "modified"})
+        await place.until_ended(turn.id)
+        project.write("a", BOTH)
+        place.say(JournalWrote((str(project.root / "a"),), None, None, None))
+        await place.ask(lambda n: JournalBusy(n, (), wait=False))
+        project.write("a", OLD)
+        await notice(place, agent, 0)
+        told = await place.until_told(RewindTook)
+        assert isinstance(told, RewindTook)
+        assert (told.turn.turn.source, [file.deleted for file in told.turn.files]) == (REWIND, [2])
+        # It is known by then.
+        assert told.turn.turn.id in place.turns
+        assert place.turns[turn.id].rewound
+        # Our own note of the same, which comes later, adds the copy.
+        place.say(JournalRewound(local_id("session", "s"), 0, "copy"))
+        await notice(place, agent, 0)
+        with anyio.fail_after(TIMEOUT_S):
+            while place.turns[turn.id].copy != "copy":
+                await anyio.sleep(0.01)
+        assert sum(isinstance(message, RewindTook) for message in place.told) == 1
+
+
+@pytest.mark.anyio
+async def test_a_rewind_that_nobody_could_notice_then_is_marked_and_no_file_is_taken_for_its_own(
+    project: Project,
+) -> None:
+    project.commit(a=OLD)
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        agent.time -= 200_000
+        await agent.prompt("Do it")
+        await agent.edit("a", AGENT)
+        await agent.report("Stop")
+        [turn] = await place.until({"a": "modified"})
+        agent.time += 180_000
+        await agent.prompt("Go on")
+        await agent.edit("b", b"b\n")
+        await agent.report("Stop")
+        [_, later] = await place.until({"a": "modified"}, {"b": "added"})
+        project.write("a", OLD)
+        # Emacs was killed before it had heard of it; its next one reads the record with the next hook.
+        await notice(place, agent, 100_000)
+        with anyio.fail_after(TIMEOUT_S):
+            while not place.turns[turn.id].rewound:
+                await anyio.sleep(0.01)
+        assert not place.turns[later.id].rewound
+        assert place.kinds() == [{"a": "modified"}, {"b": "added"}]
