@@ -128,7 +128,7 @@ directory and its editor."
     (if paths (number-to-string (length paths)) "")))
 
 (defun qwen-companion-session-list--usage (session)
-  "Return what the conversation of SESSION has used, a list.
+  "Return the usage of the conversation of SESSION, by model, a list.
 Of a chat, that is what the turns have that are in the journal."
   (or (qwen-companion-session-usage session)
       (when-let* ((chat (qwen-companion-registered-chat session)))
@@ -149,7 +149,7 @@ It is \"\" where that is not known; its tooltip has them by model."
   (cl-flet ((used (entry)
               (qwen-companion-layer-tokens
                (qwen-companion-session-list--usage
-                (qwen-companion-session-list--find (car entry))))))
+                (qwen-companion-registry-find (car entry))))))
     (> (used a) (used b))))
 
 (defun qwen-companion-session-list--entry (session)
