@@ -20,7 +20,7 @@ import anyio
 
 from qwen_companion.daemon_front import DaemonFront
 from qwen_companion.discovery.files import Discovery
-from qwen_companion.domain import KnownProposal, Peer, PlacedFile, SessionState, WaitingProposal
+from qwen_companion.domain import KnownProposal, KnownSession, Peer, PlacedFile, SessionState, WaitingProposal
 from qwen_companion.doors.doors import Doors
 from qwen_companion.doors.hook_settings import PATH as HOOK_PATH
 from qwen_companion.doors.hook_settings import door_secret

@@ -317,7 +317,7 @@ class JournalFront:
 
     async def _take_rewind(self, rewind: CliRewind) -> None:
         if self._settings.journal:
-            await (await self._load()).take_rewind(rewind)
+            await (await self._load()).rewinds.take(rewind)
 
     def take_chat(self, work: ChatWork) -> None:
         """Take what an agent of `qwen serve` is doing."""

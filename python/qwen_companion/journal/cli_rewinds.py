@@ -12,10 +12,70 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+import anyio
+
+from qwen_companion.domain import CliRewind
+from qwen_companion.journal.answers import Summary
 from qwen_companion.journal.changes import MissingTextError
 from qwen_companion.journal.nets import Nets
+from qwen_companion.journal.root import Root, now_ms
+from qwen_companion.journal.roots import Roots
 from qwen_companion.journal.store import REWIND, UNDO, Store, TurnRow
+from qwen_companion.journal.telling import Telling
 from qwen_companion.journal.versions import Loaded, TooLargeError, Version
+from qwen_companion.local_ids import local_id
+
+_RECENT_MS = 60_000
+"""How long ago a CLI may have rewound its conversation for what it did to files to be looked for."""
+
+_LOOKS_S = (0.0, 0.3, 2.0)
+"""When the files are looked at after that is noticed: a daemon writes them after its record, within 20 ms by itself."""
+
+
+class CliRewinds:
+    """Takes the rewinds that CLIs make by themselves.  All methods are for the event loop."""
+
+    def __init__(self, roots: Roots, telling: Telling, tell_taken: Callable[[Summary], None]) -> None:
+        """`tell_taken` gets the turn with what a rewind took of the user's edits, after `telling` has told of it."""
+        self._roots = roots
+        self._telling = telling
+        self._tell_taken = tell_taken
+
+    async def take(self, rewind: CliRewind) -> None:
+        """Note the turns that a CLI has rewound, and look what it has done to their files if that was just now."""
+        name = self._roots.name_of(rewind.directory)
+        if not self._roots.settings.journal or name is None or await self._roots.open(name, only_known=True) is None:
+            return
+        for root in list(self._roots.by_name.values()):
+            rows: list[TurnRow] = []
+
+            def note(root: Root = root, rows: list[TurnRow] = rows) -> None:
+                rows += root.rewound(local_id("session", rewind.session), rewind.since, None, rewind.time)
+
+            root.do(note)
+            await root.done_so_far()
+            # Later, anybody may have written the files.
+            if now_ms() - rewind.time < _RECENT_MS and self._roots.tasks is not None:
+                record = root.record
+                restored = Restored(record.store, record.nets, record.look, rewind.session, rows, rewind.time)
+                self._roots.tasks.start_soon(self._look, root, restored)
+
+    async def _look(self, root: Root, restored: Restored) -> None:
+        for wait in _LOOKS_S:
+            await anyio.sleep(wait)
+            taken: list[Summary] = []
+
+            def look(taken: list[Summary] = taken) -> None:
+                if restored.record() and restored.turn is not None:
+                    taken += filter(None, [root.record.answers.summary(restored.turn)])
+                root.changed.update(restored.changed)
+
+            root.do(look)
+            await root.done_so_far()
+            for summary in taken:
+                # So that Emacs knows the turn.
+                await self._telling.tell_news()
+                self._tell_taken(summary)
 
 
 class Restored:

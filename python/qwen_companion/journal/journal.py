@@ -24,12 +24,12 @@ import anyio
 from anyio import to_thread
 from anyio.abc import TaskStatus
 
-from qwen_companion.domain import ChatWork, CliRewind, KnownSession, Peer, Usage, WaitingProposal
+from qwen_companion.domain import ChatWork, KnownSession, Peer, Usage, WaitingProposal
 from qwen_companion.doors.listeners import Fitting
 from qwen_companion.journal.agents import Agents, clis_of
 from qwen_companion.journal.answers import RecordError, Summary
 from qwen_companion.journal.attribution import Attribution
-from qwen_companion.journal.cli_rewinds import Restored
+from qwen_companion.journal.cli_rewinds import CliRewinds
 from qwen_companion.journal.disk_watch import DiskWatch
 from qwen_companion.journal.hook_reports import LATE, HookReports
 from qwen_companion.journal.model_news import Excluded, ModelNews
@@ -37,18 +37,11 @@ from qwen_companion.journal.record_directory import forget_unused
 from qwen_companion.journal.root import Call, Root, SilentCli, Worker, key_of, now_ms, row_of
 from qwen_companion.journal.roots import Roots
 from qwen_companion.journal.sites import Site
-from qwen_companion.journal.store import CHAT, DISK, HOOKS, TurnRow
+from qwen_companion.journal.store import CHAT, DISK, HOOKS
 from qwen_companion.journal.telling import Telling, Update
 from qwen_companion.journal.turns import Turns
 from qwen_companion.journal.versions import TooLargeError
 from qwen_companion.journal.worktrees import home_of
-from qwen_companion.local_ids import local_id
-
-RECENT_MS = 60_000
-"""How long ago a CLI may have rewound its conversation for what it did to files to be looked for."""
-
-LOOKS_S = (0.0, 0.3, 2.0)
-"""When the files are looked at after that is noticed: a daemon writes them after its record, within 20 ms by itself."""
 
 GATHER_S = 0.2
 """Shortest interval between reports to Emacs, in seconds."""
@@ -68,11 +61,7 @@ class Journal:
         waiting: Callable[[], Iterable[WaitingProposal]] = tuple,
         tell_taken: Callable[[Summary], None] = lambda _summary: None,
     ) -> None:
-        """`tell` and the others are those of `Telling`, `Roots`, `ModelNews` and `HookReports`.
-
-        `tell_taken` gets the turn with what a CLI's own rewind took of the user's edits.
-        """
-        self._tell_taken = tell_taken
+        """`tell` and the others are those of `Telling`, `Roots`, `ModelNews`, `HookReports` and `CliRewinds`."""
         self._agents = Agents()
         self.roots = Roots(environ, self._agents.activity, self._begin_root, warn, tell_refused, site_of)
         self._attribution = Attribution(self.roots, self._agents)
@@ -80,6 +69,7 @@ class Journal:
         self._news = ModelNews(self.roots, excluded)
         self.hooks = HookReports(self.roots, self._agents, self._attribution, self.turns, self._news, waiting)
         self.telling = Telling(self.roots, self._agents, tell)
+        self.rewinds = CliRewinds(self.roots, self.telling, tell_taken)
         self._disk = DiskWatch(self.roots, self._agents, self._attribution)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -286,42 +276,6 @@ class Journal:
                 root.rewound(conversation, since, copy)
 
             root.do(note)
-
-    async def take_rewind(self, rewind: CliRewind) -> None:
-        """Note the turns that a CLI has rewound, and look what it has done to their files if that was just now."""
-        name = self.roots.name_of(rewind.directory)
-        if not self.roots.settings.journal or name is None or await self.roots.open(name, only_known=True) is None:
-            return
-        for root in list(self.roots.by_name.values()):
-            rows: list[TurnRow] = []
-
-            def note(root: Root = root, rows: list[TurnRow] = rows) -> None:
-                rows += root.rewound(local_id("session", rewind.session), rewind.since, None, rewind.time)
-
-            root.do(note)
-            await root.done_so_far()
-            # Later, anybody may have written the files.
-            if now_ms() - rewind.time < RECENT_MS and self.roots.tasks is not None:
-                record = root.record
-                restored = Restored(record.store, record.nets, record.look, rewind.session, rows, rewind.time)
-                self.roots.tasks.start_soon(self._look_for_restored, root, restored)
-
-    async def _look_for_restored(self, root: Root, restored: Restored) -> None:
-        for wait in LOOKS_S:
-            await anyio.sleep(wait)
-            taken: list[Summary] = []
-
-            def look(taken: list[Summary] = taken) -> None:
-                if restored.record() and restored.turn is not None:
-                    taken += filter(None, [root.record.answers.summary(restored.turn)])
-                root.changed.update(restored.changed)
-
-            root.do(look)
-            await root.done_so_far()
-            for summary in taken:
-                # So that Emacs knows the turn.
-                await self.telling.tell_news()
-                self._tell_taken(summary)
 
     def mark(self, turn: str, path: str | None, hunks: Sequence[str], seen: bool) -> None:
         """Note that the user has `seen` something of `turn`, or takes that back."""
