@@ -239,7 +239,7 @@ With PROJECT, in the project that DIRECTORY belongs to."
   (intern (concat "qwen-companion-" place)))
 
 (defun qwen-companion-remote--criteria (place)
-  "Return by what TRAMP knows a connection to PLACE, which leaves out hops."
+  "Return by what TRAMP knows a connection to PLACE; hops are no part of it."
   (let ((default-directory (concat place "/")))
     (connection-local-criteria-for-default-directory)))
 
