@@ -178,11 +178,14 @@ With ALL, ask for what is known too: it may be so no longer."
 
 (defun qwen-companion-worktrees--residents (tree)
   "Return the connected CLIs whose directory is in the worktree TREE."
-  (seq-filter (lambda (session)
-                (when-let* ((directory (qwen-companion-session-directory session)))
-                  (equal (qwen-companion-worktree-path tree)
-                         (qwen-companion-worktrees--around directory))))
-              (qwen-companion-backend-sessions)))
+  (cdr (assoc (qwen-companion-worktree-path tree)
+              (qwen-companion-worktrees--once
+               'residents
+               (lambda ()
+                 (seq-group-by (lambda (session)
+                                 (when-let* ((directory (qwen-companion-session-directory session)))
+                                   (qwen-companion-worktrees--around directory)))
+                               (qwen-companion-backend-sessions)))))))
 
 (defun qwen-companion-worktrees--sessions (tree)
   "Return the connected CLIs that work in the worktree TREE.
