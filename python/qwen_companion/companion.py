@@ -364,7 +364,7 @@ class Companion:
     def _record_sessions(self, changed: Iterable[SessionState], gone: tuple[str, ...]) -> None:
         """Tell the journal of CLIs of this machine: it looks at their processes and files."""
         local = [state for state in changed if not self._places.is_elsewhere(state.session.id)]
-        self._journal.set_sessions(local, gone)
+        self._journal.silent.set_sessions(local, gone)
 
     def _context_sent(self, session: str, context: bytes) -> None:
         if self._places.is_elsewhere(session):

@@ -13,12 +13,10 @@ import anyio
 from anyio.abc import TaskGroup
 
 from qwen_companion.domain import (
-    FAMILIES_WITH_HOOKS,
     ChatWork,
     CliRewind,
     KnownSession,
     Peer,
-    SessionState,
     Settings,
     Snapshot,
     Usage,
@@ -26,6 +24,7 @@ from qwen_companion.domain import (
 )
 from qwen_companion.doors.listeners import Fitting, Report, Subscription, Words
 from qwen_companion.emacs import messages
+from qwen_companion.emacs.silent_clis import SILENCE_S, SilentClis
 from qwen_companion.journal.subscriptions import SUBSCRIPTIONS
 from qwen_companion.tasks import contained
 from qwen_companion.threads import in_thread
@@ -37,10 +36,6 @@ if TYPE_CHECKING:
     from qwen_companion.journal.journal import Journal
     from qwen_companion.journal.sites import Site
     from qwen_companion.journal.telling import Update
-
-
-SILENCE_S = 2.0
-"""How long after it has connected a CLI is taken for one that calls no hooks: it calls one when it starts."""
 
 
 class Elsewhere(Protocol):
@@ -79,19 +74,6 @@ class JournalFront:
         self._excluded = excluded
         self._waiting = waiting
         self._elsewhere = elsewhere
-        self._silence_s = silence_s
-        self._silent: dict[str, KnownSession] = {}
-        self._gone: list[KnownSession] = []
-        """Silent CLIs that have gone before the journal took them for silent."""
-        self._prompted_here: set[str] = set()
-        """Those of the silent CLIs that are not connected, and got a prompt."""
-        self._silent_untold = False
-        """Whether the silent CLIs, or their treatment by the journal, have changed since the last report."""
-        self._telling_silent = False
-        self._told_silent: set[str] = set()
-        self._told = False
-        """Whether the journal knows of CLIs that are silent, or may be."""
-        self._silent_news = anyio.Event()
         self._environ = environ
         self._tell = tell
         self._settings = Settings()
@@ -104,6 +86,7 @@ class JournalFront:
         self._tasks: TaskGroup | None = None
         self._calls, self._calls_left = anyio.create_memory_object_stream[messages.JournalCall | ChatWork](math.inf)
         self._started = anyio.Event()
+        self.silent = SilentClis(self._load, lambda: self._journal, lambda: self._settings.journal, silence_s)
         self.rewinds = RewindWatch(environ, self._take_rewind)
         """A listener, too."""
 
@@ -112,6 +95,7 @@ class JournalFront:
         with self._calls, self._calls_left:
             async with anyio.create_task_group() as self._tasks:
                 self._started.set()
+                self.silent.start(self._tasks)
                 self._tasks.start_soon(self.rewinds.run)
                 async for call in self._calls_left:
                     await contained(self._carry_out, call)
@@ -165,7 +149,7 @@ class JournalFront:
             self._journal.roots.set_settings(settings)
         self._load_known()
         if before.journal != settings.journal:
-            self._silent_changed()
+            self.silent.changed()
 
     def set_snapshot(self, snapshot: Snapshot) -> None:
         """Take the files that the user looks at."""
@@ -184,7 +168,7 @@ class JournalFront:
         if self._journal is not None and self._tasks is not None:
             self._tasks.start_soon(contained, self._journal.roots.set_roots, self._roots)
         self._load_known()
-        self._silent_changed()
+        self.silent.changed()
 
     def _load_known(self) -> None:
         """Load the journal where a root has a record: it may have turns that go on, or that the user asks for."""
@@ -229,44 +213,6 @@ class JournalFront:
 
     # --- What else tells of agents ---
 
-    def set_sessions(self, changed: Iterable[SessionState], gone: Iterable[str] = ()) -> None:
-        """Take the connected CLIs that have `changed`, with their reports, and the ids of those that are `gone`."""
-        has_changed = False
-        for identifier in gone:
-            session = self._silent.pop(identifier, None)
-            self._prompted_here.discard(identifier)
-            if session is not None:
-                has_changed = True
-                if identifier not in self._told_silent:
-                    self._gone.append(session)
-        for state in changed:
-            session = state.session
-            has_changed |= self._connected_now(session)
-            was_silent = self._silent.pop(session.id, None) is not None
-            is_silent = state.state is None and session.peer is not None and session.peer.directory is not None
-            if is_silent:
-                self._silent[session.id] = session
-            has_changed |= is_silent != was_silent
-        if has_changed:
-            self._silent_changed()
-
-    def _connected_now(self, session: KnownSession) -> bool:
-        """Return whether the CLI of `session` got a prompt before it connected; forget it as that one."""
-        for key in self._prompted_here - {session.id}:
-            other = self._silent[key].peer
-            if other is not None and session.peer is not None and other.process == session.peer.process:
-                self._prompted_here.discard(key)
-                del self._silent[key]
-                return True
-        return False
-
-    def prompt_sent(self, session: KnownSession) -> None:
-        """Note that the CLI of `session`, which is not connected, is about to get a prompt, and may write then."""
-        if session.id not in self._silent:
-            self._silent[session.id] = session
-            self._prompted_here.add(session.id)
-            self._silent_changed()
-
     def prompt_began(self, session: KnownSession, conversation: str, prompt: str) -> None:
         """Note that the CLI of `session` has begun with `prompt` in `conversation`, of which no hook tells."""
         if self._settings.journal and self._tasks is not None:
@@ -274,46 +220,6 @@ class JournalFront:
 
     async def _prompted(self, session: KnownSession, conversation: str, prompt: str) -> None:
         await (await self._load()).prompted(session, conversation, prompt)
-
-    def _silent_changed(self) -> None:
-        """Tell the journal, in a moment, which CLIs are silent; once of all that change until then."""
-        self._silent_untold = True
-        self._silent_news.set()
-        if self._tasks is not None and not self._telling_silent:
-            self._telling_silent = True
-            self._tasks.start_soon(self._tell_silent)
-
-    async def _tell_silent(self) -> None:
-        while self._silent_untold:
-            self._silent_untold = False
-            waited = anyio.CancelScope(deadline=anyio.current_time() + self._silence_s)
-            while not waited.cancelled_caught:
-                news = self._silent_news = anyio.Event()
-                await self._set_silent(self._is_surely_silent)
-                waited = anyio.CancelScope(deadline=waited.deadline)
-                with waited:
-                    await news.wait()
-            await self._set_silent(lambda _: True)
-        self._telling_silent = False
-
-    def _is_surely_silent(self, session: KnownSession) -> bool:
-        # Of a CLI that never calls hooks, or calls none of ours, the first change may come soon.
-        never_calls = session.peer is not None and session.peer.family not in FAMILIES_WITH_HOOKS
-        return session.id in self._told_silent or never_calls or session.id in self._prompted_here
-
-    async def _set_silent(self, is_silent: Callable[[KnownSession], bool]) -> None:
-        """Tell the journal which CLIs are silent, and of the others that they may be."""
-        gone, self._gone = self._gone, []
-        sessions = list(self._silent.values()) if self._settings.journal else []
-        silent = [session for session in sessions if is_silent(session)]
-        arriving = [session for session in sessions if session not in silent]
-        if gone and self._journal is not None and self._settings.journal:
-            # They were silent to the end.
-            await self._journal.set_silent([*silent, *gone], arriving)
-        if sessions or self._told:
-            self._told = bool(sessions)
-            self._told_silent = {session.id for session in silent}
-            await (await self._load()).set_silent(silent, arriving)
 
     async def _take_rewind(self, rewind: CliRewind) -> None:
         if self._settings.journal:

@@ -105,7 +105,7 @@ class RegistryFront:
         for identifier in (*gone, *(cli.id for cli in clis if cli.gone)):
             if identifier in self._following:
                 self._following.pop(identifier)[1].cancel()
-            self._journal.set_sessions((), (identifier,))
+            self._journal.silent.set_sessions((), (identifier,))
         self._tell(RegisteredClis(tuple(clis), tuple(gone), controller, self._registry.is_told))
 
     async def _grant(self, program: Sequence[str]) -> Grant | None:
@@ -170,7 +170,7 @@ class RegistryFront:
         """Note that the CLI of `record` is about to get a prompt, and may write then."""
         connected = {state.session.peer.process for state in self._sessions() if state.session.peer}
         if (record.cli.pid, record.started) not in connected and not self._doors.calls_hooks(record.cli.pid):
-            self._journal.prompt_sent(_session_of(record))
+            self._journal.silent.prompt_sent(_session_of(record))
 
     async def _transcript(self, record: Record, conversation: str) -> Transcript:
         """Return what follows the `conversation` of the CLI of `record`, made if need be."""

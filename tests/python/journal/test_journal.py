@@ -523,7 +523,7 @@ async def test_what_a_command_did_after_the_first_look_is_its_agents_before_the_
             await Agent(place.front, project, "other").prompt("Other")
         else:
             known = KnownSession("mcp", "", "Qwen Code", "0.24.4", agent.peer)
-            place.front.set_sessions([SessionState(known, streaming=True)])
+            place.front.silent.set_sessions([SessionState(known, streaming=True)])
             await anyio.wait_all_tasks_blocked()
         await agent.prompt("Fix it")
         may_look.release()
@@ -773,7 +773,7 @@ async def test_a_cli_without_hooks_has_turns_by_what_it_writes(
     project.write("d", b"before it came\n")
     async with site(project) as place:
         with SilentCli(project.root) as cli:
-            place.front.set_sessions([cli.state])
+            place.front.silent.set_sessions([cli.state])
             await place.until_watched(project)
             # What is there until then is not its.
             await until_more(calls, "scan", 0)
@@ -806,7 +806,7 @@ async def test_a_cli_without_hooks_has_turns_by_what_it_writes(
             [texts] = list(reply.texts or ())
             assert texts.before is not None
             assert texts.before.data == b"agent\n"
-        place.front.set_sessions([], ["mcp"])
+        place.front.silent.set_sessions([], ["mcp"])
         await place.until_ended(second.id)
 
 
@@ -824,7 +824,7 @@ async def test_silent_clis_that_connect_together_are_taken_together(
     async with site(project) as place:
         peer = Peer(os.getpid(), "", str(project.root), "gemini", ())
         for number in range(100):
-            place.front.set_sessions([SessionState(KnownSession(str(number), "", "", "", peer), streaming=True)])
+            place.front.silent.set_sessions([SessionState(KnownSession(str(number), "", "", "", peer), streaming=True)])
         with anyio.fail_after(TIMEOUT_S):
             while 100 not in taken:
                 await anyio.lowlevel.checkpoint()
@@ -838,7 +838,7 @@ async def test_a_cli_that_has_done_all_before_the_disk_is_heard_of_has_written_i
     project.commit(a=b"a\n")
     async with site(project) as place:
         with SilentCli(project.root) as cli:
-            place.front.set_sessions([cli.state])
+            place.front.silent.set_sessions([cli.state])
             await place.until_watched(project)
             # What is there until then is not its.
             await until_more(calls, "scan", 0)
@@ -856,8 +856,8 @@ async def test_of_a_cli_that_never_calls_hooks_nobody_waits_for_one(project: Pro
             session = qwen.state.session
             assert session.peer is not None
             session = replace(session, id="other", client="Qwen Code", peer=replace(session.peer, family="qwen"))
-            place.front.set_sessions([replace(qwen.state, session=session)])
-            place.front.set_sessions([gemini.state])
+            place.front.silent.set_sessions([replace(qwen.state, session=session)])
+            place.front.silent.set_sessions([gemini.state])
             await place.until_watched(project)
             await until_more(calls, "scan", 0)
             gemini.type("echo agent > a")
@@ -883,9 +883,9 @@ async def test_a_cli_that_goes_before_it_is_sure_that_it_calls_no_hooks_has_its_
             session = replace(session, client="Qwen Code", peer=replace(session.peer, family="qwen"))
             cli.type_quietly("sleep 0.1; echo agent > c")
             cli.wait_until_idle()
-            place.front.set_sessions([replace(cli.state, session=session)])
+            place.front.silent.set_sessions([replace(cli.state, session=session)])
             await anyio.wait_all_tasks_blocked()
-            place.front.set_sessions([], [session.id])
+            place.front.silent.set_sessions([], [session.id])
             turns = await place.until({"a": "modified"}, {"c": "modified"})
             assert (turns[1].source, turns[1].client) == ("disk", "Qwen Code 0.61.0")
             await place.until_ended(turns[1].id)
@@ -899,10 +899,10 @@ async def test_what_a_cli_that_calls_hooks_late_found_is_not_its(project: Projec
             assert session.peer is not None
             session = replace(session, peer=replace(session.peer, family="qwen"))
             agent = Agent(place.front, project, pid=cli.process.pid)
-            place.front.set_sessions([replace(cli.state, session=session)])
+            place.front.silent.set_sessions([replace(cli.state, session=session)])
             await anyio.wait_all_tasks_blocked()
             project.write("c", b"by the user, while it starts\n")
-            place.front.set_sessions([replace(cli.state, session=session, state=CliState(activity="idle"))])
+            place.front.silent.set_sessions([replace(cli.state, session=session, state=CliState(activity="idle"))])
             await agent.prompt("Fix it")
             await agent.edit("a", b"agent\n")
             await agent.report("Stop")
@@ -939,11 +939,11 @@ async def test_what_a_cli_without_hooks_writes_just_before_it_ends_is_recorded(
     project.commit(a=b"a\n")
     with SilentCli(project.root) as cli:
         async with site(project) as place:
-            place.front.set_sessions([cli.state])
+            place.front.silent.set_sessions([cli.state])
             await place.until_watched(project)
             await until_more(calls, "scan", 0)
             project.write("a", b"last\n")
-            place.front.set_sessions([], [cli.state.session.id])
+            place.front.silent.set_sessions([], [cli.state.session.id])
             (turn,) = await place.until({"a": "modified"})
             await place.until_ended(turn.id)
 
@@ -952,14 +952,14 @@ async def test_a_cli_without_hooks_that_ends_in_its_turn_is_looked_at_once(proje
     project.commit(a=b"a\n")
     with SilentCli(project.root) as cli:
         async with site(project) as place:
-            place.front.set_sessions([cli.state])
+            place.front.silent.set_sessions([cli.state])
             await place.until_watched(project)
             await until_more(calls, "scan", 0)
             cli.type("echo agent > a")
             (turn,) = await place.until({"a": "modified"})
             await cli.until_idle()
             before = calls.count("scan")
-            place.front.set_sessions([], [cli.state.session.id])
+            place.front.silent.set_sessions([], [cli.state.session.id])
             await place.until_ended(turn.id)
             # After all that was to be done.
             await place.front.records(str(project.root), [])
@@ -987,7 +987,7 @@ async def test_the_hooks_of_one_cli_and_the_writes_of_another_are_told_apart(
     with SilentCli(project.root) as cli, SilentCli(project.root) as hooked:
         async with site(project) as place:
             agent = Agent(place.front, project, pid=hooked.process.pid)
-            place.front.set_sessions([cli.state])
+            place.front.silent.set_sessions([cli.state])
             await place.until_watched(project)
             await agent.prompt("Fix it")
             await until_more(calls, "begin", 0)
@@ -1089,7 +1089,7 @@ async def test_what_the_agent_of_a_chat_writes_is_the_chats_though_its_process_c
         peer = Peer(agent.pid, start_of(agent.pid) or "", str(project.root), "qwen", ())
         session = KnownSession("mcp", "", "Qwen Code", "0.24.4", peer)
         async with site(project) as place:
-            place.front.set_sessions([SessionState(session, streaming=True)])
+            place.front.silent.set_sessions([SessionState(session, streaming=True)])
             await place.until_watched(project)
             await until_more(calls, "scan", 0)
             place.front.take_chat(working)
@@ -1162,7 +1162,7 @@ async def test_what_a_look_finds_at_the_end_of_a_chat_is_the_chats_and_not_that_
     working = chat_of(project, "turn 1", "Fix it")
     with ChatAgent(project) as agent, SilentCli(project.root) as cli:
         async with site(project) as place:
-            place.front.set_sessions([agent.state, *([cli.state] if live else [])])
+            place.front.silent.set_sessions([agent.state, *([cli.state] if live else [])])
             await place.until_watched(project)
             place.front.take_chat(replace(working, turn=None, prompt=""))
             place.front.take_chat(working)
@@ -1191,7 +1191,7 @@ async def test_a_chat_that_is_told_of_late_has_what_was_written_since_its_prompt
     project.commit(a=b"a\n", b=b"b\n", c=b"c\n", d=b"d\n")
     with ChatAgent(project) as agent:
         async with site(project) as place:
-            place.front.set_sessions([agent.state])
+            place.front.silent.set_sessions([agent.state])
             await place.until_watched(project)
             await until_more(calls, "scan", 0)
             place.front.take_chat(chat_of(project))
@@ -1232,7 +1232,7 @@ async def test_a_chat_that_is_told_of_late_has_what_nobody_has_looked_at(
     begun, may_go_on = held_looks
     with ChatAgent(project) as agent:
         async with site(project) as place:
-            place.front.set_sessions([agent.state])
+            place.front.silent.set_sessions([agent.state])
             await place.until_watched(project)
             await until_more(calls, "scan", 0)
             start = ms()
@@ -1253,7 +1253,7 @@ async def test_what_a_chat_writes_while_nobody_tells_of_it_is_told_from_what_a_c
     working = chat_of(project, "1", "Fix it", is_lost=True)
     with ChatAgent(project) as agent, SilentCli(project.root) as cli:
         async with site(project) as place:
-            place.front.set_sessions([agent.state, cli.state])
+            place.front.silent.set_sessions([agent.state, cli.state])
             await place.until_watched(project)
             place.front.take_chat(working)
             await until_more(calls, "begin", 0)
@@ -1281,7 +1281,7 @@ async def test_what_was_written_just_before_another_agent_came_is_that_of_the_tu
             project.write("a", b"agent\n")
             before = calls.count("scan")
             if newcomer == "cli":
-                place.front.set_sessions([cli.state])
+                place.front.silent.set_sessions([cli.state])
             else:
                 place.front.take_chat(ChatWork("another", str(project.root), "Qwen Code", None, ""))
             await until_more(calls, "scan", before)
@@ -1314,7 +1314,7 @@ async def test_what_a_look_finds_that_began_before_the_agents_changed_is_that_of
             if change == "end":
                 await agent.report("Stop")
             else:
-                place.front.set_sessions([cli.state])
+                place.front.silent.set_sessions([cli.state])
                 await anyio.wait_all_tasks_blocked()
             may_go_on.set()
             (turn,) = await place.until({"a": "modified"})
