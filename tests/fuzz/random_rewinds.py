@@ -251,7 +251,7 @@ class Session:
             theirs = now.get(name) or self.deleted.get(name)
             if backup is None:
                 Path(self._path(name)).unlink()
-                # With lines of somebody else in it, all of it comes back.
+                # With lines of somebody else in it, these come back, and what the agent wrote there may.
                 if not any(now[name].places[1::2]):
                     del wanted[name]
             else:
@@ -268,6 +268,9 @@ class Session:
             self.script.append(f"  said: {self.emacs.call('turns-recover')}")
         self.emacs.call("turns-save")
         found = self.files()
+        for name, backup in point.backups.items():
+            if backup is None and name in wanted and name in found:
+                wanted[name] = _mixed(found[name], wanted[name])
         names = sorted(wanted.keys() | found.keys())
         problems = [
             f"{name}: wanted {wanted.get(name)}, got {found.get(name)}"

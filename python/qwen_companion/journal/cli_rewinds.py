@@ -126,12 +126,17 @@ class Restored:
             return
         if found is not None:
             self._store.contents.put([(found.version.digest, found.data)])
-        for row in reversed(self._rows):
-            if any(write.turn == row.id for write in writes) and not self._undo(path, row):
-                name = os.fsdecode(os.path.basename(path))
-                self._note(f"the lines of {name} that the agent wrote are among these: yours touch them")
-                break
+        told = all(
+            self._undo(path, row) for row in reversed(self._rows) if any(write.turn == row.id for write in writes)
+        )
         last = self._store.writes(path)[-1].after
+        if last is None and version is not None:
+            # Of a file that was gone nothing was taken, and to bring that back must not delete the file.
+            self._store.record([(path, last, version)], None, "", "")
+            return
+        if not told:
+            name = os.fsdecode(os.path.basename(path))
+            self._note(f"the lines of {name} that the agent wrote are among these: yours touch them")
         if last != version:
             self._store.record([(path, last, version)], self._own_turn(), REWIND, "")
 

@@ -227,3 +227,13 @@ async def test_a_rewind_that_nobody_could_notice_then_is_marked_and_no_file_is_t
                 await anyio.sleep(0.01)
         assert not place.turns[later.id].rewound
         assert place.kinds() == [{"a": "modified"}, {"b": "added"}]
+
+
+def test_a_file_that_was_gone_and_is_there_again_is_nothing_that_was_taken(project: Project) -> None:
+    project.commit(a=OLD)
+    turn = project.begin()
+    project.edit(turn, "a", AGENT)
+    project.end(turn)
+    project.edit(None, "a", None)
+    project.write("a", OLD)
+    assert rewound(project, 1000).turn is None
