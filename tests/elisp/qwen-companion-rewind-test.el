@@ -212,7 +212,6 @@ Between them are an edit of the user's and a turn of another agent.
 ;;; What a CLI's own rewind took
 
 (ert-deftest qwen-companion-rewind-test-recovers-what-the-clis-own-rewind-took ()
-  "The message names it, and the command merges it with the text of now."
   (qwen-companion-rewind-test--with
     (let ((mine "1\n2\n3\n4\nother\n6\n7\n8\nmine\n"))
       (qwen-companion-changes-test-write "a.txt" mine)
