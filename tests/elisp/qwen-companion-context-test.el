@@ -530,6 +530,7 @@
                              :journal t
                              :tell-agents t
                              :tell-changes t
+                             :commit-notes nil
                              :token-limit nil
                              :size-limit qwen-companion-diff-size-limit)
                        (car (last (qwen-companion-test-sent 'settings))))))

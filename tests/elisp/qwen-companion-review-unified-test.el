@@ -325,8 +325,8 @@ A text that is nil removes the line."
 (defun qwen-companion-review-unified-test--sessions (activity)
   "Let both CLIs be connected, with that of \"s\" doing ACTIVITY, nil if unknown."
   (with-current-buffer "*terminal*" (setq qwen-companion-terminal-directory default-directory))
-  (qwen-companion-test-set-sessions (list (list :id "s" :state (list :activity activity))
-                                          (list :id "other" :state (list :activity 'working))))
+  (qwen-companion-test-set-sessions (list (list :id "s" :client "qwen" :state (list :activity activity))
+                                          (list :id "other" :client "gemini" :state (list :activity 'working))))
   (qwen-companion-review-sessions-changed))
 
 (ert-deftest qwen-companion-review-unified-test-waits-for-the-next-of-the-turn ()

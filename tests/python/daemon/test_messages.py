@@ -105,11 +105,11 @@ def test_a_message_has_the_keys_of_its_fields(spool: Spool) -> None:
     assert plain(asked.payload(spool)) == {
         **{"session": "s", "permission": "p", "state": "open", "turn": "t", "tool": "i", "title": "title"},
         "message": "beware",
-        "options": [{"id": "o", "label": "Always", "allows": True, "lasting": True, "writes": "project"}],
+        "options": [{"id": "o", "label": "Always", "allows": True, "lasting": True, "writes": "project", "mode": None}],
         "questions": [
             {"text": "q?", "header": "Q", "multiple": True, "choices": [{"label": "a", "description": None}]}
         ],
-        **{"by": None, "label": None},
+        **{"plan": None, "by": None, "label": None},
     }
     said = messages.TextChange("t", voice="user", text="a", by="me")
     assert plain(messages.Turns("s", (said,)).payload(spool)) == {

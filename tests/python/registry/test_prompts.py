@@ -182,6 +182,8 @@ class Scene:
         follower: Any = self
         self.front = RegistryFront(environ, 1, str(self.spool), self._tell, follower, follower, tuple)
         self._requests = 0
+        self.silent = self
+        """The journal's part that follows CLIs without hooks."""
 
     def _tell(self, message: Notification) -> None:
         self.told.append(message)
