@@ -22,6 +22,7 @@ from qwen_companion.journal.root import Root, now_ms
 from qwen_companion.journal.roots import Roots
 from qwen_companion.journal.store import REWIND, UNDO, Store, TurnRow
 from qwen_companion.journal.telling import Telling
+from qwen_companion.journal.undos import Undos
 from qwen_companion.journal.versions import Loaded, TooLargeError, Version
 from qwen_companion.local_ids import local_id
 
@@ -30,6 +31,9 @@ _RECENT_MS = 60_000
 
 _LOOKS_S = (0.0, 0.3, 2.0)
 """When the files are looked at after that is noticed: a daemon writes them after its record, within 20 ms by itself."""
+
+_FILES_FIRST_S = 2
+"""How long before its record a CLI may have put the files back, by clocks in whole seconds."""
 
 
 class CliRewinds:
@@ -111,23 +115,32 @@ class Restored:
     def record(self) -> bool:
         """Look at the files, and record what has been put back; return whether the rewind took something."""
         before = self.turn
-        for path in self._store.paths(row.id for row in self._store.turns() if row.session == self._session):
+        turns = self._store.turns()
+        undos = Undos(turns)
+        for path in self._store.paths(row.id for row in turns if row.session == self._session):
             with suppress(OSError, TooLargeError):
-                self._record_file(path, self._look(path))
+                self._record_file(path, self._look(path), undos)
         for number in (*self._undos.values(), *filter(None, [self.turn])):
             self._store.end(number, self._time)
         return before is None and self.turn is not None
 
-    def _record_file(self, path: bytes, found: Loaded | None) -> None:
+    def _record_file(self, path: bytes, found: Loaded | None, undos: Undos) -> None:
         writes = self._store.writes(path)
         version = None if found is None else found.version
-        if version == writes[-1].after or _digest(version) not in {_digest(write.before) for write in writes}:
+        if is_found := version == writes[-1].after:
+            # Somebody may have looked before the news of the rewind.
+            writes.pop()
+        if _digest(version) not in {_digest(write.before) for write in writes} or (
+            is_found and not self._store.forget_found(path, self._time // 1000 - _FILES_FIRST_S)
+        ):
             # It was not put back, or somebody else has written it.
             return
         if found is not None:
             self._store.contents.put([(found.version.digest, found.data)])
         told = all(
-            self._undo(path, row) for row in reversed(self._rows) if any(write.turn == row.id for write in writes)
+            self._undo(path, row, undos)
+            for row in reversed(self._rows)
+            if any(write.turn == row.id for write in writes)
         )
         last = self._store.writes(path)[-1].after
         if last is None and version is not None:
@@ -140,11 +153,11 @@ class Restored:
         if last != version:
             self._store.record([(path, last, version)], self._own_turn(), REWIND, "")
 
-    def _undo(self, path: bytes, row: TurnRow) -> bool:
-        """Record `path` without the turn `row`; return whether that can be told from the edits of others."""
+    def _undo(self, path: bytes, row: TurnRow, undos: Undos) -> bool:
+        """Record `path` without what of the turn `row` is not undone; return whether others' edits can be told."""
         last = self._store.writes(path)[-1].after
         try:
-            found = self._nets.without(path, row.id, last)
+            found = self._nets.without(path, undos.within([row.id]), last)
         except MissingTextError:
             return False
         if found is not None:

@@ -44,20 +44,23 @@ class Nets:
         except MissingTextError:
             return None
 
-    def without(self, path: bytes, turn: int, version: Version | None) -> Loaded | None:
-        """Return the `version` of `path` with the change of `turn` undone, and the edits of all others kept.
+    def without(self, path: bytes, turns: Collection[int], version: Version | None) -> Loaded | None:
+        """Return the `version` of `path` with the net change of `turns` undone, and the edits of all others kept.
 
         :raises MissingTextError: where that cannot be told, as those touch it, or a text is not there any more
         """
-        net = self.net(path, [turn], to_now=False)
+        net = self.net(path, turns, to_now=False)
         if net is None or net.mixed:
             raise MissingTextError
         before, after = (None if side is None else side.version for side in (net.before, net.after))
-        if version == after:
+        if version in (before, after):
             return net.before
         texts = {side.version.digest: side.data for side in (net.before, net.after) if side is not None}
+        if before == after and version is not None and (data := self._text(texts, version.digest)) is not None:
+            # These are undone already.
+            return Loaded(version, data)
         found = moved(Write(None, path, after, before), version, None, partial(self._text, texts))
-        if version != before and found is None:
+        if found is None:
             raise MissingTextError
         return found
 

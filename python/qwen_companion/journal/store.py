@@ -214,6 +214,20 @@ class Store:
             db.execute("delete from origins where write >= ?", (row[0],))
         return True
 
+    def forget_found(self, path: bytes, since: int) -> bool:
+        """Forget the last write of `path` if it is nobody's, recorded at `since` or later; return whether it is.
+
+        That is in seconds since the epoch.
+        """
+        with self.database.transaction() as db:
+            query = "select id, turn, time from writes where path = ? order by id desc limit 1"
+            write, turn, time = db.execute(query, (path,)).fetchone()
+            if turn is not None or time < since:
+                return False
+            db.execute("delete from writes where id = ?", (write,))
+            db.execute("delete from origins where write >= ?", (write,))
+        return True
+
     def hand_over(self, paths: Iterable[bytes], earlier: int, turn: int) -> bool:
         """Assign to `turn` the last write of each of `paths` where it is one of the turn `earlier`.
 

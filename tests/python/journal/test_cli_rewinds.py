@@ -27,11 +27,11 @@ BOTH = b"1\nagent\n3\n4\n5\n6\n7\nmine\nand mine\n8\n9\n"
 MINE = b"1\n2\n3\n4\n5\n6\n7\nmine\nand mine\n8\n9\n"
 
 
-def rewound(project: Project, since: int) -> Restored:
-    """Return what a rewind of the CLI to before the turn that began at `since` did, at 9000."""
+def rewound(project: Project, since: int, time: int = 9000) -> Restored:
+    """Return what a rewind of the CLI to before the turn that began at `since` did, at `time`."""
     store = project.record.store
     rows = [turn for turn in store.turns() if turn.start >= since and turn.source == HOOKS and turn.session == "s"]
-    restored = Restored(store, project.record.nets, project.record.look, "s", rows, 9000)
+    restored = Restored(store, project.record.nets, project.record.look, "s", rows, time)
     restored.record()
     return restored
 
@@ -237,3 +237,74 @@ def test_a_file_that_was_gone_and_is_there_again_is_nothing_that_was_taken(proje
     project.edit(None, "a", None)
     project.write("a", OLD)
     assert rewound(project, 1000).turn is None
+
+
+def test_edits_come_back_after_a_rewind_that_undoes_the_deletion_of_their_file_and_one_to_before(
+    project: Project,
+) -> None:
+    project.commit(a=OLD)
+    first = project.begin()
+    project.edit(first, "a", AGENT)
+    project.end(first)
+    project.edit(None, "a", BOTH)
+    second = project.begin(start=5000)
+    project.edit(second, "a", None)
+    project.end(second, 6000)
+    project.write("a", BOTH)
+    assert rewound(project, 5000).turn is None
+    project.write("a", OLD)
+    restored = rewound(project, 1000)
+    assert restored.turn is not None
+    assert texts(project, "a", restored.turn) == (MINE, OLD)
+
+
+def test_edits_of_a_file_whose_deletion_was_undone_are_told_from_the_agents(project: Project, turn: int) -> None:
+    deletion = project.begin(start=5000)
+    project.edit(deletion, "a", None)
+    project.edit(deletion, "new", None)
+    project.end(deletion, 6000)
+    project.write("a", BOTH)
+    project.write("new", b"new\n")
+    rewound(project, 5000)
+    project.edit(None, "a", BOTH + b"also mine\n")
+    project.edit(None, "new", b"mine\n")
+    project.write("a", OLD)
+    (project.root / "new").unlink()
+    restored = rewound(project, 1000)
+    assert restored.turn is not None
+    assert texts(project, "a", restored.turn) == (MINE + b"also mine\n", OLD)
+    told = project.record.answers.summary(restored.turn)
+    assert told is not None
+    assert [note.split(" that")[0] for note in told.turn.notes] == ["the lines of new"]
+
+
+def test_a_file_of_the_users_in_the_place_of_one_that_was_rewound_comes_back(project: Project, turn: int) -> None:
+    (project.root / "new").unlink()
+    project.write("a", OLD)
+    rewound(project, 1000)
+    project.edit(None, "new", b"mine\n")
+    (project.root / "new").unlink()
+    restored = rewound(project, 1000)
+    assert restored.turn is not None
+    assert texts(project, "new", restored.turn) == (b"mine\n", None)
+    told = project.record.answers.summary(restored.turn)
+    assert told is not None
+    assert told.turn.notes == ()
+
+
+def test_a_look_before_the_news_of_a_rewind_hides_nothing_of_what_it_took(project: Project, turn: int) -> None:
+    project.write("a", OLD)
+    (project.root / "new").unlink()
+    project.scan(None)
+    restored = rewound(project, 1000, int(time.time() * 1000))
+    assert restored.turn is not None
+    assert texts(project, "a", restored.turn) == (MINE, OLD)
+    assert project.kinds(restored.turn) == {"a": "modified"}
+    (undo,) = (each for each in project.record.store.turns() if each.source == UNDO)
+    assert texts(project, "new", undo.id) == (b"new\n", None)
+
+
+def test_what_the_user_wrote_long_before_a_rewind_stays_the_users(project: Project, turn: int) -> None:
+    project.edit(None, "a", OLD)
+    restored = rewound(project, 1000, int(time.time() * 1000) + 10_000)
+    assert (restored.turn, restored.changed) == (None, set())
