@@ -265,7 +265,7 @@ class Session:
         self.points = self.points[:index]
         if changed:
             self.emacs.call("turns-restored", str(count + 1))
-            self.script.append(f"  said: {self.emacs.call('turns-recover')}")
+            self.script.append(f"  said: {self.emacs.call('turns-recover', f'{self.root}/')}")
         self.emacs.call("turns-save")
         found = self.files()
         for name, backup in point.backups.items():

@@ -41,9 +41,13 @@
            driver
            (concat (prin1-to-string
                     (condition-case err
-                        (list 'ok (eval (car (read-from-string form)) t))
+                        (list 'ok (turns--plain (eval (car (read-from-string form)) t)))
                       (error (list 'error (format "%S" err)))))
                    "\0")))))))
+
+(defun turns--plain (value)
+  "Return VALUE, a string without its properties, which the driver cannot read."
+  (if (stringp value) (substring-no-properties value) value))
 
 (defun turns--take (driver text)
   "Keep the forms in TEXT from DRIVER."
@@ -205,16 +209,22 @@ Return their number."
     (turns-settle)
     (number)))
 
-(defun turns-recover ()
-  "Bring back what the CLI's own rewind took, if anything; return what is said."
+(defvar turns--taken nil "The ids of the turns with what rewinds took that were brought back.")
+
+(defun turns-recover (root)
+  "Bring back what the CLI's own last rewind took in ROOT, if anything.
+Return what is said."
   (turns-follow)
-  (qwen-companion-changes)
-  (goto-char (point-max))
-  (prog1 (qwen-companion-test-messages
-           (condition-case err
-               (qwen-companion-recover)
-             (user-error (message "%s" (error-message-string err)))))
-    (turns-settle)))
+  (let ((taken (cl-find-if (lambda (turn) (eq 'rewind (qwen-companion-turn-source turn)))
+                           (qwen-companion-journal-turns))))
+    (if (or (null taken) (member (qwen-companion-turn-id taken) turns--taken))
+        "nothing was taken"
+      (push (qwen-companion-turn-id taken) turns--taken)
+      (prog1 (qwen-companion-test-messages
+               (with-temp-buffer
+                 (setq default-directory root)
+                 (qwen-companion-recover)))
+        (turns-settle)))))
 
 (provide 'turns)
 ;;; turns.el ends here

@@ -21,5 +21,5 @@ def test_rewinding_gives_back_the_files_of_the_prompt_and_loses_no_edit(tmp_path
 
 
 def test_what_the_clis_own_rewind_takes_comes_back(tmp_path: Path) -> None:
-    problems = run(tmp_path, 1, sessions=2, rewinds=3, own=True)
-    assert not problems, "\n\n".join(problems)
+    problems = run(tmp_path, SEED, SESSIONS, REWINDS, own=True)
+    assert not problems, "\n\n".join([f"{len(problems)} of {SESSIONS} sessions differ", *problems])
