@@ -168,10 +168,10 @@ PART is as for `qwen-companion-rewind'."
          (files (mapcan (lambda (turn) (copy-sequence (qwen-companion-turn-files turn))) turns))
          (door (unless (eq part 'files) (qwen-companion-rewind--door target))))
     (unless (or files (cdr door))
-      (user-error "Nothing to rewind: %s" (or (car door) "no file was changed since that prompt")))
+      (user-error "Nothing to rewind: %s" (or (car door) "no file has changes to undo since that prompt")))
     (qwen-companion-undo-confirm
      (delete-dups (mapcar #'qwen-companion-changed-file-path files)) "rewind"
-     (qwen-companion-rewind--plan target turns files door))
+     (qwen-companion-rewind--plan target part turns files door))
     (unless (equal (mapcar #'qwen-companion-turn-id turns)
                    (mapcar #'qwen-companion-turn-id
                            (qwen-companion-rewind--ended-turns target part)))
@@ -201,8 +201,8 @@ See `qwen-companion-rewind-conversation-functions'."
   (or (run-hook-with-args-until-success 'qwen-companion-rewind-conversation-functions target)
       (qwen-companion-rewind-cli-door target)))
 
-(defun qwen-companion-rewind--plan (target turns files door)
-  "Return in one line what rewinding to before TARGET does.
+(defun qwen-companion-rewind--plan (target part turns files door)
+  "Return in one line what rewinding PART to before TARGET does.
 TURNS are undone, with FILES; DOOR is as `qwen-companion-rewind--door'
 returns it, nil where the conversation is to stay."
   (let ((notes (delete-dups (mapcan (lambda (turn)
@@ -213,12 +213,13 @@ returns it, nil where the conversation is to stay."
            (list
             (format "Rewind to before %s"
                     (qwen-companion-rewind-cli-title (qwen-companion-rewind-target-prompt target)))
-            (if files
-                (format "undo %d turn%s (%s), your own edits stay"
-                        (length turns) (if (cdr turns) "s" "")
-                        (qwen-companion-changes-undo-words
-                         (qwen-companion-rewind--first-kinds files) t))
-              (and door "no file was changed since"))
+            (cond (files
+                   (format "undo %d turn%s (%s), your own edits stay"
+                           (length turns) (if (cdr turns) "s" "")
+                           (qwen-companion-changes-undo-words
+                            (qwen-companion-rewind--first-kinds files) t)))
+                  ((eq part 'conversation) "the files stay")
+                  (t "no file has changes to undo"))
             (and notes
                  (format "not recorded, so it stays: %s"
                          (qwen-companion-untrusted-line (string-join notes ", "))))

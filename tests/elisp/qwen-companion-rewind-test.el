@@ -209,6 +209,44 @@ Between them are an edit of the user's and a turn of another agent.
                                       qwen-companion-backend-disconnected-hook))))))
       (should (string-match-p "Rewinding the conversation failed: The companion's process is not" said)))))
 
+;;; Killed on the way
+
+(ert-deftest qwen-companion-rewind-test-goes-on-where-it-was-killed ()
+  "The same key does what is left, be it files or the conversation alone."
+  (qwen-companion-rewind-test--with
+    (let ((back '("1\n2\n3\n4\nother\n6\n7\n8\n9\n" nil "first\n"))
+          (alive (list (lambda (_target) (cons "the conversation too" (lambda () (setq began t))))))
+          (questions nil))
+      (qwen-companion-changes-test-write "a.txt" "1\nX\n3\n4\nother\n6\nY\n8\n9\n")
+      ;; After the files of the first turn.
+      (qwen-companion-changes-test-goto "Prompt of three")
+      (qwen-companion-test-answering t
+        (qwen-companion-test-press "k"))
+      (qwen-companion-changes-test-settle)
+      (cl-flet ((rewind (&optional prefix)
+                  (qwen-companion-changes-test-goto "  Prompt of two")
+                  (qwen-companion-test-answering (lambda (question) (push question questions) t)
+                    (let ((current-prefix-arg prefix))
+                      (condition-case nil
+                          (call-interactively #'qwen-companion-rewind-turn)
+                        (quit 'quit))))
+                  (qwen-companion-changes-test-settle)))
+        ;; After all files.
+        (setq qwen-companion-rewind-conversation-functions
+              (list (lambda (_target) (cons "the conversation too" (lambda () (signal 'quit nil))))))
+        (rewind)
+        (should (string-match-p "; undo 1 turn (change back a.txt, delete made.txt), your own" (car questions)))
+        (should (equal back (qwen-companion-rewind-test--files)))
+        (should-not began)
+        (setq qwen-companion-rewind-conversation-functions alive)
+        (rewind '(16))
+        (should (string-match-p "two\"; the files stay; the conversation too" (car questions)))
+        (setq began nil)
+        (rewind)
+        (should (string-match-p "two\"; no file has changes to undo; the conversation too" (car questions)))
+        (should began)
+        (should (equal back (qwen-companion-rewind-test--files)))))))
+
 ;;; What a CLI's own rewind took
 
 (ert-deftest qwen-companion-rewind-test-recovers-what-the-clis-own-rewind-took ()
