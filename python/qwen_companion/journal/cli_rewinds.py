@@ -44,12 +44,15 @@ class CliRewinds:
         self._roots = roots
         self._telling = telling
         self._tell_taken = tell_taken
+        self._newest: dict[str, CliRewind] = {}
+        """By conversation."""
 
     async def take(self, rewind: CliRewind) -> None:
         """Note the turns that a CLI has rewound, and look what it has done to their files if that was just now."""
         name = self._roots.name_of(rewind.directory)
         if not self._roots.settings.journal or name is None or await self._roots.open(name, only_known=True) is None:
             return
+        self._newest[rewind.session] = rewind
         for root in list(self._roots.by_name.values()):
             rows: list[TurnRow] = []
 
@@ -62,11 +65,14 @@ class CliRewinds:
             if now_ms() - rewind.time < _RECENT_MS and self._roots.tasks is not None:
                 record = root.record
                 restored = Restored(record.store, record.nets, record.look, rewind.session, rows, rewind.time)
-                self._roots.tasks.start_soon(self._look, root, restored)
+                self._roots.tasks.start_soon(self._look, root, rewind, restored)
 
-    async def _look(self, root: Root, restored: Restored) -> None:
+    async def _look(self, root: Root, rewind: CliRewind, restored: Restored) -> None:
         for wait in _LOOKS_S:
             await anyio.sleep(wait)
+            if self._newest[rewind.session] is not rewind:
+                # The files are put back by a later one.
+                return
             taken: list[Summary] = []
 
             def look(taken: list[Summary] = taken) -> None:
@@ -109,6 +115,7 @@ class Restored:
         self._rows = rows
         self._time = time
         self._undos: dict[int, int] = {}
+        self._put_back: set[bytes] = set()
         self.changed: set[int] = set()
         self.turn: int | None = None
 
@@ -118,8 +125,10 @@ class Restored:
         turns = self._store.turns()
         undos = Undos(turns)
         for path in self._store.paths(row.id for row in turns if row.session == self._session):
-            with suppress(OSError, TooLargeError):
-                self._record_file(path, self._look(path), undos)
+            # What is written later where it has put one back is somebody else's.
+            if path not in self._put_back:
+                with suppress(OSError, TooLargeError):
+                    self._record_file(path, self._look(path), undos)
         for number in (*self._undos.values(), *filter(None, [self.turn])):
             self._store.end(number, self._time)
         return before is None and self.turn is not None
@@ -137,10 +146,11 @@ class Restored:
             return
         if found is not None:
             self._store.contents.put([(found.version.digest, found.data)])
-        told = all(
-            self._undo(path, row, undos)
-            for row in reversed(self._rows)
-            if any(write.turn == row.id for write in writes)
+        self._put_back.add(path)
+        rows = [row for row in self._rows if any(write.turn == row.id for write in writes)]
+        # One may not be told from a later one that replaced its lines, but both together from the edits of others.
+        told = all(self._undo(path, [row], undos) for row in reversed(rows)) or self._undo(
+            path, rows, Undos(self._store.turns())
         )
         last = self._store.writes(path)[-1].after
         if last is None and version is not None:
@@ -153,18 +163,21 @@ class Restored:
         if last != version:
             self._store.record([(path, last, version)], self._own_turn(), REWIND, "")
 
-    def _undo(self, path: bytes, row: TurnRow, undos: Undos) -> bool:
-        """Record `path` without what of the turn `row` is not undone; return whether others' edits can be told."""
+    def _undo(self, path: bytes, rows: Sequence[TurnRow], undos: Undos) -> bool:
+        """Record `path` without what of the turns `rows` is not undone; return whether others' edits can be told.
+
+        The first one counts as undone.
+        """
         last = self._store.writes(path)[-1].after
         try:
-            found = self._nets.without(path, undos.within([row.id]), last)
+            found = self._nets.without(path, undos.within(row.id for row in rows), last)
         except MissingTextError:
             return False
         if found is not None:
             self._store.contents.put([(found.version.digest, found.data)])
         version = None if found is None else found.version
         if version != last:
-            self._store.record([(path, last, version)], self._undo_of(row), UNDO, "")
+            self._store.record([(path, last, version)], self._undo_of(rows[0]), UNDO, "")
         return True
 
     def _undo_of(self, row: TurnRow) -> int:

@@ -165,7 +165,8 @@ async def notice(place: Site, agent: Agent, age_ms: int) -> None:
     transcript = place.project.home / "s.jsonl"
     stamp = datetime.fromtimestamp(time.time() - age_ms / 1000, timezone.utc).isoformat()
     entry = {"uuid": "b", "parentUuid": None, "timestamp": stamp, "type": "system", "subtype": "rewind"}
-    transcript.write_text(json.dumps(entry, separators=(",", ":")) + "\n")
+    with transcript.open("a") as file:
+        file.write(json.dumps(entry, separators=(",", ":")) + "\n")
     values = {"hook_event_name": "Stop", "session_id": "s", "cwd": agent.cwd, "transcript_path": str(transcript)}
     event = parse_event(json.dumps(values).encode())
     assert event is not None
@@ -200,6 +201,29 @@ async def test_emacs_is_told_once_of_what_a_rewind_took(project: Project) -> Non
             while place.turns[turn.id].copy != "copy":
                 await anyio.sleep(0.01)
         assert sum(isinstance(message, RewindTook) for message in place.told) == 1
+
+
+@pytest.mark.anyio
+async def test_what_a_second_rewind_takes_at_once_is_a_turn_of_its_own(project: Project) -> None:
+    project.commit(a=OLD, b=OLD)
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        for name in ("a", "b"):
+            await agent.prompt(f"Do {name}")
+            await agent.edit(name, AGENT)
+            await agent.report("Stop")
+        await place.until({"a": "modified"}, {"b": "modified"})
+        for count, name in enumerate(("b", "a"), 1):
+            project.write(name, BOTH)
+            place.say(JournalWrote((str(project.root / name),), None, None, None))
+            await place.ask(lambda n: JournalBusy(n, (), wait=False))
+            project.write(name, OLD)
+            await notice(place, agent, 0)
+            with anyio.fail_after(TIMEOUT_S):
+                while sum(isinstance(message, RewindTook) for message in place.told) < count:
+                    await anyio.sleep(0.01)
+        taken = [message.turn for message in place.told if isinstance(message, RewindTook)]
+        assert [[os.path.basename(file.path) for file in each.files] for each in taken] == [["b"], ["a"]]
 
 
 @pytest.mark.anyio
@@ -308,3 +332,36 @@ def test_what_the_user_wrote_long_before_a_rewind_stays_the_users(project: Proje
     project.edit(None, "a", OLD)
     restored = rewound(project, 1000, int(time.time() * 1000) + 10_000)
     assert (restored.turn, restored.changed) == (None, set())
+
+
+def test_a_turn_whose_lines_a_later_one_replaced_is_undone_but_once(project: Project) -> None:
+    project.commit(a=OLD)
+    for number in (1, 2):
+        turn = project.begin(start=1000 * number)
+        project.edit(turn, "a", OLD.replace(b"2\n", b"agent %d\n" % number))
+        project.end(turn)
+    project.edit(None, "a", OLD.replace(b"2\n", b"agent 2\n") + b"mine\n")
+    project.write("a", OLD)
+    first = rewound(project, 1000)
+    assert first.turn is not None
+    project.edit(None, "a", OLD + b"mine\n")
+    # The turns before are undone, and so is this one.
+    turn = project.begin(start=3000)
+    project.edit(turn, "a", b"agent 3\n" + OLD + b"mine\n")
+    project.end(turn)
+    project.write("a", OLD)
+    second = rewound(project, 1000)
+    assert second.turn is not None
+    assert texts(project, "a", second.turn) == (OLD + b"mine\n", OLD)
+    told = project.record.answers.summary(second.turn)
+    assert told is not None
+    assert told.turn.notes == ()
+
+
+def test_what_the_user_brings_back_at_once_is_not_taken_for_a_part_of_the_rewind(project: Project, turn: int) -> None:
+    project.write("a", OLD)
+    restored = rewound(project, 1000)
+    assert restored.turn is not None
+    project.write("a", MINE)
+    restored.record()
+    assert texts(project, "a", restored.turn) == (MINE, OLD)
