@@ -149,8 +149,8 @@ class Restored:
         self._put_back.add(path)
         rows = [row for row in self._rows if any(write.turn == row.id for write in writes)]
         # One may not be told from a later one that replaced its lines, but both together from the edits of others.
-        told = all(self._undo(path, [row], undos) for row in reversed(rows)) or self._undo(
-            path, rows, Undos(self._store.turns())
+        told = all(self._undo(path, row, undos.within([row.id])) for row in reversed(rows)) or self._undo(
+            path, rows[0], self._all(rows)
         )
         last = self._store.writes(path)[-1].after
         if last is None and version is not None:
@@ -163,21 +163,25 @@ class Restored:
         if last != version:
             self._store.record([(path, last, version)], self._own_turn(), REWIND, "")
 
-    def _undo(self, path: bytes, rows: Sequence[TurnRow], undos: Undos) -> bool:
-        """Record `path` without what of the turns `rows` is not undone; return whether others' edits can be told.
+    def _all(self, rows: Sequence[TurnRow]) -> Sequence[int]:
+        """Return the turns `rows`, what rewinds took that was brought back, and all that undid these."""
+        turns = self._store.turns()
+        undos = Undos(turns)
+        back = [turn.id for turn in turns if turn.source == REWIND and undos.of(turn.id)]
+        return undos.within([*back, *(row.id for row in rows)])
 
-        The first one counts as undone.
-        """
+    def _undo(self, path: bytes, row: TurnRow, turns: Sequence[int]) -> bool:
+        """Record `path` without the net change of `turns`, as an undoing of `row`; return whether that can be told."""
         last = self._store.writes(path)[-1].after
         try:
-            found = self._nets.without(path, undos.within(row.id for row in rows), last)
+            found = self._nets.without(path, turns, last)
         except MissingTextError:
             return False
         if found is not None:
             self._store.contents.put([(found.version.digest, found.data)])
         version = None if found is None else found.version
         if version != last:
-            self._store.record([(path, last, version)], self._undo_of(rows[0]), UNDO, "")
+            self._store.record([(path, last, version)], self._undo_of(row), UNDO, "")
         return True
 
     def _undo_of(self, row: TurnRow) -> int:

@@ -365,3 +365,29 @@ def test_what_the_user_brings_back_at_once_is_not_taken_for_a_part_of_the_rewind
     project.write("a", MINE)
     restored.record()
     assert texts(project, "a", restored.turn) == (MINE, OLD)
+
+
+def test_what_was_brought_back_after_a_rewind_is_told_from_the_agents_at_the_next_one(project: Project) -> None:
+    project.commit(a=OLD)
+
+    def text(number: int) -> bytes:
+        return b"".join(b"%d%d\n" % (line, number) for line in range(3)) + OLD[6:]
+
+    for number in (1, 2, 3):
+        turn = project.begin(start=1000 * number)
+        project.edit(turn, "a", text(number))
+        project.end(turn)
+    project.edit(None, "a", text(3) + b"mine\n")
+    # The CLI has kept the file only from the second turn on.
+    project.write("a", text(2))
+    first = rewound(project, 2000)
+    assert first.turn is not None
+    project.write("a", text(1) + b"mine\n")
+    assert project.record.undo(first.turn, "Bring back", [os.fsencode(project.root / "a")], 9000) is not None
+    turn = project.begin(start=9500)
+    project.edit(turn, "a", text(1) + b"mine\nagent\n")
+    project.end(turn)
+    project.write("a", text(2))
+    second = rewound(project, 1000)
+    assert second.turn is not None
+    assert texts(project, "a", second.turn) == (OLD + b"mine\n", text(2))
