@@ -143,7 +143,7 @@ VERSIONS identifies the texts that were compared.  SIZE is (ADDED
                                 (symbol-name (qwen-companion-proposal-kind proposal)))
                                (root (file-relative-name path root))
                                (t (abbreviate-file-name path)))
-                         (qwen-companion-proposal-client proposal)
+                         (qwen-companion-proposal-label proposal)
                          (if root (file-name-nondirectory (directory-file-name root)) "")
                          (qwen-companion-review-list--size-text proposal)
                          (qwen-companion-layer-duration

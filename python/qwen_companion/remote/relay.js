@@ -570,7 +570,9 @@ function git(root, words, input = "", timeout = 60000) {
         ...process.env, GIT_ALLOW_PROTOCOL: "none", GIT_NO_LAZY_FETCH: "1", GIT_OPTIONAL_LOCKS: "0",
         GIT_TERMINAL_PROMPT: "0", LC_ALL: "C",
     };
-    const safe = ["--no-pager", "--literal-pathspecs", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"];
+    // The command check-ignore refuses to run with that option.
+    const literal = words[0] === "check-ignore" ? [] : ["--literal-pathspecs"];
+    const safe = ["--no-pager", ...literal, "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"];
     const options = { encoding: "buffer", timeout, maxBuffer: MAX_FILE, env };
     return new Promise((resolve, reject) => {
         const child = execFile("git", ["-C", root, ...safe, ...words], options, (error, output, errors) => {

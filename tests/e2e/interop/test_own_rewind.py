@@ -22,6 +22,8 @@ from test_changes import FREE, FREE_QWEN
 from test_chat_sessions import answer, begin, wait_until, wait_until_said, wait_until_state
 from test_rewind import AGENT, at_turn, user_adds
 
+pytestmark = pytest.mark.interop
+
 PROGRAMS = ("qwen-0.21.10", "qwen-0.23.4", "qwen")
 TERMINAL = "*qwen: project*"
 
