@@ -212,7 +212,7 @@ Between them are an edit of the user's and a turn of another agent.
 ;;; Killed on the way
 
 (ert-deftest qwen-companion-rewind-test-goes-on-where-it-was-killed ()
-  "The same key does what is left, be it files or the conversation alone."
+  "The same key does the rest, be it files or the conversation alone."
   (qwen-companion-rewind-test--with
     (let ((back '("1\n2\n3\n4\nother\n6\n7\n8\n9\n" nil "first\n"))
           (alive (list (lambda (_target) (cons "the conversation too" (lambda () (setq began t))))))

@@ -70,8 +70,10 @@ sys.exit(there.wait())
 def cut() -> None:
     """Break the line to a relay that is apart."""
     for process in psutil.Process().children():
-        if APART in process.cmdline():
-            process.kill()
+        # Others may have ended.
+        with suppress(psutil.NoSuchProcess):
+            if APART in process.cmdline():
+                process.kill()
 
 
 def apart() -> list[str]:
