@@ -37,7 +37,8 @@
   "Symbols of the views that show turns or their contents.")
 
 (defvar qwen-companion-journal--prompts (make-hash-table :test #'equal)
-  "By the ids of turns, (ORIGIN . PROMPT) or `unknown'; see there.")
+  "The prompts that were fetched: the id of a turn to (ORIGIN . PROMPT).
+It is `unknown' in place of that where the journal has no such turn.")
 
 (defvar qwen-companion-journal--unrecorded nil
   "Roots whose changes are not recorded: a list of (ROOT REASON).")
@@ -106,7 +107,8 @@ Each is in the form of `qwen-companion-turn-id'."
 
 (defun qwen-companion-journal-prompt (id)
   "Return (ORIGIN . PROMPT) of the turn ID, or nil where that was not fetched.
-ORIGIN has the form of `qwen-companion-turn-origin-client'; PROMPT is whole."
+ORIGIN is a property list, see `qwen-companion-turn-origin-client'; PROMPT
+is the whole prompt."
   (let ((known (gethash id qwen-companion-journal--prompts)))
     (and (consp known) known)))
 

@@ -106,7 +106,6 @@ Say so and return nil where there is none."
           (lambda (turn)
             (qwen-companion-changes-items-time (qwen-companion-turn-start turn)))))))))
 
-
 ;;; The command
 
 (defun qwen-companion-rewind--part (prefix)

@@ -139,7 +139,6 @@ the project if there are several."
   "Abnormal hook to find the conversation of the current buffer.
 Each function returns it, or nil where it knows none.")
 
-
 (defun qwen-companion-kept-plans--read (plans)
   "Return the one of PLANS that the user chooses."
   (let ((number 0))

@@ -88,7 +88,7 @@ class JournalFront:
         self._started = anyio.Event()
         self.silent = SilentClis(self._load, lambda: self._journal, lambda: self._settings.journal, silence_s)
         self.rewinds = RewindWatch(environ, self._take_rewind)
-        """A listener, too."""
+        """Listens to hooks, as this does."""
 
     async def run(self) -> None:
         """Record, tell and answer, until cancelled."""

@@ -23,7 +23,6 @@ from qwen_companion.transcripts.recorded_sessions import parts_of
 _MAX_BYTES = 16 * 1024 * 1024
 """How much is read at a time."""
 
-
 _MOST = 20
 """How many prompts are awaited at most."""
 

@@ -110,7 +110,7 @@ class RewindWatch:
         return tuple(map(Subscription, _HOOKS))
 
     def holds(self, event: Event) -> bool:
-        """Return that no CLI has to wait."""
+        """Return False: no CLI has to wait."""
         return False
 
     async def hear(self, report: Report) -> None:
