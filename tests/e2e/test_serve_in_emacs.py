@@ -28,6 +28,13 @@ COLLECT = """
        (add-hook 'qwen-companion-daemon-functions (lambda (&rest report) (push report reports))))
 """
 
+# The text of the agent, which comes in one report or in several.
+ANSWER = """
+(mapconcat (lambda (change) (if (eq (plist-get change :voice) 'answer) (plist-get change :text) ""))
+           (mapcan (lambda (report) (copy-sequence (plist-get (cadr report) :changes))) (reverse reports))
+           "")
+"""
+
 
 def start(stage: Stage, *forms: str) -> None:
     """Start Emacs with the use of daemons turned on; it has none."""
@@ -134,7 +141,7 @@ def test_started_used_and_stopped(stage: Stage) -> None:
         '  (list :session session :parts \'((:kind text :text "what does it do?")))))'
     )
     stage.emacs.wait_until('(string-match-p ":kind end" (format "%S" reports))')
-    assert "It greets." in stage.emacs.text('(format "%S" reports)')
+    assert stage.emacs.text(ANSWER) == "It greets."
     asked, answered = stage.model.next_request(), stage.model.next_request()
     assert "what does it do?" in asked.prompt
     assert "mcp__emacs__diagnostics" in asked.tools
