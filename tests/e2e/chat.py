@@ -82,7 +82,10 @@ def leave_daemon(stage: Stage) -> None:
 def start_daemon(stage: Stage) -> None:
     """Let Emacs have a daemon of its own, unless an earlier test has left it one."""
     own = "(eq (car (qwen-companion-daemon-reconnect-form)) 'qwen-companion-daemon-start)"
-    if stage.emacs.eval(f"(and (require 'qwen-companion-daemon) (eq (qwen-companion-daemon-state) 'connected) {own})") == "nil":
+    if (
+        stage.emacs.eval(f"(and (require 'qwen-companion-daemon) (eq (qwen-companion-daemon-state) 'connected) {own})")
+        == "nil"
+    ):
         # It may have left somebody else's, connected or not.
         leave_daemon(stage)
         stage.emacs.command("qwen-companion-daemon-start")
