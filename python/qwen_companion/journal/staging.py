@@ -92,7 +92,10 @@ class Staging:
             found = [self._lines(work, net, index, before, after) for net in nets]
         changed = [lines for lines in found if lines]
         if not changed:
-            raise StagingError("it is in the index already")
+            if staged:
+                # A commit of it was begun and failed, or was given up.
+                return len(staged)
+            raise StagingError("it is in the last commit already")
         data = b"".join(line for lines in changed for line in lines)
         run(git, [*place, "update-index", "-z", "--index-info"], self._top, data)
         return len(changed)

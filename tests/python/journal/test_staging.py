@@ -85,6 +85,8 @@ def test_only_the_hunks_are_staged_beside_edits_of_the_user(project: Project) ->
     project.git("fsck", "--strict")
     project.git("commit", "--quiet", "--message=agent")
     assert project.git("diff", "--stat").count("\n") == 3
+    with pytest.raises(StagingError, match="in the last commit already"):
+        staging(project).stage([net(project, "a", before, after)])
 
 
 def test_new_deleted_renamed_links_modes_and_binaries(project: Project) -> None:
@@ -115,8 +117,10 @@ def test_new_deleted_renamed_links_modes_and_binaries(project: Project) -> None:
     assert staged(project, "sub/new") == numbered(9, {4: "x"})
     assert (staged(project, "image"), staged(project, "link")) == (b"\0\2", b"made")
     assert disk(project) == there
-    with pytest.raises(StagingError, match="in the index already"):
-        staging(project).stage(nets[:1], onto_staged=True)
+    # The commit may fail, and be asked for again.
+    before = index(project)
+    assert staging(project).stage(nets[:1], onto_staged=True) == 8  # The moved one has two names.
+    assert index(project) == before
     # The patch makes the same of the last commit.
     wanted = index(project)
     project.git("reset", "--quiet", "--hard")
