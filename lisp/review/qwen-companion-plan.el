@@ -142,10 +142,11 @@ With SELECT non-nil, none is needed."
 The CLI goes on in the approval mode it was in before the plan.  With a
 prefix argument CHOOSE, choose the mode."
   (interactive "P")
-  (when (and choose (eq 'plan (qwen-companion-proposal-kind qwen-companion-proposal-current)))
+  (when (eq 'plan (qwen-companion-proposal-kind qwen-companion-proposal-current))
     (setf (qwen-companion-proposal-mode qwen-companion-proposal-current)
-          (cdr (assoc (completing-read "Go on in mode: " qwen-companion-plan--modes nil t)
-                      qwen-companion-plan--modes))))
+          (and choose
+               (cdr (assoc (completing-read "Go on in mode: " qwen-companion-plan--modes nil t)
+                           qwen-companion-plan--modes)))))
   (qwen-companion-diff-accept))
 
 (defun qwen-companion-plan-on-type-key (payload)

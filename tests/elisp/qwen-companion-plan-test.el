@@ -88,6 +88,11 @@ MORE are further keys and values of the payload."
       (qwen-companion-plan-approve t))
     (qwen-companion-plan-test--propose qwen-companion-plan-test--text)
     (qwen-companion-review)
+    ;; What was chosen for an answer that did not come about is not meant for the next.
+    (erase-buffer)
+    (qwen-companion-test-choosing "auto-edit"
+      (should-error (qwen-companion-plan-approve t) :type 'user-error))
+    (insert qwen-companion-plan-test--text)
     (qwen-companion-test-press "C-c C-c")
     (should (equal '(auto-edit nil)
                    (mapcar (lambda (payload) (plist-get payload :mode))
