@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -420,6 +421,7 @@ def test_a_line_knows_its_prompt_and_a_turn_becomes_a_commit(stage: Stage) -> No
         subprocess.run([*git, "config", name, "U"], check=True)
     stage.start_emacs(greeting, forms=(FREE,))
     stage.start_cli()
+    stage.emacs.eval("(progn (setq qwen-companion-commit-notes t) (qwen-companion-privacy-update))")
     stage.script_change(greeting, edited)
     ask(stage, "greet politely", "Done.")
     wait_for_text(stage, greeting, edited)
@@ -446,6 +448,11 @@ def test_a_line_knows_its_prompt_and_a_turn_becomes_a_commit(stage: Stage) -> No
     )
     stage.screen.keys("C-c", "C-c")
     stage.screen.wait_for("Committed; your own edits are not in it")
+    stage.emacs.eval("(setq qwen-companion-commit-notes nil)")
+    note = [*git, "notes", "--ref=qwen-companion", "show"]
+    stage.screen.wait_until(lambda: subprocess.run(note, capture_output=True).returncode == 0, "the note on the commit")
+    said = json.loads(subprocess.run(note, check=True, capture_output=True).stdout)
+    assert (said["turns"][0]["prompt"], said["files"]) == ("greet politely", {"greeting.py": [[place + 1, 1, 0]]})
     for command, output in ((["show", "HEAD:greeting.py"], edited), (["log", "-1", "--format=%s"], "greet politely\n")):
         assert subprocess.run([*git, *command], check=True, capture_output=True, text=True).stdout == output
     assert greeting.read_text() == edited + "# by hand\n"

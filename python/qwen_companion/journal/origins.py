@@ -124,10 +124,10 @@ class Origins:
             text = self._inherited(path, lines, USER, looks=not self._store.is_known(path))
         if text is None or text.lines == lines:
             return text or Text(lines, [BEFORE] * len(lines))
-        earlier = next((self._earlier(path, digest, lines) for digest in fetched), None)
-        if earlier is not None:
-            return Text(lines, list(earlier))
-        return self._advance(path, text, lines, USER)
+        result = self._advance(path, text, lines, USER)
+        for digest in fetched:
+            self._bring_back(path, digest, result, USER)
+        return result
 
     def trace(self, path: bytes, fetched: Mapping[str, bytes] = MappingProxyType({})) -> Text | None:
         """Return the text after the last recorded write of `path`, None where there is none that can be compared.
@@ -186,10 +186,8 @@ class Origins:
         if is_first and write.before is None:
             return self._inherited(path, lines, author) or self._advance(path, start, lines, author)
         result = self._advance(path, start, lines, author, is_kept=True)
-        earlier = None if write.after is None else self._earlier(path, write.after.digest, lines)
-        if earlier is not None:
-            pairs = zip(earlier, result.origins, strict=True)
-            result.origins = [old if author == USER or old <= BEFORE else new for old, new in pairs]
+        if write.after is not None:
+            self._bring_back(path, write.after.digest, result, author)
         return result
 
     def _advance(self, path: bytes, text: Text, lines: Sequence[str], author: int, is_kept: bool = False) -> Text:
@@ -262,12 +260,18 @@ class Origins:
                 return _Known(number, version, Text([], []) if version is None else _unpacked(state, lines))
         return None
 
-    def _earlier(self, path: bytes, digest: str, lines: Sequence[str]) -> Sequence[int] | None:
-        """Return the origins of `lines`, the text of `digest`, when `path` had the same text before."""
+    def _bring_back(self, path: bytes, digest: str, result: Text, author: int) -> None:
+        """Give the lines of `result`, of that `digest`, the origins that they had when `path` had the same text before.
+
+        A line that an agent has written anew since then stays its own, as do lines that the agent `author` writes now.
+        """
         with suppress(LookupError):
-            text = _unpacked(self._stored(path, digest)[3], lines)
-            return text and text.origins
-        return None
+            text = _unpacked(self._stored(path, digest)[3], result.lines)
+            if text is not None:
+                pairs = zip(text.origins, result.origins, strict=True)
+                result.origins = [
+                    new if old > BEFORE and (new > BEFORE or author != USER) else old for old, new in pairs
+                ]
 
     def _lines(self, version: Version | None, fetched: Mapping[str, bytes]) -> Sequence[str] | None:
         """Return the lines of `version`, none for no file; None where they cannot be compared."""

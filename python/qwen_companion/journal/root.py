@@ -19,7 +19,6 @@ from qwen_companion.frozen import frozen
 from qwen_companion.journal.activity import Activity, Probe
 from qwen_companion.journal.answers import Summary
 from qwen_companion.journal.baselines import FAILURES
-from qwen_companion.journal.commit_notes import CommitNotes
 from qwen_companion.journal.record import NOBODY, Cause, Record
 from qwen_companion.journal.sites import Watch
 from qwen_companion.journal.store import CHAT, HOOKS, MAX_BYTES, TurnRow
@@ -129,8 +128,8 @@ class Root:
         self.record = record
         self._warn = warn
         self.watch: Watch | None = None
-        self.notes: CommitNotes | None = None
-        """Writes notes on commits, None where the user wants none."""
+        self.write_notes: Callable[[], None] | None = None
+        """Writes notes on the user's new commits, None where none are wanted."""
         self.witness: Witness[Worker] = Witness(activity)
         self.stirred = anyio.Event()
         self.news: News | None = None
@@ -255,12 +254,8 @@ class Root:
         self.changed.add(number)
         self.forget_old()
         self.record.answers.origins.trace_long(number)
-        self.write_notes()
-
-    def write_notes(self) -> None:
-        """Write notes on the user's new commits, where they are wanted."""
-        if self.notes is not None:
-            self.notes.write(self.record)
+        if self.write_notes is not None:
+            self.write_notes()
 
     def forget_old(self) -> None:
         """Forget the oldest turns, and tell the user of those that need too much room."""

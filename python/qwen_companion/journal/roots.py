@@ -99,8 +99,7 @@ class Roots:
     def _set_options(self, root: Root) -> None:
         record = root.record
         record.rules.set_options(Options(self.settings.patterns, self.settings.auth_sources), self._hidden)
-        noted = self.settings.commit_notes and isinstance(record.site, ThisMachine)
-        root.notes = CommitNotes(record.site.true, self.environ) if noted else None
+        root.write_notes = partial(self._write_notes, record) if self.settings.commit_notes else None
 
     async def set_roots(self, names: Sequence[str]) -> None:
         """Take the open workspace roots; those with a record are opened, so that their turns can be told."""
@@ -113,9 +112,13 @@ class Roots:
                     await self.open(tree, only_known=True)
 
     def committed(self) -> None:
-        """Note that the user has committed something."""
+        """Write notes on what the user has committed, which was wanted then: the option may have changed since."""
         for root in self.by_name.values():
-            root.do(root.write_notes)
+            root.do(partial(self._write_notes, root.record))
+
+    def _write_notes(self, record: Record) -> None:
+        if isinstance(record.site, ThisMachine):
+            CommitNotes(record.site.true, self.environ).write(record)
 
     # --- Opening and closing ---
 

@@ -195,6 +195,8 @@ async def test_who_wrote_lines_is_answered_from_notes_where_the_journal_knows_no
             assert list(reply.runs) == [1, 1, 0, 2, 1, 1]
         project.git("commit", "--quiet", "--all", "--message=x")
         place.say(JournalWrote((), None, None, "commit"))
+        # What was wanted when the user committed is done.
+        place.front.set_settings(ON)
         prompts = await place.ask(lambda number: JournalPrompts(number, (turn.id, "unknown-1")))
         assert [each.turn for each in prompts.turns or ()] == [turn.id]
         # All that is recorded is forgotten once the note is written.

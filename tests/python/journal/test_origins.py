@@ -86,6 +86,22 @@ def test_what_is_moved_or_comes_back_keeps_its_author(project: Project) -> None:
     assert authors(project) == [""] * 12 + [f"you {other}"]
 
 
+def test_a_line_written_anew_is_of_the_turn_that_wrote_it_last(project: Project) -> None:
+    old, new = text(*OTHERS[:6]), [*OTHERS[:6], BLOCK[0]]
+    project.commit(a=old)
+    write(project, new)
+    mine = text(*new, "by hand")
+    project.edit(None, "a", mine)
+    # All of it is taken back, and another turn writes the same.
+    project.edit(None, "a", old)
+    second = str(write(project, new))
+    # What the user writes makes it the same text as before, also unrecorded: nothing of it is the first turn's again.
+    project.write("a", mine)
+    assert authors(project) == [""] * 6 + [second, "you"]
+    project.edit(None, "a", mine)
+    assert authors(project) == [""] * 6 + [second, "you"]
+
+
 def test_equal_lines_side_by_side_are_not_called_the_agents(project: Project) -> None:
     project.commit(a=text("f {", "}", "g {", "}"))
     turn = str(write(project, ["f {", "}", "x {", "}", "g {", "}"]))
