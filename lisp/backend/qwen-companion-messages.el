@@ -123,7 +123,7 @@ its key, nil where there is none."
 (qwen-companion-messages-define "qwen-companion-line-origin" LineOrigin
   who turn)
 (qwen-companion-messages-define "qwen-companion-turn-origin" TurnOrigin
-  turn session client start models)
+  turn session client start models plan)
 (qwen-companion-messages-define "qwen-companion-worktree" Worktree
   path branch head locked gone base files uncommitted ahead behind conflicts)
 (qwen-companion-messages-define "qwen-companion-texts" Texts

@@ -49,6 +49,9 @@
 (defconst qwen-companion-blame--pause 0.5
   "Seconds without input after which changed text is looked at again.")
 
+(defconst qwen-companion-blame--asking "Asking the journal..."
+  "Message until the journal has answered.")
+
 (defvar qwen-companion-blame--timer nil
   "Idle timer that styles at changed text, while the mode is on in a buffer.")
 
@@ -129,6 +132,8 @@ origins; or the reason why there is no answer."
                (progn
                  (setq qwen-companion-blame--numbers numbers
                        qwen-companion-blame--styles (vconcat origins))
+                 (when (equal qwen-companion-blame--asking (current-message))
+                   (message nil))
                  (qwen-companion-blame--draw))
              (qwen-companion-blame-mode -1)
              (message "Nobody knows who wrote these lines: %s" reason))))))))
@@ -379,7 +384,7 @@ The buffer becomes read-only: \\[qwen-companion-blame-next] and \\[qwen-companio
 type is yours in the next pause."
   (interactive)
   (qwen-companion-blame--check)
-  (message "Asking the journal...")
+  (message qwen-companion-blame--asking)
   (qwen-companion-blame-mode))
 
 ;;;###autoload
@@ -387,7 +392,7 @@ type is yours in the next pause."
   "Say who wrote the line at point."
   (interactive)
   (qwen-companion-blame--check)
-  (message "Asking the journal...")
+  (message qwen-companion-blame--asking)
   (let ((line (line-number-at-pos nil t)))
     (qwen-companion-blame--ask
      (lambda (reason numbers origins)

@@ -22,6 +22,7 @@
 (require 'qwen-companion-hunks-view)
 (require 'qwen-companion-items)
 (require 'qwen-companion-journal)
+(require 'qwen-companion-kept-plans)
 (require 'qwen-companion-layer)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-places)
@@ -265,7 +266,8 @@ START is in milliseconds since the epoch."
     (mapconcat #'qwen-companion-untrusted-line models ", ")))
 
 (defun qwen-companion-changes-items-help (id)
-  "Return in words who worked in the turn ID, and its prompt, whole if known."
+  "Return in words who worked in the turn ID, and its prompt, whole if known.
+Add the plan that was approved in the turn."
   (if-let* ((known (qwen-companion-journal-prompt id)))
       (pcase-let ((`(,origin . ,prompt) known))
         (concat (qwen-companion-changes-items-author (qwen-companion-turn-origin-client origin)
@@ -274,7 +276,13 @@ START is in milliseconds since the epoch."
                   (concat ", " models))
                 ", session "
                 (qwen-companion-untrusted-line (qwen-companion-turn-origin-session origin))
-                "\n\n" (qwen-companion-untrusted-text prompt t)))
+                "\n\n" (qwen-companion-untrusted-text prompt t)
+                (when-let* ((path (qwen-companion-turn-origin-plan origin))
+                            (plan (with-temp-buffer
+                                    (ignore-error file-error
+                                      (qwen-companion-kept-plans-insert path)
+                                      (buffer-string)))))
+                  (concat "\n\nThe approved plan:\n" (qwen-companion-untrusted-text plan t)))))
     (when-let* ((turn (qwen-companion-journal-turn id)))
       (concat (qwen-companion-changes-items-author
                (qwen-companion-turn-client turn) (qwen-companion-turn-start turn))

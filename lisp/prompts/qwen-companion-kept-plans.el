@@ -55,6 +55,14 @@ whatever its directory.  Signal a `user-error' if nothing can be asked."
 
 ;;; Reading one
 
+(defun qwen-companion-kept-plans-insert (path)
+  "Insert the plan in the file PATH at point; nothing in it is acted on."
+  (let ((coding-system-for-read 'utf-8-unix)
+        (file-name-handler-alist nil)
+        (format-alist nil)
+        (after-insert-file-functions nil))
+    (insert-file-contents path)))
+
 (defvar-local qwen-companion-kept-plans--directory nil
   "The project of the plan in the current buffer.")
 
@@ -84,13 +92,9 @@ whatever its directory.  Signal a `user-error' if nothing can be asked."
   (let ((buffer (get-buffer-create "*qwen-companion plan*"))
         (path (qwen-companion-kept-plan-path plan)))
     (with-current-buffer buffer
-      (let ((inhibit-read-only t)
-            (coding-system-for-read 'utf-8-unix)
-            (file-name-handler-alist nil)
-            (format-alist nil)
-            (after-insert-file-functions nil))
+      (let ((inhibit-read-only t))
         (erase-buffer)
-        (insert-file-contents path)
+        (qwen-companion-kept-plans-insert path)
         (qwen-companion-untrusted-set-major-mode path))
       (setq default-directory (file-name-as-directory directory)
             qwen-companion-kept-plans--directory directory

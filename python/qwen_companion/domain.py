@@ -479,7 +479,7 @@ class LineOrigin:
 class TurnOrigin:
     """Who worked in `turn`: the CLI `client` in the conversation `session`, from `start` on, in ms since the epoch.
 
-    `models` are those that it is known to have used.
+    `models` are those that it is known to have used, `plan` the file with the last plan that was approved in the turn.
     """
 
     turn: str
@@ -487,6 +487,7 @@ class TurnOrigin:
     client: str
     start: int
     models: tuple[str, ...] = ()
+    plan: str | None = None
 
 
 @frozen

@@ -432,6 +432,7 @@ def test_a_line_knows_its_prompt_and_a_turn_becomes_a_commit(stage: Stage) -> No
 
     place = edited.splitlines().index(next(line for line in edited.splitlines() if "good day" in line))
     stage.screen.wait_until(lambda: re.search(r"^\d\d:\d\d .*greet", margins()[place]), "the prompt in the margin")
+    stage.screen.wait_gone("Asking the journal")
     # What the user types is his, also unsaved.
     stage.emacs.eval('(with-current-buffer "greeting.py" (goto-char (point-max)) (insert "# by hand\n"))')
     stage.screen.keys("C-x", "o", "C-x", "o")

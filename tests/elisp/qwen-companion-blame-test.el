@@ -120,12 +120,19 @@ Line 5 is the user's over one of the agent's."
 (ert-deftest qwen-companion-blame-test-errors-and-one-line ()
   (qwen-companion-blame-test-with
     (let ((inhibit-message t)
+          (qwen-companion-changes-test-plan (expand-file-name "plan.md"))
           said)
+      (write-region "# Plan\n1. One\u202e\n" nil "plan.md" nil 'silent)
       (cl-letf (((symbol-function 'message)
                  (lambda (format &rest args) (setq said (apply #'format-message format args)))))
         (goto-char 3)
         (qwen-companion-blame-line)
-        (should (string-match-p "\\`Qwen Code 0\\.24\\.4, .*\n\nMake it\nso" said))
+        (should (string-match-p "\\`Qwen Code 0\\.24\\.4, .*\n\nMake it\nso\n\nThe approved plan:\n# Plan\n1. One\\\\u202E"
+                                said))
+        ;; Not there any more.
+        (delete-file "plan.md")
+        (qwen-companion-blame-line)
+        (should (string-suffix-p "Make it\nso" said))
         (goto-char (point-max))
         (qwen-companion-blame-line)
         (should (equal "Nobody since the journal began" said))

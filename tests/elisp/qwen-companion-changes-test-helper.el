@@ -27,6 +27,9 @@
 (defvar qwen-companion-changes-test-origins nil
   "Answers to successive `journal-origins' requests; the last one stays.")
 
+(defvar qwen-companion-changes-test-plan nil
+  "The file with the plan of each turn, or nil for none.")
+
 (defvar qwen-companion-changes-test-staged nil
   "Answers to successive `journal-stage' requests; a patch without them.")
 
@@ -208,7 +211,8 @@ turn.  The files are written and Emacs is told."
         (list :id id
               :turns (mapcar (lambda (turn)
                                (list :turn turn :session "s" :client "Qwen Code 0.24.4"
-                                     :start 0 :models '("qwen3-coder-plus")))
+                                     :start 0 :models '("qwen3-coder-plus")
+                                     :plan qwen-companion-changes-test-plan))
                              (plist-get payload :turns))
               :prompts (list :text (mapconcat (lambda (_) "Make it\nso")
                                               (plist-get payload :turns) "\0")))))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from functools import partial
 
 from anyio import to_thread
 
@@ -231,6 +232,7 @@ def _prompts(
     records: Iterable[Record], call: messages.JournalPrompts, roots: Iterable[str], environ: Mapping[str, str]
 ) -> messages.JournalReply:
     notes = [CommitNotes(os.path.realpath(root), environ) for root in roots]
-    sources = [*(record.answers.prompt for record in records), *(each.prompt for each in notes)]
+    known = [partial(record.answers.prompt, environ=environ) for record in records]
+    sources = [*known, *(each.prompt for each in notes)]
     found = [item for turn in call.turns for source in sources if (item := source(turn)) is not None]
     return messages.JournalReply(call.id, turns=[turn for turn, _ in found], prompts=[prompt for _, prompt in found])

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from qwen_companion.domain import AGENT, USER, ChangedFile, LineOrigin, Turn, TurnOrigin
@@ -17,6 +17,7 @@ from qwen_companion.journal.origins import BEFORE, Origins, turn_behind
 from qwen_companion.journal.sites import Files
 from qwen_companion.journal.store import UNDO, SeenRow, Store, TurnRow
 from qwen_companion.journal.undos import Undos
+from qwen_companion.plan_files import kept_plans
 
 _GONE = "its text is not kept any more"
 
@@ -190,11 +191,19 @@ class Answers:
         runs = [(line, count, indices[origin]) for line, count, origin in text.runs if origin in indices]
         return runs, list(found.values())
 
-    def prompt(self, identifier: str) -> tuple[TurnOrigin, str] | None:
-        """Return who worked in the turn that Emacs calls `identifier`, and its whole prompt; None for none of ours."""
+    def prompt(self, identifier: str, environ: Mapping[str, str]) -> tuple[TurnOrigin, str] | None:
+        """Return who worked in the turn that Emacs calls `identifier`, and its whole prompt; None for none of ours.
+
+        Plans are kept in the directories of `environ`.
+        """
         number = self._names.number(identifier)
         turn = None if number is None else self._store.turn(number)
-        return None if turn is None else self.turn_origin(turn)
+        if turn is None:
+            return None
+        origin, prompt = self.turn_origin(turn)
+        plans = kept_plans(environ, self._root, turn.session)
+        plan = next((plan.path for plan in plans if turn.start <= plan.time <= (turn.end or plan.time)), None)
+        return replace(origin, plan=plan), prompt
 
     def turn_origin(self, turn: TurnRow) -> tuple[TurnOrigin, str]:
         """Return who worked in `turn`, and its whole prompt."""

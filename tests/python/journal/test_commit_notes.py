@@ -16,6 +16,7 @@ from journal_site import ON, Agent, site
 from qwen_companion.domain import AGENT, LineOrigin, TurnOrigin, Usage
 from qwen_companion.emacs.messages import JournalForget, JournalOrigins, JournalPrompts, JournalWrote
 from qwen_companion.journal.commit_notes import REF, CommitNotes
+from qwen_companion.plan_files import plan_path, save_plan
 
 START = 1_700_000_000_000
 OLD = [f"line {number}" for number in range(1, 7)]
@@ -197,8 +198,13 @@ async def test_who_wrote_lines_is_answered_from_notes_where_the_journal_knows_no
         place.say(JournalWrote((), None, None, "commit"))
         # What was wanted when the user committed is done.
         place.front.set_settings(ON)
+        # Of the plans of that conversation, the last one that was approved in the turn.
+        assert turn.end is None
+        for session, time in (("s", turn.start - 1), ("s", turn.start), ("s", turn.start + 1), ("t", turn.start + 2)):
+            save_plan(plan_path(project.environ, str(project.root), session, time), "# Plan")
         prompts = await place.ask(lambda number: JournalPrompts(number, (turn.id, "unknown-1")))
-        assert [each.turn for each in prompts.turns or ()] == [turn.id]
+        plan = plan_path(project.environ, str(project.root), "s", turn.start + 1)
+        assert [(each.turn, each.plan) for each in prompts.turns or ()] == [(turn.id, plan)]
         # All that is recorded is forgotten once the note is written.
         await place.ask(lambda number: JournalForget(number, None))
         reply = await place.ask(lambda number: JournalOrigins(number, path))
