@@ -7,7 +7,7 @@ import logging
 
 from qwen_companion.emacs.messages import Compare, Compared, Merge, Merged
 from qwen_companion.texts.edits import Edit, find_edits, joined
-from qwen_companion.texts.hunks import Budget, compare, numbered, split_lines
+from qwen_companion.texts.hunks import Budget, compare, split_lines
 from qwen_companion.texts.merge import Labels, combine, merge
 
 _EDITS = 50_000
@@ -30,7 +30,7 @@ def _compare(request: Compare) -> Compared:
     if request.texts is None:
         return request.failed()
     old, new = request.texts
-    hunks = compare(*numbered(split_lines(old), split_lines(new)), Budget())
+    hunks = compare(split_lines(old), split_lines(new), Budget())
     return Compared(
         request.id,
         [

@@ -10,7 +10,7 @@ from dataclasses import replace
 from qwen_companion.frozen import frozen
 from qwen_companion.journal.store import Write
 from qwen_companion.journal.versions import LINK, Loaded, Version, digest_of, git_mode
-from qwen_companion.texts.hunks import Budget, Hunk, compare, numbered, split_lines
+from qwen_companion.texts.hunks import Budget, compare, split_lines
 from qwen_companion.texts.merge import Labels, merge
 
 ReadText = Callable[[str], "bytes | None"]
@@ -103,14 +103,19 @@ def merged(base: Loaded, mine: Loaded, theirs: Loaded) -> Loaded | None:
     """Return `mine` with the changes from `base` to `theirs`; None where they contradict each other."""
     if LINK in (base.version.mode, mine.version.mode, theirs.version.mode):
         return None
-    # Bytes as characters: no byte is lost in any encoding.
-    before, ours, new = (side.data.decode("latin-1") for side in (base, mine, theirs))
-    result = merge(before, ours, new, Labels("", "", ""), Budget(STEPS))
-    if result.conflicts:
+    data = merged_bytes(base.data, mine.data, theirs.data)
+    if data is None:
         return None
-    data = result.text.encode("latin-1")
     changed = git_mode(base.version.mode) != git_mode(theirs.version.mode)
     return Loaded(Version(digest_of(data), (theirs if changed else mine).version.mode), data)
+
+
+def merged_bytes(base: bytes, mine: bytes, theirs: bytes) -> bytes | None:
+    """Return `mine` with the changes from `base` to `theirs`; None where they contradict each other."""
+    # As characters: no byte is lost in any encoding.
+    before, ours, new = (side.decode("latin-1") for side in (base, mine, theirs))
+    result = merge(before, ours, new, Labels("", "", ""), Budget(STEPS))
+    return None if result.conflicts else result.text.encode("latin-1")
 
 
 def _load(version: Version, read: ReadText) -> Loaded:
@@ -133,7 +138,8 @@ def sizes(net: Net) -> tuple[int, int, bool]:
     sides = [b"" if side is None else side.data for side in (net.before, net.after)]
     if any(is_binary(side) or len(side) > MAX_COMPARED for side in sides):
         return 0, 0, True
-    hunks = _hunks(*map(lines_of, sides))
+    old, new = map(lines_of, sides)
+    hunks = compare(old, new, Budget(STEPS))
     return sum(h.new_end - h.new_start for h in hunks), sum(h.old_end - h.old_start for h in hunks), False
 
 
@@ -143,10 +149,6 @@ def lines_of(data: bytes) -> list[str]:
         if data.startswith(mark):
             return split_lines(data.decode(name, "replace"))
     return split_lines(data.decode("latin-1"))
-
-
-def _hunks(old: Sequence[str], new: Sequence[str]) -> list[Hunk]:
-    return compare(*numbered(old, new), Budget(STEPS))
 
 
 # --- Renames ---

@@ -27,7 +27,7 @@ from qwen_companion.journal.sites import Files
 from qwen_companion.journal.store import SELECT_WRITE, Store, Write, write_of
 from qwen_companion.journal.undos import Undos
 from qwen_companion.journal.versions import LINK, TooLargeError, Version
-from qwen_companion.texts.hunks import Budget, Hunk, compare, numbered
+from qwen_companion.texts.hunks import Budget, Hunk, compare
 
 BEFORE, USER = 0, -1
 """Origins that are no turn of an agent.  That of a line which the user wrote over one of the turn T is `USER - T`."""
@@ -195,7 +195,7 @@ class Origins:
 
         If that `is_kept`, keep the origins of the lines that are gone as well.
         """
-        hunks = _hunks(text.lines, lines)
+        hunks = compare(text.lines, lines, Budget(STEPS))
         end = Hunk(len(text.lines), len(text.lines), len(lines), len(lines))
         origins: list[int] = []
         old = 0
@@ -360,15 +360,6 @@ def _weight(line: str) -> int:
 
 
 # --- One write ---
-
-
-def _hunks(old: Sequence[str], new: Sequence[str]) -> list[Hunk]:
-    """Return the hunks from `old` to `new`; only what is between their common beginning and end is numbered."""
-    least = min(len(old), len(new))
-    head = next((index for index in range(least) if old[index] != new[index]), least)
-    tail = next((index for index in range(least - head) if old[-1 - index] != new[-1 - index]), least - head)
-    found = compare(*numbered(old[head : len(old) - tail], new[head : len(new) - tail]), Budget(STEPS))
-    return [Hunk(*(head + number for number in hunk)) for hunk in found]
 
 
 def _written(gone: Sequence[int], count: int, author: int) -> list[int]:

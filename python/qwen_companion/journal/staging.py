@@ -19,13 +19,11 @@ from types import MappingProxyType
 
 from qwen_companion.errors import CompanionError
 from qwen_companion.frozen import frozen
-from qwen_companion.journal.changes import STEPS, Net, is_binary
+from qwen_companion.journal.changes import Net, is_binary, merged_bytes
 from qwen_companion.journal.git import Git, items
 from qwen_companion.journal.repository import Repository, find_repository
 from qwen_companion.journal.versions import FILE, LINK, Loaded, Version, digest_of, git_mode
 from qwen_companion.privacy.verdicts import printable
-from qwen_companion.texts.hunks import Budget
-from qwen_companion.texts.merge import Labels, merge
 
 # The user's settings hold, but that nothing of the repository's runs except filters, as with `git add`.
 _OPTIONS = (
@@ -271,14 +269,10 @@ class _Work:
         is_text = not any(is_binary(side) for side in (base, mine, theirs))
         if not is_text or "120000" in (was.mode, there.mode, now.mode):
             raise StagingError(f"{name} has other changes that are not committed")
-        # Bytes as characters: no byte is lost in any encoding.
-        old, ours, new = (side.decode("latin-1") for side in (base, mine, theirs))
-        result = merge(old, ours, new, Labels("", "", ""), Budget(STEPS))
-        if result.conflicts:
+        data = merged_bytes(base, mine, theirs)
+        if data is None:
             raise StagingError(f"the change of {name} does not stand on the last commit, but on what is not committed")
-        return (
-            self._run(["hash-object", "-w", "--no-filters", "--stdin"], result.text.encode("latin-1")).decode().strip()
-        )
+        return self._run(["hash-object", "-w", "--no-filters", "--stdin"], data).decode().strip()
 
     def tree(self, entries: Mapping[bytes, Entry]) -> str:
         """Return the digest of a tree of `entries`."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from qwen_companion.texts.hunks import Budget, Hunk, compare, numbered, split_lines
+from qwen_companion.texts.hunks import Budget, Hunk, compare, split_lines
 
 _WORDS = re.compile(r"\w+|\n|[^\S\n]+|[^\w\s]")
 """Words, line ends, other blanks, and all other characters one by one: no character is left out."""
@@ -37,7 +37,7 @@ def find_edits(old: str, new: str, budget: Budget) -> list[Edit]:
     old_lines, new_lines = split_lines(old), split_lines(new)
     old_offsets, new_offsets = _offsets(old_lines), _offsets(new_lines)
     edits: list[Edit] = []
-    for i, j, k, m in compare(*numbered(old_lines, new_lines), budget):
+    for i, j, k, m in compare(old_lines, new_lines, budget):
         edits += moved(_refine_block(old_lines[i:j], new_lines[k:m], budget), old_offsets[i], new_offsets[k])
     return edits
 
@@ -67,9 +67,9 @@ def _refine_block(old: Sequence[str], new: Sequence[str], budget: Budget) -> lis
     old_offsets, new_offsets = _offsets(old), _offsets(new)
     edits: list[Edit] = []
     i = k = 0
-    stripped = numbered([line.strip() for line in old], [line.strip() for line in new])
+    old_stripped, new_stripped = ([line.strip() for line in lines] for lines in (old, new))
     end = Hunk(len(old), len(old), len(new), len(new))
-    for hunk in [*compare(*stripped, budget), end]:
+    for hunk in [*compare(old_stripped, new_stripped, budget), end]:
         while i < hunk.old_start:
             edits += moved(_refine_blanks(old[i], new[k]), old_offsets[i], new_offsets[k])
             i, k = i + 1, k + 1
@@ -108,7 +108,7 @@ def _refine_words(old: str, new: str, budget: Budget) -> list[Edit]:
     old_words, new_words = _WORDS.findall(old), _WORDS.findall(new)
     old_offsets, new_offsets = _offsets(old_words), _offsets(new_words)
     edits: list[Edit] = []
-    for i, j, k, m in compare(*numbered(old_words, new_words), budget):
+    for i, j, k, m in compare(old_words, new_words, budget):
         here = Edit(old_offsets[i], old_offsets[j], new_offsets[k], new_offsets[m])
         if edits and _is_filler(old[edits[-1].end : here.start]):
             last = edits.pop()

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
@@ -53,21 +53,23 @@ def split_lines(text: str) -> list[str]:
     return [*lines, last] if last else lines
 
 
-def numbered(old: Sequence[str], new: Sequence[str]) -> tuple[list[int], list[int]]:
-    """Return `old` and `new` with a number for each string, equal for equal strings: those are quick to compare."""
-    numbers: dict[str, int] = {}
-    left, right = ([numbers.setdefault(item, len(numbers)) for item in items] for items in (old, new))
-    return left, right
-
-
-def compare(old: Sequence[int], new: Sequence[int], budget: Budget) -> list[Hunk]:
+def compare(old: Sequence[Hashable], new: Sequence[Hashable], budget: Budget) -> list[Hunk]:
     """Return the hunks that make `new` of `old`, in order, none touching the next.
 
     Matches are those of patience diff: items that are the only ones of their kind lead, so that the frequent ones
     (braces, empty lines) are not matched across functions.  A block in which none leads is searched for what it has in
     common, unless that would take too much of `budget`.
     """
-    return _split(old, new, Hunk(0, len(old), 0, len(new)), budget, 0)
+    least = min(len(old), len(new))
+    head = next((index for index in range(least) if old[index] != new[index]), least)
+    tail = next((index for index in range(least - head) if old[-1 - index] != new[-1 - index]), least - head)
+    # Numbers are quicker to compare than what they stand for.
+    numbers: dict[Hashable, int] = {}
+    left, right = (
+        [numbers.setdefault(item, len(numbers)) for item in items[head : len(items) - tail]] for items in (old, new)
+    )
+    found = _split(left, right, Hunk(0, len(left), 0, len(right)), budget, 0)
+    return [Hunk(*(head + number for number in hunk)) for hunk in found]
 
 
 def matches(hunks: Sequence[Hunk], old_length: int, new_length: int) -> list[tuple[int, int, int]]:

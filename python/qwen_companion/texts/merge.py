@@ -10,7 +10,7 @@ from merge3 import Merge3
 
 from qwen_companion.frozen import frozen
 from qwen_companion.texts.edits import Edit, find_edits, moved
-from qwen_companion.texts.hunks import Budget, compare, matches, numbered, split_lines
+from qwen_companion.texts.hunks import Budget, compare, matches, split_lines
 
 
 class Labels(NamedTuple):
@@ -159,7 +159,7 @@ class _Matcher:
     """Our comparison in the form that merge3 asks for."""
 
     def __init__(self, isjunk: object = None, a: Sequence[str] = (), b: Sequence[str] = (), autojunk: bool = False):
-        self._blocks = matches(compare(*numbered(a, b), Budget()), len(a), len(b))
+        self._blocks = matches(compare(a, b, Budget()), len(a), len(b))
 
     def get_matching_blocks(self) -> list[tuple[int, int, int]]:
         """Return triples (i, j, n), the last one of size 0."""

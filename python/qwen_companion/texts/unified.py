@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from qwen_companion.texts.hunks import Budget, Hunk, compare, numbered, split_lines
+from qwen_companion.texts.hunks import Budget, Hunk, compare, split_lines
 
 CONTEXT = 3
 """Unchanged lines before and after a change."""
@@ -18,7 +18,7 @@ def unified(before: str, after: str) -> str:
     """Return the hunks that make `after` of `before`, as `diff -u` writes them, without the names of the files."""
     old, new = split_lines(before), split_lines(after)
     groups: list[list[Hunk]] = []
-    for hunk in compare(*numbered(old, new), Budget(_STEPS)):
+    for hunk in compare(old, new, Budget(_STEPS)):
         if groups and hunk.old_start - groups[-1][-1].old_end <= 2 * CONTEXT:
             groups[-1].append(hunk)
         else:

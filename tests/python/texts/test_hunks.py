@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qwen_companion.texts.hunks import Budget, Hunk, compare, matches, numbered, split_lines
+from qwen_companion.texts.hunks import Budget, Hunk, compare, matches, split_lines
 
 ITEMS = st.lists(st.integers(0, 5), max_size=30)
 
@@ -71,11 +71,11 @@ def lines(text: str) -> list[str]:
     ],
 )
 def test_hunks_are_those_a_person_would_see(old: str, new: str, hunks: list[Hunk]) -> None:
-    assert compare(*numbered(lines(old), lines(new)), Budget()) == hunks
+    assert compare(lines(old), lines(new), Budget()) == hunks
 
 
 def test_without_effort_the_result_is_coarser() -> None:
-    old, new = numbered(lines("s { } { } e"), lines("t { } x { } f"))
+    old, new = lines("s { } { } e"), lines("t { } x { } f")
     assert compare(old, new, Budget(0)) == [Hunk(0, 6, 0, 7)]
 
 
