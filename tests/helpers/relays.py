@@ -16,6 +16,7 @@ import psutil
 from qwen_companion.domain import Hop
 from qwen_companion.remote.commands import HOLD_S, relay_command, relay_source
 from qwen_companion.remote.link import Greeting, Link
+from qwen_companion.remote.streams import Streams
 
 NODE = Path(sys.prefix) / "bin" / "node"
 SIZE = 2_000_000
@@ -92,12 +93,12 @@ class Server:
         self.asked = anyio.Event()
         self.lines: list[bytes] = []
         self.callers: list[object] = []
-        self.link: Link | None = None
+        self.streams: Streams
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             self.lines.append(await reader.readline())
-            self.callers.append(self.link and self.link.who(writer.get_extra_info("peername")[1]))
+            self.callers.append(self.streams.who(writer.get_extra_info("peername")[1]))
             self.asked.set()
             writer.write(b"x" * (SIZE if self._bytes is None else self._bytes))
             with suppress(ConnectionError):
@@ -124,11 +125,12 @@ async def linked(
     server = Server(answer_bytes)
     listener = await asyncio.start_server(server.answer, "127.0.0.1", 0)
     words = command or relay_command([Hop("docker", "box")], None)
-    link = server.link = Link(
+    streams = server.streams = Streams(listener.sockets[0].getsockname()[1])
+    link = Link(
         words,
         relay_source(identifier, linger, hold),
         {**environ(home), **(variables or {})},
-        listener.sockets[0].getsockname()[1],
+        streams,
         changed,
     )
     greetings: list[Greeting] = []
@@ -139,9 +141,10 @@ async def linked(
         greeted.set()
 
     async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(streams.run)
         tasks.start_soon(link.run, ready)
         await greeted.wait()
         if admit:
-            link.admit()
+            streams.admit()
         yield link, greetings[0], server
         tasks.cancel_scope.cancel()

@@ -12,7 +12,7 @@ from qwen_companion import json_objects
 from qwen_companion.errors import CompanionError
 from qwen_companion.frozen import frozen
 
-VERSION = 1
+VERSION = 2
 """Of the frames and requests, as the relay names it."""
 
 PIECE_BYTES = 64 * 1024
@@ -32,6 +32,7 @@ MAX_CHATTER_BYTES = 64 * 1024
 
 _HEAD = struct.Struct(">IBI")
 _LENGTH = struct.Struct(">I")
+_COUNT = struct.Struct(">Q")
 
 
 class Kind(IntEnum):
@@ -56,7 +57,7 @@ _LIMITS = {
     Kind.OPEN: 16 * 1024,
     Kind.DATA: PIECE_BYTES,
     Kind.END: 0,
-    Kind.CREDIT: 4,
+    Kind.CREDIT: 8,
     Kind.RESET: 0,
     Kind.REPLY: 4 * 1024 * 1024,
     Kind.EVENT: 1024 * 1024,
@@ -120,18 +121,18 @@ class Decoder:
 
 
 def credit_of(payload: bytes) -> int:
-    """Return the number of bytes that a frame of credit grants.
+    """Return how many bytes of its stream have been taken, by the payload of a frame of credit.
 
     :raises FrameError: for another payload
     """
-    if len(payload) != _LENGTH.size:
+    if len(payload) != _COUNT.size:
         raise FrameError("a frame of credit has no number")
-    return _LENGTH.unpack(payload)[0]
+    return _COUNT.unpack(payload)[0]
 
 
 def credit(count: int) -> bytes:
-    """Return the payload that grants `count` bytes."""
-    return _LENGTH.pack(count)
+    """Return the payload which says that `count` bytes of a stream have been taken."""
+    return _COUNT.pack(count)
 
 
 def read_object(payload: bytes) -> dict[str, Any]:

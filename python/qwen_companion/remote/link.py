@@ -1,45 +1,33 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The pipe to the relay at one place: its process, the connections of CLIs that it carries, and requests to it.
-
-Each connection becomes one to the server of this process, on loopback, so that CLIs there are served by the same code
-as those here.  The relay chooses neither where it leads nor what it says; the server knows it by its port on this side.
-"""
+"""The pipe to the relay at one place: its process, its frames, and requests to it."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-import math
 import os
 import signal
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import anyio
-from anyio.abc import ByteReceiveStream, Process, TaskGroup
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from anyio.abc import ByteReceiveStream, Process
 
 from qwen_companion.errors import CompanionError, first_error
 from qwen_companion.frozen import frozen
-from qwen_companion.listening import LOOPBACK
 from qwen_companion.remote.commands import failure, is_lasting
 from qwen_companion.remote.frames import (
     PART_BYTES,
-    PIECE_BYTES,
     VERSION,
-    WINDOW_BYTES,
     Decoder,
     Frame,
     FrameError,
     Kind,
-    credit,
-    credit_of,
     read_object,
     read_reply,
 )
+from qwen_companion.remote.streams import Streams
 
 START_S = 30.0
 """How long the relay may take to come up, in seconds."""
@@ -50,9 +38,6 @@ PING_S = 15.0
 REQUEST_S = 20.0
 """How long a request may take, in seconds."""
 
-MAX_STREAMS = 100
-"""Most connections at once of all CLIs at a place; further ones are closed."""
-
 _MAX_OUTPUT = 16 * 1024
 _END_S = 1.0
 _QUIT_S = 3.0
@@ -60,9 +45,6 @@ _QUIT_S = 3.0
 
 _CHUNK_BYTES = 64 * 1024
 _EVENT_LIMIT = 1000
-_KEPT_S = 10.0
-_MAX_PORTS = 10 * MAX_STREAMS
-_MAX_REFUSALS = 1000
 _LARGEST = 1 << 53
 
 
@@ -94,28 +76,6 @@ class Greeting:
 
 
 @dataclass(eq=False)
-class _Stream:
-    """A connection of a CLI.  `port` is that of our end of its connection to the server, `who` what the relay knows."""
-
-    number: int
-    who: Mapping[str, Any]
-    incoming: MemoryObjectSendStream[bytes | None]
-    arrived: MemoryObjectReceiveStream[bytes | None]
-    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    port: int = 0
-    ended: bool = False
-    """Whether the relay has sent its end."""
-
-    room: int = WINDOW_BYTES
-    """Bytes that the relay may still send."""
-
-    credit: int = WINDOW_BYTES
-    """Bytes that it takes."""
-
-    credited: anyio.Event = field(default_factory=anyio.Event)
-
-
-@dataclass(eq=False)
 class _Request:
     done: anyio.Event = field(default_factory=anyio.Event)
     values: dict[str, Any] | None = None
@@ -130,11 +90,11 @@ class Link:
         command: Sequence[str],
         source: bytes,
         environ: Mapping[str, str],
-        server_port: int,
+        streams: Streams,
         changed: Callable[[Sequence[str]], None],
         is_asking: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`command` runs the relay, whose `source` is sent over the pipe; connections are carried to `server_port`.
+        """`command` runs the relay, whose `source` is sent over the pipe; it carries `streams`.
 
         `changed` is called with the paths that have changed, of those that are watched.  `is_asking` tells whether
         `command` waits for the user.
@@ -142,20 +102,16 @@ class Link:
         self._command = command
         self._source = source
         self._environ = environ
-        self._server_port = server_port
+        self._streams = streams
         self._changed = changed
         self._is_asking = is_asking
         self._process: Process | None = None
         self._decoder = Decoder()
         self._writing = anyio.Lock()
-        self._streams: dict[int, _Stream] = {}
-        self._ports: dict[int, Mapping[str, Any]] = {}
         self._requests: dict[int, _Request] = {}
         self._last_request = 0
-        self._refusals = 0
         self._output = bytearray()
         self._greeted = anyio.Event()
-        self._admitted = anyio.Event()
         self._heard = 0.0
         self._greeting: Greeting | None = None
         self.is_left = False
@@ -174,6 +130,7 @@ class Link:
                 raise LinkError(self._reason(found), lasting=is_lasting(self._printed())) from None
             raise found from None
         finally:
+            self._streams.detach()
             for request in self._requests.values():
                 request.done.set()
 
@@ -187,7 +144,7 @@ class Link:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._collect, process.stderr)
-                tasks.start_soon(self._receive, tasks, process.stdout)
+                tasks.start_soon(self._receive, process.stdout)
                 await self._write(self._source)
                 ready(await self._wait_for_greeting())
                 await self._keep_alive()
@@ -258,12 +215,12 @@ class Link:
         async with self._writing:
             await process.stdin.send(data)
 
-    async def _receive(self, tasks: TaskGroup, stream: ByteReceiveStream | None) -> None:
+    async def _receive(self, stream: ByteReceiveStream | None) -> None:
         try:
             while stream is not None:
                 for frame in self._decoder.feed(await stream.receive(_CHUNK_BYTES)):
                     self._heard = anyio.current_time()
-                    self._take(tasks, frame)
+                    self._take(frame)
         except anyio.EndOfStream:
             # What it says of that may still be on its way.
             with anyio.move_on_after(_END_S):
@@ -275,13 +232,19 @@ class Link:
             await self._process.wait()
             await anyio.sleep(0)
 
-    def _take(self, tasks: TaskGroup, frame: Frame) -> None:
+    async def _send_stream(self, frame: Frame) -> None:
+        # What does not get there is sent over the next pipe.
+        with suppress(LinkError, OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            await self._send(frame)
+
+    def _take(self, frame: Frame) -> None:
+        if (frame.kind is Kind.HELLO) is not (self._greeting is None):
+            raise FrameError("the relay does not begin with its greeting")
         if frame.kind is Kind.HELLO:
-            self._greeting = _greeting(read_object(frame.payload))
+            self._greeting = greeting = _greeting(read_object(frame.payload))
             self.is_left = True
+            self._streams.attach(self._send_stream, (greeting.pid, greeting.started))
             self._greeted.set()
-        elif frame.kind is Kind.OPEN:
-            self._open(tasks, frame)
         elif frame.kind is Kind.REPLY:
             request = self._requests.get(frame.stream)
             if request is not None:
@@ -289,118 +252,8 @@ class Link:
                 request.done.set()
         elif frame.kind is Kind.EVENT:
             self._changed(strings(read_object(frame.payload).get("changed"))[:_EVENT_LIMIT])
-        elif frame.stream in self._streams:
-            self._take_stream(self._streams[frame.stream], frame)
-
-    def _take_stream(self, stream: _Stream, frame: Frame) -> None:
-        if frame.kind in (Kind.DATA, Kind.END):
-            if stream.ended:
-                raise FrameError("a stream goes on after its end")
-            stream.ended = frame.kind is Kind.END
-            # Empty pieces would cost no credit, so there could be any number of them.
-            if not stream.ended and not frame.payload:
-                raise FrameError("a stream has an empty piece")
-            stream.room -= len(frame.payload)
-            if stream.room < 0:
-                raise FrameError("a stream has more bytes on their way than it may")
-            stream.incoming.send_nowait(None if stream.ended else frame.payload)
-        elif frame.kind is Kind.CREDIT:
-            stream.credit = min(stream.credit + credit_of(frame.payload), WINDOW_BYTES)
-            stream.credited.set()
-        elif frame.kind is Kind.RESET:
-            stream.scope.cancel()
-
-    # --- Connections
-
-    def who(self, port: int) -> Mapping[str, Any] | None:
-        """Return what the relay knows of the CLI whose connection comes from `port` here; None for none of ours.
-
-        It may be called in any thread.
-        """
-        return self._ports.get(port)
-
-    def admit(self) -> None:
-        """Carry connections from now on, also those that have come before: by now the server knows what admits them."""
-        self._admitted.set()
-
-    def _open(self, tasks: TaskGroup, frame: Frame) -> None:
-        if frame.stream in self._streams or len(self._streams) >= MAX_STREAMS or len(self._ports) >= _MAX_PORTS:
-            if self._refusals >= _MAX_REFUSALS:
-                raise FrameError("it opens more connections than can be refused")
-            self._refusals += 1
-            tasks.start_soon(self._refuse, frame.stream)
-            return
-        incoming, arrived = anyio.create_memory_object_stream[bytes | None](math.inf)
-        stream = _Stream(frame.stream, read_object(frame.payload), incoming, arrived)
-        self._streams[stream.number] = stream
-        tasks.start_soon(self._serve, stream)
-
-    async def _refuse(self, number: int) -> None:
-        await self._send(Frame(number, Kind.RESET))
-        self._refusals -= 1
-
-    async def _serve(self, stream: _Stream) -> None:
-        """Carry `stream` to the server and back until both sides have ended it."""
-        connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        connection.setblocking(False)
-        writer: asyncio.StreamWriter | None = None
-        try:
-            with stream.scope:
-                connection.bind((LOOPBACK, 0))
-                # Known before the server can see it.
-                stream.port = connection.getsockname()[1]
-                self._ports[stream.port] = stream.who
-                await self._admitted.wait()
-                await asyncio.get_running_loop().sock_connect(connection, (LOOPBACK, self._server_port))
-                reader, writer = await asyncio.open_connection(sock=connection, limit=PIECE_BYTES)
-                async with anyio.create_task_group() as both:
-                    both.start_soon(self._carry_in, stream, writer)
-                    await self._carry_out(stream, reader)
-        except OSError:
-            await self._send(Frame(stream.number, Kind.RESET))
-        except BaseException as error:  # noqa: BLE001 - raised again
-            found = first_error(error)
-            if not isinstance(found, OSError):
-                raise found from None
-            await self._send(Frame(stream.number, Kind.RESET))
-        finally:
-            if writer is not None:
-                writer.transport.abort()
-            connection.close()
-            # What it has asked may be looked at a moment later.
-            asyncio.get_running_loop().call_later(_KEPT_S, self._forget, stream)
-            stream.incoming.close()
-            stream.arrived.close()
-            del self._streams[stream.number]
-
-    def _forget(self, stream: _Stream) -> None:
-        if self._ports.get(stream.port) is stream.who:
-            del self._ports[stream.port]
-
-    async def _carry_in(self, stream: _Stream, writer: asyncio.StreamWriter) -> None:
-        granted = 0
-        while (data := await stream.arrived.receive()) is not None:
-            writer.write(data)
-            await writer.drain()
-            granted += len(data)
-            if granted >= PIECE_BYTES or stream.arrived.statistics().current_buffer_used == 0:
-                stream.room += granted
-                await self._send(Frame(stream.number, Kind.CREDIT, credit(granted)))
-                granted = 0
-        writer.write_eof()
-
-    async def _carry_out(self, stream: _Stream, reader: asyncio.StreamReader) -> None:
-        while data := await reader.read(PIECE_BYTES):
-            while data:
-                while stream.credit == 0:
-                    stream.credited = anyio.Event()
-                    await stream.credited.wait()
-                piece, data = data[: stream.credit], data[stream.credit :]
-                stream.credit -= len(piece)
-                await self._send(Frame(stream.number, Kind.DATA, piece))
-        await self._send(Frame(stream.number, Kind.END))
-        # The server has closed both ways.
-        stream.scope.cancel()
+        else:
+            self._streams.take(frame)
 
     # --- Requests
 

@@ -27,6 +27,7 @@ from qwen_companion.remote.context import PlaceContext
 from qwen_companion.remote.laid_files import LayerOf, lay
 from qwen_companion.remote.link import Greeting, Link, LinkError, RequestError, objects, read_look
 from qwen_companion.remote.mirrors import Copies
+from qwen_companion.remote.streams import Streams
 from qwen_companion.threads import in_thread
 from qwen_companion.tools.settings import PATH as TOOL_PATH
 from qwen_companion.tools.settings import tool_secret
@@ -77,7 +78,7 @@ class Place:
         self._token = hmac.new(
             token.encode("utf-8"), b"place " + wanted.name.encode("utf-8"), hashlib.sha256
         ).hexdigest()
-        self._server_port = server_port
+        self._streams = Streams(server_port)
         self._environ = environ
         self._layer_of = layer_of
         self._tell = tell
@@ -106,11 +107,11 @@ class Place:
 
     def keys(self, port: int) -> Keys | None:
         """Return what admits the connection from `port` of this machine, None for one that is not of this place."""
-        return self._keys if self._link is not None and self._link.who(port) is not None else None
+        return None if self._streams.who(port) is None else self._keys
 
     def who(self, port: int) -> Mapping[str, Any] | None:
         """Return what the relay knows of the CLI whose connection comes from `port` of this machine."""
-        return None if self._link is None else self._link.who(port)
+        return self._streams.who(port)
 
     def want(self, wanted: WantedPlace) -> None:
         """Take what Emacs says of the place now; try again at once where it could not be reached."""
@@ -195,6 +196,7 @@ class Place:
 
     async def _run(self) -> None:
         async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._streams.run)
             tasks.start_soon(self.context.run)
             tasks.start_soon(self.copies.run)
             # Without it, ssh and sudo ask for nothing.
@@ -247,14 +249,13 @@ class Place:
             if not isinstance(found, (LinkError, RequestError)):
                 raise found from None
             self._failure = str(found)
-            # The streams of its sessions have ended with it, but their CLIs have not left.
             self._set_reachable(self.wanted.name, False)
             # A relay that cannot lay down its files cannot do so a moment later either.
             lasting, was_open = isinstance(found, RequestError) or found.lasting, self._link is not None
         finally:
             if greeted.is_set():
                 self._is_left = link.is_left
-            self._link = self._keys = None
+            self._link = None
             self.context.set_link(None)
         return lasting, was_open
 
@@ -263,7 +264,7 @@ class Place:
             command,
             await in_thread(relay_source, self._token[:16], LINGER_S),
             {**self._environ, **asks},
-            self._server_port,
+            self._streams,
             self._note_changes,
             is_asking=lambda: self.askpass.is_asking,
         )
@@ -313,7 +314,7 @@ class Place:
         self._keys = Keys(port, self._token, {HOOK_PATH: door_secret(self._token), TOOL_PATH: tool_secret(self._token)})
         self._link = link
         self._set_reachable(self.wanted.name, True)
-        link.admit()
+        self._streams.admit()
         await self._lay(link)
         await link.request("watch", paths=list(self.copies.paths))
         self._note_changes(self.copies.paths)

@@ -2,18 +2,17 @@
 // The relay: runs where CLIs run that another machine's Emacs serves, and carries their connections over its standard
 // input and output.  It is sent over that pipe and never a file there.  What it lays down it removes at its end.
 //
-// When the pipe breaks, it goes on without: CLIs that connect meanwhile are held, and so are those that wait for an
-// answer, whose requests are sent again.  The relay of the next pipe finds it by a socket, and only passes the bytes on.
-// So a broken line costs CLIs nothing.
+// When the pipe breaks, it goes on without: CLIs are held, also those that connect meanwhile.  The relay of the next pipe
+// finds it by a socket, and only passes the bytes on.  So a broken line costs CLIs nothing.
 //
 // `require` and `rest`, the bytes after the source, are given by the bootstrap in commands.py; before the source, it
 // has `KEEP`: the `id` of the place in this Emacs, after how many `seconds` without a pipe it ends, and after how many,
-// `hold`, a CLI that waits for its stream of events gets one that ends at once, and asks again: it would give up.
+// `hold`, a CLI has to ask for its stream of events again: of one without a word for five minutes it would give up.
 "use strict";
 const crypto = require("crypto"), fs = require("fs"), net = require("net"), os = require("os"), path = require("path");
 const { execFile } = require("child_process");
 
-const VERSION = 1;
+const VERSION = 2;
 const KINDS = { hello: 0, open: 1, data: 2, end: 3, credit: 4, reset: 5, request: 6, reply: 7, event: 8, ping: 9, part: 10 };
 const HEAD = 9;
 const PIECE = 64 * 1024; // largest data in a frame
@@ -22,9 +21,8 @@ const MAX_REQUEST = 4 * 1024 * 1024;
 const MAX_READ = 1024 * 1024;
 const QUIET_MS = 45000; // without any frame from Emacs for so long, the pipe is broken
 const GATHER_MS = 20; // changes of files in this time are told together
-const MAX_HELD = 100; // connections while there is no pipe
-const MAX_ASKED = 1024 * 1024; // bytes of a request that are kept until the answer comes
-const RETRY_MS = 1500; // as the backend tells CLIs
+const MAX_STREAMS = 100;
+const EMPTY_STREAM = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\nretry: 1500\n\n";
 const POLL_MS = 1000; // where the system does not tell of changes
 const MAX_TREES = 16; // roots whose files are followed
 const MAX_FILES = 100000; // below one root
@@ -69,93 +67,96 @@ function receive(data) {
     }
 }
 
-// --- Connections of CLIs: what they send is read only as far as there is credit for it
+// --- Connections of CLIs.  Both sides of a stream count its bytes and keep those that the other has not taken, so that
+// --- it goes on over the next pipe where it was.
 
 const streams = new Map();
 let lastStream = 0;
 
-const held = new Set(); // streams while there is no pipe
-
 function accept(socket) {
-    // What the CLI has sent since it last got an answer; null when that is too much to be kept.
-    const stream = { id: 0, socket, credit: 0, consumed: 0, asked: Buffer.alloc(0), answered: false };
+    const who = identify(socket);
+    if (who === null || streams.size >= MAX_STREAMS) return socket.destroy(); // null for another user's
+    const stream = {
+        id: ++lastStream, socket, who,
+        isOpen: false, // whether Emacs was told of it, over any pipe
+        kept: Buffer.alloc(0), // what the CLI has sent, without the `start` bytes of it that Emacs has taken
+        start: 0, got: 0, passed: 0, // bytes of Emacs, and those of them that the CLI has taken
+        method: "", // of its last request, as "GET "
+        answered: true,
+    };
+    streams.set(stream.id, stream);
     socket.setNoDelay(true);
     socket.on("error", () => {});
     socket.on("readable", () => pump(stream));
-    socket.on("end", () => stream.id === 0 ? socket.destroy() : send(stream.id, KINDS.end));
+    socket.on("end", () => channel === null ? socket.destroy() : send(stream.id, KINDS.end));
     socket.on("close", () => {
-        held.delete(stream);
         if (streams.delete(stream.id)) send(stream.id, KINDS.reset);
     });
-    if (channel === null) hold(stream);
-    else open(stream);
-}
-
-function open(stream) {
-    const { socket, asked } = stream, who = identify(socket);
-    if (who === null) return socket.destroy(); // another user's
-    Object.assign(stream, { id: ++lastStream, credit: WINDOW, consumed: 0, asked: Buffer.alloc(0) });
-    streams.set(stream.id, stream);
-    send(stream.id, KINDS.open, json(who));
-    if (asked.length > 0) socket.unshift(asked);
+    if (channel !== null) open(stream);
     pump(stream);
 }
 
-function hold(stream) {
-    if (held.size >= MAX_HELD) return stream.socket.destroy();
-    stream.id = 0;
-    held.add(stream);
-    setTimeout(() => held.has(stream) && renew(stream), KEEP.hold * 1000).unref();
-}
-
-function renew(stream) {
-    const { socket } = stream;
-    stream.asked = Buffer.concat([stream.asked, socket.read() || Buffer.alloc(0)]);
-    if (stream.asked.toString("latin1", 0, 4) !== "GET ") return;
-    held.delete(stream);
-    socket.end(`HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\nretry: ${RETRY_MS}\n\n`);
-}
-
-function keepAsked(stream, data) {
-    const { asked } = stream;
-    stream.answered = false;
-    stream.asked = asked && asked.length + data.length <= MAX_ASKED ? Buffer.concat([asked, data]) : null;
+function open(stream) {
+    const { id, who, kept, start, got, isOpen, socket } = stream;
+    send(id, KINDS.open, json({ ...who, start, got, again: isOpen }));
+    stream.isOpen = true;
+    sendCredit(stream);
+    for (let done = 0; done < kept.length; done += PIECE) send(id, KINDS.data, kept.subarray(done, done + PIECE));
+    if (socket.readableEnded) send(id, KINDS.end);
 }
 
 function pump(stream) {
-    while (stream.id !== 0) {
-        const size = Math.min(stream.credit, PIECE, stream.socket.readableLength);
-        if (size === 0) {
-            if (stream.credit > 0) stream.socket.read(0);
-            return;
-        }
-        stream.credit -= size;
-        const data = stream.socket.read(size);
-        keepAsked(stream, data);
+    const { socket } = stream;
+    while (stream.kept.length < WINDOW) {
+        const size = Math.min(WINDOW - stream.kept.length, PIECE, socket.readableLength);
+        if (size === 0) return socket.read(0);
+        const data = socket.read(size);
+        if (stream.answered) Object.assign(stream, { answered: false, method: data.toString("latin1", 0, 4) });
+        stream.kept = Buffer.concat([stream.kept, data]);
         send(stream.id, KINDS.data, data);
     }
 }
 
+function sendCredit(stream) {
+    const payload = Buffer.alloc(8);
+    payload.writeBigUInt64BE(BigInt(stream.passed), 0);
+    if (streams.has(stream.id)) send(stream.id, KINDS.credit, payload);
+}
+
 function take(stream, kind, payload) {
+    const { socket } = stream;
     if (kind === KINDS.data) {
-        Object.assign(stream, { asked: Buffer.alloc(0), answered: true });
-        stream.socket.write(payload, () => {
-            stream.consumed += payload.length;
-            if (stream.consumed < PIECE / 2 && stream.socket.writableLength > 0) return;
-            const credit = Buffer.alloc(4);
-            credit.writeUInt32BE(stream.consumed, 0);
-            stream.consumed = 0;
-            if (streams.has(stream.id)) send(stream.id, KINDS.credit, credit);
+        stream.answered = true;
+        stream.got += payload.length;
+        socket.write(payload, () => {
+            stream.passed += payload.length;
+            sendCredit(stream);
         });
     } else if (kind === KINDS.end) {
-        stream.socket.end();
+        end(stream);
     } else if (kind === KINDS.credit) {
-        stream.credit += payload.readUInt32BE(0);
+        const count = Number(payload.readBigUInt64BE(0)) - stream.start;
+        stream.kept = stream.kept.subarray(Math.max(0, count));
+        stream.start += Math.max(0, count);
         pump(stream);
     } else if (kind === KINDS.reset) {
-        streams.delete(stream.id);
-        stream.socket.destroy();
+        giveUp(stream) || socket.destroy();
     }
+}
+
+function end({ socket }, text = "") {
+    socket.removeAllListeners("readable");
+    socket.resume();
+    socket.end(text);
+}
+
+// End what a CLI asks for again; return whether it does.  Were the connection of another request to end, or of a stream
+// of events that has not begun, it would take Emacs for gone.
+function giveUp(stream) {
+    if (!stream.answered && stream.method !== "GET ") return false;
+    streams.delete(stream.id);
+    end(stream, stream.answered ? "" : EMPTY_STREAM);
+    return true;
 }
 
 // --- Who calls: the process at the other end, as /proc has it
@@ -336,6 +337,7 @@ function attach(input, output) {
     unread = Buffer.alloc(0);
     parts.clear();
     clearTimeout(lingerTimer);
+    clearInterval(holdTimer);
     quietTimer.refresh();
     for (const stream of [input, output]) {
         for (const event of ["end", "error", "close"]) {
@@ -348,26 +350,21 @@ function attach(input, output) {
         version: VERSION, pid: process.pid, started: start(), home, folder, node: path.dirname(process.execPath),
         layer: process.env.QWEN_CODE_SYSTEM_DEFAULTS_PATH || "/etc/qwen-code/system-defaults.json",
     }));
-    for (const stream of held) open(stream);
-    held.clear();
+    for (const stream of streams.values()) open(stream);
     input.on("data", (data) => {
         if (channel !== null && channel.input === input) receive(data);
     });
 }
 
-// Go on without a pipe.  An answer that has begun, as a stream of events, ends well, and the CLI asks again; a request
-// that has no answer is sent again: were its connection to end, the CLI would give up.
+// Go on without a pipe.
 function detach() {
     if (channel === null) return;
     const { input, output } = channel;
     channel = null;
     input.destroy();
     output.destroy();
-    for (const stream of streams.values()) {
-        if (stream.answered || stream.asked === null || stream.socket.readableEnded) stream.socket.end();
-        else hold(stream);
-    }
-    streams.clear();
+    for (const { socket } of streams.values()) if (socket.readableEnded) socket.destroy();
+    holdTimer = setInterval(() => streams.forEach(giveUp), KEEP.hold * 1000);
     lingerTimer = setTimeout(quit, KEEP.seconds * 1000);
     if (!keeper.listening) quit();
 }
@@ -929,7 +926,7 @@ async function answer(id, payload) {
 
 // --- Life
 
-let lingerTimer = null;
+let lingerTimer = null, holdTimer = null;
 const quietTimer = setInterval(detach, QUIET_MS);
 const keeper = net.createServer((socket) => attach(socket, socket));
 process.on("SIGHUP", detach);

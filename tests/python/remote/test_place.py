@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -33,6 +34,9 @@ class Served:
         self.reachable: list[bool] = []
         self.keys: list[Keys | None] = []
         self.lines: list[bytes] = []
+        self.asked = anyio.Event()
+        self.may_answer = anyio.Event()
+        self.begins = False
         self.place: Place
 
     def make(self, port: int) -> Place:
@@ -50,9 +54,13 @@ class Served:
         return self.place
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer a connection of a CLI."""
+        """Answer a connection of a CLI, as soon as that may be; begin to at once where the test wants it."""
         self.keys.append(self.place.keys(writer.get_extra_info("peername")[1]))
         self.lines.append(await reader.readline())
+        if self.begins:
+            writer.write(b"begun, ")
+        self.asked.set()
+        await self.may_answer.wait()
         writer.write(b"answer")
         writer.close()
 
@@ -83,6 +91,7 @@ def write_program(home: Path, wait_for: Path) -> None:
 
 async def test_who_asks_while_the_line_is_broken_is_admitted_when_it_comes_back(home: Path) -> None:
     served = Served(home)
+    served.may_answer.set()
     write_program(home, home)
     async with await asyncio.start_server(served.answer, "127.0.0.1", 0) as server, anyio.create_task_group() as tasks:
         tasks.start_soon(served.make(server.sockets[0].getsockname()[1]).run)
@@ -103,3 +112,62 @@ async def test_who_asks_while_the_line_is_broken_is_admitted_when_it_comes_back(
     assert served.lines == [b"hello\n"]
     assert served.reachable == [True, False, True]
     assert not (home / ".qwen").exists()
+
+
+@pytest.mark.parametrize("begins", [False, True])
+async def test_a_request_that_is_being_answered_when_the_line_breaks_is_done_once(home: Path, begins: bool) -> None:
+    """What was answered meanwhile, and what of an answer was lost with the line, comes then."""
+    served = Served(home)
+    served.begins = begins
+    write_program(home, home)
+    async with await asyncio.start_server(served.answer, "127.0.0.1", 0) as server, anyio.create_task_group() as tasks:
+        tasks.start_soon(served.make(server.sockets[0].getsockname()[1]).run)
+        await served.wait_for("ready")
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.lock[0])
+        writer.write(b"POST " + b"q" * 20_000 + b"\n")
+        await served.asked.wait()
+        for _ in range(3):
+            cut()
+            await served.wait_for("lost")
+            await served.wait_for("ready")
+        served.may_answer.set()
+        assert await reader.read(-1) == (b"begun, answer" if begins else b"answer")
+        writer.close()
+        tasks.cancel_scope.cancel()
+    assert len(served.lines) == 1
+
+
+async def test_bytes_that_are_on_their_way_when_the_line_breaks_come_once(home: Path) -> None:
+    """A CLI and the server send each other more than fits into the pipe, which is cut again and again."""
+    text = os.urandom(3_000_000)
+    served = Served(home)
+    write_program(home, home)
+    halves = [anyio.Event() for _ in range(4)]
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for half in halves[:2]:
+            writer.write(await reader.readexactly(len(text) // 2))
+            half.set()
+            await writer.drain()
+        writer.close()
+
+    async def cut_again() -> None:
+        for half in halves[:3]:
+            await half.wait()
+            cut()
+            await served.wait_for("lost")
+            await served.wait_for("ready")
+        halves[3].set()
+
+    async with await asyncio.start_server(echo, "127.0.0.1", 0) as server, anyio.create_task_group() as tasks:
+        tasks.start_soon(served.make(server.sockets[0].getsockname()[1]).run)
+        await served.wait_for("ready")
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.lock[0])
+        tasks.start_soon(cut_again)
+        writer.write(text)
+        got = await reader.readexactly(2_000_000)
+        halves[2].set()
+        assert got + await reader.read(-1) == text
+        writer.close()
+        await halves[3].wait()
+        tasks.cancel_scope.cancel()
