@@ -34,7 +34,7 @@ class Reach:
         self.asked.append(name)
         return await self._link.ask(name, **values)
 
-    async def read(self, path: str, limit: int) -> bytes:
+    async def read(self, path: str, limit: int) -> tuple[bytes, int]:
         return await self._link.read(path, limit)
 
 

@@ -7,7 +7,6 @@ root, bytes have the digest they are told with, and there are no more of them th
 
 from __future__ import annotations
 
-import base64
 import errno
 import json
 import os
@@ -41,9 +40,6 @@ from qwen_companion.state import write_private
 _AT_ONCE = 2000
 """Most files or digests that one request asks for."""
 
-_PART = 2 * 1024 * 1024
-"""How many characters of base64 go in one request; a multiple of 4."""
-
 T = TypeVar("T")
 
 _UNKNOWN = Version("", 0)
@@ -64,8 +60,8 @@ class Reach(Protocol):
         """
         ...
 
-    async def read(self, path: str, limit: int) -> bytes:
-        """Return the bytes of the file `path` there, at most `limit`.
+    async def read(self, path: str, limit: int) -> tuple[bytes, int]:
+        """Return the bytes of the file `path` there, at most `limit`, and its time.
 
         :raises LinkError, RequestError: when that fails
         """
@@ -213,14 +209,12 @@ class FarSite:
 
         :raises OSError: when that fails
         """
-        text = b"" if data is None else base64.b64encode(data)
-        for start in range(0, len(text), _PART):
-            self.ask("stage", data=text[start : start + _PART].decode("ascii"), first=start == 0)
         self.ask(
             "replace",
+            data=data or b"",
             file=self.path(path),
             expected=expected,
-            digest=None if data is None else digest_of(data),
+            remove=data is None,
             mode=mode & 0o777,
             link=mode == LINK,
             since=None if since is None else since + self._ahead,
@@ -231,7 +225,7 @@ class FarSite:
 
         :raises OSError: when it cannot be read
         """
-        return self._wait(partial(self._reach.read, f"{self._root.path.rstrip('/')}/{path}", MAX_FILE_BYTES))
+        return self._wait(partial(self._reach.read, f"{self._root.path.rstrip('/')}/{path}", MAX_FILE_BYTES))[0]
 
     def _wait(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         try:

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from typing import Any
 
@@ -146,12 +147,18 @@ def read_object(payload: bytes) -> dict[str, Any]:
     return value
 
 
-def read_reply(payload: bytes) -> tuple[dict[str, Any], bytes]:
-    """Return the values and the data of the reply in `payload`.
+def write_message(values: Mapping[str, Any], data: bytes = b"") -> bytes:
+    """Return the payload of a request or reply with `values` and `data`."""
+    head = json.dumps(values).encode("ascii")
+    return _LENGTH.pack(len(head)) + head + data
 
-    :raises FrameError: when it is no reply
+
+def read_message(payload: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return the values and the data in the `payload` of a request or reply.
+
+    :raises FrameError: when it is none
     """
     if len(payload) < _LENGTH.size:
-        raise FrameError("a reply has no length")
+        raise FrameError("a reply does not say where its data begins")
     end = _LENGTH.size + _LENGTH.unpack_from(payload)[0]
     return read_object(payload[_LENGTH.size : end]), payload[end:]

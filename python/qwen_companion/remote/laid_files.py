@@ -13,7 +13,7 @@ from qwen_companion.discovery.files import EDITOR_INFO
 from qwen_companion.doors.hook_settings import PATH as HOOK_PATH
 from qwen_companion.doors.layer import VARIABLE, JsonObject, LayerError, merge, parse_settings
 from qwen_companion.ide.guard import Keys
-from qwen_companion.remote.link import Greeting, Link, first_object
+from qwen_companion.remote.link import Greeting, Link, objects
 from qwen_companion.tools.settings import PATH as TOOL_PATH
 
 LayerOf = Callable[[int, str, str], "JsonObject | None"]
@@ -63,7 +63,7 @@ async def _lay_layer(
     ours = layer_of(keys.port, keys.secrets[HOOK_PATH], keys.secrets[TOOL_PATH])
     if ours is None:
         return None
-    found = first_object((await link.request("texts", paths=[greeting.layer])).get("texts"))
+    found = next(iter(objects((await link.request("texts", paths=[greeting.layer])).get("texts"))), {})
     try:
         text = found.get("text")
         theirs = parse_settings(greeting.layer, text.encode("utf-8", "replace")) if isinstance(text, str) else {}

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +23,9 @@ from qwen_companion.remote.frames import (
     Frame,
     FrameError,
     Kind,
+    read_message,
     read_object,
-    read_reply,
+    write_message,
 )
 from qwen_companion.remote.streams import Streams
 
@@ -172,7 +172,7 @@ class Link:
         """Tell the relay to end: it removes what it has laid there."""
         with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError), anyio.move_on_after(_END_S):
             if self._greeting is not None and process.returncode is None:
-                await self._send(Frame(0, Kind.REQUEST, b'{"name":"quit"}'))
+                await self._send(Frame(0, Kind.REQUEST, write_message({"name": "quit"})))
             if process.stdin is not None:
                 await process.stdin.aclose()
         with anyio.move_on_after(_QUIT_S):
@@ -218,8 +218,9 @@ class Link:
     async def _receive(self, stream: ByteReceiveStream | None) -> None:
         try:
             while stream is not None:
-                for frame in self._decoder.feed(await stream.receive(_CHUNK_BYTES)):
-                    self._heard = anyio.current_time()
+                data = await stream.receive(_CHUNK_BYTES)
+                self._heard = anyio.current_time()
+                for frame in self._decoder.feed(data):
                     self._take(frame)
         except anyio.EndOfStream:
             # What it says of that may still be on its way.
@@ -248,7 +249,7 @@ class Link:
         elif frame.kind is Kind.REPLY:
             request = self._requests.get(frame.stream)
             if request is not None:
-                request.values, request.data = read_reply(frame.payload)
+                request.values, request.data = read_message(frame.payload)
                 request.done.set()
         elif frame.kind is Kind.EVENT:
             self._changed(strings(read_object(frame.payload).get("changed"))[:_EVENT_LIMIT])
@@ -265,42 +266,44 @@ class Link:
         """
         return (await self.ask(name, **values))[0]
 
-    async def read(self, path: str, limit: int) -> bytes:
-        """Return the bytes of the file `path` there, which must be a regular one of at most `limit` bytes.
+    async def read(self, path: str, limit: int) -> tuple[bytes, int]:
+        """Return the bytes of the file `path` there, which must be a regular one of at most `limit` bytes, and its time.
+
+        That is in ms by the clock there, 0 if unknown.
 
         :raises RequestError: when it cannot be read
         :raises LinkError: when the pipe is broken
         """
         data = bytearray()
         while True:
-            _, piece = await self.ask("read", path=path, offset=len(data), length=1024 * 1024)
+            values, piece = await self.ask("read", path=path, offset=len(data))
             data += piece
             if len(data) > limit:
                 raise RequestError(f"it has more than {limit} bytes")
-            if not piece:
-                return bytes(data)
+            if not piece or values.get("more") is not True:
+                return bytes(data), int(number(values.get("time")))
 
-    async def ask(self, name: str, **values: Any) -> tuple[dict[str, Any], bytes]:
-        """Do the same as `request`; return what the relay answers, and the bytes with it.
+    async def ask(self, name: str, data: bytes = b"", **values: Any) -> tuple[dict[str, Any], bytes]:
+        """Do the same as `request`, with the bytes `data`; return what the relay answers, and the bytes with it.
 
         :raises RequestError: when it cannot
         :raises LinkError: when the pipe is broken
         """
         self._last_request += 1
-        number, request = self._last_request, _Request()
-        self._requests[number] = request
+        identifier, request = self._last_request, _Request()
+        self._requests[identifier] = request
         try:
-            data = json.dumps({"name": name, **values}).encode("utf-8")
-            while len(data) > PART_BYTES:
-                await self._send(Frame(number, Kind.PART, data[:PART_BYTES]))
-                data = data[PART_BYTES:]
-            await self._send(Frame(number, Kind.REQUEST, data))
+            message = write_message({"name": name, **values}, data)
+            last = len(message) - len(message) % PART_BYTES
+            for start in range(0, last, PART_BYTES):
+                await self._send(Frame(identifier, Kind.PART, message[start : start + PART_BYTES]))
+            await self._send(Frame(identifier, Kind.REQUEST, message[last:]))
             with anyio.move_on_after(REQUEST_S):
                 await request.done.wait()
         except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
             raise LinkError("the connection has ended") from None
         finally:
-            del self._requests[number]
+            del self._requests[identifier]
         if request.values is None:
             raise LinkError("it does not answer")
         error = request.values.get("error")
@@ -319,12 +322,6 @@ def objects(value: object) -> list[dict[str, Any]]:
     """Return the objects in `value` if it is a list of the relay's."""
     items = cast("list[object]", value) if isinstance(value, list) else []
     return [cast("dict[str, Any]", item if isinstance(item, dict) else {}) for item in items]
-
-
-def first_object(value: object) -> dict[str, Any]:
-    """Return the first of the objects in a list of the relay's, an empty one where there is none."""
-    found = objects(value)
-    return found[0] if found else {}
 
 
 def number(value: object) -> float:

@@ -19,7 +19,7 @@ from qwen_companion.domain import PlacedFile
 from qwen_companion.emacs.messages import PlaceFile
 from qwen_companion.errors import CompanionError
 from qwen_companion.ide.targets import TargetError, is_text
-from qwen_companion.remote.link import Link, LinkError, RequestError, first_object, number
+from qwen_companion.remote.link import Link, LinkError, RequestError
 from qwen_companion.threads import in_thread
 
 MAX_MIRRORS = 200
@@ -29,57 +29,6 @@ FOLDER = "places"
 
 MAX_TEXT_BYTES = 64 * 1024 * 1024
 """Largest file there that is reviewed where the user has set no limit."""
-
-
-class Mirrors:
-    """The copies of one place below a private `directory`.  `write` is not for the event loop."""
-
-    def __init__(self, directory: str) -> None:
-        self._directory = os.path.join(directory, FOLDER)
-        self._paths: dict[str, None] = {}
-
-    @property
-    def paths(self) -> Sequence[str]:
-        """The names there of the files that are copied."""
-        return tuple(self._paths)
-
-    def add(self, file: PlacedFile) -> str:
-        """Return the name of the copy of `file`, which `write` makes, and keep it current from now on."""
-        self._paths.pop(file.path, None)
-        self._paths[file.path] = None
-        if len(self._paths) > MAX_MIRRORS:
-            del self._paths[next(iter(self._paths))]
-        return self.name(file)
-
-    def name(self, file: PlacedFile) -> str:
-        """Return the name of the copy of `file`: with its own last part, by which Emacs chooses a mode."""
-        digest = hashlib.sha256(file.name.encode("utf-8", "surrogatepass")).hexdigest()[:24]
-        return os.path.join(self._directory, digest, os.path.basename(file.path))
-
-    def write(self, file: PlacedFile, data: bytes | None) -> bool:
-        """Make the copy hold `data`, in one step; None removes it.  Return whether it has other bytes now.
-
-        :raises OSError: when it cannot be written
-        """
-        path = self.name(file)
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        if data is None:
-            with suppress(FileNotFoundError):
-                os.unlink(path)
-            return False
-        with suppress(FileNotFoundError), open(path, "rb") as old:
-            if old.read() == data:
-                return False
-        # Beside its folder, so that Emacs hears of the finished file only.
-        temporary = os.path.join(self._directory, f".{secrets.token_hex(8)}")
-        try:
-            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as new:
-                new.write(data)
-            os.rename(temporary, path)
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(temporary)
-        return True
 
 
 class Copies:
@@ -92,9 +41,10 @@ class Copies:
         """
         self.size_limit: int | None = None
         self._place = place
-        self._mirrors = Mirrors(directory)
+        self._directory = os.path.join(directory, FOLDER)
         self._link = link
         self._tell = tell
+        self._paths: dict[str, None] = {}
         self._visited: frozenset[str] = frozenset()
         self._untold: set[str] = set()
         """Those of these that Emacs has not been told of yet."""
@@ -104,18 +54,18 @@ class Copies:
     @property
     def paths(self) -> Sequence[str]:
         """The names there of the files that are copied."""
-        return self._mirrors.paths
+        return tuple(self._paths)
 
     def note_changes(self, paths: Sequence[str]) -> None:
         """Copy those of `paths` anew that are copied, as they have changed there."""
-        self._stale.update(path for path in paths if path in self.paths)
+        self._stale.update(path for path in paths if path in self._paths)
         self._stale_noted.set()
 
     def set_visited(self, paths: Iterable[str]) -> None:
         """Take the files there that buffers visit: Emacs is told when they are written."""
         self._visited, before = frozenset(paths), self._visited
         for path in self._visited - before:
-            self._mirrors.add(PlacedFile(self._place, path))
+            self._keep(path)
             self._untold.add(path)
             self._stale.add(path)
             self._stale_noted.set()
@@ -127,18 +77,18 @@ class Copies:
             self._stale_noted = anyio.Event()
             if self._untold:
                 with suppress(CompanionError):
-                    await self._link().request("watch", paths=list(self.paths))
+                    await self._link().request("watch", paths=list(self._paths))
             while self._stale:
                 with suppress(CompanionError, OSError):
                     await self._update(self._stale.pop())
 
     async def add(self, path: str) -> str:
         """Return the name of a copy here of the file `path` there, which is kept current."""
-        copy = self._mirrors.add(PlacedFile(self._place, path))
+        self._keep(path)
         with suppress(CompanionError):
-            await self._link().request("watch", paths=list(self.paths))
+            await self._link().request("watch", paths=list(self._paths))
             await self._update(path)
-        return copy
+        return self._name(path)
 
     async def is_text(self, path: str) -> bool:
         """Return whether the file `path` there is a text or not there.
@@ -146,24 +96,57 @@ class Copies:
         :raises TargetError: when that cannot be found out
         """
         await self._update(path)
-        copy = self._mirrors.name(PlacedFile(self._place, path))
+        copy = self._name(path)
         return not os.path.exists(copy) or await in_thread(is_text, copy)
+
+    def _keep(self, path: str) -> None:
+        self._paths.pop(path, None)
+        self._paths[path] = None
+        if len(self._paths) > MAX_MIRRORS:
+            del self._paths[next(iter(self._paths))]
+
+    def _name(self, path: str) -> str:
+        """Return the name of the copy of `path`: with its own last part, by which Emacs chooses a mode."""
+        name = PlacedFile(self._place, path).name
+        digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:24]
+        return os.path.join(self._directory, digest, os.path.basename(path))
 
     async def _update(self, path: str) -> None:
         """Make the copy of `path` hold what lies there now.
 
         :raises TargetError: when that cannot be found out
         """
-        data = None
+        data, time = None, 0
         try:
-            data = await self._link().read(path, self.size_limit or MAX_TEXT_BYTES)
+            data, time = await self._link().read(path, self.size_limit or MAX_TEXT_BYTES)
         except (LinkError, RequestError) as error:
             if str(error) not in ("ENOENT", "ENOTDIR"):
                 raise TargetError(f"{path} cannot be read: {error}. Decide in the terminal instead.") from None
-        file = PlacedFile(self._place, path)
-        changed = await in_thread(self._mirrors.write, file, data)
-        if data is not None and path in self._visited and (changed or path in self._untold):
+        changed = await in_thread(self._write, self._name(path), data)
+        if time > 0 and path in self._visited and (changed or path in self._untold):
             self._untold.discard(path)
-            found = first_object((await self._link().request("look", paths=[path])).get("files"))
-            if (time := int(number(found.get("time")))) > 0:
-                self._tell(PlaceFile(file.name, self._mirrors.name(file), time))
+            self._tell(PlaceFile(PlacedFile(self._place, path).name, self._name(path), time))
+
+    def _write(self, copy: str, data: bytes | None) -> bool:
+        """Make `copy` hold `data`, in one step; None removes it.  Return whether it has other bytes now.
+
+        :raises OSError: when it cannot be written
+        """
+        os.makedirs(os.path.dirname(copy), mode=0o700, exist_ok=True)
+        if data is None:
+            with suppress(FileNotFoundError):
+                os.unlink(copy)
+            return False
+        with suppress(FileNotFoundError), open(copy, "rb") as old:
+            if old.read() == data:
+                return False
+        # Beside its folder, so that Emacs hears of the finished file only.
+        temporary = os.path.join(self._directory, f".{secrets.token_hex(8)}")
+        try:
+            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as new:
+                new.write(data)
+            os.rename(temporary, copy)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)
+        return True

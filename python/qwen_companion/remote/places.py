@@ -60,7 +60,7 @@ class _Reach:
     async def ask(self, name: str, **values: Any) -> tuple[dict[str, Any], bytes]:
         return await self._places.place(self._name).link().ask(name, **values)
 
-    async def read(self, path: str, limit: int) -> bytes:
+    async def read(self, path: str, limit: int) -> tuple[bytes, int]:
         return await self._places.place(self._name).link().read(path, limit)
 
 

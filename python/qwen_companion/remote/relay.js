@@ -60,8 +60,8 @@ function receive(data) {
         const [id, kind, payload] = [unread.readUInt32BE(0), unread.readUInt8(4), unread.subarray(HEAD, HEAD + length)];
         unread = unread.subarray(HEAD + length);
         quietTimer.refresh();
-        if (kind === KINDS.part) parts.set(id, Buffer.concat([parts.get(id) || Buffer.alloc(0), payload]));
-        else if (kind === KINDS.request) answer(id, Buffer.concat([parts.get(id) || Buffer.alloc(0), payload]));
+        if (kind === KINDS.part) parts.set(id, [...(parts.get(id) || []), payload]);
+        else if (kind === KINDS.request) answer(id, Buffer.concat([...(parts.get(id) || []), payload]));
         else if (kind === KINDS.ping) send(0, KINDS.ping);
         else if (streams.has(id)) take(streams.get(id), kind, payload);
     }
@@ -457,12 +457,10 @@ function names(file) {
 }
 
 function look(file) {
-    const result = { spellings: names(file), kind: null, size: 0, repository: null };
+    const result = { spellings: names(file), kind: null, repository: null };
     try {
         const found = fs.statSync(file);
         result.kind = found.isFile() ? "file" : found.isDirectory() ? "directory" : "other";
-        result.size = found.size;
-        result.time = found.mtimeMs;
     } catch (error) {
         if (error.code !== "ENOENT" && error.code !== "ENOTDIR") throw error;
     }
@@ -486,7 +484,7 @@ function guarded(work, value) {
 
 function text(file) {
     try {
-        return { text: readPart(file, 0, PIECE + 1).toString("utf8") };
+        return { text: readPart(file, 0, PIECE + 1).data.toString("utf8") };
     } catch (error) {
         return error.code === "ENOENT" || error.code === "ENOTDIR" ? {} : { error: error.code || error.message };
     }
@@ -495,9 +493,10 @@ function text(file) {
 function readPart(file, offset, length) {
     const descriptor = fs.openSync(file, fs.constants.O_RDONLY | fs.constants.O_NONBLOCK);
     try {
-        if (!fs.fstatSync(descriptor).isFile()) throw new Error("not a regular file");
-        const data = Buffer.alloc(Math.min(length, MAX_READ));
-        return data.subarray(0, fs.readSync(descriptor, data, 0, data.length, offset));
+        const found = fs.fstatSync(descriptor);
+        if (!found.isFile()) throw new Error("not a regular file");
+        const data = Buffer.alloc(length), size = fs.readSync(descriptor, data, 0, length, offset);
+        return { data: data.subarray(0, size), more: size === length, time: found.mtimeMs };
     } finally {
         fs.closeSync(descriptor);
     }
@@ -777,24 +776,18 @@ function cover(tree, root, on) {
     return complete;
 }
 
-let staged = Buffer.alloc(0);
-const NOTHING = digestOf(staged);
-
-// Write what is staged to the file, or remove it, if it has the bytes that are expected.
-function replace({ root, file: name, expected, digest, mode, link, since }) {
+// Write `data` to the file, or remove it, if it has the bytes that are expected.
+function replace({ root, file: name, expected, remove, data, mode, link, since }) {
     const real = fs.realpathSync(root), file = path.join(real, name), directory = path.dirname(file);
     if (!file.startsWith(`${real}/`) || name.split("/").includes(".git")) throw new Error("not a file of the project");
     const found = entry(real, name);
     if (found === null && guarded(fs.lstatSync, file).error !== "ENOENT") throw new Error("no regular file now");
     if ((found ? found.digest : null) !== expected) throw new Error("it has just changed there; try again in a moment");
-    if (digest === null) {
+    if (remove) {
         fs.unlinkSync(file);
         removeMade(real, directory, since);
         return {};
     }
-    const data = digest === NOTHING ? Buffer.alloc(0) : staged;
-    staged = Buffer.alloc(0);
-    if (digestOf(data) !== digest) throw new Error("the bytes have not come whole");
     fs.mkdirSync(directory, { recursive: true });
     if (fs.realpathSync(directory) !== directory) throw new Error("its directory leads out of the project");
     const isFile = found !== null && !link && (found.mode & fs.constants.S_IFMT) === fs.constants.S_IFREG;
@@ -870,7 +863,7 @@ const REQUESTS = {
             return { root, real: fs.realpathSync(root) };
         }, directory)),
     }),
-    read: ({ path: file, offset, length }) => ({ data: readPart(file, offset, length) }),
+    read: ({ path: file, offset }) => readPart(file, offset, MAX_READ),
     watch: ({ paths }) => (watch(paths), {}),
     // The files of a root that have changed since the reply `since`, all of them where that was not the last one; with
     // the bytes of those that were told before, but those to `skip`, and with the texts of `files`.
@@ -900,11 +893,6 @@ const REQUESTS = {
         await addStored(real, digests, blobs);
         return { files: found, done, blobs: blobs.told, data: Buffer.concat(blobs.data) };
     },
-    stage({ data, first }) {
-        staged = Buffer.concat([first ? Buffer.alloc(0) : staged, Buffer.from(data, "base64")]);
-        if (staged.length > MAX_FILE) staged = Buffer.alloc(0);
-        return {};
-    },
     replace,
     quit,
 };
@@ -913,8 +901,8 @@ async function answer(id, payload) {
     parts.delete(id);
     let result, data = Buffer.alloc(0);
     try {
-        const { name, ...values } = JSON.parse(payload);
-        ({ data = data, ...result } = await REQUESTS[name](values));
+        const end = 4 + payload.readUInt32BE(0), { name, ...values } = JSON.parse(payload.subarray(4, end));
+        ({ data = data, ...result } = await REQUESTS[name]({ ...values, data: payload.subarray(end) }));
     } catch (error) {
         result = { error: error.code || error.message };
     }

@@ -310,7 +310,7 @@ class Hostile:
             return {**numbers, "full": True, "files": files, "blobs": [[digest, 6], ["x", -5], 3]}, b"false\n"
         return {"files": files, "done": 1, "blobs": [[digest, 5]]}, b"true\n"
 
-    async def read(self, path: str, limit: int) -> bytes:
+    async def read(self, path: str, limit: int) -> tuple[bytes, int]:
         raise AssertionError(path)
 
 

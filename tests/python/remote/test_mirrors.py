@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import pytest
@@ -13,21 +13,20 @@ import pytest
 from qwen_companion.emacs.messages import Notification, PlaceFile
 from qwen_companion.remote.link import Link
 from qwen_companion.remote.mirrors import Copies
+from qwen_companion.remote.streams import Streams
 
 pytestmark = pytest.mark.anyio
 
 
-class Relay:
+class Relay(Link):
     """Says `times` of a file, one after the other."""
 
     def __init__(self, times: list[object]) -> None:
+        super().__init__([], b"", {}, Streams(1), lambda _paths: None)
         self._times = times
 
-    async def request(self, name: str, **_values: Any) -> dict[str, Any]:
-        return {"files": [{"time": self._times.pop(0)}, {"time": 1}]} if name == "look" else {}
-
-    async def read(self, _path: str, _limit: int) -> bytes:
-        return f"{len(self._times)} left\n".encode()
+    async def ask(self, name: str, data: bytes = b"", **_values: Any) -> tuple[dict[str, Any], bytes]:
+        return ({"time": self._times.pop(0)}, b"%d left\n" % len(self._times)) if name == "read" else ({}, data)
 
 
 async def test_what_a_relay_says_of_the_time_may_be_anything(tmp_path: Path) -> None:
@@ -39,7 +38,7 @@ async def test_what_a_relay_says_of_the_time_may_be_anything(tmp_path: Path) -> 
         told.append(message)
         seen.set()
 
-    copies = Copies("/ssh:far:", str(tmp_path), lambda: cast("Link", relay), tell)
+    copies = Copies("/ssh:far:", str(tmp_path), lambda: relay, tell)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(copies.run)
         copies.set_visited(["/home/far/a.txt"])
