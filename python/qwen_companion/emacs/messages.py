@@ -1436,7 +1436,7 @@ class JournalReply(Notification):
         if self.texts is not None:
             data = bytearray()
             texts = [_texts_plist(texts, data) for texts in self.texts]
-            result += plist(texts=texts, texts_file=spool.write_bytes(data))
+            result += plist(texts=texts, texts_file=spool.write_pieces([data]))
         return result
 
 

@@ -177,15 +177,20 @@ def text_plist(text: str, spool: Spool) -> list[Sexp]:
 
     :raises SpoolError: when it has to go by file and cannot
     """
-    # A code point has at most four bytes, so most texts need no encoding to be known as small.
-    if len(text) * 4 <= INLINE_TEXT_BYTES or (size := len(text.encode("utf-8"))) <= INLINE_TEXT_BYTES:
+    if _fits(text, INLINE_TEXT_BYTES):
         return plist(text=text)
     try:
         return plist(text_file=spool.write(text))
     except SpoolError:
-        if size > UNSPOOLED_TEXT_BYTES:
+        if not _fits(text, UNSPOOLED_TEXT_BYTES):
             raise
         return plist(text=text)
+
+
+def _fits(text: str, size: int) -> bool:
+    """Return whether `text` has at most `size` bytes in UTF-8."""
+    # A code point has one to four bytes, so most texts need no encoding.
+    return len(text) * 4 <= size or (len(text) <= size and len(text.encode("utf-8")) <= size)
 
 
 def is_nil(value: Sexp) -> bool:

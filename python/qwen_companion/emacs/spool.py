@@ -11,9 +11,11 @@ import os
 import secrets
 import shutil
 import stat
+from collections.abc import Iterable
 from contextlib import suppress
 
 from qwen_companion.errors import SpoolError
+from qwen_companion.memory import utf8_pieces
 
 
 class Spool:
@@ -38,10 +40,10 @@ class Spool:
     def write(self, text: str) -> str:
         """Put `text` into a new file and return its path.  Bytes are exact UTF-8, line ends as they are."""
         kind = "ascii" if text.isascii() else "utf-8"
-        return self.write_bytes(text.encode("utf-8"), f"{kind}-crlf" if _ends_lines_in_crlf(text) else kind)
+        return self.write_pieces(utf8_pieces(text), f"{kind}-crlf" if _ends_lines_in_crlf(text) else kind)
 
-    def write_bytes(self, data: bytes | bytearray, kind: str = "bytes") -> str:
-        """Put `data` into a new file and return its path.
+    def write_pieces(self, pieces: Iterable[bytes | bytearray], kind: str = "bytes") -> str:
+        """Put `pieces` into a new file, one after the other, and return its path.
 
         The name begins with `kind`: Emacs reads a text sooner when the name says that it is only ASCII, and converts
         its line ends sooner when the name says that all are CR LF.
@@ -50,7 +52,7 @@ class Spool:
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
+                file.writelines(pieces)
         except OSError as error:
             # What is there of it takes the room that is left.
             self.discard(path)

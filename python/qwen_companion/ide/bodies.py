@@ -49,7 +49,7 @@ async def read_body(receive: Receive, text_limit: int | None) -> Body:
     """
     kept = bytearray()
     shortener: _Shortener | None = None
-    size = text_size = 0
+    size = counted = text_size = 0
     while True:
         message = await receive()
         piece: bytes = message.get("body", b"")
@@ -60,7 +60,9 @@ async def read_body(receive: Receive, text_limit: int | None) -> Body:
             shortener.feed(piece)
         else:
             kept += piece
-            text_size += _least_size(piece)
+            if text_limit is not None and len(kept) > text_limit + _ROOM_BYTES:
+                text_size += _least_size(kept, counted)
+                counted = len(kept)
             if text_limit is not None and text_size > text_limit + _ROOM_BYTES:
                 shortener = _Shortener()
                 with memoryview(kept) as view:
@@ -73,9 +75,12 @@ async def read_body(receive: Receive, text_limit: int | None) -> Body:
             return Body(bytes(kept), size)
 
 
-def _least_size(piece: bytes) -> int:
-    """Return the fewest UTF-8 bytes that the JSON in `piece` can mean: an escape of 2 or 6 bytes is at least one."""
-    return len(piece) - piece.count(b"\\") - 4 * piece.count(b"\\u")
+def _least_size(data: bytearray, start: int) -> int:
+    """Return the fewest UTF-8 bytes that the JSON in `data` from `start` on can mean.
+
+    An escape of 2 or 6 bytes is at least one.
+    """
+    return len(data) - start - data.count(b"\\", start) - 4 * data.count(b"\\u", start)
 
 
 class _Shortener:

@@ -92,7 +92,10 @@ def context_update(context: Json) -> bytes:
 
 def diff_accepted(path: str, content: str) -> bytes:
     """Return the notification that `path` was accepted with `content`, the text with the user's edits (spec F4)."""
-    return _notification(DIFF_ACCEPTED, {"filePath": path, "content": content})
+    from pydantic_core import to_json
+
+    # Three times as fast as `json`.  The library has imported it by now, but for a session of an earlier process.
+    return to_json(_message(DIFF_ACCEPTED, {"filePath": path, "content": content}))
 
 
 def diff_rejected(path: str) -> bytes:
@@ -106,5 +109,8 @@ def close_result(content: str | None) -> str:
 
 
 def _notification(method: str, params: Mapping[str, Any]) -> bytes:
-    message = {"jsonrpc": "2.0", "method": method, "params": params}
-    return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+    return json.dumps(_message(method, params), ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+
+
+def _message(method: str, params: Mapping[str, Any]) -> Json:
+    return {"jsonrpc": "2.0", "method": method, "params": params}

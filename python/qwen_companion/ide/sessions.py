@@ -23,7 +23,7 @@ from anyio import to_thread
 from qwen_companion.domain import KnownSession, Peer, SessionState
 from qwen_companion.frozen import frozen
 from qwen_companion.ide.peers import Caller
-from qwen_companion.ide.streams import OpenStreams, Stream, body
+from qwen_companion.ide.streams import OpenStreams, Stream, event
 from qwen_companion.processes import ended
 from qwen_companion.sockets import Connection
 from qwen_companion.tasks import Task, Tasks
@@ -389,25 +389,25 @@ class Sessions:
     async def _pump(self, session: _Session, stream: Stream, send: Send) -> None:
         # It goes out with what follows, and so waits for nothing.
         await send(_start(session.known.id))
-        await stream.send(send, body(_retry(RETRY_MS)))
+        await stream.send(send, [_retry(RETRY_MS)])
         while not (stream.ended or stream.lost):
             stream.wake = anyio.Event()
             context = session.context
             if context is not None and stream.context != context:
                 stream.context = context
-                await stream.send(send, _event(context))
+                await stream.send(send, event(context))
                 self._told(session.known.id, context)
             elif session.unsent:
                 await self._send_posted(session, stream, send, session.unsent[0])
             elif stream.is_silent:
-                await stream.send(send, body(b": still here\n\n"))
+                await stream.send(send, [b": still here\n\n"])
             else:
                 await stream.wake.wait()
         if not stream.lost:
-            await stream.send(send, body(stream.last_words, more=False))
+            await stream.send(send, [stream.last_words], more=False)
 
     async def _send_posted(self, session: _Session, stream: Stream, send: Send, posted: _Posted) -> None:
-        await stream.send(send, _event(posted.notification))
+        await stream.send(send, event(posted.notification))
         # A send on a connection that has just been lost says nothing.
         for _ in range(LOSS_TURNS):
             await anyio.sleep(0)
@@ -430,8 +430,3 @@ def _start(identifier: str) -> Message:
 
 def _retry(milliseconds: int) -> bytes:
     return b"retry: %d\n\n" % milliseconds
-
-
-def _event(notification: bytes) -> Message:
-    # JSON escapes line ends inside strings, so the data is one line.
-    return body(b"event: message\ndata: " + notification + b"\n\n")

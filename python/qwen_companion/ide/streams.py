@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import anyio
 
 if TYPE_CHECKING:
-    from starlette.types import Message, Send
+    from starlette.types import Send
 
 PIECE_BYTES = 256 * 1024
 """A CLI that takes less than this within the time limit for a stalled stream is not reading."""
@@ -43,16 +44,11 @@ class Stream:
         self.last_words = last_words
         self.wake.set()
 
-    async def send(self, send: Send, message: Message) -> None:
-        """Send `message` and wait until all of it has been taken."""
-        data: bytes = message.get("body", b"")
-        for start in range(0, max(len(data), 1), PIECE_BYTES):
-            piece = message
-            if len(data) > PIECE_BYTES:
-                end = start + PIECE_BYTES
-                piece = body(data[start:end], more=end < len(data) or message["more_body"])
+    async def send(self, send: Send, pieces: Iterable[bytes], more: bool = True) -> None:
+        """Send `pieces`, the last ones of the answer without `more`, and wait until all have been taken."""
+        for piece in pieces:
             self.sending_since = anyio.current_time()
-            await send(piece)
+            await send({"type": "http.response.body", "body": piece, "more_body": more})
             self.sending_since = None
         self.is_silent = False
 
@@ -108,6 +104,10 @@ class OpenStreams:
                     stream.scope.cancel()
 
 
-def body(data: bytes, more: bool = True) -> Message:
-    """Return a piece of an answer; the last one has no `more`."""
-    return {"type": "http.response.body", "body": data, "more_body": more}
+def event(notification: bytes) -> Iterator[bytes]:
+    """Yield the event that tells `notification`, in pieces of about `PIECE_BYTES`."""
+    # JSON escapes line ends inside strings, so the data is one line.
+    starts = range(0, len(notification), PIECE_BYTES)
+    for start in starts:
+        head = b"event: message\ndata: " if start == 0 else b""
+        yield head + notification[start : start + PIECE_BYTES] + (b"\n\n" if start == starts[-1] else b"")
