@@ -23,7 +23,7 @@ from qwen_companion.journal.versions import Loaded
 Excluded = Callable[["Peer | None", Sequence[str]], Collection[str]]
 """Returns which of some files the CLI of a process must not be told of; called in a thread."""
 
-_RECORD_S = 0.5 * PROMPT_HOLD_S
+RECORD_S = 0.5 * PROMPT_HOLD_S
 """How long a prompt waits for the record: what a command of the agent has changed is to be known as its own."""
 
 _MOST_ATTACHED = 50
@@ -69,7 +69,7 @@ class ModelNews:
         for root in roots:
             changes = await to_thread.run_sync(_changes, root, session, abandon_on_cancel=True)
             if changes:
-                with anyio.move_on_after(_RECORD_S / len(roots)):
+                with anyio.move_on_after(RECORD_S / len(roots)):
                     await root.done_so_far()
                     changes = await to_thread.run_sync(_changes, root, session, abandon_on_cancel=True)
             found += [(root, change) for change in changes]

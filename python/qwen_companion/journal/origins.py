@@ -196,6 +196,9 @@ class Origins:
         If that `is_kept`, keep the origins of the lines that are gone as well.
         """
         hunks = compare(text.lines, lines, Budget(STEPS))
+        known = list(text.origins)
+        _doubt(text.lines, known, [range(hunk.old_start, hunk.old_end) for hunk in hunks], author)
+        text = Text(text.lines, known, text.gaps)
         end = Hunk(len(text.lines), len(text.lines), len(lines), len(lines))
         origins: list[int] = []
         old = 0
@@ -204,9 +207,10 @@ class Origins:
             origins += _written(text.origins[hunk.old_start : hunk.old_end], hunk.new_end - hunk.new_start, author)
             old = hunk.old_end
         result = Text(lines, origins, _gaps(text, hunks, end, author))
-        recall = partial(self._recall, path)
-        _take_back(text, result, hunks, author, recall)
-        _doubt(text, result, hunks, author, recall)
+        _take_back(text, result, hunks, author, partial(self._recall, path))
+        _doubt(lines, result.origins, [range(hunk.new_start, hunk.new_end) for hunk in hunks], author)
+        if author == USER:
+            _doubt_islands(result, hunks)
         if is_kept:
             gone = [
                 (path, _key(text.lines[index]), _key_before(text.lines, index), text.origins[index])
@@ -214,7 +218,12 @@ class Origins:
                 for index in range(hunk.old_start, hunk.old_end)
             ]
             with self._store.database.transaction() as db:
-                db.executemany("insert or replace into removed values(?, ?, ?, ?)", gone)
+                db.executemany(
+                    "insert into removed values(?, ?, ?, ?) on conflict do update set origin = excluded.origin"
+                    # Of equal lines after equal ones, no agent is named for one that was not its own.
+                    " where excluded.origin <= 0 or origin > 0",
+                    gone,
+                )
         return result
 
     def _recall(self, path: bytes, lines: Iterable[str]) -> Mapping[str, _Gone]:
@@ -232,22 +241,20 @@ class Origins:
 
     # --- What is kept ---
 
-    def _stored(
-        self, path: bytes, after: str | None = None, is_deleted: bool = False
-    ) -> tuple[int, Version | None, Version | None, bytes]:
+    def _stored(self, path: bytes, after: str | None = None) -> tuple[int, Version | None, Version | None, bytes]:
         """Return the last write of `path` of which something is kept: its number, both its versions, and that.
 
-        It is one that left the digest `after`, or that deleted the file, if these are given.
+        It is one that left the digest `after`, if that is given.
 
         :raises LookupError: where there is none
         """
         query = (
             "select w.id, w.before, w.before_mode, w.after, w.after_mode, o.state from writes w"
             " join origins o on o.write = w.id where w.path = ? and w.after is coalesce(?, w.after)"
-            " and (w.after is null or not ?) order by w.id desc limit 1"
+            " order by w.id desc limit 1"
         )
         with self._store.database.transaction() as db:
-            row = db.execute(query, (path, after, is_deleted)).fetchone()
+            row = db.execute(query, (path, after)).fetchone()
         if row is None:
             raise LookupError
         return int(row[0]), read_version(row[1], row[2]), read_version(row[3], row[4]), row[5]
@@ -323,7 +330,7 @@ class Origins:
         if text is not None and text.lines:
             return text
         with suppress(LookupError):
-            _, version, _, state = self._stored(path, is_deleted=True)
+            _, version, _, state = self._stored(path)
             lines = self._lines(version, {})
             return None if lines is None else _unpacked(state, lines)
         return None
@@ -397,13 +404,13 @@ def _take_back(text: Text, result: Text, hunks: Sequence[Hunk], author: int, rec
         index = hunk.new_start
         while index < hunk.new_end:
             run = _run_from(index, hunk.new_end, result.lines, moved)
-            # An agent that writes anew what was there may have written as little as one word of it.
-            least = 1 if author > BEFORE else _MOVED
+            # What an agent writes that was there before may have been moved, be it a brace.
+            least = 0 if author > BEFORE else _MOVED
             if not _is_enough(run, index, result.lines, least):
                 run, least = _run_from(index, hunk.new_end, result.lines, recalled), _MOVED
             if _is_enough(run, index, result.lines, least):
                 for line, (_, origin) in enumerate(run, index):
-                    if author <= BEFORE or origin <= BEFORE or least == 1:
+                    if author <= BEFORE or origin <= BEFORE or least == 0:
                         result.origins[line] = origin
             index += max(1, len(run))
 
@@ -435,37 +442,14 @@ def _is_enough(run: Sequence[tuple[bytes, int]], start: int, lines: Sequence[str
     return weight + min(weight, before) >= least
 
 
-def _doubt(text: Text, result: Text, hunks: Sequence[Hunk], author: int, recall: _Recall) -> None:
-    """Name no agent for lines of which one may be its own and an equal one not."""
-    kept = {new: old for old, new in _kept(text, result, hunks)}
-    olds = {old: new for new, old in kept.items()}
-    for hunk in hunks:
-        for one, other in _twins(result.lines, hunk.new_start, hunk.new_end, kept):
-            # One was there and one is new, or both were there; nobody knows which is which.
-            _name_less(result.origins, one, result.origins[other], author)
-            _name_less(result.origins, other, result.origins[one], author)
-        for one, other in _twins(text.lines, hunk.old_start, hunk.old_end, olds):
-            # One of them is gone.
-            for index in (one, other):
-                new = olds.get(index)
-                if new is not None:
-                    _name_less(result.origins, new, min(text.origins[one], text.origins[other]), author)
-
-    if author == USER:
-        _doubt_islands(result, hunks)
-        # A line that was gone may be back in its place, with an equal one of an agent's beside it.
-        spots = (
-            spot
-            for hunk in hunks
-            for spot in (*range(hunk.new_start - _NEAR, hunk.new_start), *range(hunk.new_end, hunk.new_end + _NEAR))
-        )
-        near = [new for new in spots if new in kept and result.origins[new] > BEFORE]
-        recalled = recall(result.lines[new] for new in near)
-        for new in near:
-            before = _key_before(result.lines, new)
-            for previous, origin in recalled.get(result.lines[new], ()):
-                if previous == before:
-                    _name_less(result.origins, new, origin, author)
+def _doubt(lines: Sequence[str], origins: list[int], spans: Sequence[range], author: int) -> None:
+    """Name no agent for lines of which one may be its own and an equal one not, where lines in `spans` came or went."""
+    changed = {index for span in spans for index in span}
+    for span in spans:
+        for one, other in _twins(lines, span, changed):
+            # One was there and one is new, or one is gone; nobody knows which is which.
+            _name_less(origins, one, origins[other], author)
+            _name_less(origins, other, origins[one], author)
 
 
 def _doubt_islands(result: Text, hunks: Sequence[Hunk]) -> None:
@@ -482,35 +466,24 @@ def _name_less(origins: list[int], index: int, other: int, author: int) -> None:
         origins[index] = other if other == BEFORE or author != USER else USER - origins[index]
 
 
-def _kept(text: Text, result: Text, hunks: Sequence[Hunk]) -> Iterator[tuple[int, int]]:
-    """Yield the old and the new index of each line that was kept near one of `hunks`."""
-    last = 0, 0
-    for hunk in [*hunks, Hunk(len(text.lines), len(text.lines), len(result.lines), len(result.lines))]:
-        size = hunk.old_start - last[0]
-        near = range(size) if size <= 2 * _SLIDE else [*range(_SLIDE), *range(size - _SLIDE, size)]
-        yield from ((last[0] + index, last[1] + index) for index in near)
-        last = hunk.old_end, hunk.new_end
-
-
 _SLIDE = 40
 """Lines up to which a change is tried at other places where it would have the same result."""
 
 
-def _twins(lines: Sequence[str], start: int, end: int, kept: Collection[int]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of equal lines of which one may stand for the other, where lines `start` to `end` came or went."""
-    size = end - start
-    if size == 0:
-        return
-    index = start - 1
-    while index in kept and lines[index] == lines[index + size]:
-        yield index, index + size
-        index -= 1
-    index = end
-    while index in kept and lines[index] == lines[index - size]:
-        yield index, index - size
-        index += 1
+def _twins(lines: Sequence[str], span: range, changed: Collection[int]) -> Iterator[tuple[int, int]]:
+    """Yield pairs of equal lines of which one may stand for the other, where those of `span` among `changed` are."""
+    start, end, size = span.start, span.stop, len(span)
+
+    def stays(index: int) -> bool:
+        return 0 <= index < len(lines) and index not in changed
+
+    for others, back in ((range(start - 1, start - 1 - _SLIDE, -1), size), (range(end, end + _SLIDE), -size)):
+        for other in others if size else ():
+            if not stays(other) or lines[other] != lines[other + back]:
+                break
+            yield other, other + back
     for inner, outer in (
-        (range(start, min(end, start + _NEAR)), range(start - _NEAR, start)),
-        (range(max(start, end - _NEAR), end), range(end, end + _NEAR)),
+        (span[:_NEAR], range(start - _NEAR, start)),
+        (span[-_NEAR:], range(end, end + _NEAR)),
     ):
-        yield from ((one, other) for one in inner for other in outer if other in kept and lines[one] == lines[other])
+        yield from ((one, other) for one in inner for other in outer if stays(other) and lines[one] == lines[other])

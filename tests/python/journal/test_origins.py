@@ -109,6 +109,41 @@ def test_equal_lines_side_by_side_are_not_called_the_agents(project: Project) ->
     assert authors(project) == ["", "", turn, "", "", ""]
 
 
+@pytest.mark.parametrize(
+    "writes",
+    [
+        # Of two blank lines, the user moves the one before the block; it may be the agent's behind it for a comparison.
+        [
+            ("you", ["0", "", *OTHERS]),
+            ("agent", ["0", "", *OTHERS[:4], "", *OTHERS[4:]]),
+            ("you", ["0", "", *OTHERS[4:10], "", *OTHERS[:4], *OTHERS[10:]]),
+        ],
+        # An agent moves a block that ends in a line of which there is another one before it, and deletes the one above.
+        [
+            ("you", ["0", "#", *OTHERS[:2], "#", *OTHERS[2:]]),
+            ("agent", ["#", *OTHERS[2:6], *OTHERS[:2], "#", *OTHERS[6:]]),
+        ],
+        # Both have written the same two lines; those of the user come back.
+        [
+            ("you", [*OTHERS[:3], "pass", "return", *OTHERS[3:7]]),
+            ("agent", [*OTHERS[:3], "pass", "return", *OTHERS[3:7], "pass", "return", BLOCK[0]]),
+            ("you", [*OTHERS[:3], *OTHERS[4:7], "pass", "return", BLOCK[0]]),
+            ("you", [*OTHERS[:3], *OTHERS[4:7]]),
+            ("you", [*OTHERS[:3], "pass", "return", *OTHERS[3:7], "mine"]),
+        ],
+    ],
+)
+def test_no_agent_is_named_for_what_the_user_wrote(project: Project, writes: Sequence[tuple[str, list[str]]]) -> None:
+    (_, first), *rest = writes
+    project.commit(a=text(*first))
+    for who, lines in rest:
+        if who == "agent":
+            write(project, lines)
+        else:
+            project.edit(None, "a", text(*lines))
+    assert {author for author in authors(project) if author.isdigit()} == set()
+
+
 def test_renamed_files(project: Project) -> None:
     project.commit(a=text(*OTHERS))
     turn = str(write(project, [*OTHERS[:6], *BLOCK, *OTHERS[6:]]))
