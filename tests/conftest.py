@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Groups of each directory are spread over the whole run: some compute, others wait.  Within a group, tests that need
     a fresh stage come first, then those that leave it with its CLI, then those that end the CLI, and last those that
-    end the stage.
+    end the stage; those with the same CLI follow each other, since it may stay.
     """
     scopes = {item: _scope(item.nodeid.split("::")[0]) for item in items}
     directories = {scopes[item]: item.path.relative_to(TESTS).parts[0] for item in items}
@@ -70,13 +70,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         of_it = sorted((-sizes[scope], scope) for scope in directories if directories[scope] == directory)
         ranks.update({scope: number / total for number, (_, scope) in enumerate(of_it)})
 
-    def key(item: pytest.Item) -> tuple[bool, float, str, int]:
+    def key(item: pytest.Item) -> tuple[bool, float, str, int, str]:
         places = {"fresh_stage": -1, "ends_cli": 1, "ends_stage": 2}
         place = next((place for name, place in places.items() if item.get_closest_marker(name)), 0)
         scope = scopes[item]
-        return scope not in long, ranks[scope], scope, place
+        return scope not in long, ranks[scope], scope, place, _cli(item)
 
     items.sort(key=key)
+
+
+def _cli(item: pytest.Item) -> str:
+    """Return the name of the CLI that is a parameter of the test `item`, by default "qwen"."""
+    parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    return str(getattr(parameters.get("cli"), "name", "qwen"))
 
 
 class _Progress:

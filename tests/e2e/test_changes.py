@@ -82,12 +82,6 @@ def running_turns(directory: Path) -> list[int]:
     return running
 
 
-# It turns the mode off.
-@pytest.mark.ends_stage
-def test_three_turns_in_yolo_are_recorded_as_they_were(stage: Stage, tmp_path: Path) -> None:
-    three_turns(stage, tmp_path, "yolo", FREE_QWEN)
-
-
 def repository_of(directory: Path) -> dict[str, bytes]:
     """Return the bytes of all files of the git repository in `directory`."""
     return {

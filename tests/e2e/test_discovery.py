@@ -20,7 +20,6 @@ pytestmark = pytest.mark.reuses_stage("discovery")
 EDITED = GREETING.replace('"hello "', '"good day "')
 WORKSPACE = '(getenv "QWEN_CODE_IDE_WORKSPACE_PATH")'
 CONNECTED = "(mapcar (lambda (session) (plist-get session :client)) (qwen-companion-backend-sessions))"
-each_cli = pytest.mark.parametrize("cli", [pytest.param(cli, id=cli.name) for cli in (QWEN, GEMINI)])
 
 
 @contextmanager
@@ -35,8 +34,12 @@ def another_emacs(stage: Stage, file: Path) -> Generator[Daemon]:
         daemon.quit()
 
 
-@each_cli
-def test_the_environment_decides_inside_a_terminal_and_the_newest_outside(stage: Stage, cli: Cli) -> None:
+def test_the_environment_decides_inside_a_terminal_and_the_newest_outside(stage: Stage) -> None:
+    two_emacsen(stage, QWEN)
+
+
+def two_emacsen(stage: Stage, cli: Cli) -> None:
+    """Start `cli` inside of the older Emacs, and outside of both; see which it takes."""
     stage.end_cli()
     stage.start_emacs(stage.sandbox.greeting)
     with another_emacs(stage, stage.sandbox.greeting) as newer:
@@ -57,8 +60,12 @@ def test_the_environment_decides_inside_a_terminal_and_the_newest_outside(stage:
     stage.end_cli()
 
 
-@each_cli
-def test_outside_of_emacs_in_a_directory_of_the_project(stage: Stage, cli: Cli) -> None:
+def test_outside_of_emacs_in_a_directory_of_the_project(stage: Stage) -> None:
+    outside_below_the_project(stage, QWEN)
+
+
+def outside_below_the_project(stage: Stage, cli: Cli) -> None:
+    """Start `cli` outside of Emacs, in a directory below its project: it is told of the file that Emacs shows."""
     below = stage.sandbox.project / "a b" / "ü"
     below.mkdir(parents=True)
     stage.end_cli()

@@ -14,10 +14,8 @@ from clis import CLIS, Cli
 from daemon import MODE_ON, WAIT_UNTIL_READY, Daemon
 from stage import Stage
 
-pytestmark = pytest.mark.relaunches_cli
-
 each_cli = pytest.mark.parametrize("cli", [pytest.param(cli, id=cli.name) for cli in CLIS if cli.finds_process])
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.relaunches_cli]
 
 
 def connect(stage: Stage, cli: Cli) -> None:
