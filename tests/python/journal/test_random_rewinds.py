@@ -12,7 +12,7 @@ from random_rewinds import run
 
 FUZZES = hypothesis.settings().max_examples >= 1000
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
-SESSIONS, REWINDS = (20, 5) if FUZZES else (2, 3)
+SESSIONS, REWINDS = (20, 5) if FUZZES else (1, 3)
 
 
 def test_rewinding_gives_back_the_files_of_the_prompt_and_loses_no_edit(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from random_turns import run
 FUZZES = hypothesis.settings().max_examples >= 1000
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
 TREE = os.environ.get("FUZZ_TREE")
-TREES, TURNS = (25, 8) if FUZZES else (3, 4)
+TREES, TURNS = (25, 8) if FUZZES else (2, 4)
 
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + (3 if FUZZES and TREE is None else 1)))
