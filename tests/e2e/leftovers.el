@@ -87,13 +87,13 @@
   (leftovers--wait (lambda () (null (cdr (leftovers--timers timer-list))))))
 
 (defun leftovers-main ()
-  "Print what twenty times on and off have left."
+  "Print what ten times on and off have left."
   ;; The first time loads libraries, which stay.
   (leftovers--cycle 'ready)
   (leftovers--settle)
   (let ((before (leftovers--state)))
     ;; Each start of a backend that is waited for takes a second of processor time.
-    (dotimes (number 20)
+    (dotimes (number 10)
       (leftovers--cycle (cond ((zerop (% number 10)) 'ready)
                               ((zerop (% number 5)) 'connected)
                               (t 'at-once))))

@@ -142,6 +142,7 @@ def three_turns(stage: Stage, tmp_path: Path, mode: str, cli: Cli, goes_on: bool
     backend = stage.sandbox.backend()
     stage.emacs.process.kill()
     assert has_ended(backend, PATIENCE)
+    stage.sandbox.assert_no_files()
     record = Record(str(project), stage.sandbox.environment())
     # Of those before, there may be some of other tests.
     turns = record.answers.turns()[-3:]

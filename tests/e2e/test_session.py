@@ -11,9 +11,8 @@ import pytest
 
 from editor import lisp_string
 from model_types import Answer, Call
-from sandbox import GREETING, NOTES, has_ended
+from sandbox import GREETING, NOTES
 from stage import Stage
-from terminal import PATIENCE
 from test_arrival import wait_idle, wait_until
 
 pytestmark = pytest.mark.reuses_stage("context")
@@ -292,22 +291,6 @@ def test_the_command_from_outside_accepts_the_only_proposal(stage: Stage) -> Non
 
 
 @pytest.mark.ends_stage
-def test_mode_off_ends_everything_and_the_cli_says_so(stage: Stage) -> None:
-    stage.start()
-    # A CLI that loses its companion in the very act of connecting may go on saying that it is connected.
-    stage.wait_for_status("Connected to Emacs")
-    backend = stage.sandbox.backend()
-    stage.emacs.command("qwen-companion-mode")
-    assert has_ended(backend, PATIENCE)
-    stage.sandbox.assert_no_files()
-    stage.wait_for_status("Disconnected")
-    assert (
-        stage.emacs.eval('(cl-remove-if-not (lambda (p) (string-prefix-p "qwen-c" (process-name p))) (process-list))')
-        == "nil"
-    )
-
-
-@pytest.mark.ends_stage
 def test_it_works_in_term_too(stage: Stage) -> None:
     stage.start_emacs(stage.sandbox.greeting, forms=("(setq qwen-companion-terminal 'term)",))
     stage.script_change(stage.sandbox.greeting, EDITED)
@@ -320,15 +303,6 @@ def test_it_works_in_term_too(stage: Stage) -> None:
     stage.screen.wait_for("All done.")
     stage.screen.wait_gone("C-c C-c accept")
     assert stage.sandbox.greeting.read_text() == EDITED
-
-
-@pytest.mark.ends_stage
-def test_emacs_killed_leaves_nothing(stage: Stage) -> None:
-    stage.start()
-    backend = stage.sandbox.backend()
-    stage.emacs.process.send_signal(signal.SIGKILL)
-    assert has_ended(backend, PATIENCE)
-    stage.sandbox.assert_no_files()
 
 
 def test_a_killed_backend_is_replaced_unnoticed_with_a_review_open(stage: Stage) -> None:

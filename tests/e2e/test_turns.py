@@ -329,8 +329,10 @@ def test_quitting_the_cli_in_a_review_rejects_first(stage: Stage) -> None:
 def test_mode_off_in_a_review_leaves_the_edits_and_the_terminals_question(stage: Stage) -> None:
     open_review(stage)
     edit_proposal(stage)
+    backend = stage.sandbox.backend()
     stage.emacs.command("qwen-companion-mode")
     wait_for_kept_edits(stage)
+    assert has_ended(backend, PATIENCE)
     assert "qwen-companion: the companion was turned off" in stage.emacs.buffer_text("*Messages*")
     stage.screen.wait_gone("C-c C-c accept")
     assert_review_gone(stage)
@@ -342,6 +344,8 @@ def test_mode_off_in_a_review_leaves_the_edits_and_the_terminals_question(stage:
     stage.wait_for_status("Disconnected")
     assert stage.emacs.eval("test-outcomes") == "nil"
     stage.sandbox.assert_no_files()
+    ours = '(cl-remove-if-not (lambda (p) (string-prefix-p "qwen-c" (process-name p))) (process-list))'
+    assert stage.emacs.eval(ours) == "nil"
 
 
 def test_several_edits_of_one_file_in_one_message(stage: Stage) -> None:

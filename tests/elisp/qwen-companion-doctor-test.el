@@ -18,9 +18,12 @@
 (require 'qwen-companion-test-helper)
 
 (defmacro qwen-companion-doctor-test--report (&rest body)
-  "Run BODY in a report after its checks have ended."
+  "Run BODY in a report after its checks have ended.
+The checks find no CLI: starting each for its version takes most of the time,
+and the tests of the Python part do it."
   (declare (indent 0) (debug t))
-  `(let ((buffer (qwen-companion-doctor--report)))
+  `(let ((buffer (let ((process-environment (cons "PATH=/usr/bin:/bin" process-environment)))
+                   (qwen-companion-doctor--report))))
      (unwind-protect
          (with-current-buffer buffer
            (qwen-companion-test-wait-for (not qwen-companion-doctor--process))

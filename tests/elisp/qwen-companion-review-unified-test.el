@@ -1397,7 +1397,7 @@ LINE-END is what ends the lines in the file."
   (should (executable-find "patch"))
   ;; The same ones each time.
   (random "qwen-companion")
-  (dotimes (_ 100)
+  (dotimes (_ 40)
     (qwen-companion-review-unified-test--property)))
 
 (declare-function hunks-fuzz-run "../fuzz/hunks" (from count))
