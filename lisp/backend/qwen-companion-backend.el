@@ -422,7 +422,13 @@ They are in the form of the variable `qwen-companion-backend-methods'."
 An error inside it is reported by its symbol only and never reaches the
 debugger: its backtrace would show the secret.  A call whose connection
 is closed before it is answered gets no answer."
-  (let ((manager (qwen-companion-backend--manager)))
+  (let* ((manager (qwen-companion-backend--manager))
+         (connection (epc:connection-process (epc:manager-connection manager)))
+         (open-p (lambda ()
+                   (and (eq manager (qwen-companion-backend--manager))
+                        ;; Of a process that was killed, it may be closed
+                        ;; before its sentinel is called.
+                        (process-live-p connection)))))
     (lambda (secret payload)
       (let ((answer
              (when (and (eq manager (qwen-companion-backend--manager))
@@ -433,9 +439,9 @@ is closed before it is answered gets no answer."
                  (error
                   (qwen-companion-backend--log "Error in %s: %s" function
                                                (error-message-string err))
-                  (when (eq manager (qwen-companion-backend--manager))
+                  (when (funcall open-p)
                     (error "%s" (car err))))))))
-        (if (eq manager (qwen-companion-backend--manager))
+        (if (funcall open-p)
             answer
           ;; `epc' sends an answer only when this one is called back.
           (deferred:new))))))

@@ -326,6 +326,28 @@ Whoever has the port is shown the token by each CLI that reconnects."
       (should (eq 'off (qwen-companion-state)))
       (should-not (string-match-p "deferred error" said)))))
 
+(ert-deftest qwen-companion-backend-test-closed-while-a-call-is-handled ()
+  "Nothing is said of an answer that nobody gets."
+  (qwen-companion-test-with-process
+    (let* ((closed nil)
+           (close (lambda (&rest _)
+                    (when (and (not closed) (eq 'ready (qwen-companion-state)))
+                      (setq closed t)
+                      (delete-process
+                       (cl-find-if (lambda (process)
+                                     (string-prefix-p "epc con" (process-name process)))
+                                   (process-list))))))
+           (said (qwen-companion-test-messages
+                   (unwind-protect
+                       (progn
+                         (add-hook 'qwen-companion-state-functions close)
+                         (qwen-companion-mode 1)
+                         (qwen-companion-test-wait-for closed)
+                         (qwen-companion-test-wait-for
+                          (null (bound-and-true-p deferred:queue))))
+                     (remove-hook 'qwen-companion-state-functions close)))))
+      (should-not (string-match-p "deferred error" said)))))
+
 (ert-deftest qwen-companion-backend-test-off-while-it-is-stopped ()
   "The mode can be turned off while the process is stopped, which ends it."
   (qwen-companion-test-with-process
