@@ -251,6 +251,10 @@ class Stage:
         self.screen.wait_for("Qwen[1]")
         return client
 
+    def wait_until_said(self, text: str) -> None:
+        """Return when Emacs has said `text` in this test; on the screen another message may have replaced it."""
+        self.screen.wait_until(lambda: text in self.emacs.buffer_text("*Messages*"), f"the message {text!r}")
+
     def wait_until_published(self) -> None:
         """Return when the project is a workspace root, so that a `Client`, which works elsewhere, may propose in it.
 

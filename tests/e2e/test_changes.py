@@ -316,10 +316,16 @@ def shown(stage: Stage, text: str | re.Pattern[str]) -> None:
 
 def at(stage: Stage, *texts: str) -> None:
     """Go to the line with the last of `texts` after the ones before it in the buffer of changes, which is selected."""
-    searches = " ".join(f"(search-forward {lisp_string(text)})" for text in texts)
-    stage.emacs.eval(
-        f"(with-selected-window (get-buffer-window {lisp_string(CHANGES)}) (goto-char (point-min))"
-        f" {searches} (forward-line 0))"
+    go_to(stage, CHANGES, *texts)
+
+
+def go_to(stage: Stage, buffer: str, *texts: str) -> None:
+    """Go to the line with the last of `texts` after the ones before it, as soon as `buffer`, which is shown, has it."""
+    searches = " ".join(f"(search-forward {lisp_string(text)} nil t)" for text in texts)
+    stage.emacs.wait_until(
+        f"(with-selected-window (get-buffer-window {lisp_string(buffer)})"
+        f" (let ((place (save-excursion (goto-char (point-min)) (and {searches} (line-beginning-position)))))"
+        " (when place (goto-char place) t)))"
     )
 
 
@@ -443,7 +449,7 @@ def test_a_line_knows_its_prompt_and_a_turn_becomes_a_commit(stage: Stage) -> No
         lambda: stage.emacs.buffer_text("*qwen-companion commit*") == "Summary: greet politely", "the message"
     )
     stage.screen.keys("C-c", "C-c")
-    stage.screen.wait_for("Committed; your own edits are not in it")
+    stage.wait_until_said("Committed; your own edits are not in it")
     stage.emacs.eval("(setq qwen-companion-commit-notes nil)")
     note = [*git, "notes", "--ref=qwen-companion", "show"]
     stage.screen.wait_until(lambda: subprocess.run(note, capture_output=True).returncode == 0, "the note on the commit")

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.reuses_stage("chat")
 def test_what_runs_is_cancelled_and_what_waits_behind_it_begins(stage: Stage) -> None:
     open_chat(stage)
     stage.screen.keys("C-c", "C-k")
-    stage.screen.wait_for("Nothing to cancel: the session is idle")
+    stage.wait_until_said("Nothing to cancel: the session is idle")
     # A tool waits for an answer, and behind it another prompt.
     stage.model.call("run_shell_command", command="touch made", is_background=False)
     stage.model.say("The second is done.")

@@ -92,7 +92,7 @@ def test_models_are_chosen_refused_and_chosen_by_another_client(stage: Stage) ->
     screen = choose_model(stage, "another")
     assert "Use Another, which rewrites the user's settings on the daemon's host? (y or n)" in screen
     stage.screen.keys("n")
-    stage.screen.wait_for("The model is still Usual")
+    stage.wait_until_said("The model is still Usual")
     choose_model(stage, "another")
     assert settings(stage) == before
     stage.screen.keys("y")

@@ -93,7 +93,7 @@ def test_others_answer_and_the_connection_is_lost(stage: Stage, serve: Serve) ->
         screen = stage.screen.wait_for("Held: the connection is lost.")
         assert "C-c C-a" not in screen
         stage.screen.keys("C-c", "C-a", "y")
-        stage.screen.wait_for("The connection to the daemon is lost; this is checked again after reconnecting")
+        stage.wait_until_said("The connection to the daemon is lost; this is checked again after reconnecting")
         portal.call(network.mend)
         stage.screen.wait_for("C-c C-a y  Allow")
         answer(stage, "Allow")

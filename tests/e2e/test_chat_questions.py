@@ -153,7 +153,7 @@ def test_a_form_is_filled_in(stage: Stage) -> None:
     screen = stage.screen.wait_for("(x) postgres")
     assert "( ) sqlite" in screen
     answer(stage, "Submit")
-    stage.screen.wait_for("Question 2 has no answer yet; choose one with RET")
+    stage.wait_until_said("Question 2 has no answer yet; choose one with RET")
     assert not stage.model.next_request().tool_results
     press_on(stage, "Enter", "red", last=True)
     stage.screen.wait_for("[x] red")

@@ -340,5 +340,5 @@ def test_a_chat_outlives_its_daemon_and_the_mode_and_leaves_nothing(stage: Stage
     stage.screen.enter("yes")
     stage.screen.wait_gone("not sent yet")
     stage.emacs.command("qwen-companion-mode")
-    stage.screen.wait_for("Qwen-Companion mode disabled")
+    stage.emacs.wait_until("(not qwen-companion-mode)")
     assert stage.emacs.text(LEFT) == ""

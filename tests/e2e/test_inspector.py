@@ -129,4 +129,4 @@ def test_it_follows_the_end_of_the_cli_and_of_the_mode(stage: Stage) -> None:
     stage.screen.wait_gone("Last told")
     assert INSPECTOR not in stage.emacs.eval("(mapcar #'buffer-name (buffer-list))")
     stage.emacs.command("qwen-companion-context")
-    stage.screen.wait_for("turn it on with M-x qwen-companion-mode")
+    stage.wait_until_said("turn it on with M-x qwen-companion-mode")

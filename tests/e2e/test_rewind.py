@@ -60,7 +60,7 @@ def test_a_cli_in_a_terminal_goes_on_before_a_prompt(stage: Stage) -> None:
     ask(stage, "and once more", "Done.", FREE_QWEN)
     rewind_turn(stage, "change a lot")
     # The prompt comes back, to be edited, and the CLI goes on where it was.
-    stage.screen.wait_for("which is in the prompt buffer")
+    stage.wait_until_said("which is in the prompt buffer")
     stage.screen.wait_for("Conversation rewound.")
     assert stage.emacs.buffer_text(PROMPT_BUFFER) == "change a lot"
     assert stage.sandbox.greeting.read_text() == GREETING

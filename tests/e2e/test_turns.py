@@ -274,7 +274,7 @@ def test_a_cli_killed_in_a_review_leaves_the_text(stage: Stage) -> None:
     stage.sandbox.kill_clis()
     wait_for_kept_edits(stage)
     stage.screen.keys("C-c", "C-c")
-    stage.screen.wait_for("greeting.py has ended before you answered")
+    stage.wait_until_said("greeting.py has ended before you answered")
     stage.emacs.eval("(setq qwen-companion-review--late-key-seconds 1.5)")
     stage.screen.wait_for(NO_SESSION)
     assert_review_gone(stage)

@@ -16,7 +16,7 @@ from editor import lisp_string
 from sandbox import GREETING, NOTES
 from scripted_model import MAIN_TOOL
 from stage import Stage
-from test_changes import CHANGES, FREE, FREE_QWEN, at, holds, run, shown
+from test_changes import CHANGES, FREE, FREE_QWEN, at, go_to, holds, run, shown
 
 pytestmark = pytest.mark.reuses_stage("free")
 
@@ -125,11 +125,18 @@ def merge_a_file(stage: Stage) -> None:
     shown(stage, "Qwen Code  greet in feat")
     at(stage, "Qwen Code  greet in feat", "greeting.py")
     stage.screen.keys("m")
-    stage.screen.wait_for("1 conflict with your edits")
-    text = stage.emacs.buffer_text("greeting.py")
-    assert ">>>>>>> in the worktree" in text
-    assert "<<<<<<< yours\nmine" in text
+    assert "<<<<<<< yours\nmine" in wait_for_conflict(stage)
     stage.emacs.eval('(with-current-buffer "greeting.py" (revert-buffer t t))')
+
+
+def wait_for_conflict(stage: Stage) -> str:
+    """Wait until the buffer of the greeting has a conflict with a worktree; return its text."""
+
+    def look() -> str | None:
+        text = stage.emacs.buffer_text("greeting.py")
+        return text if ">>>>>>> in the worktree" in text else None
+
+    return stage.screen.wait_until(look, "the conflict")
 
 
 def work_on_one_file(stage: Stage, tree: Path) -> None:
@@ -212,7 +219,7 @@ def look_at_all_worktrees(stage: Stage, tree: Path, third: Path) -> None:
     shown(stage, '+    return "good day " + name')
     at(stage, '+    return "good day " + name')
     stage.screen.keys("m")
-    stage.screen.wait_for("1 conflict with your edits")
+    wait_for_conflict(stage)
     stage.emacs.eval('(with-current-buffer "greeting.py" (set-buffer-modified-p nil) (kill-buffer))')
     show(stage, LIST)
     # The results of two agents, compared.
@@ -275,12 +282,9 @@ def remove(stage: Stage, tree: Path, files: int) -> None:
     )
     stage.screen.enter("yes")
     stage.screen.wait_until(lambda: not tree.exists(), "the worktree gone")
-    stage.screen.wait_for(f"branch worktree-{tree.name} stays")
+    stage.wait_until_said(f"branch worktree-{tree.name} stays")
 
 
 def at_worktree(stage: Stage, text: str) -> None:
     """Go to the line with `text` in the list of worktrees, which is selected."""
-    stage.emacs.eval(
-        f"(with-selected-window (get-buffer-window {lisp_string(LIST)})"
-        f" (goto-char (point-min)) (search-forward {lisp_string(text)}) (forward-line 0))"
-    )
+    go_to(stage, LIST, text)

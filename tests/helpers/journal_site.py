@@ -141,6 +141,18 @@ class Site:
         assert [turn.prompt for turn in turns] == prompts
         return turns
 
+    async def until_noted(self, *expected: tuple[str, ...]) -> None:
+        """Wait until the turns, the oldest first, have these notes: they may be told after the files."""
+
+        def notes() -> list[tuple[str, ...]]:
+            return [self.turns[turn].notes for turn in sorted(self.turns, key=lambda id: int(id.rpartition("-")[2]))]
+
+        with anyio.move_on_after(TIMEOUT_S):
+            while notes() != list(expected):
+                self._news = anyio.Event()
+                await self._news.wait()
+        assert notes() == list(expected)
+
     async def until_told(self, kind: type[Notification]) -> Notification:
         with anyio.fail_after(TIMEOUT_S):
             while not (found := [message for message in self.told if isinstance(message, kind)]):

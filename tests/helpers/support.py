@@ -332,14 +332,19 @@ class Stream:
 
     def __init__(self, port: int, headers: Mapping[str, str]) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
-        lines = ["GET /mcp HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
-        self._socket.sendall("\r\n".join(lines).encode("ascii"))
         self._file = self._socket.makefile("rb")
-        self.status_line = self._file.readline().decode("ascii").strip()
         self.headers: dict[str, str] = {}
-        while line := self._file.readline().decode("ascii").strip():
-            name, _, value = line.partition(":")
-            self.headers[name.lower()] = value.strip()
+        lines = ["GET /mcp HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
+        try:
+            self._socket.sendall("\r\n".join(lines).encode("ascii"))
+            self.status_line = self._file.readline().decode("ascii").strip()
+            while line := self._file.readline().decode("ascii").strip():
+                name, _, value = line.partition(":")
+                self.headers[name.lower()] = value.strip()
+        except OSError:
+            # Else a test that comes later gets the warning that it was left open.
+            self.close()
+            raise
 
     def __enter__(self) -> Stream:
         return self

@@ -67,6 +67,8 @@ from support import TIMEOUT_S
 
 pytestmark = pytest.mark.anyio
 
+TOGETHER = "another agent was at work at the same time"
+
 
 class SilentCli:
     """A process that calls no hooks: a shell in a terminal of its own, which runs given commands."""
@@ -557,8 +559,8 @@ async def test_what_a_command_did_that_ended_before_the_look_of_another_is_noted
         await first.run(lambda: project.write("a", b"first\n"))
         await second.run(lambda: project.write("b", b"second\n"))
         may_look.set()
-        turns = await place.until({"a": "modified", "b": "modified"}, {"c": "added"})
-        assert [turn.notes for turn in turns] == [("another agent was at work at the same time",)] * 2
+        await place.until({"a": "modified", "b": "modified"}, {"c": "added"})
+        await place.until_noted((TOGETHER,), (TOGETHER,))
 
 
 async def test_two_agents_and_the_user_at_once(project: Project) -> None:
@@ -588,8 +590,8 @@ async def test_two_agents_and_the_user_at_once(project: Project) -> None:
         await first.done(calls[0])
         await second.done(calls[1])
         await second.edit("c", b"second\n")
-        turns = await place.until({"a": "modified"}, {"b": "modified"}, {"d": "modified"}, {"c": "modified"})
-        assert [turn.notes for turn in turns[2:]] == [("another agent was at work at the same time",)] * 2
+        await place.until({"a": "modified"}, {"b": "modified"}, {"d": "modified"}, {"c": "modified"})
+        await place.until_noted((), (), (TOGETHER,), (TOGETHER,))
 
 
 class Shells:
@@ -660,7 +662,7 @@ async def test_what_two_agents_commands_write_at_once_is_told_apart_by_their_pro
             # The other one works, and either may have done it.
             await shells.go("open")
             turns = await place.until({"one": "added", "moved": "renamed", "b": "deleted"}, {"c": "added"})
-            assert [turn.notes for turn in turns] == [("another agent was at work at the same time",)] * 2
+            assert [turn.notes for turn in turns] == [(TOGETHER,)] * 2
             for agent, call in zip(shells.agents, calls, strict=True):
                 await agent.done(call)
 
