@@ -799,12 +799,15 @@ First let each watch the directories that exist now."
 ;; then write one after the other.  So the writes to a file that are
 ;; expected form a row: what holds the last one holds those before it.
 
-(cl-defun qwen-companion-disk-expect (path text &key optional stamp done)
+(cl-defun qwen-companion-disk-expect (path text &key optional stamp ready done)
   "Wait for the write of a CLI to PATH that is about to come; return it.
 TEXT is what the file will hold.  OPTIONAL non-nil means that it may not
 come, and that TEXT may be nil: not known.  STAMP is that of the file
 before the write, by default as it is now.  The wait ends by itself only
 after `qwen-companion-disk-expect-soon'.
+
+READY is a function that is called once no write can be missed, before the
+text is looked for in the file; it lets the CLI write.
 
 DONE is a function that is called when the wait has ended by itself,
 with two arguments.  The first is `written' when the file holds the
@@ -821,6 +824,7 @@ second is a string that says for how long it was looked at."
       (setf (qwen-companion-disk--write-watch write)
             (qwen-companion-disk-watch path check check)))
     (run-hook-with-args 'qwen-companion-disk-expecting-functions path)
+    (when ready (funcall ready))
     (qwen-companion-disk--check path)
     write))
 

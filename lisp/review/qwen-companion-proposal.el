@@ -566,11 +566,15 @@ from `qwen-companion-proposal-buffer-text'."
      (unless answer
        (lambda ()
          (push (cons proposal text) qwen-companion-proposal--undelivered)
-         (when (and (eq outcome 'accepted) (qwen-companion-proposal-file-p proposal))
-           (qwen-companion-proposal--await-write
-            proposal text
-            :done (apply-partially #'qwen-companion-proposal--write-ended proposal text)))
-         (qwen-companion-proposal--deliver (car qwen-companion-proposal--undelivered)))))
+         (let ((deliver (lambda ()
+                          (qwen-companion-proposal--deliver
+                           (car qwen-companion-proposal--undelivered)))))
+           (if (and (eq outcome 'accepted) (qwen-companion-proposal-file-p proposal))
+               (qwen-companion-proposal--await-write
+                proposal text
+                :ready deliver
+                :done (apply-partially #'qwen-companion-proposal--write-ended proposal text))
+             (funcall deliver))))))
     (when (eq outcome 'accepted)
       (qwen-companion-proposal--note-accepted proposal))
     (kill-buffer buffer)))
@@ -648,10 +652,11 @@ AWAITED is as in `qwen-companion-proposal--rescue'."
 ;; on disk as it is; the text that will be there is computed here.  The time
 ;; limit for a write starts when the CLI awaits no more answers.
 
-(cl-defun qwen-companion-proposal--await-write (proposal text &key optional stamp done)
+(cl-defun qwen-companion-proposal--await-write (proposal text &key optional stamp ready done)
   "Expect that the CLI of PROPOSAL writes TEXT, which its buffer had.
-TEXT may be nil if that is not known.  OPTIONAL, STAMP and DONE are as in
-`qwen-companion-disk-expect'; call DONE when the wait for PROPOSAL ends."
+TEXT may be nil if that is not known.  OPTIONAL, STAMP, READY and DONE are
+as in `qwen-companion-disk-expect'; call DONE when the wait for PROPOSAL
+ends."
   (let* ((path (qwen-companion-proposal-path proposal))
          (earlier (qwen-companion-proposal--awaited-for path))
          (text (and text (qwen-companion-proposal--in-file proposal text))))
@@ -664,7 +669,7 @@ TEXT may be nil if that is not known.  OPTIONAL, STAMP and DONE are as in
           (and earlier (qwen-companion-proposal--disk-text path))
           (qwen-companion-proposal-write proposal)
           (qwen-companion-disk-expect
-           path text :optional optional :stamp stamp
+           path text :optional optional :stamp stamp :ready ready
            :done (lambda (result how)
                    (unwind-protect
                        (when done (funcall done result how))

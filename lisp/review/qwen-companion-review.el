@@ -1018,15 +1018,16 @@ command by VERB, a string, when there is none or several."
 
 (defun qwen-companion-review-check-text (proposal)
   "Signal a `user-error' if the CLI cannot be told the text of PROPOSAL."
-  (let* ((text (qwen-companion-proposal-buffer-text proposal))
-         (odd (unencodable-char-position 0 (length text) 'utf-8 nil text)))
-    (when (and (string-empty-p text)
+  (with-current-buffer (qwen-companion-proposal-buffer proposal)
+    (when (and (zerop (buffer-size))
                (not (qwen-companion-proposal-answer proposal))
                (not (qwen-companion-proposal-empty proposal)))
       (user-error "The CLI cannot be told that a file is empty: it would write its own text.  M-x qwen-companion-diff-empty rejects the proposal and empties the file's buffer"))
-    (when odd
-      (user-error "Character %d of the text cannot be encoded as UTF-8; remove it first"
-                  (1+ odd)))))
+    (save-restriction
+      (widen)
+      (when-let* ((odd (unencodable-char-position (point-min) (point-max) 'utf-8)))
+        (user-error "Character %d of the text cannot be encoded as UTF-8; remove it first"
+                    odd)))))
 
 (defun qwen-companion-review-check-answerable (proposal)
   "Signal a `user-error' when only the terminal takes an answer to PROPOSAL."

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -442,10 +442,10 @@ class FakeOutbox:
         self.sessions = set(sessions)
         self.posted: list[tuple[str, Any, str | None]] = []
 
-    def post(self, session: str, notification: bytes, key: str | None = None) -> bool:
+    def post(self, session: str, notification: Iterable[bytes], key: str | None = None) -> bool:
         if session not in self.sessions:
             return False
-        self.posted.append((session, json.loads(notification), key))
+        self.posted.append((session, json.loads(b"".join(notification)), key))
         return True
 
     def withdraw(self, session: str, key: str) -> None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from qwen_companion.frozen import frozen
@@ -15,6 +15,9 @@ DIFF_REJECTED = "ide/diffRejected"
 
 OPEN_DIFF = "openDiff"
 CLOSE_DIFF = "closeDiff"
+
+CONTENT_CHARACTERS = 128 * 1024
+"""Characters of a text whose JSON is made at once."""
 
 ANONYMOUS_CLIENT = "streamable-http-client"
 """The name that all CLIs seen so far give; it tells the user nothing."""
@@ -90,17 +93,32 @@ def context_update(context: Json) -> bytes:
     return _notification(CONTEXT_UPDATE, context)
 
 
-def diff_accepted(path: str, content: str) -> bytes:
-    """Return the notification that `path` was accepted with `content`, the text with the user's edits (spec F4)."""
-    from pydantic_core import to_json
+class DiffAccepted:
+    """The notification that a file was accepted with a text, that with the user's edits (spec F4).
 
-    # Three times as fast as `json`.  The library has imported it by now, but for a session of an earlier process.
-    return to_json(_message(DIFF_ACCEPTED, {"filePath": path, "content": content}))
+    It is made in pieces while it is sent: all of the JSON of 10 MB at once takes 10 ms more for its memory.
+    """
+
+    def __init__(self, path: str, content: str) -> None:
+        self._path = path
+        self._content = content
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield its JSON in pieces."""
+        from pydantic_core import to_json
+
+        # Three times as fast as `json`.  The library has imported it by now, but for a session of an earlier process.
+        empty = to_json(_message(DIFF_ACCEPTED, {"filePath": self._path, "content": ""}))
+        end = len(b'"}}')
+        yield empty[:-end]
+        for start in range(0, len(self._content), CONTENT_CHARACTERS):
+            yield to_json(self._content[start : start + CONTENT_CHARACTERS])[1:-1]
+        yield empty[-end:]
 
 
-def diff_rejected(path: str) -> bytes:
-    """Return the notification that the proposal for `path` was rejected (spec F5)."""
-    return _notification(DIFF_REJECTED, {"filePath": path})
+def diff_rejected(path: str) -> Sequence[bytes]:
+    """Return the notification that the proposal for `path` was rejected (spec F5), in one piece."""
+    return [_notification(DIFF_REJECTED, {"filePath": path})]
 
 
 def close_result(content: str | None) -> str:

@@ -97,7 +97,7 @@ class Timing:
 
 @dataclass(frozen=True, eq=False)
 class _Posted:
-    notification: bytes
+    notification: Iterable[bytes]
     key: str | None
 
 
@@ -334,8 +334,11 @@ class Sessions:
             if session.stream is not None:
                 session.stream.wake.set()
 
-    def post(self, session: str, notification: bytes, key: str | None = None) -> bool:
-        """Send `notification` on the stream of `session`, now or when it opens; False when there is no such session."""
+    def post(self, session: str, notification: Iterable[bytes], key: str | None = None) -> bool:
+        """Send `notification` on the stream of `session`, now or when it opens; False when there is no such session.
+
+        It is iterated over for each stream on which it is sent.
+        """
         found = self._sessions.get(session)
         if found is None:
             return False
@@ -395,7 +398,7 @@ class Sessions:
             context = session.context
             if context is not None and stream.context != context:
                 stream.context = context
-                await stream.send(send, event(context))
+                await stream.send(send, event([context]))
                 self._told(session.known.id, context)
             elif session.unsent:
                 await self._send_posted(session, stream, send, session.unsent[0])

@@ -104,10 +104,13 @@ class OpenStreams:
                     stream.scope.cancel()
 
 
-def event(notification: bytes) -> Iterator[bytes]:
-    """Yield the event that tells `notification`, in pieces of about `PIECE_BYTES`."""
+def event(notification: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the event that tells `notification`, in pieces of `PIECE_BYTES` at most if those of `notification` are."""
     # JSON escapes line ends inside strings, so the data is one line.
-    starts = range(0, len(notification), PIECE_BYTES)
-    for start in starts:
-        head = b"event: message\ndata: " if start == 0 else b""
-        yield head + notification[start : start + PIECE_BYTES] + (b"\n\n" if start == starts[-1] else b"")
+    piece = b"event: message\ndata: "
+    for part in notification:
+        if len(piece) + len(part) > PIECE_BYTES:
+            yield piece
+            piece = b""
+        piece += part
+    yield piece + b"\n\n"

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import anyio
@@ -11,7 +11,7 @@ import anyio
 from qwen_companion.errors import EmacsUnavailableError
 from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.frozen import frozen
-from qwen_companion.ide.models import CLOSE_DIFF, OPEN_DIFF, close_result, diff_accepted, diff_rejected
+from qwen_companion.ide.models import CLOSE_DIFF, OPEN_DIFF, DiffAccepted, close_result, diff_rejected
 from qwen_companion.ide.proposals import Decision, Proposal, Proposals
 from qwen_companion.ide.targets import TargetError, check_target
 from qwen_companion.tasks import Tasks
@@ -58,8 +58,8 @@ class Editor(Protocol):
 class SessionNotifier(Protocol):
     """The sessions as the tools need them: they keep notifications until these have gone out."""
 
-    def post(self, session: str, notification: bytes, key: str | None = None) -> bool:
-        """Send `notification`, now or when the stream opens; False when there is no such session."""
+    def post(self, session: str, notification: Iterable[bytes], key: str | None = None) -> bool:
+        """Send `notification`, in pieces, now or when the stream opens; False when there is no such session."""
         ...
 
     def withdraw(self, session: str, key: str) -> None:
@@ -146,10 +146,9 @@ class DiffTools:
             if self._proposals.get(identifier) is None:
                 self._editor.settled(identifier)
             return
-        if decision.content is None:
-            notification = diff_rejected(proposal.path)
-        else:
-            notification = diff_accepted(proposal.path, decision.content)
+        notification = (
+            diff_rejected(proposal.path) if decision.content is None else DiffAccepted(proposal.path, decision.content)
+        )
         if not self._notifier.post(proposal.session, notification, proposal.id):
             self._proposals.drop(proposal.id)
             self._abandon(proposal)

@@ -210,7 +210,7 @@ async def test_an_outcome_sent_to_a_client_that_has_just_gone_comes_on_the_next_
         pass
     # The server has not learnt of this when it sends, and the system takes what it sends.
     client.close()
-    site.sessions.post(cli.session, b'{"outcome": 1}', "key")
+    site.sessions.post(cli.session, [b'{"outcome": 1}'], "key")
     while (await soon(site.states.get())).streaming:
         pass
     assert site.out.empty()

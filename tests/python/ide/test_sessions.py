@@ -203,24 +203,24 @@ async def test_a_long_sleep_of_the_machine_ends_no_stream(forward: Callable[[flo
 async def test_what_is_posted_waits_for_the_stream_and_is_confirmed_once_out() -> None:
     table = Table()
     session = table.open()
-    assert table.sessions.post(session, b"one", "1")
-    assert table.sessions.post(session, b"two")
+    assert table.sessions.post(session, [b"one"], "1")
+    assert table.sessions.post(session, [b"two"])
     assert table.out.empty()
     get = await Get(table, session).ready()
     assert [await get.next(), await get.next()] == [event(b"one"), event(b"two")]
     assert await soon(table.out.get()) == "1"
-    assert table.sessions.post(session, b"three", "3")
+    assert table.sessions.post(session, [b"three"], "3")
     assert await get.next() == event(b"three")
     assert await soon(table.out.get()) == "3"
     await get.end()
-    assert not table.sessions.post("never", b"x")
+    assert not table.sessions.post("never", [b"x"])
 
 
 async def test_what_is_withdrawn_does_not_go_out() -> None:
     table = Table()
     session = table.open()
-    table.sessions.post(session, b"one", "1")
-    table.sessions.post(session, b"two", "2")
+    table.sessions.post(session, [b"one"], "1")
+    table.sessions.post(session, [b"two"], "2")
     table.sessions.withdraw(session, "1")
     table.sessions.withdraw("never", "1")
     get = await Get(table, session).ready()

@@ -9,6 +9,7 @@ import pytest
 
 from qwen_companion.domain import KnownProposal
 from qwen_companion.errors import EmacsBusyError, EmacsGoneError, EmacsRefusedError, EmacsUnavailableError
+from qwen_companion.ide.models import CONTENT_CHARACTERS
 from qwen_companion.ide.proposals import Decision, Proposals, text_digest
 from qwen_companion.ide.tools import DiffTools, ToolResult
 from support import FakeEditor, FakeOutbox
@@ -318,3 +319,11 @@ async def test_a_decision_for_a_session_that_has_just_gone_is_abandoned(desk: De
     desk.outbox.sessions.clear()
     desk.tools.decide(identifier, Decision("x"))
     assert desk.editor.log[-2:] == [("abandon", identifier), ("settled", identifier)]
+
+
+async def test_an_accepted_text_that_is_told_in_pieces_is_exact(desk: Desk) -> None:
+    line = 'a "line" \\ of \x01 \u00e9 \U0001f600\r\n'
+    text = line * (3 * CONTENT_CHARACTERS // len(line))
+    desk.tools.decide(await desk.open(text=text), Decision(text))
+    ((_, notification, _),) = desk.outbox.posted
+    assert notification["params"] == {"filePath": "/nowhere/a", "content": text}
