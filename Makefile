@@ -121,9 +121,9 @@ $(CONFORMANCE_PROGRAM):
 conformance: build $(CONFORMANCE_PROGRAM) ## Run the official conformance scenarios of MCP that apply; installs them, and `robust' runs them then too
 	@$(VENV)/python bench/conformance.py
 
-figures: build ## Measure all of `robust' and `bench' and write docs/figures.org and the README's table; SHARE=0.2 takes some ten minutes
+figures: build ## Measure all of `robust' and `bench' and write docs/figures.org and the README's table, in some ten minutes; SHARE=1 for all of `robust'
 	-@$(MAKE) --no-print-directory $(CONFORMANCE_PROGRAM)
-	@$(VENV)/python bench/figures.py $(or $(SHARE),1)
+	@$(VENV)/python bench/figures.py $(or $(SHARE),0.2)
 
 MEASURE := $(CHECKOUT) -L bench
 

@@ -6,7 +6,8 @@
 
 ;; `make bench'.  Shows turns of ten files each, one in five of them an
 ;; undoing, and one that goes on; then news of that one come, as they do five
-;; times a second while an agent works.
+;; times a second while an agent works.  Then the same of 50 turns that have
+;; 3,000 files together.
 
 ;;; Code:
 
@@ -25,19 +26,28 @@
                                  :added 3 :deleted 2))
                          (number-sequence 1 (or files 10))))))
 
-(defun changes-bench--measure (turns)
-  "Return the milliseconds of the processor for TURNS: opening, and an update."
+(defun changes-bench--measure (turns &optional files)
+  "Return the milliseconds of the processor for TURNS: opening, and an update.
+Each turn has FILES or ten files."
   (qwen-companion-journal-on-turns
    (list :reset t
-         :turns (mapcar (lambda (number) (changes-bench--turn number turns))
+         :turns (mapcar (lambda (number) (changes-bench--turn number turns files))
                         (number-sequence 1 turns))))
   (with-temp-buffer
     (qwen-companion-changes-mode)
     (list (measure-cpu-ms #'qwen-companion-changes-items-update)
           (progn
             (qwen-companion-journal-on-turns
-             (list :turns (list (changes-bench--turn turns turns 11))))
+             (list :turns (list (changes-bench--turn turns turns (1+ (or files 10))))))
             (measure-cpu-ms #'qwen-companion-changes-items-update)))))
+
+(defun changes-bench--many-files ()
+  "Measure 50 turns of 60 files and print."
+  (cl-loop for ms in (measure-medians (cl-loop repeat measure-rounds
+                                               collect (changes-bench--measure 50 60)))
+           for (part goal) in '(("opened" "200 ms") ("a later update" "20 ms"))
+           do (measure-row (format "changes of 50 turns with 3,000 files, %s" part)
+                           (format "%.1f ms" ms) goal)))
 
 (defun changes-bench-main ()
   "Measure and print."
@@ -59,5 +69,6 @@
                  "1"))))
 
 (changes-bench-main)
+(changes-bench--many-files)
 
 ;;; changes.el ends here

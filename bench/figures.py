@@ -37,11 +37,11 @@ KINDS = {
 """Kinds of rows whose cases are added up, and the words for them."""
 ROWS = {
     "a command: with the mode on and a session, beside bare Emacs": "a command, beside Emacs without the mode",
-    "pause of the cursor to its context at the CLI, after the 50 ms: p50, most of 30": (
-        "the cursor rests until the CLI knows where, after the 50 ms of rest: p50, most"
+    "pause of the cursor to its context at the CLI, after the 50 ms: p50, p99 of 100": (
+        "the cursor rests until the CLI knows where, after the 50 ms of rest: p50, p99"
     ),
-    "64 KB: proposal sent to Ediff on the screen, beside Ediff alone": (
-        "a proposal of 64 KB in Ediff on the screen, beside Ediff alone"
+    "64 KB: proposal sent to Ediff on the screen, beside Ediff on two texts that come by one request and one message": (
+        "a proposal of 64 KB in Ediff on the screen, beside Ediff with that text by a bare server"
     ),
     "hunk by hunk on the screen, beside diff-mode: 20,000 lines, 400 changes": (
         "a review hunk by hunk, 20,000 lines with 400 changes, beside =diff-mode="
@@ -49,8 +49,8 @@ ROWS = {
     "following a changed file of 1 MB, beside revert-buffer-with-fine-grain: word renamed": (
         "a buffer of 1 MB follows a changed file, beside =revert-buffer-with-fine-grain="
     ),
-    "hooks and journal: p50 added to a tool call that writes a file, as the CLI sees it, 200 calls": (
-        "what reviews and the record add to a write of the CLI, p50"
+    "hooks and journal: p50 added to a tool call that writes a file, beside hooks on a server that does nothing": (
+        "what reviews and the record add to a write of the CLI, beside hooks that do nothing, p50"
     ),
     "M-x qwen-companion-mode returns": "=M-x qwen-companion-mode= returns",
     "processor time of the idle backend in 10 s": "processor time of the idle backend",

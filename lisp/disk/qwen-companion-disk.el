@@ -283,14 +283,15 @@ nil where the sizes do not tell."
 The value is `mixed' when that differs, nil when no line has an end.
 Emacs itself, reading a file, looks at the first three lines only."
   (let ((ends (qwen-companion-disk--newlines)))
-    (cond
-     ((zerop ends) nil)
-     ;; A search in a string takes a tenth of the time of one in a buffer.
-     ((not (string-search "\r" (buffer-substring-no-properties (point-min) (point-max))))
-      "\n")
-     (t
-      (save-excursion
-        (goto-char (point-min))
+    (save-excursion
+      (goto-char (point-min))
+      ;; That takes a fifth of the time of a search.  In a string it would be
+      ;; half of that, but then garbage is collected, which takes longer.
+      (skip-chars-forward "^\r")
+      (cond
+       ((zerop ends) nil)
+       ((eobp) "\n")
+       (t
         (let ((returns 0)
               ;; That halves the time of the search, 0.1 s in 20 MB.
               (case-fold-search nil))
