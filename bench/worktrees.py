@@ -84,7 +84,7 @@ async def measure(terminal: Terminal, what: str) -> None:
     row("speed", f"{what}: until git has looked at all", measured, "-")
 
 
-async def main(files: int = 20_000, count: int = 20) -> None:
+async def main(files: int = 5_000, count: int = 20) -> None:
     """Print the rows, of the first time and of the second."""
     with tempfile.TemporaryDirectory() as directory:
         project = make_worktrees(Path(directory), files, count)

@@ -56,29 +56,46 @@ first, see `qwen-companion-hunks-record'."
 
 ;;; Lines
 
+(defconst qwen-companion-hunks--far 1000
+  "Lines to count that are worth looking for a closer start.")
+
 (defvar-local qwen-companion-hunks--line-cache nil
-  "The start of a line: (TICK LINE POSITION), for the text at TICK.
-It saves counting the lines of a long text from its start each time.")
+  "Starts of lines in the text at TICK: (TICK LAST . MARKS), or nil.
+LAST and each of MARKS is (LINE . POSITION).  LAST is the start found
+last; the marks are far from each other.  They save counting the lines of
+a long text from its start each time.")
 
 (defun qwen-companion-hunks-goto (line)
   "Go to the start of LINE in the current buffer, or to the end.
 The buffer must not be narrowed."
-  (pcase-let ((`(,tick ,known ,position) qwen-companion-hunks--line-cache))
-    (unless (and (eql tick (buffer-chars-modified-tick))
-                 ;; Closer than the start of the buffer.
-                 (< (abs (- line known)) line))
-      (setq known 1 position (point-min)))
-    (goto-char position)
+  (unless (eql (car qwen-companion-hunks--line-cache) (buffer-chars-modified-tick))
+    (let ((first (cons 1 (point-min))))
+      (setq qwen-companion-hunks--line-cache
+            (list (buffer-chars-modified-tick) first first))))
+  (let* ((starts (cdr qwen-companion-hunks--line-cache))
+         (known (car starts))
+         (lines (abs (- line (car known)))))
+    (when (< qwen-companion-hunks--far lines)
+      (dolist (mark (cdr starts))
+        (when (< (abs (- line (car mark))) lines)
+          (setq known mark
+                lines (abs (- line (car mark)))))))
+    (goto-char (cdr known))
     ;; With that cache Emacs notes each newline on the way, which takes ten
     ;; times as long as looking for them.
-    (when (and (zerop (let ((cache-long-scans nil)) (forward-line (- line known))))
+    (when (and (zerop (let ((cache-long-scans nil)) (forward-line (- line (car known)))))
                (bolp))
-      (qwen-companion-hunks--cache-line line))))
+      (setcar starts (cons line (point)))
+      (when (< qwen-companion-hunks--far lines)
+        (push (car starts) (cdr starts))))))
 
-(defun qwen-companion-hunks--cache-line (line)
-  "Remember that point is at the start of LINE."
+(defun qwen-companion-hunks--text-changed (line)
+  "Note that the text from point on, the start of LINE, has just changed."
   (setq qwen-companion-hunks--line-cache
-        (list (buffer-chars-modified-tick) line (point))))
+        `(,(buffer-chars-modified-tick)
+          ,(cons line (point))
+          ,@(cl-remove line (cddr qwen-companion-hunks--line-cache)
+                       :test #'< :key #'car))))
 
 (defun qwen-companion-hunks--forward-lines (count)
   "Move COUNT lines forward.
@@ -112,12 +129,15 @@ With 0, stay even after a last line without a newline."
 (defun qwen-companion-hunks-line-count (buffer)
   "Return the number of lines in BUFFER; the last one may lack its newline."
   (with-current-buffer buffer
-    (save-restriction
-      (widen)
-      (- (line-number-at-pos (point-max) t)
-         (if (or (= (point-min) (point-max)) (eq ?\n (char-before (point-max))))
-             1
-           0)))))
+    (qwen-companion-buffers-widened
+      ;; In large steps, whose starts are known when the hunks are drawn.
+      (let ((line 1) (before 0) (start (point-min)))
+        (while (progn (qwen-companion-hunks-goto line)
+                      (not (eobp)))
+          (setq before (1- line)
+                start (point)
+                line (+ line (* 5 qwen-companion-hunks--far))))
+        (+ before (count-lines start (point-max)))))))
 
 (defun qwen-companion-hunks--replace (buffer line count text)
   "Replace COUNT lines from LINE in BUFFER by TEXT.
@@ -139,7 +159,7 @@ to keep two lines from joining."
             (undo-boundary)
             (goto-char start)
             (when (bolp)
-              (qwen-companion-hunks--cache-line line))))))))
+              (qwen-companion-hunks--text-changed line))))))))
 
 ;;; Comparing
 
