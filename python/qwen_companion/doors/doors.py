@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -248,10 +247,11 @@ class Doors:
         """Return whether the CLI in process `pid` has called a hook of ours."""
         return self._handler is not None and self._handler.states.get(pid) is not None
 
-    def prompted(self, pid: int, prompt: str) -> None:
-        """Note that the CLI in process `pid` has begun with `prompt`, of which no hook tells."""
-        if self._handler is not None and self._handler.states.prompted(pid, prompt, int(time.time() * 1000)):
-            self._states_changed()
+    def prompted(self, pid: int, prompt: str, time: int) -> bool:
+        """Note that the CLI in process `pid` has begun with `prompt`, see `States.prompted`."""
+        has_ended = self._handler is not None and self._handler.states.prompted(pid, prompt, time)
+        self._states_changed()
+        return has_ended
 
     def watch(self, on: bool) -> None:
         """Note whether the user looks at the answers to hooks."""

@@ -96,12 +96,19 @@ class States:
         self._known[pid] = after
         return before is None or before.state != after.state
 
-    def prompted(self, pid: int, prompt: str, now: int) -> bool:
-        """Note that process `pid` has begun with `prompt`, of which no hook tells; return whether it calls any."""
+    def prompted(self, pid: int, prompt: str, time: int) -> bool:
+        """Note that process `pid` began with `prompt` at `time`, in ms since the epoch, of which no hook tells.
+
+        Return whether hooks have told the end of that turn.
+        """
         known = self._known.get(pid)
-        if known is not None:
-            self._known[pid] = replace(known, state=_begun(known.state, prompt, now))
-        return known is not None
+        if known is None:
+            return False
+        # A hook of that turn may have come first.
+        is_known = known.state.activity == ASKING or (known.state.since or 0) >= time
+        state = replace(known.state, prompt=first_words(prompt)) if is_known else _begun(known.state, prompt, time)
+        self._known[pid] = replace(known, state=state)
+        return state.activity in (IDLE, CANCELLED)
 
 
 def _begun(state: CliState, prompt: str, now: int) -> CliState:

@@ -213,13 +213,17 @@ class JournalFront:
 
     # --- What else tells of agents ---
 
-    def prompt_began(self, session: KnownSession, conversation: str, prompt: str) -> None:
-        """Note that the CLI of `session` has begun with `prompt` in `conversation`, of which no hook tells."""
+    def prompt_began(
+        self, session: KnownSession, conversation: str, prompt: str, since: int, has_ended: bool = False
+    ) -> None:
+        """Note that the CLI of `session` has begun with `prompt`, see `Journal.prompted`."""
         if self._settings.journal and self._tasks is not None:
-            self._tasks.start_soon(contained, self._prompted, session, conversation, prompt)
+            self._tasks.start_soon(contained, self._prompted, session, conversation, prompt, since, has_ended)
 
-    async def _prompted(self, session: KnownSession, conversation: str, prompt: str) -> None:
-        await (await self._load()).prompted(session, conversation, prompt)
+    async def _prompted(
+        self, session: KnownSession, conversation: str, prompt: str, since: int, has_ended: bool
+    ) -> None:
+        await (await self._load()).prompted(session, conversation, prompt, since, has_ended)
 
     async def _take_rewind(self, rewind: CliRewind) -> None:
         if self._settings.journal:

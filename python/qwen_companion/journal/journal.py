@@ -134,20 +134,29 @@ class Journal:
                 root, [cli for cli in new if cli.root is root], [cli for cli in new_arriving if cli.root is root]
             )
 
-    async def prompted(self, session: KnownSession, conversation: str, prompt: str) -> None:
-        """Note that the CLI of `session` has begun with `prompt`, of which no hook tells; its process is known."""
+    async def prompted(
+        self, session: KnownSession, conversation: str, prompt: str, since: int, has_ended: bool
+    ) -> None:
+        """Note that the CLI of `session` has begun with `prompt`, of which no hook tells; its process is known.
+
+        It began at `since`, in ms since the epoch; what it has changed since is of that.  `has_ended`: hooks have told
+        the end of the turn.
+        """
         peer = session.peer
         if peer is None:
             return
         cli = self._agents.silent.get(key_of(peer)) or self._agents.arriving.get(key_of(peer))
         name = self.roots.name_of(peer.directory or "")
         if cli is not None and cli.root is not None:
-            # What it has changed until now is of an earlier prompt.
-            self.turns.look_for(cli.root, Worker(key_of(peer), DISK, None, cli=cli))
-            cli.root.do(partial(cli.begin, conversation, prompt))
+            self.turns.begin_silent(cli.root, cli, conversation, prompt, since)
             self._agents.connected[conversation] = cli.session.id
         elif cli is None and name is not None and (root := await self.roots.open(name)) is not None:
-            self.turns.begin(root, row_of(conversation, session.label, HOOKS, prompt, now_ms(), peer))
+            row = row_of(conversation, session.label, HOOKS, prompt, now_ms(), peer)
+            running = root.running.get(conversation)
+            if has_ended or (running is not None and running.row.start >= since):
+                root.do(partial(root.name, row, since))
+            else:
+                self.turns.begin(root, row)
 
     def _welcome(self, root: Root, silent: Sequence[SilentCli], arriving: Sequence[SilentCli]) -> None:
         """Look what was there before CLIs came; what those that call no hooks have changed since is theirs."""

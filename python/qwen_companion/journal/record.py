@@ -201,21 +201,17 @@ class Record:
             version = None if loaded is None else loaded.version
             return self.store.reassign(path, version, turn, _FOUND)
 
-    def take_over(self, turn: int, earlier: int, since: float) -> bool:
-        """Give to `turn` what was recorded of the turn `earlier` in files that have changed last after `since`.
-
-        That is in seconds since the epoch.  Return whether there are any.
-        """
+    def written_since(self, turn: int, since: float) -> list[bytes]:
+        """Return the files of `turn` that nobody has written after it, and it after `since`, in s since the epoch."""
         with self._lock:
-            paths = [
+            return [
                 path
-                for path in self.store.paths([earlier])
-                # Else somebody else has written it again.
+                for path in self.store.paths([turn])
                 if path in self._stamps
                 and self._stamps[path] == self.site.stamp(path)
                 and self.site.changed_since(path, since)
+                and self.store.writes(path)[-1].turn == turn
             ]
-            return self.store.hand_over(paths, earlier, turn)
 
     def _keep(self, changes: Sequence[Change], choose: Chooser) -> None:
         by_cause: dict[Cause, list[Change]] = {}

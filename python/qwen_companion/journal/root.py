@@ -106,10 +106,6 @@ class SilentCli:
     conversation: str = ""
     """The id of its conversation, once such a prompt has told it."""
 
-    def begin(self, conversation: str, prompt: str) -> None:
-        """Note that it has begun with `prompt` in `conversation`."""
-        self.conversation, self.prompt = conversation, prompt
-
 
 @dataclass
 class News:
@@ -229,6 +225,10 @@ class Root:
         store.note_rewound(turns, copy)
         self.changed.update(turns)
         return rewound
+
+    def name(self, turn: TurnRow, since: int) -> None:
+        """Record the prompt of `turn` as that of a turn that hooks told of before it, see `Store`."""
+        self.changed.update(self.record.store.name(turn, since))
 
     def merge(self, of: TurnRow | None, label: str, paths: Sequence[bytes]) -> None:
         """Record that the user has merged parts of the turn `of`, one in a worktree, or of none, into `paths`."""

@@ -228,22 +228,27 @@ class Store:
             db.execute("delete from origins where write >= ?", (write,))
         return True
 
-    def hand_over(self, paths: Iterable[bytes], earlier: int, turn: int) -> bool:
-        """Assign to `turn` the last write of each of `paths` where it is one of the turn `earlier`.
-
-        Return whether there are any.  Forget `earlier` if it has no other.
-        """
-        found = False
+    def hand_over(self, paths: Iterable[bytes], earlier: int, turn: int) -> None:
+        """Assign to `turn` the last write of each of `paths`, one of the turn `earlier`; forget that without others."""
         with self.database.transaction() as db:
             for path in paths:
-                query = "select id, turn from writes where path = ? order by id desc limit 1"
-                write, last = db.execute(query, (path,)).fetchone()
-                if last == earlier:
-                    found = True
-                    db.execute("update writes set turn = ? where id = ?", (turn, write))
-                    db.execute("delete from origins where write >= ?", (write,))
-            if found and not self.paths([earlier]):
+                (write,) = db.execute("select max(id) from writes where path = ?", (path,)).fetchone()
+                db.execute("update writes set turn = ? where id = ?", (turn, write))
+                db.execute("delete from origins where write >= ?", (write,))
+            if not self.paths([earlier]):
                 self.discard(earlier)
+
+    def name(self, turn: TurnRow, since: int) -> list[int]:
+        """Give the prompt of `turn` to those of its session that began after `since`, in ms, without one.
+
+        Return their numbers.
+        """
+        with self.database.transaction() as db:
+            query = "select id from turns where session = ? and source = ? and prompt = '' and start >= ?"
+            found = [row[0] for row in db.execute(query, (turn.session, turn.source, since))]
+            for number in found:
+                db.execute("update turns set prompt = ? where id = ?", (turn.prompt, number))
+                db.execute("insert or replace into prompts values(?, ?)", (number, turn.text))
         return found
 
     def writes(self, path: bytes) -> list[Write]:

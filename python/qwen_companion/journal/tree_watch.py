@@ -42,6 +42,15 @@ class TreeWatch(InotifyWatch):
         """Watch `directories` and nothing else."""
         return await to_thread.run_sync(self._cover, directories, abandon_on_cancel=True)
 
+    async def cover_nearest(self, directories: Collection[str]) -> bool:
+        """Watch `directories`, and where one is not there the nearest one above; return whether each change is told."""
+        while True:
+            folders = await to_thread.run_sync(lambda: {os.fsencode(_existing(each)) for each in directories})
+            coverage = await self.cover(folders)
+            # One below may have been made before it was watched.
+            if not coverage.grown:
+                return coverage.complete
+
     def _cover(self, directories: Collection[bytes]) -> Coverage:
         with self._in_use():
             inotify = self._inotify
@@ -84,3 +93,9 @@ class TreeWatch(InotifyWatch):
         if any_news:
             self._changed(paths if known else None)
         return any_news
+
+
+def _existing(directory: str) -> str:
+    """Return `directory`, or the nearest one above that is there."""
+    above = os.path.dirname(directory)
+    return directory if os.path.isdir(directory) or above == directory else _existing(above)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -12,7 +12,7 @@ import anyio
 from qwen_companion.journal.agents import Agents
 from qwen_companion.journal.attribution import Attribution
 from qwen_companion.journal.baselines import FAILURES
-from qwen_companion.journal.root import Call, Root, Running, Worker, now_ms
+from qwen_companion.journal.root import Call, Root, Running, SilentCli, Worker, key_of, now_ms
 from qwen_companion.journal.roots import Roots
 from qwen_companion.journal.store import DISK, HOOKS, TurnRow
 from qwen_companion.journal.versions import changed_since
@@ -68,8 +68,14 @@ class Turns:
         earlier = [turn.id for turn in turns if (turn.session, turn.source) == (row.session, row.source)][-2:-1]
         earlier += anyio.from_thread.run_sync(self._forget_agents, root)
         for each in earlier:
-            if root.record.take_over(number, each, since / 1000):
-                root.changed |= {number, each}
+            self._hand_over(root, each, since, lambda: number)
+
+    def _hand_over(self, root: Root, earlier: int, since: int, turn: Callable[[], int]) -> None:
+        """Give what was taken for work of `earlier` and changed `since` to the result of `turn`, if there is any."""
+        if paths := root.record.written_since(earlier, since / 1000):
+            number = turn()
+            root.record.store.hand_over(paths, earlier, number)
+            root.changed |= {number, earlier}
 
     def _forget_agents(self, root: Root) -> list[int]:
         """End the turns of processes that are agents of chats, and return their numbers."""
@@ -80,6 +86,17 @@ class Turns:
                 cli.turn = None
                 self.end(root, key, now_ms(), looks=False)
         return numbers
+
+    def begin_silent(self, root: Root, cli: SilentCli, conversation: str, prompt: str, since: int) -> None:
+        """Note that `cli` has begun with `prompt`: its next change is of that, and what it has changed `since` is."""
+        self.look_for(root, Worker(key_of(cli.peer), DISK, None, cli=cli))
+
+        def begin() -> None:
+            cli.conversation, cli.prompt = conversation, prompt
+            if cli.turn is not None:
+                self._hand_over(root, cli.turn.id, since, lambda: self._agents.turn_of_silent(root, cli))
+
+        root.do(begin)
 
     def end(self, root: Root, session: str, time: int, looks: bool = True) -> None:
         """End the turn of `session`; with `looks`, look at the files first."""

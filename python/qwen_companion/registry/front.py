@@ -29,9 +29,10 @@ from qwen_companion.registry.controller import VALID, Grant, add_grant, grant_st
 from qwen_companion.registry.messenger import CLOSED, DELIVERED, HELD, UNANSWERED, Messenger
 from qwen_companion.registry.records import Record
 from qwen_companion.registry.registry import Registry
-from qwen_companion.tasks import Task, Tasks
+from qwen_companion.tasks import Tasks
 from qwen_companion.threads import in_thread
 from qwen_companion.transcripts.recorded_sessions import recordings
+from qwen_companion.transcripts.recording_watch import RecordingWatch
 
 if TYPE_CHECKING:
     from qwen_companion.doors.doors import Doors
@@ -71,13 +72,15 @@ class RegistryFront:
         self._registry = Registry(environ, own_port, self._changed)
         self._messenger = Messenger(directory, lambda request, status: tell(RegistryReceipt(request, status)))
         self._granting = anyio.Lock()
-        self._following: dict[str, tuple[Transcript, Task]] = {}
+        self._recordings = RecordingWatch()
+        self._following: dict[str, Transcript] = {}
         """By the ids of the CLIs."""
         self._tasks = Tasks()
 
     async def run(self) -> None:
         """Tell of the CLIs and carry out calls until cancelled."""
         async with self._tasks:
+            self._tasks.start(self._recordings.run)
             await self._registry.run()
 
     def take(self, call: RegistryCall) -> None:
@@ -88,8 +91,8 @@ class RegistryFront:
             self._tasks.start(self._end, call.cli)
         else:
             self._registry.look()
-            for transcript, _ in self._following.values():
-                self._tasks.start(transcript.read)
+            for transcript in self._following.values():
+                self._tasks.start(self._recordings.read, transcript)
 
     async def _end(self, identifier: str) -> None:
         record = await self._registry.record(identifier)
@@ -104,7 +107,7 @@ class RegistryFront:
     def _changed(self, clis: Collection[RegisteredCli], gone: Collection[str], controller: str) -> None:
         for identifier in (*gone, *(cli.id for cli in clis if cli.gone)):
             if identifier in self._following:
-                self._following.pop(identifier)[1].cancel()
+                self._recordings.forget(self._following.pop(identifier))
             self._journal.silent.set_sessions((), (identifier,))
         self._tell(RegisteredClis(tuple(clis), tuple(gone), controller, self._registry.is_told))
 
@@ -155,7 +158,7 @@ class RegistryFront:
         if status == DELIVERED:
             with anyio.move_on_after(MODEL_S):
                 await awaited.at_model.wait()
-            await transcript.read()
+            await self._recordings.read(transcript)
             if awaited.at_model.is_set():
                 return "model"
             # A user may have turned the recording of conversations off.
@@ -178,9 +181,9 @@ class RegistryFront:
         identifier = record.cli.id
         known = self._following.get(identifier)
         if known is not None:
-            if known[0].path == path:
-                return known[0]
-            known[1].cancel()
+            if known.path == path:
+                return known
+            self._recordings.forget(known)
         # It imports pydantic.
         await in_thread(import_module, "qwen_companion.registry.transcript")
         from qwen_companion.registry.transcript import Transcript
@@ -192,13 +195,13 @@ class RegistryFront:
             partial(self._reached, _session_of(record), conversation),
             partial(self._registry.note_state, identifier),
         )
-        self._following[identifier] = transcript, self._tasks.start(transcript.follow)
+        self._following[identifier] = transcript
+        self._recordings.follow(transcript)
         return transcript
 
-    def _reached(self, session: KnownSession, conversation: str, awaited: Awaited) -> None:
-        if session.peer is not None:
-            self._doors.prompted(session.peer.pid, awaited.text)
-        self._journal.prompt_began(session, conversation, awaited.text)
+    def _reached(self, session: KnownSession, conversation: str, awaited: Awaited, time: int) -> None:
+        has_ended = session.peer is not None and self._doors.prompted(session.peer.pid, awaited.text, time)
+        self._journal.prompt_began(session, conversation, awaited.text, time, has_ended)
         if awaited.queued:
             self._tell(RegistryReceipt(awaited.request, "model"))
 

@@ -29,21 +29,6 @@ CONNECTS_S = 3.0
 """How long after its start a CLI has surely connected to its editor, in seconds."""
 
 
-async def cover(watch: TreeWatch, *directories: str) -> bool:
-    """Watch `directories`, and where one is not there the nearest one above; return whether each change is told."""
-    while True:
-        folders = await in_thread(lambda: {os.fsencode(_existing(each)) for each in directories})
-        coverage = await watch.cover(list(folders))
-        # One below may have been made before it was watched.
-        if not coverage.grown:
-            return coverage.complete
-
-
-def _existing(directory: str) -> str:
-    above = os.path.dirname(directory)
-    return directory if os.path.isdir(directory) or above == directory else _existing(above)
-
-
 class Registry:
     """See the top of this file.  All methods are for the event loop."""
 
@@ -79,7 +64,7 @@ class Registry:
             async with anyio.create_task_group() as tasks:
                 while True:
                     stirred = self._stirred = anyio.Event()
-                    self.is_told = await cover(watch, *directories)
+                    self.is_told = await watch.cover_nearest(directories)
                     await self._read(tasks)
                     await stirred.wait()
         finally:

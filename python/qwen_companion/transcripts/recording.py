@@ -8,24 +8,34 @@ import stat
 from contextlib import suppress
 from datetime import datetime
 
+import anyio
+
 from qwen_companion.file_names import FileNameError, file_name
 
 _CHUNK_BYTES = 1 << 20
-
-_LINE_BYTES = 64 * 1024
-"""Longer lines are left out: requests and rewinds have some hundred bytes."""
 
 _MOST_BYTES = 256 << 20
 """How much is read at once, in 0.2 s; the rest is left to the next time."""
 
 
 class Recording:
-    """Base of what is known from a transcript.  Its methods may be called in any thread, one after the other."""
+    """Base of what is known from a transcript.  Its methods may be called in any thread, one after the other.
 
-    def __init__(self, path: str) -> None:
-        """Begin to follow the file `path`, which may come to be later."""
+    `reading` keeps them so.
+    """
+
+    longest_line = 64 * 1024
+    """Longer ones are left out, in bytes: requests and rewinds have some hundred."""
+
+    def __init__(self, path: str, at_end: bool = False) -> None:
+        """Begin to follow the file `path`, which may come to be later, with `at_end` at its present end."""
         self.path = path
+        self.reading = anyio.Lock()
         self._begin(None)
+        if at_end:
+            with suppress(OSError):
+                found = os.stat(path)
+                self._inode, self._offset = found.st_ino, found.st_size
 
     def begin_anew(self) -> None:
         """Forget what was read: the file is another one, or shorter."""
@@ -34,6 +44,9 @@ class Recording:
     def take(self, line: bytes) -> None:
         """Take a `line` that was appended."""
         raise NotImplementedError
+
+    def settle(self) -> None:
+        """Take on the event loop what was read."""
 
     def _begin(self, inode: int | None) -> None:
         self._inode = inode
@@ -66,10 +79,10 @@ class Recording:
         if self._skips and lines:
             del lines[0]
             self._skips = False
-        if len(self._rest) > _LINE_BYTES:
+        if len(self._rest) > self.longest_line:
             self._rest, self._skips = b"", True
         for line in lines:
-            if len(line) <= _LINE_BYTES:
+            if len(line) <= self.longest_line:
                 self.take(line)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,12 +19,11 @@ from anyio.abc import TaskGroup
 
 from qwen_companion.domain import ChatWork, CliRewind, Peer
 from qwen_companion.doors.listeners import Report, Subscription
-from qwen_companion.journal.tree_watch import TreeWatch
 from qwen_companion.json_objects import read_object
 from qwen_companion.tasks import contained
-from qwen_companion.threads import in_thread
 from qwen_companion.transcripts.recorded_sessions import recordings
 from qwen_companion.transcripts.recording import Recording, is_transcript, time_of
+from qwen_companion.transcripts.recording_watch import RecordingWatch
 
 if TYPE_CHECKING:
     from qwen_companion.doors.events import Event
@@ -45,12 +44,11 @@ _REWIND = b'"subtype":"rewind"'
 class _Rewinds(Recording):
     """The rewinds in the transcript of a conversation."""
 
-    def __init__(self, path: str, session: str, directory: str) -> None:
+    def __init__(self, path: str, session: str, directory: str, rewound: Callable[[CliRewind], None]) -> None:
         self._session = session
         self._directory = directory
-        self.found: list[CliRewind] = []
-        self.idle = True
-        self.reading = anyio.Lock()
+        self._rewound = rewound
+        self._found: list[CliRewind] = []
         super().__init__(path)
 
     def begin_anew(self) -> None:
@@ -76,7 +74,12 @@ class _Rewinds(Recording):
         # The prompt to before which it was rewound follows what is kept; nothing is kept before the first one.
         since = 0 if kept is None else time_of(self._before_prompts.get(str(kept).encode(), b"").decode())
         if since is not None:
-            self.found.append(CliRewind(self._session, self._directory, since, time))
+            self._found.append(CliRewind(self._session, self._directory, since, time))
+
+    def settle(self) -> None:
+        found, self._found = self._found, []
+        for rewind in found:
+            self._rewound(rewind)
 
 
 class RewindWatch:
@@ -87,20 +90,18 @@ class RewindWatch:
         self._environ = environ
         self._rewound = rewound
         self._tasks: TaskGroup | None = None
-        self._watch: TreeWatch | None = None
+        self._watch = RecordingWatch()
         self._followed: OrderedDict[str, _Rewinds] = OrderedDict()
         """By conversation, that of which was heard last at the end."""
         self._pids: dict[str, int] = {}
 
     async def run(self) -> None:
         """Follow transcripts until cancelled."""
-        self._watch = TreeWatch(self._changed)
         try:
             async with anyio.create_task_group() as self._tasks:
-                await anyio.sleep_forever()
+                await self._watch.run()
         finally:
             self._tasks = None
-            self._watch.close()
 
     # --- Who is idle ---
 
@@ -132,31 +133,26 @@ class RewindWatch:
         """Cease to follow the conversations of the process of `peer`."""
         for session in [session for session, pid in self._pids.items() if pid == peer.pid]:
             del self._pids[session]
-            self._followed.pop(session, None)
+            if session in self._followed:
+                self._watch.forget(self._followed.pop(session))
 
     # --- Following ---
 
     async def _follow(self, session: str, path: str, directory: str, idle: bool) -> None:
         followed = self._followed.pop(session, None)
         if followed is None or followed.path != path:
-            followed = _Rewinds(path, session, directory)
+            if followed is not None:
+                self._watch.forget(followed)
+            followed = _Rewinds(path, session, directory, self._take)
         self._followed[session] = followed
-        followed.idle = idle
         if len(self._followed) > _MOST:
-            self._followed.popitem(last=False)
-        if self._watch is not None:
-            await self._watch.cover({os.fsencode(os.path.dirname(each.path)) for each in self._followed.values()})
-        await self._read(followed)
+            self._watch.forget(self._followed.popitem(last=False)[1])
+        if idle:
+            self._watch.follow(followed)
+        else:
+            self._watch.forget(followed)
+        await self._watch.read(followed)
 
-    def _changed(self, paths: Collection[bytes] | None) -> None:
-        for followed in self._followed.values():
-            if self._tasks is not None and followed.idle and (paths is None or os.fsencode(followed.path) in paths):
-                self._tasks.start_soon(contained, self._read, followed)
-
-    async def _read(self, followed: _Rewinds) -> None:
-        async with followed.reading:
-            await in_thread(followed.read)
-            found, followed.found = followed.found, []
-        for rewind in found:
-            if self._tasks is not None:
-                self._tasks.start_soon(partial(contained, self._rewound, rewind))
+    def _take(self, rewind: CliRewind) -> None:
+        if self._tasks is not None:
+            self._tasks.start_soon(partial(contained, self._rewound, rewind))

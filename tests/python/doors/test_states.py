@@ -62,10 +62,15 @@ def test_a_prompt_that_no_hook_tells_of_is_a_turn() -> None:
     assert not states.prompted(PID, "from outside", 1)
     assert states.get(PID) is None
     states.note(PID, START, 1)
-    assert states.prompted(PID, "from\noutside", 2)
+    assert not states.prompted(PID, "from\noutside", 2)
     assert states.get(PID) == CliState("working", 2, "from outside", None, "auto", "m")
     states.note(PID, STOP, 3)
     assert states.get(PID) == CliState("idle", 3, "from outside", None, "auto", "m", 314, 31)
+    # One that is told of late, after the end of its turn.
+    states.note(PID, PreToolUse(tool_name="edit"), 5)
+    states.note(PID, STOP, 6)
+    assert states.prompted(PID, "late", 4)
+    assert states.get(PID) == CliState("idle", 6, "late", None, "auto", "m", 314, 31)
 
 
 def at(second: int, event: Event) -> Event:

@@ -1754,3 +1754,71 @@ async def test_what_has_no_main_tree_to_merge_into_is_said(project: Project, kin
     async with site(project) as place:
         reply = await place.ask(lambda number: JournalMerge(number, str(tree)))
         assert ("merge the branch" in (reply.error or "")) == (kind == "bare")
+
+
+@pytest.fixture
+def nothing_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no CLI have been typed to: the system tells that with 8 seconds more or less."""
+
+    def last_input(_pid: int) -> int:
+        return 0
+
+    monkeypatch.setattr("qwen_companion.journal.agents.last_input", last_input)
+
+
+@pytest.mark.usefixtures("nothing_typed")
+async def test_a_prompt_that_is_told_of_late_has_what_a_cli_without_hooks_has_changed_since(
+    project: Project, calls: list[str]
+) -> None:
+    """The CLI writes its transcript a second after that on a busy machine."""
+    project.commit(a=b"a\n", b=b"b\n", c=b"c\n", d=b"d\n")
+    with SilentCli(project.root) as cli:
+        async with site(project) as place:
+            place.front.silent.set_sessions([cli.state])
+            await place.until_watched(project)
+            await until_more(calls, "scan", 0)
+            cli.type("echo before > a; echo before > b")
+            await place.until({"a": "modified", "b": "modified"})
+            await cli.until_idle()
+            first = ms()
+            cli.type("echo agent > b; echo agent > c")
+            await place.until({"a": "modified", "b": "modified", "c": "modified"})
+            place.front.prompt_began(cli.state.session, "conversation", "First", first)
+            told = ("", {"a": "modified", "b": "modified"}), ("First", {"b": "modified", "c": "modified"})
+            _, turn = await place.until_turns(*told)
+            assert (turn.session, turn.notes) == ("conversation", ())
+            await cli.until_idle()
+            # One that is told of in time has what comes after it, and nothing else.
+            place.front.prompt_began(cli.state.session, "conversation", "Second", ms())
+            await place.front.records(str(project.root), [])
+            cli.type("echo agent > d")
+            await place.until_turns(*told, ("Second", {"d": "modified"}))
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+async def test_a_prompt_that_is_told_of_late_names_the_turn_that_hooks_have_told_of(
+    project: Project, has_ended: bool
+) -> None:
+    project.commit(a=b"a\n", b=b"b\n")
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        session = KnownSession("mcp", "", "Qwen Code", "0.24.4", agent.peer)
+        await agent.prompt("Before")
+        await agent.edit("a", b"before\n")
+        await agent.report("Stop")
+        since = agent.time + 1
+        call = await agent.begin("write_file", file_path=str(project.root / "b"))
+        project.write("b", b"agent\n")
+        if has_ended:
+            await agent.done(call)
+            await agent.report("Stop")
+        place.front.prompt_began(session, agent.session, "Fix it\nplease", since, has_ended)
+        await anyio.wait_all_tasks_blocked()
+        if not has_ended:
+            await agent.done(call)
+        told = ("Before", {"a": "modified"}), ("Fix it", {"b": "modified"})
+        _, turn = await place.until_turns(*told)
+        assert place.files[turn.id]["b"].writers == (("write_file", ""),)
+        if not has_ended:
+            await agent.report("Stop")
+        await place.until_ended(turn.id)

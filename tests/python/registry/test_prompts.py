@@ -193,7 +193,7 @@ class Scene:
     def prompt_sent(self, session: KnownSession) -> None:
         self.followed.append(("sent", session.id))
 
-    def prompt_began(self, session: KnownSession, conversation: str, prompt: str) -> None:
+    def prompt_began(self, session: KnownSession, conversation: str, prompt: str, _since: int, _ended: bool) -> None:
         self.followed.append(("began", session.label, conversation, prompt))
 
     def set_sessions(self, _changed: object, gone: Sequence[str]) -> None:
@@ -202,8 +202,9 @@ class Scene:
     def calls_hooks(self, _pid: int) -> bool:
         return False
 
-    def prompted(self, _pid: int, prompt: str) -> None:
+    def prompted(self, _pid: int, prompt: str, _time: int) -> bool:
         self.followed.append(("hooks", prompt))
+        return False
 
     async def until(self, condition: Callable[[], bool]) -> None:
         with anyio.fail_after(limit_s()):

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Read transcripts as they grow, where the system tells of that."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+
+import anyio
+
+from qwen_companion.journal.tree_watch import TreeWatch
+from qwen_companion.tasks import contained
+from qwen_companion.threads import in_thread
+from qwen_companion.transcripts.recording import Recording
+
+
+class RecordingWatch:
+    """All methods are for the event loop."""
+
+    def __init__(self) -> None:
+        """Begin with no transcript."""
+        self._followed: set[Recording] = set()
+        self._grown: set[Recording] = set()
+        """Those to read."""
+        self._stirred = anyio.Event()
+
+    async def run(self) -> None:
+        """Read what is followed until cancelled."""
+        watch = TreeWatch(self._changed)
+        try:
+            async with anyio.create_task_group() as tasks:
+                while True:
+                    self._stirred = anyio.Event()
+                    await watch.cover_nearest({os.path.dirname(each.path) for each in self._followed})
+                    grown, self._grown = self._grown & self._followed, set()
+                    for each in grown:
+                        tasks.start_soon(contained, self.read, each)
+                    await self._stirred.wait()
+        finally:
+            watch.close()
+
+    def follow(self, recording: Recording) -> None:
+        """Read `recording` now, and whenever it has grown."""
+        self._followed.add(recording)
+        self._grown.add(recording)
+        self._stirred.set()
+
+    def forget(self, recording: Recording) -> None:
+        """Follow `recording` no longer."""
+        self._followed.discard(recording)
+
+    def _changed(self, paths: Collection[bytes] | None) -> None:
+        # A directory above may have been made.
+        self._grown |= {
+            each
+            for each in self._followed
+            if paths is None or any(f"{each.path}/".startswith(os.fsdecode(path) + "/") for path in paths)
+        }
+        if self._grown:
+            self._stirred.set()
+
+    async def read(self, recording: Recording) -> None:
+        """Read `recording` now."""
+        async with recording.reading:
+            await in_thread(recording.read)
+            recording.settle()
