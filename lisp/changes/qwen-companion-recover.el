@@ -45,7 +45,7 @@
                (substitute-command-keys "\\[qwen-companion-recover] brings them back"))))))
 
 (defun qwen-companion-recover--turn ()
-  "Return the turn with what was taken, or signal a `user-error'.
+  "Return the turn with what was taken; say so and return nil without one.
 It is the one at point in the buffer of changes, else the newest one of
 the project that is not undone yet."
   (let* ((taken (seq-filter (lambda (turn) (eq 'rewind (qwen-companion-turn-source turn)))
@@ -59,7 +59,7 @@ the project that is not undone yet."
                          (or (derived-mode-p 'qwen-companion-changes-mode)
                              (equal root (qwen-companion-turn-root turn)))))
                   taken)
-        (user-error "No rewind of a CLI has taken edits of yours in this project"))))
+        (ignore (message "No rewind of a CLI has taken edits of yours in this project")))))
 
 ;;;###autoload
 (defun qwen-companion-recover ()
@@ -72,10 +72,10 @@ edits are a turn; without point on one, it is the newest of the project."
     (user-error "The companion is off and has no journal; turn it on with M-x qwen-companion-mode"))
   (qwen-companion-journal-call-with-turns
    (lambda ()
-     (let* ((turn (qwen-companion-recover--turn))
-            (id (qwen-companion-turn-id turn))
-            (files (qwen-companion-turn-files turn))
-            (paths (mapcar #'qwen-companion-changed-file-path files)))
+     (when-let* ((turn (qwen-companion-recover--turn))
+                 (id (qwen-companion-turn-id turn))
+                 (files (qwen-companion-turn-files turn))
+                 (paths (mapcar #'qwen-companion-changed-file-path files)))
        (qwen-companion-undo-confirm paths "bring back" nil)
        (let ((results (qwen-companion-undo-files
                        (list :root (qwen-companion-turn-root turn) :scope 'turn :turn id)

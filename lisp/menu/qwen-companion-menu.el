@@ -297,6 +297,7 @@ They are those of its `:type', a `choice' or a boolean.")
         "--"
         ("<" "Rewind" qwen-companion-rewind (qwen-companion-menu--off))
         ("f" "Fork" qwen-companion-fork (qwen-companion-menu--off))
+        (">" "Recover" qwen-companion-recover (qwen-companion-menu--off))
         ("V" "Previous" qwen-companion-review-previous (qwen-companion-menu--no-proposal))
         ("z" "Blame" qwen-companion-blame (qwen-companion-menu--no-file))
         ("Z" "Blame line" qwen-companion-blame-line (qwen-companion-menu--no-file))
