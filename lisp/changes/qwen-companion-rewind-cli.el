@@ -42,15 +42,17 @@ the target."
 
 ;;; Afterwards
 
-(defun qwen-companion-rewind-done (target copy)
+(defun qwen-companion-rewind-done (target copy &optional begins)
   "Note that the conversation of TARGET was rewound to before it.
 COPY names it as it was before, a string for
-`qwen-companion-rewind-return-functions', or nil where there is none."
+`qwen-companion-rewind-return-functions', or nil where there is none.
+With BEGINS non-nil, that is only about to be done: if it never ends, the
+next start says so."
   (qwen-companion-backend-call
    'journal-rewound
    (list :conversation (qwen-companion-rewind-target-conversation target)
          :since (- (floor (qwen-companion-rewind-target-start target)) qwen-companion-rewind-cli-early)
-         :copy copy)))
+         :copy copy :begins (and begins t))))
 
 (defun qwen-companion-rewind-failed (reason)
   "Say that rewinding a conversation has failed because of REASON."

@@ -175,6 +175,8 @@ PART is as for `qwen-companion-rewind'."
                    (mapcar #'qwen-companion-turn-id
                            (qwen-companion-rewind--ended-turns target part)))
       (user-error "The turns have just changed; look at what is shown now"))
+    (when (cdr door)
+      (qwen-companion-rewind-done target nil t))
     (if (and files (not (qwen-companion-rewind--files target turns)))
         (message "Stopped; the conversation is as it was, and the same key goes on")
       (when (cdr door)

@@ -61,6 +61,9 @@ Between them are an edit of the user's and a turn of another agent.
     (should (equal '("1\n2\n3\n4\nother\n6\n7\n8\nmine\n" nil "first\n")
                    (qwen-companion-rewind-test--files)))
     (should began)
+    ;; If Emacs is killed on the way, the next start says so.
+    (should (equal '(t) (mapcar (lambda (sent) (plist-get sent :begins))
+                                (qwen-companion-test-sent 'journal-rewound))))
     (should (equal "Prompt of two" (qwen-companion-rewind-target-prompt (car doors))))
     (should (equal "conversation" (qwen-companion-rewind-target-session (car doors))))
     (qwen-companion-changes-test-settle)

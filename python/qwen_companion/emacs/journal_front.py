@@ -175,9 +175,16 @@ class JournalFront:
         if self._journal is None and self._settings.journal and self._tasks is not None and self._watching:
             self._tasks.start_soon(contained, self._load_if_recorded, self._roots)
 
-    async def _load_if_recorded(self, roots: Sequence[str]) -> None:
-        if await in_thread(_any_is_recorded, roots, self._environ):
+    async def _load_if_recorded(self, roots: Sequence[str]) -> bool:
+        found = await in_thread(_any_is_recorded, roots, self._environ)
+        if found:
             await self._load()
+        return found
+
+    async def _begin_watch(self, roots: Sequence[str]) -> None:
+        if not (self._settings.journal and await self._load_if_recorded(roots)) and self._journal is None:
+            # Nothing has been recorded yet.
+            self._tell(messages.TurnChanges((), reset=True))
 
     def take(self, call: messages.JournalCall) -> None:
         """Carry `call` out after those before it."""
@@ -191,10 +198,8 @@ class JournalFront:
             self._watching = call.on
             if self._journal is not None:
                 self._journal.telling.watch(call.on)
-            elif call.on:
-                # Nothing has been recorded yet.
-                self._tell(messages.TurnChanges((), reset=True))
-                self._load_known()
+            elif call.on and self._tasks is not None:
+                self._tasks.start_soon(contained, self._begin_watch, self._roots)
         elif isinstance(call, messages.JournalWrote | messages.JournalSeen | messages.JournalRewound):
             if self._journal is not None:
                 await self._answer(call)

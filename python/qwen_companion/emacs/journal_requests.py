@@ -41,7 +41,7 @@ async def answer(
     elif isinstance(call, messages.JournalSeen):
         (await load()).mark(call.turn, call.path, call.hunks, call.seen)
     elif isinstance(call, messages.JournalRewound):
-        (await load()).rewound(call.conversation, call.since, call.copy)
+        (await load()).rewound(call.conversation, call.since, call.copy, call.begins)
     elif isinstance(call, messages.JournalWrote):
         journal = await load()
         if call.action == "merge":

@@ -362,12 +362,14 @@ class JournalRewound:
 
     The name of a conversation is that of a session of the daemon, whether a chat or a CLI has recorded it.
 
-    `copy` is how the conversation as it was before is called, None where there is none.
+    `copy` is how the conversation as it was before is called, None where there is none.  With `begins`, its rewind is
+    only about to begin.
     """
 
     conversation: str
     since: int
     copy: str | None
+    begins: bool
 
 
 @frozen

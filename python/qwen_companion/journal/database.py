@@ -38,6 +38,7 @@ create table if not exists origins(write integer primary key, state blob);
 create table if not exists removed(
   path blob, line blob, previous blob, origin integer, primary key(path, line, previous)) without rowid;
 create table if not exists rewound(turn integer primary key, copy text);
+create table if not exists rewinding(turn integer primary key);
 """
 
 _CHECKED_BYTES = 64 * 1024 * 1024

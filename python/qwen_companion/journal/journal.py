@@ -90,6 +90,9 @@ class Journal:
     async def _begin_root(self, root: Root) -> None:
         """Go on with the turns of `root`, which has been opened, and watch its files."""
         await to_thread.run_sync(self.turns.resume, root)
+        for prompt in await to_thread.run_sync(root.record.store.rewinding):
+            where = f'The rewind to before "{prompt}" in {root.record.root}'
+            self.roots.warn(f"{where} has not ended: M-x qwen-companion-rewind there goes on")
         if self.roots.tasks is not None:
             self.roots.tasks.start_soon(self._disk.run, root)
             for running in root.running.values():
@@ -277,12 +280,18 @@ class Journal:
                 root.do(partial(root.merge, row, label, names))
                 await root.done_so_far()
 
-    def rewound(self, conversation: str, since: int, copy: str | None) -> None:
-        """Note that the turns of `conversation` from `since` on, in ms since the epoch, are only part of its `copy`."""
+    def rewound(self, conversation: str, since: int, copy: str | None, begins: bool) -> None:
+        """Note that the turns of `conversation` from `since` on, in ms since the epoch, are only part of its `copy`.
+
+        With `begins`, this is only about to be done.
+        """
         for root in self.roots.by_name.values():
 
             def note(root: Root = root) -> None:
-                root.rewound(conversation, since, copy)
+                if begins:
+                    root.rewinding(conversation, since)
+                else:
+                    root.rewound(conversation, since, copy)
 
             root.do(note)
 

@@ -206,19 +206,25 @@ class Root:
             # For what is brought back, an undoing that Emacs may not have known of.
             self.changed.update(number for number in (turn.id, turn.undone) if number is not None)
 
-    def rewound(self, conversation: str, since: int, copy: str | None, until: float = math.inf) -> list[TurnRow]:
-        """Record that turns of `conversation` are not part of it any more, see `Store`; return them.
-
-        They began from `since` on and before `until`, in ms since the epoch.
-        """
-        store = self.record.store
-        rewound = [
+    def _turns_of(self, conversation: str, since: int, until: float = math.inf) -> list[TurnRow]:
+        """Return the turns of `conversation` that began from `since` on and before `until`, in ms since the epoch."""
+        return [
             turn
-            for turn in store.turns()
+            for turn in self.record.store.turns()
             if local_id("session", turn.session) == conversation
             and turn.source in (HOOKS, CHAT)
             and since <= turn.start < until
         ]
+
+    def rewinding(self, conversation: str, since: int) -> None:
+        """Record that a rewind of `conversation` to before its turn that began at `since` begins."""
+        for turn in self._turns_of(conversation, since)[:1]:
+            self.record.store.note_rewinding(turn.id)
+
+    def rewound(self, conversation: str, since: int, copy: str | None, until: float = math.inf) -> list[TurnRow]:
+        """Record that turns of `conversation`, see `_turns_of`, are not part of it any more; return them."""
+        store = self.record.store
+        rewound = self._turns_of(conversation, since, until)
         for session in {turn.session for turn in rewound if not store.rewound(turn.id)[0]}:
             self.record.unseen.forget(session, since)
         turns = [turn.id for turn in rewound]

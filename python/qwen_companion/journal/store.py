@@ -109,6 +109,10 @@ class Store:
             )  # fmt: skip
             if turn.text:
                 db.execute("insert into prompts values(?, ?)", (cursor.lastrowid, turn.text))
+            if turn.source in (HOOKS, CHAT):
+                # The conversation goes on as it is.
+                query = "delete from rewinding where turn in (select id from turns where session = ?)"
+                db.execute(query, (turn.session,))
             return replace(turn, id=int(cursor.lastrowid or 0))
 
     def prompt(self, turn: int) -> str:
@@ -306,9 +310,20 @@ class Store:
             columns = (turn, path, row.digest, row.whole, json.dumps(row.hunks))
             db.execute("insert or replace into seen values(?, ?, ?, ?, ?)", columns)
 
-    def note_rewound(self, turns: Iterable[int], copy: str | None) -> None:
+    def note_rewinding(self, turn: int) -> None:
+        """Record that a rewind to before `turn` begins."""
+        with self.database.transaction() as db:
+            db.execute("insert or ignore into rewinding values(?)", (turn,))
+
+    def rewinding(self) -> list[str]:
+        """Return the prompts to before which rewinds have begun and not ended."""
+        with self.database.transaction() as db:
+            return [row[0] for row in db.execute("select prompt from turns where id in (select turn from rewinding)")]
+
+    def note_rewound(self, turns: Sequence[int], copy: str | None) -> None:
         """Record that `turns` are not part of their conversation any more, but of its `copy`, None for none."""
         with self.database.transaction() as db:
+            db.executemany("delete from rewinding where turn = ?", ((turn,) for turn in turns))
             # What the CLI has recorded itself is noticed, too, and names no copy.
             db.executemany(
                 "insert into rewound values(?, ?) on conflict(turn) do update set copy = coalesce(excluded.copy, copy)",
@@ -352,7 +367,7 @@ class Store:
         """Forget `turns`, and all bytes that only they needed."""
         with self.database.transaction() as db:
             for turn in turns:
-                for table in ("writes", "seen", "prompts", "usage", "rewound"):
+                for table in ("writes", "seen", "prompts", "usage", "rewound", "rewinding"):
                     db.execute(f"delete from {table} where turn = ?", (turn,))  # noqa: S608 - these names
                 db.execute("delete from turns where id = ?", (turn,))
             # Writes of others matter between those of agents only.

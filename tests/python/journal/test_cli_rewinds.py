@@ -15,7 +15,15 @@ from journal_project import Project
 from journal_site import Agent, Site, site
 from qwen_companion.doors.events import parse_event
 from qwen_companion.doors.listeners import Report
-from qwen_companion.emacs.messages import JournalBusy, JournalRewound, JournalWrote, RewindTook
+from qwen_companion.emacs.messages import (
+    JournalBusy,
+    JournalRewound,
+    JournalSeen,
+    JournalWrote,
+    Notice,
+    RewindTook,
+    TurnChanges,
+)
 from qwen_companion.journal.cli_rewinds import Restored
 from qwen_companion.journal.store import HOOKS, REWIND, UNDO
 from qwen_companion.local_ids import local_id
@@ -195,12 +203,50 @@ async def test_emacs_is_told_once_of_what_a_rewind_took(project: Project) -> Non
         assert told.turn.turn.id in place.turns
         assert place.turns[turn.id].rewound
         # Our own note of the same, which comes later, adds the copy.
-        place.say(JournalRewound(local_id("session", "s"), 0, "copy"))
+        place.say(JournalRewound(local_id("session", "s"), 0, "copy", False))
         await notice(place, agent, 0)
         with anyio.fail_after(TIMEOUT_S):
             while place.turns[turn.id].copy != "copy":
                 await anyio.sleep(0.01)
         assert sum(isinstance(message, RewindTook) for message in place.told) == 1
+
+
+async def until_recorded(place: Site, turn: str, seen: bool) -> None:
+    """Wait until all is recorded that was said before, by marking `turn`, which has changed one file."""
+    place.say(JournalSeen(turn, None, (), seen))
+    with anyio.fail_after(TIMEOUT_S):
+        while [file.seen for file in place.files[turn].values()] != [seen]:
+            await anyio.sleep(0.01)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("end", ["killed", "rewound", "another prompt"])
+async def test_a_rewind_that_has_begun_and_not_ended_is_told_of_at_the_next_start(project: Project, end: str) -> None:
+    project.commit(a=OLD)
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        for number in (1, 2):
+            await agent.prompt(f"Do {number}")
+            await agent.edit("a", b"%d\n" % number)
+            await agent.report("Stop")
+        turns = await place.until_turns(("Do 1", {"a": "modified"}), ("Do 2", {"a": "modified"}))
+        conversation = local_id("session", "s")
+        place.say(JournalRewound(conversation, turns[1].start, None, True))
+        await until_recorded(place, turns[0].id, True)
+        if end == "rewound":
+            place.say(JournalRewound(conversation, turns[1].start, "copy", False))
+        elif end == "another prompt":
+            # The user goes on with the conversation as it is.
+            await agent.prompt("Do 3")
+        await until_recorded(place, turns[0].id, False)
+    async with site(project) as place:
+        # All turns are told at once.
+        told = await place.until_told(TurnChanges)
+        assert isinstance(told, TurnChanges)
+        assert [change.turn.prompt for change in told.turns] == ["Do 1", "Do 2"]
+        notices = [message.text for message in place.told if isinstance(message, Notice)]
+    wanted = f'The rewind to before "Do 2" in {project.root} has not ended: M-x qwen-companion-rewind there goes on'
+    assert notices == ([wanted] if end == "killed" else [])
 
 
 @pytest.mark.anyio
