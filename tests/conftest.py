@@ -57,18 +57,21 @@ def _scope(file: str) -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Group the tests that share a stage, long and large groups first, so that none of them starts last.
 
-    Groups of each directory are spread over the whole run: some compute, others wait.  Within a group, tests that need
-    a fresh stage come first, then those that leave it with its CLI, then those that end the CLI, and last those that
-    end the stage; those with the same CLI follow each other, since it may stay.
+    Groups of each directory are spread over the whole run: some compute, others wait.  A file of Emacs Lisp is one
+    test, whose length tells.  Within a group, tests that need a fresh stage come first, then those that leave it with
+    its CLI, then those that end the CLI, and last those that end the stage; those with the same CLI follow each other,
+    since it may stay.
     """
     scopes = {item: _scope(item.nodeid.split("::")[0]) for item in items}
     directories = {scopes[item]: item.path.relative_to(TESTS).parts[0] for item in items}
     long = {scopes[item] for item in items if directories[scopes[item]] == "lint" or item.get_closest_marker("long")}
     sizes = Counter(scopes.values())
+    lengths = {scopes[item]: item.path.stat().st_size for item in items}
     ranks: dict[str, float] = {}
     for directory, total in Counter(directories.values()).items():
-        of_it = sorted((-sizes[scope], scope) for scope in directories if directories[scope] == directory)
-        ranks.update({scope: number / total for number, (_, scope) in enumerate(of_it)})
+        of_it = [scope for scope in directories if directories[scope] == directory]
+        of_it.sort(key=lambda scope: (-sizes[scope], -lengths[scope], scope))
+        ranks.update({scope: number / total for number, scope in enumerate(of_it)})
 
     def key(item: pytest.Item) -> tuple[bool, float, str, int, str]:
         places = {"fresh_stage": -1, "ends_cli": 1, "ends_stage": 2}

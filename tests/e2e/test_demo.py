@@ -11,10 +11,14 @@ import re
 from collections.abc import Generator
 from contextlib import contextmanager
 
+import pytest
+
 from editor import PROGRAM
 from sandbox import BUILD, CHECKOUT
 from stage import READY, Stage
 from terminal import Screen
+
+pytestmark = pytest.mark.long
 
 # The first and the last words of the guide: all of it is on the screen.
 WHOLE_GUIDE = re.compile(r"What to try.*brings\s+it\s+back\.", re.DOTALL)

@@ -15,6 +15,8 @@ from far import PLACE, Far
 from sandbox import GREETING
 from stage import Stage
 
+pytestmark = pytest.mark.long
+
 PASTE_IMAGE = r"""
   (cl-letf (((symbol-function 'gui-get-selection) (lambda (&rest _) "\211PNG\r\n")))
     (with-current-buffer (car (qwen-companion-terminal-buffers)) (qwen-companion-paste-image)))"""

@@ -17,6 +17,8 @@ from qwen_companion.doors import events
 from qwen_companion.doors.layer import FILE_NAME
 from support import TIMEOUT_S, Backend, Home
 
+pytestmark = pytest.mark.long
+
 LONG = "/a" * 2**19
 """1 MB, with as many directories as can be."""
 

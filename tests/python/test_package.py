@@ -15,6 +15,8 @@ import pytest
 
 from limit import limit_s
 
+pytestmark = pytest.mark.long
+
 CHECKOUT = Path(__file__).parents[2]
 
 INSTALL = """(progn

@@ -7,8 +7,11 @@ import os
 from pathlib import Path
 
 import hypothesis
+import pytest
 
 from random_rewinds import run
+
+pytestmark = pytest.mark.long
 
 FUZZES = hypothesis.settings().max_examples >= 1000
 SEED = int(os.environ.get("FUZZ_SEED", "1"))

@@ -11,6 +11,8 @@ import pytest
 
 from random_turns import run
 
+pytestmark = pytest.mark.long
+
 FUZZES = hypothesis.settings().max_examples >= 1000
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
 TREE = os.environ.get("FUZZ_TREE")
