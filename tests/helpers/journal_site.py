@@ -127,7 +127,7 @@ class Site:
             while self.kinds() != list(expected):
                 self._news = anyio.Event()
                 await self._news.wait()
-        assert self.kinds() == list(expected)
+        assert self.kinds() == list(expected), self.turns
         return sorted(self.turns.values(), key=lambda turn: int(turn.id.rpartition("-")[2]))
 
     async def until_turns(self, *expected: tuple[str, dict[str, str]]) -> Sequence[Turn]:
