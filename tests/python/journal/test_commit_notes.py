@@ -108,7 +108,7 @@ def test_a_note_holds_in_a_clone_and_nothing_else_is_written(project: Project) -
     )
     assert found.prompt(origin.turn[:-1] + "7") is None
     assert found.prompt(f"note-{first}-0") is None
-    assert project.record.answers.prompt(project.record.names.identifier(turn)) is not None
+    assert project.record.answers.prompt(project.record.names.identifier(turn), project.environ) is not None
 
 
 def test_foreign_notes_commits_of_others_and_amends(project: Project) -> None:
@@ -128,6 +128,30 @@ def test_foreign_notes_commits_of_others_and_amends(project: Project) -> None:
     notes(project).write(project.record)
     assert note(project)["files"] == {"a": [[7, 1, 0], [8, 1, 1]]}
     assert authors(notes(project), project.root / "a") == {8: "do it"}
+
+
+def test_binaries_submodules_and_shallow_clones(project: Project) -> None:
+    module = project.home / "module"
+    project.git("init", "--quiet", str(module), cwd=project.home)
+    (module / "c").write_bytes(text(*OLD))
+    project.git("add", "--all", cwd=module)
+    project.git("commit", "--quiet", "--message=c", cwd=module)
+    project.git("submodule", "--quiet", "add", module.as_uri(), "module")
+    project.commit(a=text(*OLD), b=b"\0\1")
+    turn = project.begin(start=START)
+    for name, data in (("a", text(*OLD, "agent one")), ("b", b"\0\2"), ("module/c", text(*OLD, "agent two"))):
+        project.edit(turn, name, data)
+    project.end(turn)
+    project.git("commit", "--quiet", "--all", "--message=d", cwd=project.root / "module")
+    project.commit()
+    notes(project).write(project.record)
+    assert note(project)["files"] == {"a": [[7, 1, 0]]}
+    clone = project.home / "clone"
+    project.git("clone", "--quiet", "--depth=1", project.root.as_uri(), str(clone), cwd=project.home)
+    project.git("fetch", "--quiet", "origin", f"{REF}:{REF}", cwd=clone)
+    found = notes(project, clone)
+    assert authors(found, clone / "a") == {7: "do it"}
+    assert authors(found, clone / "b") == authors(found, clone / "module") == {}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ SEED = int(os.environ.get("FUZZ_SEED", "1"))
 
 
 def test_lines_are_said_to_be_of_their_authors(tmp_path: Path) -> None:
-    # An agent is named for too much late only: of the lines that both write, ever more are gone and may come back.
     steps, seeds = (2000, 1) if FUZZES else (25, 2)
     tallies = [run(tmp_path / str(seed), seed, steps) for seed in range(SEED, SEED + seeds)]
     assert [tally for tally in tallies if tally.slander] == []
