@@ -12,10 +12,9 @@ from __future__ import annotations
 import json
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from hashlib import blake2b
 from itertools import groupby, islice, pairwise
 from types import MappingProxyType
@@ -55,9 +54,6 @@ LONG = 8
 
 _Gone = Sequence[tuple[bytes, int]]
 """Lines with one text that are gone: the key of the line before each, and its origin."""
-
-_Recall = Callable[[Iterable[str]], Mapping[str, _Gone]]
-"""Returns which of some lines were in the file once."""
 
 
 def turn_behind(origin: int) -> int:
@@ -207,7 +203,8 @@ class Origins:
             origins += _written(text.origins[hunk.old_start : hunk.old_end], hunk.new_end - hunk.new_start, author)
             old = hunk.old_end
         result = Text(lines, origins, _gaps(text, hunks, end, author))
-        _take_back(text, result, hunks, author, partial(self._recall, path))
+        new = {lines[index] for hunk in hunks for index in range(hunk.new_start, hunk.new_end)}
+        _take_back(text, result, hunks, author, self._recall(path, new))
         _doubt(lines, result.origins, [range(hunk.new_start, hunk.new_end) for hunk in hunks], author)
         if author == USER:
             _doubt_islands(result, hunks)
@@ -226,13 +223,13 @@ class Origins:
                 )
         return result
 
-    def _recall(self, path: bytes, lines: Iterable[str]) -> Mapping[str, _Gone]:
+    def _recall(self, path: bytes, lines: Collection[str]) -> Mapping[str, _Gone]:
+        """Return which of `lines` were in the file `path` once; none of too many."""
         found: dict[str, _Gone] = {}
-        wanted = set(lines)
-        if len(wanted) > _MOST_RECALLED:
+        if len(lines) > _MOST_RECALLED:
             return found
         with self._store.database.transaction() as db:
-            for line in wanted:
+            for line in lines:
                 query = "select previous, origin from removed where path = ? and line = ? order by origin"
                 rows = db.execute(query, (path, _key(line))).fetchall()
                 if rows:
@@ -392,14 +389,12 @@ def _gaps(text: Text, hunks: Sequence[Hunk], end: Hunk, author: int) -> dict[int
     return moved
 
 
-def _take_back(text: Text, result: Text, hunks: Sequence[Hunk], author: int, recall: _Recall) -> None:
-    """Give lines that `author` has only moved, or brought back, the origins that they had."""
+def _take_back(text: Text, result: Text, hunks: Sequence[Hunk], author: int, recalled: Mapping[str, _Gone]) -> None:
+    """Give lines that `author` has only moved, or brought back of those `recalled`, the origins that they had."""
     moved: dict[str, list[tuple[bytes, int]]] = defaultdict(list)
     for hunk in hunks:
         for index in range(hunk.old_start, hunk.old_end):
             moved[text.lines[index]].append((_key_before(text.lines, index), text.origins[index]))
-    new = [index for hunk in hunks for index in range(hunk.new_start, hunk.new_end)]
-    recalled = recall(result.lines[index] for index in new)
     for hunk in hunks:
         index = hunk.new_start
         while index < hunk.new_end:
@@ -471,7 +466,10 @@ _SLIDE = 40
 
 
 def _twins(lines: Sequence[str], span: range, changed: Collection[int]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of equal lines of which one may stand for the other, where those of `span` among `changed` are."""
+    """Yield pairs of equal lines of which one may stand for the other, as those of `span` came or went.
+
+    All that came or went are `changed`.
+    """
     start, end, size = span.start, span.stop, len(span)
 
     def stays(index: int) -> bool:
