@@ -254,7 +254,8 @@ async def test_a_record_that_was_removed_is_begun_anew(project: Project) -> None
         await agent.prompt("First")
         await agent.edit("a", b"agent\n")
         await place.until({"a": "modified"})
-        shutil.rmtree(project.home / "state")
+        # At once: the backend may write into it meanwhile.
+        (project.home / "state").rename(project.home / "removed")
         await agent.prompt("Second")
         await agent.edit("b", b"more\n")
         (turn,) = await place.until({"b": "added"})
