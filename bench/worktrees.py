@@ -3,7 +3,7 @@
 
     .build/venv/bin/python bench/worktrees.py [FILES [WORKTREES]]
 
-In `emacs -Q -nw`, in a repository with so many WORKTREES (20) of FILES (20,000) of 300 bytes each, in one of which and
+In `emacs -Q -nw`, in a repository with so many WORKTREES (20) of FILES (5,000) of 300 bytes each, in one of which and
 in the main tree the same line is changed.  A gap is the time between two calls of a timer that is due every 10 ms.
 Prints the load of the machine too, by which the clock goes.  Asserts nothing.
 """

@@ -14,6 +14,8 @@
 (require 'qwen-companion-tools-read)
 (require 'python)
 
+(defvar tramp-remote-process-environment)
+
 (defmacro qwen-companion-remote-test--with (&rest body)
   "Run BODY with no place served, where TRAMP must not connect; return its value."
   (declare (indent 0))
