@@ -201,6 +201,8 @@ For `completion-at-point-functions'."
 (defun qwen-companion-chat-send-enable ()
   "Enable completion and the history in the prompt of the current buffer."
   (add-hook 'kill-buffer-hook #'qwen-companion-chat-send--keep-edits nil t)
+  ;; `text-mode' of Emacs 30 adds it, and it signals an error where there is no list of words.
+  (remove-hook 'completion-at-point-functions 'ispell-completion-at-point t)
   (add-hook 'completion-at-point-functions #'qwen-companion-chat-send--complete nil t))
 
 ;;; Sending from other buffers
