@@ -205,14 +205,14 @@ class Store:
             self.contents.set_current((path, after) for path, _, after in changes)
 
     def reassign(self, path: bytes, version: Version | None, turn: int | None, tools: Collection[str]) -> bool:
-        """Assign to `turn` the write of `version` to `path`, if one of `tools` made it in the last few seconds."""
+        """Assign to `turn` the write of `version` to `path`, if nobody or one of `tools` made it in the last seconds."""
         with self.database.transaction() as db:
             row = db.execute(
-                "select id, after, after_mode, tool from writes where path = ? and turn is not null"
+                "select id, after, after_mode, tool, turn is null from writes where path = ? and turn is not ?"
                 " and time >= strftime('%s', 'now') - ? order by id desc limit 1",
-                (path, _RECENT_S),
+                (path, turn, _RECENT_S),
             ).fetchone()
-            if row is None or read_version(row[1], row[2]) != version or row[3] not in tools:
+            if row is None or read_version(row[1], row[2]) != version or not (row[4] or row[3] in tools):
                 return False
             db.execute("update writes set turn = ?, tool = '' where id = ?", (turn, row[0]))
             db.execute("delete from origins where write >= ?", (row[0],))

@@ -912,6 +912,23 @@ def test_what_is_brought_back_at_once_undoes_the_undoing(project: Project) -> No
     assert take_news(project) == ["a"]
 
 
+def test_an_undo_that_a_look_at_all_files_finds_before_it_is_told_is_one(project: Project) -> None:
+    project.commit(a=b"a\n")
+    turn = project.begin()
+    project.edit(turn, "a", b"agent\n")
+    project.end(turn)
+    path = os.fsencode(project.write("a", b"a\n"))
+    project.scan(None)
+    undo = project.record.undo(turn, "Undo", [path], 3000)
+    assert undo is not None
+    assert project.kinds(undo.id) == {"a": "modified"}
+    project.write("a", b"agent\n")
+    project.scan(None)
+    back = project.record.undo(turn, "Bring back", [path], 3000, bring_back=True)
+    assert back is not None
+    assert back.undone == undo.id
+
+
 def test_hunks_undone_one_after_the_other_are_one_turn(project: Project) -> None:
     lines = b"".join(b"%d\n" % number for number in range(20))
     changed = lines.replace(b"3\n", b"three\n", 1).replace(b"9\n", b"nine\n", 1)
