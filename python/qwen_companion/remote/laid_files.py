@@ -63,9 +63,9 @@ async def _lay_layer(
     ours = layer_of(keys.port, keys.secrets[HOOK_PATH], keys.secrets[TOOL_PATH])
     if ours is None:
         return None
-    found = next(iter(objects((await link.request("texts", paths=[greeting.layer])).get("texts"))), {})
+    texts = objects((await link.request("texts", paths=[greeting.layer])).get("texts"))
     try:
-        text = found.get("text")
+        text = texts[0].get("text") if texts else None
         theirs = parse_settings(greeting.layer, text.encode("utf-8", "replace")) if isinstance(text, str) else {}
     except LayerError as error:
         warn(f"{error}; CLIs there start without it")

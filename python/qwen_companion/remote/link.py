@@ -267,7 +267,7 @@ class Link:
         return (await self.ask(name, **values))[0]
 
     async def read(self, path: str, limit: int) -> tuple[bytes, int]:
-        """Return the bytes of the file `path` there, which must be a regular one of at most `limit` bytes, and its time.
+        """Return the bytes of the file `path` there, a regular one of at most `limit` bytes, and its time.
 
         That is in ms by the clock there, 0 if unknown.
 

@@ -76,8 +76,7 @@ class Copies:
             await self._stale_noted.wait()
             self._stale_noted = anyio.Event()
             if self._untold:
-                with suppress(CompanionError):
-                    await self._link().request("watch", paths=list(self._paths))
+                await self._watch()
             while self._stale:
                 with suppress(CompanionError, OSError):
                     await self._update(self._stale.pop())
@@ -85,9 +84,11 @@ class Copies:
     async def add(self, path: str) -> str:
         """Return the name of a copy here of the file `path` there, which is kept current."""
         self._keep(path)
-        with suppress(CompanionError):
-            await self._link().request("watch", paths=list(self._paths))
-            await self._update(path)
+        # In one round trip: the relay does in order what it is asked for.
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._watch)
+            with suppress(CompanionError):
+                await self._update(path)
         return self._name(path)
 
     async def is_text(self, path: str) -> bool:
@@ -98,6 +99,10 @@ class Copies:
         await self._update(path)
         copy = self._name(path)
         return not os.path.exists(copy) or await in_thread(is_text, copy)
+
+    async def _watch(self) -> None:
+        with suppress(CompanionError):
+            await self._link().request("watch", paths=list(self._paths))
 
     def _keep(self, path: str) -> None:
         self._paths.pop(path, None)
