@@ -62,11 +62,13 @@ PAYLOAD is that of the `run-at' call.")
   "Return the way to PLACE, hop by hop, for a payload."
   (require 'tramp)
   (mapcar (lambda (hop)
-            (append (list :method (tramp-file-name-method hop)
-                          :host (or (tramp-file-name-host hop) ""))
-                    (when-let* ((user (tramp-file-name-user-domain hop))) (list :user user))
-                    (when-let* ((port (tramp-file-name-port hop)))
-                      (list :port (format "%s" port)))))
+            ;; TRAMP puts text properties on hops before the last.
+            (cl-loop for (key value) on (list :method (tramp-file-name-method hop)
+                                              :host (or (tramp-file-name-host hop) "")
+                                              :user (tramp-file-name-user-domain hop)
+                                              :port (tramp-file-name-port hop))
+                     by #'cddr
+                     when value append (list key (substring-no-properties (format "%s" value)))))
           (tramp-compute-multi-hops (tramp-dissect-file-name place))))
 
 (defun qwen-companion-remote--control ()

@@ -150,6 +150,19 @@
           (should (equal before (list connection-local-profile-alist
                                       connection-local-criteria-alist))))))))
 
+;; The Python process cannot read text properties, which TRAMP has on hops.
+(ert-deftest qwen-companion-remote-test-a-place-behind-hops-is-sent-as-plain-text ()
+  "A place is told with each hop on the way, in a form that has no properties."
+  (qwen-companion-remote-test--with
+    (let* ((place "/ssh:me@near#22|ssh:far:")
+           (qwen-companion-remote-places `((,place . serve)))
+           (tramp-default-proxies-alist nil))
+      (qwen-companion-remote--update (list (concat place "/p/")))
+      (should (equal (prin1-to-string '((:method "ssh" :host "near" :user "me" :port "22")
+                                        (:method "ssh" :host "far")))
+                     (prin1-to-string
+                      (plist-get (car (plist-get (cdar calls) :places)) :hops)))))))
+
 ;; The password of the last machine would go to one on the way, which asks with words of its own.
 (ert-deftest qwen-companion-remote-test-a-known-password-goes-to-no-machine-on-the-way ()
   "A password of auth-source is given once, and only where one machine is reached."
