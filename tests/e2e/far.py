@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Another place to run CLIs at: an ssh server of its own on this machine, with a home directory and a project there."""
+"""Another place to run CLIs at: an ssh server of its own on this machine, with a home directory and a project there.
+
+So that each method is met, it may also be one behind a hop, another user, or a stand-in of a container.
+"""
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -20,18 +25,38 @@ from sandbox import GREETING, Sandbox
 
 SSHD: Final = Path("/usr/sbin/sshd")
 PLACE: Final = "/ssh:far:"
+_USERS: Final = Path("/etc/passwd")
+
+# As root Emacs asks before it writes into a temporary directory; Emacs 28 has no docker of its own.
+_TRAMP: Final = """
+(progn
+  (require 'tramp)
+  (setq tramp-histfile-override nil tramp-verbose 1 tramp-allow-unsafe-temporary-files t)
+  (unless (assoc "docker" tramp-methods)
+    (push '("docker" (tramp-login-program "docker") (tramp-login-args (("exec" "-it") ("%h") ("/bin/sh")))
+            (tramp-remote-shell "/bin/sh") (tramp-remote-shell-args ("-i" "-c")))
+          tramp-methods)))"""
 
 
 class Far:
-    """A host `far` for the programs of `sandbox`; those there have the variables of `environment` and another home."""
+    """A host `far` for the programs of `sandbox`; those there have the variables of `environment` and another home.
 
-    def __init__(self, sandbox: Sandbox, environment: Mapping[str, str]) -> None:
+    `place` is how Emacs reaches it: by the hosts `far` and `gate`, the container `box` with processes and mounts of its
+    own, or `far-user` on this machine.
+    """
+
+    def __init__(self, sandbox: Sandbox, environment: Mapping[str, str], place: str = PLACE) -> None:
+        self.place = place
+        self.label = re.split("[:|]", place)[-2]
         self.root = sandbox.root / "far"
         self.home = self.root / "home user"
         self.project = self.root / "projét"
         self.file = self.project / "greeting.py"
         # Names and texts are UTF-8 there all the same.
-        self._environment = {**environment, "HOME": str(self.home), "LC_ALL": "C"}
+        path = f"{self.root}/bin:{environment['PATH']}"
+        self._environment = {**environment, "PATH": path, "HOME": str(self.home), "LC_ALL": "C"}
+        self._box: subprocess.Popen[bytes] | None = None
+        self._user = ""
         self._sandbox = sandbox
         self._server: subprocess.Popen[bytes] | None = None
         self._port = 0
@@ -50,14 +75,54 @@ class Far:
             self._port = probe.getsockname()[1]
         self.trust(self.root / "host.pub")
         self._write_client()
+        self._write_program("there", f'exec env {self._variables} "$@"')
+        if self.place != PLACE:
+            # Login shells, and sudo, have a PATH of their own.
+            (self.home / ".profile").write_text(f"PATH={self._environment['PATH']}\n")
+        if "docker:" in self.place:
+            self._start_box()
+        if "sudo:" in self.place:
+            self._add_user()
         self.start()
         return self
+
+    @property
+    def _variables(self) -> str:
+        return shlex.join(f"{name}={value}" for name, value in self._environment.items())
+
+    def _start_box(self) -> None:
+        """Make a stand-in of docker, with a container that is not one of the network."""
+        self._box = subprocess.Popen(
+            ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", "echo up; exec sleep infinity"],
+            stdout=subprocess.PIPE,
+        )
+        assert self._box.stdout is not None
+        assert self._box.stdout.readline() == b"up\n"
+        (inside,) = psutil.Process(self._box.pid).children()
+        self._write_program(
+            "docker",
+            '[ "$1" = exec ] || exit 3; shift; while [ "$1" != box ]; do shift; done; shift\n'
+            # As with docker, a terminal belongs to a process in the container.
+            '! [ -t 0 ] || set setsid --wait --ctty "$@"\n'
+            f'exec nsenter --target {inside.pid} --pid --mount -- env -i {self._variables} "$@"',
+        )
+
+    def _add_user(self) -> None:
+        """Add a user, for real: another name of root's, since the files of this run are nobody else's to read."""
+        self._user = f"far-user:*:0:0::{self.home}:/bin/sh\n"
+        with _USERS.open("a") as users:
+            users.write(self._user)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Let nothing go on there."""
         self.stop()
+        if self._user:
+            _USERS.write_text(_USERS.read_text().replace(self._user, ""))
+        if self._box is not None:
+            self._box.kill()
+            self._box.communicate()
         for process in self._sandbox.processes():
             with suppress(psutil.NoSuchProcess):
                 if process.environ().get("HOME") == str(self.home):
@@ -65,7 +130,7 @@ class Far:
 
     def name(self, path: Path) -> str:
         """Return the name that Emacs has for `path` there."""
-        return f"{PLACE}{path}"
+        return f"{self.place}{path}"
 
     @property
     def laid(self) -> list[Path]:
@@ -94,7 +159,7 @@ class Far:
                 PasswordAuthentication no
                 KbdInteractiveAuthentication no
                 StrictModes no
-                AllowTcpForwarding no
+                AllowTcpForwarding {"local" if "gate" in self.place else "no"}
                 AllowStreamLocalForwarding no
                 AuthorizedKeysFile {self.root}/user.pub
                 SetEnv {variables}
@@ -131,7 +196,7 @@ class Far:
     def _write_client(self) -> None:
         (self.root / "ssh_config").write_text(
             textwrap.dedent(f"""\
-                Host far
+                Host far gate
                     HostName 127.0.0.1
                     Port {self._port}
                     IdentityFile {self.root}/user
@@ -142,36 +207,36 @@ class Far:
                 """)
         )
         (self.root / "bin").mkdir()
-        self._write_program("")
+        self._write_ssh("")
 
-    def _write_program(self, before: str) -> None:
-        # ssh reads the configuration of the user in the password database, whatever HOME says.
-        program = self.root / "bin/ssh"
-        program.write_text(f'#!/bin/sh\n{before}exec /usr/bin/ssh -F {self.root}/ssh_config "$@"\n')
+    def _write_ssh(self, before: str) -> None:
+        # It reads the configuration of the user in the password database, whatever HOME says.
+        self._write_program("ssh", f'{before}exec /usr/bin/ssh -F {self.root}/ssh_config "$@"')
+
+    def _write_program(self, name: str, text: str) -> None:
+        program = self.root / "bin" / name
+        program.write_text(f"#!/bin/sh\n{text}\n")
         program.chmod(0o700)
 
     def slow_down(self, seconds: float, start: float = 0) -> None:
         """Make the line to the next relay take half of `seconds` each way, and `start` seconds to come up."""
         script = Path(__file__).with_name("slow_line.py")
         ssh = f'/usr/bin/ssh -F {self.root}/ssh_config "$@"'
-        self._write_program(
-            f'[ "$1" != -T ] || {{ sleep {start}; exec {sys.executable} {script} {seconds / 2} {ssh}; }}\n'
-        )
+        self._write_ssh(f'[ "$1" != -T ] || {{ sleep {start}; exec {sys.executable} {script} {seconds / 2} {ssh}; }}\n')
 
     def want_password(self, password: str) -> None:
         """Make the next ssh that has no terminal ask for `password`, as it does where no key is known."""
         ask = """"$SSH_ASKPASS" "rem@far's password: " """.strip()
         refuse = "{ echo 'Permission denied (password).' >&2; exit 255; }"
-        self._write_program(f'[ -z "$SSH_ASKPASS" ] || [ "$({ask})" = {password} ] || {refuse}\n')
+        self._write_ssh(f'[ -z "$SSH_ASKPASS" ] || [ "$({ask})" = {password} ] || {refuse}\n')
 
     @property
     def use(self) -> str:
         """The form with which Emacs reaches it."""
         folder = self.root / "bin"
+        # Of its variables, sudo passes none on.
+        command = f"""(setq qwen-companion-qwen-command (list "{folder}/there" "qwen"))""" if self._user else ""
         return (
-            f'(progn (push "{folder}" exec-path) (setenv "PATH" (concat "{folder}:" (getenv "PATH")))'
-            " (require 'tramp) (setq tramp-histfile-override nil tramp-verbose 1"
-            # As root it asks.
-            " tramp-allow-unsafe-temporary-files t)"
-            f' (setq tramp-persistency-file-name "{self.root}/tramp") nil)'
+            f'(progn (push "{folder}" exec-path) (setenv "PATH" (concat "{folder}:" (getenv "PATH"))) {_TRAMP}'
+            f' {command} (setq tramp-persistency-file-name "{self.root}/tramp") nil)'
         )

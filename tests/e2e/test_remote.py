@@ -38,9 +38,9 @@ EDITED = GREETING.replace("hello", "good morning")
 
 
 @pytest.fixture
-def far(stage: Stage) -> Iterator[Far]:
-    """Return another host."""
-    with Far(stage.sandbox, stage.environment) as far:
+def far(stage: Stage, request: pytest.FixtureRequest) -> Iterator[Far]:
+    """Return another host, or the place that is the parameter."""
+    with Far(stage.sandbox, stage.environment, getattr(request, "param", PLACE)) as far:
         yield far
         # The relay there can be told to end only while the server runs.
         if stage.emacs.running:
@@ -53,7 +53,7 @@ def start_cli(stage: Stage, far: Far) -> None:
     stage.emacs.eval(f'(progn (find-file "{far.name(far.file)}") nil)')
     stage.emacs.command("qwen-companion-run")
     if stage.emacs.eval("qwen-companion-remote-places") == "nil":
-        stage.screen.wait_for("Serve the CLIs at far?")
+        stage.screen.wait_for(f"Serve the CLIs at {far.label}?")
         stage.screen.enter("yes")
     stage.screen.wait_for("Type your message")
     stage.screen.wait_for("Qwen[1]")
@@ -121,7 +121,8 @@ def change_by_command(stage: Stage, far: Far) -> None:
         " (cl-every #'qwen-companion-turn-end (qwen-companion-journal-turns)))"
     )
     shown = stage.emacs.eval('(with-current-buffer "*qwen-companion changes*" (buffer-string))')
-    for line in ("greeting.py  +1 -0  run_shell_command", "new.txt  new  +1 -0", "old.bin  deleted", "please  far:"):
+    prompt = f"please  {far.label}:"
+    for line in ("greeting.py  +1 -0  run_shell_command", "new.txt  new  +1 -0", "old.bin  deleted", prompt):
         assert line in shown
     assert ".env" not in shown
     stage.emacs.eval(
@@ -189,7 +190,7 @@ def do_the_main_job(stage: Stage, far: Far, *forms: str) -> None:
     assert f"Path: {far.file}" in prompt
     assert not any(f"/{name}" in prompt for name in ("notes.txt", ".env", "built.txt"))
     propose(stage, far, EDITED)
-    stage.screen.wait_for("far:")
+    stage.screen.wait_for(f"{far.label}:")
     stage.emacs.eval(
         "(with-current-buffer (qwen-companion-proposal-buffer (car (qwen-companion-proposals)))"
         ' (goto-char (point-max)) (insert "# edited\\n"))'
@@ -199,7 +200,7 @@ def do_the_main_job(stage: Stage, far: Far, *forms: str) -> None:
     stage.screen.wait_until(lambda: far.file.read_text() == EDITED + "# edited\n", "the edited text there")
     assert stage.emacs.eval(
         "(qwen-companion-session-list--project (car (qwen-companion-backend-sessions)))"
-    ) == json.dumps(f"far:{far.project}", ensure_ascii=False)
+    ) == json.dumps(f"{far.label}:{far.project}", ensure_ascii=False)
     stage.emacs.wait_until("(null qwen-companion-proposal--awaiting-write)")
     assert stage.emacs.eval("(qwen-companion-rescue-buffers)") == "nil"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Qwen Code on another host, in the versions that have hooks, and over a line that takes its time."""
+"""Qwen Code at each kind of place, in the versions that have hooks, and over a line that takes its time."""
 
 from __future__ import annotations
 
@@ -9,11 +9,20 @@ import pytest
 
 from far import Far
 from stage import Stage
-from test_remote import do_the_main_job, far, kill_and_wait, propose, start_cli
+from test_remote import change_by_command, do_the_main_job, far, kill_and_wait, propose, start_cli
 
 __all__ = ["far"]
 
 pytestmark = pytest.mark.interop
+
+
+@pytest.mark.parametrize(
+    "far", ["/ssh:gate|ssh:far:", "/docker:box:", "/ssh:far|docker:box:", "/sudo:far-user@localhost:"], indirect=True
+)
+def test_the_main_job_at_each_kind_of_place(stage: Stage, far: Far) -> None:
+    """As on a host: context by the rules there, a review with an edit, turns recorded and undone, and nothing left."""
+    do_the_main_job(stage, far)
+    change_by_command(stage, far)
 
 
 @pytest.mark.parametrize("program", ["qwen-0.21.10", "qwen-0.23.4"])
