@@ -120,11 +120,11 @@ def change_by_command(stage: Stage, far: Far) -> None:
         "(and (length= (qwen-companion-journal-turns) 2)"
         " (cl-every #'qwen-companion-turn-end (qwen-companion-journal-turns)))"
     )
-    shown = stage.emacs.eval('(with-current-buffer "*qwen-companion changes*" (buffer-string))')
     prompt = f"please  {far.label}:"
     for line in ("greeting.py  +1 -0  run_shell_command", "new.txt  new  +1 -0", "old.bin  deleted", prompt):
-        assert line in shown
-    assert ".env" not in shown
+        # It is drawn a moment after Emacs knows.
+        stage.screen.wait_until(lambda text=line: text in stage.emacs.buffer_text("*qwen-companion changes*"), line)
+    assert ".env" not in stage.emacs.buffer_text("*qwen-companion changes*")
     stage.emacs.eval(
         '(with-current-buffer "*qwen-companion changes*" (goto-char (point-min))'
         " (cl-letf (((symbol-function 'y-or-n-p) (lambda (_) t))) (qwen-companion-changes-undo)))"
