@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import time
 
 import pytest
@@ -16,6 +18,7 @@ __all__ = ["far"]
 pytestmark = pytest.mark.interop
 
 
+@pytest.mark.skipif(os.getuid() != 0 or shutil.which("sudo") is None, reason="needs root, and sudo")
 @pytest.mark.parametrize(
     "far", ["/ssh:gate|ssh:far:", "/docker:box:", "/ssh:far|docker:box:", "/sudo:far-user@localhost:"], indirect=True
 )
