@@ -289,6 +289,7 @@ async def test_a_rewind_that_nobody_could_notice_then_is_marked_and_no_file_is_t
         await agent.edit("b", b"b\n")
         await agent.report("Stop")
         [_, later] = await place.until({"a": "modified"}, {"b": "added"})
+        await place.until_ended(later.id)
         project.write("a", OLD)
         # Emacs was killed before it had heard of it; its next one reads the record with the next hook.
         await notice(place, agent, 100_000)
