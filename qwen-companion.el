@@ -209,7 +209,7 @@ each part with properties of its own is one."
     (registered . qwen-companion-registry-on-registered)
     (registry-ended . qwen-companion-registry-on-ended)
     (registry-receipt . qwen-companion-registry-on-receipt)
-    (recorded-rewound . qwen-companion-rewind-cli-on-rewound)
+    (recorded-rewound . qwen-companion-journal-on-reply)
     (compared . qwen-companion-merge-on-compared)
     (merged . qwen-companion-merge-on-merged)
     (place . qwen-companion-remote-on-place)
@@ -362,7 +362,6 @@ When it is made, the mode comes on."
 (autoload 'qwen-companion-kept-plans-on-plans "qwen-companion-kept-plans")
 (autoload 'qwen-companion-rewind "qwen-companion-rewind" nil t)
 (autoload 'qwen-companion-fork "qwen-companion-rewind" nil t)
-(autoload 'qwen-companion-rewind-cli-on-rewound "qwen-companion-rewind")
 (autoload 'qwen-companion-doctor "qwen-companion-doctor" nil t)
 
 (defvar qwen-companion-mode-map

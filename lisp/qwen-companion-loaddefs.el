@@ -94,11 +94,6 @@ edits are a turn; without point on one, it is the newest of the project.
 
 (fn)" t)
 
-;; qwen-companion-rewind-cli.el
-(autoload 'qwen-companion-rewind-cli-on-rewound "qwen-companion-rewind-cli" "Handle the `recorded-rewound' message PAYLOAD: the answer to a request.
-
-(fn PAYLOAD)" nil)
-
 ;; qwen-companion-rewind.el
 (autoload 'qwen-companion-rewind "qwen-companion-rewind" "Go back to before a prompt: the conversation and the files.
 The prompt is that at point in the buffer of changes and in a chat; in

@@ -222,7 +222,10 @@ With nil, stop that for WATCHER."
         (qwen-companion-backend-call 'journal-watch (list :on now))))))
 
 (defun qwen-companion-journal-call-with-turns (function)
-  "Call FUNCTION while each turn of the journal is known."
+  "Call FUNCTION while each turn of the journal is known.
+Signal a `user-error' while the companion is off."
+  (when (eq (qwen-companion-state) 'off)
+    (user-error "The companion is off and has no journal; turn it on with M-x qwen-companion-mode"))
   (let* ((told (qwen-companion-journal-watched-p))
          (note (lambda (paths) (setq told (or told (eq t paths))))))
     (add-hook 'qwen-companion-journal-changed-functions note)

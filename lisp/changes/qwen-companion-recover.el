@@ -68,8 +68,6 @@ They are merged into the files and buffers as they are now, and a
 conflict is shown as that of an undo.  In the buffer of changes, these
 edits are a turn; without point on one, it is the newest of the project."
   (interactive)
-  (when (eq (qwen-companion-state) 'off)
-    (user-error "The companion is off and has no journal; turn it on with M-x qwen-companion-mode"))
   (qwen-companion-journal-call-with-turns
    (lambda ()
      (when-let* ((turn (qwen-companion-recover--turn))

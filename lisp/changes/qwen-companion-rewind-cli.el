@@ -22,6 +22,7 @@
 (require 'qwen-companion-prompts)
 (require 'qwen-companion-spool)
 (require 'qwen-companion-terminal)
+(require 'qwen-companion-timers)
 (require 'qwen-companion-untrusted)
 
 (cl-defstruct (qwen-companion-rewind-target (:copier nil))
@@ -63,13 +64,6 @@ next start says so."
 
 (defconst qwen-companion-rewind-cli--version "0.21.10"
   "The first version of Qwen Code seen to rewind a conversation from outside.")
-
-(defvar qwen-companion-rewind-cli--requests nil
-  "Alist of the unanswered requests: (ID . FUNCTION).
-FUNCTION gets the answer, see `qwen-companion-recorded-rewound-id'.")
-
-(defvar qwen-companion-rewind-cli--last-id 0
-  "Number of the last request.")
 
 (defun qwen-companion-rewind-cli-door (target)
   "Return how the conversation of TARGET is rewound, by its CLI in a terminal.
@@ -128,26 +122,20 @@ Both are nil where no CLI records it, or it is in no terminal of Emacs."
 SESSION is the CLI that has it open, or nil to have a copy of it made that
 ends with the turn of TARGET, for a CLI in the directory TREE if that is
 another one.  DOING says so.  FUNCTION gets the answer."
-  (let* ((id (cl-incf qwen-companion-rewind-cli--last-id))
-         (reporter (make-progress-reporter (concat doing " the conversation...")))
-         (timer (run-at-time 0.5 0.5 #'qwen-companion-rewind-cli--show-progress reporter)))
-    (push (cons id (lambda (answer)
-                     (cancel-timer timer)
-                     (funcall function answer)))
-          qwen-companion-rewind-cli--requests)
-    (add-hook 'qwen-companion-backend-disconnected-hook #'qwen-companion-rewind-cli--fail-all)
-    (unless (qwen-companion-backend-call
-             'rewind-recorded
-             (list :id id :program (qwen-companion-terminal-program) :directory directory
-                   :session session :tree tree
-                   :conversation (qwen-companion-rewind-target-session target)
-                   :start (floor (qwen-companion-rewind-target-start target))
-                   :prompt (qwen-companion-rewind-target-prompt target)))
-      (qwen-companion-rewind-cli--fail-all))))
-
-(defun qwen-companion-rewind-cli--show-progress (reporter)
-  "Show by REPORTER that the conversation is still being rewound."
-  (progress-reporter-update reporter))
+  (let* ((reporter (make-progress-reporter (concat doing " the conversation...")))
+         (timer (run-at-time 0.5 0.5 #'qwen-companion-timers-call
+                             #'progress-reporter-update reporter)))
+    (qwen-companion-journal-ask
+     'rewind-recorded
+     (list :program (qwen-companion-terminal-program) :directory directory
+           :session session :tree tree
+           :conversation (qwen-companion-rewind-target-session target)
+           :start (floor (qwen-companion-rewind-target-start target))
+           :prompt (qwen-companion-rewind-target-prompt target))
+     (lambda (answer)
+       (cancel-timer timer)
+       ;; It opens a terminal, which nothing may do while a message is handled.
+       (run-at-time 0 nil function answer)))))
 
 (defun qwen-companion-rewind-cli--directory (session buffer)
   "Return the directory in which SESSION in the terminal BUFFER works.
@@ -155,25 +143,6 @@ It is another one than the terminal's in a worktree."
   (let ((own (buffer-local-value 'qwen-companion-terminal-directory buffer))
         (found (qwen-companion-session-directory session)))
     (if (or (null found) (file-equal-p own found)) own found)))
-
-;;;###autoload
-(defun qwen-companion-rewind-cli-on-rewound (payload)
-  "Handle the `recorded-rewound' message PAYLOAD: the answer to a request."
-  (let* ((id (qwen-companion-recorded-rewound-id payload))
-         (function (alist-get id qwen-companion-rewind-cli--requests)))
-    (setq qwen-companion-rewind-cli--requests (assq-delete-all id qwen-companion-rewind-cli--requests))
-    (unless qwen-companion-rewind-cli--requests
-      (remove-hook 'qwen-companion-backend-disconnected-hook #'qwen-companion-rewind-cli--fail-all))
-    (when function
-      ;; It opens a terminal, which nothing may do while a message is handled.
-      (run-at-time 0 nil function payload)))
-  nil)
-
-(defun qwen-companion-rewind-cli--fail-all ()
-  "Fail all pending requests: their Python process is gone."
-  (dolist (id (mapcar #'car qwen-companion-rewind-cli--requests))
-    (qwen-companion-rewind-cli-on-rewound
-     (list :id id :error "the companion's process is not running"))))
 
 (defun qwen-companion-rewind-cli--finish (place directory target answer input)
   "Go on with the conversation of TARGET after ANSWER, in DIRECTORY.

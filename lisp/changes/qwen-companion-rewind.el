@@ -131,8 +131,6 @@ ended for this and goes on in the same place.
 PART is `files' or `conversation' to leave the other as it is, which a
 prefix argument does: one for the files only, two for the conversation."
   (interactive (list (qwen-companion-rewind--part current-prefix-arg)))
-  (when (eq (qwen-companion-state) 'off)
-    (user-error "The companion is off and has no journal; turn it on with M-x qwen-companion-mode"))
   (qwen-companion-journal-call-with-turns
    (lambda ()
      (when-let* ((target (qwen-companion-rewind--read)))
@@ -300,8 +298,6 @@ on the same files.  With a prefix argument, ask for the name of a git
 WORKTREE in which the second one works; it is made if it is not there,
 from the last commit."
   (interactive (list (and current-prefix-arg (read-string "Fork into the worktree: "))))
-  (when (eq (qwen-companion-state) 'off)
-    (user-error "The companion is off and has no journal; turn it on with M-x qwen-companion-mode"))
   (qwen-companion-journal-call-with-turns
    (lambda ()
      (when-let* ((target (qwen-companion-rewind--read)))

@@ -200,16 +200,15 @@ Between them are an edit of the user's and a turn of another agent.
   "It is said, and that the conversation may be tried again."
   (qwen-companion-rewind-test--with
     (let ((said (qwen-companion-test-messages
-                  (let ((qwen-companion-rewind-cli--requests
-                         (list (cons 1 (lambda (answer)
-                                         (qwen-companion-rewind-failed
-                                          (qwen-companion-recorded-rewound-error answer)))))))
-                    (add-hook 'qwen-companion-backend-disconnected-hook
-                              #'qwen-companion-rewind-cli--fail-all)
-                    (run-hooks 'qwen-companion-backend-disconnected-hook)
-                    (accept-process-output nil 0.05)
-                    (should-not (memq #'qwen-companion-rewind-cli--fail-all
-                                      qwen-companion-backend-disconnected-hook))))))
+                  (let ((qwen-companion-qwen-command '("true")))
+                    (qwen-companion-rewind-cli-ask
+                     "Rewinding" "/project" "cli" (qwen-companion-rewind-target-at-point)
+                     (lambda (answer)
+                       (qwen-companion-rewind-failed
+                        (qwen-companion-recorded-rewound-error answer)))))
+                  (qwen-companion-journal-fail-all)
+                  (accept-process-output nil 0.05)
+                  (accept-process-output nil 0.05))))
       (should (string-match-p "Rewinding the conversation failed: The companion's process is not" said)))))
 
 ;;; Killed on the way
