@@ -11,9 +11,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import anyio
 import psutil
@@ -99,6 +101,16 @@ async def ended(pid: int, started: str, poll: float | Callable[[], float]) -> No
             os.close(descriptor)
     while not has_ended(pid, started):
         await anyio.sleep(poll() if callable(poll) else poll)
+
+
+async def end(pid: int, started: str, limit_s: float) -> bool:
+    """Let a process end as its terminal would; return whether it has ended within `limit_s` seconds."""
+    if not has_ended(pid, started):
+        with suppress(OSError):
+            os.kill(pid, signal.SIGTERM)
+        with anyio.move_on_after(limit_s):
+            await ended(pid, started, 0.2)
+    return has_ended(pid, started)
 
 
 def parent_of(pid: int) -> int:

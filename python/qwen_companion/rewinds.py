@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable
 from functools import partial
 
@@ -14,16 +13,13 @@ from anyio.abc import TaskGroup
 from qwen_companion.domain import Peer
 from qwen_companion.emacs import messages
 from qwen_companion.errors import CompanionError
-from qwen_companion.processes import ended, has_ended
+from qwen_companion.processes import end
 from qwen_companion.tasks import log_failure
 from qwen_companion.threads import in_thread
 from qwen_companion.transcripts.recorded_sessions import move_recording
 
 END_S = 15.0
 """How long a CLI may take to end, in seconds."""
-
-_POLL_S = 0.1
-"""How often its process is looked at where the system does not tell its end."""
 
 
 class CliLivesError(CompanionError):
@@ -89,13 +85,9 @@ class Rewinds:
 
 
 async def _end(peer: Peer) -> None:
-    """End the process of a CLI as its terminal would, and wait for that.
+    """End the process of a CLI.
 
     :raises CliLivesError: when it goes on
     """
-    if not has_ended(peer.pid, peer.started):
-        os.kill(peer.pid, signal.SIGTERM)
-    with anyio.move_on_after(END_S):
-        await ended(peer.pid, peer.started, _POLL_S)
-        return
-    raise CliLivesError(f"the CLI, process {peer.pid}, does not end")
+    if not await end(peer.pid, peer.started, END_S):
+        raise CliLivesError(f"the CLI, process {peer.pid}, does not end")

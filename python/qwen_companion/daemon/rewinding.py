@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
 from math import inf
 
@@ -66,54 +66,56 @@ def prompt_of_turn(prompts: Sequence[PastPrompt], start: int, words: str) -> Pas
     raise GoneError(NO_PROMPT)
 
 
-async def rewind_recorded(
-    address: DaemonAddress,
-    directory: str,
-    session_id: str,
-    find: Callable[[Sequence[PastPrompt]], PastPrompt],
-    end_cli: Callable[[], Awaitable[None]],
-) -> Rewound:
+Find = Callable[[Sequence[PastPrompt]], PastPrompt]
+"""Chooses one of the prompts of a conversation, or raises GoneError."""
+
+End = Callable[[], Awaitable[None]]
+"""Ends a CLI."""
+
+
+async def rewind_recorded(address: DaemonAddress, directory: str, session_id: str, find: Find, end_cli: End) -> Rewound:
     """Rewind a session that a CLI has recorded in `directory` to before the prompt that `find` chooses.
 
     The CLI that has it open is ended by `end_cli`, once the daemon at `address` is known to be able to do this.
 
     :raises DaemonError: when that fails; the conversation is then as it was
     """
-    async with DaemonClient(address.url, address.token) as client:
-        if models.REWIND_FEATURE not in (await client.capabilities(directory)).features:
-            raise UnsupportedError(CANNOT_REWIND)
-        await end_cli()
-        reply = await client.load(session_id)
-        session, _ = await in_thread(DaemonSession(session_id, None).replayed, reply)
-        prompt = find(session.prompts)
-        copy = await copy_and_rewind(client, session_id, session.prompts, prompt)
+    async with _opened(address, directory, session_id, find, end_cli) as (client, prompts, prompt):
+        copy = await copy_and_rewind(client, session_id, prompts, prompt)
         await client.close(session_id)
         return Rewound(prompt.text, copy)
 
 
-async def fork_recorded(
-    address: DaemonAddress, directory: str, session_id: str, find: Callable[[Sequence[PastPrompt]], PastPrompt]
-) -> str:
+async def fork_recorded(address: DaemonAddress, directory: str, session_id: str, find: Find) -> str:
     """Return a copy of a session recorded in `directory` that ends with the turn of the prompt that `find` chooses.
 
     The session stays as it is, also while a CLI has it open; a daemon listens at `address`.
 
     :raises DaemonError: when that fails
     """
-    async with DaemonClient(address.url, address.token) as client:
-        if models.REWIND_FEATURE not in (await client.capabilities(directory)).features:
-            raise UnsupportedError(CANNOT_REWIND)
-        reply = await client.load(session_id)
-        session, _ = await in_thread(DaemonSession(session_id, None).replayed, reply)
-        prompt = find(session.prompts)
+    async with _opened(address, directory, session_id, find) as (client, prompts, prompt):
         copy = (await client.branch(session_id)).session_id
         await client.close(session_id)
-        following = next((other for other in session.prompts if other.time > prompt.time), None)
+        following = next((other for other in prompts if other.time > prompt.time), None)
         if following is not None:
-            point = point_before(await client.rewind_points(copy), session.prompts, following)
+            point = point_before(await client.rewind_points(copy), prompts, following)
             await client.rewind(copy, point.prompt_id)
         await client.close(copy)
         return copy
+
+
+@asynccontextmanager
+async def _opened(
+    address: DaemonAddress, directory: str, session_id: str, find: Find, end_cli: End | None = None
+) -> AsyncGenerator[tuple[DaemonClient, Sequence[PastPrompt], PastPrompt]]:
+    """Open a recorded session; yield a client, the prompts, and the one of them that `find` chooses."""
+    async with DaemonClient(address.url, address.token) as client:
+        if models.REWIND_FEATURE not in (await client.capabilities(directory)).features:
+            raise UnsupportedError(CANNOT_REWIND)
+        if end_cli is not None:
+            await end_cli()
+        session, _ = await in_thread(DaemonSession(session_id, None).replayed, await client.load(session_id))
+        yield client, session.prompts, find(session.prompts)
 
 
 async def copy_and_rewind(

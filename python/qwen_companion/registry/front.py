@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -24,7 +22,7 @@ from qwen_companion.emacs.messages import (
     RegistryReceipt,
 )
 from qwen_companion.errors import CompanionError
-from qwen_companion.processes import ended, has_ended
+from qwen_companion.processes import end
 from qwen_companion.registry.controller import VALID, Grant, add_grant, grant_state, read_grant
 from qwen_companion.registry.messenger import CLOSED, DELIVERED, HELD, UNANSWERED, Messenger
 from qwen_companion.registry.records import Record
@@ -96,12 +94,7 @@ class RegistryFront:
 
     async def _end(self, identifier: str) -> None:
         record = await self._registry.record(identifier)
-        if record is not None:
-            with suppress(OSError):
-                os.kill(record.cli.pid, signal.SIGTERM)
-            with anyio.move_on_after(END_S):
-                await ended(record.cli.pid, record.started, 0.2)
-        gone = record is None or has_ended(record.cli.pid, record.started)
+        gone = record is None or await end(record.cli.pid, record.started, END_S)
         self._tell(RegistryEnded(identifier, gone))
 
     def _changed(self, clis: Collection[RegisteredCli], gone: Collection[str], controller: str) -> None:
