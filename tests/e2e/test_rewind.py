@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -18,10 +19,10 @@ AGENT: Final = GREETING.replace('"hello "', '"good day "')
 PROMPT_BUFFER: Final = "*qwen prompt: project*"
 
 
-def user_adds(stage: Stage, line: str) -> None:
-    """Put `line` above the notes in Emacs, and save them, as the user."""
+def user_adds(stage: Stage, line: str, path: Path | None = None) -> None:
+    """Put `line` above the file `path`, by default the notes, in Emacs, and save it, as the user."""
     stage.emacs.eval(
-        f"(with-current-buffer (find-file-noselect {lisp_string(str(stage.sandbox.notes))})"
+        f"(with-current-buffer (find-file-noselect {lisp_string(str(path or stage.sandbox.notes))})"
         f" (goto-char (point-min)) (insert {lisp_string(line)}) (save-buffer))"
     )
 
