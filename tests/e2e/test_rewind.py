@@ -17,6 +17,13 @@ from test_chat_sessions import answer, begin, wait_until, wait_until_said, wait_
 
 AGENT: Final = GREETING.replace('"hello "', '"good day "')
 PROMPT_BUFFER: Final = "*qwen prompt: project*"
+TERMINAL: Final = "*qwen: project*"
+
+TURNS: Final = "(qwen-companion-journal-turns)"
+_CONVERSATIONS: Final = (
+    "(mapcar (lambda (session) (qwen-companion-cli-state-conversation (qwen-companion-session-state session)))"
+    " (qwen-companion-backend-sessions))"
+)
 
 
 def user_adds(stage: Stage, line: str, path: Path | None = None) -> None:
@@ -43,6 +50,16 @@ def rewind_turn(stage: Stage, prompt: str) -> None:
     stage.screen.keys("R")
     stage.screen.wait_for("your own edits stay")
     stage.screen.keys("y")
+
+
+def wait_until_it_goes_on(stage: Stage, prompt: str = "change a lot") -> None:
+    """Wait until the CLI that goes on with the conversation of `prompt`, the newest such one, takes what is typed.
+
+    It draws its prompt before, and tells of its conversation when it has started.
+    """
+    turn = f"(seq-find (lambda (turn) (equal {lisp_string(prompt)} (qwen-companion-turn-prompt turn))) {TURNS})"
+    wait_until(stage, f"(member (qwen-companion-turn-session {turn}) {_CONVERSATIONS})")
+    stage.screen.wait_until(lambda: "Type your message" in stage.emacs.buffer_text(TERMINAL), "the CLI's prompt")
 
 
 @pytest.mark.reuses_stage("free")
@@ -72,7 +89,8 @@ def test_a_cli_in_a_terminal_goes_on_before_a_prompt(stage: Stage) -> None:
     stage.screen.wait_for("rewound  change a lot")
     stage.screen.wait_for("rewound  and once more")
     # The model has only what was kept.
-    stage.emacs.eval('(progn (pop-to-buffer "*qwen: project*") (delete-other-windows))')
+    wait_until_it_goes_on(stage)
+    stage.emacs.eval(f'(progn (pop-to-buffer "{TERMINAL}") (delete-other-windows))')
     stage.screen.wait_for("Type your message")
     stage.model.say("Kept.")
     stage.ask("what now", FREE_QWEN)

@@ -15,12 +15,11 @@ from sandbox import GREETING, NOTES, has_ended
 from stage import PATIENCE, Stage
 from test_changes import FREE, FREE_QWEN, ask
 from test_chat_sessions import wait_until
-from test_rewind import AGENT, PROMPT_BUFFER, rewind_turn, user_adds
+from test_rewind import AGENT, PROMPT_BUFFER, TERMINAL, TURNS, rewind_turn, user_adds, wait_until_it_goes_on
 
 pytestmark = pytest.mark.interop
 
 PROGRAMS = ("qwen-0.23.4", "qwen")
-TERMINAL: Final = "*qwen: project*"
 HOLD: Final = Path(__file__).with_name("hold_requests.cjs")
 PROMPTS: Final = ("make a file", "change a lot", "and once more")
 WANTED: Final = {
@@ -56,12 +55,6 @@ SAID: Final = {
     "emacs": f'The rewind to before "{PROMPTS[1]}" in',
 }
 """What Emacs says by itself, after its next start where it was killed."""
-
-TURNS: Final = "(qwen-companion-journal-turns)"
-CONVERSATIONS: Final = (
-    "(mapcar (lambda (session) (qwen-companion-cli-state-conversation (qwen-companion-session-state session)))"
-    " (qwen-companion-backend-sessions))"
-)
 
 HOLD_CALL: Final = """
 (let ((calls 0))
@@ -122,9 +115,7 @@ def resume(stage: Stage) -> None:
 
 def rewind_again(stage: Stage) -> None:
     """Do what remains to be done as it was said, and wait until the conversation goes on."""
-    # The CLI that goes on with it tells of its conversation a moment after it has connected.
-    stage.screen.wait_until(lambda: "Type your message" in stage.emacs.buffer_text(TERMINAL), "the CLI's prompt")
-    wait_until(stage, f"(seq-intersection (mapcar #'qwen-companion-turn-session {TURNS}) {CONVERSATIONS})")
+    wait_until_it_goes_on(stage)
     stage.emacs.eval(f"(progn (find-file {lisp_string(str(stage.sandbox.greeting))}) (delete-other-windows))")
     stage.emacs.command("qwen-companion-rewind")
     stage.screen.wait_for("Rewind to before:")
@@ -143,6 +134,7 @@ def check_end(stage: Stage) -> None:
     stage.screen.wait_for(f"rewound  {PROMPTS[1]}")
     stage.screen.wait_for(f"rewound  {PROMPTS[2]}")
     assert files(stage) == WANTED
+    wait_until_it_goes_on(stage)
     stage.emacs.eval(f'(progn (pop-to-buffer "{TERMINAL}") (delete-other-windows))')
     stage.screen.wait_for("Type your message")
     stage.model.say("Kept.")
@@ -174,19 +166,20 @@ def test_nothing_is_lost(stage: Stage, step: str, victim: str, program: str) -> 
     stage.screen.wait_until(held.exists, f"the step {step}")
     kill(stage, victim, held)
     go.touch()
-    is_rewound = step in ("after the daemon's rewind", "before --resume")
+    answered = step == "before --resume"
+    is_rewound = answered or step == "after the daemon's rewind"
     if victim == "emacs":
         check_all_is_there(stage, before)
         with stage.beside() as other:
             other.start_emacs(stage.sandbox.greeting, forms=forms)
-            other.screen.wait_for(SAID[victim])
+            if not answered:
+                other.screen.wait_for(SAID[victim])
             resume(other)
             if not is_rewound:
                 rewind_again(other)
             check_end(other)
             other.emacs.quit()
         return
-    answered = step == "before --resume"
     stage.screen.wait_for("which is in the prompt buffer" if answered else SAID[victim])
     check_all_is_there(stage, before)
     stage.screen.wait_for("Qwen[1]")
