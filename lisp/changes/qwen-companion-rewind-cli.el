@@ -43,7 +43,7 @@ the target."
 
 ;;; Afterwards
 
-(defun qwen-companion-rewind-done (target copy &optional begins)
+(defun qwen-companion-rewind-note (target copy &optional begins)
   "Note that the conversation of TARGET was rewound to before it.
 COPY names it as it was before, a string for
 `qwen-companion-rewind-return-functions', or nil where there is none.
@@ -152,7 +152,7 @@ there was input since INPUT, which is `num-nonmacro-input-events'."
   (pcase-let ((`(,buffer ,windows ,arguments) place)
               (error-text (qwen-companion-recorded-rewound-error answer)))
     (unless error-text
-      (qwen-companion-rewind-done target (qwen-companion-recorded-rewound-copy answer)))
+      (qwen-companion-rewind-note target (qwen-companion-recorded-rewound-copy answer)))
     (unless (or (eq 'off (qwen-companion-state))
                 (and (buffer-live-p buffer) (process-live-p (get-buffer-process buffer))))
       (qwen-companion-terminal-replace buffer windows directory arguments))

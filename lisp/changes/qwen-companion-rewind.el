@@ -42,7 +42,7 @@ A `user-error' means that nothing can be rewound now.")
 (defvar qwen-companion-rewind-return-functions nil
   "Abnormal hook to go on with a copy of a rewound conversation.
 Each function gets the name of a copy, as it was given to
-`qwen-companion-rewind-done', and returns non-nil if it has opened it.")
+`qwen-companion-rewind-note', and returns non-nil if it has opened it.")
 
 (defvar-local qwen-companion-rewind-target-function nil
   "Function that returns the `qwen-companion-rewind-target' at point.
@@ -174,7 +174,7 @@ PART is as for `qwen-companion-rewind'."
                            (qwen-companion-rewind--ended-turns target part)))
       (user-error "The turns have just changed; look at what is shown now"))
     (when (cdr door)
-      (qwen-companion-rewind-done target nil t))
+      (qwen-companion-rewind-note target nil t))
     (if (and files (not (qwen-companion-rewind--files target turns)))
         (message "Stopped; the conversation is as it was, and the same key goes on")
       (when (cdr door)

@@ -121,7 +121,7 @@ It is (TURN TEXT)."
      (lambda (reply)
        (if-let* ((error-text (qwen-companion-daemon-reply-error reply)))
            (qwen-companion-rewind-failed error-text)
-         (qwen-companion-rewind-done
+         (qwen-companion-rewind-note
           target (and (qwen-companion-daemon-reply-session reply)
                       (concat qwen-companion-chat-rewind-copy
                               (qwen-companion-daemon-reply-session reply))))

@@ -63,7 +63,7 @@
   ;; In the place of the daemon that rewinds conversations.
   (add-hook 'qwen-companion-rewind-conversation-functions
             (lambda (target)
-              (cons "the conversation too" (lambda () (qwen-companion-rewind-done target nil)))))
+              (cons "the conversation too" (lambda () (qwen-companion-rewind-note target nil)))))
   t)
 
 (defun turns-open (root)
