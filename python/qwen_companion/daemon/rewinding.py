@@ -51,7 +51,7 @@ def point_before(
         time = models.milliseconds(point.timestamp)
         if time is not None and begins[place] <= time < (*begins, inf)[place + 1]:
             return point
-    raise GoneError("Qwen Code keeps no point before this prompt to which it could be rewound.")
+    raise GoneError("Qwen Code keeps no point before this prompt, as after the conversation was compressed.")
 
 
 def prompt_of_turn(prompts: Sequence[PastPrompt], start: int, words: str) -> PastPrompt:
