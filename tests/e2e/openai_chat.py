@@ -21,7 +21,7 @@ _ROLES: Final[dict[str, Role]] = {
     "assistant": "assistant",
     "tool": "tool",
 }
-_USAGE: Final = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+USAGE: Final = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
 _numbers = itertools.count(1)
 
 
@@ -72,7 +72,7 @@ def completion(answer: Answer) -> dict[str, Any]:
     if answer.calls:
         message["tool_calls"] = _tool_calls(answer)
     choice = {"index": 0, "message": message, "finish_reason": _finish_reason(answer)}
-    return {**_envelope("chat.completion"), "choices": [choice], "usage": _USAGE}
+    return {**_envelope("chat.completion"), "choices": [choice], "usage": USAGE}
 
 
 def stream(answer: Answer) -> Iterator[bytes]:
@@ -96,7 +96,7 @@ def stream(answer: Answer) -> Iterator[bytes]:
         yield event({"tool_calls": [first]})
         yield event({"tool_calls": [rest]})
     yield event({}, _finish_reason(answer))
-    yield _event({**envelope, "choices": [], "usage": _USAGE})
+    yield _event({**envelope, "choices": [], "usage": USAGE})
     yield b"data: [DONE]\n\n"
 
 
