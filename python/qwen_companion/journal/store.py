@@ -205,7 +205,7 @@ class Store:
             self.contents.set_current((path, after) for path, _, after in changes)
 
     def reassign(self, path: bytes, version: Version | None, turn: int | None, tools: Collection[str]) -> bool:
-        """Assign to `turn` the write of `version` to `path`, if nobody or one of `tools` made it in the last seconds."""
+        """Assign to `turn` the write of `version` to `path`, if nobody or one of `tools` made it lately."""
         with self.database.transaction() as db:
             row = db.execute(
                 "select id, after, after_mode, tool, turn is null from writes where path = ? and turn is not ?"
