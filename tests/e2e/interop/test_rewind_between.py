@@ -82,9 +82,7 @@ def test_a_compressed_conversation(stage: Stage, program: str, monkeypatch: pyte
     stage.model.say("<state_snapshot>A file was made, and another one changed.</state_snapshot>")
     stage.ask("/compress", FREE_QWEN)
     stage.screen.wait_for("compressed")
-    stage.model.say("So be it.")
-    stage.ask("and now", FREE_QWEN)
-    stage.screen.wait_for("So be it.")
+    ask(stage, "and now", "So be it.")
     rewind_turn(stage, "change a lot")
     stage.screen.wait_for("Rewinding the conversation failed: Qwen Code keeps no point before this prompt")
     assert stage.sandbox.greeting.read_text() == GREETING
