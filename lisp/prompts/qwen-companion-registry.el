@@ -145,8 +145,7 @@ Then call FUNCTION with non-nil, or with nil when it has not ended in time."
     (closed . "it takes no prompts from other programs (agents.crossSessionMessaging is off, or it is older than 0.24)")
     (gone . "it has ended")
     (too-long . "the prompt is longer than a million characters")
-    (none . "there is no token for it yet; send it again to make one")
-    (revoked . "its token was taken back; send it again to make another"))
+    (no-token . "there is no token for it any more; send it again to make one"))
   "Reasons why a prompt has not arrived: (STATUS . WORDS).")
 
 (defconst qwen-companion-registry--remembered 20

@@ -415,14 +415,14 @@ def approval_modes(paths: Iterable[str]) -> Iterator[Check]:
 
 def registered(environ: Mapping[str, str]) -> Iterator[Check]:
     """Check the records of the CLIs that are running, and the token with which Emacs prompts them."""
-    from qwen_companion.registry.controller import NONE, VALID, grant_file, grant_state, read_grant
+    from qwen_companion.registry.controller import VALID, grant_file, read_grant
     from qwen_companion.registry.records import names_in, read_record, registry_directory
 
     directory = registry_directory(environ)
     found = [record.cli for name in sorted(names_in(directory)) if (record := read_record(directory, name)) is not None]
     running = f"{sum(cli.listens for cli in found)} of {len(found)} running Qwen Codes take them"
-    state, grant = grant_state(environ), read_grant(environ)
-    if state == NONE or grant is None:
+    state, grant = read_grant(environ)
+    if grant is None:
         text, remedy = "Emacs has no token for that yet, and asks before it makes one", ""
     elif state == VALID:
         text = f"Emacs has the token {grant.id}, in {grant_file(environ)}"

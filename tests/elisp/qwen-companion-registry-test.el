@@ -87,7 +87,7 @@ CONTROLLER is what it tells of the token."
     (should (string-match-p "comes after the turn" (qwen-companion-registry-test--told 'queued)))
     (should (string-match-p "/peers" (qwen-companion-registry-test--told 'held)))
     (dolist (status '(refused denied expired misaddressed dropped unanswered closed gone
-                              too-long none revoked))
+                              too-long no-token))
       (should (string-match-p "\\`Not sent to site-7: " (qwen-companion-registry-test--told status))))
     (should (string-match-p "%s cannot be started" (qwen-companion-registry-test--told
                                                     'failed "%s cannot be started")))

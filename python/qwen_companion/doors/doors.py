@@ -249,9 +249,7 @@ class Doors:
 
     def prompted(self, pid: int, prompt: str, time: int) -> bool:
         """Note that the CLI in process `pid` has begun with `prompt`, see `States.prompted`."""
-        has_ended = self._handler is not None and self._handler.states.prompted(pid, prompt, time)
-        self._states_changed()
-        return has_ended
+        return self._handler is not None and self._handler.prompted(pid, prompt, time)
 
     def watch(self, on: bool) -> None:
         """Note whether the user looks at the answers to hooks."""

@@ -121,6 +121,12 @@ class HookHandler:
         self._turns: dict[int, defaultdict[int, anyio.Lock]] = {}
         """A lock for each process and each listener, by its place, so that events are heard one after the other."""
 
+    def prompted(self, pid: int, prompt: str, time: int) -> bool:
+        """Note that process `pid` has begun with `prompt`, see `States.prompted`."""
+        has_ended = self.states.prompted(pid, prompt, time)
+        self._changed()
+        return has_ended
+
     async def take(self, call: HookCall) -> PendingReply:
         """Take `call`; return a function that waits for its reply.  Take the next call once this has returned."""
         event = await _parse(call.data)

@@ -1242,8 +1242,8 @@ class RegistryReceipt(Notification):
 
     `status` is "model" (the model has it), "queued" (behind a turn or a question), "delivered" (one of both), "held"
     (until the user allows it there), "refused", "denied", "expired", "misaddressed" or "dropped" (by the CLI),
-    "unanswered", "closed" (the CLI takes no messages), "gone" (it has ended), "too-long", "none" and "revoked" (there
-    is no token), or "failed" for the `reason`, in words.
+    "unanswered", "closed" (the CLI takes no messages), "gone" (it has ended), "too-long", "no-token" (there is none any
+    more), or "failed" for the `reason`, in words.
     """
 
     method = "registry-receipt"

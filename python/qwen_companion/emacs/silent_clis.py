@@ -36,15 +36,16 @@ class SilentClis:
         self._loaded = loaded
         self._records = records
         self._silence_s = silence_s
-        self._silent: dict[str, KnownSession] = {}
+        self._silent: dict[tuple[int, str], KnownSession] = {}
+        """By their processes: one may connect after it got a prompt, as another session."""
         self._gone: list[KnownSession] = []
         """Silent CLIs that have gone before the journal took them for silent."""
-        self._prompted_here: set[str] = set()
-        """Those of the silent CLIs that are not connected, and got a prompt."""
+        self._prompted_here: set[tuple[int, str]] = set()
+        """The processes of those silent CLIs that got a prompt before they connected."""
         self._untold = False
         """Whether the silent CLIs, or their treatment by the journal, have changed since the last report."""
         self._telling = False
-        self._silent_told: set[str] = set()
+        self._silent_told: set[tuple[int, str]] = set()
         self._told = False
         """Whether the journal knows of CLIs that are silent, or may be."""
         self._news = anyio.Event()
@@ -56,40 +57,27 @@ class SilentClis:
 
     def set_sessions(self, changed: Iterable[SessionState], gone: Iterable[str] = ()) -> None:
         """Take the connected CLIs that have `changed`, with their reports, and the ids of those that are `gone`."""
-        has_changed = False
+        before = dict(self._silent)
         for identifier in gone:
-            session = self._silent.pop(identifier, None)
-            self._prompted_here.discard(identifier)
-            if session is not None:
-                has_changed = True
-                if identifier not in self._silent_told:
+            for process in [process for process, session in self._silent.items() if session.id == identifier]:
+                session = self._silent.pop(process)
+                self._prompted_here.discard(process)
+                if process not in self._silent_told:
                     self._gone.append(session)
         for state in changed:
-            session = state.session
-            has_changed |= self._connected_now(session)
-            was_silent = self._silent.pop(session.id, None) is not None
-            is_silent = state.state is None and session.peer is not None and session.peer.directory is not None
-            if is_silent:
-                self._silent[session.id] = session
-            has_changed |= is_silent != was_silent
-        if has_changed:
+            peer = state.session.peer
+            if peer is not None and peer.directory is not None and state.state is None:
+                self._silent[peer.process] = state.session
+            elif peer is not None:
+                self._silent.pop(peer.process, None)
+        if self._silent.keys() != before.keys():
             self.changed()
 
-    def _connected_now(self, session: KnownSession) -> bool:
-        """Return whether the CLI of `session` got a prompt before it connected; forget it as that one."""
-        for key in self._prompted_here - {session.id}:
-            other = self._silent[key].peer
-            if other is not None and session.peer is not None and other.process == session.peer.process:
-                self._prompted_here.discard(key)
-                del self._silent[key]
-                return True
-        return False
-
-    def prompt_sent(self, session: KnownSession) -> None:
-        """Note that the CLI of `session`, which is not connected, is about to get a prompt, and may write then."""
-        if session.id not in self._silent:
-            self._silent[session.id] = session
-            self._prompted_here.add(session.id)
+    def prompt_sent(self, session: KnownSession, process: tuple[int, str]) -> None:
+        """Note that the CLI of `session`, in `process` and not connected, is about to get a prompt."""
+        if process not in self._silent:
+            self._silent[process] = session
+            self._prompted_here.add(process)
             self.changed()
 
     def changed(self) -> None:
@@ -113,22 +101,24 @@ class SilentClis:
             await self._set_silent(lambda _: True)
         self._telling = False
 
-    def _is_surely_silent(self, session: KnownSession) -> bool:
+    def _is_surely_silent(self, process: tuple[int, str]) -> bool:
         # Of a CLI that never calls hooks, or calls none of ours, the first change may come soon.
-        never_calls = session.peer is not None and session.peer.family not in FAMILIES_WITH_HOOKS
-        return session.id in self._silent_told or never_calls or session.id in self._prompted_here
+        peer = self._silent[process].peer
+        never_calls = peer is not None and peer.family not in FAMILIES_WITH_HOOKS
+        return process in self._silent_told or never_calls or process in self._prompted_here
 
-    async def _set_silent(self, is_silent: Callable[[KnownSession], bool]) -> None:
+    async def _set_silent(self, is_silent: Callable[[tuple[int, str]], bool]) -> None:
         """Tell the journal which CLIs are silent, and of the others that they may be."""
         gone, self._gone = self._gone, []
-        sessions = list(self._silent.values()) if self._records() else []
-        silent = [session for session in sessions if is_silent(session)]
-        arriving = [session for session in sessions if session not in silent]
+        sessions = dict(self._silent) if self._records() else {}
+        told = {process for process in sessions if is_silent(process)}
+        silent = [session for process, session in sessions.items() if process in told]
+        arriving = [session for process, session in sessions.items() if process not in told]
         journal = self._loaded()
         if gone and journal is not None and self._records():
             # They were silent to the end.
             await journal.set_silent([*silent, *gone], arriving)
         if sessions or self._told:
             self._told = bool(sessions)
-            self._silent_told = {session.id for session in silent}
+            self._silent_told = told
             await (await self._load()).set_silent(silent, arriving)

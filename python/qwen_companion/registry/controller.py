@@ -52,28 +52,21 @@ def grant_file(environ: Mapping[str, str]) -> str:
     return os.path.join(state_home(environ), "controller.json")
 
 
-def read_grant(environ: Mapping[str, str]) -> Grant | None:
-    """Return the token that was made; None where there is none that only the user can read."""
+def read_grant(environ: Mapping[str, str]) -> tuple[str, Grant | None]:
+    """Return the state of the token, see `NONE`, and the one that was made; None without one that is the user's own."""
     values: dict[str, Any] = {}
+    known: object = None
     with suppress(OSError):
         values = read_object(read_own(grant_file(environ), _MAX_BYTES, hidden=0o077)) or {}
-    identifier, token = values.get("id"), values.get("token")
-    return Grant(identifier, token) if isinstance(identifier, str) and isinstance(token, str) else None
-
-
-def grant_state(environ: Mapping[str, str]) -> str:
-    """Return the state of the token: `NONE`, `VALID` or `REVOKED`."""
-    grant = read_grant(environ)
-    if grant is None:
-        return NONE
-    digest = hashlib.sha256(grant.token.encode()).hexdigest()
-    try:
         with open(controllers_file(environ), "rb") as file:
             known = (read_object(file.read(_MAX_BYTES)) or {}).get("controllers")
-    except OSError:
-        known = None
+    identifier, token = values.get("id"), values.get("token")
+    if not isinstance(identifier, str) or not isinstance(token, str):
+        return NONE, None
+    digest = hashlib.sha256(token.encode()).hexdigest()
     controllers = cast("list[object]", known) if isinstance(known, list) else []
-    return VALID if any(as_object(each).get("tokenHash") == digest for each in controllers) else REVOKED
+    is_valid = any(as_object(each).get("tokenHash") == digest for each in controllers)
+    return VALID if is_valid else REVOKED, Grant(identifier, token)
 
 
 def add_grant(environ: Mapping[str, str], program: Sequence[str]) -> Grant:

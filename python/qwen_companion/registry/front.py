@@ -23,7 +23,7 @@ from qwen_companion.emacs.messages import (
 )
 from qwen_companion.errors import CompanionError
 from qwen_companion.processes import end
-from qwen_companion.registry.controller import VALID, Grant, add_grant, grant_state, read_grant
+from qwen_companion.registry.controller import VALID, Grant, add_grant, read_grant
 from qwen_companion.registry.messenger import CLOSED, DELIVERED, HELD, UNANSWERED, Messenger
 from qwen_companion.registry.records import Record
 from qwen_companion.registry.registry import Registry
@@ -110,10 +110,9 @@ class RegistryFront:
         :raises GrantError: when it cannot be made
         """
         async with self._granting:
-            if await in_thread(grant_state, self._environ) == VALID:
-                return await in_thread(read_grant, self._environ)
-            if not program:
-                return None
+            state, grant = await in_thread(read_grant, self._environ)
+            if state == VALID or not program:
+                return grant if state == VALID else None
             grant = await in_thread(add_grant, self._environ, program)
             self._registry.look()
             return grant
@@ -141,7 +140,7 @@ class RegistryFront:
             return CLOSED
         grant = await self._grant(call.program)
         if grant is None:
-            return await in_thread(grant_state, self._environ)
+            return "no-token"
         if not self._messenger.serving:
             await self._messenger.open(self._tasks)
         transcript = await self._transcript(record, call.session)
@@ -164,9 +163,10 @@ class RegistryFront:
 
     def _note_prompt(self, record: Record) -> None:
         """Note that the CLI of `record` is about to get a prompt, and may write then."""
+        process = record.cli.pid, record.started
         connected = {state.session.peer.process for state in self._sessions() if state.session.peer}
-        if (record.cli.pid, record.started) not in connected and not self._doors.calls_hooks(record.cli.pid):
-            self._journal.silent.prompt_sent(_session_of(record))
+        if process not in connected and not self._doors.calls_hooks(record.cli.pid):
+            self._journal.silent.prompt_sent(_session_of(record), process)
 
     async def _transcript(self, record: Record, conversation: str) -> Transcript:
         """Return what follows the `conversation` of the CLI of `record`, made if need be."""

@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup
 from qwen_companion.domain import CliState, RegisteredCli
 from qwen_companion.journal.tree_watch import TreeWatch
 from qwen_companion.processes import ended
-from qwen_companion.registry.controller import controllers_file, grant_file, grant_state
+from qwen_companion.registry.controller import controllers_file, grant_file, read_grant
 from qwen_companion.registry.records import (
     Record,
     editor_of,
@@ -112,7 +112,7 @@ class Registry:
         others = other_editors(self._environ, self._own_port)
         editors = {each: editor_of(record.cli.pid, others) for each, record in records.items()}
         left = {name.removesuffix(".json") for name in names} - records.keys()
-        return records, editors, left, grant_state(self._environ)
+        return records, editors, left, read_grant(self._environ)[0]
 
     async def _attend(self, record: Record) -> None:
         """Look when the CLI of `record`, which is new, has surely connected, and when it has ended."""

@@ -825,8 +825,8 @@ async def test_silent_clis_that_connect_together_are_taken_together(
     monkeypatch.setattr(Journal, "set_silent", set_silent)
     project.commit(a=b"a\n")
     async with site(project) as place:
-        peer = Peer(os.getpid(), "", str(project.root), "gemini", ())
         for number in range(100):
+            peer = Peer(os.getpid(), str(number), str(project.root), "gemini", ())
             place.front.silent.set_sessions([SessionState(KnownSession(str(number), "", "", "", peer), streaming=True)])
         with anyio.fail_after(TIMEOUT_S):
             while 100 not in taken:

@@ -29,7 +29,7 @@ from qwen_companion.emacs.messages import (
     RegistryReceipt,
 )
 from qwen_companion.registry import messenger
-from qwen_companion.registry.controller import NONE, REVOKED, VALID, GrantError, add_grant, grant_file, grant_state
+from qwen_companion.registry.controller import NONE, REVOKED, VALID, GrantError, add_grant, grant_file, read_grant
 from qwen_companion.registry.front import RegistryFront
 from registry_records import values_of, write
 
@@ -71,19 +71,19 @@ def qwen(tmp_path: Path) -> tuple[str, ...]:
 def test_the_token_is_kept_for_the_user_alone_and_can_be_taken_back(
     environ: dict[str, str], qwen: tuple[str, ...]
 ) -> None:
-    assert grant_state(environ) == NONE
+    assert read_grant(environ)[0] == NONE
     grant = add_grant(environ, qwen)
-    assert grant_state(environ) == VALID
+    assert read_grant(environ)[0] == VALID
     path = Path(grant_file(environ))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert grant.token in path.read_text()
     assert list(path.parent.iterdir()) == [path]
     os.unlink(Path(environ["QWEN_HOME"]) / "peer-controllers.json")
-    assert grant_state(environ) == REVOKED
+    assert read_grant(environ)[0] == REVOKED
     # One that others can read is none.
     path.chmod(0o644)
-    assert grant_state(environ) == NONE
+    assert read_grant(environ)[0] == NONE
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_why_there_is_no_token_is_said(environ: dict[str, str], tmp_path: Path, 
     with pytest.raises(GrantError, match=said) as raised:
         add_grant(environ, (program,))
     assert "qpc_" not in str(raised.value)
-    assert grant_state(environ) == NONE
+    assert read_grant(environ)[0] == NONE
 
 
 def test_a_token_that_cannot_be_kept_is_taken_back_at_once(environ: dict[str, str], qwen: tuple[str, ...]) -> None:
@@ -190,7 +190,7 @@ class Scene:
         self._news.set()
         self._news = anyio.Event()
 
-    def prompt_sent(self, session: KnownSession) -> None:
+    def prompt_sent(self, session: KnownSession, _process: tuple[int, str]) -> None:
         self.followed.append(("sent", session.id))
 
     def prompt_began(self, session: KnownSession, conversation: str, prompt: str, _since: int, _ended: bool) -> None:
@@ -244,7 +244,7 @@ async def scene(environ: dict[str, str], tmp_path: Path) -> Any:
 
 async def test_a_prompt_reaches_the_model_and_is_followed(scene: Scene, qwen: tuple[str, ...]) -> None:
     # Without the user's word nothing is made, and nothing sent.
-    assert await scene.prompt("first") == "none"
+    assert await scene.prompt("first") == "no-token"
     assert not scene.cli.got
     real_answer = scene.cli.answer
 
@@ -370,7 +370,7 @@ async def test_prompts_that_cannot_go_out(scene: Scene, qwen: tuple[str, ...], e
     assert await scene.prompt("x" * messenger.MAX_FRAME, qwen) == "too-long"
     (scene.cli.home / "peer-controllers.json").unlink()
     await scene.until(lambda: scene.controllers()[-1] == REVOKED)
-    assert await scene.prompt("x") == REVOKED
+    assert await scene.prompt("x") == "no-token"
     assert await scene.prompt("x", ("/not/there",)) == "failed"
     add_grant(environ, qwen)
     write(scene.cli.home, values_of(os.getpid(), scene.cli.project, ipcPath="/not/there.sock"))
