@@ -157,7 +157,8 @@ class Journal:
             row = row_of(conversation, session.label, HOOKS, prompt, now_ms(), peer)
             running = root.running.get(conversation)
             if has_ended or (running is not None and running.row.start >= since):
-                root.do(partial(root.name, row, since))
+                # Hooks have told of that turn before.
+                root.do(lambda: root.changed.update(root.record.store.name(row, since)))
             else:
                 self.turns.begin(root, row)
 

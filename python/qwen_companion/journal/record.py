@@ -202,7 +202,7 @@ class Record:
             return self.store.reassign(path, version, turn, _FOUND)
 
     def written_since(self, turn: int, since: float) -> list[bytes]:
-        """Return the files of `turn` that nobody has written after it, and it after `since`, in s since the epoch."""
+        """Return the files of which `turn` made the last write, and after `since`, in seconds since the epoch."""
         with self._lock:
             return [
                 path

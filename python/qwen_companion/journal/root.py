@@ -232,10 +232,6 @@ class Root:
         self.changed.update(turns)
         return rewound
 
-    def name(self, turn: TurnRow, since: int) -> None:
-        """Record the prompt of `turn` as that of a turn that hooks told of before it, see `Store`."""
-        self.changed.update(self.record.store.name(turn, since))
-
     def merge(self, of: TurnRow | None, label: str, paths: Sequence[bytes]) -> None:
         """Record that the user has merged parts of the turn `of`, one in a worktree, or of none, into `paths`."""
         turn = self.record.merge(of, shortened(label), paths, now_ms())

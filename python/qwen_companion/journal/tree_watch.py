@@ -45,7 +45,7 @@ class TreeWatch(InotifyWatch):
     async def cover_nearest(self, directories: Collection[str]) -> bool:
         """Watch `directories`, and where one is not there the nearest one above; return whether each change is told."""
         while True:
-            folders = await to_thread.run_sync(lambda: {os.fsencode(_existing(each)) for each in directories})
+            folders = await to_thread.run_sync(_existing, directories, abandon_on_cancel=True)
             coverage = await self.cover(folders)
             # One below may have been made before it was watched.
             if not coverage.grown:
@@ -95,7 +95,11 @@ class TreeWatch(InotifyWatch):
         return any_news
 
 
-def _existing(directory: str) -> str:
-    """Return `directory`, or the nearest one above that is there."""
-    above = os.path.dirname(directory)
-    return directory if os.path.isdir(directory) or above == directory else _existing(above)
+def _existing(directories: Collection[str]) -> set[bytes]:
+    """Return each of `directories`, or the nearest one above that is there."""
+    found: set[bytes] = set()
+    for directory in directories:
+        while not os.path.isdir(directory) and directory != (above := os.path.dirname(directory)):
+            directory = above
+        found.add(os.fsencode(directory))
+    return found
