@@ -128,7 +128,7 @@ class Site:
                 self._news = anyio.Event()
                 await self._news.wait()
         assert self.kinds() == list(expected), self.turns
-        return sorted(self.turns.values(), key=lambda turn: int(turn.id.rpartition("-")[2]))
+        return self._oldest_first()
 
     async def until_turns(self, *expected: tuple[str, dict[str, str]]) -> Sequence[Turn]:
         """Wait until the turns, the oldest first, have these prompts and kinds of changes; return the turns."""
@@ -145,7 +145,7 @@ class Site:
         """Wait until the turns, the oldest first, have these notes: they may be told after the files."""
 
         def notes() -> list[tuple[str, ...]]:
-            return [self.turns[turn].notes for turn in sorted(self.turns, key=lambda id: int(id.rpartition("-")[2]))]
+            return [turn.notes for turn in self._oldest_first()]
 
         with anyio.move_on_after(TIMEOUT_S):
             while notes() != list(expected):
@@ -193,8 +193,17 @@ class Site:
                 await self._news.wait()
 
     def kinds(self) -> list[dict[str, str]]:
-        order = sorted(self.files, key=lambda turn: int(turn.rpartition("-")[2]))
-        return [{name: file.kind for name, file in self.files[turn].items()} for turn in order]
+        files = [self.files[turn.id] for turn in self._oldest_first()]
+        return [{name: file.kind for name, file in its.items()} for its in files]
+
+    def _oldest_first(self) -> list[Turn]:
+        """Return the turns by their numbers, which each record counts, and where these are equal by their starts."""
+
+        def order(turn: Turn) -> tuple[int, int, bool]:
+            # In the same millisecond an agent begins in the project, and goes on in a worktree of it.
+            return int(turn.id.rpartition("-")[2]), turn.start, "/worktrees/" in turn.root
+
+        return sorted(self.turns.values(), key=order)
 
     async def before(self, turn: Turn, name: str) -> bytes | None:
         """Return the bytes of the file `name` before `turn`."""

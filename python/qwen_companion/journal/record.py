@@ -77,7 +77,7 @@ class Record:
             raise NoRecordError(reason_of(error)) from None
         self.rules = self.site.rules
         self._stamps: dict[bytes, tuple[int, int] | None] = {}
-        """The stamp of each file at the last scan that found it changed by an agent."""
+        """The stamp of each file when it was last found changed, not told by a tool to be."""
         self._begin_with(store)
 
     def _begin_with(self, store: Store) -> None:
@@ -217,7 +217,7 @@ class Record:
         by_cause: dict[Cause, list[Change]] = {}
         for change, cause in zip(changes, choose([change.path for change in changes]), strict=True):
             by_cause.setdefault(cause if change.known else NOBODY, []).append(change)
-            if cause.tool in _FOUND:
+            if cause == NOBODY or cause.tool in _FOUND:
                 self._stamps[change.path] = self.site.stamp(change.path)
         for cause, its in by_cause.items():
             rows = [(change.path, change.before, change.after) for change in its]

@@ -912,13 +912,14 @@ def test_what_is_brought_back_at_once_undoes_the_undoing(project: Project) -> No
     assert take_news(project) == ["a"]
 
 
-def test_an_undo_that_a_look_at_all_files_finds_before_it_is_told_is_one(project: Project) -> None:
+@pytest.mark.parametrize("at_work", [False, True])
+def test_an_undo_that_a_look_at_all_files_finds_before_it_is_told_is_one(project: Project, at_work: bool) -> None:
     project.commit(a=b"a\n")
     turn = project.begin()
     project.edit(turn, "a", b"agent\n")
     project.end(turn)
     path = os.fsencode(project.write("a", b"a\n"))
-    project.scan(None)
+    project.scan(turn if at_work else None)
     undo = project.record.undo(turn, "Undo", [path], 3000)
     assert undo is not None
     assert project.kinds(undo.id) == {"a": "modified"}
