@@ -140,6 +140,27 @@ def test_two_outside_and_one_inside(stage: Stage, cli: Cli) -> None:
 
 
 @each_version
+def test_the_cli_of_another_emacs(stage: Stage, cli: Cli) -> None:
+    """A second Emacs lists it with the editor that has it, and sends it a prompt."""
+    open_list(stage, f"(setq qwen-companion-qwen-command (list {lisp_string(cli.program)}))")
+    stage.start_cli()
+    elsewhere = stage.sandbox.make_project("elsewhere")
+    with stage.beside() as other:
+        other.start_emacs(elsewhere / "new.py")
+        other.emacs.command("qwen-companion-sessions")
+        wait_for_rows(other, r"\|project\|elsewhere\|.*\|terminal project-\w\w\|.*Emacs")
+        stage.model.say("To another Emacs.")
+        prompt(other, "from the other")
+        other.screen.wait_for("Let Emacs send prompts")
+        other.screen.enter("yes")
+        stage.screen.wait_for("To another Emacs.")
+        wait_for_outcomes(other, AT_MODEL)
+        wait_for_rows(stage, r"\|project\|(done|connected)\|.*\|\*qwen: project\*\|")
+        other.emacs.quit()
+        wait_for_rows(stage, r"\|project\|(done|connected)\|.*\|\*qwen: project\*\|")
+
+
+@each_version
 @pytest.mark.parametrize(
     ("agents", "outcome"),
     [
