@@ -53,7 +53,7 @@ ROWS = {
         "what reviews and the record add to a write of the CLI, beside hooks that do nothing, p50"
     ),
     "M-x qwen-companion-mode returns": "=M-x qwen-companion-mode= returns",
-    "processor time of the idle backend in 10 s": "processor time of the idle backend",
+    "processor time of the idle backend": "processor time of the idle backend",
 }
 """The rows that the README has, and its words for them."""
 MARKS = ("# Figures: written by make figures", "# End of figures")

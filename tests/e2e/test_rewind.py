@@ -62,6 +62,17 @@ def wait_until_it_goes_on(stage: Stage, prompt: str = "change a lot") -> None:
     stage.screen.wait_until(lambda: "Type your message" in stage.emacs.buffer_text(TERMINAL), "the CLI's prompt")
 
 
+def ask_on(stage: Stage) -> str:
+    """Ask the CLI that goes on in its terminal, and return the request that its model got."""
+    wait_until_it_goes_on(stage)
+    stage.emacs.eval(f'(progn (pop-to-buffer "{TERMINAL}") (delete-other-windows))')
+    stage.screen.wait_for("Type your message")
+    stage.model.say("Kept.")
+    stage.ask("what now", FREE_QWEN)
+    stage.screen.wait_for("Kept.")
+    return str(stage.model.bodies[-1])
+
+
 @pytest.mark.reuses_stage("free")
 @pytest.mark.ends_cli
 def test_a_cli_in_a_terminal_goes_on_before_a_prompt(stage: Stage) -> None:
@@ -89,13 +100,7 @@ def test_a_cli_in_a_terminal_goes_on_before_a_prompt(stage: Stage) -> None:
     stage.screen.wait_for("rewound  change a lot")
     stage.screen.wait_for("rewound  and once more")
     # The model has only what was kept.
-    wait_until_it_goes_on(stage)
-    stage.emacs.eval(f'(progn (pop-to-buffer "{TERMINAL}") (delete-other-windows))')
-    stage.screen.wait_for("Type your message")
-    stage.model.say("Kept.")
-    stage.ask("what now", FREE_QWEN)
-    stage.screen.wait_for("Kept.")
-    said = str(stage.model.bodies[-1])
+    said = ask_on(stage)
     assert "make a file" in said
     assert "what now" in said
     assert "change a lot" not in said

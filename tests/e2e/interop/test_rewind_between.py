@@ -12,7 +12,7 @@ from sandbox import GREETING, NOTES
 from stage import Stage
 from test_changes import FREE, FREE_QWEN, ask, run
 from test_chat_sessions import wait_until
-from test_rewind import AGENT, TERMINAL, at_turn, rewind_turn, user_adds, wait_until_it_goes_on
+from test_rewind import AGENT, TERMINAL, ask_on, at_turn, rewind_turn, user_adds
 
 pytestmark = [pytest.mark.interop, pytest.mark.parametrize("program", ["qwen-0.23.4", "qwen"])]
 
@@ -63,13 +63,7 @@ def test_a_commit_and_another_cli(stage: Stage, program: str) -> None:
     stage.screen.wait_for("rewound, files kept  change a lot")
     assert stage.sandbox.greeting.read_text() == AGENT + "# by another\n"
     # The other one goes on, and so does this one without the turn.
-    wait_until_it_goes_on(stage)
-    stage.emacs.eval(f'(progn (pop-to-buffer "{TERMINAL}") (delete-other-windows))')
-    stage.screen.wait_for("Type your message")
-    stage.model.say("Kept.")
-    stage.ask("what now", FREE_QWEN)
-    stage.screen.wait_for("Kept.")
-    said = str(stage.model.bodies[-1])
+    said = ask_on(stage)
     assert "make a file" in said
     assert "change a lot" not in said
 
@@ -87,10 +81,4 @@ def test_a_compressed_conversation(stage: Stage, program: str, monkeypatch: pyte
     stage.screen.wait_for("Rewinding the conversation failed: Qwen Code keeps no point before this prompt")
     assert stage.sandbox.greeting.read_text() == GREETING
     # The conversation goes on as it is.
-    wait_until_it_goes_on(stage)
-    stage.emacs.eval(f'(progn (pop-to-buffer "{TERMINAL}") (delete-other-windows))')
-    stage.screen.wait_for("Type your message")
-    stage.model.say("Kept.")
-    stage.ask("what now", FREE_QWEN)
-    stage.screen.wait_for("Kept.")
-    assert "and now" in str(stage.model.bodies[-1])
+    assert "and now" in ask_on(stage)

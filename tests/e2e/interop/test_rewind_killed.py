@@ -13,9 +13,9 @@ import pytest
 from editor import lisp_string
 from sandbox import GREETING, NOTES, has_ended
 from stage import PATIENCE, Stage
-from test_changes import FREE, FREE_QWEN, ask
+from test_changes import FREE, ask
 from test_chat_sessions import wait_until
-from test_rewind import AGENT, PROMPT_BUFFER, TERMINAL, TURNS, rewind_turn, user_adds, wait_until_it_goes_on
+from test_rewind import AGENT, PROMPT_BUFFER, TURNS, ask_on, rewind_turn, user_adds, wait_until_it_goes_on
 
 pytestmark = pytest.mark.interop
 
@@ -134,13 +134,7 @@ def check_end(stage: Stage) -> None:
     stage.screen.wait_for(f"rewound  {PROMPTS[1]}")
     stage.screen.wait_for(f"rewound  {PROMPTS[2]}")
     assert files(stage) == WANTED
-    wait_until_it_goes_on(stage)
-    stage.emacs.eval(f'(progn (pop-to-buffer "{TERMINAL}") (delete-other-windows))')
-    stage.screen.wait_for("Type your message")
-    stage.model.say("Kept.")
-    stage.ask("what now", FREE_QWEN)
-    stage.screen.wait_for("Kept.")
-    said = str(stage.model.bodies[-1])
+    said = ask_on(stage)
     assert [prompt in said for prompt in PROMPTS] == [True, False, False]
 
 
