@@ -50,6 +50,8 @@ def test_a_plan_is_commented_edited_and_approved_and_questions_answered(stage: S
     # The turn leads to its plan.
     stage.emacs.command("qwen-companion-changes")
     stage.screen.wait_for("▸ notes.txt")
+    # Point stays at the turn of the test before.
+    stage.emacs.eval('(with-selected-window (get-buffer-window "*qwen-companion changes*") (goto-char (point-min)))')
     stage.screen.keys("v", "p")
     stage.screen.wait_for("Approved 20")
     assert stage.emacs.buffer_text("*qwen-companion plan*") == better + "3. Eat.\n"

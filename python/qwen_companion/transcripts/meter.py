@@ -33,7 +33,10 @@ _WRITTEN_S = 1.0
 _POLL_S = 0.02
 
 SETTLE_S = 0.5
-"""How long after the end of a turn its last request is written, in seconds."""
+"""How long after the end of a turn its last request is mostly written, in seconds."""
+
+_SETTLED_S = 2.0
+"""How much longer it is waited for, in seconds: a busy CLI writes its transcript late."""
 
 _RAN = (
     "The user's limit of tokens ended your last turn before you got the results of your last tool calls. Those tools "
@@ -110,10 +113,10 @@ class Meter:
             self._transcripts[pid] = event.transcript_path, transcript
         before = transcript.total()
         await in_thread(transcript.read)
-        began = self._began.get(pid)
-        if began is not None and self.limit is not None:
-            with anyio.move_on_after(_WRITTEN_S):
-                while transcript.requests_since(began) < self._rounds[pid]:
+        began, ends = self._began.get(pid), event.name == "Stop"
+        if began is not None and (ends or self.limit is not None):
+            with anyio.move_on_after(_SETTLED_S if ends else _WRITTEN_S):
+                while transcript.requests_since(began) < self._rounds[pid] + ends:
                     await anyio.sleep(_POLL_S)
                     await in_thread(transcript.read)
         usages = () if began is None else transcript.since(began)

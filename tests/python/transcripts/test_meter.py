@@ -100,6 +100,17 @@ async def test_each_turn_and_the_whole_conversation_are_told(cli: Cli) -> None:
     assert cli.meter.total(7) == ()
 
 
+async def test_the_last_request_may_be_written_late(cli: Cli) -> None:
+    await cli.prompt()
+    cli.answer(5)
+    await cli.goes_on()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(cli.report, "Stop")
+        await anyio.wait_all_tasks_blocked()
+        cli.answer(6)
+    assert [[usage.input for usage in used] for _, _, used in cli.told] == [[5], [11]]
+
+
 async def test_a_turn_above_the_limit_ends_and_the_model_is_told_once(cli: Cli) -> None:
     cli.meter.limit = 100
     cli.answer(1000)
