@@ -77,7 +77,7 @@ class Record:
             raise NoRecordError(reason_of(error)) from None
         self.rules = self.site.rules
         self._stamps: dict[bytes, tuple[int, int] | None] = {}
-        """The stamp of each file when it was last found changed, not told by a tool to be."""
+        """The stamp of each file when a change of it was last found on the disk, rather than told by a tool."""
         self._begin_with(store)
 
     def _begin_with(self, store: Store) -> None:

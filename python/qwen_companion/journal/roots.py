@@ -112,7 +112,7 @@ class Roots:
                     await self.open(tree, only_known=True)
 
     def committed(self) -> None:
-        """Write notes on what the user has committed, which was wanted then: the option may have changed since."""
+        """Write notes on new commits: the option was on when the user committed, whatever it is by now."""
         for root in self.by_name.values():
             root.do(partial(self._write_notes, root.record))
 
