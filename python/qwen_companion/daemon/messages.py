@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar, get_args
 
 from qwen_companion.daemon.sanitize import Capped
 from qwen_companion.domain import AskedQuestion, Text, Words
-from qwen_companion.emacs.messages import DaemonCall, Notification
+from qwen_companion.emacs.messages import DAEMON_PREFIX, DaemonCall, Notification, method_of
 from qwen_companion.emacs.plists import from_plist
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import MessageError
@@ -37,7 +37,6 @@ class Connect:
     Its token is looked up in the files `sources`, in the format of netrc; `token` is one that only Emacs can look up.
     """
 
-    method: ClassVar[str] = "daemon-connect"
     url: str | None = field(repr=False)
     token: str | None = field(repr=False)
     root: str
@@ -48,7 +47,6 @@ class Connect:
 class Start:
     """`daemon-start`: start `program`, a command with arguments, as a daemon for the workspace `root`, and use it."""
 
-    method: ClassVar[str] = "daemon-start"
     root: str
     program: tuple[str, ...]
 
@@ -57,14 +55,11 @@ class Start:
 class Disconnect:
     """`daemon-disconnect`: leave all sessions, and stop a daemon that was started here."""
 
-    method: ClassVar[str] = "daemon-disconnect"
-
 
 @frozen
 class Open:
     """`daemon-open`: open a session, new or the shared one, for `root`, None for that of the connection."""
 
-    method: ClassVar[str] = "daemon-open"
     root: str | None
     scope: Annotated[str, Words("new", SHARED)] = "new"
 
@@ -72,8 +67,6 @@ class Open:
 @frozen
 class ListSessions:
     """`daemon-list`: list the sessions of the workspace; answered by `daemon-sessions`."""
-
-    method: ClassVar[str] = "daemon-list"
 
 
 @frozen
@@ -83,7 +76,6 @@ class Load:
     `shown` are the turns without a good end that Emacs shows: what the daemon no longer has of them is sent again.
     """
 
-    method: ClassVar[str] = "daemon-load"
     session: str
     shown: tuple[TextChange | ToolChange | PlanChange | UsageChange | EndChange | NoteChange, ...] = field(
         default=(), repr=False
@@ -94,7 +86,6 @@ class Load:
 class Close:
     """`daemon-close`: leave `session`; `end` ends it for all its clients."""
 
-    method: ClassVar[str] = "daemon-close"
     session: str
     end: bool
 
@@ -130,7 +121,6 @@ Part = TextPart | ImagePart | LinkPart
 class Prompt:
     """`daemon-prompt`: send a prompt of these parts."""
 
-    method: ClassVar[str] = "daemon-prompt"
     session: str
     parts: tuple[Part, ...]
 
@@ -139,7 +129,6 @@ class Prompt:
 class Cancel:
     """`daemon-cancel`: end the running turn.  The next prompt in the queue begins."""
 
-    method: ClassVar[str] = "daemon-cancel"
     session: str
 
 
@@ -147,7 +136,6 @@ class Cancel:
 class SetModel:
     """`daemon-model`: use `model`, an id of `daemon-choices`.  The daemon rewrites its user's settings."""
 
-    method: ClassVar[str] = "daemon-model"
     session: str
     model: str
 
@@ -156,7 +144,6 @@ class SetModel:
 class SetMode:
     """`daemon-mode`: use the approval mode `mode`, an id of `daemon-choices`."""
 
-    method: ClassVar[str] = "daemon-mode"
     session: str
     mode: str
 
@@ -171,7 +158,6 @@ class Answer:
     an approved plan it is the edited plan, and `comments` are those on it; the model reads both.
     """
 
-    method: ClassVar[str] = "daemon-answer"
     session: str
     permission: str
     option: str | None
@@ -185,7 +171,6 @@ class Answer:
 class Fetch:
     """`daemon-fetch`: ask for a whole text of `tool`.  `index`, from 0, chooses the diff for one of its sides."""
 
-    method: ClassVar[str] = "daemon-fetch"
     session: str
     tool: str
     part: Annotated[str, Words(INPUT, OUTPUT, OLD, NEW)]
@@ -196,7 +181,6 @@ class Fetch:
 class RemovePrompt:
     """`daemon-remove-prompt`: remove the prompt of `turn` from the queue."""
 
-    method: ClassVar[str] = "daemon-remove-prompt"
     session: str
     turn: str
 
@@ -205,7 +189,6 @@ class RemovePrompt:
 class Fork:
     """`daemon-fork`: fork `session` at its last turn; the reply names the new session, which has to be loaded."""
 
-    method: ClassVar[str] = "daemon-fork"
     session: str
 
 
@@ -216,7 +199,6 @@ class Rewind:
     The reply names a copy of the session as it was before, if there is one.
     """
 
-    method: ClassVar[str] = "daemon-rewind"
     session: str
     turn: str
 
@@ -225,7 +207,6 @@ class Rewind:
 class AskCommands:
     """`daemon-commands`: ask for the slash commands."""
 
-    method: ClassVar[str] = "daemon-commands"
     session: str
 
 
@@ -233,7 +214,6 @@ class AskCommands:
 class AskUsage:
     """`daemon-usage`: ask what fills the context window."""
 
-    method: ClassVar[str] = "daemon-usage"
     session: str
 
 
@@ -254,7 +234,18 @@ SessionCall = (
 )
 Call = Connect | Start | Disconnect | Open | ListSessions | SessionCall
 
-_CALLS: Mapping[str, type[Call]] = {cls.method: cls for cls in get_args(Call)}
+_METHODS: Mapping[type[Call], str] = {
+    ListSessions: "list",
+    SetModel: "model",
+    SetMode: "mode",
+    AskCommands: "commands",
+    AskUsage: "usage",
+}
+"""The methods of calls, without their prefix, that `method_of` does not tell."""
+
+_CALLS: Mapping[str, type[Call]] = {
+    DAEMON_PREFIX + (_METHODS.get(cls) or method_of(cls)): cls for cls in get_args(Call)
+}
 
 
 def parse_call(call: DaemonCall, spool: Spool) -> Call:
@@ -455,7 +446,6 @@ class DaemonState(Notification):
     that the daemon was started from here; another one may be anywhere, as loopback can be a tunnel.
     """
 
-    method = "daemon-state"
     state: Annotated[str, Words("off", "starting", "connecting", "connected", "unreachable", "refused")]
     text: str | None = None
     host: str | None = None
@@ -478,7 +468,6 @@ class ListedSession:
 class DaemonSessions(Notification):
     """`daemon-sessions`: the sessions of the workspace, newest first."""
 
-    method = "daemon-sessions"
     sessions: tuple[ListedSession, ...]
 
 

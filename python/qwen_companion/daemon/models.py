@@ -24,7 +24,7 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from pydantic.alias_generators import to_camel
+from pydantic.alias_generators import to_camel, to_snake
 
 from qwen_companion.daemon.errors import ProtocolViolationError
 from qwen_companion.frozen import frozen
@@ -279,6 +279,11 @@ class Payload(Wire):
 
     KIND: ClassVar[str]
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: object) -> None:
+        """Name the kind as the class."""
+        cls.KIND = to_snake(cls.__name__)
+
 
 class Update(Payload):
     """The fields of one kind of session update."""
@@ -294,44 +299,32 @@ class _MessageChunk(Update):
 class UserMessageChunk(_MessageChunk):
     """A prompt, as it is echoed to all clients, whoever sent it.  May come before the answer to the POST."""
 
-    KIND = "user_message_chunk"
-
 
 class AgentMessageChunk(_MessageChunk):
     """Words of the model.  With an empty text it carries the usage of the answer, in `meta`."""
-
-    KIND = "agent_message_chunk"
 
 
 class AgentThoughtChunk(_MessageChunk):
     """Thoughts of the model."""
 
-    KIND = "agent_thought_chunk"
-
 
 class ToolCall(ToolFields, Update):
     """A tool call begins; its title and its input come later."""
-
-    KIND = "tool_call"
 
 
 class ToolCallUpdate(ToolFields, Update):
     """More about a tool call."""
 
-    KIND = "tool_call_update"
-
 
 class Plan(Update):
     """The whole plan, in place of the one before."""
 
-    KIND = "plan"
     entries: tuple[PlanEntry, ...]
 
 
 class UsageUpdate(Update):
     """How full the context window is: `used` of `size` tokens."""
 
-    KIND = "usage_update"
     used: int
     size: int
 
@@ -339,28 +332,24 @@ class UsageUpdate(Update):
 class AvailableCommandsUpdate(Update):
     """All slash commands, in place of those before."""
 
-    KIND = "available_commands_update"
     available_commands: tuple[Command, ...]
 
 
 class CurrentModeUpdate(Update):
     """The approval mode has changed."""
 
-    KIND = "current_mode_update"
     current_mode_id: str
 
 
 class SessionInfoUpdate(Update):
     """The title of the session has changed."""
 
-    KIND = "session_info_update"
     title: str | None = None
 
 
 class PermissionRequest(Payload):
     """The daemon waits for an answer; one at a time per session, even where tools run in parallel."""
 
-    KIND = "permission_request"
     request_id: str
     tool_call: ToolFields
     options: tuple[PermissionOption, ...]
@@ -369,7 +358,6 @@ class PermissionRequest(Payload):
 class PermissionResolved(Payload):
     """A permission has been answered, by the client `voter_client_id`, or cancelled."""
 
-    KIND = "permission_resolved"
     request_id: str
     outcome: PermissionOutcome
     voter_client_id: str | None = None
@@ -378,7 +366,6 @@ class PermissionResolved(Payload):
 class PermissionAlreadyResolved(Payload):
     """Somebody's answer came too late; `outcome` is the one that counts."""
 
-    KIND = "permission_already_resolved"
     request_id: str
     outcome: PermissionOutcome
 
@@ -386,7 +373,6 @@ class PermissionAlreadyResolved(Payload):
 class TurnComplete(Payload):
     """The turn of `prompt_id` has ended, be it the running one or one that was removed from the queue."""
 
-    KIND = "turn_complete"
     prompt_id: str | None = None
     stop_reason: str | None = None
     """`end_turn`, `cancelled`, ..."""
@@ -395,7 +381,6 @@ class TurnComplete(Payload):
 class TurnError(Payload):
     """The turn of `prompt_id` has failed."""
 
-    KIND = "turn_error"
     prompt_id: str | None = None
     message: str = ""
 
@@ -403,7 +388,6 @@ class TurnError(Payload):
 class PromptCancelled(Payload):
     """Somebody cancelled.  Comes without a prompt in the envelope when nothing ran."""
 
-    KIND = "prompt_cancelled"
     reason: str | None = None
     """`forward_failed` where nobody did: the turn fails, by itself or with its agent."""
 
@@ -411,7 +395,6 @@ class PromptCancelled(Payload):
 class PendingPromptAdded(Payload):
     """A prompt waits in the queue."""
 
-    KIND = "pending_prompt_added"
     prompt_id: str
     text: str = ""
 
@@ -419,14 +402,12 @@ class PendingPromptAdded(Payload):
 class PendingPromptStarted(Payload):
     """A prompt has left the queue and runs."""
 
-    KIND = "pending_prompt_started"
     prompt_id: str
 
 
 class PendingPromptCompleted(Payload):
     """A prompt of the queue is done; `state` is `removed` for one that was taken back."""
 
-    KIND = "pending_prompt_completed"
     prompt_id: str
     state: str | None = None
 
@@ -434,7 +415,6 @@ class PendingPromptCompleted(Payload):
 class MidTurnMessageInjected(Payload):
     """Messages were put into the running turn."""
 
-    KIND = "mid_turn_message_injected"
     messages: tuple[str, ...] = ()
     message_ids: tuple[str, ...] = ()
     """By which they were told as prompts that wait."""
@@ -443,57 +423,48 @@ class MidTurnMessageInjected(Payload):
 class FollowupSuggestion(Payload):
     """A next prompt the model proposes."""
 
-    KIND = "followup_suggestion"
     suggestion: str
 
 
 class ModelSwitched(Payload):
     """The model has changed, for all clients."""
 
-    KIND = "model_switched"
     model_id: str
 
 
 class ModelSwitchFailed(Payload):
     """A change of the model has failed."""
 
-    KIND = "model_switch_failed"
     error: str = ""
 
 
 class SettingsChanged(Payload):
     """A setting in the user's file has been rewritten.  Its value may be private and is not read."""
 
-    KIND = "settings_changed"
     key: str
 
 
 class ApprovalModeChanged(Payload):
     """The approval mode has changed, for all clients."""
 
-    KIND = "approval_mode_changed"
     next: str
 
 
 class SessionMetadataUpdated(Payload):
     """The session has another name."""
 
-    KIND = "session_metadata_updated"
     display_name: str | None = None
 
 
 class SessionSnapshot(Payload):
     """Where the session stands as a stream begins.  Has no id."""
 
-    KIND = "session_snapshot"
     current_model_id: str | None = None
     current_approval_mode: str | None = None
 
 
 class ReplayComplete(Payload):
     """All that was missed has been sent; what follows is live.  Has no id."""
-
-    KIND = "replay_complete"
 
 
 class StateResyncRequired(Payload):
@@ -502,14 +473,12 @@ class StateResyncRequired(Payload):
     `reason` is `ring_evicted` or `epoch_reset`.
     """
 
-    KIND = "state_resync_required"
     reason: str = ""
 
 
 class HistoryTruncated(Payload):
     """A load does not tell how the session began: `truncated_events` are left out, more than the daemon keeps."""
 
-    KIND = "history_truncated"
     truncated_events: int = 0
 
 
@@ -519,27 +488,21 @@ class SessionRewound(Payload):
     A load still tells all turns, and then this.
     """
 
-    KIND = "session_rewound"
     target_turn_index: int
 
 
 class SessionClosed(Payload):
     """The session has been closed; its stream ends."""
 
-    KIND = "session_closed"
-
 
 class SessionDied(Payload):
     """The agent behind the session is gone; `reason` is `channel_closed` or `daemon_shutdown`.  Its stream ends."""
 
-    KIND = "session_died"
     reason: str | None = None
 
 
 class BackgroundNotificationTurnComplete(Payload):
     """A background agent has reported; no turn of ours ends by it."""
-
-    KIND = "background_notification_turn_complete"
 
 
 class Unknown(Payload):
@@ -548,7 +511,6 @@ class Unknown(Payload):
     Its content is not kept; what becomes of `kind` is said in the table of events (spec A4, A5).
     """
 
-    KIND = ""
     kind: str
 
 
@@ -557,7 +519,7 @@ _SESSION_UPDATE = "session_update"
 
 def _kinds(base: type[Payload]) -> dict[str, type[Payload]]:
     """Return the classes of payloads that derive from `base` and no other kind, by their kinds."""
-    return {cls.KIND: cls for cls in base.__subclasses__() if vars(cls).get("KIND")}
+    return {cls.KIND: cls for cls in base.__subclasses__() if cls is not Unknown and not cls.__subclasses__()}
 
 
 _UPDATES = {**_kinds(Update), **_kinds(_MessageChunk)}

@@ -13,10 +13,11 @@ The fields of a message are the keys of its property list, see `plists`; a messa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from functools import partial
-from typing import Annotated, ClassVar, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar, get_args
 
 from sexpdata import Symbol
 
@@ -42,6 +43,12 @@ from qwen_companion.local_ids import local_id
 
 PROTOCOL = 1
 """Number of this contract; the hello line names the one the Elisp was written for."""
+
+
+def method_of(cls: type[Any]) -> str:
+    """Return the name of the message class `cls` as Lisp would write it, which is its method if it has no other."""
+    return re.sub("(?<!^)(?=[A-Z])", "-", cls.__name__).lower()
+
 
 # --- The hello line ---------------------------------------------------------------------------------------------------
 
@@ -753,45 +760,27 @@ def _parse_texts(values: Plist, keys: Sequence[str], spool: Spool) -> tuple[str,
     return tuple(texts) if len(texts) == len(keys) else None
 
 
+_METHODS: Mapping[type[Incoming], str] = {
+    domain.Snapshot: "context",
+    ReviewOutcome: "outcome",
+    ReviewRelease: "release",
+    ToolsOffered: "tools",
+    PlacesWanted: "places",
+}
+"""The methods of messages that `method_of` does not tell."""
+
+_READERS: Mapping[type[Incoming], Callable[[Plist, Spool], Incoming]] = {
+    domain.Settings: _parse_settings,
+    ReviewOutcome: _parse_outcome,
+    Compare: _parse_compare,
+    Merge: _parse_merge,
+}
+"""What reads messages whose keys are not their fields."""
+
 _INCOMING: Mapping[str, Callable[[Plist, Spool], Incoming]] = {
-    "roots": partial(from_plist, Roots),
-    "settings": _parse_settings,
-    "context": partial(from_plist, domain.Snapshot),
-    "watch": partial(from_plist, Watch),
-    "outcome": _parse_outcome,
-    "release": partial(from_plist, ReviewRelease),
-    "compare": _parse_compare,
-    "merge": _parse_merge,
-    "journal-watch": partial(from_plist, JournalWatch),
-    "journal-files": partial(from_plist, JournalFiles),
-    "journal-texts": partial(from_plist, JournalTexts),
-    "journal-spans": partial(from_plist, JournalSpans),
-    "journal-origins": partial(from_plist, JournalOrigins),
-    "journal-prompts": partial(from_plist, JournalPrompts),
-    "journal-stage": partial(from_plist, JournalStage),
-    "journal-seen": partial(from_plist, JournalSeen),
-    "journal-wrote": partial(from_plist, JournalWrote),
-    "journal-rewound": partial(from_plist, JournalRewound),
-    "rewind-recorded": partial(from_plist, RewindRecorded),
-    "journal-busy": partial(from_plist, JournalBusy),
-    "journal-forget": partial(from_plist, JournalForget),
-    "journal-merge": partial(from_plist, JournalMerge),
-    "journal-worktrees": partial(from_plist, JournalWorktrees),
-    "journal-file": partial(from_plist, JournalFile),
-    "journal-put": partial(from_plist, JournalPut),
-    "prompt": partial(from_plist, Prompt),
-    "list-recorded": partial(from_plist, ListRecorded),
-    "registry-look": partial(from_plist, RegistryLook),
-    "registry-prompt": partial(from_plist, RegistryPrompt),
-    "registry-end": partial(from_plist, RegistryEnd),
-    "stop": partial(from_plist, Stop),
-    "ping": partial(from_plist, Ping),
-    "list-plans": partial(from_plist, ListPlans),
-    "tools": partial(from_plist, ToolsOffered),
-    "tool-answer": partial(from_plist, ToolAnswer),
-    "places": partial(from_plist, PlacesWanted),
-    "run-at": partial(from_plist, RunAt),
-    "place-password": partial(from_plist, PlacePassword),
+    _METHODS.get(cls) or method_of(cls): _READERS.get(cls) or partial(from_plist, cls)
+    for cls in get_args(Incoming)
+    if cls is not DaemonCall
 }
 
 
@@ -823,6 +812,11 @@ class Outgoing(Generic[ReplyT]):
 
     method: ClassVar[str]
 
+    def __init_subclass__(cls) -> None:
+        """Name the method as the class, unless it has another name."""
+        if "method" not in vars(cls):
+            cls.method = method_of(cls)
+
     def payload(self, spool: Spool) -> Sexp:
         """Return the property list to send, by default the fields; a long text is put into `spool`.
 
@@ -853,7 +847,6 @@ class Published(Notification):
     any is left, since without one no CLI connects.
     """
 
-    method = "published"
     roots: Sequence[str]
     reachable: bool
     port: int
@@ -873,8 +866,6 @@ class FileList(Notification):
 @frozen
 class Serving(Notification):
     """`serving`: MCP requests are being answered."""
-
-    method = "serving"
 
 
 @frozen
@@ -916,7 +907,6 @@ class ContextSent(Notification):
     `roots` are those below which it is told of files, None for everywhere; `sent` is when, in ms since the epoch.
     """
 
-    method = "context-sent"
     session: str
     roots: tuple[str, ...] | None
     sent: int
@@ -932,7 +922,6 @@ class ContextSent(Notification):
 class HookAnswers(Notification):
     """`hook-answers`: what the hooks of a session were answered, the newest first, while the user is looking."""
 
-    method = "hook-answers"
     session: str
     answers: tuple[domain.HookAnswer, ...]
 
@@ -971,7 +960,6 @@ class PlaceFile(Notification):
     The file `copy` here has its bytes.
     """
 
-    method = "place-file"
     name: str
     copy: str
     time: int
@@ -984,7 +972,6 @@ class RunCommand(Notification):
     `terminal` is the number from `run-at`, `directory` where it runs, by its name in Emacs.
     """
 
-    method = "run-command"
     terminal: int
     directory: str | None
     command: tuple[str, ...] = ()
@@ -1006,7 +993,6 @@ class ProposalOpen(Outgoing["str | None"]):
     project `directory`.  Questions come with the `questions` and no text; the text that is accepted has the answers.
     """
 
-    method = "proposal-open"
     id: str
     session: str
     client: str
@@ -1041,7 +1027,6 @@ class _Question(Outgoing[bool]):
 class FileVisited(_Question):
     """`file-visited`: asks whether a buffer visits the file `path`."""
 
-    method = "file-visited"
     path: str
 
 
@@ -1049,7 +1034,6 @@ class FileVisited(_Question):
 class EditBegins(_Question):
     """`edit-begins`: an agent is about to change the file `path`; asks whether a buffer that is checked visits it."""
 
-    method = "edit-begins"
     path: str
 
 
@@ -1062,7 +1046,6 @@ class ProposalClose(Outgoing["str | None"]):
     was rejected.
     """
 
-    method = "proposal-close"
     id: str
     keeps_edits: bool
 
@@ -1075,7 +1058,6 @@ class ProposalClose(Outgoing["str | None"]):
 class ProposalOrphan(Notification):
     """`proposal-orphan`: the CLI that waits for a proposal has gone, or no longer waits for the `reason`."""
 
-    method = "proposal-orphan"
     id: str
     reason: str | None = None
 
@@ -1087,7 +1069,6 @@ class ProposalReleased(Notification):
     They can still be answered in Emacs if `answerable`.
     """
 
-    method = "proposal-released"
     id: str
     reason: str
     answerable: bool
@@ -1097,7 +1078,6 @@ class ProposalReleased(Notification):
 class TypeKey(_Question):
     """`type-key`: asks to type `key` into the terminal of the CLI of the plan `id`; Emacs answers whether it has."""
 
-    method = "type-key"
     id: str
     key: str
 
@@ -1106,7 +1086,6 @@ class TypeKey(_Question):
 class Delivered(Notification):
     """`delivered`: the outcome of a proposal has gone out to its CLI, or there is nobody left to send it to."""
 
-    method = "delivered"
     id: str
 
 
@@ -1119,7 +1098,6 @@ class Compared(Notification):
     None: the texts could not be compared.
     """
 
-    method = "compared"
     id: int
     hunks: Numbers | None
 
@@ -1133,7 +1111,6 @@ class Merged(Notification):
     is None if it equals "theirs".  `conflicts` is the number of conflicts marked in it.
     """
 
-    method = "merged"
     id: int
     edits: Numbers | None
     result: Nested | None = None
@@ -1148,7 +1125,6 @@ class ToolCall(Notification):
     `everywhere`.  After `deadline`, in ms since the epoch, nobody waits for the answer.
     """
 
-    method = "tool-call"
     id: int
     name: str
     arguments: Mapping[str, str | int | bool]
@@ -1165,7 +1141,6 @@ class ToolCalled(Notification):
     how long it took, `called` when it came, in ms since the epoch.
     """
 
-    method = "tool-called"
     client: str
     request: str
     size: int
@@ -1179,7 +1154,6 @@ class ToolCalled(Notification):
 class Notice(Notification):
     """`notice`: show the user a warning or an error."""
 
-    method = "notice"
     level: Annotated[str, domain.Words("warning", "error")]
     text: str
 
@@ -1197,7 +1171,6 @@ class TurnChange:
 class RecordedSessions(Notification):
     """`recorded-sessions`: the answer to the request `id`, the newest conversation first."""
 
-    method = "recorded-sessions"
     id: int
     sessions: Sequence[domain.RecordedSession]
 
@@ -1206,7 +1179,6 @@ class RecordedSessions(Notification):
 class Plans(Notification):
     """`plans`: the answer to the request `id`, the newest plan first."""
 
-    method = "plans"
     id: int
     plans: Sequence[domain.KeptPlan]
 
@@ -1231,7 +1203,6 @@ class RegisteredClis(Notification):
 class RegistryEnded(Notification):
     """`registry-ended`: the process of the CLI `cli` has `ended`, or did not in time."""
 
-    method = "registry-ended"
     cli: str
     ended: bool
 
@@ -1246,7 +1217,6 @@ class RegistryReceipt(Notification):
     more), or "failed" for the `reason`, in words.
     """
 
-    method = "registry-receipt"
     id: int
     status: domain.Word
     reason: str | None = None
@@ -1259,7 +1229,6 @@ class RecordedRewound(Notification):
     `copy` is the conversation as it was before, None for none.  With an `error`, the conversation is as it was.
     """
 
-    method = "recorded-rewound"
     id: int
     text: domain.Text = ""
     copy: str | None = None
@@ -1292,7 +1261,6 @@ class TurnChanges(Notification):
 class RewindTook(Notification):
     """`rewind-took`: a CLI has rewound its conversation itself; `turn` has what that took of the user's edits."""
 
-    method = "rewind-took"
     turn: TurnChange
 
     def payload(self, spool: Spool) -> Sexp:
@@ -1386,7 +1354,6 @@ class JournalReply(Notification):
     Only what was asked for is not None.  `busy` are triples of a path, a turn and a tool.
     """
 
-    method = "journal-reply"
     id: int
     error: str | None = None
     files: Sequence[domain.ChangedFile] | None = None
