@@ -8,8 +8,6 @@ import os
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 
-from anyio import to_thread
-
 from qwen_companion.emacs import messages
 from qwen_companion.errors import CompanionError
 from qwen_companion.file_names import file_name
@@ -24,6 +22,7 @@ from qwen_companion.journal.staging import OthersStagedError, Staging, part_of
 from qwen_companion.journal.versions import LINK, Loaded
 from qwen_companion.journal.worktree_list import WorktreeList
 from qwen_companion.tasks import log_failure
+from qwen_companion.threads import in_thread
 
 _BYTES = 8 * 1024 * 1024
 """How much of texts goes in one answer, or one file: Emacs asks for more while it works on these."""
@@ -65,7 +64,7 @@ async def _reply(
     load: Callable[[], Awaitable[Journal]], environ: Mapping[str, str], call: messages.JournalAnswered
 ) -> messages.JournalReply:
     if isinstance(call, messages.JournalWorktrees):
-        return await _in_thread(lambda: _worktrees(call, environ))
+        return await in_thread(_worktrees, call, environ)
     journal = await load()
     if isinstance(call, messages.JournalBusy):
         busy = await journal.turns.wait_until_idle(call.paths) if call.wait else journal.turns.busy(call.paths)
@@ -77,24 +76,19 @@ async def _reply(
         return messages.JournalReply(call.id, root=await journal.prepare_merge(call.root))
     if isinstance(call, messages.JournalPrompts):
         records = [root.record for root in journal.roots.by_name.values()]
-        return await _in_thread(lambda: _prompts(records, call, [*journal.roots.names], environ))
+        return await in_thread(_prompts, records, call, [*journal.roots.names], environ)
     if not isinstance(call, messages.JournalFiles | messages.JournalTexts | messages.JournalStage):
-        return await _in_thread(lambda: _about_file(journal.roots.record_around(call.path), call, environ))
+        return await in_thread(lambda: _about_file(journal.roots.record_around(call.path), call, environ))
     if isinstance(call, messages.JournalStage):
         record = journal.roots.record_of(call.scope.root)
-        return await _in_thread(lambda: _stage(record, call, environ))
+        return await in_thread(_stage, record, call, environ)
     if call.scope.scope in messages.OF_WORKTREES:
-        return await _in_thread(lambda: _differences(call, environ))
+        return await in_thread(_differences, call, environ)
     record = journal.roots.record_of(call.scope.root)
     if isinstance(call, messages.JournalFiles):
-        return await _in_thread(
-            lambda: messages.JournalReply(call.id, files=record.answers.files(_scope(record, call.scope)))
-        )
-    return await _in_thread(lambda: _texts(record, call))
-
-
-async def _in_thread(work: Callable[[], messages.JournalReply]) -> messages.JournalReply:
-    return await to_thread.run_sync(work, abandon_on_cancel=True)
+        files = await in_thread(lambda: record.answers.files(_scope(record, call.scope)))
+        return messages.JournalReply(call.id, files=files)
+    return await in_thread(_texts, record, call)
 
 
 def _about_file(

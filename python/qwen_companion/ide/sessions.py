@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import anyio
-from anyio import to_thread
 
 from qwen_companion.domain import KnownSession, Peer, SessionState
 from qwen_companion.frozen import frozen
@@ -27,6 +26,7 @@ from qwen_companion.ide.streams import OpenStreams, Stream, event
 from qwen_companion.processes import ended
 from qwen_companion.sockets import Connection
 from qwen_companion.tasks import Task, Tasks
+from qwen_companion.threads import in_thread
 
 if TYPE_CHECKING:
     from starlette.types import Message, Send
@@ -255,7 +255,7 @@ class Sessions:
         """Find the process of `session`, and give `session` up when that has ended."""
         while session.connections and session.known.peer is None:
             connection = session.connections.pop(0)
-            caller = await to_thread.run_sync(self._find_caller, connection, abandon_on_cancel=True)
+            caller = await in_thread(self._find_caller, connection)
             if caller is None:
                 continue
             self._identified(session, caller)

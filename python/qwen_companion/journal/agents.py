@@ -105,8 +105,12 @@ class Agents:
                 busy = True
             elif key in root.running:
                 running = root.running.pop(key)
-                root.do(lambda number=running.number, cli=cli: root.finish(number or 0, cli.written))
+                root.do(self._finish, root, running.number or 0, cli)
         return busy or any(key not in self.silent for key in root.running)
+
+    def _finish(self, root: Root, number: int, cli: SilentCli) -> None:
+        # By now it may have written more.
+        root.finish(number, cli.written)
 
     def turn_of_silent(self, root: Root, cli: SilentCli) -> int:
         """Return the turn of `cli` for a change: the last, or a new one if it has got a prompt since."""
@@ -129,7 +133,7 @@ class Agents:
         key = key_of(cli.peer)
         cli.turn, cli.written = row, now_ms()
         if key not in self.silent:
-            root.do(lambda: root.finish(row.id, cli.written))
+            root.do(self._finish, root, row.id, cli)
         elif key not in root.running or root.running[key].row is not row:
             running = root.running[key] = Running(row, number=row.id)
             running.ready.set()

@@ -54,13 +54,8 @@ class CliRewinds:
             return
         self._newest[rewind.session] = rewind
         for root in list(self._roots.by_name.values()):
-            rows: list[TurnRow] = []
-
-            def note(root: Root = root, rows: list[TurnRow] = rows) -> None:
-                rows += root.rewound(local_id("session", rewind.session), rewind.since, None, rewind.time)
-
-            root.do(note)
-            await root.done_so_far()
+            conversation = local_id("session", rewind.session)
+            rows = await root.done(root.rewound, conversation, rewind.since, None, rewind.time) or ()
             # Later, anybody may have written the files.
             if now_ms() - rewind.time < _RECENT_MS and self._roots.tasks is not None:
                 record = root.record
@@ -73,19 +68,18 @@ class CliRewinds:
             if self._newest[rewind.session] is not rewind:
                 # The files are put back by a later one.
                 return
-            taken: list[Summary] = []
-
-            def look(taken: list[Summary] = taken) -> None:
-                if restored.record() and restored.turn is not None:
-                    taken += filter(None, [root.record.answers.summary(restored.turn)])
-                root.changed.update(restored.changed)
-
-            root.do(look)
-            await root.done_so_far()
-            for summary in taken:
+            taken = await root.done(_take_back, root, restored)
+            if taken is not None:
                 # So that Emacs knows the turn.
                 await self._telling.tell_news()
-                self._tell_taken(summary)
+                self._tell_taken(taken)
+
+
+def _take_back(root: Root, restored: Restored) -> Summary | None:
+    """Record what has been put back; return the turn with what the rewind took, where that is news."""
+    is_new = restored.record()
+    root.changed.update(restored.changed)
+    return root.record.answers.summary(restored.turn) if is_new and restored.turn is not None else None
 
 
 class Restored:

@@ -79,19 +79,17 @@ class Contents:
 
     def forget_unused(self) -> None:
         """Forget the bytes that neither a write nor a view has, nor a file on the disk."""
-        with self._database.transaction() as db:
-            db.execute(
-                "delete from blobs where digest not in (select before from writes where before is not null"
-                " union select after from writes where after is not null"
-                " union select digest from current where digest is not null union select digest from views)"
-            )
+        self._database.rows(
+            "delete from blobs where digest not in (select before from writes where before is not null"
+            " union select after from writes where after is not null"
+            " union select digest from current where digest is not null union select digest from views)"
+        )
 
     # --- What lies on the disk ---
 
     def current(self, path: bytes, otherwise: Version | None) -> Version | None:
         """Return the version of `path` that was recorded last, `otherwise` where none was."""
-        with self._database.transaction() as db:
-            row = db.execute("select digest, mode from current where path = ?", (path,)).fetchone()
+        row = self._database.row("select digest, mode from current where path = ?", path)
         return otherwise if row is None else read_version(*row)
 
     def set_current(self, items: Iterable[tuple[bytes, Version | None]]) -> None:
@@ -103,8 +101,8 @@ class Contents:
 
     def recorded(self) -> list[bytes]:
         """Return the files of which a version is noted as on the disk now."""
-        with self._database.transaction() as db:
-            return [bytes(path) for (path,) in db.execute("select path from current where digest is not null")]
+        rows = self._database.rows("select path from current where digest is not null")
+        return [bytes(path) for (path,) in rows]
 
     def restart(self) -> None:
         """Forget the versions noted as on the disk; a new baseline notes them again."""

@@ -8,6 +8,7 @@ import sqlite3
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from qwen_companion.errors import CompanionError
 
@@ -127,11 +128,19 @@ class Database:
                         self._db.execute("rollback")
                 raise _failure(error) from None
 
+    def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """Return all rows of the result of `query` with `values`, a transaction of its own."""
+        with self.transaction() as db:
+            return db.execute(query, values).fetchall()
+
+    def row(self, query: str, *values: object) -> tuple[Any, ...] | None:
+        """Return the first row of the result of `query` with `values`, None without one."""
+        return next(iter(self.rows(query, *values)), None)
+
     def size(self) -> int:
         """Return how many bytes of the file are in use."""
-        with self.transaction() as db:
-            pages, free = (db.execute(f"pragma {name}").fetchone()[0] for name in ("page_count", "freelist_count"))
-            return (pages - free) * db.execute("pragma page_size").fetchone()[0]
+        query = "select (page_count - freelist_count) * page_size"
+        return self.rows(f"{query} from pragma_page_count, pragma_freelist_count, pragma_page_size")[0][0]
 
     def give_back(self) -> None:
         """Make the file smaller by what is not in use any more."""

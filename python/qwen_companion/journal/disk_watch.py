@@ -7,7 +7,6 @@ import math
 import time
 
 import anyio
-from anyio import to_thread
 
 from qwen_companion.journal.activity import SAMPLE_S
 from qwen_companion.journal.agents import Agents
@@ -16,6 +15,7 @@ from qwen_companion.journal.baselines import FAILURES
 from qwen_companion.journal.root import News, Root
 from qwen_companion.journal.roots import Roots
 from qwen_companion.journal.sites import Watch
+from qwen_companion.threads import in_thread
 
 SETTLE_S = 0.3
 """How long after a change on the disk it is looked at: one seldom comes alone."""
@@ -91,7 +91,7 @@ class DiskWatch:
     async def _cover(self, root: Root, watch: Watch) -> bool:
         """Watch the directories of `root`; return whether each change will be told."""
         try:
-            directories = await to_thread.run_sync(root.record.directories, abandon_on_cancel=True)
+            directories = await in_thread(root.record.directories)
         except FAILURES:
             return False
         coverage = await watch.cover(directories)
@@ -106,13 +106,4 @@ class DiskWatch:
 
     async def _look(self, root: Root, news: News) -> None:
         """Look at all files because of `news`."""
-        done = anyio.Event()
-
-        def look() -> None:
-            try:
-                self._attribution.scan(root, lambda: self._attribution.suspects(root, news))
-            finally:
-                anyio.from_thread.run_sync(done.set)
-
-        root.do(look)
-        await done.wait()
+        await root.done(self._attribution.scan, root, lambda: self._attribution.suspects(root, news))

@@ -9,7 +9,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 import anyio
-from anyio import to_thread
 
 from qwen_companion.domain import READ_TOOL, WaitingProposal
 from qwen_companion.doors.listeners import Report, Words
@@ -29,6 +28,7 @@ from qwen_companion.journal.attribution import Attribution
 from qwen_companion.journal.root import Call, Root, Running, row_of, shortened
 from qwen_companion.journal.roots import Roots
 from qwen_companion.journal.turns import Turns
+from qwen_companion.threads import in_thread
 
 LOOK_WAIT_S = 0.8 * HOLD_S
 """How long the report of a tool waits at most for looks at all files; the rest is for the file itself."""
@@ -135,7 +135,7 @@ class HookReports:
         self._agents.entered.pop(session, None)
         if report.event.name == "PostToolUse" and getattr(report.event, "tool_name", "") == ENTER_TOOL:
             wanted = cast("Mapping[str, object]", getattr(report.event, "tool_input", {})).get("name")
-            tree = await to_thread.run_sync(entered, name, self._roots.names, wanted, abandon_on_cancel=True)
+            tree = await in_thread(entered, name, self._roots.names, wanted)
             root = None if tree is None else await self._roots.open(tree)
             if root is not None:
                 self._agents.entered[session] = root.record.root
@@ -184,7 +184,7 @@ class HookReports:
         running.waited = True
         if call.is_command:
             running.since = min(running.since, clock_ns() / 1e9)
-            root.do(lambda: root.note((running, call), LATE))
+            root.do(root.note, (running, call), LATE)
 
     async def _before_edit(self, root: Root, path: bytes, session: str, running: Running) -> None:
         """Record `path` as it is before a tool of `session` writes it, and let no look at all files see it."""
@@ -198,12 +198,12 @@ class HookReports:
                 writer = root.commands.get(session)
             else:
                 before = await root.read(path)
-        elif await to_thread.run_sync(root.record.site.changed_since, path, running.since, abandon_on_cancel=True):
+        elif await in_thread(root.record.site.changed_since, path, running.since):
             # Else undoing the edit would not give back what the command has deleted or written over.
             writer = root.commands.get(session)
         # Without a wait until the call is known, with which this ends.
         root.reserved[path] += 1
-        root.do(lambda: root.keep(path, before, writer))
+        root.do(root.keep, path, before, writer)
 
     async def _after_tool(self, root: Root, report: Report) -> str | None:
         """Record what the tool of `report` did; return what the model is to be told of other agents, or None."""
@@ -214,11 +214,11 @@ class HookReports:
         running = root.running.get(session) or self._begin_reported(root, report, self._prompt_of(session))
         if call.path is not None:
             after = await root.read(call.path)
-            root.do(lambda path=call.path: root.keep(path, after, (running, call)))
+            root.do(root.keep, call.path, after, (running, call))
             root.release(call.path)
             return await self._text_of_others(root, call.path, running) if self.has_others(session) else None
         if not call.is_command:
-            root.do(lambda: root.note((running, call), "not recorded: a file that is not below the root"))
+            root.do(root.note, (running, call), "not recorded: a file that is not below the root")
             return None
         self._turns.look_after(root, call)
         return None
@@ -238,7 +238,7 @@ class HookReports:
             return _others_text(name, client, others, waiting)
 
         with suppress(StoreError):
-            found = await to_thread.run_sync(text, abandon_on_cancel=True)
+            found = await in_thread(text)
             if found is not None:
                 running.told.add(path)
             return found

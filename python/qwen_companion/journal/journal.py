@@ -42,6 +42,7 @@ from qwen_companion.journal.telling import Telling, Update
 from qwen_companion.journal.turns import Turns
 from qwen_companion.journal.versions import TooLargeError
 from qwen_companion.journal.worktrees import home_of
+from qwen_companion.threads import in_thread
 
 GATHER_S = 0.2
 """Shortest interval between reports to Emacs, in seconds."""
@@ -208,8 +209,7 @@ class Journal:
             row = row_of(work.session, work.client, CHAT, work.prompt, now_ms(), None)
             self.turns.begin(root, row, row.start if work.start is None else work.start)
         elif before is None:
-            suspects = partial(self._attribution.suspects_before, root, {work.session})
-            root.do(lambda: self._attribution.scan(root, suspects))
+            root.do(self._attribution.scan, root, partial(self._attribution.suspects_before, root, {work.session}))
         running = root.running.get(work.session)
         if work.tools and running is not None and not running.ready.is_set():
             # The daemon waits for nobody.
@@ -218,7 +218,7 @@ class Journal:
     def spent(self, session: str, start: int, usage: Sequence[Usage]) -> None:
         """Record what the turn of `session` that began at `start`, in ms since the epoch, has used so far."""
         for root in self.roots.by_name.values():
-            root.do(lambda root=root: root.changed.update(root.record.store.set_usage(session, start, usage)))
+            root.do(root.spent, session, start, usage)
 
     async def news_for_chat(self, session: str, directory: str, attached: Sequence[str]) -> Fitting | None:
         """Return the text about changed files that goes along with a prompt to `session` of a daemon; None for none.
@@ -244,15 +244,14 @@ class Journal:
             names = [path for each in paths if (path := root.record.names.name_in(each)) is not None]
             undone = None if undo_of is None else root.record.names.number(undo_of)
             if undone is not None:
-                root.do(partial(root.undo, undone, label or "Undo", names, bring_back))
                 # The next call of Emacs may write them again.
-                await root.done_so_far()
+                await root.done(root.undo, undone, label or "Undo", names, bring_back)
             elif undo_of is None:
                 for path in names:
                     root.reserved[path] += 1
                     with suppress(TooLargeError, OSError):
-                        loaded = await to_thread.run_sync(root.record.look, path, abandon_on_cancel=True)
-                        root.do(lambda root=root, path=path, loaded=loaded: root.claim(path, loaded))
+                        loaded = await in_thread(root.record.look, path)
+                        root.do(root.claim, path, loaded)
                     root.release(path)
 
     async def prepare_merge(self, tree: str) -> str:
@@ -260,12 +259,11 @@ class Journal:
 
         :raises RecordError, WorktreeError: when that fails
         """
-        name = await to_thread.run_sync(home_of, tree, self.roots.names, abandon_on_cancel=True)
+        name = await in_thread(home_of, tree, self.roots.names)
         root = await self.roots.open(name)
         if root is None:
             raise RecordError(f"Nothing can be recorded of {name}: {self.roots.refused.get(name)}")
-        root.do(lambda: self._attribution.scan(root, lambda: self._attribution.suspects_before(root, set())))
-        await root.done_so_far()
+        await root.done(self._attribution.scan, root, lambda: self._attribution.suspects_before(root, set()))
         if not root.record.has_baseline:
             raise RecordError(f"Nothing can be recorded of {name}: {self.roots.refused.get(name)}")
         return name
@@ -278,8 +276,7 @@ class Journal:
         for root in list(self.roots.by_name.values()):
             its = [root.record.names.name_in(path) for path, record in around if record is root.record]
             if names := [name for name in its if name is not None]:
-                root.do(partial(root.merge, row, label, names))
-                await root.done_so_far()
+                await root.done(root.merge, row, label, names)
 
     def rewound(self, conversation: str, since: int, copy: str | None, begins: bool) -> None:
         """Note that the turns of `conversation` from `since` on, in ms since the epoch, are only part of its `copy`.
@@ -287,26 +284,16 @@ class Journal:
         With `begins`, this is only about to be done.
         """
         for root in self.roots.by_name.values():
-
-            def note(root: Root = root) -> None:
-                if begins:
-                    root.rewinding(conversation, since)
-                else:
-                    root.rewound(conversation, since, copy)
-
-            root.do(note)
+            if begins:
+                root.do(root.rewinding, conversation, since)
+            else:
+                root.do(root.rewound, conversation, since, copy)
 
     def mark(self, turn: str, path: str | None, hunks: Sequence[str], seen: bool) -> None:
         """Note that the user has `seen` something of `turn`, or takes that back."""
         for root in self.roots.by_name.values():
-            number = root.record.names.number(turn)
-            if number is not None:
-
-                def mark(root: Root = root, number: int = number) -> None:
-                    root.record.answers.mark(number, path, hunks, seen)
-                    root.changed.add(number)
-
-                root.do(mark)
+            if (number := root.record.names.number(turn)) is not None:
+                root.do(root.mark, number, path, hunks, seen)
 
     async def forget(self, name: str | None) -> None:
         """Remove what is recorded of the root `name`, or of all roots.
@@ -314,17 +301,6 @@ class Journal:
         :raises RecordError: when that fails
         """
         for root in [root for key, root in self.roots.by_name.items() if name in (None, key)]:
-            done = anyio.Event()
-
-            def forget(root: Root = root, done: anyio.Event = done) -> None:
-                try:
-                    root.record.forget()
-                    root.running.clear()
-                    root.changed.update(root.told)
-                finally:
-                    anyio.from_thread.run_sync(done.set)
-
-            root.do(forget)
-            await done.wait()
+            await root.done(root.forget)
         if name is None:
-            await to_thread.run_sync(forget_unused, self.roots.environ, abandon_on_cancel=True)
+            await in_thread(forget_unused, self.roots.environ)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 import anyio
-from anyio import to_thread
 
 from qwen_companion.domain import Peer
 from qwen_companion.doors.listeners import Fitting
@@ -19,6 +18,7 @@ from qwen_companion.journal.roots import Roots
 from qwen_companion.journal.subscriptions import PROMPT_HOLD_S
 from qwen_companion.journal.unseen import UnseenChange, news
 from qwen_companion.journal.versions import Loaded
+from qwen_companion.threads import in_thread
 
 Excluded = Callable[["Peer | None", Sequence[str]], Collection[str]]
 """Returns which of some files the CLI of a process must not be told of; called in a thread."""
@@ -51,7 +51,7 @@ class ModelNews:
             return
         loaded = await root.read(known)
         if loaded is None or isinstance(loaded, Loaded):
-            root.do(partial(root.record.unseen.saw, session, known, loaded, now_ms()))
+            root.do(root.record.unseen.saw, session, known, loaded, now_ms())
 
     async def of(
         self, roots: Sequence[Root], session: str, peer: Peer | None, directory: str, attached: Sequence[str] = ()
@@ -67,15 +67,15 @@ class ModelNews:
                 await self.saw(root.record.root, session, os.path.join(directory, path))
         found: list[tuple[Root, UnseenChange]] = []
         for root in roots:
-            changes = await to_thread.run_sync(_changes, root, session, abandon_on_cancel=True)
+            changes = await in_thread(_changes, root, session)
             if changes:
                 with anyio.move_on_after(RECORD_S / len(roots)):
                     await root.done_so_far()
-                    changes = await to_thread.run_sync(_changes, root, session, abandon_on_cancel=True)
+                    changes = await in_thread(_changes, root, session)
             found += [(root, change) for change in changes]
         if found:
             names = [change.name for _, change in found]
-            excluded = await to_thread.run_sync(self._excluded, peer, names, abandon_on_cancel=True)
+            excluded = await in_thread(self._excluded, peer, names)
             found = [(root, change) for root, change in found if change.name not in excluded]
         there = found[0][0].record.site.there(directory) if found else directory
         return partial(_tell, found, session, there) if found else None
@@ -99,5 +99,5 @@ def _tell(found: Sequence[tuple[Root, UnseenChange]], session: str, directory: s
     root_of = {id(change): root for root, change in found}
     for place, change in enumerate(told):
         root = root_of[id(change)]
-        root.do(partial(root.record.unseen.told, session, change, now_ms(), place < shown))
+        root.do(root.record.unseen.told, session, change, now_ms(), place < shown)
     return text

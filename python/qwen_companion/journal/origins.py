@@ -144,8 +144,7 @@ class Origins:
             # Of a file that is deleted, what it was: another may come of it.
             kept = start if write.after is None else text
             if kept is not None:
-                with self._store.database.transaction() as db:
-                    db.execute("insert or replace into origins values(?, ?)", (number, _packed(kept)))
+                self._store.database.rows("insert or replace into origins values(?, ?)", number, _packed(kept))
         return known and known.text
 
     def trace_long(self, turn: int) -> None:
@@ -157,8 +156,7 @@ class Origins:
 
     def _writes(self, path: bytes, last: int) -> list[tuple[int, Write]]:
         query = f"{SELECT_WRITE.replace('select', 'select id,')} where path = ? and id > ? order by id"
-        with self._store.database.transaction() as db:
-            return [(int(number), write_of(row)) for number, *row in db.execute(query, (path, last))]
+        return [(int(number), write_of(row)) for number, *row in self._store.database.rows(query, path, last)]
 
     def _before(self, path: bytes, known: _Known | None, write: Write, fetched: Mapping[str, bytes]) -> Text | None:
         """Return the text before `write`, which follows on what is `known`."""
@@ -228,11 +226,10 @@ class Origins:
         found: dict[str, _Gone] = {}
         if len(lines) > _MOST_RECALLED:
             return found
-        with self._store.database.transaction() as db:
+        query = "select previous, origin from removed where path = ? and line = ? order by origin"
+        with self._store.database.transaction():
             for line in lines:
-                query = "select previous, origin from removed where path = ? and line = ? order by origin"
-                rows = db.execute(query, (path, _key(line))).fetchall()
-                if rows:
+                if rows := self._store.database.rows(query, path, _key(line)):
                     found[line] = [(bytes(previous), int(origin)) for previous, origin in rows]
         return found
 
@@ -250,8 +247,7 @@ class Origins:
             " join origins o on o.write = w.id where w.path = ? and w.after is coalesce(?, w.after)"
             " order by w.id desc limit 1"
         )
-        with self._store.database.transaction() as db:
-            row = db.execute(query, (path, after)).fetchone()
+        row = self._store.database.row(query, path, after)
         if row is None:
             raise LookupError
         return int(row[0]), read_version(row[1], row[2]), read_version(row[3], row[4]), row[5]
@@ -309,8 +305,7 @@ class Origins:
             "select path, after is null from writes where id in (select max(id) from writes group by path)"
             " order by id desc limit ?"
         )
-        with self._store.database.transaction() as db:
-            rows = db.execute(query, (_MOST_LOOKED_AT,)).fetchall()
+        rows = self._store.database.rows(query, _MOST_LOOKED_AT)
         for path, is_deleted in rows:
             with suppress(OSError, TooLargeError):
                 if is_deleted or (looks and self._files.load(bytes(path)) is None):

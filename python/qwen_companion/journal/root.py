@@ -8,11 +8,12 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import ParamSpec, TypeVar
 
 import anyio
-from anyio import to_thread
 
 from qwen_companion.domain import KnownSession, Peer, Usage
 from qwen_companion.frozen import frozen
@@ -26,6 +27,10 @@ from qwen_companion.journal.subscriptions import SHELL_TOOL
 from qwen_companion.journal.versions import Loaded, TooLargeError
 from qwen_companion.journal.witness import Witness
 from qwen_companion.local_ids import local_id
+from qwen_companion.threads import in_thread
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 MOST_OF_PROMPT = 10_000
 """Characters of a prompt that are recorded."""
@@ -143,16 +148,29 @@ class Root:
         self.reserved: Counter[bytes] = Counter()
         self.told: dict[int, Summary] = {}
         self.changed: set[int] = set()
-        self.jobs, self.jobs_left = anyio.create_memory_object_stream[Callable[[], None]](math.inf)
+        self.jobs, self.jobs_left = anyio.create_memory_object_stream[Callable[[], object]](math.inf)
 
-    def do(self, job: Callable[[], None]) -> None:
-        """Have `job` done after those before it."""
-        self.jobs.send_nowait(job)
+    def do(self, job: Callable[P, object], *arguments: P.args, **named: P.kwargs) -> None:
+        """Have the job `job(*arguments, **named)` done after those before it."""
+        self.jobs.send_nowait(partial(job, *arguments, **named))
+
+    async def done(self, job: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T | None:
+        """Wait until the job `job(*arguments, **named)` is done; return its result, None if it has failed."""
+        results: list[T] = []
+        self.do(lambda: results.append(job(*arguments, **named)))
+        await self.done_so_far()
+        return results[-1] if results else None
 
     async def done_so_far(self) -> None:
         """Wait until the jobs so far are done."""
         done = anyio.Event()
-        self.do(partial(anyio.from_thread.run_sync, done.set))
+
+        def tell() -> None:
+            # The event loop may have ended.
+            with suppress(RuntimeError):
+                anyio.from_thread.run_sync(done.set)
+
+        self.do(tell)
         await done.wait()
 
     def is_reserved(self, path: bytes) -> bool:
@@ -198,6 +216,17 @@ class Root:
         self.record.claim(path, loaded)
         self.changed.update(running.number for running in self.running.values() if running.number is not None)
 
+    def mark(self, number: int, path: str | None, hunks: Sequence[str], seen: bool) -> None:
+        """Record what the user has `seen` of the turn `number`, see `Answers.mark`."""
+        self.record.answers.mark(number, path, hunks, seen)
+        self.changed.add(number)
+
+    def forget(self) -> None:
+        """Remove all that is recorded."""
+        self.record.forget()
+        self.running.clear()
+        self.changed.update(self.told)
+
     def undo(self, undone: int, label: str, paths: Sequence[bytes], bring_back: bool) -> None:
         """Record that the user has undone a part of the turn `undone` in `paths`, or brought it back."""
         turn = self.record.undo(undone, shortened(label), paths, now_ms(), bring_back)
@@ -237,6 +266,10 @@ class Root:
         turn = self.record.merge(of, shortened(label), paths, now_ms())
         if turn is not None:
             self.changed.add(turn.id)
+
+    def spent(self, session: str, start: int, usage: Sequence[Usage]) -> None:
+        """Record what the turn of `session` that began at `start`, in ms since the epoch, has used so far."""
+        self.changed.update(self.record.store.set_usage(session, start, usage))
 
     def count(self, session: str, used: Sequence[Usage]) -> None:
         """Have recorded what the turn of `session` that goes on has `used` in addition."""
@@ -289,7 +322,7 @@ class Root:
     async def read(self, path: bytes) -> Loaded | TooLargeError | OSError | None:
         """Return the file at `path`, or why it cannot be read."""
         try:
-            return await to_thread.run_sync(self.record.look, path, abandon_on_cancel=True)
+            return await in_thread(self.record.look, path)
         except (TooLargeError, OSError) as error:
             return error
 

@@ -30,6 +30,7 @@ from qwen_companion.journal.sites import Site, ThisMachine
 from qwen_companion.journal.worktrees import is_ignored, note_recorded, recorded_below, root_around
 from qwen_companion.privacy.options import Options
 from qwen_companion.tasks import contained_call
+from qwen_companion.threads import in_thread
 
 RECORDS_S = 5.0
 """How long a CLI waits at most to hear whether files are recorded, behind the first look at all of them."""
@@ -94,7 +95,7 @@ class Roots:
 
     def _update_rules(self) -> None:
         for root in self.by_name.values():
-            root.do(partial(self._set_options, root))
+            root.do(self._set_options, root)
 
     def _set_options(self, root: Root) -> None:
         record = root.record
@@ -108,13 +109,13 @@ class Roots:
         if self.settings.journal:
             for name in names:
                 await self.open(name, only_known=True)
-                for tree in await to_thread.run_sync(recorded_below, name, self.environ, abandon_on_cancel=True):
+                for tree in await in_thread(recorded_below, name, self.environ):
                     await self.open(tree, only_known=True)
 
     def committed(self) -> None:
         """Write notes on new commits: the option was on when the user committed, whatever it is by now."""
         for root in self.by_name.values():
-            root.do(partial(self._write_notes, root.record))
+            root.do(self._write_notes, root.record)
 
     def _write_notes(self, record: Record) -> None:
         if isinstance(record.site, ThisMachine):
@@ -130,7 +131,7 @@ class Roots:
             if name in self.by_name or self.tasks is None:
                 return self.by_name.get(name)
             try:
-                record = await to_thread.run_sync(self._open, name, only_known, abandon_on_cancel=True)
+                record = await in_thread(self._open, name, only_known)
             except NoRecordError as error:
                 self.refuse(name, str(error))
                 return None
@@ -166,19 +167,19 @@ class Roots:
                 # Let the hook that has added this job be answered first: the job's thread would slow it down.
                 await checkpoint()
                 failed = root.failed
-                await to_thread.run_sync(contained_call, self._attempt, root, job, abandon_on_cancel=True)
+                await in_thread(contained_call, self._attempt, root, job)
                 if root.failed and not failed:
                     root.stirred.set()
                 self.dirty.set()
 
-    def _attempt(self, root: Root, job: Callable[[], None]) -> None:
+    def _attempt(self, root: Root, job: Callable[[], object]) -> None:
         try:
             self._do_on_whole_record(root, job)
         except (*FAILURES, CompanionError) as error:
             root.failed = root.failed or isinstance(error, StoreError)
             self.refuse(root.record.root, reason_of(error))
 
-    def _do_on_whole_record(self, root: Root, job: Callable[[], None]) -> None:
+    def _do_on_whole_record(self, root: Root, job: Callable[[], object]) -> None:
         """Do `job`; begin the record anew where it has been removed or is damaged, and tell the user."""
         try:
             if root.record.restore():
@@ -259,21 +260,17 @@ class Roots:
     async def _records_below(self, root: Root | None, paths: Collection[str]) -> bool:
         if root is None or root.failed:
             return False
-        found: list[bool] = []
-        looked = anyio.Event()
 
-        def look() -> None:
+        def look() -> bool:
             # A file may have gone meanwhile.
             with suppress(*FAILURES):
-                found.append(root.record.records(paths))
-            with suppress(RuntimeError):
-                anyio.from_thread.run_sync(looked.set)
+                return root.record.records(paths)
+            return False
 
-        # After the scan with which the turn begins.
-        root.do(look)
         with anyio.move_on_after(RECORDS_S):
-            await looked.wait()
-        return found == [True]
+            # After the scan with which the turn begins.
+            return await root.done(look) is True
+        return False
 
     def _open(self, name: str, only_known: bool) -> Record | None:
         """Open the record of the root `name`; None where there is none and it is `only_known` that is wanted."""

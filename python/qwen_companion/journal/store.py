@@ -117,20 +117,17 @@ class Store:
 
     def prompt(self, turn: int) -> str:
         """Return the whole prompt of `turn`; its first words, where no more is known."""
-        with self.database.transaction() as db:
-            query = "select coalesce(p.text, t.prompt) from turns t left join prompts p on p.turn = t.id where t.id = ?"
-            row = db.execute(query, (turn,)).fetchone()
+        query = "select coalesce(p.text, t.prompt) from turns t left join prompts p on p.turn = t.id where t.id = ?"
+        row = self.database.row(query, turn)
         return "" if row is None else str(row[0])
 
     def end(self, turn: int, time: int | None) -> None:
         """Record that `turn` ended at `time`, or with None that it goes on."""
-        with self.database.transaction() as db:
-            db.execute("update turns set end = ? where id = ?", (time, turn))
+        self.database.rows("update turns set end = ? where id = ?", time, turn)
 
     def rename(self, turn: int, prompt: str) -> None:
         """Record that `turn` is to be shown with `prompt`."""
-        with self.database.transaction() as db:
-            db.execute("update turns set prompt = ? where id = ?", (prompt, turn))
+        self.database.rows("update turns set prompt = ? where id = ?", prompt, turn)
 
     def set_usage(self, session: str, start: int, usage: Iterable[Usage]) -> list[int]:
         """Record what the turn of `session` that began at `start` has used; return its number, if it is recorded."""
@@ -152,32 +149,28 @@ class Store:
 
     def usage(self, turn: int) -> tuple[Usage, ...]:
         """Return what `turn` has used, by model."""
-        with self.database.transaction() as db:
-            query = "select model, input, output, cached from usage where turn = ? order by model"
-            return tuple(Usage(*row) for row in db.execute(query, (turn,)))
+        query = "select model, input, output, cached from usage where turn = ? order by model"
+        return tuple(Usage(*row) for row in self.database.rows(query, turn))
 
     def last_turn(self) -> TurnRow | None:
         """Return the turn that began last."""
-        with self.database.transaction() as db:
-            row = db.execute(f"{_SELECT_TURN} order by id desc limit 1").fetchone()
+        row = self.database.row(f"{_SELECT_TURN} order by id desc limit 1")
         return None if row is None else _turn(row)
 
     def add_note(self, turn: int, note: str) -> None:
         """Add `note` to those of `turn`, once."""
         found = self.turn(turn)
         if found is not None and note not in found.notes:
-            with self.database.transaction() as db:
-                db.execute("update turns set notes = ? where id = ?", (json.dumps((*found.notes, note)[:20]), turn))
+            notes = json.dumps((*found.notes, note)[:20])
+            self.database.rows("update turns set notes = ? where id = ?", notes, turn)
 
     def turns(self) -> list[TurnRow]:
         """Return all turns, the oldest first."""
-        with self.database.transaction() as db:
-            return [_turn(row) for row in db.execute(f"{_SELECT_TURN} order by id")]
+        return list(map(_turn, self.database.rows(f"{_SELECT_TURN} order by id")))
 
     def turn(self, turn: int) -> TurnRow | None:
         """Return the turn of that number."""
-        with self.database.transaction() as db:
-            row = db.execute(f"{_SELECT_TURN} where id = ?", (turn,)).fetchone()
+        row = self.database.row(f"{_SELECT_TURN} where id = ?", turn)
         return None if row is None else _turn(row)
 
     def add(self, writes: Sequence[Write]) -> None:
@@ -257,68 +250,52 @@ class Store:
 
     def writes(self, path: bytes) -> list[Write]:
         """Return all writes of `path` in order."""
-        with self.database.transaction() as db:
-            return [write_of(row) for row in db.execute(f"{SELECT_WRITE} where path = ? order by id", (path,))]
+        return list(map(write_of, self.database.rows(f"{SELECT_WRITE} where path = ? order by id", path)))
 
     def is_known(self, path: bytes) -> bool:
         """Return whether a write of `path` is recorded."""
-        with self.database.transaction() as db:
-            return db.execute("select 1 from writes where path = ? limit 1", (path,)).fetchone() is not None
+        return self.database.row("select 1 from writes where path = ? limit 1", path) is not None
 
     def written(self) -> list[bytes]:
         """Return the paths with recorded writes."""
-        with self.database.transaction() as db:
-            return [bytes(path) for (path,) in db.execute("select distinct path from writes")]
+        return [bytes(path) for (path,) in self.database.rows("select distinct path from writes")]
 
     def last_writes(self, turn: int) -> dict[bytes, int]:
         """Return the number of the last write of each path in `turn`, in order of their first one."""
-        with self.database.transaction() as db:
-            rows = db.execute(
-                "select path, max(id) from writes where turn = ? group by path order by min(id)", (turn,)
-            ).fetchall()
-        return {bytes(path): last for path, last in rows}
+        query = "select path, max(id) from writes where turn = ? group by path order by min(id)"
+        return {bytes(path): last for path, last in self.database.rows(query, turn)}
 
     def last_version(self, turn: int, path: bytes) -> Version | None:
         """Return what the last write of `turn` to `path` left there; None for no file, or without a write."""
-        with self.database.transaction() as db:
-            query = "select after, after_mode from writes where turn = ? and path = ? order by id desc limit 1"
-            row = db.execute(query, (turn, path)).fetchone()
+        query = "select after, after_mode from writes where turn = ? and path = ? order by id desc limit 1"
+        row = self.database.row(query, turn, path)
         return None if row is None else read_version(*row)
 
     def paths(self, turns: Iterable[int]) -> list[bytes]:
         """Return the paths written in `turns`, in order of their first write."""
-        found: dict[bytes, None] = {}
-        with self.database.transaction() as db:
-            for turn in turns:
-                rows = db.execute("select path from writes where turn = ? group by path order by min(id)", (turn,))
-                found.update(dict.fromkeys(bytes(row[0]) for row in rows))
-        return list(found)
+        with self.database.transaction():
+            return list(dict.fromkeys(path for turn in turns for path in self.last_writes(turn)))
 
     # --- What the user has marked ---
 
     def seen(self, turn: int, path: bytes) -> SeenRow:
         """Return the mark on `path` in `turn`."""
-        with self.database.transaction() as db:
-            row = db.execute(
-                "select digest, whole, hunks from seen where turn = ? and path = ?", (turn, path)
-            ).fetchone()
+        row = self.database.row("select digest, whole, hunks from seen where turn = ? and path = ?", turn, path)
         return SeenRow("", False, ()) if row is None else SeenRow(row[0], bool(row[1]), tuple(json.loads(row[2])))
 
     def mark(self, turn: int, path: bytes, row: SeenRow) -> None:
         """Keep the marks of `path` in `turn`."""
-        with self.database.transaction() as db:
-            columns = (turn, path, row.digest, row.whole, json.dumps(row.hunks))
-            db.execute("insert or replace into seen values(?, ?, ?, ?, ?)", columns)
+        columns = (turn, path, row.digest, row.whole, json.dumps(row.hunks))
+        self.database.rows("insert or replace into seen values(?, ?, ?, ?, ?)", *columns)
 
     def note_rewinding(self, turn: int) -> None:
         """Record that a rewind to before `turn` begins."""
-        with self.database.transaction() as db:
-            db.execute("insert or ignore into rewinding values(?)", (turn,))
+        self.database.rows("insert or ignore into rewinding values(?)", turn)
 
     def rewinding(self) -> list[str]:
         """Return the prompts to before which rewinds have begun and not ended."""
-        with self.database.transaction() as db:
-            return [row[0] for row in db.execute("select prompt from turns where id in (select turn from rewinding)")]
+        query = "select prompt from turns where id in (select turn from rewinding)"
+        return [prompt for (prompt,) in self.database.rows(query)]
 
     def note_rewound(self, turns: Sequence[int], copy: str | None) -> None:
         """Record that `turns` are not part of their conversation any more, but of its `copy`, None for none."""
@@ -332,8 +309,7 @@ class Store:
 
     def rewound(self, turn: int) -> tuple[bool, str | None]:
         """Return whether `turn` was rewound, and the copy of its conversation in which it still is."""
-        with self.database.transaction() as db:
-            row = db.execute("select copy from rewound where turn = ?", (turn,)).fetchone()
+        row = self.database.row("select copy from rewound where turn = ?", turn)
         return row is not None, None if row is None else row[0]
 
     # --- Bounds ---
@@ -360,8 +336,8 @@ class Store:
         """Forget `turn`, in which nothing was written."""
         with self.database.transaction() as db:
             db.execute("delete from turns where id = ?", (turn,))
-            db.execute("delete from prompts where turn = ?", (turn,))
-            db.execute("delete from usage where turn = ?", (turn,))
+            for table in ("prompts", "usage"):
+                db.execute(f"delete from {table} where turn = ?", (turn,))  # noqa: S608 - these names
 
     def drop(self, turns: Sequence[int]) -> None:
         """Forget `turns`, and all bytes that only they needed."""
@@ -379,12 +355,11 @@ class Store:
 
     def _size_of_turns(self) -> int:
         # Without git the baseline is kept here too, and to forget turns makes that no smaller.
-        with self.database.transaction() as db:
-            return db.execute(
-                "select coalesce(sum(length(data)), 0) from blobs"
-                " where digest not in (select digest from current where digest is not null"
-                " union select digest from views)"
-            ).fetchone()[0]
+        query = (
+            "select coalesce(sum(length(data)), 0) from blobs"
+            " where digest not in (select digest from current where digest is not null union select digest from views)"
+        )
+        return self.database.rows(query)[0][0]
 
 
 def _turn(row: tuple[Any, ...]) -> TurnRow:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import anyio
-from anyio import to_thread
 
 from qwen_companion.domain import ChangedFile, Turn
 from qwen_companion.frozen import frozen
@@ -15,6 +14,7 @@ from qwen_companion.journal.agents import Agents
 from qwen_companion.journal.answers import Summary
 from qwen_companion.journal.roots import Roots
 from qwen_companion.tasks import contained
+from qwen_companion.threads import in_thread
 
 
 @frozen
@@ -58,7 +58,7 @@ class Telling:
         for root in list(self._roots.by_name.values()):
             # What changes from now on is told next.
             root.changed = set()
-            root.told = await to_thread.run_sync(root.summaries, None, abandon_on_cancel=True)
+            root.told = await in_thread(root.summaries, None)
             updates += [self._update(summary, None) for summary in root.told.values()]
         self._tell(sorted(updates, key=lambda update: update.turn.start), (), True)
 
@@ -67,7 +67,7 @@ class Telling:
             numbers, root.changed = root.changed, set()
             if not numbers:
                 continue
-            now = await to_thread.run_sync(root.summaries, numbers, abandon_on_cancel=True)
+            now = await in_thread(root.summaries, numbers)
             updates = [self._update(summary, root.told.get(number)) for number, summary in now.items()]
             gone = [number for number in numbers if number not in now and root.told.pop(number, None) is not None]
             root.told.update(now)

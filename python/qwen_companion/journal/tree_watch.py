@@ -7,11 +7,10 @@ import os
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
-from anyio import to_thread
-
 from qwen_companion import inotify as system
 from qwen_companion.frozen import frozen
 from qwen_companion.inotify import Inotify, InotifyWatch, open_inotify
+from qwen_companion.threads import in_thread
 
 _MASK = (
     *(system.CLOSE_WRITE, system.MOVED_FROM, system.MOVED_TO, system.CREATE, system.DELETE),
@@ -40,12 +39,12 @@ class TreeWatch(InotifyWatch):
 
     async def cover(self, directories: Collection[bytes]) -> Coverage:
         """Watch `directories` and nothing else."""
-        return await to_thread.run_sync(self._cover, directories, abandon_on_cancel=True)
+        return await in_thread(self._cover, directories)
 
     async def cover_nearest(self, directories: Collection[str]) -> bool:
         """Watch `directories`, and where one is not there the nearest one above; return whether each change is told."""
         while True:
-            folders = await to_thread.run_sync(_existing, directories, abandon_on_cancel=True)
+            folders = await in_thread(_existing, directories)
             coverage = await self.cover(folders)
             # One below may have been made before it was watched.
             if not coverage.grown:

@@ -160,12 +160,12 @@ class Turns:
             root.forget_old()
             for row in root.record.resume():
                 going = Worker(row.session, DISK, Running(row, number=row.id))
-                root.do(lambda going=going: self._attribution.scan(root, lambda: [going]))
+                root.do(self._attribution.scan, root, lambda going=going: [going])
                 if row.source == HOOKS:
                     running = root.running[row.session] = Running(row, number=row.id)
                     running.ready.set()
                 else:
-                    root.do(lambda row=row: root.finish(row.id, now))
+                    root.do(root.finish, row.id, now)
             root.changed.update(root.record.answers.turns())
 
     async def end_with_process(self, root: Root, row: TurnRow) -> None:

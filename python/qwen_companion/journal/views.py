@@ -63,23 +63,19 @@ class Views:
 
     def has(self, session: str, path: bytes) -> bool:
         """Return whether the model of `session` is known to have seen `path`."""
-        with self._database.transaction() as db:
-            query = "select 1 from views where session = ? and path = ?"
-            return db.execute(query, (session, path)).fetchone() is not None
+        return self._database.row("select 1 from views where session = ? and path = ?", session, path) is not None
 
     def name(self, session: str, view: View, digest: str, now: int) -> None:
         """Note that `session` was told, without the text, that the file of `view` has now the bytes of `digest`."""
-        with self._database.transaction() as db:
-            db.execute(
-                "insert or replace into views values(?, ?, ?, ?, (select coalesce(max(id), 0) from writes"
-                " where path = ?), coalesce((select size from views where session = ? and path = ?), 0), ?)",
-                (session, view.path, view.digest, digest, view.path, session, view.path, now),
-            )
+        self._database.rows(
+            "insert or replace into views values(?, ?, ?, ?, (select coalesce(max(id), 0) from writes"
+            " where path = ?), coalesce((select size from views where session = ? and path = ?), 0), ?)",
+            *(session, view.path, view.digest, digest, view.path, session, view.path, now),
+        )
 
     def forget(self, session: str, since: int) -> None:
         """Forget what the model of `session` has seen from `since` on, in ms."""
-        with self._database.transaction() as db:
-            db.execute("delete from views where session = ? and time >= ?", (session, since))
+        self._database.rows("delete from views where session = ? and time >= ?", session, since)
 
     def known(self, session: str) -> list[View]:
         """Return the views of `session`, the latest first."""
@@ -101,6 +97,5 @@ class Views:
 
     def paths_with(self, digest: str) -> list[bytes]:
         """Return files that had the bytes of `digest` at the last look, two at most."""
-        with self._database.transaction() as db:
-            rows = db.execute("select path from current where digest = ? limit 2", (digest,)).fetchall()
+        rows = self._database.rows("select path from current where digest = ? limit 2", digest)
         return [bytes(path) for (path,) in rows]
