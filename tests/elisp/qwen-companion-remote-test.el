@@ -14,6 +14,7 @@
 (require 'qwen-companion-tools-read)
 (require 'python)
 
+(defvar tramp-default-proxies-alist)
 (defvar tramp-remote-process-environment)
 
 (defmacro qwen-companion-remote-test--with (&rest body)
@@ -154,10 +155,11 @@
 (ert-deftest qwen-companion-remote-test-a-place-behind-hops-is-sent-as-plain-text ()
   "A place is told with each hop on the way, in a form that has no properties."
   (qwen-companion-remote-test--with
-    (let* ((place "/ssh:me@near#22|ssh:far:")
-           (qwen-companion-remote-places `((,place . serve)))
-           (tramp-default-proxies-alist nil))
-      (qwen-companion-remote--update (list (concat place "/p/")))
+    (let* ((tramp-default-proxies-alist nil)
+           (directory "/ssh:me@near#22|ssh:far:/p/")
+           ;; Without its hops since Emacs 29; TRAMP knows them.
+           (qwen-companion-remote-places `((,(file-remote-p directory) . serve))))
+      (qwen-companion-remote--update (list directory))
       (should (equal (prin1-to-string '((:method "ssh" :host "near" :user "me" :port "22")
                                         (:method "ssh" :host "far")))
                      (prin1-to-string
