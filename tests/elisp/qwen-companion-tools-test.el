@@ -338,12 +338,13 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
           (next-error-last-buffer nil))
       (with-current-buffer (find-file-noselect path) (setq qwen-companion-exposure 'hide))
       (with-current-buffer (get-buffer-create " *qwen-companion remote*")
+        ;; Eglot, where it is loaded, looks for a project in a new mode.
+        (emacs-lisp-mode)
         (let ((file-name-handler-alist nil))
           (insert-file-contents path nil nil nil t)
           (setq buffer-file-name remote
                 buffer-file-truename remote
-                default-directory "/ssh:nowhere:/w/"))
-        (emacs-lisp-mode))
+                default-directory "/ssh:nowhere:/w/")))
       (unwind-protect
           (dolist (name (list path remote))
             (with-current-buffer (qwen-companion-tools-test--visiting name)
