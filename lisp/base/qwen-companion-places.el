@@ -20,6 +20,18 @@
 (require 'seq)
 (require 'subr-x)
 
+(defcustom qwen-companion-remote-shared-directories nil
+  "Directories of other places that are directories of this machine too.
+An alist of the PLACE, as \"/docker:box:\", to a list of (THERE . HERE), the
+names of one directory at both, as of one that is mounted into a container.
+A CLI there works with the buffers of this machine then: it is told of
+them, and its edits are reviewed and recorded as those of files here.
+`qwen-companion-remote-places' says whether it is served."
+  :group 'qwen-companion
+  :type '(alist :key-type (string :tag "Place")
+                :value-type (alist :key-type (directory :tag "There")
+                                   :value-type (directory :tag "Here"))))
+
 (defvar qwen-companion-places--served nil
   "The places that are served: (NAME . `place' message), newest first.")
 
@@ -70,6 +82,22 @@
     (if (equal name file)
         file
       (file-remote-p name 'localname))))
+
+(defun qwen-companion-places-shared (place)
+  "Return the directories that PLACE shares, (THERE . HERE), without final slash."
+  (mapcar (lambda (pair)
+            (cons (directory-file-name (car pair))
+                  (directory-file-name (expand-file-name (cdr pair)))))
+          (cdr (assoc place qwen-companion-remote-shared-directories))))
+
+(defun qwen-companion-places-shared-path (file place)
+  "Return the name at PLACE of FILE of this machine, nil if it is not shared."
+  (let ((file (directory-file-name (expand-file-name file))))
+    (cl-loop for (there . here) in (qwen-companion-places-shared place)
+             when (equal file here) return there
+             when (string-prefix-p (file-name-as-directory here) file)
+             return (concat (file-name-as-directory there)
+                            (substring file (length (file-name-as-directory here)))))))
 
 (defun qwen-companion-places-label (place)
   "Return the name of PLACE for a person: the host, and the user if named."

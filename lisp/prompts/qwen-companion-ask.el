@@ -299,7 +299,9 @@ registered.  Signal a `user-error' when there is none."
        (lambda (session)
          (if (qwen-companion-terminal-session-buffer session)
              ;; At another place, the names in a prompt would mean other files.
-             (equal (file-remote-p root) (qwen-companion-session-place session))
+             (let ((place (qwen-companion-session-place session)))
+               (or (equal (file-remote-p root) place)
+                   (and place (qwen-companion-places-shared-path root place))))
            (when-let* (((not (file-remote-p root)))
                        (cli (qwen-companion-registry-of session)))
              (and (qwen-companion-registered-listens cli)
@@ -319,8 +321,13 @@ terminal of this Emacs.  A prompt that was begun for a CLI goes to that."
   (or (qwen-companion-ask--target)
       (let* ((sessions (qwen-companion-ask--sessions root))
              (inside (seq-filter (lambda (session)
-                                   (when-let* ((directory (qwen-companion-session-directory session)))
-                                     (qwen-companion-untrusted-in-directory-p directory root)))
+                                   (when-let* ((directory (qwen-companion-session-directory session))
+                                               (place (or (qwen-companion-session-place session) "")))
+                                     (qwen-companion-untrusted-in-directory-p
+                                      directory
+                                      (if-let* ((path (qwen-companion-places-shared-path root place)))
+                                          (concat place path)
+                                        root))))
                                  sessions))
              (candidates (or (seq-filter #'qwen-companion-terminal-session-buffer inside)
                              inside

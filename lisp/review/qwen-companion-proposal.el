@@ -896,10 +896,14 @@ A list of property lists (:id :session :path :digest).  A proposal
 whose outcome is not delivered is open for the Python process; those that
 no CLI has made are none of its."
   (mapcar (lambda (proposal)
-            (list :id (qwen-companion-proposal-id proposal)
-                  :session (qwen-companion-proposal-session proposal)
-                  :path (qwen-companion-places-path (qwen-companion-proposal-path proposal))
-                  :digest (qwen-companion-proposal-digest proposal)))
+            (let* ((path (qwen-companion-proposal-path proposal))
+                   (session (qwen-companion-proposal-session proposal))
+                   (place (qwen-companion-session-place (qwen-companion-backend-session session))))
+              (list :id (qwen-companion-proposal-id proposal)
+                    :session session
+                    :path (or (and place (qwen-companion-places-shared-path path place))
+                              (qwen-companion-places-path path))
+                    :digest (qwen-companion-proposal-digest proposal))))
           (append (mapcar #'car qwen-companion-proposal--undelivered)
                   (cl-remove-if #'qwen-companion-proposal-answer
                                 qwen-companion-proposal--open))))

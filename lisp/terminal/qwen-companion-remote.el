@@ -43,11 +43,18 @@ installed, and the files that it lays down are removed at its end."
                 :value-type (choice (const :tag "Serve its CLIs" serve)
                                     (const :tag "Leave them alone" leave))))
 
+(defcustom qwen-companion-remote-keep 3600
+  "Seconds for which a relay goes on after its connection has broken.
+CLIs stay connected to it meanwhile, until Emacs comes back.  A relay that
+runs keeps the value with which it was started."
+  :group 'qwen-companion
+  :type 'natnum)
+
 (defvar qwen-companion-remote--sent nil
   "The `places' payload sent last.")
 
 (defvar qwen-companion-remote--directories nil
-  "The remote directories of open buffers, from the last look at them.")
+  "The directories of open buffers at places, (PLACE . PATH), as last seen.")
 
 (defvar qwen-companion-remote--waiting nil
   "CLIs that start when the Python process has said how: (NUMBER . PAYLOAD).
@@ -59,7 +66,8 @@ PAYLOAD is that of the `run-at' call.")
 ;;; Which places
 
 (defun qwen-companion-remote--hops (place)
-  "Return the way to PLACE, hop by hop, for a payload."
+  "Return the way to PLACE, hop by hop, for a payload; nil for none.
+That is for a method that TRAMP does not know."
   (require 'tramp)
   (mapcar (lambda (hop)
             ;; TRAMP puts text properties on hops before the last.
@@ -69,7 +77,8 @@ PAYLOAD is that of the `run-at' call.")
                                               :port (tramp-file-name-port hop))
                      by #'cddr
                      when value append (list key (substring-no-properties (format "%s" value)))))
-          (tramp-compute-multi-hops (tramp-dissect-file-name place))))
+          (ignore-error user-error
+            (tramp-compute-multi-hops (tramp-dissect-file-name place)))))
 
 (defun qwen-companion-remote--control ()
   "Return the name of TRAMP's shared connection of ssh, for a payload, or nil."
@@ -80,10 +89,9 @@ PAYLOAD is that of the `run-at' call.")
 (defun qwen-companion-remote--payload ()
   "Return the payload of the `places' call."
   (let ((places (delete-dups
-                 (cl-loop for directory in (append (mapcar (lambda (cli) (plist-get (cdr cli) :name))
-                                                           qwen-companion-remote--waiting)
-                                                   qwen-companion-remote--directories)
-                          for place = (file-remote-p directory)
+                 (cl-loop for place in (append (mapcar (lambda (cli) (plist-get (cdr cli) :place))
+                                                       qwen-companion-remote--waiting)
+                                               (mapcar #'car qwen-companion-remote--directories))
                           when (eq 'serve (cdr (assoc place qwen-companion-remote-places)))
                           collect place))))
     (list :places
@@ -91,17 +99,26 @@ PAYLOAD is that of the `run-at' call.")
                     (list :name place
                           :hops (qwen-companion-remote--hops place)
                           :control (qwen-companion-remote--control)
+                          :keep-s qwen-companion-remote-keep
                           :directories
-                          (cl-loop for directory in qwen-companion-remote--directories
-                                   when (equal place (file-remote-p directory))
-                                   collect (directory-file-name
-                                            (file-remote-p directory 'localname)))))
+                          (cl-loop for (at . path) in qwen-companion-remote--directories
+                                   when (equal place at) collect path)
+                          :shared
+                          (cl-loop for (there . here) in (qwen-companion-places-shared place)
+                                   collect (list :there there :here here))))
                   (sort places #'string<)))))
 
 (defun qwen-companion-remote--update (directories)
   "Note DIRECTORIES, those of open buffers, and tell which places are wanted."
   (setq qwen-companion-remote--directories
-        (sort (cl-remove-if-not #'file-remote-p directories) #'string<))
+        (cl-loop for directory in (sort directories #'string<)
+                 for place = (file-remote-p directory)
+                 if place
+                 collect (cons place (directory-file-name (file-remote-p directory 'localname)))
+                 else append
+                 (cl-loop for (place) in qwen-companion-remote-shared-directories
+                          for path = (qwen-companion-places-shared-path directory place)
+                          when path collect (cons place path))))
   (qwen-companion-remote--send))
 
 (defun qwen-companion-remote--send ()

@@ -579,10 +579,14 @@ Call THEN when it has succeeded; else say why not."
 
 (defun qwen-companion-terminal--mention (file)
   "Paste FILE as a mention into the terminal of the current buffer.
-For a CLI at another place, a file from elsewhere is copied there first."
-  (let ((directory qwen-companion-terminal-directory))
-    (unless (equal (file-remote-p file) (file-remote-p directory))
-      (setq file (qwen-companion-terminal--copy file directory)))
+For a CLI at another place, a file from elsewhere that is not shared is
+copied there first."
+  (let* ((directory qwen-companion-terminal-directory)
+         (place (file-remote-p directory)))
+    (unless (equal (file-remote-p file) place)
+      (setq file (if-let* ((path (and place (qwen-companion-places-shared-path file place))))
+                     (concat place path)
+                   (qwen-companion-terminal--copy file directory))))
     (qwen-companion-terminal-paste-text
      (current-buffer)
      (format "@%s " (qwen-companion-quote-escape

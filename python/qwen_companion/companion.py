@@ -20,7 +20,7 @@ import anyio
 
 from qwen_companion.daemon_front import DaemonFront
 from qwen_companion.discovery.files import Discovery
-from qwen_companion.domain import KnownProposal, KnownSession, Peer, PlacedFile, SessionState, WaitingProposal
+from qwen_companion.domain import KnownProposal, KnownSession, Peer, SessionState, WaitingProposal
 from qwen_companion.doors.doors import Doors
 from qwen_companion.doors.hook_settings import PATH as HOOK_PATH
 from qwen_companion.doors.hook_settings import door_secret
@@ -82,16 +82,17 @@ class _Editor:
 
     async def open_review(self, proposal: Proposal, client: str, text: str) -> str | None:
         place = self._places.of_session(proposal.session)
+        path, copy_of = (proposal.path, None) if place is None else await place.copies.review_file(proposal.path)
         message = messages.ProposalOpen(
             proposal.id,
             proposal.session,
             client,
-            proposal.path if place is None else await place.copies.add(proposal.path),
+            path,
             proposal.digest,
             text,
             ends_lines(self._sessions.get(proposal.session)),
             held=proposal.id.startswith(HOOK_PREFIX),
-            copy_of=None if place is None else PlacedFile(place.wanted.name, proposal.path).name,
+            copy_of=copy_of,
             kind=proposal.kind,
             directory=proposal.directory,
             questions=proposal.questions,
@@ -152,7 +153,10 @@ class Companion:
             self._access,
             self._bridge.tell,
         )
-        self._diagnostics = Diagnostics(self._tools, lambda path: self._bridge.call(messages.EditBegins(path), EDIT_S))
+        self._diagnostics = Diagnostics(
+            self._tools,
+            lambda peer, path: self._bridge.call(messages.EditBegins(self._places.name_of(peer, path)), EDIT_S),
+        )
         self._first_prompt = FirstPrompt(self._tools)
         self._tool_server = ToolServer(self._tools, self._find_caller, self._first_prompt.listed)
         tell = self._bridge.tell

@@ -7,6 +7,7 @@ columns count from 1, columns in UTF-16 code units.
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 from qwen_companion.frozen import frozen
@@ -63,6 +64,55 @@ class PlacedFile:
     def name(self) -> str:
         """Its name in Emacs."""
         return self.place + self.path
+
+
+@frozen
+class SharedDirectory:
+    """A directory `there`, at another place, that is the directory `here` of this machine too."""
+
+    there: str
+    here: str
+
+
+@frozen
+class PlaceNames:
+    """The names in Emacs of files at `place`, which they begin with; "" for this machine.
+
+    Files in the directories that are `shared` with this machine have their names here.
+    """
+
+    place: str = ""
+    shared: tuple[SharedDirectory, ...] = ()
+
+    def file(self, path: str) -> PlacedFile:
+        """Return what programs there call `path`."""
+        found = (_moved(path, each.there, each.here) for each in self.shared)
+        here = next((name for name in found if name is not None), None)
+        return PlacedFile(self.place, path) if here is None else PlacedFile("", here)
+
+    def path(self, name: str) -> str | None:
+        """Return what programs there call the file `name` in Emacs; None for one that is elsewhere."""
+        found = (_moved(name, each.here, each.there) for each in self.shared)
+        path = next((path for path in found if path is not None), None)
+        if path is None and name.startswith(f"{self.place}/"):
+            path = name.removeprefix(self.place)
+            # In a shared directory, buffers of this machine are meant.
+            return path if self.file(path).place == self.place else None
+        return path
+
+    def there(self, text: str) -> str:
+        """Return `text` with the names that programs there have."""
+        for each in self.shared:
+            text = text.replace(f"{each.here}/", f"{each.there}/")
+        return text.replace(self.place, "") if self.place else text
+
+
+def _moved(path: str, source: str, target: str) -> str | None:
+    """Return the name of `path`, in the directory `source`, with `target` for that; None for one that is not in it."""
+    if path == source:
+        return target
+    start = source.rstrip("/") + "/"
+    return os.path.join(target, path[len(start) :]) if path.startswith(start) else None
 
 
 @frozen

@@ -52,6 +52,8 @@ class Far:
         self.home = self.root / "home user"
         self.project = self.root / "projét"
         self.file = self.project / "greeting.py"
+        self.mounted = self.root / "mounted"
+        """Where the container has the project too."""
         # Names and texts are UTF-8 there all the same.
         path = f"{self.root}/bin:{environment['PATH']}"
         self._environment = {**environment, "PATH": path, "HOME": str(self.home), "LC_ALL": "C"}
@@ -92,19 +94,22 @@ class Far:
 
     def _start_box(self) -> None:
         """Make a stand-in of docker, with a container that is not one of the network."""
+        self.mounted.mkdir()
+        mount = shlex.join(("mount", "--bind", str(self.project), str(self.mounted)))
+        inside = f"{mount}; echo up; exec sleep infinity"
         self._box = subprocess.Popen(
-            ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", "echo up; exec sleep infinity"],
+            ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", inside],
             stdout=subprocess.PIPE,
         )
         assert self._box.stdout is not None
         assert self._box.stdout.readline() == b"up\n"
-        (inside,) = psutil.Process(self._box.pid).children()
+        (first,) = psutil.Process(self._box.pid).children()
         self._write_program(
             "docker",
             '[ "$1" = exec ] || exit 3; shift; while [ "$1" != box ]; do shift; done; shift\n'
             # As with docker, a terminal belongs to a process in the container.
             '! [ -t 0 ] || set setsid --wait --ctty "$@"\n'
-            f'exec nsenter --target {inside.pid} --pid --mount -- env -i {self._variables} "$@"',
+            f'exec nsenter --target {first.pid} --pid --mount -- env -i {self._variables} "$@"',
         )
 
     def _add_user(self) -> None:

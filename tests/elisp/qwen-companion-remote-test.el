@@ -103,12 +103,30 @@
       (let ((place (car (plist-get (cdar calls) :places))))
         (should (equal '((:method "ssh" :host "far" :user "me" :port "22")) (plist-get place :hops)))
         (should (equal '("/home/me/a b") (plist-get place :directories)))
+        (should (equal qwen-companion-remote-keep (plist-get place :keep-s)))
         (should (equal 1 (length (plist-get (cdar calls) :places)))))
       ;; The same again is not sent, and the last file closed is.
       (qwen-companion-remote--update '("/ssh:me@far#22:/home/me/a b/"))
       (should (equal 1 (length calls)))
       (qwen-companion-remote--update '("/tmp/"))
       (should (equal '(:places nil) (cdar calls))))))
+
+(ert-deftest qwen-companion-remote-test-a-shared-directory-is-of-both ()
+  "Its local buffers have a place served, and prompts about it go to CLIs there."
+  (qwen-companion-remote-test--with
+    (let ((qwen-companion-remote-places '(("/ssh:box:" . serve)))
+          (qwen-companion-remote-shared-directories '(("/ssh:box:" ("/work/proj/" . "/home/me/src")))))
+      (qwen-companion-remote--update '("/home/me/src/sub/" "/home/me/srcs/"))
+      (let ((place (car (plist-get (cdar calls) :places))))
+        (should (equal '("/work/proj/sub") (plist-get place :directories)))
+        (should (equal '((:there "/work/proj" :here "/home/me/src")) (plist-get place :shared))))
+      (cl-letf (((symbol-function 'qwen-companion-backend-sessions)
+                 (lambda () '((:id "1" :place "/ssh:box:" :directory "/ssh:box:/work/proj")
+                              (:id "2" :directory "/tmp"))))
+                ((symbol-function 'qwen-companion-terminal-session-buffer) #'identity))
+        (should (equal "1" (qwen-companion-session-id (qwen-companion-ask--choose "/home/me/src"))))
+        (should (equal '("2") (mapcar #'qwen-companion-session-id
+                                      (qwen-companion-ask--sessions "/home/me/other"))))))))
 
 (ert-deftest qwen-companion-remote-test-a-refusal-is-kept-and-told ()
   "The question comes once."

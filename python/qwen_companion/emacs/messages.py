@@ -609,13 +609,21 @@ class WantedPlace:
     """A place whose CLIs are to be served: its `name`, as names of its files begin, and the `hops` that lead there.
 
     `control` is the path of a connection of ssh that may be shared, with %-escapes, None for none.  `directories` are
-    those of open buffers there, by their names at the place: their projects are workspace roots.
+    those of open buffers there, by their names at the place: their projects are workspace roots.  In `shared`
+    directories the files of this machine are meant.  A relay that is started there goes on without a pipe for `keep_s`.
     """
 
     name: str
     hops: tuple[domain.Hop, ...]
     control: str | None
+    keep_s: int
     directories: tuple[str, ...] = ()
+    shared: tuple[domain.SharedDirectory, ...] = ()
+
+    @property
+    def names(self) -> domain.PlaceNames:
+        """The names of its files."""
+        return domain.PlaceNames(self.name, self.shared)
 
     def __post_init__(self) -> None:
         """Check the names of the directories.
@@ -623,7 +631,7 @@ class WantedPlace:
         :raises MessageError: for one that cannot be used
         """
         try:
-            for directory in self.directories:
+            for directory in (*self.directories, *(name for each in self.shared for name in (each.there, each.here))):
                 file_name(directory)
         except FileNameError as error:
             raise MessageError(f":directories has a name that cannot be used: {error}") from None

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from qwen_companion.domain import HIDE, SHOW, Peer
+from qwen_companion.domain import HIDE, SHOW, Peer, PlaceNames
 from qwen_companion.frozen import frozen
 from qwen_companion.ide.context import ResolvedPath
 
@@ -39,8 +39,7 @@ class Access:
 
     It works in `directory`, None where that is not known, and may be told of files below `scope`, None for everywhere,
     that no rule of `exclusions` excludes.  `exposures` are the user's words on single files.  `trusted` is what it is
-    told of the trust in its workspace.  Names in Emacs begin with `place`, that of a CLI elsewhere; there `resolve` and
-    `kind` look.
+    told of the trust in its workspace.  `place` has the names of its files in Emacs; there `resolve` and `kind` look.
     """
 
     exclusions: Exclusions
@@ -50,7 +49,7 @@ class Access:
     directory: str | None
     exposures: Mapping[str, str | None]
     trusted: bool | None
-    place: str = ""
+    place: PlaceNames = PlaceNames()
     resolve: Callable[[str], ResolvedPath] = ResolvedPath.of
     kind: Callable[[str], str | None] = kind_of
 
@@ -62,13 +61,9 @@ class Access:
     @property
     def names(self) -> tuple[str, ...] | None:
         """The names in Emacs of `directories`; None for everywhere on this machine."""
-        if self.place and self.scope is None:
-            return (f"{self.place}/",)
-        return None if self.directories is None else tuple(self.place + path for path in self.directories)
-
-    def path_of(self, name: str) -> str | None:
-        """Return the name where the CLI runs of the file `name` in Emacs; None for one that is elsewhere."""
-        return name.removeprefix(self.place) if name.startswith(f"{self.place}/") else None
+        if self.directories is not None:
+            return tuple(self.place.file(path).name for path in self.directories)
+        return (f"{self.place.place}/", *(each.here for each in self.place.shared)) if self.place.place else None
 
     def rules(self, paths: Iterable[str]) -> dict[str, str | None]:
         """Return for each of `paths` the rule that keeps it from the CLI, None for one it may be told of.
@@ -103,9 +98,12 @@ def excluded(
 ) -> Collection[str]:
     """Return those of `paths` of which the CLI in the process `peer` must not be told.  Waits for the disk.
 
-    `access` returns which files it may be told of; None, while that is not known, excludes all.
+    Of a directory that its place shares, they are the names here.  `access` returns which files it may be
+    told of; None, while that is not known, excludes all.
     """
     found = access(peer)
     if found is None or found.trusted is False:
         return paths
-    return [path for path, rule in found.rules(paths).items() if rule is not None]
+    there = {path: found.place.path(path) or path for path in paths}
+    rules = found.rules(there.values())
+    return [path for path in paths if rules[there[path]] is not None]

@@ -94,7 +94,7 @@ def terminal_command(
 
 def _reach(hops: Sequence[Hop], control: str | None, command: list[str], asking: Asking) -> list[str]:
     if not hops:
-        raise UnsupportedPlaceError("it names no place")
+        raise UnsupportedPlaceError("TRAMP does not know its method")
     left = list(hops)
     while left:
         hop = left.pop()

@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 from anyio import from_thread
 
-from qwen_companion.domain import HIDE, SHOW, KnownSession, Peer, PlacedFile, Settings, Snapshot
+from qwen_companion.domain import HIDE, SHOW, KnownSession, Peer, PlaceNames, Settings, Snapshot
 from qwen_companion.errors import CompanionError, RuleFileError
 from qwen_companion.frozen import frozen
 from qwen_companion.ide.access import Access
@@ -29,6 +29,7 @@ from qwen_companion.privacy.patterns import Patterns, parse
 from qwen_companion.privacy.rules import secret
 from qwen_companion.privacy.verdicts import ALLOWED, Verdict, excluded
 from qwen_companion.remote.link import Link, LinkError, RequestError, objects, read_look
+from qwen_companion.threads import in_thread
 
 LOOK_S = 5.0
 """How long the rules that were read there count, in seconds: then they are read again before anything is told."""
@@ -89,11 +90,11 @@ class NoLinks(dict[str, "str | None"]):
 
 
 class PlaceContext:
-    """Tells the sessions of the place `name`."""
+    """Tells the sessions of the place whose files have `names`."""
 
-    def __init__(self, name: str, deliver: Callable[[str, bytes], None]) -> None:
+    def __init__(self, names: PlaceNames, deliver: Callable[[str, bytes], None]) -> None:
         """`deliver` is called with the id of a session and its context."""
-        self._name = name
+        self._names = names
         self._deliver = deliver
         self._sessions: dict[str, KnownSession] = {}
         self._trusted: dict[str, bool | None] = {}
@@ -109,12 +110,9 @@ class PlaceContext:
 
     def set_snapshot(self, snapshot: Snapshot) -> None:
         """Take the snapshot of all buffers; those of other places are left out."""
-
-        def here(name: str) -> str | None:
-            return name.removeprefix(self._name) if name.startswith(self._name + "/") else None
-
-        files = tuple(replace(file, path=path) for file in snapshot.files if (path := here(file.path)) is not None)
-        active = None if snapshot.active is None else here(snapshot.active)
+        path_of = self._names.path
+        files = tuple(replace(file, path=path) for file in snapshot.files if (path := path_of(file.path)) is not None)
+        active = None if snapshot.active is None else path_of(snapshot.active)
         if active is None:
             snapshot = Snapshot(files, None, None, None, None)
         self._snapshot = replace(snapshot, files=files, active=active)
@@ -147,7 +145,7 @@ class PlaceContext:
 
     def root_of(self, session: str) -> tuple[str, ...]:
         """Return the names in Emacs of the roots below which `session` is told of files."""
-        return tuple(PlacedFile(self._name, root.path).name for root in self._scope(self._peer(session)))
+        return tuple(self._names.file(root.path).name for root in self._scope(self._peer(session)))
 
     async def run(self) -> None:
         """Tell the sessions after each change, until cancelled."""
@@ -215,7 +213,7 @@ class PlaceContext:
             directory=peer.directory,
             exposures={file.path: file.exposure for file in snapshot.files} if snapshot else {},
             trusted=settings.trust if isinstance(settings.trust, bool) else None,
-            place=self._name,
+            place=self._names,
             resolve=looks.resolve,
             kind=looks.kind,
         )
@@ -235,6 +233,7 @@ class PlaceContext:
         rules = await self._ignore_rules(link)
         user = UserRules(Options(settings.patterns, settings.auth_sources), {"HOME": self._home})
         settled = user.settle(NoLinks())
+        outside = await in_thread(_lead_out, self._names, paths)
         looked: dict[str, Looked] = {}
         for path, look in zip(paths, looks, strict=False):
             if look is None:
@@ -245,6 +244,7 @@ class PlaceContext:
                 or options.match(settled, names) is not None
                 or (look.repository and look.ignored is not False)
                 or any(rule.verdict(names) is not None for rule in rules)
+                or path in outside
             )
             looked[path] = Looked(ResolvedPath(path, names[-1]), look.kind, is_excluded)
         return looked
@@ -259,6 +259,18 @@ class PlaceContext:
         if len(texts) != len(files):
             raise RequestError("the relay has not read all ignore files")
         return [rules_of(file, text) for file, text in zip(files, texts, strict=True)]
+
+
+def _lead_out(names: PlaceNames, paths: Sequence[str]) -> set[str]:
+    """Return those of `paths` in shared directories that lead out of these here, whatever the relay says of them."""
+    files = {path: names.file(path) for path in paths} if names.shared else {}
+    here = {path: ResolvedPath.of(file.path).real for path, file in files.items() if not file.place}
+    tops = [ResolvedPath.of(each.here).real for each in names.shared] if here else []
+    return {
+        path
+        for path, real in here.items()
+        if not any(ResolvedPath(real, real).is_below(ResolvedPath(top, top)) for top in tops)
+    }
 
 
 def rules_of(file: IgnoreFile, found: Mapping[str, Any]) -> Rules:

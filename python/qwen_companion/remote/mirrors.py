@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import anyio
 
-from qwen_companion.domain import PlacedFile
+from qwen_companion.domain import PlacedFile, PlaceNames
 from qwen_companion.emacs.messages import PlaceFile
 from qwen_companion.errors import CompanionError
 from qwen_companion.ide.targets import TargetError, is_text
@@ -32,15 +32,17 @@ MAX_TEXT_BYTES = 64 * 1024 * 1024
 
 
 class Copies:
-    """Keeps the copies of files at `place` current, while `run` runs.  Its methods are for the event loop."""
+    """Keeps copies of files of the place with `names` current while `run` runs.  Its methods are for the event loop."""
 
-    def __init__(self, place: str, directory: str, link: Callable[[], Link], tell: Callable[[PlaceFile], None]) -> None:
+    def __init__(
+        self, names: PlaceNames, directory: str, link: Callable[[], Link], tell: Callable[[PlaceFile], None]
+    ) -> None:
         """Take a private `directory`.  `link` returns the pipe to the place, or raises LinkError.
 
         `tell` sends what was written into a file that a buffer visits.
         """
         self.size_limit: int | None = None
-        self._place = place
+        self._names = names
         self._directory = os.path.join(directory, FOLDER)
         self._link = link
         self._tell = tell
@@ -81,8 +83,16 @@ class Copies:
                 with suppress(CompanionError, OSError):
                     await self._update(self._stale.pop())
 
-    async def add(self, path: str) -> str:
-        """Return the name of a copy here of the file `path` there, which is kept current."""
+    async def review_file(self, path: str) -> tuple[str, str | None]:
+        """Return the file here with which a proposal for the file `path` there is compared.
+
+        That is a copy which is kept current, with the name in Emacs of the original, or in a shared directory the file
+        itself, with None.
+        """
+        file = self._names.file(path)
+        return (await self._add(path), file.name) if file.place else (file.path, None)
+
+    async def _add(self, path: str) -> str:
         self._keep(path)
         # In one round trip: the relay does in order what it is asked for.
         async with anyio.create_task_group() as tasks:
@@ -91,14 +101,21 @@ class Copies:
                 await self._update(path)
         return self._name(path)
 
-    async def is_text(self, path: str) -> bool:
-        """Return whether the file `path` there is a text or not there.
+    async def is_text(self, path: str, real: str) -> bool:
+        """Return whether the file `path` there, with the true name `real`, is a text or not there.
 
         :raises TargetError: when that cannot be found out
         """
-        await self._update(path)
-        copy = self._name(path)
-        return not os.path.exists(copy) or await in_thread(is_text, copy)
+        file, target = self._names.file(path), self._names.file(real)
+        if file.place:
+            await self._update(path)
+            file = PlacedFile("", self._name(path))
+        elif target.place or os.path.realpath(file.path) != os.path.realpath(target.path):
+            raise TargetError(f"{path} is a link to another file than here. Decide in the terminal instead.")
+        try:
+            return not os.path.exists(file.path) or await in_thread(is_text, file.path)
+        except OSError as error:
+            raise TargetError(f"{path} cannot be read: {error.strerror}. Decide in the terminal instead.") from None
 
     async def _watch(self) -> None:
         with suppress(CompanionError):
@@ -112,7 +129,7 @@ class Copies:
 
     def _name(self, path: str) -> str:
         """Return the name of the copy of `path`: with its own last part, by which Emacs chooses a mode."""
-        name = PlacedFile(self._place, path).name
+        name = PlacedFile(self._names.place, path).name
         digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:24]
         return os.path.join(self._directory, digest, os.path.basename(path))
 
@@ -130,7 +147,7 @@ class Copies:
         changed = await in_thread(self._write, self._name(path), data)
         if time > 0 and path in self._visited and (changed or path in self._untold):
             self._untold.discard(path)
-            self._tell(PlaceFile(PlacedFile(self._place, path).name, self._name(path), time))
+            self._tell(PlaceFile(PlacedFile(self._names.place, path).name, self._name(path), time))
 
     def _write(self, copy: str, data: bytes | None) -> bool:
         """Make `copy` hold `data`, in one step; None removes it.  Return whether it has other bytes now.

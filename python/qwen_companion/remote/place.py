@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 
-from qwen_companion.domain import PlacedFile
+from qwen_companion.domain import PlacedFile, PlaceNames
 from qwen_companion.doors.hook_settings import PATH as HOOK_PATH
 from qwen_companion.doors.hook_settings import door_secret
 from qwen_companion.emacs.messages import Notice, Notification, PlaceState, RunAt, RunCommand, WantedPlace
@@ -38,9 +38,6 @@ LONGEST_PAUSE_S = 30.0
 
 _PORTS = range(20000, 32000)
 """Ports that systems do not give away by themselves."""
-
-LINGER_S = 3600
-"""How long a relay goes on without a pipe, in seconds: a suspended laptop comes back to CLIs that know of nothing."""
 
 FAREWELL_S = 3.0
 """How long a relay whose pipe has broken may take to come up again, so that it can be told to end, in seconds."""
@@ -73,7 +70,8 @@ class Place:
         place and whether a line leads there.
         """
         self.farewell_s = FAREWELL_S
-        self.context = PlaceContext(wanted.name, deliver)
+        self.names = wanted.names
+        self.context = PlaceContext(self.names, deliver)
         self.wanted = wanted
         self._token = hmac.new(
             token.encode("utf-8"), b"place " + wanted.name.encode("utf-8"), hashlib.sha256
@@ -85,7 +83,7 @@ class Place:
         self._roots_changed = roots_changed
         self._stirred = stirred
         self._set_reachable = set_reachable
-        self.copies = Copies(wanted.name, spool, self.link, tell)
+        self.copies = Copies(self.names, spool, self.link, tell)
         self.askpass = Askpass(spool, self._token[:8], self._note_question)
         self._link: Link | None = None
         self._greeting: Greeting | None = None
@@ -127,7 +125,7 @@ class Place:
     @property
     def roots(self) -> Sequence[PlacedFile]:
         """Return the projects there."""
-        return [self._file(root.path) for root in self._roots]
+        return [self.names.file(root.path) for root in self._roots]
 
     @property
     def home(self) -> str:
@@ -136,7 +134,7 @@ class Place:
 
     def name(self, path: object) -> str | None:
         """See `name_at`."""
-        return name_at(self.wanted.name, self._roots, path)
+        return name_at(self.names, self._roots, path)
 
     async def check_target(self, path: str) -> None:
         """Check that the file `path` there can be given a new text in a review.
@@ -156,7 +154,7 @@ class Place:
             raise TargetError(f"{path} lies outside the workspace roots of Emacs. Decide in the terminal instead.")
         if look.kind not in ("file", None) or path.endswith("/"):
             raise TargetError(f"{path} is not a regular file and cannot be reviewed.")
-        if not await self.copies.is_text(path):
+        if not await self.copies.is_text(path, real.path):
             raise TargetError(f"{path} is not a text file and cannot be reviewed. Decide in the terminal instead.")
 
     async def run_at(self, request: RunAt) -> None:
@@ -179,7 +177,7 @@ class Place:
                 self._variables,
                 ["env", f"QWEN_COMPANION_TERMINAL={request.terminal}", *request.command],
             )
-            answer = RunCommand(request.terminal, self._file(directory).name, tuple(command))
+            answer = RunCommand(request.terminal, PlacedFile(request.place, directory).name, tuple(command))
         except (CompanionError, FileNameError) as error:
             answer = RunCommand(request.terminal, None, error=str(error))
         self._tell(answer)
@@ -262,7 +260,7 @@ class Place:
     async def _new_link(self, command: Sequence[str], asks: Mapping[str, str]) -> Link:
         return Link(
             command,
-            await in_thread(relay_source, self._token[:16], LINGER_S),
+            await in_thread(relay_source, self._token[:16], self.wanted.keep_s),
             {**self._environ, **asks},
             self._streams,
             self._note_changes,
@@ -287,7 +285,7 @@ class Place:
 
     def _note_changes(self, paths: Sequence[str]) -> None:
         for path in paths:
-            self._stirred(self._file(path).name)
+            self._stirred(self.names.file(path).name)
         self.copies.note_changes(paths)
 
     def link(self) -> Link:
@@ -298,9 +296,6 @@ class Place:
         if self._link is None:
             raise LinkError(f"{self.wanted.name} cannot be reached: {self._failure or 'it is being connected'}")
         return self._link
-
-    def _file(self, path: str) -> PlacedFile:
-        return PlacedFile(self.wanted.name, path)
 
     # --- What is laid down there
 
@@ -350,10 +345,10 @@ class Place:
             raise RequestError("the relay's answer is not understood") from None
 
 
-def name_at(place: str, roots: Sequence[ResolvedPath], path: object) -> str | None:
-    """Return the name in Emacs of `path` at `place`, in one of `roots` by the name that Emacs has for that.
+def name_at(names: PlaceNames, roots: Sequence[ResolvedPath], path: object) -> str | None:
+    """Return the name in Emacs, of `names`, of `path` there, in one of `roots` by the name that Emacs has for that.
 
-    None for what is no absolute name.  It begins with that of the place whatever `path` is.
+    None for what is no absolute name.  It is one of the place, or in a shared directory, whatever `path` is.
     """
     try:
         known = os.path.normpath(file_name(path)).replace("//", "/", 1)
@@ -363,4 +358,4 @@ def name_at(place: str, roots: Sequence[ResolvedPath], path: object) -> str | No
         if known == root.real or known.startswith(f"{root.real.rstrip('/')}/"):
             known = root.path + known[len(root.real) :]
             break
-    return PlacedFile(place, known).name
+    return names.file(known).name

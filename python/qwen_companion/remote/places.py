@@ -104,8 +104,9 @@ class Places:
     def want(self, message: PlacesWanted) -> None:
         """Serve the places of `message`, and no others."""
         wanted = {place.name: place for place in message.places}
-        for name in self._open.keys() - wanted.keys():
-            self._open.pop(name).task.cancel()
+        for name, item in list(self._open.items()):
+            if name not in wanted or wanted[name].names != item.place.names:
+                self._open.pop(name).task.cancel()
         for name, place in wanted.items():
             if name in self._open:
                 self._open[name].place.want(place)
@@ -198,7 +199,7 @@ class Places:
         from qwen_companion.remote.far import FarSite
 
         roots = (root for item in tuple(self._open.values()) for root in item.place.roots)
-        root = next((root for root in roots if root.name == name), None)
+        root = next((root for root in roots if root.place and root.name == name), None)
         if root is not None and name not in self._sites:
             self._sites[name] = FarSite(root, _Reach(self, root.place))
         return self._sites.get(name)
@@ -206,6 +207,11 @@ class Places:
     def _stirred(self, name: str) -> None:
         if name in self._sites:
             self._sites[name].stir()
+
+    def name_of(self, peer: Peer, path: str) -> str:
+        """Return the name in Emacs of the file that the CLI in the process `peer` calls `path`."""
+        found = self._open.get(peer.place or "")
+        return (peer.place or "") + path if found is None else found.place.names.file(path).name
 
     def place(self, name: str) -> Place:
         """Return the place `name`.

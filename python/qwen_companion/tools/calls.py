@@ -150,11 +150,11 @@ class Tools:
         for argument in arguments_of(tool):
             if argument.kind == PATH and argument.name in values:
                 path = str(values[argument.name])
-                values[argument.name] = access.place + await in_thread(_resolve, path, access)
+                values[argument.name] = access.place.file(await in_thread(_resolve, path, access)).name
         limit, offset = int(values.pop(LIMIT, DEFAULT_LIMIT)), int(values.pop(OFFSET, 0))
         answer = await self._ask(name, values, access, self._answer_s)
         if answer.error is not None:
-            raise ToolError(answer.error.replace(access.place, "") if access.place else answer.error)
+            raise ToolError(access.place.there(answer.error))
         hidden, shown_as = await in_thread(_judge, answer.items, access)
         return render(
             answer.items,
@@ -178,7 +178,7 @@ class Tools:
         if isinstance(path, str):
             if (await in_thread(access.rules, [path]))[path] is not None:
                 return None
-            values = {**values, PATH: access.place + path}
+            values = {**values, PATH: access.place.file(path).name}
         try:
             answer = await self._ask(name, values, access, wait_s)
         except ToolError:
@@ -204,7 +204,7 @@ class Tools:
             self._questions.pop(identifier, None)
         if question.answer is None:
             raise ToolError(_BUSY.format(seconds=wait_s))
-        return _where_it_runs(question.answer, access) if access.place else question.answer
+        return _where_it_runs(question.answer, access)
 
 
 def _where_it_runs(answer: ToolAnswer, access: Access) -> ToolAnswer:
@@ -212,11 +212,11 @@ def _where_it_runs(answer: ToolAnswer, access: Access) -> ToolAnswer:
     items = tuple(
         replace(
             item,
-            path=None if item.path is None else access.path_of(item.path),
-            text=item.text if item.block else item.text.replace(access.place, ""),
+            path=None if item.path is None else access.place.path(item.path),
+            text=item.text if item.block else access.place.there(item.text),
         )
         for item in answer.items
-        if item.path is None or access.path_of(item.path) is not None
+        if item.path is None or access.place.path(item.path) is not None
     )
     return replace(answer, items=items, hidden=answer.hidden + len(answer.items) - len(items))
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -26,6 +27,44 @@ def test_the_main_job_at_each_kind_of_place(stage: Stage, far: Far) -> None:
     """As on a host: context by the rules there, a review with an edit, turns recorded and undone, and nothing left."""
     do_the_main_job(stage, far)
     change_by_command(stage, far)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
+@pytest.mark.parametrize("far", ["/docker:box:"], indirect=True)
+def test_a_directory_that_is_mounted_into_a_container(stage: Stage, far: Far) -> None:
+    """The CLI there works with the buffers of this machine, without copies; its turn is recorded once."""
+    there = far.mounted / far.file.name
+    forms = (
+        f"(setq qwen-companion-remote-places '(({json.dumps(far.place)} . serve)))",
+        f"(setq qwen-companion-remote-shared-directories '(({json.dumps(far.place)} ({json.dumps(str(far.mounted))}"
+        f" . {json.dumps(str(far.project), ensure_ascii=False)}))))",
+    )
+    stage.start_emacs(far.file, forms=(far.use, *forms))
+    state = f"(qwen-companion-place-state (qwen-companion-places-message {json.dumps(far.place)}))"
+    stage.emacs.wait_until(f"(eq 'ready {state})")
+    stage.emacs.eval(f'(progn (qwen-companion-start-cli "{far.name(far.mounted)}/" nil t nil) nil)')
+    stage.screen.wait_for("Type your message")
+    stage.screen.wait_for("Qwen[1]")
+    stage.screen.wait_gone("IDE connecting")
+    assert stage.asked("one").count(f"Path: {there}\n") == 1
+    stage.model.call("read_file", file_path=str(there))
+    stage.model.call("write_file", file_path=str(there), content="# new\n")
+    stage.ask("please")
+    stage.wait_for_review()
+    stage.model.call("mcp__emacs__buffer_text", path=str(there))
+    stage.model.say("Done.")
+    stage.accept("Done.")
+    stage.screen.wait_until(lambda: far.file.read_text() == "# new\n", "the text")
+    stage.screen.wait_until(lambda: stage.emacs.buffer_text(far.file.name) == "# new\n", "its buffer to follow")
+    assert stage.emacs.eval("(hash-table-count qwen-companion-places--copies)") == "0"
+    stage.emacs.eval("(save-window-excursion (qwen-companion-changes) nil)")
+    turns = "(cl-remove-if-not #'qwen-companion-turn-end (qwen-companion-journal-turns))"
+    stage.emacs.wait_until(f"(length= {turns} 1)")
+    assert stage.emacs.eval(f"(qwen-companion-turn-root (car {turns}))") == json.dumps(
+        str(far.project), ensure_ascii=False
+    )
+    *_, answered = (stage.model.next_request() for _ in range(4))
+    assert "| # new" in "".join(answered.tool_results)
 
 
 @pytest.mark.parametrize("program", ["qwen-0.21.10", "qwen-0.23.4"])

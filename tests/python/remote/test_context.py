@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any, cast
 
 import anyio
@@ -14,7 +15,9 @@ from qwen_companion.domain import (
     SHOW,
     KnownSession,
     Peer,
+    PlaceNames,
     Settings,
+    SharedDirectory,
     Snapshot,
     ToolArgument,
     ToolDefinition,
@@ -55,7 +58,13 @@ class Relay:
         }
 
 
-async def told(relay: Relay, *names: str, settings: Settings = Settings(), exposure: str | None = None) -> list[str]:  # noqa: B008
+async def told(
+    relay: Relay,
+    *names: str,
+    settings: Settings = Settings(),  # noqa: B008
+    exposure: str | None = None,
+    shared: str | None = None,
+) -> list[str]:
     """Return the files of which a CLI in `ROOT` is told, [] also where it is told nothing."""
     contexts: list[bytes] = []
     delivered = anyio.Event()
@@ -64,7 +73,8 @@ async def told(relay: Relay, *names: str, settings: Settings = Settings(), expos
         contexts.append(context)
         delivered.set()
 
-    context = PlaceContext(PLACE, deliver)
+    directories = () if shared is None else (SharedDirectory(ROOT, shared),)
+    context = PlaceContext(PlaceNames(PLACE, directories), deliver)
     files = tuple(VisitedFile(name, index, exposure) for index, name in enumerate(names))
     context.set_snapshot(Snapshot(files, None, None, None, None))
     context.set_settings(settings)
@@ -88,6 +98,16 @@ async def test_only_files_of_the_place_and_the_root_are_told_without_the_place()
     assert await told(Relay(), *names) == [f"{ROOT}/a.txt"]
     everywhere = Settings(all_roots=True)
     assert await told(Relay(), *names, settings=everywhere) == ["/etc/hosts", f"{ROOT}/a.txt"]
+
+
+async def test_files_of_a_shared_directory_are_told_by_their_names_there(tmp_path: Path) -> None:
+    """Those of the buffers here, once; none that a link leads out to."""
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "secret").write_text("1")
+    (tmp_path / "shared/link.txt").symlink_to(tmp_path / "secret")
+    here = str(tmp_path / "shared")
+    names = (f"{here}/a.txt", f"{PLACE}{ROOT}/a.txt", f"{PLACE}{ROOT}/b.txt", f"{here}/link.txt", f"{here}y/c.txt")
+    assert await told(Relay(), *names, shared=here) == [f"{ROOT}/a.txt"]
 
 
 @pytest.mark.parametrize(
@@ -127,9 +147,9 @@ async def test_nothing_is_told_while_the_relay_does_not_answer() -> None:
     assert await told(Relay(a=None), f"{PLACE}{ROOT}/a.txt") == []
 
 
-async def test_a_tool_is_asked_with_names_of_emacs_and_answers_with_those_there() -> None:
+async def test_a_tool_is_asked_with_names_of_emacs_and_answers_with_those_there(tmp_path: Path) -> None:
     relay = Relay(key={"ignored": True}, dir={"kind": "directory"})
-    context = PlaceContext(PLACE, lambda _session, _context: None)
+    context = PlaceContext(PlaceNames(PLACE), lambda _session, _context: None)
     context.set_settings(Settings())
     context.set_roots([ResolvedPath(ROOT, ROOT)])
     context.set_link(cast("Link", relay), "/home/me")
@@ -161,6 +181,23 @@ async def test_a_tool_is_asked_with_names_of_emacs_and_answers_with_those_there(
     ):
         refused = await tools.call("look", {"path": path}, caller)
         assert (refused.failed, reason in refused.text) == (True, True), refused
+    # A directory that is shared has its names of here in Emacs.
+    names = PlaceNames(PLACE, (SharedDirectory(ROOT, str(tmp_path)),))
+    shared = PlaceContext(names, lambda _session, _context: None)
+    shared.set_settings(Settings())
+    shared.set_roots([ResolvedPath(ROOT, ROOT)])
+    shared.set_link(cast("Link", relay), "/home/me")
+    here = f"{tmp_path}/a.py"
+
+    async def answer_here(call: ToolCall) -> None:
+        calls.append(call)
+        tools_here.take(ToolAnswer(call.id, (ToolItem(f"No problems in {here}."), ToolItem("found", here, 1))))
+
+    tools_here = Tools(answer_here, lambda peer: shared.access(peer) if peer else None, lambda _call: None)
+    tools_here.offer(tools.definitions)
+    said = await tools_here.call("look", {"path": "a.py"}, caller)
+    assert (calls[-1].arguments, calls[-1].roots) == ({"path": here}, (str(tmp_path),))
+    assert said.text.splitlines() == [f"No problems in {ROOT}/a.py.", "a.py:1: found"]
     # Without the relay nothing is told.
     context.set_link(None)
     assert "does not say" in (await tools.call("look", {"path": "a.py"}, caller)).text

@@ -20,7 +20,7 @@ from anyio import to_thread
 from pydantic import BaseModel
 
 from journal_project import turn_row
-from qwen_companion.domain import Peer, PlacedFile
+from qwen_companion.domain import Peer, PlacedFile, PlaceNames, SharedDirectory
 from qwen_companion.doors.listeners import Report
 from qwen_companion.emacs.journal_requests import answer
 from qwen_companion.emacs.messages import ChangeScope, ChosenChange, JournalStage
@@ -350,8 +350,26 @@ class Event(BaseModel):
 def test_what_a_cli_there_names_is_named_at_its_place(path: str, named: str) -> None:
     peer = Peer(-7, "", None, None, (), place=PLACE)
     report = Report(cast("Any", Event(tool_input={"file_path": path, "content": "/x"})), peer, "", None, 0)
-    found = named_by(report, partial(name_at, PLACE, (ResolvedPath("/link", "/home/rem/real"),)))
+    found = named_by(report, partial(name_at, PlaceNames(PLACE), (ResolvedPath("/link", "/home/rem/real"),)))
     assert found is not None
     event = cast("Any", found.event)
     assert (event.cwd, event.session_id) == (f"{PLACE}/link", f"1 {PLACE}")
     assert event.tool_input == {"file_path": named, "content": "/x"}
+
+
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [
+        ("a.py", "/home/me/src/a.py"),
+        ("/link/b.py", "/home/me/src/b.py"),
+        ("/link/../etc/passwd", f"{PLACE}/etc/passwd"),
+        ("/linked/a.py", f"{PLACE}/linked/a.py"),
+    ],
+)
+def test_what_a_cli_there_names_in_a_shared_directory_is_named_here(path: str, named: str) -> None:
+    names = PlaceNames(PLACE, (SharedDirectory("/link", "/home/me/src"),))
+    peer = Peer(-7, "", None, None, (), place=PLACE)
+    report = Report(cast("Any", Event(tool_input={"file_path": path})), peer, "", None, 0)
+    found = named_by(report, partial(name_at, names, (ResolvedPath("/link", "/home/rem/real"),)))
+    assert found is not None
+    assert (found.event.cwd, cast("Any", found.event).tool_input) == ("/home/me/src", {"file_path": named})

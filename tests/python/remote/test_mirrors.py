@@ -10,7 +10,9 @@ from typing import Any
 import anyio
 import pytest
 
+from qwen_companion.domain import PlaceNames, SharedDirectory
 from qwen_companion.emacs.messages import Notification, PlaceFile
+from qwen_companion.ide.targets import TargetError
 from qwen_companion.remote.link import Link
 from qwen_companion.remote.mirrors import Copies
 from qwen_companion.remote.streams import Streams
@@ -38,7 +40,7 @@ async def test_what_a_relay_says_of_the_time_may_be_anything(tmp_path: Path) -> 
         told.append(message)
         seen.set()
 
-    copies = Copies("/ssh:far:", str(tmp_path), lambda: relay, tell)
+    copies = Copies(PlaceNames("/ssh:far:"), str(tmp_path), lambda: relay, tell)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(copies.run)
         copies.set_visited(["/home/far/a.txt"])
@@ -49,3 +51,24 @@ async def test_what_a_relay_says_of_the_time_may_be_anything(tmp_path: Path) -> 
     (message,) = told
     assert isinstance(message, PlaceFile)
     assert message.time == 5
+
+
+async def test_a_shared_file_is_read_here(tmp_path: Path) -> None:
+    """Nothing is copied, and a link that means another file here is refused."""
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "a.txt").write_text("text\n")
+    (here / "a.bin").write_bytes(b"\0")
+    (here / "link").symlink_to("/work/a.txt")
+    names = PlaceNames("/docker:box:", (SharedDirectory("/work", str(here)),))
+    copies = Copies(names, str(tmp_path / "spool"), lambda: Relay([]), lambda _message: None)
+    assert await copies.review_file("/work/a.txt") == (str(here / "a.txt"), None)
+    assert [await copies.is_text(path, path) for path in ("/work/a.txt", "/work/a.bin", "/work/new.txt")] == [
+        True,
+        False,
+        True,
+    ]
+    for real in ("/work/a.txt", "/etc/passwd"):
+        with pytest.raises(TargetError, match="another file than here"):
+            await copies.is_text("/work/link", real)
+    assert not (tmp_path / "spool").exists()

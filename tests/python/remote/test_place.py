@@ -41,7 +41,7 @@ class Served:
 
     def make(self, port: int) -> Place:
         """Return the place, whose CLIs are served at `port`."""
-        wanted = WantedPlace(NAME, (Hop("docker", "box"),), None, (str(self._home),))
+        wanted = WantedPlace(NAME, (Hop("docker", "box"),), None, 3600, (str(self._home),))
         self.place = Place(
             *(wanted, "token", port, environ(self._home), str(self._home.parent)),
             layer_of=lambda _port, _secret, _tools: None,

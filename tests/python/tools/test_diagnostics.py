@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qwen_companion.domain import Peer, ToolItem
+from qwen_companion.domain import Peer, PlaceNames, ToolItem
 from qwen_companion.doors.events import Event, PostToolUse, PreToolUse, UserPromptSubmit
 from qwen_companion.doors.listeners import Report
 from qwen_companion.emacs.messages import ToolAnswer, ToolCall
@@ -40,10 +40,10 @@ class Site:
     def access(self, peer: Peer | None) -> Access:
         root, place = str(self.directory), (peer and peer.place) or ""
         scope = (ResolvedPath.of(root),)
-        return Access(Exclusions({"HOME": root}), (root,), scope, "qwen", root, {}, self.trusted, place)
+        return Access(Exclusions({"HOME": root}), (root,), scope, "qwen", root, {}, self.trusted, PlaceNames(place))
 
-    async def begin(self, path: str) -> bool:
-        self.begun.append(path)
+    async def begin(self, peer: Peer, path: str) -> bool:
+        self.begun.append((peer.place or "") + path)
         if isinstance(self.checked, Exception):
             raise self.checked
         return self.checked
