@@ -154,8 +154,9 @@ class Link:
                 await self._quit(process)
             raise
         finally:
-            # With all that it has started: as long as one has the pipe, the end of this process is not told.
-            with suppress(ProcessLookupError):
+            # With all that it has started: as long as one has the pipe, the end of this process is not told.  Another
+            # user's, as of sudo, ends with the pipe.
+            with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             with anyio.CancelScope(shield=True):
                 await process.aclose()

@@ -366,7 +366,8 @@ function detach() {
     for (const { socket } of streams.values()) if (socket.readableEnded) socket.destroy();
     holdTimer = setInterval(() => streams.forEach(giveUp), KEEP.hold * 1000);
     lingerTimer = setTimeout(quit, KEEP.seconds * 1000);
-    if (!keeper.listening) quit();
+    // Without a port there is no CLI to keep.
+    if (!keeper.listening || !server.listening) quit();
 }
 
 // The relay that an earlier pipe has left, if there is one, else this one.

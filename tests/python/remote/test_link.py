@@ -18,7 +18,9 @@ from functools import partial
 from pathlib import Path
 
 import anyio
+import psutil
 import pytest
+from anyio import to_thread
 
 from qwen_companion.domain import Hop
 from qwen_companion.ide.peers import caller_at
@@ -116,7 +118,8 @@ async def leave(home: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     left = 0
     with monkeypatch.context() as patched, pytest.RaisesGroup(LinkError):
         patched.setattr("qwen_companion.remote.link.PING_S", 0.05)
-        async with linked(home, apart(), linger=60) as (_, greeting, _server):
+        async with linked(home, apart(), linger=60) as (link, greeting, _server):
+            await serve(link)
             left = greeting.pid
             os.kill(left, signal.SIGSTOP)
             await anyio.sleep_forever()
@@ -129,6 +132,17 @@ async def test_a_relay_that_does_not_answer_is_not_told_to_end(home: Path, monke
     async with linked(home, apart(), linger=60) as (link, greeting, _server):
         assert greeting.pid == left
         await serve(link)
+    assert not (home / ".qwen").exists()
+
+
+async def test_a_relay_that_has_not_served_ends_with_its_line(home: Path) -> None:
+    """Emacs that ended while it came up cannot tell it to."""
+    with pytest.RaisesGroup(LinkError):
+        async with linked(home, apart(), linger=60) as (_, greeting, _server):
+            relay = psutil.Process(greeting.pid)
+            cut()
+            await anyio.sleep_forever()
+    await to_thread.run_sync(relay.wait)
     assert not (home / ".qwen").exists()
 
 
