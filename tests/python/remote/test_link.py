@@ -137,12 +137,13 @@ async def test_a_relay_that_does_not_answer_is_not_told_to_end(home: Path, monke
 
 async def test_a_relay_that_has_not_served_ends_with_its_line(home: Path) -> None:
     """Emacs that ended while it came up cannot tell it to."""
+    relays: list[psutil.Process] = []
     with pytest.RaisesGroup(LinkError):
         async with linked(home, apart(), linger=60) as (_, greeting, _server):
-            relay = psutil.Process(greeting.pid)
+            relays.append(psutil.Process(greeting.pid))
             cut()
             await anyio.sleep_forever()
-    await to_thread.run_sync(relay.wait)
+    await to_thread.run_sync(relays[0].wait)
     assert not (home / ".qwen").exists()
 
 
