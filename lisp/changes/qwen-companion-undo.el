@@ -542,12 +542,10 @@ Return the outcome, as in `qwen-companion-undo-run'."
                   (funcall decode bytes) theirs
                   (qwen-companion-undo-step-labels step))))
     (if (> (qwen-companion-merge-result-conflicts merged) 0)
-        (progn
-          (qwen-companion-merge-take-text merged theirs)
-          (qwen-companion-undo--change-buffer
-           step (let ((enable-local-variables :safe))
-                  (find-file-noselect path t))))
-      (let ((text (qwen-companion-merge-take-text merged theirs)))
+        (qwen-companion-undo--change-buffer
+         step (let ((enable-local-variables :safe))
+                (find-file-noselect path t)))
+      (let ((text (or (qwen-companion-merge-result-text merged) theirs)))
         (unless (equal bytes (qwen-companion-undo--bytes path))
           (user-error "It has just changed on disk; try again in a moment"))
         (if (file-remote-p path)
@@ -705,7 +703,6 @@ Save it if it had no unsaved text.  Return the outcome, as in
            (conflicts (qwen-companion-merge-result-conflicts merged)))
       (cond
        ((zerop (length (qwen-companion-merge-result-edits merged)))
-        (qwen-companion-merge-take-text merged theirs)
         'same)
        (t
         (qwen-companion-merge-apply merged theirs)
@@ -728,16 +725,10 @@ made."
     (qwen-companion-merge-texts
      base mine theirs labels
      (lambda (result)
-       (if (eq waiting t)
-           (setq merged result waiting nil)
-         (when (and result (qwen-companion-merge-result-text-buffer result))
-           (kill-buffer (qwen-companion-merge-result-text-buffer result))))))
-    (unwind-protect
-        (with-local-quit
-          (qwen-companion-backend-wait (lambda () (not waiting))
-                                       qwen-companion-undo--limit))
-      (when waiting
-        (setq waiting 'given-up)))
+       (setq merged result waiting nil)))
+    (with-local-quit
+      (qwen-companion-backend-wait (lambda () (not waiting))
+                                   qwen-companion-undo--limit))
     (or merged
         (user-error (if quit-flag
                         "It was not waited for"

@@ -250,7 +250,6 @@ If the buffer does not have the written text yet, try again in a moment."
          (with-current-buffer buffer
            (qwen-companion-chat-review--change edit merged theirs)))
         (t
-         (qwen-companion-merge-take-text merged theirs)
          (qwen-companion-chat-review--apply edit)))))))
 
 (defun qwen-companion-chat-review--change (edit merged theirs)

@@ -102,8 +102,6 @@ and TIME that of the file."
            (with-current-buffer buffer
              (qwen-companion-follow-far--apply merged base source coding)
              (qwen-companion-follow-far--adopt text time base))))
-       (when-let* ((own (and merged (qwen-companion-merge-result-text-buffer merged))))
-         (kill-buffer own))
        (kill-buffer source)))))
 
 (defun qwen-companion-follow-far--apply (merged base source coding)

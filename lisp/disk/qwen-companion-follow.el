@@ -694,27 +694,20 @@ since is merged with that."
      base mine source qwen-companion-conflicts-labels
      (lambda (again)
        (if (not (and again (buffer-live-p buffer) (buffer-live-p source)))
-           (progn
-             (qwen-companion-follow--drop-answer again)
-             (qwen-companion-follow--answered buffer request nil))
-         (let ((theirs (or (qwen-companion-merge-result-text-buffer again) source)))
-           (with-current-buffer theirs
-             (setf (qwen-companion-follow--request-result request)
-                   (qwen-companion-follow--text)))
+           (qwen-companion-follow--answered buffer request nil)
+         (let ((theirs (or (qwen-companion-merge-result-text again)
+                           (with-current-buffer source (qwen-companion-follow--text)))))
+           (setf (qwen-companion-follow--request-result request) theirs)
            (qwen-companion-merge-texts
             result buffer theirs qwen-companion-conflicts-labels
             (lambda (merged)
               (cond
-               ((and merged (> (qwen-companion-merge-result-conflicts merged) 0))
+               ((null merged))
+               ((> (qwen-companion-merge-result-conflicts merged) 0)
                 (setf (qwen-companion-follow--request-held request) t)
-                (qwen-companion-follow--drop-answer merged)
                 (setq merged nil))
-               ((and merged (not (qwen-companion-merge-result-text-buffer merged)))
-                (setf (qwen-companion-merge-result-text-buffer merged)
-                      (qwen-companion-merge-result-text-buffer again)
-                      (qwen-companion-merge-result-text-buffer again)
-                      nil)))
-              (qwen-companion-follow--drop-answer again)
+               ((null (qwen-companion-merge-result-text merged))
+                (setf (qwen-companion-merge-result-text merged) theirs)))
               (qwen-companion-follow--answered buffer request merged)))))))))
 
 (defvar qwen-companion-follow--saving nil
@@ -734,8 +727,7 @@ question about saving."
         (delq request qwen-companion-follow--requests))
   (let ((link (and (buffer-live-p buffer) (qwen-companion-follow--link-of buffer))))
     (cond
-     ((not (and link (eq request (qwen-companion-follow--link-request link))))
-      (qwen-companion-follow--drop-answer merged))
+     ((not (and link (eq request (qwen-companion-follow--link-request link)))))
      ((with-current-buffer buffer (qwen-companion-follow--busy-p))
       (setf (qwen-companion-follow--request-timer request)
             (run-at-time qwen-companion-disk-quiet nil
@@ -748,7 +740,6 @@ question about saving."
           (setf (qwen-companion-follow--link-request link) nil)
           (unless typed
             (qwen-companion-follow--apply request merged))
-          (qwen-companion-follow--drop-answer merged)
           (qwen-companion-follow--drop request)
           (if (or typed
                   ;; Written again.
@@ -757,11 +748,6 @@ question about saving."
               (qwen-companion-follow--look)
             (qwen-companion-follow--release-link)))))))
   (qwen-companion-follow--go-on))
-
-(defun qwen-companion-follow--drop-answer (merged)
-  "Kill the buffer of MERGED, which may be nil."
-  (when-let* ((buffer (and merged (qwen-companion-merge-result-text-buffer merged))))
-    (kill-buffer buffer)))
 
 (defun qwen-companion-follow--apply (request merged)
   "Bring the current buffer to REQUEST by MERGED; change nothing on errors."
@@ -783,8 +769,7 @@ question about saving."
 (defun qwen-companion-follow--edit (request merged)
   "Change the text of the current buffer to REQUEST by MERGED, one undo step.
 No question is asked, whatever happens to the file meanwhile."
-  (let ((source (or (and merged (qwen-companion-merge-result-text-buffer merged))
-                    (qwen-companion-follow--request-source request)))
+  (let ((source (qwen-companion-follow--request-source request))
         (create-lockfiles nil)
         (modified (buffer-modified-p)))
     (qwen-companion-follow--suspend-modtime)

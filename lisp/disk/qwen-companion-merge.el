@@ -25,10 +25,9 @@
 EDITS is a vector of four integers for each edit: FROM and TO in the
 text as it is, NEW-FROM and NEW-TO in the new one.  These are offsets in
 characters from 0; the edits are in order and do not overlap.
-TEXT-BUFFER holds the new text, nil when that is \"theirs\".
-`qwen-companion-merge-apply' kills it; otherwise the caller must kill it.
-CONFLICTS is the number of conflicts marked in it."
-  edits text-buffer (conflicts 0))
+TEXT is the new text, nil when that is \"theirs\"; CONFLICTS is the number
+of conflicts marked in it."
+  edits text (conflicts 0))
 
 (defconst qwen-companion-merge--size-limit 50000000
   "Bytes above which a text is neither compared nor merged.")
@@ -179,15 +178,8 @@ Remove the files of TEXTS, those in PAYLOAD, if the request was forgotten."
     (let ((text (qwen-companion-merged-result payload)))
       (make-qwen-companion-merge-result
        :edits (qwen-companion-spool-numbers edits)
-       :text-buffer (and text (qwen-companion-merge--read-buffer text))
+       :text (and text (qwen-companion-spool-text text))
        :conflicts (qwen-companion-merged-conflicts payload)))))
-
-(defun qwen-companion-merge--read-buffer (payload)
-  "Return a new buffer with the text that PAYLOAD carries."
-  (with-current-buffer (generate-new-buffer " *qwen-companion text*" t)
-    (buffer-disable-undo)
-    (qwen-companion-spool-insert payload)
-    (current-buffer)))
 
 ;;; Applying
 
@@ -203,36 +195,19 @@ the points and starts of windows, markers, overlays and narrowing stay
 with the text they were at.  Ask no question even if the buffer or its
 text is read-only or the file has changed on disk.  The caller sets
 whether the buffer is modified."
-  (let* ((edits (qwen-companion-merge-result-edits merged))
-         (own (qwen-companion-merge-result-text-buffer merged))
-         (source (or own
-                     (if (stringp theirs)
-                         (qwen-companion-merge--make-source theirs)
-                       theirs)))
-         (target (current-buffer)))
-    (unwind-protect
-        (unless (zerop (length edits))
-          (with-current-buffer source
-            (save-restriction
-              (widen)
-              (with-current-buffer target
-                (qwen-companion-merge--apply edits source)))))
-      (unless (eq source theirs)
-        (kill-buffer source)))))
-
-(defun qwen-companion-merge--make-source (text)
-  "Return a new buffer with TEXT."
-  (with-current-buffer (generate-new-buffer " *qwen-companion theirs*" t)
-    (buffer-disable-undo)
-    (insert text)
-    (current-buffer)))
-
-(defun qwen-companion-merge-take-text (merged theirs)
-  "Return the text of MERGED and kill its buffer; THEIRS is that string."
-  (if-let* ((own (qwen-companion-merge-result-text-buffer merged)))
-      (prog1 (with-current-buffer own (buffer-string))
-        (kill-buffer own))
-    theirs))
+  (let ((edits (qwen-companion-merge-result-edits merged))
+        (source (or (qwen-companion-merge-result-text merged) theirs))
+        (target (current-buffer)))
+    (unless (zerop (length edits))
+      (with-temp-buffer
+        (when (stringp source)
+          (insert source)
+          (setq source (current-buffer)))
+        (with-current-buffer source
+          (save-restriction
+            (widen)
+            (with-current-buffer target
+              (qwen-companion-merge--apply edits source))))))))
 
 (defun qwen-companion-merge--apply (edits source)
   "Apply EDITS, at least one; SOURCE is a widened buffer with the new text."

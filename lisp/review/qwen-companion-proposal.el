@@ -753,7 +753,7 @@ Return nil also where line ends differ within a text."
     (qwen-companion-merge-texts
      (qwen-companion-proposal-base proposal) mine theirs nil
      (lambda (merged)
-       (let ((text (and merged (qwen-companion-merge-take-text merged theirs))))
+       (let ((text (and merged (or (qwen-companion-merge-result-text merged) theirs))))
          (setf (qwen-companion-proposal-forecast proposal) (or text 'unknown)
                (qwen-companion-proposal-base proposal) mine)
          (when text
@@ -776,7 +776,7 @@ Only changes that its CLI has not written yet count."
        (qwen-companion-proposal--disk-text (qwen-companion-proposal-path proposal))
        mine theirs nil
        (lambda (merged)
-         (unless (equal theirs (and merged (qwen-companion-merge-take-text merged theirs)))
+         (unless (equal theirs (and merged (or (qwen-companion-merge-result-text merged) theirs)))
            (setf (qwen-companion-proposal-note proposal)
                  (concat "lacks accepted changes"
                          (when (cl-some #'qwen-companion-proposal-edited earlier)

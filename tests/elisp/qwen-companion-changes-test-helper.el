@@ -345,10 +345,7 @@ BASE, MINE, THEIRS, LABELS and CALLBACK are as there."
                 :edits (if (equal mine result)
                            []
                          (vector prefix (- (length mine) suffix) prefix (- (length result) suffix)))
-                :text-buffer (unless (equal result theirs)
-                               (with-current-buffer (generate-new-buffer " *result*" t)
-                                 (insert result)
-                                 (current-buffer)))
+                :text (unless (equal result theirs) result)
                 :conflicts (cdr merged))))))
 
 (defun qwen-companion-changes-test--merge-file (base mine theirs labels)

@@ -60,11 +60,9 @@ BASE, MINE, THEIRS and LABELS are as there."
                      (qwen-companion-follow-test--merge-texts
                       (qwen-companion-follow-test--text base) mine
                       (qwen-companion-follow-test--text theirs) labels)
-                   (cons (qwen-companion-follow-test--text theirs) 0)))
-         (buffer (generate-new-buffer " *merged*" t)))
-    (with-current-buffer buffer (insert (car result)))
+                   (cons (qwen-companion-follow-test--text theirs) 0))))
     (make-qwen-companion-merge-result
-     :text-buffer buffer :conflicts (cdr result)
+     :text (car result) :conflicts (cdr result)
      :edits (qwen-companion-follow-test--edits mine (car result)))))
 
 (defun qwen-companion-follow-test--edits (old new)

@@ -912,10 +912,7 @@ The wait for a write is short, and its end is no surprise."
     (funcall callback
              (and result
                   (make-qwen-companion-merge-result
-                   :edits [] :text-buffer (with-current-buffer
-                                              (generate-new-buffer "merged")
-                                            (insert result)
-                                            (current-buffer)))))))
+                   :edits [] :text result)))))
 
 (defun qwen-companion-proposal-test--accept (proposal)
   "Accept PROPOSAL and let the CLI know."

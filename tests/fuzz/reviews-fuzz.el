@@ -382,10 +382,7 @@ That is when the user has edited it, or ALWAYS."
         (funcall callback
                  (and result
                       (make-qwen-companion-merge-result
-                       :edits []
-                       :text-buffer (with-current-buffer (generate-new-buffer " merged")
-                                      (insert result)
-                                      (current-buffer)))))))))
+                       :edits [] :text result)))))))
 
 (defun reviews-fuzz--close ()
   "Let a proposal be answered in the terminal."
