@@ -12,6 +12,7 @@
 
 ;;; Code:
 
+(require 'cl-lib)
 (require 'subr-x)
 
 (autoload 'qwen-companion-embark-add-keymaps "qwen-companion-embark")
@@ -31,24 +32,41 @@ a category of completion, and NAME a candidate of it."
 
 (defun qwen-companion-completion-table (choices category &optional annotate)
   "Return a completion table of CHOICES, in their order.
-CHOICES is a list of names or an alist (NAME . VALUE).  CATEGORY is a
-symbol that says what the names are.  The function ANNOTATE takes a VALUE
-and returns its annotation, a string, or nil for none."
+CHOICES is a list of names or an alist (NAME . VALUE), or a function that
+returns one whenever it is needed.  CATEGORY is a symbol that says what
+the names are, nil for none.  The function ANNOTATE takes a VALUE and
+returns its annotation, a string, or nil for none."
   (when (featurep 'embark)
     (qwen-companion-embark-add-keymaps))
   (lambda (string predicate action)
-    (if (eq action 'metadata)
-        `(metadata
-          (category . ,category)
-          (display-sort-function . ,#'identity)
-          (cycle-sort-function . ,#'identity)
-          ,@(when annotate
-              `((annotation-function
-                 . ,(lambda (name)
-                      (when-let* ((choice (assoc name choices))
-                                  (text (funcall annotate (cdr choice))))
-                        (concat "  " text)))))))
-      (complete-with-action action choices string predicate))))
+    (let ((choices (if (functionp choices) (funcall choices) choices)))
+      (if (eq action 'metadata)
+          `(metadata
+            (category . ,category)
+            (display-sort-function . ,#'identity)
+            (cycle-sort-function . ,#'identity)
+            ,@(when annotate
+                (let ((width (apply #'max 0 (mapcar (lambda (choice) (string-width (car choice)))
+                                                    choices))))
+                  `((annotation-function
+                     . ,(lambda (name)
+                          (when-let* ((choice (assoc name choices))
+                                      (text (funcall annotate (cdr choice))))
+                            (concat (make-string (- (+ width 2) (string-width name)) ?\s)
+                                    text))))))))
+        (complete-with-action action choices string predicate)))))
+
+(defun qwen-companion-completion-distinct (choices)
+  "Return CHOICES, an alist (NAME . VALUE), with each name once.
+A name that occurs again gets a number."
+  (let ((counts (make-hash-table :test #'equal)))
+    (mapcar (pcase-lambda (`(,name . ,value))
+              (let ((unique name))
+                (while (gethash unique counts)
+                  (setq unique (format "%s <%d>" name (cl-incf (gethash name counts)))))
+                (puthash unique 1 counts)
+                (cons unique value)))
+            choices)))
 
 (defun qwen-companion-completion-read (prompt choices category &optional annotate)
   "Read the name of one of CHOICES with PROMPT; return its value.

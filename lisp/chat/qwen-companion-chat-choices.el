@@ -20,6 +20,7 @@
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-chat-state)
+(require 'qwen-companion-completion)
 (require 'qwen-companion-daemon-messages)
 (require 'qwen-companion-untrusted)
 
@@ -133,19 +134,6 @@ Return nil while it is unknown."
 
 ;;; Choosing
 
-(defun qwen-companion-chat-choices--by-name (choices)
-  "Return an alist (NAME . CHOICE) of CHOICES, each name once.
-A name that occurs again gets a number."
-  (let ((counts (make-hash-table :test #'equal)))
-    (mapcar (lambda (choice)
-              (let* ((name (qwen-companion-chat-choices--name choice))
-                     (unique name))
-                (while (gethash unique counts)
-                  (setq unique (format "%s <%d>" name (cl-incf (gethash name counts)))))
-                (puthash unique 1 counts)
-                (cons unique choice)))
-            choices)))
-
 (defun qwen-companion-chat-choices--check ()
   "Signal a `user-error' with the reason when nothing can be chosen."
   (unless (derived-mode-p 'qwen-companion-chat-mode)
@@ -162,45 +150,28 @@ A name that occurs again gets a number."
 CURRENT is the choice in use."
   (let ((said (delq nil (list (and (eq choice current) "(in use)")
                               (qwen-companion-chat-choices--description choice)))))
-    (and said (propertize (string-join said " ") 'face 'completions-annotations))))
-
-(defun qwen-companion-chat-choices--table (choices current category)
-  "Return a completion table of CHOICES, an alist (NAME . CHOICE).
-CURRENT is the choice in use, CATEGORY the category of the completion."
-  (let ((width (apply #'max (mapcar (lambda (choice) (string-width (car choice)))
-                                    choices))))
-    (lambda (string predicate action)
-      (if (eq action 'metadata)
-          `(metadata
-            (category . ,category)
-            ;; Keep the daemon's order.
-            (display-sort-function . ,#'identity)
-            (cycle-sort-function . ,#'identity)
-            (annotation-function
-             . ,(lambda (name)
-                  (if-let* ((said (qwen-companion-chat-choices--annotation
-                                   (cdr (assoc name choices)) current)))
-                      (concat (make-string (- (+ width 2) (string-width name)) ?\s) said)
-                    ""))))
-        (complete-with-action action choices string predicate)))))
+    (and said (string-join said " "))))
 
 (defun qwen-companion-chat-choices--read (kind)
   "Read a choice of KIND, `model' or `mode', other than the one in use."
   (qwen-companion-chat-choices--check)
   (let* ((title (qwen-companion-chat-choices--fact kind :title))
          (current (qwen-companion-chat-choices--current kind))
-         (choices (qwen-companion-chat-choices--by-name
-                   (or (qwen-companion-chat-choices--all kind)
-                       (user-error "The daemon offers no %s yet; the session is %s"
-                                   (downcase title)
-                                   (qwen-companion-daemon-session-state
-                                    qwen-companion-chat-session)))))
+         (choices (qwen-companion-completion-distinct
+                   (mapcar (lambda (choice)
+                             (cons (qwen-companion-chat-choices--name choice) choice))
+                           (or (qwen-companion-chat-choices--all kind)
+                               (user-error "The daemon offers no %s yet; the session is %s"
+                                           (downcase title)
+                                           (qwen-companion-daemon-session-state
+                                            qwen-companion-chat-session))))))
          (default (car (rassq current choices)))
          (completion-ignore-case t)
          (name (completing-read (format-prompt title default)
-                                (qwen-companion-chat-choices--table
-                                 choices current
-                                 (qwen-companion-chat-choices--fact kind :category))
+                                (qwen-companion-completion-table
+                                 choices (qwen-companion-chat-choices--fact kind :category)
+                                 (lambda (choice)
+                                   (qwen-companion-chat-choices--annotation choice current)))
                                 nil t nil nil default))
          (choice (or (cdr (assoc name choices))
                      (user-error "No %s was chosen" (downcase title)))))

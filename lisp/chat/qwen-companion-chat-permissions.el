@@ -35,6 +35,7 @@
 (require 'qwen-companion-chat-send)
 (require 'qwen-companion-chat-state)
 (require 'qwen-companion-chat-tools)
+(require 'qwen-companion-completion)
 (require 'qwen-companion-daemon)
 (require 'qwen-companion-daemon-messages)
 (require 'qwen-companion-disk)
@@ -768,12 +769,10 @@ consent."
                            (qwen-companion-chat-permissions--options item))
                    (list (list (format "%c dismiss without an answer"
                                        qwen-companion-chat-permissions--dismiss-key))))))
-    (cdr (assoc (completing-read
-                 (format "%s: " (qwen-companion-untrusted-line
-                                 (or (qwen-companion-daemon-permission-title report)
-                                     "Answer")))
-                 choices nil t)
-                choices))))
+    (qwen-companion-completion-read
+     (format "%s: " (qwen-companion-untrusted-line
+                     (or (qwen-companion-daemon-permission-title report) "Answer")))
+     choices nil)))
 
 ;;;###autoload
 (defun qwen-companion-chat-answer ()

@@ -21,6 +21,7 @@
 (require 'tabulated-list)
 (require 'qwen-companion-buffers)
 (require 'qwen-companion-chat)
+(require 'qwen-companion-completion)
 (require 'qwen-companion-daemon)
 (require 'qwen-companion-daemon-messages)
 (require 'qwen-companion-header)
@@ -310,34 +311,16 @@ NAMES is as for `qwen-companion-chat-sessions--name'."
             (cons (qwen-companion-chat-sessions--name session names) session))
           (qwen-companion-chat-sessions--all)))
 
-(defun qwen-companion-chat-sessions--table (names string predicate action)
-  "Complete STRING to the name of a session, as a completion table.
-PREDICATE and ACTION are as for `try-completion', NAMES is as for
-`qwen-companion-chat-sessions--name'.  Sessions that the daemon lists
-meanwhile are included."
-  (if (eq action 'metadata)
-      (let ((choices (qwen-companion-chat-sessions--choices names)))
-        `(metadata
-          (category . qwen-companion-chat)
-          (display-sort-function . ,#'identity)
-          (annotation-function
-           . ,(lambda (name)
-                (qwen-companion-chat-sessions--annotation (cdr (assoc name choices)))))))
-    (complete-with-action action (qwen-companion-chat-sessions--choices names)
-                          string predicate)))
-
 (defun qwen-companion-chat-sessions--annotation (session)
   "Return the annotation of SESSION for completion."
   (let ((clients (qwen-companion-daemon-listed-clients session)))
-    (propertize
-     (concat "  " (string-join
-                   (delete "" (list (qwen-companion-chat-sessions--time session)
-                                    (qwen-companion-chat-sessions--state session)
-                                    (if (and clients (> clients 1))
-                                        (format "%d clients" clients)
-                                      "")))
-                   ", "))
-     'face 'completions-annotations)))
+    (string-join
+     (delete "" (list (qwen-companion-chat-sessions--time session)
+                      (qwen-companion-chat-sessions--state session)
+                      (if (and clients (> clients 1))
+                          (format "%d clients" clients)
+                        "")))
+     ", ")))
 
 (defun qwen-companion-chat-sessions--read ()
   "Read a session and return its id, nil for none.
@@ -349,7 +332,10 @@ The default is the session of the most recent other chat."
          (default (and session (qwen-companion-chat-sessions--name session names)))
          (name (completing-read
                 (format-prompt "Chat" default)
-                (apply-partially #'qwen-companion-chat-sessions--table names)
+                ;; With the sessions that the daemon lists meanwhile.
+                (qwen-companion-completion-table
+                 (lambda () (qwen-companion-chat-sessions--choices names))
+                 'qwen-companion-chat #'qwen-companion-chat-sessions--annotation)
                 nil t nil nil default)))
     (cl-loop for id being the hash-keys of names using (hash-values called)
              when (equal called name) return id)))

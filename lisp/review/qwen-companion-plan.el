@@ -18,6 +18,7 @@
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-buffers)
+(require 'qwen-companion-completion)
 (require 'qwen-companion-header)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-proposal)
@@ -145,8 +146,8 @@ prefix argument CHOOSE, choose the mode."
   (when (eq 'plan (qwen-companion-proposal-kind qwen-companion-proposal-current))
     (setf (qwen-companion-proposal-mode qwen-companion-proposal-current)
           (and choose
-               (cdr (assoc (completing-read "Go on in mode: " qwen-companion-plan--modes nil t)
-                           qwen-companion-plan--modes)))))
+               (qwen-companion-completion-read "Go on in mode: " qwen-companion-plan--modes
+                                               'qwen-companion-approval-mode))))
   (qwen-companion-diff-accept))
 
 (defun qwen-companion-plan-on-type-key (payload)
@@ -228,16 +229,14 @@ answered."
 
 (defun qwen-companion-plan--read (question)
   "Return the user's answer to QUESTION, one of the choices or own words."
-  (let* ((choices (mapcar (lambda (choice)
-                            (cons (qwen-companion-untrusted-line
-                                   (qwen-companion-question-choice-label choice))
-                                  (qwen-companion-question-choice-description choice)))
-                          (qwen-companion-asked-question-choices question)))
-         (completion-extra-properties
-          (list :annotation-function
-                (lambda (label)
-                  (when-let* ((description (cdr (assoc label choices))))
-                    (concat "  " (qwen-companion-untrusted-line description))))))
+  (let* ((choices (qwen-companion-completion-table
+                   (mapcar (lambda (choice)
+                             (cons (qwen-companion-untrusted-line
+                                    (qwen-companion-question-choice-label choice))
+                                   (qwen-companion-question-choice-description choice)))
+                           (qwen-companion-asked-question-choices question))
+                   nil (lambda (description)
+                         (and description (qwen-companion-untrusted-line description)))))
          (prompt (format "%s " (qwen-companion-untrusted-line
                                 (qwen-companion-asked-question-text question))))
          answer)

@@ -1004,17 +1004,14 @@ command by VERB, a string, when there is none or several."
 
 (defun qwen-companion-review--choices (proposals)
   "Return an alist of PROPOSALS by distinct labels."
-  (let (choices)
-    (dolist (proposal proposals (nreverse choices))
-      (let* ((label (format "%s (%s)"
-                            (qwen-companion-proposal-display-path proposal)
-                            (qwen-companion-untrusted-text
-                             (qwen-companion-proposal-client proposal))))
-             (distinct label)
-             (number 1))
-        (while (assoc distinct choices)
-          (setq distinct (format "%s <%d>" label (cl-incf number))))
-        (push (cons distinct proposal) choices)))))
+  (qwen-companion-completion-distinct
+   (mapcar (lambda (proposal)
+             (cons (format "%s (%s)"
+                           (qwen-companion-proposal-display-path proposal)
+                           (qwen-companion-untrusted-text
+                            (qwen-companion-proposal-client proposal)))
+                   proposal))
+           proposals)))
 
 (defun qwen-companion-review-check-text (proposal)
   "Signal a `user-error' if the CLI cannot be told the text of PROPOSAL."

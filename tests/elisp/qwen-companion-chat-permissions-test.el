@@ -197,7 +197,7 @@
     (let (offered)
       (qwen-companion-test-choosing
           (lambda (_prompt choices &rest _)
-            (setq offered (mapcar #'car choices))
+            (setq offered (all-completions "" choices))
             (nth 1 offered))
         (call-interactively #'qwen-companion-chat-answer))
       (should (= 5 (length offered)))
