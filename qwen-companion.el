@@ -263,7 +263,6 @@ each part with properties of its own is one."
 
 (defconst qwen-companion--hooks
   '((qwen-companion-backend-connected-hook . qwen-companion--connected)
-    (qwen-companion-backend-disconnected-hook . qwen-companion-merge-fail-all)
     (qwen-companion-backend-disconnected-hook . qwen-companion-registry-forget)
     (qwen-companion-backend-call-failed-functions . qwen-companion-proposal-on-call-failed)
     (qwen-companion-state-functions . qwen-companion-follow-update)
@@ -305,7 +304,6 @@ That stays when the mode is turned off: Emacs may be ending."
   "Stop everything and leave nothing behind."
   (pcase-dolist (`(,hook . ,function) qwen-companion--hooks)
     (remove-hook hook function))
-  (qwen-companion-merge-forget)
   (qwen-companion-tools-forget)
   (qwen-companion-diagnostics-forget)
   (qwen-companion-inspector-forget)

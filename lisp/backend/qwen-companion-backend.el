@@ -494,6 +494,40 @@ the call could not be sent."
       payload
     last))
 
+;;; Requests
+
+(defvar qwen-companion-backend--requests nil
+  "Alist of the unanswered requests: (ID . CALLBACK).")
+
+(defvar qwen-companion-backend--last-request 0
+  "Number of the last request.")
+
+(defun qwen-companion-backend-request (method payload callback)
+  "Call METHOD with PAYLOAD and the id of a new request; return at once.
+CALLBACK gets the message that answers it, or nil when there will be none,
+as with a PAYLOAD that is nil.  It is not called before this returns."
+  (let ((id (cl-incf qwen-companion-backend--last-request)))
+    (push (cons id callback) qwen-companion-backend--requests)
+    (unless (and payload
+                 (qwen-companion-backend-connected-p)
+                 (qwen-companion-backend-call method (append (list :id id) payload)))
+      (run-at-time 0 nil #'qwen-companion-backend-answer id nil))))
+
+(defun qwen-companion-backend-answer (id payload)
+  "Answer the request ID with the message PAYLOAD, nil if it has failed.
+Return non-nil if that request was unanswered."
+  (when-let* ((request (assq id qwen-companion-backend--requests)))
+    (setq qwen-companion-backend--requests (delq request qwen-companion-backend--requests))
+    (funcall (cdr request) payload)
+    t))
+
+(defun qwen-companion-backend-fail-requests ()
+  "Fail all requests: their Python process is gone."
+  (pcase-dolist (`(,id . ,_) qwen-companion-backend--requests)
+    (run-at-time 0 nil #'qwen-companion-backend-answer id nil)))
+
+;;; Whether the process is running
+
 ;; A stopped process, or one in an endless loop, does not end by itself, and
 ;; the CLIs wait for it.  Counted are turns of a timer, not seconds: while
 ;; Emacs is busy, or the machine sleeps, none goes by, and the clock may be
@@ -556,6 +590,7 @@ Another one would make the whole call fail."
 The process removes its files when it sees the end of its input; that
 happens on its own, also when Emacs is about to exit."
   (let ((process (qwen-companion-backend--process)))
+    (setq qwen-companion-backend--requests nil)
     (qwen-companion-backend-call 'stop nil)
     (qwen-companion-backend--disconnect)
     (when (process-live-p process)
@@ -610,6 +645,7 @@ happens on its own, also when Emacs is about to exit."
     (cancel-timer (qwen-companion-backend--connection-timer connection))
     (when-let* ((manager (qwen-companion-backend--connection-manager connection)))
       (epc:stop-epc manager)
+      (qwen-companion-backend-fail-requests)
       (run-hooks 'qwen-companion-backend-disconnected-hook))))
 
 (defun qwen-companion-backend--sentinel (process _event)

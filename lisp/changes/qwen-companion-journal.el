@@ -249,12 +249,6 @@ Signal a `user-error' while the companion is off."
 
 ;;; Requests
 
-(defvar qwen-companion-journal--requests nil
-  "Alist of the unanswered requests: (ID . CALLBACK).")
-
-(defvar qwen-companion-journal--last-id 0
-  "Number of the last request.")
-
 (defconst qwen-companion-journal--limit 10
   "Seconds that a command waits for an answer; it can be quit.")
 
@@ -262,33 +256,22 @@ Signal a `user-error' while the companion is off."
   "Call METHOD of the journal with PAYLOAD; return at once.
 CALLBACK gets the answer, in the form of `qwen-companion-journal-reply-id'.
 One that failed has an error text."
-  (let ((id (cl-incf qwen-companion-journal--last-id)))
-    (push (cons id callback) qwen-companion-journal--requests)
-    (unless (and (qwen-companion-backend-connected-p)
-                 (qwen-companion-backend-call method (append (list :id id) payload)))
-      (run-at-time 0 nil #'qwen-companion-journal--fail id))))
-
-(defun qwen-companion-journal--fail (id)
-  "Answer the request ID, if it is pending, with an error."
-  (qwen-companion-journal-on-reply
-   (list :id id :error "the companion's process is not running; see M-x qwen-companion-log")))
+  (qwen-companion-backend-request
+   method payload
+   (lambda (reply)
+     (funcall callback
+              (or reply
+                  '(:error "the companion's process is not running; see M-x qwen-companion-log"))))))
 
 (defun qwen-companion-journal-on-reply (payload)
   "Handle the `journal-reply' message PAYLOAD: pass it to its callback."
-  (let* ((id (qwen-companion-journal-reply-id payload))
-         (callback (alist-get id qwen-companion-journal--requests)))
-    (setq qwen-companion-journal--requests
-          (assq-delete-all id qwen-companion-journal--requests))
-    (if callback
-        (funcall callback payload)
-      (qwen-companion-journal-drop-texts payload)))
+  (unless (qwen-companion-backend-answer (qwen-companion-journal-reply-id payload) payload)
+    (qwen-companion-journal-drop-texts payload))
   nil)
 
-(defun qwen-companion-journal-fail-all ()
-  "Fail all pending requests: their Python process is gone."
-  (setq qwen-companion-journal--unrecorded nil)
-  (dolist (id (mapcar #'car qwen-companion-journal--requests))
-    (run-at-time 0 nil #'qwen-companion-journal--fail id)))
+(defun qwen-companion-journal--process-gone ()
+  "Forget what the Python process has told of roots."
+  (setq qwen-companion-journal--unrecorded nil))
 
 (defun qwen-companion-journal-await (method payload &optional limit)
   "Call METHOD of the journal with PAYLOAD and return the answer.
@@ -517,7 +500,7 @@ Only a turn that goes on counts."
     (qwen-companion-proposal-changed-hook . qwen-companion-journal--watch-for-proposals)
     (qwen-companion-proposal-rival-functions . qwen-companion-journal--rival)
     (qwen-companion-backend-connected-hook . qwen-companion-journal-resend)
-    (qwen-companion-backend-disconnected-hook . qwen-companion-journal-fail-all))
+    (qwen-companion-backend-disconnected-hook . qwen-companion-journal--process-gone))
   "The hooks in use while the mode is on: (HOOK . FUNCTION).")
 
 (defun qwen-companion-journal-enable ()
@@ -530,7 +513,6 @@ Only a turn that goes on counts."
   (pcase-dolist (`(,hook . ,function) qwen-companion-journal--hooks)
     (remove-hook hook function))
   (setq qwen-companion-journal--watchers nil
-        qwen-companion-journal--requests nil
         qwen-companion-journal--proposals nil)
   (qwen-companion-journal--forget-turns))
 

@@ -34,6 +34,7 @@
 (require 'qwen-companion-chat-tools)
 (require 'qwen-companion-daemon)
 (require 'qwen-companion-daemon-messages)
+(require 'qwen-companion-layer)
 (require 'qwen-companion-rewind)
 (require 'qwen-companion-spool)
 (require 'qwen-companion-timers)
@@ -130,12 +131,6 @@ It leaves room for the rest of the mode line in 80 columns."
 (put 'qwen-companion-chat--header 'risky-local-variable t)
 (put 'qwen-companion-chat--mode-line 'risky-local-variable t)
 
-(defun qwen-companion-chat--tokens (count)
-  "Return COUNT, a number of tokens, as a short text."
-  (if (< count 1000)
-      (number-to-string count)
-    (format "%.1fk" (/ count 1000.0))))
-
 (defun qwen-companion-chat--usage-text ()
   "Return a list with a text about the context, or nil."
   (let ((used (qwen-companion-daemon-session-used qwen-companion-chat-session))
@@ -143,10 +138,10 @@ It leaves room for the rest of the mode line in 80 columns."
     (and used
          (list (if size
                    (format "context %s of %s (%d%%)"
-                           (qwen-companion-chat--tokens used)
-                           (qwen-companion-chat--tokens size)
+                           (qwen-companion-layer-number used)
+                           (qwen-companion-layer-number size)
                            (/ (* 100 used) (max 1 size)))
-                 (format "context %s" (qwen-companion-chat--tokens used)))))))
+                 (format "context %s" (qwen-companion-layer-number used)))))))
 
 (defun qwen-companion-chat--tokens-text ()
   "Return a text about the tokens of the last answer, or nil."
@@ -154,8 +149,8 @@ It leaves room for the rest of the mode line in 80 columns."
         (output (qwen-companion-daemon-usage-output qwen-companion-chat--usage)))
     (and input output
          (format "last answer %s in, %s out"
-                 (qwen-companion-chat--tokens input)
-                 (qwen-companion-chat--tokens output)))))
+                 (qwen-companion-layer-number input)
+                 (qwen-companion-layer-number output)))))
 
 (defun qwen-companion-chat--queued-text (count)
   "Return a text about the daemon's queue of COUNT."

@@ -34,18 +34,6 @@ of conflicts marked in it."
 
 ;;; Requests
 
-(cl-defstruct (qwen-companion-merge--request (:copier nil))
-  "An unanswered request.
-CALLBACK gets the answer, FAILURE if there is none.  FILES are the
-texts as they were sent, some by file.  TIMER calls CALLBACK with FAILURE."
-  callback failure files timer)
-
-(defvar qwen-companion-merge--requests nil
-  "Alist of the unanswered requests: (ID . REQUEST).")
-
-(defvar qwen-companion-merge--last-id 0
-  "Number of the last request.")
-
 (defun qwen-companion-merge-compare (old new callback)
   "Compare the texts of the buffers OLD and NEW; return at once.
 CALLBACK gets a list of hunks (OLD-LINE OLD-COUNT NEW-LINE NEW-COUNT):
@@ -55,7 +43,8 @@ count of 0, the line is the one after the place.  nil means that the
 texts are equal, `failed' that they could not be compared, for instance
 because one of them is not Unicode."
   (qwen-companion-merge--ask
-   'compare (list :old old :new new) nil 'failed callback))
+   'compare (list :old old :new new) nil
+   #'qwen-companion-merge--read-hunks 'failed callback))
 
 (defun qwen-companion-merge-texts (base mine theirs labels callback)
   "Merge into MINE all that differs from BASE in THEIRS; return at once.
@@ -67,31 +56,28 @@ No buffer is changed.  CALLBACK gets a struct
 `qwen-companion-merge-result', or nil when it could not be done."
   (qwen-companion-merge--ask
    'merge (append (and base (list :base base)) (list :mine mine :theirs theirs))
-   (list :labels labels) nil callback))
+   (list :labels labels)
+   #'qwen-companion-merge--read-result nil callback))
 
-(defun qwen-companion-merge--ask (method texts more failure callback)
+(defun qwen-companion-merge--ask (method texts more reader failure callback)
   "Call METHOD with TEXTS, a property list, and with the payload MORE.
-CALLBACK gets the answer, or FAILURE."
-  (let* ((id (cl-incf qwen-companion-merge--last-id))
-         (request (make-qwen-companion-merge--request
-                   :callback callback :failure failure)))
-    (push (cons id request) qwen-companion-merge--requests)
-    (unless (and (qwen-companion-backend-connected-p)
-                 (setq texts (qwen-companion-merge--pack texts request))
-                 (qwen-companion-backend-call method (append (list :id id) texts more)))
-      (qwen-companion-merge--fail request))))
-
-(defun qwen-companion-merge--pack (texts request)
-  "Return TEXTS, a property list, as part of the payload of REQUEST.
-The value is nil when one of them cannot be handed over."
-  (condition-case nil
-      (cl-loop for (key text) on texts by #'cddr
-               for packed = (qwen-companion-merge--pack-one text)
-               unless packed return nil
-               do (push packed (qwen-companion-merge--request-files request))
-               append (list key packed))
-    ;; No room on the disk, for instance.
-    (file-error nil)))
+CALLBACK gets the value of READER for the answer, or FAILURE."
+  (let* ((packed nil)
+         (finish (lambda (payload)
+                   (mapc #'qwen-companion-spool-drop packed)
+                   (funcall callback
+                            (condition-case nil
+                                (if payload (funcall reader payload) failure)
+                              (file-error failure)))))
+         (texts (and (qwen-companion-backend-connected-p)
+                     ;; There may be no room on the disk.
+                     (ignore-error file-error
+                       (cl-loop for (key text) on texts by #'cddr
+                                for one = (qwen-companion-merge--pack-one text)
+                                unless one return nil
+                                do (push one packed)
+                                append (list key one))))))
+    (qwen-companion-backend-request method (and texts (append texts more)) finish)))
 
 (defun qwen-companion-merge--pack-one (text)
   "Return TEXT, a buffer or string, as part of a payload.
@@ -107,63 +93,19 @@ The value is nil when it is too large or not all Unicode."
              (qwen-companion-buffers-unicode-p)
              (qwen-companion-spool-pack-buffer))))))
 
-(defun qwen-companion-merge--forget-request (request)
-  "Forget REQUEST, its timer and its files."
-  (setq qwen-companion-merge--requests
-        (cl-delete request qwen-companion-merge--requests :key #'cdr))
-  (when-let* ((timer (qwen-companion-merge--request-timer request)))
-    (cancel-timer timer))
-  (mapc #'qwen-companion-spool-drop
-        (qwen-companion-merge--request-files request)))
-
-(defun qwen-companion-merge--fail (request)
-  "Schedule the failure callback of REQUEST.
-A call from here would surprise a caller that is still at work."
-  (unless (qwen-companion-merge--request-timer request)
-    (setf (qwen-companion-merge--request-timer request)
-          (run-at-time 0 nil #'qwen-companion-merge--report-failure request))))
-
-(defun qwen-companion-merge--report-failure (request)
-  "Call the callback of REQUEST with its failure value."
-  (qwen-companion-merge--forget-request request)
-  (funcall (qwen-companion-merge--request-callback request)
-           (qwen-companion-merge--request-failure request)))
-
-(defun qwen-companion-merge-fail-all ()
-  "Fail all pending requests: their Python process is gone."
-  (mapc #'qwen-companion-merge--fail
-        (mapcar #'cdr qwen-companion-merge--requests)))
-
-(defun qwen-companion-merge-forget ()
-  "Forget all pending requests without calling their callbacks."
-  (mapc #'qwen-companion-merge--forget-request
-        (mapcar #'cdr qwen-companion-merge--requests)))
-
 ;;; Answers
 
 (defun qwen-companion-merge-on-compared (payload)
-  "Handle the `compared' message PAYLOAD: pass its hunks to the callback."
-  (qwen-companion-merge--answer (qwen-companion-compared-id payload)
-                                #'qwen-companion-merge--read-hunks payload
-                                (list (qwen-companion-compared-hunks payload))))
+  "Handle the `compared' message PAYLOAD: pass it to the one who asked."
+  (unless (qwen-companion-backend-answer (qwen-companion-compared-id payload) payload)
+    (qwen-companion-spool-drop (qwen-companion-compared-hunks payload)))
+  nil)
 
 (defun qwen-companion-merge-on-merged (payload)
-  "Handle the `merged' message PAYLOAD: pass its edits to the callback."
-  (qwen-companion-merge--answer (qwen-companion-merged-id payload)
-                                #'qwen-companion-merge--read-result payload
-                                (list (qwen-companion-merged-edits payload)
-                                      (qwen-companion-merged-result payload))))
-
-(defun qwen-companion-merge--answer (id reader payload texts)
-  "Pass the value of READER for PAYLOAD to the callback of the request ID.
-Remove the files of TEXTS, those in PAYLOAD, if the request was forgotten."
-  (if-let* ((request (alist-get id qwen-companion-merge--requests)))
-      (let ((answer (condition-case nil
-                        (funcall reader payload)
-                      (file-error (qwen-companion-merge--request-failure request)))))
-        (qwen-companion-merge--forget-request request)
-        (funcall (qwen-companion-merge--request-callback request) answer))
-    (mapc #'qwen-companion-spool-drop texts))
+  "Handle the `merged' message PAYLOAD: pass it to the one who asked."
+  (unless (qwen-companion-backend-answer (qwen-companion-merged-id payload) payload)
+    (qwen-companion-spool-drop (qwen-companion-merged-edits payload))
+    (qwen-companion-spool-drop (qwen-companion-merged-result payload)))
   nil)
 
 (defun qwen-companion-merge--read-hunks (payload)

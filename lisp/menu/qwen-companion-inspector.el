@@ -279,11 +279,7 @@ the only place in Lisp that knows names of the protocol."
 
 (defun qwen-companion-inspector--age (milliseconds now)
   "Return how long MILLISECONDS is before NOW, in seconds, as text."
-  (let ((seconds (max 0 (floor (- now (/ milliseconds 1000.0))))))
-    (cond ((< seconds 60) (format "%d s" seconds))
-          ((< seconds 3600) (format "%d min" (/ seconds 60)))
-          ((< seconds 86400) (format "%d h" (/ seconds 3600)))
-          (t (format "%d d" (/ seconds 86400))))))
+  (qwen-companion-layer-duration (- now (/ milliseconds 1000.0))))
 
 (defun qwen-companion-inspector--short (path &optional roots)
   "Return PATH for a reader: below the only one of ROOTS, else abbreviated."

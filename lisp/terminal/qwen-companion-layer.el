@@ -119,7 +119,8 @@ Texts of the CLI in it are sanitised."
   (let ((seconds (max 0 (floor seconds))))
     (cond ((< seconds 60) (format "%d s" seconds))
           ((< seconds 3600) (format "%d min" (/ seconds 60)))
-          (t (format "%d h" (/ seconds 3600))))))
+          ((< seconds 86400) (format "%d h" (/ seconds 3600)))
+          (t (format "%d d" (/ seconds 86400))))))
 
 (defun qwen-companion-layer-tokens (usage)
   "Return the number of tokens in USAGE, a list."

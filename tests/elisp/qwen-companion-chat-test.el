@@ -494,7 +494,7 @@ The function `steps' takes commands, each with the prompt that it brings."
     (qwen-companion-chat-test-session :state 'busy :model "m%1" :mode "auto-edit"
                                       :used 12345 :size 200000 :clients 2 :queue '((:turn "t2" :text "x" :by me)))
     (qwen-companion-chat-test-turn '(:kind usage :turn "t1" :input 900 :output 45))
-    (dolist (part '("On this machine" "127.0.0.1:4170" "/project" "context 12.3k of 200.0k (6%)"
+    (dolist (part '("On this machine" "127.0.0.1:4170" "/project" "context 12.3k of 200k (6%)"
                     "900 in, 45 out" "2 clients" "1 queued"))
       (should (string-match-p (regexp-quote part) (qwen-companion-test-header))))
     (should (equal " busy m%1 Auto-edit" (qwen-companion-chat-test-mode-line)))
@@ -556,7 +556,7 @@ The function `steps' takes commands, each with the prompt that it brings."
     (qwen-companion-chat-test-session :state 'idle :used 12345 :size 200000)
     (should (string-match-p "\\` idle  context 12.3k.*  On this machine (127.0.0.1:40170)  .*/deep/project"
                             (qwen-companion-test-header)))
-    (should (string-search "context 12.3k of 200.0k" (substring (qwen-companion-test-header) 0 80)))
+    (should (string-search "context 12.3k of 200k" (substring (qwen-companion-test-header) 0 80)))
     (should (string-search "/srv/x" (get-text-property (string-search "On this" (qwen-companion-test-header))
                                                        'help-echo (qwen-companion-test-header))))))
 

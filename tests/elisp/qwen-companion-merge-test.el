@@ -113,7 +113,7 @@ Check that the text is then what it should be, and return it."
 
 (defun qwen-companion-merge-test--asked-p ()
   "Say whether an answer of the process is still awaited."
-  qwen-companion-merge--requests)
+  qwen-companion-backend--requests)
 
 (defun qwen-companion-merge-test--at (string)
   "Return the position of STRING in the current buffer."

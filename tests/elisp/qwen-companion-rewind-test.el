@@ -206,7 +206,7 @@ Between them are an edit of the user's and a turn of another agent.
                      (lambda (answer)
                        (qwen-companion-rewind-failed
                         (qwen-companion-recorded-rewound-error answer)))))
-                  (qwen-companion-journal-fail-all)
+                  (qwen-companion-backend-fail-requests)
                   (accept-process-output nil 0.05)
                   (accept-process-output nil 0.05))))
       (should (string-match-p "Rewinding the conversation failed: The companion's process is not" said)))))

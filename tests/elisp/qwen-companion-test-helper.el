@@ -58,6 +58,7 @@ unless it is among them."
 Calls are collected in `qwen-companion-test-calls'."
   (declare (indent 0) (debug t))
   `(let ((qwen-companion-test-calls nil)
+         (qwen-companion-backend--requests nil)
          (qwen-companion-backend--server
           (qwen-companion-test-server
            :spool (file-name-as-directory (make-temp-file "qwen-companion-spool-" t)))))
