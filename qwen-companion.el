@@ -288,8 +288,7 @@ That stays when the mode is turned off: Emacs may be ending."
   (setq qwen-companion-backend-methods qwen-companion--methods
         qwen-companion-backend-environment-function #'qwen-companion-terminal-environment-before
         qwen-companion-backend-proposals-function #'qwen-companion-proposal-snapshot)
-  (pcase-dolist (`(,hook . ,function) qwen-companion--hooks)
-    (add-hook hook function))
+  (qwen-companion-buffers-set-hooks qwen-companion--hooks t)
   (qwen-companion--keep-prompts)
   (qwen-companion-attention-enable)
   (qwen-companion-follow-enable)
@@ -302,8 +301,7 @@ That stays when the mode is turned off: Emacs may be ending."
 
 (defun qwen-companion--disable ()
   "Stop everything and leave nothing behind."
-  (pcase-dolist (`(,hook . ,function) qwen-companion--hooks)
-    (remove-hook hook function))
+  (qwen-companion-buffers-set-hooks qwen-companion--hooks nil)
   (qwen-companion-tools-forget)
   (qwen-companion-diagnostics-forget)
   (qwen-companion-inspector-forget)

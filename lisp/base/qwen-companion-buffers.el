@@ -19,6 +19,18 @@ Restore point and the narrowing."
        (widen)
        ,@body)))
 
+(defun qwen-companion-buffers-text (&optional buffer)
+  "Return the whole text of BUFFER, the current one by default, widened."
+  (with-current-buffer (or buffer (current-buffer))
+    (save-restriction
+      (widen)
+      (buffer-substring-no-properties (point-min) (point-max)))))
+
+(defun qwen-companion-buffers-set-hooks (hooks on)
+  "Add HOOKS, a list of (HOOK . FUNCTION), or remove them where ON is nil."
+  (pcase-dolist (`(,hook . ,function) hooks)
+    (if on (add-hook hook function) (remove-hook hook function))))
+
 (defmacro qwen-companion-buffers-when-live (buffer &rest body)
   "Evaluate BODY in BUFFER, a symbol, and return its value; nil if BUFFER is dead."
   (declare (indent 1) (debug t))

@@ -300,11 +300,10 @@ The first one has the label if WHOLE is non-nil."
 (defun qwen-companion-blame--update-hooks ()
   "Follow the journal and the text while the mode is on in a buffer."
   (let ((on (qwen-companion-blame--buffers)))
-    (pcase-dolist (`(,hook . ,function)
-                   '((qwen-companion-journal-changed-functions
-                      . qwen-companion-blame--journal-changed)
-                     (qwen-companion-state-functions . qwen-companion-blame--state-changed)))
-      (if on (add-hook hook function) (remove-hook hook function)))
+    (qwen-companion-buffers-set-hooks
+     '((qwen-companion-journal-changed-functions . qwen-companion-blame--journal-changed)
+       (qwen-companion-state-functions . qwen-companion-blame--state-changed))
+     on)
     (qwen-companion-timers-cancel qwen-companion-blame--timer)
     (when on
       (setq qwen-companion-blame--timer

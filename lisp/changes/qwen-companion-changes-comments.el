@@ -68,7 +68,7 @@ SOURCE is the kind of line with its numbers in both texts, (KIND OLD
                                   (line-beginning-position) (line-end-position))
                            :text text)))))
     (qwen-companion-changes-comments--show-in-file id path)
-    (qwen-companion-changes-items-update-header)))
+    (force-mode-line-update)))
 
 (defun qwen-companion-changes-comments--source-at-point ()
   "Return the kind of the line at point and its numbers: (KIND OLD . NEW)."
@@ -131,7 +131,7 @@ paste it."
         (message "%d comment%s: %s" count (if (= count 1) "" "s") done)))
     (setq qwen-companion-changes-items-comments nil)
     (remove-overlays nil nil 'qwen-companion-changes-comment t)
-    (qwen-companion-changes-items-update-header)))
+    (force-mode-line-update)))
 
 (defun qwen-companion-changes-comments--prompt (comments)
   "Return COMMENTS as one prompt."

@@ -88,7 +88,7 @@ With CHANGES, return the rest of these.  Return nil if all is undone."
   "Ask the journal to do ACTION with FILES of GROUP, and return the answer."
   (qwen-companion-journal-await
    'journal-stage
-   (append (qwen-companion-changes-undo-request group) (list :files files :action action))
+   (append (qwen-companion-changes-items-group-part group) (list :files files :action action))
    qwen-companion-changes-commit--patience))
 
 ;;; Patches

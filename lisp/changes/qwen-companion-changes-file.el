@@ -22,6 +22,7 @@
 
 (require 'cl-lib)
 (require 'subr-x)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-disk)
 (require 'qwen-companion-hunks)
 (require 'qwen-companion-journal)
@@ -31,10 +32,9 @@
 
 (cl-defstruct (qwen-companion-changes-file (:copier nil))
   "The changes of one file in a part of the journal.
-ROOT is the workspace root and PATH the file.  SCOPE, TURN, SESSION and
-OTHER select that part.  STATE is nil at first, then
-`loading', and finally `ready', `binary' (not a text) or `failed', with
-REASON in words.  BEFORE and AFTER are the bytes, unibyte strings, nil
+PART is that part, as in a request, and PATH the file.  STATE is nil at
+first, then `loading', and finally `ready', `binary' (not a text) or
+`failed', with REASON in words.  BEFORE and AFTER are the bytes, unibyte strings, nil
 where there was no file; BEFORE-MODE and AFTER-MODE what it was, FROM
 its old name if it was renamed.  DIFFERENCE is that of the texts, in
 which hunks that are undone are dropped, and PRESENT how what is in the
@@ -42,7 +42,7 @@ file now differs from the text after, a list of hunks.  MIXED is non-nil
 when edits of the user's are among the changes, UNDONE when all was
 undone when that was looked at last.  ASKED counts the times it was
 asked for, GENERATION the differences there have been."
-  root path scope turn session other state reason before after before-mode
+  part path state reason before after before-mode
   after-mode from difference present mixed undone (asked 0) (generation 0))
 
 (defun qwen-companion-changes-file-forget (file)
@@ -58,16 +58,6 @@ asked for, GENERATION the differences there have been."
 
 ;;; Loading
 
-(defun qwen-companion-changes-file-request (file)
-  "Return the journal request for FILE, a property list."
-  (list :root (qwen-companion-changes-file-root file)
-        :files (list (list :path (qwen-companion-changes-file-path file)
-                           :previous (qwen-companion-changes-file-from file)))
-        :scope (qwen-companion-changes-file-scope file)
-        :turn (qwen-companion-changes-file-turn file)
-        :session (qwen-companion-changes-file-session file)
-        :other (qwen-companion-changes-file-other file)))
-
 (defun qwen-companion-changes-file-load (file callback)
   "Get the texts of FILE and their difference; return at once.
 Call CALLBACK without arguments whenever the state of FILE has changed.
@@ -76,7 +66,10 @@ Earlier texts stay until then."
     (unless (qwen-companion-changes-file-difference file)
       (setf (qwen-companion-changes-file-state file) 'loading))
     (qwen-companion-journal-ask
-     'journal-texts (qwen-companion-changes-file-request file)
+     'journal-texts
+     (append (qwen-companion-changes-file-part file)
+             (list :files (list (list :path (qwen-companion-changes-file-path file)
+                                      :previous (qwen-companion-changes-file-from file)))))
      (lambda (reply)
        (if (/= request (qwen-companion-changes-file-asked file))
            (qwen-companion-journal-drop-texts reply)
@@ -282,10 +275,7 @@ CODING is how its bytes are decoded."
       (buffer-disable-undo)
       (cond
        ((and visiting (buffer-modified-p visiting))
-        (insert (with-current-buffer visiting
-                  (save-restriction
-                    (widen)
-                    (buffer-substring-no-properties (point-min) (point-max))))))
+        (insert (qwen-companion-buffers-text visiting)))
        ((file-readable-p path)
         (qwen-companion-disk-insert path coding t)))
       (current-buffer))))
@@ -463,7 +453,7 @@ LABEL describes the action for the journal.  Return the outcome, as in
           (cdar (qwen-companion-undo-run
                  (list (cons (qwen-companion-changes-file-path file)
                              (make-qwen-companion-undo-step
-                              :root (qwen-companion-changes-file-root file)
+                              :root (plist-get (qwen-companion-changes-file-part file) :root)
                               :path (qwen-companion-changes-file-path file)
                               :base base :target target
                               :base-mode (and base (or after-mode before-mode))

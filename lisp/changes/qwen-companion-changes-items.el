@@ -18,6 +18,7 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-buffers)
 (require 'qwen-companion-changes-file)
+(require 'qwen-companion-header)
 (require 'qwen-companion-hunks)
 (require 'qwen-companion-hunks-view)
 (require 'qwen-companion-items)
@@ -58,13 +59,23 @@ Where more than 600 are drawn, it is a twentieth of these.")
   "Lines of context around hunks at first.")
 
 (cl-defstruct (qwen-companion-changes-items-group
-               (:constructor qwen-companion-changes-items--make-group)
+               (:constructor qwen-companion-changes-items--make-group (id part files))
                (:copier nil))
   "Files that are shown below one heading.
-ID is a turn's id, or a list (SCOPE ROOT).  SCOPE, TURN, SESSION and
-OTHER are the part of the journal; ROOT is the workspace root, and FILES
-is a list in the form of `qwen-companion-changed-file-path'."
-  id scope turn session other root files)
+ID is a turn's id, or a list (SCOPE ROOT).  PART is the part of the
+journal, as in a request, and FILES is a list in the form of
+`qwen-companion-changed-file-path'."
+  id part files)
+
+(defun qwen-companion-changes-items-group-root (group)
+  "Return the workspace root of GROUP."
+  (plist-get (qwen-companion-changes-items-group-part group) :root))
+
+(defun qwen-companion-changes-items-group-turn (group)
+  "Return the id of the turn that GROUP is, or nil for a longer stretch."
+  (let ((part (qwen-companion-changes-items-group-part group)))
+    (and (eq 'turn (plist-get part :scope))
+         (plist-get part :turn))))
 
 (defvar-local qwen-companion-changes-items-scope 'turns
   "The visible scope: `turns', `look', `commit', (since TURN) or (session ID).
@@ -142,9 +153,9 @@ The cdr is a list of files, or a string, the reason why there is none.")
                         (qwen-companion-changes-items-shown-turns)))
     (mapcar
      (pcase-lambda (`(,root . ,files))
-       (apply #'qwen-companion-changes-items--make-group
-              :id (list qwen-companion-changes-items-scope root) :files files
-              (qwen-companion-changes-items--part root)))
+       (qwen-companion-changes-items--make-group
+        (list qwen-companion-changes-items-scope root)
+        (qwen-companion-changes-items--part root) files))
      qwen-companion-changes-items-nets)))
 
 (defun qwen-companion-changes-items--part (root)
@@ -167,8 +178,9 @@ The cdr is a list of files, or a string, the reason why there is none.")
                  files)))
     (when (or shown (null files))
       (qwen-companion-changes-items--make-group
-       :id id :scope 'turn :turn id :session (qwen-companion-turn-session turn)
-       :root (qwen-companion-turn-root turn) :files shown))))
+       id (list :root (qwen-companion-turn-root turn) :scope 'turn :turn id
+                :session (qwen-companion-turn-session turn))
+       shown))))
 
 (defun qwen-companion-changes-items-note-seen ()
   "Hide each change that is marked as seen by now."
@@ -185,7 +197,7 @@ The cdr is a list of files, or a string, the reason why there is none.")
   "Return the keys of the hunks seen in PATH of GROUP when the buffer opened.
 With NOW non-nil, return those seen by now."
   (let ((turn (qwen-companion-changes-items-group-turn group)))
-    (if (and turn (eq 'turn (qwen-companion-changes-items-group-scope group)) (not now))
+    (if (and turn (not now))
         (let ((seen (gethash (cons turn path) qwen-companion-changes-items-seen)))
           (and (listp seen) seen))
       (cl-loop for turn in (qwen-companion-journal-turns-of path)
@@ -611,14 +623,10 @@ They are as in `qwen-companion-changes-items--wanted-items'."
   (let ((place (cons (qwen-companion-changes-items-group-id group) path)))
     (or (gethash place qwen-companion-changes-items-views)
         (let ((view (make-qwen-companion-changes-file
-                     :root (qwen-companion-changes-items-group-root group)
+                     :part (qwen-companion-changes-items-group-part group)
                      :path path
                      :from (qwen-companion-changed-file-from
-                            (qwen-companion-changes-items-shown-file group path))
-                     :scope (qwen-companion-changes-items-group-scope group)
-                     :turn (qwen-companion-changes-items-group-turn group)
-                     :session (qwen-companion-changes-items-group-session group)
-                     :other (qwen-companion-changes-items-group-other group))))
+                            (qwen-companion-changes-items-shown-file group path)))))
           (puthash place view qwen-companion-changes-items-views)
           (qwen-companion-changes-items--load view)
           view))))
@@ -722,6 +730,7 @@ Of very many files, some come in a moment."
         (max qwen-companion-changes-items--chunk
              (/ (hash-table-count qwen-companion-changes-items-headings) 20)))
   (let ((wanted (qwen-companion-changes-items--wanted-items)))
+    (force-mode-line-update)
     (when (< qwen-companion-changes-items--room 0)
       (qwen-companion-timers-update-soon qwen-companion-changes-items--pause))
     (let ((marked (qwen-companion-changes-items--marked-text)))
@@ -826,11 +835,10 @@ The error is a `user-error'; the buffer is updated before it."
 
 (defun qwen-companion-changes-items-all-files (group)
   "Return all files of GROUP, those that were seen too."
-  (let ((turn (qwen-companion-journal-turn (qwen-companion-changes-items-group-turn group))))
-    (if (and turn (eq 'turn (qwen-companion-changes-items-group-scope group)))
-        (qwen-companion-turn-files turn)
-      (let ((files (qwen-companion-changes-items-group-files group)))
-        (and (listp files) files)))))
+  (if-let* ((turn (qwen-companion-journal-turn (qwen-companion-changes-items-group-turn group))))
+      (qwen-companion-turn-files turn)
+    (let ((files (qwen-companion-changes-items-group-files group)))
+      (and (listp files) files))))
 
 (defun qwen-companion-changes-items--undoings (id)
   "Return each turn by which a part of the turn ID is undone, newest first.
@@ -898,37 +906,32 @@ file, only see whether there is one."
 
 ;;; The mode
 
-(defun qwen-companion-changes-items-update-header ()
-  "Show the scope, the number of comments and the keys in the header line."
-  (setq header-line-format
-        (qwen-companion-untrusted-mode-line
-         (concat
-          " " (qwen-companion-changes-items-scope-words)
-          (when qwen-companion-changes-items-root
-            (concat ", in " (qwen-companion-untrusted-line
-                             (file-name-nondirectory qwen-companion-changes-items-root))))
-          (when qwen-companion-changes-items-client
-            (concat ", " (qwen-companion-untrusted-line qwen-companion-changes-items-client)))
-          (when qwen-companion-changes-items-all ", seen too")
-          (when qwen-companion-changes-items-comments
-            (substitute-command-keys
-             (format "  %d comment%s: \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-send-comments] sends"
-                     (length qwen-companion-changes-items-comments)
-                     (if (cdr qwen-companion-changes-items-comments) "s" ""))))
-          "   "
-          (mapconcat
-           (pcase-lambda (`(,command . ,label))
-             (substitute-command-keys
-              (format "\\<qwen-companion-changes-mode-map>\\[%s] %s" command label)))
-           '((qwen-companion-changes-toggle-fold . "fold")
-             (qwen-companion-changes-undo . "undo")
-             (qwen-companion-changes-bring-back . "bring back")
-             (qwen-companion-changes-mark-seen . "seen")
-             (qwen-companion-changes-comment . "comment")
-             (qwen-companion-changes-visit . "file")
-             (describe-mode . "all keys"))
-           "  "))))
-  (force-mode-line-update))
+(defconst qwen-companion-changes-items--keys
+  '((qwen-companion-changes-toggle-fold "fold")
+    (qwen-companion-changes-undo "undo")
+    (qwen-companion-changes-bring-back "bring back")
+    (qwen-companion-changes-mark-seen "seen")
+    (qwen-companion-changes-comment "comment")
+    (qwen-companion-changes-visit "file")
+    (describe-mode "all keys"))
+  "Keys in the header line, see `qwen-companion-header-keys'.")
+
+(defun qwen-companion-changes-items-header ()
+  "Return the header line: the scope, the number of comments and the keys."
+  (qwen-companion-header-line
+   (qwen-companion-changes-items-scope-words)
+   `((1 . ,(when qwen-companion-changes-items-root
+             (concat "in " (qwen-companion-untrusted-line
+                            (file-name-nondirectory qwen-companion-changes-items-root)))))
+     (2 . ,(when qwen-companion-changes-items-client
+             (qwen-companion-untrusted-line qwen-companion-changes-items-client)))
+     (3 . ,(when qwen-companion-changes-items-all "seen too"))
+     (0 . ,(when qwen-companion-changes-items-comments
+             (format "%d comment%s: %s" (length qwen-companion-changes-items-comments)
+                     (if (cdr qwen-companion-changes-items-comments) "s" "")
+                     (qwen-companion-header-key 'qwen-companion-changes-send-comments
+                                                "sends"))))
+     ,@(qwen-companion-header-keys qwen-companion-changes-items--keys))))
 
 (provide 'qwen-companion-changes-items)
 ;;; qwen-companion-changes-items.el ends here

@@ -55,7 +55,8 @@ undone there.  Nothing is committed; to merge the branch use git."
 With CHANGES, only these are wanted, of the only view."
   (let* ((tree (qwen-companion-changes-items-group-root group))
          (name (file-name-nondirectory tree))
-         (title (unless (memq (qwen-companion-changes-items-group-scope group) '(merge begun tree))
+         (title (unless (memq (plist-get (qwen-companion-changes-items-group-part group) :scope)
+                              '(merge begun tree))
                   (qwen-companion-changes-undo-title group)))
          (main (qwen-companion-changes-merge--main tree))
          (steps (delq nil (mapcar (lambda (view)
@@ -151,7 +152,7 @@ left in the worktree."
                    (qwen-companion-changes-file-after view))))
     (when changes
       (qwen-companion-changes-merge--in-main
-       (qwen-companion-changes-file-root view) main
+       (plist-get (qwen-companion-changes-file-part view) :root) main
        (make-qwen-companion-undo-step
         :path (qwen-companion-changes-file-path view)
         :from (qwen-companion-changes-file-from view)

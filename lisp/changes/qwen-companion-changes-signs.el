@@ -233,8 +233,7 @@ A run of marked lines is one place."
 (defun qwen-companion-changes-signs-update ()
   "Show signs or remove them, by the option and whether the mode is on."
   (let ((on (and qwen-companion-changes-signs--on qwen-companion-changes-signs)))
-    (pcase-dolist (`(,hook . ,function) qwen-companion-changes-signs--hooks)
-      (if on (add-hook hook function) (remove-hook hook function)))
+    (qwen-companion-buffers-set-hooks qwen-companion-changes-signs--hooks on)
     (qwen-companion-journal-watch 'signs on)
     (if on
         (qwen-companion-changes-signs--changed t)

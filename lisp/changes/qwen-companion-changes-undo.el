@@ -129,7 +129,7 @@ PATH nil means all files of GROUP."
      (and (or (null path) (memq (if undo 'added 'deleted) kinds))
           (qwen-companion-changes-undo--plan group files undo)))
     (let ((results (qwen-companion-undo-files
-                    (qwen-companion-changes-undo-request group) files
+                    (qwen-companion-changes-items-group-part group) files
                     (qwen-companion-changes-undo-turn-of group paths)
                     (format "%s %s" (if undo "Undo" "Bring back")
                             (if path
@@ -150,14 +150,13 @@ PATH nil means all files of GROUP."
 
 (defun qwen-companion-changes-undo-turn-of (group paths)
   "Return the id of the turn that PATHS of GROUP belong to, or nil."
-  (if (eq 'turn (qwen-companion-changes-items-group-scope group))
-      (qwen-companion-changes-items-group-turn group)
-    (cl-loop for turn in (qwen-companion-journal-turns)
-             when (and (eq 'agent (qwen-companion-turn-who turn))
-                       (cl-some (lambda (path)
-                                  (qwen-companion-journal-file turn path))
-                                paths))
-             return (qwen-companion-turn-id turn))))
+  (or (qwen-companion-changes-items-group-turn group)
+      (cl-loop for turn in (qwen-companion-journal-turns)
+               when (and (eq 'agent (qwen-companion-turn-who turn))
+                         (cl-some (lambda (path)
+                                    (qwen-companion-journal-file turn path))
+                                  paths))
+               return (qwen-companion-turn-id turn))))
 
 (defun qwen-companion-changes-undo-title (group)
   "Return the prompt of the turn of GROUP, or the name of the scope."
@@ -199,14 +198,6 @@ UNDO is nil for the latter."
               parts)))
     (string-join (nreverse parts) ", ")))
 
-(defun qwen-companion-changes-undo-request (group)
-  "Return the part of the journal of GROUP, as in a request."
-  (list :root (qwen-companion-changes-items-group-root group)
-        :scope (qwen-companion-changes-items-group-scope group)
-        :turn (qwen-companion-changes-items-group-turn group)
-        :session (qwen-companion-changes-items-group-session group)
-        :other (qwen-companion-changes-items-group-other group)))
-
 (defun qwen-companion-changes-undo-step (group path)
   "Return the step to undo PATH of GROUP."
   (qwen-companion-undo-step-from-texts
@@ -214,7 +205,7 @@ UNDO is nil for the latter."
    (car (qwen-companion-journal-take-texts
          (qwen-companion-journal-await
           'journal-texts
-          (append (qwen-companion-changes-undo-request group)
+          (append (qwen-companion-changes-items-group-part group)
                   (list :files (list (qwen-companion-undo-wanted-file
                                       (qwen-companion-changes-items-shown-file
                                        group path))))))))

@@ -179,8 +179,7 @@ On the heading of a turn, fold or unfold it; on a button, push it."
           qwen-companion-changes-items-nets nil
           qwen-companion-changes-items-fresh t))
   (qwen-companion-changes-items-request-nets)
-  (qwen-companion-changes-items-update)
-  (qwen-companion-changes-items-update-header))
+  (qwen-companion-changes-items-update))
 
 (defun qwen-companion-changes--turn-at-point ()
   "Return the turn at point, else the newest one of an agent."
@@ -241,7 +240,6 @@ That is the last one approved in its conversation by the end of the turn."
   (unless qwen-companion-changes-items-all
     (qwen-companion-changes-items-note-seen))
   (qwen-companion-changes-items-update)
-  (qwen-companion-changes-items-update-header)
   (message (if qwen-companion-changes-items-all "Seen changes are shown too"
              "Only unseen changes are shown")))
 
@@ -251,8 +249,7 @@ That is the last one approved in its conversation by the end of the turn."
   (setq qwen-companion-changes-items-client
         (and (not qwen-companion-changes-items-client)
              (qwen-companion-turn-client (qwen-companion-changes--turn-at-point))))
-  (qwen-companion-changes-items-update)
-  (qwen-companion-changes-items-update-header))
+  (qwen-companion-changes-items-update))
 
 (defun qwen-companion-changes-more-context (&optional count)
   "Show COUNT more lines of context around the hunks, one by default."
@@ -316,8 +313,8 @@ UNSEEN, mark it as not seen."
 (defun qwen-companion-changes--turns-of (group path)
   "Return the id of each turn of GROUP in which PATH was changed.
 PATH nil stands for any file."
-  (if (eq 'turn (qwen-companion-changes-items-group-scope group))
-      (list (qwen-companion-changes-items-group-turn group))
+  (if-let* ((turn (qwen-companion-changes-items-group-turn group)))
+      (list turn)
     (cl-loop for turn in (qwen-companion-journal-turns)
              when (and (equal (qwen-companion-turn-root turn)
                               (qwen-companion-changes-items-group-root group))
@@ -351,7 +348,7 @@ PATH nil stands for any file."
   (interactive nil qwen-companion-changes-mode)
   (pcase-let* ((`(,group . ,path) (qwen-companion-changes-items-file-at-point))
                (turn (or (qwen-companion-journal-turn
-                          (qwen-companion-changes-items-group-turn group))
+                          (plist-get (qwen-companion-changes-items-group-part group) :turn))
                          (user-error "Proposals belong to turns; v t shows these")))
                (proposed (or (qwen-companion-journal-proposed-text path turn)
                              (user-error "No proposal for %s is known in this turn"
@@ -472,13 +469,13 @@ Info node `(qwen-companion)After the fact' is about it.
   (setq qwen-companion-changes-items-views (make-hash-table :test #'equal)
         qwen-companion-changes-items-headings (make-hash-table :test #'equal)
         qwen-companion-changes-items-fresh t
-        qwen-companion-changes-items-arrows (char-displayable-p ?▸))
+        qwen-companion-changes-items-arrows (char-displayable-p ?▸)
+        header-line-format '((:eval (qwen-companion-changes-items-header))))
   (qwen-companion-changes-items-note-seen)
   (add-hook 'qwen-companion-changes-items-drawn-hook #'qwen-companion-changes-comments-show nil t)
   (jit-lock-register #'qwen-companion-hunks-view-fontify)
   (qwen-companion-timers-keep-updated #'qwen-companion-changes-items-update)
-  (add-hook 'kill-buffer-hook #'qwen-companion-changes--clean-up nil t)
-  (qwen-companion-changes-items-update-header))
+  (add-hook 'kill-buffer-hook #'qwen-companion-changes--clean-up nil t))
 
 (defun qwen-companion-changes--index ()
   "Return each turn and file for Imenu."
@@ -544,7 +541,7 @@ It is sent with the others."
                   (list (qwen-companion-changes-comments-make-comment
                          :path path :root root :source (cons 'file (cons line line))
                          :line text :text comment))))
-    (qwen-companion-changes-items-update-header)))
+    (force-mode-line-update)))
 
 ;;; Opening
 
@@ -576,8 +573,7 @@ marked as seen (\\[qwen-companion-changes-mark-seen]) is not shown the next time
       (setq qwen-companion-changes-items-root nil)
       (qwen-companion-changes-items-note-seen))
     (pop-to-buffer buffer)
-    (qwen-companion-changes-items-update)
-    (qwen-companion-changes-items-update-header)))
+    (qwen-companion-changes-items-update)))
 
 ;;;###autoload
 (defun qwen-companion-changes-show-turn (id path)

@@ -17,6 +17,7 @@
 (require 'seq)
 (require 'subr-x)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-places)
 (require 'qwen-companion-proposal)
@@ -449,10 +450,7 @@ wrote no file."
   (let ((room (cdr qwen-companion-journal--proposals-limit)))
     (push (cons (qwen-companion-proposal-path proposal)
                 (cons (qwen-companion-proposal-arrived proposal)
-                      (with-current-buffer (qwen-companion-proposal-buffer proposal)
-                        (save-restriction
-                          (widen)
-                          (buffer-substring-no-properties (point-min) (point-max))))))
+                      (qwen-companion-buffers-text (qwen-companion-proposal-buffer proposal))))
           qwen-companion-journal--proposals)
     (setq qwen-companion-journal--proposals
           (cl-loop for kept in (seq-take qwen-companion-journal--proposals
@@ -505,13 +503,11 @@ Only a turn that goes on counts."
 
 (defun qwen-companion-journal-enable ()
   "Begin to report each file that is saved."
-  (pcase-dolist (`(,hook . ,function) qwen-companion-journal--hooks)
-    (add-hook hook function)))
+  (qwen-companion-buffers-set-hooks qwen-companion-journal--hooks t))
 
 (defun qwen-companion-journal-disable ()
   "Stop reporting, and forget each turn and all requests."
-  (pcase-dolist (`(,hook . ,function) qwen-companion-journal--hooks)
-    (remove-hook hook function))
+  (qwen-companion-buffers-set-hooks qwen-companion-journal--hooks nil)
   (setq qwen-companion-journal--watchers nil
         qwen-companion-journal--proposals nil)
   (qwen-companion-journal--forget-turns))

@@ -139,8 +139,7 @@ prefix argument does: one for the files only, two for the conversation."
 (defun qwen-companion-rewind--turn-at-point ()
   "Return the turn at point in this list, or signal a `user-error'."
   (let ((group (qwen-companion-changes-items-group-at-point)))
-    (or (and (eq 'turn (qwen-companion-changes-items-group-scope group))
-             (qwen-companion-journal-turn (qwen-companion-changes-items-group-turn group)))
+    (or (qwen-companion-journal-turn (qwen-companion-changes-items-group-turn group))
         (user-error "This is no single turn; v t shows the turns"))))
 
 (defun qwen-companion-rewind-target-at-point ()

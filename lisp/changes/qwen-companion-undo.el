@@ -483,16 +483,7 @@ was not there before."
   "Return the bytes of the file PATH, a unibyte string, or nil without one."
   (if (file-remote-p path)
       (car (qwen-companion-undo--far-file path))
-    (qwen-companion-undo--bytes-here path)))
-
-(defun qwen-companion-undo--bytes-here (path)
-  "Return the bytes of the file PATH of this machine, or nil without one."
-  (let ((file-name-handler-alist nil))
-    (when (file-regular-p path)
-      (with-temp-buffer
-        (set-buffer-multibyte nil)
-        (insert-file-contents-literally path)
-        (buffer-string)))))
+    (qwen-companion-disk-bytes path)))
 
 ;;; Files that no buffer visits
 

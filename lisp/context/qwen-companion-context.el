@@ -446,8 +446,7 @@ START, END and EACH-LINE are as in `qwen-companion-context-region'."
 (defun qwen-companion-context-enable ()
   "Begin to report files, cursor, selection and projects."
   (qwen-companion-context--adopt-open-files)
-  (pcase-dolist (`(,hook . ,function) qwen-companion-context--hooks)
-    (add-hook hook function))
+  (qwen-companion-buffers-set-hooks qwen-companion-context--hooks t)
   (setq qwen-companion-context--idle-timer
         (run-with-idle-timer qwen-companion-context--delay t
                              #'qwen-companion-context--update))
@@ -455,8 +454,7 @@ START, END and EACH-LINE are as in `qwen-companion-context-region'."
 
 (defun qwen-companion-context-disable ()
   "Stop reporting and forget the state."
-  (pcase-dolist (`(,hook . ,function) qwen-companion-context--hooks)
-    (remove-hook hook function))
+  (qwen-companion-buffers-set-hooks qwen-companion-context--hooks nil)
   (qwen-companion-timers-cancel qwen-companion-context--idle-timer
                                 qwen-companion-context--one-shot)
   (qwen-companion-roots-forget)

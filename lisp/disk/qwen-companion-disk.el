@@ -19,6 +19,8 @@
 (require 'subr-x)
 (require 'qwen-companion-places)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-buffers)
+(require 'qwen-companion-timers)
 
 (defconst qwen-companion-disk--patience 5
   "Seconds within which an expected write should have come.")
@@ -61,11 +63,7 @@ not have what is on disk yet.")
   "Return the whole text of BUFFER as it is in a file, exactly.
 LINE-END ends each line there: \"\\n\" or \"\\r\\n\"."
   (qwen-companion-disk-set-line-ends
-   (with-current-buffer buffer
-     (save-restriction
-       (widen)
-       (buffer-substring-no-properties (point-min) (point-max))))
-   line-end))
+   (qwen-companion-buffers-text buffer) line-end))
 
 (defun qwen-companion-disk-set-line-ends (text line-end)
   "Return TEXT with LINE-END for each LF: \"\\n\" or \"\\r\\n\"."
@@ -175,9 +173,8 @@ It may change then without a new time."
 
 (defun qwen-companion-disk-digest (path)
   "Return the SHA-256 of the bytes of the file PATH, nil when there is none."
-  (let ((file-name-handler-alist nil))
-    (when (file-regular-p path)
-      (secure-hash 'sha256 (qwen-companion-disk--bytes path)))))
+  (when-let* ((bytes (qwen-companion-disk-bytes path)))
+    (secure-hash 'sha256 bytes)))
 
 (defun qwen-companion-disk-visiting (path &optional predicate)
   "Return a buffer that visits the file PATH, or nil.
@@ -371,9 +368,8 @@ its line ends, which TEXT may lack.  Return nil if the file is unreadable."
               (plain (qwen-companion-disk-unix-text text))
               (bytes (and (file-regular-p path)
                           (qwen-companion-disk--size-fits-p path text plain)
-                          (condition-case nil
-                              (qwen-companion-disk--bytes path)
-                            (file-error nil)))))
+                          (ignore-error file-error
+                            (qwen-companion-disk-bytes path)))))
     (let ((forms (list (cons plain 'unix) (cons plain 'dos))))
       (unless (= (length text) (length plain))
         (push (cons text 'unix) forms))
@@ -410,13 +406,14 @@ PLAIN is TEXT with LF line ends.  A long file need not be read then."
   (let ((file-name-handler-alist nil))
     (file-attribute-size (file-attributes (file-chase-links path)))))
 
-(defun qwen-companion-disk--bytes (path)
-  "Return the bytes of the file PATH, a unibyte string."
+(defun qwen-companion-disk-bytes (path)
+  "Return the bytes of the file PATH, a unibyte string, nil when there is none."
   (let ((file-name-handler-alist nil))
-    (with-temp-buffer
-      (set-buffer-multibyte nil)
-      (insert-file-contents-literally path)
-      (buffer-string))))
+    (when (file-regular-p path)
+      (with-temp-buffer
+        (set-buffer-multibyte nil)
+        (insert-file-contents-literally path)
+        (buffer-string)))))
 
 (defun qwen-companion-disk-last-bytes (path count)
   "Return the last COUNT bytes of the file PATH, a unibyte string.
@@ -598,10 +595,8 @@ known with inotify only."
 
 (defun qwen-companion-disk--forget-events ()
   "Forget the events that have not been processed."
-  (when qwen-companion-disk--events-timer
-    (cancel-timer qwen-companion-disk--events-timer))
-  (setq qwen-companion-disk--events-timer nil
-        qwen-companion-disk--pending nil
+  (qwen-companion-timers-cancel qwen-companion-disk--events-timer)
+  (setq qwen-companion-disk--pending nil
         qwen-companion-disk--pending-times nil
         qwen-companion-disk--renames nil)
   (clrhash qwen-companion-disk--open-files))
@@ -672,9 +667,7 @@ known with inotify only."
 
 (defun qwen-companion-disk--close (directory)
   "Neither watch nor poll DIRECTORY any more."
-  (when-let* ((timer (qwen-companion-disk--directory-timer directory)))
-    (cancel-timer timer)
-    (setf (qwen-companion-disk--directory-timer directory) nil))
+  (qwen-companion-timers-cancel (qwen-companion-disk--directory-timer directory))
   (when-let* ((descriptor (qwen-companion-disk--directory-descriptor directory)))
     ;; First, because the end of a watch is an event too.
     (setf (qwen-companion-disk--directory-descriptor directory) nil)
@@ -857,9 +850,7 @@ It results from WRITE and the expected writes before it."
 
 (defun qwen-companion-disk-expect-later (write)
   "Stop the time limit of WRITE: the CLI waits for something else first."
-  (when-let* ((timer (qwen-companion-disk--write-timer write)))
-    (cancel-timer timer)
-    (setf (qwen-companion-disk--write-timer write) nil)))
+  (qwen-companion-timers-cancel (qwen-companion-disk--write-timer write)))
 
 (defun qwen-companion-disk--expected (path)
   "Return the writes to PATH that are expected, oldest first."

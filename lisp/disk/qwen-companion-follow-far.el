@@ -17,6 +17,7 @@
 ;;; Code:
 
 (require 'subr-x)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-conflicts)
 (require 'qwen-companion-disk)
 (require 'qwen-companion-follow)
@@ -40,12 +41,6 @@
     (qwen-companion-follow-far--look buffer payload))
   nil)
 
-(defun qwen-companion-follow-far--text ()
-  "Return the whole text of the current buffer."
-  (save-restriction
-    (widen)
-    (buffer-substring-no-properties (point-min) (point-max))))
-
 (defun qwen-companion-follow-far--look (buffer payload)
   "Compare BUFFER with the copy that PAYLOAD names, and follow it."
   (when (buffer-live-p buffer)
@@ -57,7 +52,7 @@
         (with-current-buffer source
           (setq coding (qwen-companion-disk-insert
                         (qwen-companion-place-file-copy payload) explicit)
-                text (qwen-companion-follow-far--text)))
+                text (qwen-companion-buffers-text)))
         (cond
          ((or find-file-literally (not enable-multibyte-characters) buffer-file-format)
           (kill-buffer source))
@@ -107,7 +102,7 @@ and TIME that of the file."
 (defun qwen-companion-follow-far--apply (merged base source coding)
   "Bring SOURCE, read as CODING, into the current buffer by MERGED.
 BASE is the text from which unsaved text started, nil without any."
-  (let ((mine (and base (qwen-companion-follow-far--text)))
+  (let ((mine (and base (qwen-companion-buffers-text)))
         (buffer-file-truename nil)
         (create-lockfiles nil))
     (clear-visited-file-modtime)
@@ -115,7 +110,7 @@ BASE is the text from which unsaved text started, nil without any."
     (qwen-companion-merge-apply merged source)
     (qwen-companion-disk-adopt-coding coding)
     (when (> (qwen-companion-merge-result-conflicts merged) 0)
-      (qwen-companion-conflicts-begin base mine (qwen-companion-follow-far--text)))))
+      (qwen-companion-conflicts-begin base mine (qwen-companion-buffers-text)))))
 
 (defun qwen-companion-follow-far--adopt (text time unsaved)
   "Note that the file of the current buffer has TEXT, written at TIME.
@@ -123,7 +118,7 @@ Without UNSAVED, the buffer has it too."
   (setq qwen-companion-follow-far--base text
         qwen-companion-follow-far--held nil)
   (set-visited-file-modtime time)
-  (unless (and unsaved (not (equal text (qwen-companion-follow-far--text))))
+  (unless (and unsaved (not (equal text (qwen-companion-buffers-text))))
     (let ((buffer-file-truename nil))
       (set-buffer-modified-p nil)))
   (when unsaved

@@ -32,11 +32,13 @@
 (require 'cl-lib)
 (require 'subr-x)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-conflicts)
 (require 'qwen-companion-disk)
 (require 'qwen-companion-merge)
 (require 'qwen-companion-options)
 (require 'qwen-companion-roots)
+(require 'qwen-companion-timers)
 (require 'qwen-companion-untrusted)
 
 (defvar revert-buffer-preserve-modes)
@@ -147,12 +149,6 @@ A file of the same size and time that has replaced it is read again."
       (unless (equal (nth 2 stamp) (car buffer-file-number))
         (setf (qwen-companion-follow--link-racy link) t)))))
 
-(defun qwen-companion-follow--text ()
-  "Return the whole text of the current buffer."
-  (save-restriction
-    (widen)
-    (buffer-substring-no-properties (point-min) (point-max))))
-
 ;;; Which buffers
 
 (defvar qwen-companion-follow--search nil
@@ -221,7 +217,7 @@ Do nothing if the file has changed since it was visited."
       (when-let* ((request (qwen-companion-follow--read)))
         (with-current-buffer (qwen-companion-follow--request-source request)
           (setf (qwen-companion-follow--link-base link)
-                (qwen-companion-follow--text)))
+                (qwen-companion-buffers-text)))
         (qwen-companion-follow--drop request)))))
 
 (defun qwen-companion-follow--end ()
@@ -551,9 +547,7 @@ Return a request without base and tick, or nil when it cannot be read."
 (defun qwen-companion-follow--cancel ()
   "Cancel the pending edits of the current buffer, if there are any."
   (let ((link qwen-companion-follow--link))
-    (when-let* ((timer (qwen-companion-follow--link-timer link)))
-      (cancel-timer timer)
-      (setf (qwen-companion-follow--link-timer link) nil))
+    (qwen-companion-timers-cancel (qwen-companion-follow--link-timer link))
     (when-let* ((request (qwen-companion-follow--link-request link)))
       (setf (qwen-companion-follow--link-request link) nil)
       (qwen-companion-follow--drop request))))
@@ -609,7 +603,7 @@ Return non-nil then; return nil for a buffer that is not followed."
       (qwen-companion-follow--drop request)
       (qwen-companion-follow--give-up))
      ((with-current-buffer source
-        (equal base (qwen-companion-follow--text)))
+        (equal base (qwen-companion-buffers-text)))
       ;; Somebody wrote the same text again.
       (qwen-companion-follow--adopt-file-state request)
       (qwen-companion-follow--drop request))
@@ -696,7 +690,7 @@ since is merged with that."
        (if (not (and again (buffer-live-p buffer) (buffer-live-p source)))
            (qwen-companion-follow--answered buffer request nil)
          (let ((theirs (or (qwen-companion-merge-result-text again)
-                           (with-current-buffer source (qwen-companion-follow--text)))))
+                           (with-current-buffer source (qwen-companion-buffers-text)))))
            (setf (qwen-companion-follow--request-result request) theirs)
            (qwen-companion-merge-texts
             result buffer theirs qwen-companion-conflicts-labels
@@ -839,7 +833,7 @@ Until then no key asks about the file and the buffer cannot be saved."
 MERGED is the result."
   (let* ((origin (qwen-companion-conflicts-origin))
          (base (or (car origin) (qwen-companion-follow--request-base request)))
-         (mine (or (cadr origin) (qwen-companion-follow--text)))
+         (mine (or (cadr origin) (qwen-companion-buffers-text)))
          (conflicts (qwen-companion-merge-result-conflicts merged))
          (source (qwen-companion-follow--request-source request)))
     (qwen-companion-follow--edit request merged)
@@ -848,10 +842,10 @@ MERGED is the result."
       (setq conflicts
             (qwen-companion-conflicts-begin
              base mine (or (qwen-companion-follow--request-result request)
-                           (qwen-companion-follow--text)))))
+                           (qwen-companion-buffers-text)))))
     (qwen-companion-follow--adopt-file-state request)
     (setf (qwen-companion-follow--link-base qwen-companion-follow--link)
-          (with-current-buffer source (qwen-companion-follow--text)))
+          (with-current-buffer source (qwen-companion-buffers-text)))
     (cond
      ((> conflicts 0)
       (when qwen-companion-follow--saving
@@ -911,13 +905,6 @@ It starts programs, which takes longer than the change of the text."
         (and qwen-companion-follow--vc-buffers
              (run-at-time qwen-companion-follow--vc-delay nil
                           #'qwen-companion-follow--refresh-vc-when-idle))))
-
-(defun qwen-companion-follow--forget-vc ()
-  "Cancel the refresh of version control."
-  (when qwen-companion-follow--vc-timer
-    (cancel-timer qwen-companion-follow--vc-timer))
-  (setq qwen-companion-follow--vc-timer nil
-        qwen-companion-follow--vc-buffers nil))
 
 ;;; Typing and saving meanwhile
 
@@ -997,7 +984,7 @@ It is the text on disk, as far as the buffer knows."
     (unless (and (qwen-companion-follow--link-expected link)
                  (qwen-companion-follow--link-base link))
       (setf (qwen-companion-follow--link-base link)
-            (qwen-companion-follow--text)))
+            (qwen-companion-buffers-text)))
     (when (qwen-companion-follow--link-time link)
       (with-current-buffer (or (buffer-base-buffer) (current-buffer))
         (qwen-companion-follow--restore-modtime))
@@ -1243,13 +1230,11 @@ The symbol `off' while the mode is off.")
 (defun qwen-companion-follow-enable ()
   "Start following writes to disk."
   (setq qwen-companion-follow--state nil)
-  (pcase-dolist (`(,hook . ,function) qwen-companion-follow--hooks)
-    (add-hook hook function)))
+  (qwen-companion-buffers-set-hooks qwen-companion-follow--hooks t))
 
 (defun qwen-companion-follow-disable ()
   "Stop following and restore all buffers."
-  (pcase-dolist (`(,hook . ,function) qwen-companion-follow--hooks)
-    (remove-hook hook function))
+  (qwen-companion-buffers-set-hooks qwen-companion-follow--hooks nil)
   (dolist (buffer (buffer-list))
     (when (and (buffer-live-p buffer)
                (buffer-local-value 'qwen-companion-follow--link buffer))
@@ -1259,14 +1244,11 @@ The symbol `off' while the mode is off.")
         (copy-sequence qwen-companion-follow--requests))
   (when qwen-companion-follow--search
     (delete-process qwen-companion-follow--search))
-  (when qwen-companion-follow--work-timer
-    (cancel-timer qwen-companion-follow--work-timer))
-  (when qwen-companion-follow--glance-timer
-    (cancel-timer qwen-companion-follow--glance-timer))
-  (qwen-companion-follow--forget-vc)
+  (qwen-companion-timers-cancel qwen-companion-follow--work-timer
+                                qwen-companion-follow--glance-timer
+                                qwen-companion-follow--vc-timer)
   (setq qwen-companion-follow--state 'off
-        qwen-companion-follow--work-timer nil
-        qwen-companion-follow--glance-timer nil
+        qwen-companion-follow--vc-buffers nil
         qwen-companion-follow--unglanced nil
         qwen-companion-follow--queue nil
         qwen-companion-follow--followed nil

@@ -838,27 +838,23 @@ Info node `(qwen-companion)What the CLI gets to see' is about it.
   ;; A name in a right-to-left script must not turn the line around.
   (setq-local bidi-paragraph-direction 'left-to-right
               revert-buffer-function #'qwen-companion-inspector--revert
-              header-line-format (qwen-companion-inspector--keys))
+              header-line-format
+              '((:eval (qwen-companion-header-line
+                        "What CLIs are told"
+                        (qwen-companion-header-keys qwen-companion-inspector--keys)))))
   (qwen-companion-timers-keep-updated #'qwen-companion-inspector--draw
                                       qwen-companion-inspector--tick-seconds)
   (add-hook 'kill-buffer-hook #'qwen-companion-inspector--close nil t)
   (add-hook 'change-major-mode-hook #'qwen-companion-inspector--close nil t))
 
-(defun qwen-companion-inspector--keys ()
-  "Return the line of keys at the top."
-  (concat
-   " "
-   (mapconcat
-    (pcase-lambda (`(,command . ,label))
-      (substitute-command-keys
-       (format "\\<qwen-companion-inspector-mode-map>\\[%s] %s" command label)))
-    '((qwen-companion-inspector-visit . "go to")
-      (qwen-companion-inspector-toggle-fold . "fold")
-      (qwen-companion-inspector-toggle-exclusion . "hide or show")
-      (qwen-companion-inspector-copy-json . "copy JSON")
-      (revert-buffer . "refresh")
-      (describe-mode . "all keys"))
-    "   ")))
+(defconst qwen-companion-inspector--keys
+  '((qwen-companion-inspector-visit "go to")
+    (qwen-companion-inspector-toggle-fold "fold")
+    (qwen-companion-inspector-toggle-exclusion "hide or show")
+    (qwen-companion-inspector-copy-json "copy JSON")
+    (revert-buffer "refresh")
+    (describe-mode "all keys"))
+  "Keys in the header line, see `qwen-companion-header-keys'.")
 
 (defun qwen-companion-inspector--revert (&rest _)
   "Request all reports again, and redraw."

@@ -15,6 +15,7 @@
 (require 'cl-lib)
 (require 'subr-x)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-layer)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-places)
@@ -195,8 +196,7 @@ A chat announces itself that it asks."
 
 (defun qwen-companion-attention-disable ()
   "Stop announcing events."
-  (pcase-dolist (`(,hook . ,function) qwen-companion-attention--hooks)
-    (remove-hook hook function))
+  (qwen-companion-buffers-set-hooks qwen-companion-attention--hooks nil)
   (qwen-companion-attention--clear-title))
 
 ;;; Ways to tell

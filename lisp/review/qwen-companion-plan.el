@@ -126,10 +126,7 @@ With SELECT non-nil, none is needed."
 
 (cl-defmethod qwen-companion-review-answer ((_kind (eql 'plan)) proposal)
   "Return the text of PROPOSAL, a plan to approve."
-  (when (with-current-buffer (qwen-companion-proposal-buffer proposal)
-          (save-restriction
-            (widen)
-            (string-blank-p (buffer-string))))
+  (when (string-blank-p (qwen-companion-buffers-text (qwen-companion-proposal-buffer proposal)))
     (user-error "The plan is empty; C-c C-k refuses it, undo brings it back"))
   (qwen-companion-review-check-text proposal)
   (qwen-companion-proposal-buffer-text proposal))

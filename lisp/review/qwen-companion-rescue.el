@@ -249,15 +249,11 @@ visited here, else on the only one; BUFFER names another one."
 
 (defun qwen-companion-rescue--show-in-ediff (rescued target)
   "Show TARGET, the buffer of a file, and the buffer RESCUED in Ediff.
-If Ediff fails, restore the windows and signal a `user-error'."
-  (let ((file (qwen-companion-untrusted-path (qwen-companion-rescue--path rescued)))
-        (windows (current-window-configuration)))
+If Ediff fails, signal a `user-error'."
+  (let ((file (qwen-companion-untrusted-path (qwen-companion-rescue--path rescued))))
     (condition-case err
-        (qwen-companion-compare-with-ediff
-         (list target rescued)
-         (lambda () (ediff-buffers target rescued)))
+        (qwen-companion-compare-sides target rescued nil)
       (error
-       (set-window-configuration windows)
        (user-error
         (substitute-command-keys
          "%s has other changes too, and Ediff cannot show them (%s); \\[qwen-companion-kept-difference] shows what differs")

@@ -45,7 +45,7 @@
   (qwen-companion-disk-test-with '(("a.txt" "one\n"))
     (let* ((path (expand-file-name "a.txt"))
            (read 0)
-           (bytes (symbol-function 'qwen-companion-disk--bytes))
+           (bytes (symbol-function 'qwen-companion-disk-bytes))
            (seen 0)
            (watch (file-notify-add-watch
                    default-directory '(change)
@@ -53,7 +53,7 @@
                      (when (eq 'created (nth 1 event))
                        (cl-incf seen))))))
       (set-file-times path (time-subtract nil 60))
-      (cl-letf (((symbol-function 'qwen-companion-disk--bytes)
+      (cl-letf (((symbol-function 'qwen-companion-disk-bytes)
                  (lambda (file)
                    (cl-incf read)
                    (funcall bytes file))))
@@ -263,7 +263,7 @@
     (let ((path (expand-file-name "a.txt")))
       (dolist (coding '(utf-8-unix utf-8-dos utf-16le-with-signature-dos))
         (qwen-companion-disk-test--encode path "one\ntwo\nthree\n" coding)
-        (cl-letf (((symbol-function 'qwen-companion-disk--bytes) (lambda (_path) (error "Read"))))
+        (cl-letf (((symbol-function 'qwen-companion-disk-bytes) (lambda (_path) (error "Read"))))
           (dolist (other '("one\ntwo\nthree\n\n" "one\ntwo\n" "one\r\ntwo" ""))
             (should-not (qwen-companion-disk-holds-p path other))))))))
 
