@@ -171,6 +171,11 @@ class Site:
                 self._news = anyio.Event()
                 await self._news.wait()
 
+    async def until_done(self, project: Project) -> None:
+        """Wait until the journal has done all that it was told."""
+        await anyio.wait_all_tasks_blocked()
+        await self.front.records(str(project.root), [str(project.root / "a")])
+
     async def until_watched(self, project: Project) -> None:
         """Wait until the directory of `project` is watched: the system lists what this process watches."""
         number = f"ino:{os.stat(project.root).st_ino:x} "

@@ -45,9 +45,9 @@ class Agents:
                 running = root.running.get(call.session)
                 found.append(Worker(call.session, call.tool, running, probe, call.agent, runs_tool=True))
         # CLIs with hooks write mostly by the tools that these report.
-        going = [*root.running.items(), *root.ending]
+        going = [*root.running.values(), *(worker.running for worker in root.ending)]
         # What is found before a turn is recorded may be older.
-        has_chat = any(running.row.source == CHAT and running.number is not None for _, running in going)
+        has_chat = any(turn and turn.row.source == CHAT and turn.number is not None for turn in going)
         # Of the agent of that chat the daemon tells more.
         agents = self.agents_of_chats(root) if has_chat else {}
         probe = Probe(next(iter(agents.values())).peer.pid) if len(agents) == 1 else None
@@ -69,8 +69,7 @@ class Agents:
             for key, cli in self.silent_in(root)
             if key not in agents
         ]
-        found += [Worker(session, DISK, running) for session, running in [*root.ending]]
-        return found
+        return [*found, *root.ending]
 
     def at_work(self, root: Root) -> list[Worker]:
         """Return those that may be writing below `root` without a hook that tells of the file."""
@@ -115,6 +114,9 @@ class Agents:
     def turn_of_silent(self, root: Root, cli: SilentCli) -> int:
         """Return the turn of `cli` for a change: the last, or a new one if it has got a prompt since."""
         row = cli.turn
+        if row is not None and root.record.store.turn(row.id) is None:
+            # Nothing of it was recorded, or that was forgotten.
+            cli.prompt, row = cli.prompt or row.text, None
         typed = last_input(cli.peer.pid)
         prompt, cli.prompt = cli.prompt, ""
         if row is None or prompt or (typed is not None and typed > cli.written):

@@ -67,8 +67,8 @@ class Attribution:
         return [root.witness.take(path) or others for path in paths]
 
     def _arrived_before(self, root: Root, path: bytes, newcomers: Sequence[SilentCli]) -> Sequence[Worker]:
-        changed_since = root.record.site.changed_since
-        return [Worker(key_of(cli.peer), DISK, None, cli=cli) for cli in newcomers if changed_since(path, cli.since)]
+        changed = root.record.site.changed_at(path)
+        return [Worker(key_of(cli.peer), DISK, None, cli=cli) for cli in newcomers if changed >= cli.since]
 
     def _cause(self, root: Root, writers: Sequence[Worker]) -> Cause:
         """Return the cause of a change that one of `writers` has made; where there are several, note it with all."""

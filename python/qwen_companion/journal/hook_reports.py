@@ -198,7 +198,7 @@ class HookReports:
                 writer = root.commands.get(session)
             else:
                 before = await root.read(path)
-        elif await in_thread(root.record.site.changed_since, path, running.since):
+        elif await in_thread(root.record.site.changed_at, path) >= running.since:
             # Else undoing the edit would not give back what the command has deleted or written over.
             writer = root.commands.get(session)
         # Without a wait until the call is known, with which this ends.

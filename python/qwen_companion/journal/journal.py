@@ -34,10 +34,10 @@ from qwen_companion.journal.disk_watch import DiskWatch
 from qwen_companion.journal.hook_reports import LATE, HookReports
 from qwen_companion.journal.model_news import Excluded, ModelNews
 from qwen_companion.journal.record_directory import forget_unused
-from qwen_companion.journal.root import Call, Root, SilentCli, Worker, key_of, now_ms, row_of
+from qwen_companion.journal.root import Call, Root, SilentCli, key_of, now_ms, row_of
 from qwen_companion.journal.roots import Roots
 from qwen_companion.journal.sites import Site
-from qwen_companion.journal.store import CHAT, DISK, HOOKS
+from qwen_companion.journal.store import CHAT, HOOKS
 from qwen_companion.journal.telling import Telling, Update
 from qwen_companion.journal.turns import Turns
 from qwen_companion.journal.versions import TooLargeError
@@ -122,8 +122,7 @@ class Journal:
                 self._agents.connected.pop(conversation, None)
             looks = cli.root is not None and key in were_silent
             if cli.root is not None and looks:
-                # It may have written just now.
-                self.turns.look_for(cli.root, Worker(key, DISK, None, cli=cli))
+                self.turns.look_for_gone(cli.root, cli)
             for root in self.roots.by_name.values():
                 self.turns.end(root, key, now_ms(), looks=not looks)
         new = [cli for key, cli in self._agents.silent.items() if key not in were_silent]
@@ -149,12 +148,15 @@ class Journal:
         peer = session.peer
         if peer is None:
             return
-        cli = self._agents.silent.get(key_of(peer)) or self._agents.arriving.get(key_of(peer))
         name = self.roots.name_of(peer.directory or "")
-        if cli is not None and cli.root is not None:
-            self.turns.begin_silent(cli.root, cli, conversation, prompt, since)
-            self._agents.connected[conversation] = cli.session.id
-        elif cli is None and name is not None and (root := await self.roots.open(name)) is not None:
+        root = None if name is None else await self.roots.open(name)
+        cli = self._agents.silent.get(key_of(peer)) or self._agents.arriving.get(key_of(peer))
+        if cli is not None:
+            cli.root = cli.root or root
+            if cli.root is not None:
+                self.turns.begin_silent(cli.root, cli, conversation, prompt, since)
+                self._agents.connected[conversation] = cli.session.id
+        elif root is not None:
             row = row_of(conversation, session.label, HOOKS, prompt, now_ms(), peer)
             running = root.running.get(conversation)
             if has_ended or (running is not None and running.row.start >= since):
@@ -178,7 +180,7 @@ class Journal:
                     root,
                     lambda: self._attribution.suspects_before(root, newcomers),
                     silent,
-                    lambda path: any(root.record.site.changed_since(path, cli.since) for cli in waiting),
+                    lambda path: any(root.record.site.changed_at(path) >= cli.since for cli in waiting),
                 )
             finally:
                 root.coming -= newcomers

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -78,6 +79,8 @@ class Record:
         self.rules = self.site.rules
         self._stamps: dict[bytes, tuple[int, int] | None] = {}
         """The stamp of each file when a change of it was last found on the disk, rather than told by a tool."""
+        self._times: dict[int, float] = {}
+        """When the changes of agents that were found on the disk were made, by the numbers of the writes."""
         self._begin_with(store)
 
     def _begin_with(self, store: Store) -> None:
@@ -149,6 +152,8 @@ class Record:
         with self._lock:
             if len(self._stamps) > _MAX_STAMPS:
                 self._stamps.clear()
+            if len(self._times) > _MAX_STAMPS:
+                self._times.clear()
             found = self._files.take(lambda changes: self._keep(changes, choose), skip)
             if found.left_out:
                 (of,) = choose([os.fsencode(self.site.true)])
@@ -201,17 +206,10 @@ class Record:
             version = None if loaded is None else loaded.version
             return self.store.reassign(path, version, turn, _FOUND)
 
-    def written_since(self, turn: int, since: float) -> list[bytes]:
-        """Return the files of which `turn` made the last write, and after `since`, in seconds since the epoch."""
+    def written_since(self, turn: int, since: float) -> list[int]:
+        """Return the numbers of the writes of `turn` that were found, and made after `since`, in s since the epoch."""
         with self._lock:
-            return [
-                path
-                for path in self.store.paths([turn])
-                if path in self._stamps
-                and self._stamps[path] == self.site.stamp(path)
-                and self.site.changed_since(path, since)
-                and self.store.writes(path)[-1].turn == turn
-            ]
+            return [write for write in self.store.numbers(turn) if self._times.get(write, -math.inf) >= since]
 
     def _keep(self, changes: Sequence[Change], choose: Chooser) -> None:
         by_cause: dict[Cause, list[Change]] = {}
@@ -221,7 +219,10 @@ class Record:
                 self._stamps[change.path] = self.site.stamp(change.path)
         for cause, its in by_cause.items():
             rows = [(change.path, change.before, change.after) for change in its]
-            self.store.record(rows, cause.turn, cause.tool, cause.agent)
+            writes = self.store.record(rows, cause.turn, cause.tool, cause.agent)
+            if cause.turn is not None and cause.tool in _FOUND:
+                times = (self.site.changed_at(change.path) for change in its)
+                self._times.update(zip(writes, times, strict=True))
 
     def look(self, path: bytes) -> Loaded | None:
         """Return the file at `path`, in the form to record.

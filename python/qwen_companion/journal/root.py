@@ -138,8 +138,8 @@ class Root:
         self.failed = False
         """Whether the last look at the files could not be recorded; it is repeated."""
         self.running: dict[str, Running] = {}
-        self.ending: list[tuple[str, Running]] = []
-        """Turns that have ended, with their sessions, while not all that they have changed has been looked at."""
+        self.ending: list[Worker] = []
+        """Those whose turns have ended, or that have gone, while not all that they have changed has been looked at."""
         self.coming: set[str] = set()
         """Silent CLIs, by their keys, while what was changed before they came has not been looked at."""
         self.calls: dict[str, Call] = {}

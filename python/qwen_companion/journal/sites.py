@@ -14,7 +14,7 @@ from qwen_companion.journal.looks import Change, Found, Skip
 from qwen_companion.journal.rules import RecordRules
 from qwen_companion.journal.store import Store
 from qwen_companion.journal.tree_watch import Coverage, TreeWatch
-from qwen_companion.journal.versions import Loaded, Version, changed_since
+from qwen_companion.journal.versions import Loaded, Version, changed_at
 
 Changed = Callable[[Collection[bytes] | None], None]
 """Takes the files that have changed, or None if some are not known."""
@@ -71,8 +71,8 @@ class Site(Protocol):
         """Return what changes with each write of `path`; None without a file, or where that is not known."""
         ...
 
-    def changed_since(self, path: bytes, moment: float, /) -> bool:
-        """Return whether `path` has changed after `moment`, in seconds since the epoch; see `versions`."""
+    def changed_at(self, path: bytes, /) -> float:
+        """Return when `path` has changed last, in seconds since the epoch; see `versions`."""
         ...
 
     def write(self, path: bytes, expected: str | None, data: bytes | None, mode: int, since: int | None, /) -> None:
@@ -119,9 +119,9 @@ class ThisMachine:
             return None
         return found.st_ino, found.st_mtime_ns
 
-    def changed_since(self, path: bytes, moment: float) -> bool:
+    def changed_at(self, path: bytes) -> float:
         """See `Site`."""
-        return changed_since(path, moment)
+        return changed_at(path)
 
     def write(self, path: bytes, *_what: object) -> None:
         """See `Site`.

@@ -187,15 +187,18 @@ class Store:
 
     def record(
         self, changes: Sequence[tuple[bytes, Version | None, Version | None]], turn: int | None, tool: str, agent: str
-    ) -> None:
-        """Record `changes`, each a path with its old and its new version, as writes of `turn`.
+    ) -> range:
+        """Record `changes`, each a path with its old and its new version, as writes of `turn`; return their numbers.
 
         Changes without a turn are kept only for files that an agent has written too.
         """
-        with self.database.transaction():
+        with self.database.transaction() as db:
             writes = (Write(turn, path, before, after, tool, agent) for path, before, after in changes)
-            self.add([write for write in writes if turn is not None or self.is_known(write.path)])
+            kept = [write for write in writes if turn is not None or self.is_known(write.path)]
+            self.add(kept)
+            (last,) = db.execute("select last_insert_rowid()").fetchone()
             self.contents.set_current((path, after) for path, _, after in changes)
+        return range(last + 1 - len(kept), last + 1)
 
     def reassign(self, path: bytes, version: Version | None, turn: int | None, tools: Collection[str]) -> bool:
         """Assign to `turn` the write of `version` to `path`, if nobody or one of `tools` made it lately."""
@@ -225,15 +228,18 @@ class Store:
             db.execute("delete from origins where write >= ?", (write,))
         return True
 
-    def hand_over(self, paths: Iterable[bytes], earlier: int, turn: int) -> None:
-        """Assign to `turn` the last write of each of `paths`, one of the turn `earlier`; forget that without others."""
+    def hand_over(self, writes: Sequence[int], earlier: int, turn: int) -> None:
+        """Assign to `turn` the `writes` of these numbers, of the turn `earlier`; forget that without others."""
         with self.database.transaction() as db:
-            for path in paths:
-                (write,) = db.execute("select max(id) from writes where path = ?", (path,)).fetchone()
-                db.execute("update writes set turn = ? where id = ?", (turn, write))
-                db.execute("delete from origins where write >= ?", (write,))
+            db.executemany("update writes set turn = ? where id = ?", ((turn, write) for write in writes))
+            db.execute("delete from origins where write >= ?", (min(writes),))
             if not self.paths([earlier]):
                 self.discard(earlier)
+
+    def numbers(self, turn: int) -> list[int]:
+        """Return the numbers of the writes of `turn`."""
+        with self.database.transaction() as db:
+            return [row[0] for row in db.execute("select id from writes where turn = ? order by id", (turn,))]
 
     def name(self, turn: TurnRow, since: int) -> list[int]:
         """Give the prompt of `turn` to those of its session that began after `since`, in ms, without one.

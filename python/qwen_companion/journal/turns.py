@@ -15,7 +15,7 @@ from qwen_companion.journal.baselines import FAILURES
 from qwen_companion.journal.root import Call, Root, Running, SilentCli, Worker, key_of, now_ms
 from qwen_companion.journal.roots import Roots
 from qwen_companion.journal.store import DISK, HOOKS, TurnRow
-from qwen_companion.journal.versions import changed_since
+from qwen_companion.journal.versions import changed_at
 from qwen_companion.processes import ended as process_ended
 
 WAIT_S = 60.0
@@ -51,7 +51,7 @@ class Turns:
             skips = followed and root.record.has_baseline
             try:
                 before = partial(self._attribution.suspects_before, root, {row.session})
-                self._attribution.scan(root, before, skip=lambda path: skips and changed_since(path, running.since))
+                self._attribution.scan(root, before, skip=lambda path: skips and changed_at(path) >= running.since)
                 running.number = root.record.store.begin(row).id
                 if since is not None:
                     self._take_over(root, running.number, row, since)
@@ -72,9 +72,9 @@ class Turns:
 
     def _hand_over(self, root: Root, earlier: int, since: int, turn: Callable[[], int]) -> None:
         """Give what was taken for work of `earlier` and changed `since` to the result of `turn`, if there is any."""
-        if paths := root.record.written_since(earlier, since / 1000):
+        if writes := root.record.written_since(earlier, since / 1000):
             number = turn()
-            root.record.store.hand_over(paths, earlier, number)
+            root.record.store.hand_over(writes, earlier, number)
             root.changed |= {number, earlier}
 
     def _forget_agents(self, root: Root) -> list[int]:
@@ -111,8 +111,7 @@ class Turns:
         if running is None:
             return
         # A look that has begun may find changes of it.
-        ending = (session, running)
-        root.ending.append(ending)
+        root.ending.append(ending := Worker(session, DISK, running))
 
         def end() -> None:
             try:
@@ -138,6 +137,13 @@ class Turns:
                 self._attribution.scan(root, suspects)
 
         root.do(scan)
+
+    def look_for_gone(self, root: Root, cli: SilentCli) -> None:
+        """Look at all files after the end of `cli`: what has changed just before is its, as far as is known."""
+        # Also where a look that has begun finds it.
+        root.ending.append(worker := Worker(key_of(cli.peer), DISK, root.running.get(key_of(cli.peer)), cli=cli))
+        self.look_for(root, worker)
+        root.do(lambda: root.ending.remove(worker))
 
     def look_after(self, root: Root, call: Call) -> None:
         """Look at all files after the end of `call`, a tool of a running turn that may have written any of them."""

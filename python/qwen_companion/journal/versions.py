@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import math
 import os
 import stat
 from contextlib import suppress
@@ -104,19 +105,19 @@ def load(path: bytes, algorithm: str = "sha1", is_regular: bool = False) -> Load
     return _loaded(data, mode_of(found), algorithm)
 
 
-def changed_since(path: bytes, moment: float) -> bool:
-    """Return whether what is at `path`, or where that is gone its directory, has changed after `moment`.
+def changed_at(path: bytes) -> float:
+    """Return when what is at `path`, or where that is gone its directory, has changed last, in s since the epoch.
 
-    `moment` is in seconds since the epoch.
+    Where that cannot be seen it was long ago.
     """
     while True:
         try:
             # `st_ctime` is rounded in another way than `clock_ns`, to before a moment that is the same.
-            return os.lstat(path).st_ctime_ns / 1e9 >= moment
+            return os.lstat(path).st_ctime_ns / 1e9
         except (FileNotFoundError, NotADirectoryError):
             path = os.path.dirname(path)
         except OSError:
-            return False
+            return -math.inf
 
 
 def _read(descriptor: int, size: int) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import stat
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -149,9 +150,9 @@ class FarSite:
     def stamp(self, _path: bytes) -> None:
         """See `Site`: it is not known."""
 
-    def changed_since(self, _path: bytes, _moment: float) -> bool:
-        """See `Site`: it may have been."""
-        return True
+    def changed_at(self, _path: bytes) -> float:
+        """See `Site`: it may have been just now."""
+        return math.inf
 
     def watch(self, changed: Changed) -> FarSite:
         """See `Site`."""

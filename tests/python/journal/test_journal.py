@@ -162,6 +162,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     watch(Record, "scan")
     watch(Store, "begin")
+    watch(Store, "discard")
     return done
 
 
@@ -951,6 +952,38 @@ async def test_what_a_cli_without_hooks_writes_just_before_it_ends_is_recorded(
             await place.until_ended(turn.id)
 
 
+async def test_what_a_look_finds_after_the_end_of_a_cli_without_hooks_is_its(
+    project: Project, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look has begun before, and asks only then who was at work."""
+    project.commit(a=b"a\n")
+    found, is_gone = threading.Event(), threading.Event()
+    scan = Record.scan
+
+    def scan_slowly(record: Record, choose: Chooser, skip: Callable[[bytes], bool]) -> bool:
+        def choose_later(paths: Sequence[bytes]) -> Sequence[Cause]:
+            if paths:
+                found.set()
+                is_gone.wait(TIMEOUT_S)
+            return choose(paths)
+
+        return scan(record, choose_later, skip)
+
+    monkeypatch.setattr(Record, "scan", scan_slowly)
+    with SilentCli(project.root) as cli:
+        async with site(project) as place:
+            place.front.silent.set_sessions([cli.state])
+            await place.until_watched(project)
+            await until_more(calls, "scan", 0)
+            cli.type_quietly("echo last > a")
+            await to_thread.run_sync(found.wait, TIMEOUT_S)
+            place.front.silent.set_sessions([], [cli.state.session.id])
+            await anyio.wait_all_tasks_blocked()
+            is_gone.set()
+            (turn,) = await place.until({"a": "modified"})
+            await place.until_ended(turn.id)
+
+
 async def test_a_cli_without_hooks_that_ends_in_its_turn_is_looked_at_once(project: Project, calls: list[str]) -> None:
     project.commit(a=b"a\n")
     with SilentCli(project.root) as cli:
@@ -965,7 +998,7 @@ async def test_a_cli_without_hooks_that_ends_in_its_turn_is_looked_at_once(proje
             place.front.silent.set_sessions([], [cli.state.session.id])
             await place.until_ended(turn.id)
             # After all that was to be done.
-            await place.front.records(str(project.root), [])
+            await place.until_done(project)
             assert calls.count("scan") == before + 1
 
 
@@ -1205,7 +1238,7 @@ async def test_a_chat_that_is_told_of_late_has_what_was_written_since_its_prompt
             await place.until({"d": "modified", "a": "modified", "c": "modified"})
             project.write("c", b"by the user\n")
             place.say(JournalWrote((str(project.root / "c"),), None, None))
-            await place.front.records(str(project.root), [])
+            await place.until_done(project)
             second = ms()
             agent.run("echo agent > b")
             await place.until({"d": "modified", "a": "modified", "c": "modified", "b": "modified"})
@@ -1218,8 +1251,8 @@ async def test_a_chat_that_is_told_of_late_has_what_was_written_since_its_prompt
             ):
                 place.front.take_chat(work)
             told = (
-                ("", {"d": "modified", "c": "modified"}),
-                ("First", {"a": "modified"}),
+                ("", {"d": "modified"}),
+                ("First", {"a": "modified", "c": "modified"}),
                 ("Second", {"b": "modified"}),
             )
             _, *known = await place.until_turns(*told)
@@ -1792,9 +1825,92 @@ async def test_a_prompt_that_is_told_of_late_has_what_a_cli_without_hooks_has_ch
             await cli.until_idle()
             # One that is told of in time has what comes after it, and nothing else.
             place.front.prompt_began(cli.state.session, "conversation", "Second", ms())
-            await place.front.records(str(project.root), [])
+            await place.until_done(project)
             cli.type("echo agent > d")
             await place.until_turns(*told, ("Second", {"d": "modified"}))
+
+
+@pytest.mark.usefixtures("nothing_typed")
+@pytest.mark.parametrize("silence_s", [0, math.inf], ids=["silent", "arriving"])
+@pytest.mark.parametrize("told", ["before", "between", "unseen", "after"])
+async def test_a_prompt_has_what_a_cli_without_hooks_writes_by_way_of_another_file(
+    project: Project, calls: list[str], told: str, silence_s: float
+) -> None:
+    """The prompt is told of before the CLI writes, between its steps, seen or not, or after them."""
+    project.commit(a=b"a\n")
+    with SilentCli(project.root) as cli:
+        async with site(project, silence_s=silence_s) as place:
+            session = cli.state.session
+            assert session.peer is not None
+            session = replace(session, peer=replace(session.peer, family="qwen"))
+            place.front.silent.set_sessions([replace(cli.state, session=session)])
+            await until_more(calls, "scan", 0)
+            if silence_s == 0:
+                await place.until_watched(project)
+            since = ms()
+
+            def tell() -> None:
+                place.front.prompt_began(session, "conversation", "Fix it", since)
+
+            if told == "before":
+                tell()
+                await place.until_done(project)
+            cli.type("echo agent > new.tmp")
+            if told == "between":
+                await cli.until_idle()
+                tell()
+                await place.until_turns(("Fix it", {"new.tmp": "added"}))
+            elif silence_s == 0:
+                await place.until({"new.tmp": "added"})
+                await cli.until_idle()
+            if told == "unseen":
+                cli.type_quietly("mv new.tmp new")
+                cli.wait_until_idle()
+            else:
+                cli.type("mv new.tmp new")
+                await cli.until_idle()
+            if told == "after" and silence_s == 0:
+                await place.until({"new": "added"})
+            if told in ("after", "unseen"):
+                tell()
+            elif silence_s:
+                place.front.silent.set_sessions([], [session.id])
+            (turn,) = await place.until_turns(("Fix it", {"new": "added"}))
+            assert (turn.session, turn.notes) == ("conversation", ())
+
+
+async def test_a_prompt_that_is_told_of_while_the_record_is_opened_is_not_lost(project: Project) -> None:
+    project.commit(a=b"a\n")
+    with SilentCli(project.root) as cli:
+        async with site(project) as place:
+            place.front.silent.set_sessions([cli.state])
+            place.front.prompt_began(cli.state.session, "conversation", "Fix it", ms())
+            await place.until_watched(project)
+            await place.until_done(project)
+            cli.type("echo agent > a")
+            await place.until_turns(("Fix it", {"a": "modified"}))
+
+
+@pytest.mark.usefixtures("nothing_typed")
+async def test_a_turn_of_a_cli_without_hooks_of_which_nothing_could_be_recorded_is_begun_again(
+    project: Project, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qwen_companion.journal.disk_watch.QUIET_S", 0.5)
+    project.commit(a=b"a\n")
+    (project.home / "older").write_bytes(b"old\n")
+    with SilentCli(project.root) as cli:
+        async with site(project) as place:
+            place.front.silent.set_sessions([cli.state])
+            await place.until_watched(project)
+            await until_more(calls, "scan", 0)
+            place.front.prompt_began(cli.state.session, "conversation", "Fix it", ms())
+            await place.until_done(project)
+            # Nobody can say whether it was there, under rules that hid it.
+            cli.type("mv ../older b")
+            await until_more(calls, "discard", 0)
+            await cli.until_idle()
+            cli.type("echo agent > a")
+            await place.until_turns(("Fix it", {"a": "modified"}))
 
 
 @pytest.mark.parametrize("has_ended", [False, True])

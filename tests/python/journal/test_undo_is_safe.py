@@ -19,7 +19,7 @@ from qwen_companion.journal.index import Index, Listing
 from qwen_companion.journal.last_look import clock_ns
 from qwen_companion.journal.record import Cause
 from qwen_companion.journal.store import DISK
-from qwen_companion.journal.versions import changed_since
+from qwen_companion.journal.versions import changed_at
 from qwen_companion.privacy.options import Options
 
 PRECIOUS = "data/precious.csv"
@@ -576,5 +576,5 @@ def test_a_file_has_changed_since_the_moment_of_its_change(tmp_path: Path) -> No
     while len(moments) < 60:
         path.chmod(0o600)
         moment = path.stat().st_ctime_ns
-        assert changed_since(os.fsencode(path), moment / 1e9)
+        assert changed_at(os.fsencode(path)) >= moment / 1e9
         moments.add(moment)
