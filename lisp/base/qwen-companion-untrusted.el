@@ -141,7 +141,11 @@ Keep what a file that FUNCTION loads has added to a hook."
 No mode hook runs, no global minor mode gets at the buffer and no local
 variable is read.  The text is removed meanwhile: a mode that reads it
 at its start may take seconds, and the text could direct it."
-  (let ((mode (and (qwen-companion-untrusted--short-p)
+  (let ((mode (and (< (buffer-size) qwen-companion-untrusted--mode-limit)
+                   (save-excursion
+                     (goto-char (point-min))
+                     (not (re-search-forward
+                           (format "^.\\{%d\\}" qwen-companion-untrusted--line-limit) nil t)))
                    (qwen-companion-untrusted-major-mode path))))
     (when mode
       (let ((undo buffer-undo-list)
@@ -160,14 +164,6 @@ at its start may take seconds, and the text could direct it."
         (goto-char point)
         (setq buffer-undo-list undo)))
     (qwen-companion-untrusted-show-bidi-controls)))
-
-(defun qwen-companion-untrusted--short-p ()
-  "Return non-nil when the text and its lines are short enough to be coloured."
-  (and (< (buffer-size) qwen-companion-untrusted--mode-limit)
-       (save-excursion
-         (goto-char (point-min))
-         (not (re-search-forward
-               (format "^.\\{%d\\}" qwen-companion-untrusted--line-limit) nil t)))))
 
 (defun qwen-companion-untrusted-major-mode (path)
   "Return the major mode that the name PATH alone chooses, or nil.

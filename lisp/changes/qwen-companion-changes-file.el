@@ -253,7 +253,8 @@ CODING is how the file is decoded; CALLBACK is as in
              (unless (eq found 'failed)
                (dolist (change (qwen-companion-changes-file--undone
                                 difference found present))
-                 (qwen-companion-changes-file--drop difference change)))
+                 (qwen-companion-hunks-drop
+                  difference (make-qwen-companion-hunks-hunk :changes (list change)))))
              (qwen-companion-changes-file-forget file)
              (setf (qwen-companion-changes-file-asked file) request
                    (qwen-companion-changes-file-difference file) difference
@@ -344,11 +345,6 @@ These are changes of DIFFERENCE, none of which is dropped."
                       (qwen-companion-hunks-change-new-count change)))))
     (push (qwen-companion-hunks-lines new line (- end line)) parts)
     (apply #'concat (nreverse parts))))
-
-(defun qwen-companion-changes-file--drop (difference change)
-  "Drop CHANGE of DIFFERENCE alone."
-  (qwen-companion-hunks-drop
-   difference (make-qwen-companion-hunks-hunk :changes (list change))))
 
 ;;; Undoing
 

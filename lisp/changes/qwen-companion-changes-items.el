@@ -760,6 +760,13 @@ Of very many files, some come in a moment."
          (remhash place qwen-companion-changes-items-views))))
    qwen-companion-changes-items-views))
 
+(defun qwen-companion-changes-items-reload-shown (paths)
+  "Load the visible part of PATHS again, in the list if there is one."
+  (when-let* ((buffer (qwen-companion-changes-items-buffer)))
+    (with-current-buffer buffer
+      (qwen-companion-changes-items-reload paths)
+      (qwen-companion-changes-items-update))))
+
 ;;; What is at point
 
 (defun qwen-companion-changes-items-group-at-point ()

@@ -127,7 +127,9 @@ PATH nil means all files of GROUP."
     (qwen-companion-undo-confirm
      paths (if undo "undo" "bring back")
      (and (or (null path) (memq (if undo 'added 'deleted) kinds))
-          (qwen-companion-changes-undo--plan group files undo)))
+          (format "%s %s: %s" (if undo "Undo" "Bring back")
+                  (qwen-companion-changes-undo-title group)
+                  (qwen-companion-changes-undo-words files undo))))
     (let ((results (qwen-companion-undo-files
                     (qwen-companion-changes-items-group-part group) files
                     (qwen-companion-changes-undo-turn-of group paths)
@@ -168,12 +170,6 @@ PATH nil means all files of GROUP."
            (format "the turn of %s"
                    (qwen-companion-changes-items-time (qwen-companion-turn-start turn))))
           (t (format "\"%s\"" (truncate-string-to-width prompt 40 nil nil t))))))
-
-(defun qwen-companion-changes-undo--plan (group files undo)
-  "Return a description of undoing FILES of GROUP, or of restoring them."
-  (format "%s %s: %s" (if undo "Undo" "Bring back")
-          (qwen-companion-changes-undo-title group)
-          (qwen-companion-changes-undo-words files undo)))
 
 (defun qwen-companion-changes-undo-words (files undo)
   "Return in words what becomes of FILES when they are undone, or restored.
@@ -248,7 +244,10 @@ to them.  Show a buffer with conflicts."
                    (format "%d conflict%s with your edits, nothing written there before you resolve %s: %s"
                            (length conflicts) (if (cdr conflicts) "s" "")
                            (if (cdr conflicts) "them" "it")
-                           (qwen-companion-changes-undo--names conflicts)))
+                           (mapconcat (lambda (result)
+                                        (file-name-nondirectory
+                                         (qwen-companion-untrusted-path (car result))))
+                                      (seq-take conflicts 3) ", ")))
                  (when kept
                    (qwen-companion-changes-undo--left-alone kept))
                  (when (> left 0)
@@ -279,30 +278,18 @@ Of many, all are in the log of messages."
                   (message "Left alone: %s" line)))
               (format " and %d more, see *Messages*" (- (length lines) most))))))
 
-(defun qwen-companion-changes-undo--names (results)
-  "Return the names of the files in RESULTS, a few of them."
-  (mapconcat (lambda (result)
-               (file-name-nondirectory (qwen-companion-untrusted-path (car result))))
-             (seq-take results 3) ", "))
-
 (defun qwen-companion-changes-undo--call-on-lines (start end on-changes)
   "Call ON-CHANGES with the changed lines from START to END, of one file."
-  (let* ((view (progn
-                 (qwen-companion-changes-undo--first-hunk start end)
-                 (qwen-companion-changes-items-current-view
-                  (qwen-companion-changes-items-view-at-point))))
-         (changes (qwen-companion-changes-undo--select-lines view start end)))
-    (unless changes
-      (user-error "No line in the region was changed"))
-    (funcall on-changes view changes)))
-
-(defun qwen-companion-changes-undo--first-hunk (start end)
-  "Go to the first hunk between START and END, or signal a `user-error'."
   (goto-char start)
   (unless (or (qwen-companion-hunks-view-hunk-at (point))
               (and (qwen-companion-hunks-view-goto-hunk (point) nil)
                    (< (point) end)))
-    (user-error "There is no hunk in the region")))
+    (user-error "There is no hunk in the region"))
+  (let ((view (qwen-companion-changes-items-current-view
+               (qwen-companion-changes-items-view-at-point))))
+    (funcall on-changes view
+             (or (qwen-companion-changes-undo--select-lines view start end)
+                 (user-error "No line in the region was changed")))))
 
 (defun qwen-companion-changes-undo--select-lines (view start end)
   "Return each change of VIEW on the lines from START to END.

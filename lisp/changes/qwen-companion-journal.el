@@ -262,7 +262,7 @@ One that failed has an error text."
    (lambda (reply)
      (funcall callback
               (or reply
-                  '(:error "the companion's process is not running; see M-x qwen-companion-log"))))))
+                  (list :error "the companion's process is not running; see M-x qwen-companion-log"))))))
 
 (defun qwen-companion-journal-on-reply (payload)
   "Handle the `journal-reply' message PAYLOAD: pass it to its callback."

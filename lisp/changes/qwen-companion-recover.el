@@ -78,10 +78,7 @@ edits are a turn; without point on one, it is the newest of the project."
        (let ((results (qwen-companion-undo-files
                        (list :root (qwen-companion-turn-root turn) :scope 'turn :turn id)
                        files id "Bring back what the rewind took" 'undo)))
-         (when-let* ((buffer (qwen-companion-changes-items-buffer)))
-           (with-current-buffer buffer
-             (qwen-companion-changes-items-reload paths)
-             (qwen-companion-changes-items-update)))
+         (qwen-companion-changes-items-reload-shown paths)
          (qwen-companion-changes-undo-report
           results (length files) '("brought back" . "These edits are there already")))))))
 

@@ -255,10 +255,7 @@ TURNS are undone, the newest first.  Return nil if the user stops it."
                 outcomes (qwen-companion-rewind--worst outcomes results)
                 count (max (length outcomes)
                            (if stopped (+ (length outcomes) (- (length files) (length results))) 0))))))
-    (when-let* ((buffer (qwen-companion-changes-items-buffer)))
-      (with-current-buffer buffer
-        (qwen-companion-changes-items-reload (mapcar #'car outcomes))
-        (qwen-companion-changes-items-update)))
+    (qwen-companion-changes-items-reload-shown (mapcar #'car outcomes))
     (when-let* ((words (qwen-companion-changes-undo-outcome outcomes count "undone")))
       (message "%s" words))
     (not stopped)))

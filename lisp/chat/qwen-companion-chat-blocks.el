@@ -235,18 +235,14 @@ All of the block gets the properties of TEXT."
 
 (defun qwen-companion-chat-blocks--replace-part (start old new)
   "Replace OLD, the text at START, by NEW, except their common ends."
-  (let* ((head (qwen-companion-chat-blocks--common-prefix old new))
+  (let* ((difference (compare-strings old nil nil new nil nil))
+         (head (if (eq difference t) (length old) (1- (abs difference))))
          (tail (qwen-companion-chat-blocks--common-suffix
                 old new (- (min (length old) (length new)) head))))
     (goto-char (+ start head))
     ;; Delete first, so that point inside the old text ends at its beginning.
     (delete-region (point) (+ start (- (length old) tail)))
     (insert (substring new head (- (length new) tail)))))
-
-(defun qwen-companion-chat-blocks--common-prefix (one other)
-  "Return the length of the longest common prefix of ONE and OTHER."
-  (let ((difference (compare-strings one nil nil other nil nil)))
-    (if (eq difference t) (length one) (1- (abs difference)))))
 
 (defun qwen-companion-chat-blocks-append (id text properties)
   "Append TEXT with PROPERTIES to the last line of the block ID.

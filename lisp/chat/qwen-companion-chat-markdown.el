@@ -90,6 +90,9 @@ Loading a mode takes up to 0.2 s.")
     ("typescript" . "ts") ("zsh" . "sh"))
   "Alist (LANGUAGE . EXTENSION) where the two differ.")
 
+(defvar-local qwen-companion-chat-markdown--pending nil
+  "Markers in the code blocks that are to be fontified.")
+
 ;;; Floods
 
 ;; Text that comes too fast to be read is displayed without its faces until
@@ -373,8 +376,11 @@ Return the region as `jit-lock-functions' do."
      ((not code) (qwen-companion-chat-markdown--fontify-markdown end))
      ((eq t (qwen-companion-chat-code-coloured code)))
      (t (put-text-property (point) (1+ end) 'face 'qwen-companion-chat-code)
-        (when (qwen-companion-chat-code-closed code)
-          (qwen-companion-chat-markdown--schedule code))))))
+        (when (and (qwen-companion-chat-code-closed code)
+                   (not (qwen-companion-chat-code-coloured code)))
+          (setf (qwen-companion-chat-code-coloured code) 'pending)
+          (push (point-marker) qwen-companion-chat-markdown--pending)
+          (qwen-companion-chat-markdown--start-timer))))))
 
 (defun qwen-companion-chat-markdown--add-face (start end face)
   "Add FACE, below existing faces, to the text from START to END."
@@ -401,17 +407,8 @@ The language stays; a line without one is hidden with its newline."
 ;; A mode takes 1 to 300 ms for a code block, and longer to be loaded: too
 ;; long to delay redisplay or keys.
 
-(defvar-local qwen-companion-chat-markdown--pending nil
-  "Markers in the code blocks that are to be fontified.")
 (defvar-local qwen-companion-chat-markdown--timer nil
   "Timer for the next of the pending code blocks, or nil.")
-
-(defun qwen-companion-chat-markdown--schedule (code)
-  "Fontify CODE, which is at point, when Emacs has time."
-  (unless (qwen-companion-chat-code-coloured code)
-    (setf (qwen-companion-chat-code-coloured code) 'pending)
-    (push (point-marker) qwen-companion-chat-markdown--pending)
-    (qwen-companion-chat-markdown--start-timer)))
 
 (defun qwen-companion-chat-markdown--start-timer ()
   "Start the timer for the pending code blocks, unless it is running."
@@ -420,17 +417,13 @@ The language stays; a line without one is hidden with its newline."
           (run-at-time qwen-companion-chat-markdown--colour-delay nil
                        #'qwen-companion-chat-markdown--colour-next (current-buffer)))))
 
-(defun qwen-companion-chat-markdown--user-idle-p ()
-  "Return non-nil when the user has typed nothing for a moment."
-  (or noninteractive
-      (time-less-p qwen-companion-chat-markdown--idle-delay (or (current-idle-time) 0))))
-
 (defun qwen-companion-chat-markdown--colour-next (chat)
   "Fontify the next pending code block of the buffer CHAT.
 Try again later when the user types, before or meanwhile."
   (qwen-companion-buffers-when-live chat
     (setq qwen-companion-chat-markdown--timer nil)
-    (when (qwen-companion-chat-markdown--user-idle-p)
+    (when (or noninteractive
+              (time-less-p qwen-companion-chat-markdown--idle-delay (or (current-idle-time) 0)))
       (qwen-companion-chat-markdown--colour-pending))
     (when qwen-companion-chat-markdown--pending
       (qwen-companion-chat-markdown--start-timer))))

@@ -375,13 +375,6 @@ It holds at the question, and after a prefix anywhere in the chat.")
    (list 'permission (qwen-companion-daemon-permission-permission report))
    text))
 
-(defun qwen-companion-chat-permissions--activate-oldest ()
-  "Let the keys answer the oldest question, if they do not yet."
-  (when-let* ((front (car qwen-companion-chat-permissions--items)))
-    (unless (qwen-companion-chat-permissions--item-since front)
-      (setf (qwen-companion-chat-permissions--item-since front) (float-time))
-      (qwen-companion-chat-permissions--draw front))))
-
 (defun qwen-companion-chat-permissions--tool (item)
   "Return the report of the tool of ITEM, or nil."
   (when-let* ((tool (qwen-companion-daemon-permission-tool
@@ -413,7 +406,11 @@ It holds at the question, and after a prefix anywhere in the chat.")
             (append qwen-companion-chat-permissions--items (list item)))
       (qwen-companion-chat-permissions--fetch-changes item)
       (qwen-companion-chat-permissions--propose-plan item)))
-    (qwen-companion-chat-permissions--activate-oldest))
+    ;; The keys answer the oldest question.
+    (when-let* ((front (car qwen-companion-chat-permissions--items)))
+      (unless (qwen-companion-chat-permissions--item-since front)
+        (setf (qwen-companion-chat-permissions--item-since front) (float-time))
+        (qwen-companion-chat-permissions--draw front))))
   (qwen-companion-chat-permissions--update-waiting)
   nil)
 
@@ -662,8 +659,8 @@ Signal a `user-error' when there is none."
     (user-error "Not allowed yet: %s; %s shows it" reason
                 (substitute-command-keys
                  "\\<qwen-companion-chat-mode-map>\\[qwen-companion-chat-show-change]")))
-  (qwen-companion-chat-permissions--form-check
-   (qwen-companion-chat-permissions--item-answers item)))
+  (when-let* ((open (cl-position nil (qwen-companion-chat-permissions--item-answers item))))
+    (user-error "Question %d has no answer yet; choose one with RET" (1+ open))))
 
 (defun qwen-companion-chat-permissions--answer (item option &optional reason text reviewed)
   "Answer ITEM with OPTION; nil dismisses it.
@@ -747,14 +744,6 @@ consent."
   (let ((reason (string-trim (read-string "No.  Reason for the model (RET for none): "))))
     (and (not (string-empty-p reason)) reason)))
 
-(defun qwen-companion-chat-permissions--answer-key (item key)
-  "Answer ITEM with the option that has KEY, a character."
-  (if (eq key qwen-companion-chat-permissions--dismiss-key)
-      (qwen-companion-chat-permissions--answer item nil)
-    (qwen-companion-chat-permissions--choose-option
-     item (or (alist-get key (qwen-companion-chat-permissions--options item))
-              (user-error "This question has no answer with the key %c" key)))))
-
 (defun qwen-companion-chat-permissions--read (item)
   "Read an option of ITEM by its name and return it, nil to dismiss ITEM."
   (let* ((report (qwen-companion-chat-permissions--item-report item))
@@ -796,9 +785,13 @@ allows for the rest of the session, W and U write a rule for the
 workspace or the user and ask before, and d dismisses the question.
 Other answers have digits."
   (interactive nil qwen-companion-chat-mode)
-  (qwen-companion-chat-permissions--answer-key
-   (qwen-companion-chat-permissions--item-here)
-   last-command-event))
+  (let ((item (qwen-companion-chat-permissions--item-here)))
+    (if (eq last-command-event qwen-companion-chat-permissions--dismiss-key)
+        (qwen-companion-chat-permissions--answer item nil)
+      (qwen-companion-chat-permissions--choose-option
+       item (or (alist-get last-command-event (qwen-companion-chat-permissions--options item))
+                (user-error "This question has no answer with the key %c"
+                            last-command-event))))))
 
 (defun qwen-companion-chat-permissions-choose ()
   "Choose the option or the answer on this line."
@@ -897,7 +890,7 @@ ACTIVE is as for `qwen-companion-chat-permissions--form-text'."
   (let* ((multiple (qwen-companion-daemon-question-multiple question))
          (own (qwen-companion-chat-permissions--form-own-answers question chosen))
          (line (lambda (answer on text)
-                 (let ((line (concat "    " (qwen-companion-chat-permissions--form-mark multiple on)
+                 (let ((line (concat "    " (format (if multiple "[%s]" "(%s)") (if on "x" " "))
                                      " " text "\n")))
                    (if active
                        (propertize line
@@ -928,13 +921,6 @@ ACTIVE is as for `qwen-companion-chat-permissions--form-text'."
                   (mapconcat #'qwen-companion-untrusted-line own ", ")
                 "an answer of your own")))))
 
-(defun qwen-companion-chat-permissions--form-mark (multiple on)
-  "Return the mark of an answer that is chosen if ON, one of MULTIPLE or not."
-  (cond ((and multiple on) "[x]")
-        (multiple "[ ]")
-        (on "(x)")
-        (t "( )")))
-
 (defun qwen-companion-chat-permissions--form-choose (question chosen answer)
   "Return the new answers to QUESTION after choosing ANSWER; CHOSEN are the old.
 With ANSWER nil, ask the user for one."
@@ -946,11 +932,6 @@ With ANSWER nil, ask the user for one."
           ((not answer) (append (cl-set-difference chosen own :test #'equal) added))
           ((member answer chosen) (remove answer chosen))
           (t (append chosen added)))))
-
-(defun qwen-companion-chat-permissions--form-check (answers)
-  "Signal a `user-error' when one of ANSWERS is missing."
-  (when-let* ((open (cl-position nil answers)))
-    (user-error "Question %d has no answer yet; choose one with RET" (1+ open))))
 
 (provide 'qwen-companion-chat-permissions)
 ;;; qwen-companion-chat-permissions.el ends here

@@ -389,22 +389,18 @@ takes none, the prompt comes back then."
 
 ;;; Sending
 
-(defun qwen-companion-chat-send--refusal ()
-  "Return why no prompt can be sent now, a string, or nil."
-  (pcase (qwen-companion-daemon-session-state qwen-companion-chat-session)
-    ('off "Disconnected from the daemon; M-x qwen-companion-chat here connects again")
-    ('closed "This session was left; \\[qwen-companion-chat-reload] attaches to it again")
-    ('dead "This session has ended; \\[qwen-companion-chat-reload] loads it again")))
-
 (defun qwen-companion-chat-send ()
   "Send the prompt.
 While the daemon is busy, it waits in the daemon's queue; while the
 session is being opened or the connection is lost, it waits here.  A
 prompt that is not accepted comes back."
   (interactive)
-  (let ((text (string-trim (qwen-companion-chat-send--text) "[\n]+"))
-        (refusal (qwen-companion-chat-send--refusal)))
-    (when refusal
+  (let ((text (string-trim (qwen-companion-chat-send--text) "[\n]+")))
+    (when-let* ((refusal
+                 (pcase (qwen-companion-daemon-session-state qwen-companion-chat-session)
+                   ('off "Disconnected from the daemon; M-x qwen-companion-chat here connects again")
+                   ('closed "This session was left; \\[qwen-companion-chat-reload] attaches to it again")
+                   ('dead "This session has ended; \\[qwen-companion-chat-reload] loads it again"))))
       (user-error "%s" (substitute-command-keys refusal)))
     (when (string-blank-p text)
       (user-error "The prompt is empty"))

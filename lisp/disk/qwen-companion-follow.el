@@ -402,7 +402,10 @@ Return nil after `qwen-companion-follow--writer-patience' seconds anyway."
                (or (qwen-companion-disk-being-written-p watch)
                    (and (qwen-companion-follow--cut-p)
                         (or (qwen-companion-disk-open-p watch)
-                            (qwen-companion-follow--just-written-p)))))))))
+                            ;; Programs can set the modification time.
+                            (when-let* ((stamp (qwen-companion-disk-stamp buffer-file-name)))
+                              (< (abs (float-time (time-since (nth 3 stamp))))
+                                 qwen-companion-disk-idle-writer))))))))))
 
 (defun qwen-companion-follow--cut-p ()
   "Return non-nil when the file of the current buffer lacks most of its text.
@@ -433,12 +436,6 @@ complete, and what an accepted proposal writes is known."
                                                    (point-max)))))
          (end (encode-coding-string text (or buffer-file-coding-system 'utf-8) t)))
     (equal end (qwen-companion-disk-last-bytes buffer-file-name (length end)))))
-
-(defun qwen-companion-follow--just-written-p ()
-  "Return non-nil when the file of the current buffer was written a moment ago."
-  (when-let* ((stamp (qwen-companion-disk-stamp buffer-file-name)))
-    ;; Programs can set the modification time.
-    (< (abs (float-time (time-since (nth 3 stamp)))) qwen-companion-disk-idle-writer)))
 
 (defun qwen-companion-follow--forget-writer ()
   "Wait no longer for a program that writes the file of the current buffer."

@@ -697,29 +697,19 @@ That is the buffer of a file or the terminal of a CLI."
   (interactive nil qwen-companion-inspector-mode)
   (pcase (qwen-companion-inspector--key)
     (`(,(or 'file 'excluded) ,_ ,path)
-     (qwen-companion-inspector--visit-file path))
+     (if-let* ((buffer (gethash path (qwen-companion-inspector--file-buffers))))
+         (switch-to-buffer-other-window buffer)
+       (unless (or (file-remote-p path) (file-exists-p path))
+         (user-error "%s is not there any more" (qwen-companion-inspector--short path)))
+       (find-file-other-window path)))
     (`(,(or 'session 'answers 'json) ,id)
-     (qwen-companion-inspector--visit-terminal id))
+     (let ((session (or (qwen-companion-backend-session id)
+                        (user-error "This CLI has gone"))))
+       (switch-to-buffer-other-window
+        (or (qwen-companion-terminal-session-buffer session)
+            (user-error "%s runs in no terminal of this Emacs"
+                        (qwen-companion-inspector--label session))))))
     (_ (user-error "There is no file and no CLI here"))))
-
-(defun qwen-companion-inspector--visit-file (path)
-  "Show the file PATH in another window and select it."
-  (let ((buffer (gethash path (qwen-companion-inspector--file-buffers))))
-    (unless (or buffer (file-remote-p path) (file-exists-p path))
-      (user-error "%s is not there any more"
-                  (qwen-companion-inspector--short path)))
-    (if buffer
-        (switch-to-buffer-other-window buffer)
-      (find-file-other-window path))))
-
-(defun qwen-companion-inspector--visit-terminal (id)
-  "Show the terminal of the session ID in another window and select it."
-  (let ((session (or (qwen-companion-backend-session id)
-                     (user-error "This CLI has gone"))))
-    (switch-to-buffer-other-window
-     (or (qwen-companion-terminal-session-buffer session)
-         (user-error "%s runs in no terminal of this Emacs"
-                     (qwen-companion-inspector--label session))))))
 
 (defun qwen-companion-inspector-copy-json ()
   "Copy the exact JSON that the CLI at point was told last.
@@ -731,16 +721,12 @@ On a call of a tool, copy what the model got."
                 (cl-find number qwen-companion-inspector--calls
                          :key #'qwen-companion-inspector--call-number)))
      (message "Copied what the model got"))
-    (_ (qwen-companion-inspector--copy-report))))
-
-(defun qwen-companion-inspector--copy-report ()
-  "Copy the exact JSON that the CLI at point was told last."
-  (let* ((id (or (nth 1 (qwen-companion-inspector--key))
-                 (user-error "There is no CLI here")))
-         (report (or (qwen-companion-inspector--report-of id)
-                     (user-error "This CLI has been told nothing yet"))))
-    (kill-new (qwen-companion-inspector--report-text report))
-    (message "Copied the JSON that was told last")))
+    (key
+     (kill-new (qwen-companion-inspector--report-text
+                (or (qwen-companion-inspector--report-of
+                     (or (nth 1 key) (user-error "There is no CLI here")))
+                    (user-error "This CLI has been told nothing yet"))))
+     (message "Copied the JSON that was told last"))))
 
 (defun qwen-companion-inspector-toggle-fold ()
   "Fold or unfold the section, JSON or selection at point.
@@ -748,7 +734,11 @@ That is the selection of a file, the JSON, or else the whole section."
   (interactive nil qwen-companion-inspector-mode)
   (let ((key (pcase (qwen-companion-inspector--key)
                ((and `(file ,id ,path) key)
-                (if (qwen-companion-inspector--selected-in id path)
+                (if (cl-some (lambda (file)
+                               (and (equal path (qwen-companion-inspector--file-path file))
+                                    (qwen-companion-inspector--file-selection file)))
+                             (when-let* ((report (qwen-companion-inspector--report-of id)))
+                               (cdr (qwen-companion-inspector--report-context report))))
                     key
                   (list 'session id)))
                (`(excluded ,id ,_) (list 'exclusions id))
@@ -757,14 +747,6 @@ That is the selection of a file, the JSON, or else the whole section."
     (qwen-companion-items-toggle key)
     (skip-chars-forward " ")
     (qwen-companion-inspector--draw)))
-
-(defun qwen-companion-inspector--selected-in (id path)
-  "Return the selection in PATH reported to the session ID, or nil."
-  (let ((report (qwen-companion-inspector--report-of id)))
-    (cl-some (lambda (file)
-               (and (equal path (qwen-companion-inspector--file-path file))
-                    (qwen-companion-inspector--file-selection file)))
-             (cdr (qwen-companion-inspector--report-context report)))))
 
 (defun qwen-companion-inspector-toggle-exclusion ()
   "Hide the file at point from CLIs, or show it to them.

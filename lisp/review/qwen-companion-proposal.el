@@ -468,21 +468,19 @@ It has no text yet, and its file has not been looked at."
           (format "%s has %d bytes, and Emacs reviews at most %d (`qwen-companion-diff-size-limit').  Decide in the terminal instead"
                   path size qwen-companion-diff-size-limit))))))
 
-(defun qwen-companion-proposal--risks (path)
-  "Return (REAL . WARNING) about writing PATH, see `qwen-companion-risks-examine'.
-Of a file elsewhere only the name counts; the Python process refuses one
-that a link leads to from outside of the workspace."
-  (if (equal path (qwen-companion-places-name path))
-      (qwen-companion-risks-examine path (qwen-companion-roots-published))
-    (cons nil (qwen-companion-risks-run-warning (qwen-companion-places-path path)))))
-
 (defun qwen-companion-proposal-examine (proposal)
   "Examine the risk of writing the file of PROPOSAL, which may have changed.
-Return the warning if it is a new one, else nil."
-  (pcase-let ((`(,real . ,warning)
-               (and (qwen-companion-proposal-file-p proposal)
-                    (qwen-companion-proposal--risks (qwen-companion-proposal-path proposal))))
-              (before (qwen-companion-proposal-warning proposal)))
+Return the warning if it is a new one, else nil.  Of a file elsewhere only
+the name counts; the Python process refuses one that a link leads to from
+outside of the workspace."
+  (pcase-let* ((path (qwen-companion-proposal-path proposal))
+               (`(,real . ,warning)
+                (cond ((not (qwen-companion-proposal-file-p proposal)) nil)
+                      ((equal path (qwen-companion-places-name path))
+                       (qwen-companion-risks-examine path (qwen-companion-roots-published)))
+                      (t (cons nil (qwen-companion-risks-run-warning
+                                    (qwen-companion-places-path path))))))
+               (before (qwen-companion-proposal-warning proposal)))
     (setf (qwen-companion-proposal-real proposal) real
           (qwen-companion-proposal-warning proposal) warning)
     (unless (equal warning before)
@@ -495,7 +493,11 @@ Run `qwen-companion-proposal-begun-functions'."
     (setf (qwen-companion-proposal-stamp proposal) stamp
           (qwen-companion-proposal-checked proposal) stamp)
     (qwen-companion-proposal-examine proposal))
-  (qwen-companion-proposal--stop-write-timeout (qwen-companion-proposal-session proposal))
+  ;; Before it writes more, it awaits an answer.
+  (dolist (earlier qwen-companion-proposal--awaiting-write)
+    (when (equal (qwen-companion-proposal-session proposal)
+                 (qwen-companion-proposal-session earlier))
+      (qwen-companion-disk-expect-later (qwen-companion-proposal-write earlier))))
   (qwen-companion-proposal--fill proposal payload)
   (setf (qwen-companion-proposal-seen proposal)
         (qwen-companion-proposal-asked-for-p proposal))
@@ -793,12 +795,6 @@ Only changes that its CLI has not written yet count."
       (dolist (proposal (cl-remove-if-not of-session-p qwen-companion-proposal--awaiting-write))
         (qwen-companion-disk-expect-soon (qwen-companion-proposal-write proposal))))))
 
-(defun qwen-companion-proposal--stop-write-timeout (session)
-  "Stop the time limit for the writes of SESSION: it awaits an answer."
-  (dolist (proposal qwen-companion-proposal--awaiting-write)
-    (when (equal session (qwen-companion-proposal-session proposal))
-      (qwen-companion-disk-expect-later (qwen-companion-proposal-write proposal)))))
-
 (defun qwen-companion-proposal--write-ended (proposal text result how)
   "Rescue TEXT, accepted of PROPOSAL, if it is not on disk.
 RESULT and HOW are as in `qwen-companion-disk-expect'."
@@ -878,15 +874,11 @@ The Python process may have been unable to read the text, for instance."
   (when (and (eq method 'outcome) (not qwen-companion-proposal--redeliver-timer))
     (setq qwen-companion-proposal--redeliver-timer
           (run-at-time qwen-companion-proposal--redeliver-delay nil
-                       #'qwen-companion-proposal--redeliver))))
-
-(defun qwen-companion-proposal--redeliver ()
-  "Send all outcomes again."
-  (setq qwen-companion-proposal--redeliver-timer nil)
-  (qwen-companion-proposal-resend))
+                       #'qwen-companion-proposal-resend))))
 
 (defun qwen-companion-proposal-resend ()
-  "Send all outcomes to a new Python process that may lack them."
+  "Send all outcomes to a Python process that may lack them."
+  (setq qwen-companion-proposal--redeliver-timer nil)
   (mapc #'qwen-companion-proposal--deliver
         (reverse qwen-companion-proposal--undelivered)))
 

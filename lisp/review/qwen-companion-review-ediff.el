@@ -24,6 +24,7 @@
 (require 'ediff-util)
 (require 'ediff-wind)
 (require 'face-remap)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-compare)
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-review)
@@ -58,29 +59,21 @@ all the same.")
 ;;; Keys and help
 
 (defvar qwen-companion-review-ediff--keys
-  '(("q" . qwen-companion-diff-bury)
-    ("z" . qwen-companion-diff-bury)
-    ("TAB" . qwen-companion-diff-switch)
-    ("C-c C-c" . qwen-companion-diff-accept)
-    ("C-c C-n" . qwen-companion-diff-accept-next)
-    ("M-n" . qwen-companion-review)
-    ("]" . qwen-companion-review)
-    ("M-p" . qwen-companion-review-previous)
-    ("[" . qwen-companion-review-previous)
-    ("C-c C-k" . qwen-companion-diff-reject)
-    ("u" . qwen-companion-diff-show-unsaved)
-    ("C-c C-u" . qwen-companion-diff-show-unsaved)
-    ("C-c C-l" . qwen-companion-diff-toggle-line-ends)
-    ("C-c C-w" . qwen-companion-diff-show-warnings))
-  "Keys that we add to the control panel.")
-
-(defun qwen-companion-review-ediff--set-keys ()
-  "Add our keys to the current control panel, not to Ediff's own keymap."
-  (let ((map (make-sparse-keymap)))
-    (set-keymap-parent map (current-local-map))
-    (pcase-dolist (`(,key . ,command) qwen-companion-review-ediff--keys)
-      (define-key map (kbd key) command))
-    (use-local-map map)))
+  '("q" qwen-companion-diff-bury
+    "z" qwen-companion-diff-bury
+    "TAB" qwen-companion-diff-switch
+    "C-c C-c" qwen-companion-diff-accept
+    "C-c C-n" qwen-companion-diff-accept-next
+    "M-n" qwen-companion-review
+    "]" qwen-companion-review
+    "M-p" qwen-companion-review-previous
+    "[" qwen-companion-review-previous
+    "C-c C-k" qwen-companion-diff-reject
+    "u" qwen-companion-diff-show-unsaved
+    "C-c C-u" qwen-companion-diff-show-unsaved
+    "C-c C-l" qwen-companion-diff-toggle-line-ends
+    "C-c C-w" qwen-companion-diff-show-warnings)
+  "Keys that we add to the control panel, see `qwen-companion-buffers-keymap'.")
 
 (defun qwen-companion-review-ediff--unsaved-help ()
   "Return the key for unsaved text with its label, or nil without such text."
@@ -346,7 +339,9 @@ Ediff would show all but the current one as grey stripes."
     ;; Ediff made it writable, as for a merge.
     (with-current-buffer ediff-buffer-C
       (setq buffer-read-only t)))
-  (qwen-companion-review-ediff--set-keys)
+  ;; Not in Ediff's own keymap.
+  (use-local-map (apply #'qwen-companion-buffers-keymap
+                        :parent (current-local-map) qwen-companion-review-ediff--keys))
   (qwen-companion-review-ediff--set-colours)
   (when (> ediff-number-of-differences 0)
     (ediff-next-difference)))

@@ -242,7 +242,11 @@ Info node `(qwen-companion)Hunk by hunk' is about it.
     (erase-buffer)
     (setq qwen-companion-review-unified--hunks (qwen-companion-review-unified--grouped)
           qwen-companion-review-unified--undrawn qwen-companion-review-unified--hunks)
-    (qwen-companion-review-unified--mark-hidden)
+    (dolist (hunk qwen-companion-review-unified--hunks)
+      (setf (qwen-companion-hunks-hunk-hidden hunk)
+            (and qwen-companion-review-unified--ignore-space
+                 (qwen-companion-hunks-only-space-p
+                  (qwen-companion-review-unified--difference) hunk))))
     (qwen-companion-review-unified--draw-file)
     (qwen-companion-review-unified--draw-page
      (max shown qwen-companion-review-unified--page-lines))
@@ -281,14 +285,6 @@ Info node `(qwen-companion)Hunk by hunk' is about it.
     (setq qwen-companion-review-unified--hunks nil
           qwen-companion-review-unified--undrawn nil)
     (qwen-companion-review-unified--finish-drawing)))
-
-(defun qwen-companion-review-unified--mark-hidden ()
-  "Mark the hunks that are not to be shown."
-  (dolist (hunk qwen-companion-review-unified--hunks)
-    (setf (qwen-companion-hunks-hunk-hidden hunk)
-          (and qwen-companion-review-unified--ignore-space
-               (qwen-companion-hunks-only-space-p
-                (qwen-companion-review-unified--difference) hunk)))))
 
 (defun qwen-companion-review-unified--draw-file ()
   "Insert the header of the file."
@@ -643,14 +639,6 @@ Point goes to the change AT, by default the first of these."
     (apply #'qwen-companion-hunks-record difference 'dropped picked)
     (qwen-companion-review-unified--show-changed picked at)))
 
-(defun qwen-companion-review-unified--restore (picked)
-  "Restore each change in PICKED, and show that."
-  (let ((difference (qwen-companion-review-unified--difference)))
-    (qwen-companion-hunks-restore
-     difference (make-qwen-companion-hunks-hunk :changes picked))
-    (apply #'qwen-companion-hunks-record difference 'restored picked)
-    (qwen-companion-review-unified--show-changed picked)))
-
 (defun qwen-companion-unified-drop (&optional whole)
   "Drop the change at point, or those in the region.
 Accepting leaves them out.  On the head of a hunk or an unchanged line,
@@ -688,10 +676,14 @@ On the head of a hunk, or on an unchanged line, bring back all of it."
   (interactive)
   (unless (qwen-companion-review-unified--set-line-ends nil)
     (let ((changes (cl-remove-if-not #'qwen-companion-hunks-change-text
-                                     (qwen-companion-review-unified--changes-at-point))))
+                                     (qwen-companion-review-unified--changes-at-point)))
+          (difference (qwen-companion-review-unified--difference)))
       (unless changes
         (user-error "This is not dropped; k drops it"))
-      (qwen-companion-review-unified--restore changes))))
+      (qwen-companion-hunks-restore
+       difference (make-qwen-companion-hunks-hunk :changes changes))
+      (apply #'qwen-companion-hunks-record difference 'restored changes)
+      (qwen-companion-review-unified--show-changed changes))))
 
 (defun qwen-companion-unified-undo ()
   "Undo the last step in this review: dropping, bringing back, splitting, editing.

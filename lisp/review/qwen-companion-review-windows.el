@@ -137,12 +137,6 @@ the review already, keep the record of its earlier windows."
               (copy-marker (window-point selected)))))
     view))
 
-(defun qwen-companion-review-windows--others (proposal frame)
-  "Return the windows of FRAME that show no part of PROPOSAL's review."
-  (let ((parts (qwen-companion-review-windows--buffers proposal)))
-    (cl-remove-if (lambda (window) (memq (window-buffer window) parts))
-                  (window-list frame 'no-minibuffer))))
-
 (defun qwen-companion-review-windows-set-configuration (configuration)
   "Restore the window CONFIGURATION, and keep the selected frame selected.
 An active minibuffer stays selected too, so that typing continues."
@@ -219,7 +213,10 @@ If the user has put other things on the screen meanwhile, they stay."
       (cond
        ((not (frame-live-p frame)))
        ((qwen-companion-review-windows--visible-p proposal frame)
-        (let ((beside (qwen-companion-review-windows--others proposal frame))
+        (let ((beside (cl-remove-if (lambda (window)
+                                      (memq (window-buffer window)
+                                            (qwen-companion-review-windows--buffers proposal)))
+                                    (window-list frame 'no-minibuffer)))
               (terminals (qwen-companion-review-terminals proposal)))
           (qwen-companion-review-windows--restore-layout view beside terminals)
           (when (and (active-minibuffer-window)

@@ -318,7 +318,9 @@ there is little room."
                        (cons (qwen-companion-review--warning long command)
                              (qwen-companion-review--warning short command)))))
       `((qwen-companion-diff-show-unsaved
-         ,(qwen-companion-review--unsaved-words proposal) "unsaved")
+         ,(cond ((qwen-companion-proposal-unsaved-copy proposal) "without your unsaved text")
+                ((qwen-companion-proposal-unsaved proposal) "your unsaved text"))
+         "unsaved")
         (qwen-companion-diff-toggle-line-ends
          ,line-ends
          ,(and line-ends (mapconcat (lambda (change) (car (split-string change ":")))
@@ -512,6 +514,10 @@ If a link leads to another file that matters, return that file's name."
 (defvar-local qwen-companion-review--side nil
   "A description of the text in the current buffer, a side of a review.")
 
+(defvar-local qwen-companion-review--copied-from nil
+  "Source of the unsaved text copied to the current buffer: (BUFFER . TICK).
+TICK is what `buffer-chars-modified-tick' was in BUFFER.")
+
 (defun qwen-companion-review--set-header (side)
   "Set the header line of the current buffer to say that it is SIDE."
   (setq qwen-companion-review--side side
@@ -524,7 +530,12 @@ If a link leads to another file that matters, return that file's name."
     (qwen-companion-header-line
      (format "%s: %s%s" (qwen-companion-review-file proposal)
              (qwen-companion-untrusted-text qwen-companion-review--side)
-             (if (qwen-companion-review--outdated-p) ", which has changed since" ""))
+             (pcase qwen-companion-review--copied-from
+               ((and `(,buffer . ,tick)
+                     (guard (and (buffer-live-p buffer)
+                                 (/= tick (buffer-chars-modified-tick buffer)))))
+                ", which has changed since")
+               (_ "")))
      `(,@(unless buffer-read-only
            (qwen-companion-review-origin-parts proposal))
        ,@(qwen-companion-review-warning-parts proposal)
@@ -541,10 +552,6 @@ If a link leads to another file that matters, return that file's name."
 (defconst qwen-companion-review--saving-hooks
   '(after-save-hook after-revert-hook)
   "Hooks that run when a buffer ceases to be unsaved, even without input.")
-
-(defvar-local qwen-companion-review--copied-from nil
-  "Source of the unsaved text copied to the current buffer: (BUFFER . TICK).
-TICK is what `buffer-chars-modified-tick' was in BUFFER.")
 
 (defun qwen-companion-review--watch-unsaved ()
   "Look for unsaved text now, and regularly while proposals are open."
@@ -582,18 +589,6 @@ Text that is no longer unsaved may be on disk now."
     (when changed
       (force-mode-line-update t)
       (run-hooks 'qwen-companion-proposal-changed-hook))))
-
-(defun qwen-companion-review--unsaved-words (proposal)
-  "Return the warning of unsaved text of the file of PROPOSAL, or nil."
-  (cond ((qwen-companion-proposal-unsaved-copy proposal) "without your unsaved text")
-        ((qwen-companion-proposal-unsaved proposal) "your unsaved text")))
-
-(defun qwen-companion-review--outdated-p ()
-  "Return non-nil when the current buffer is an outdated copy of unsaved text."
-  (pcase qwen-companion-review--copied-from
-    (`(,buffer . ,tick)
-     (and (buffer-live-p buffer)
-          (/= tick (buffer-chars-modified-tick buffer))))))
 
 (defun qwen-companion-review--make-unsaved-copy (proposal)
   "Make a side of PROPOSAL's review from the user's unsaved text."

@@ -223,7 +223,7 @@ is kept."
             (let ((metadata (completion-metadata "" table nil)))
               (should (eq 'qwen-companion-proposal (completion-metadata-get metadata 'category)))
               (should (string-match-p
-                       "\\`  [0-9:]+, waiting\\'"
+                       "\\` +[0-9:]+, waiting\\'"
                        (funcall (completion-metadata-get metadata 'annotation-function)
                                 (car labels)))))
             (car (last labels)))
