@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import anyio
-from anyio import to_thread
+from anyio import CancelScope, from_thread, to_thread
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -24,3 +24,18 @@ async def in_thread(function: Callable[P, T], *arguments: P.args, **named: P.kwa
     Cancelling this does not wait for the thread, whose result is dropped then.
     """
     return await to_thread.run_sync(partial(function, *arguments, **named), abandon_on_cancel=True, limiter=_UNLIMITED)
+
+
+def on_event_loop(function: Callable[P, Coroutine[Any, Any, T]], *arguments: P.args, **named: P.kwargs) -> T:
+    """Return `await function(*arguments, **named)`, called from a thread, on its event loop.
+
+    That is done also for a thread whose result is dropped: the cancellation is not passed on.
+    """
+
+    async def shielded() -> T:
+        # Where nobody waits for the thread, anyio would wait for a cancellation that never comes.
+        with CancelScope(shield=True):
+            return await function(*arguments, **named)
+        raise AssertionError("nothing cancels the scope")
+
+    return from_thread.run(shielded)

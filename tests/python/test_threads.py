@@ -4,9 +4,11 @@ from __future__ import annotations
 import asyncio
 import threading
 
+import anyio
 import pytest
+from anyio.lowlevel import checkpoint_if_cancelled
 
-from qwen_companion.threads import in_thread
+from qwen_companion.threads import in_thread, on_event_loop
 from support import TIMEOUT_S
 
 pytestmark = pytest.mark.anyio
@@ -39,3 +41,25 @@ async def test_a_result_nobody_waits_for_any_more_is_dropped() -> None:
         await waiting
     go.set()
     await asyncio.wait_for(done.wait(), TIMEOUT_S)
+
+
+async def test_a_thread_that_nobody_waits_for_any_more_is_answered() -> None:
+    go, started, answered = threading.Event(), anyio.Event(), anyio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def answer() -> None:
+        await checkpoint_if_cancelled()
+        answered.set()
+
+    def work() -> None:
+        loop.call_soon_threadsafe(started.set)
+        go.wait(TIMEOUT_S)
+        on_event_loop(answer)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(in_thread, work)
+        await started.wait()
+        tasks.cancel_scope.cancel()
+    go.set()
+    with anyio.fail_after(TIMEOUT_S):
+        await answered.wait()

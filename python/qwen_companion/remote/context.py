@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any
 
 import anyio
-from anyio import from_thread
 
 from qwen_companion.domain import HIDE, SHOW, KnownSession, Peer, PlaceNames, Settings, Snapshot
 from qwen_companion.errors import CompanionError, RuleFileError
@@ -29,7 +28,7 @@ from qwen_companion.privacy.patterns import Patterns, parse
 from qwen_companion.privacy.rules import secret
 from qwen_companion.privacy.verdicts import ALLOWED, Verdict, excluded
 from qwen_companion.remote.link import Link, LinkError, RequestError, objects, read_look
-from qwen_companion.threads import in_thread
+from qwen_companion.threads import in_thread, on_event_loop
 
 LOOK_S = 5.0
 """How long the rules that were read there count, in seconds: then they are read again before anything is told."""
@@ -59,7 +58,7 @@ class Looks:
         if missing:
             found: Mapping[str, Looked] = {}
             with suppress(CompanionError):
-                found = from_thread.run(self._look, missing)
+                found = on_event_loop(self._look, missing)
             self._looked.update({path: found.get(path) for path in missing})
         return [self._looked[path] for path in paths]
 

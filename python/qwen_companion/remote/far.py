@@ -17,8 +17,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
-import anyio
-
 from qwen_companion.domain import PlacedFile
 from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.frozen import frozen
@@ -37,6 +35,7 @@ from qwen_companion.privacy.options import Options, UserRules
 from qwen_companion.remote.context import NoLinks, rules_of
 from qwen_companion.remote.link import LinkError, RequestError, number, objects
 from qwen_companion.state import write_private
+from qwen_companion.threads import on_event_loop
 
 _AT_ONCE = 2000
 """Most files or digests that one request asks for."""
@@ -230,7 +229,7 @@ class FarSite:
 
     def _wait(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         try:
-            return anyio.from_thread.run(work)
+            return on_event_loop(work)
         except (LinkError, RequestError) as error:
             raise OSError(errno.EIO, str(error)) from None
 
