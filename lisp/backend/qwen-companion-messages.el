@@ -57,7 +57,7 @@ its key, nil where there is none."
 (qwen-companion-messages-define "qwen-companion-place" PlaceState
   name state reason roots home environment)
 (qwen-companion-messages-define "qwen-companion-place-file" PlaceFile
-  name copy time)
+  name copy time moved)
 (qwen-companion-messages-define "qwen-companion-run-command" RunCommand
   terminal directory command error)
 (qwen-companion-messages-define "qwen-companion-proposal-open" ProposalOpen

@@ -38,8 +38,21 @@
   "Handle the `place-file' call: bring the file of PAYLOAD into its buffer."
   (when-let* ((qwen-companion-follow-writes)
               (buffer (get-file-buffer (qwen-companion-place-file-name payload))))
-    (qwen-companion-follow-far--look buffer payload))
+    (with-current-buffer buffer
+      (qwen-companion-follow-far--mark
+       (unless (qwen-companion-place-file-copy payload)
+         (or (qwen-companion-place-file-moved payload) 'deleted))))
+    (when (qwen-companion-place-file-copy payload)
+      (qwen-companion-follow-far--look buffer payload)))
   nil)
+
+(defun qwen-companion-follow-far--mark (mark)
+  "Set MARK as that of the current buffer in the mode line; nil means none."
+  (unless (equal mark qwen-companion-follow-far-mark)
+    (setq qwen-companion-follow-far-mark mark)
+    (force-mode-line-update)
+    (when (stringp mark)
+      (qwen-companion-follow-say-renamed mark))))
 
 (defun qwen-companion-follow-far--look (buffer payload)
   "Compare BUFFER with the copy that PAYLOAD names, and follow it."

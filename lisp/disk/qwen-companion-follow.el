@@ -119,6 +119,11 @@ waits to apply the edits."
   "The link of the current buffer to its file, nil when it is not followed.")
 (put 'qwen-companion-follow--link 'permanent-local t)
 
+(defvar-local qwen-companion-follow-far-mark nil
+  "The mark in the mode line of a buffer whose file is at another place, or nil.
+See `qwen-companion-follow--link'.")
+(put 'qwen-companion-follow-far-mark 'permanent-local t)
+
 (defvar qwen-companion-follow--requests nil
   "The requests for edits that wait for the Python process.")
 
@@ -1042,6 +1047,13 @@ The file has changed already, or is about to."
 
 ;;; The mode line
 
+(defun qwen-companion-follow--shown-mark ()
+  "Return the mark of the current buffer in the mode line, or nil."
+  (or (buffer-local-value 'qwen-companion-follow-far-mark
+                          (or (buffer-base-buffer) (current-buffer)))
+      (when-let* ((link (qwen-companion-follow--link-of)))
+        (qwen-companion-follow--link-mark link))))
+
 (defun qwen-companion-follow--mark (mark)
   "Set MARK as that of the current buffer in the mode line; nil means none."
   (let ((link qwen-companion-follow--link))
@@ -1067,8 +1079,12 @@ The file has changed already, or is about to."
   "Mark the current buffer as renamed to NEW, and offer to visit that file."
   (unless (equal new (qwen-companion-follow--link-mark qwen-companion-follow--link))
     (qwen-companion-follow--mark new)
-    (message "qwen-companion: %s is %s now; M-x qwen-companion-follow-rename visits it there"
-             (buffer-name) (qwen-companion-untrusted-path new))))
+    (qwen-companion-follow-say-renamed new)))
+
+(defun qwen-companion-follow-say-renamed (new)
+  "Say that the file of the current buffer has the name NEW now."
+  (message "qwen-companion: %s is %s now; M-x qwen-companion-follow-rename visits it there"
+           (buffer-name) (qwen-companion-untrusted-path new)))
 
 (defun qwen-companion-follow--search ()
   "Search the root for the deleted file of the current buffer.
@@ -1113,8 +1129,7 @@ A file with the same inode number, time and size is the renamed one."
   "Visit the renamed file of the current buffer under its new name.
 Unsaved text stays unsaved."
   (interactive)
-  (let* ((link (qwen-companion-follow--link-of))
-         (new (and link (qwen-companion-follow--link-mark link)))
+  (let* ((new (qwen-companion-follow--shown-mark))
          (other (and (stringp new) (find-buffer-visiting new))))
     (unless (stringp new)
       (user-error "The file of %s was not renamed, as far as is known" (buffer-name)))
@@ -1122,7 +1137,10 @@ Unsaved text stays unsaved."
       (user-error "%s is visited in %s already" (qwen-companion-untrusted-path new)
                   (buffer-name other)))
     (with-current-buffer (or (buffer-base-buffer) (current-buffer))
-      (let ((time (qwen-companion-follow--recorded-time)))
+      (let ((time (if qwen-companion-follow--link
+                      (qwen-companion-follow--recorded-time)
+                    (visited-file-modtime))))
+        (setq qwen-companion-follow-far-mark nil)
         (set-visited-file-name new t t)
         ;; Later changes of the file are to be noticed.
         (set-visited-file-modtime time)))))
@@ -1130,18 +1148,17 @@ Unsaved text stays unsaved."
 (defun qwen-companion-follow-lighter ()
   "Return a text for the mode line about the current buffer's file, or nil."
   (or (qwen-companion-conflicts-lighter)
-      (when-let* ((link (qwen-companion-follow--link-of)))
-        (pcase (qwen-companion-follow--link-mark link)
-          ('deleted
-           (propertize " deleted" 'face 'warning
-                       'help-echo "The file is not on disk any more; saving makes it anew"))
-          ('changed
-           (propertize " differs" 'face 'warning
-                       'help-echo "The file has changed on disk; M-x revert-buffer shows it, M-x ediff-current-file compares"))
-          ((and (pred stringp) name)
-           (propertize " renamed" 'face 'warning
-                       'help-echo (format "M-x qwen-companion-follow-rename visits the file where it is now: %s"
-                                          (qwen-companion-untrusted-path name))))))))
+      (pcase (qwen-companion-follow--shown-mark)
+        ('deleted
+         (propertize " deleted" 'face 'warning
+                     'help-echo "The file is not on disk any more; saving makes it anew"))
+        ('changed
+         (propertize " differs" 'face 'warning
+                     'help-echo "The file has changed on disk; M-x revert-buffer shows it, M-x ediff-current-file compares"))
+        ((and (pred stringp) name)
+         (propertize " renamed" 'face 'warning
+                     'help-echo (format "M-x qwen-companion-follow-rename visits the file where it is now: %s"
+                                        (qwen-companion-untrusted-path name)))))))
 
 ;;; Writes that are expected, and commands
 

@@ -965,12 +965,13 @@ class PlaceState(Notification):
 class PlaceFile(Notification):
     """`place-file`: the visited file `name` at a place was written at `time`, in ms since the epoch.
 
-    The file `copy` here has its bytes.
+    The file `copy` here has its bytes.  One without is not there any more; it may be `moved` to another name in Emacs.
     """
 
     name: str
-    copy: str
+    copy: str | None
     time: int
+    moved: str | None = None
 
 
 @frozen

@@ -19,7 +19,7 @@ from qwen_companion.domain import PlacedFile, PlaceNames
 from qwen_companion.emacs.messages import PlaceFile
 from qwen_companion.errors import CompanionError
 from qwen_companion.ide.targets import TargetError, is_text
-from qwen_companion.remote.link import Link, LinkError, RequestError
+from qwen_companion.remote.link import Link, LinkError, RequestError, strings
 from qwen_companion.threads import in_thread
 
 MAX_MIRRORS = 200
@@ -127,10 +127,13 @@ class Copies:
         if len(self._paths) > MAX_MIRRORS:
             del self._paths[next(iter(self._paths))]
 
+    def _here(self, path: str) -> str:
+        """Return the name that Emacs has for `path` by way of TRAMP."""
+        return PlacedFile(self._names.place, path).name
+
     def _name(self, path: str) -> str:
         """Return the name of the copy of `path`: with its own last part, by which Emacs chooses a mode."""
-        name = PlacedFile(self._names.place, path).name
-        digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:24]
+        digest = hashlib.sha256(self._here(path).encode("utf-8", "surrogatepass")).hexdigest()[:24]
         return os.path.join(self._directory, digest, os.path.basename(path))
 
     async def _update(self, path: str) -> None:
@@ -145,9 +148,13 @@ class Copies:
             if str(error) not in ("ENOENT", "ENOTDIR"):
                 raise TargetError(f"{path} cannot be read: {error}. Decide in the terminal instead.") from None
         changed = await in_thread(self._write, self._name(path), data)
+        if data is None and path in self._visited and path not in self._untold:
+            self._untold.add(path)
+            now = strings([(await self._link().request("moved", path=path)).get("path")])
+            self._tell(PlaceFile(self._here(path), None, 0, self._here(now[0]) if now else None))
         if time > 0 and path in self._visited and (changed or path in self._untold):
             self._untold.discard(path)
-            self._tell(PlaceFile(PlacedFile(self._names.place, path).name, self._name(path), time))
+            self._tell(PlaceFile(self._here(path), self._name(path), time))
 
     def _write(self, copy: str, data: bytes | None) -> bool:
         """Make `copy` hold `data`, in one step; None removes it.  Return whether it has other bytes now.

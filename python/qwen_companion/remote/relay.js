@@ -497,6 +497,7 @@ function readPart(file, offset, length) {
         const found = fs.fstatSync(descriptor);
         if (!found.isFile()) throw new Error("not a regular file");
         const data = Buffer.alloc(length), size = fs.readSync(descriptor, data, 0, length, offset);
+        if (wanted.has(file)) wanted.set(file, found.ino);
         return { data: data.subarray(0, size), more: size === length, time: found.mtimeMs };
     } finally {
         fs.closeSync(descriptor);
@@ -506,7 +507,7 @@ function readPart(file, offset, length) {
 // --- Watching: one watch for each directory, as a recursive one loses files that are replaced
 
 const watched = new Map();
-let wanted = new Set();
+let wanted = new Map(); // files, with their inodes where they were read
 const changed = new Set();
 let gathering = null;
 
@@ -524,8 +525,8 @@ function tell(file) {
 }
 
 function watch(files) {
-    for (const file of wanted) if (!files.includes(file)) fs.unwatchFile(file);
-    wanted = new Set(files);
+    for (const file of wanted.keys()) if (!files.includes(file)) fs.unwatchFile(file);
+    wanted = new Map(files.map((file) => [file, wanted.get(file)]));
     const directories = new Set(files.map((file) => path.dirname(file)));
     for (const [directory, watcher] of watched) {
         if (!directories.has(directory)) {
@@ -537,7 +538,7 @@ function watch(files) {
         if (watched.has(directory)) continue;
         try {
             const watcher = fs.watch(directory, { persistent: false }, (_kind, name) => {
-                for (const file of wanted) {
+                for (const file of wanted.keys()) {
                     if (path.dirname(file) === directory && (!name || path.basename(file) === name)) note(file);
                 }
             });
@@ -550,7 +551,7 @@ function watch(files) {
 }
 
 function poll(directory) {
-    for (const file of wanted) {
+    for (const file of wanted.keys()) {
         if (path.dirname(file) === directory) {
             fs.watchFile(file, { interval: POLL_MS, persistent: false }, () => note(file));
         }
@@ -866,6 +867,12 @@ const REQUESTS = {
     }),
     read: ({ path: file, offset }) => readPart(file, offset, MAX_READ),
     watch: ({ paths }) => (watch(paths), {}),
+    // The name that a watched file has now which is not where it was; null if it is not found in the project.
+    async moved({ path: file }) {
+        const directory = path.dirname(file), root = above(directory, [".git"]) || directory, inode = wanted.get(file);
+        const now = (await list(root)).find((name) => guarded(fs.lstatSync, path.join(root, name)).ino === inode);
+        return { path: inode && now ? path.join(root, now) : null };
+    },
     // The files of a root that have changed since the reply `since`, all of them where that was not the last one; with
     // the bytes of those that were told before, but those to `skip`, and with the texts of `files`.
     async tree({ root, since, skip, files, watch: on }) {

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from qwen_companion.ide.targets import TargetError
 from qwen_companion.remote.link import Link
 from qwen_companion.remote.mirrors import Copies
 from qwen_companion.remote.streams import Streams
+from relays import linked
 
 pytestmark = pytest.mark.anyio
 
@@ -51,6 +54,45 @@ async def test_what_a_relay_says_of_the_time_may_be_anything(tmp_path: Path) -> 
     (message,) = told
     assert isinstance(message, PlaceFile)
     assert message.time == 5
+
+
+async def test_a_file_that_goes_is_told_with_its_new_name(home: Path) -> None:
+    """Also one that comes back with the bytes that it had."""
+    told: list[PlaceFile] = []
+    news = anyio.Event()
+    project = home / "work"
+    (project / "sub").mkdir(parents=True)
+    file = project / "a.txt"
+    file.write_text("a\n")
+
+    def tell(message: PlaceFile) -> None:
+        nonlocal news
+        told.append(message)
+        news.set()
+        news = anyio.Event()
+
+    async def next_told() -> PlaceFile:
+        while not told:
+            await news.wait()
+        return told.pop(0)
+
+    def changed(paths: Sequence[str]) -> None:
+        copies.note_changes(paths)
+
+    async with linked(home, changed=changed) as (link, _, _server), anyio.create_task_group() as tasks:
+        copies = Copies(PlaceNames("/docker:box:"), str(home.parent / "spool"), lambda: link, tell)
+        tasks.start_soon(copies.run)
+        copies.set_visited([str(file), str(project / "never.txt")])
+        assert (await next_told()).copy is not None
+        subprocess.run(["git", "init", "-q"], cwd=project, check=True)
+        file.rename(project / "sub/b.txt")
+        assert (await next_told()) == PlaceFile(f"/docker:box:{file}", None, 0, f"/docker:box:{project}/sub/b.txt")
+        file.write_text("a\n")
+        assert (await next_told()).copy is not None
+        file.unlink()
+        assert (await next_told()) == PlaceFile(f"/docker:box:{file}", None, 0)
+        tasks.cancel_scope.cancel()
+    assert told == []
 
 
 async def test_a_shared_file_is_read_here(tmp_path: Path) -> None:
