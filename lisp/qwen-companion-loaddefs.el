@@ -389,9 +389,10 @@ names the file of another one.
 With a prefix argument LEAVE, leave them alone.
 
 (fn PLACE LEAVE)" t)
-(autoload 'qwen-companion-place-password "qwen-companion-remote" "Give the password that ssh or sudo asks for on the way to a place.
+(autoload 'qwen-companion-place-password "qwen-companion-remote" "Give the password that is asked for on the way to a place.
 It is that of auth-source, or else read in the minibuffer; nothing typed
-there means that there is none.
+there means that there is none.  Where only TRAMP gets there, as by su,
+have TRAMP open a line to the place, for which it may ask.
 
 (fn)" t)
 

@@ -55,7 +55,7 @@ its key, nil where there is none."
 (qwen-companion-messages-define "qwen-companion-exclusion" Exclusion
   path rule session)
 (qwen-companion-messages-define "qwen-companion-place" PlaceState
-  name state reason roots home environment)
+  name state reason roots home environment line)
 (qwen-companion-messages-define "qwen-companion-place-file" PlaceFile
   name copy time moved)
 (qwen-companion-messages-define "qwen-companion-run-command" RunCommand

@@ -40,6 +40,7 @@
 (defvar ghostel-use-native-pty)
 (defvar vterm-kill-buffer-on-exit)
 (defvar vterm-shell)
+(defvar vterm-tramp-shells)
 
 (defcustom qwen-companion-terminal-side nil
   "Side of the frame at which terminals of CLIs are shown, in a side window.
@@ -151,8 +152,10 @@ is loaded for it if there is one."
     (require (intern (format "qwen-companion-terminal-%s" kind)) nil t)))
 
 (defun qwen-companion-terminal-kinds--run-in-vterm (buffer command)
-  "Run COMMAND in vterm in BUFFER, the current one."
-  (let ((vterm-shell (mapconcat #'shell-quote-argument command " ")))
+  "Run COMMAND in vterm in BUFFER, the current one, where its directory is."
+  (let* ((vterm-shell (mapconcat #'shell-quote-argument command " "))
+         (vterm-tramp-shells
+          (list (list (file-remote-p default-directory 'method) vterm-shell))))
     (pcase-let ((`(,left . ,right) (window-margins)))
       (unless (display-graphic-p)
         ;; vterm starts its program one column wider than what a text

@@ -22,27 +22,36 @@ from typing import Final
 import psutil
 
 from sandbox import GREETING, Sandbox
+from stage import Stage
 
 SSHD: Final = Path("/usr/sbin/sshd")
 PLACE: Final = "/ssh:far:"
 _USERS: Final = Path("/etc/passwd")
 
-# As root Emacs asks before it writes into a temporary directory; Emacs 28 has no docker of its own.
+PASSWORD: Final = "swordfish"
+
+# As root Emacs asks before it writes into a temporary directory; Emacs 28 has no docker of its own.  A method `netns`
+# is one of the user's own.
 _TRAMP: Final = """
 (progn
   (require 'tramp)
-  (setq tramp-histfile-override nil tramp-verbose 1 tramp-allow-unsafe-temporary-files t)
+  (setq tramp-histfile-override nil tramp-verbose 1 tramp-allow-unsafe-temporary-files t password-cache nil)
+  (add-to-list 'tramp-remote-path 'tramp-own-remote-path)
   (unless (assoc "docker" tramp-methods)
     (push '("docker" (tramp-login-program "docker") (tramp-login-args (("exec" "-it") ("%h") ("/bin/sh")))
             (tramp-remote-shell "/bin/sh") (tramp-remote-shell-args ("-i" "-c")))
-          tramp-methods)))"""
+          tramp-methods))
+  (push '("netns" (tramp-login-program "enter") (tramp-login-args (("%h")))
+          (tramp-remote-shell "/bin/sh") (tramp-remote-shell-args ("-c")))
+        tramp-methods))"""
 
 
 class Far:
     """A host `far` for the programs of `sandbox`; those there have the variables of `environment` and another home.
 
     `place` is how Emacs reaches it: by the hosts `far` and `gate`, the container `box` with processes and mounts of its
-    own, or `far-user` on this machine.
+    own, of the method `netns` also with a network of its own, or `far-user` on this machine, who has a `PASSWORD` for
+    `far-plain`.
     """
 
     def __init__(self, sandbox: Sandbox, environment: Mapping[str, str], place: str = PLACE) -> None:
@@ -57,8 +66,8 @@ class Far:
         # Names and texts are UTF-8 there all the same.
         path = f"{self.root}/bin:{environment['PATH']}"
         self._environment = {**environment, "PATH": path, "HOME": str(self.home), "LC_ALL": "C"}
-        self._box: subprocess.Popen[bytes] | None = None
-        self._user = ""
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._users = ""
         self._sandbox = sandbox
         self._server: subprocess.Popen[bytes] | None = None
         self._port = 0
@@ -81,10 +90,10 @@ class Far:
         if self.place != PLACE:
             # Login shells, and sudo, have a PATH of their own.
             (self.home / ".profile").write_text(f"PATH={self._environment['PATH']}\n")
-        if "docker:" in self.place:
+        if "box:" in self.place:
             self._start_box()
-        if "sudo:" in self.place:
-            self._add_user()
+        if "far-user" in self.place:
+            self._add_users()
         self.start()
         return self
 
@@ -93,45 +102,72 @@ class Far:
         return shlex.join(f"{name}={value}" for name, value in self._environment.items())
 
     def _start_box(self) -> None:
-        """Make a stand-in of docker, with a container that is not one of the network."""
+        """Make a stand-in of docker, or a method that enters one with a network of its own."""
+        port = int(self._environment["OPENAI_BASE_URL"].rsplit(":")[-1].split("/")[0])
+        model, carry = f"{self.root}/model", f"{sys.executable} {Path(__file__).with_name('carry.py')}"
         self.mounted.mkdir()
         mount = shlex.join(("mount", "--bind", str(self.project), str(self.mounted)))
-        inside = f"{mount}; echo up; exec sleep infinity"
-        self._box = subprocess.Popen(
-            ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", inside],
-            stdout=subprocess.PIPE,
-        )
-        assert self._box.stdout is not None
-        assert self._box.stdout.readline() == b"up\n"
-        (first,) = psutil.Process(self._box.pid).children()
+        network, up = [], f"{mount}; echo up"
+        if "netns:" in self.place:
+            network, up = ["--net"], f"ip link set lo up; {carry} {port} {model} & {carry} --wait {port}; {up}"
+            self._processes.append(subprocess.Popen([*carry.split(), model, str(port)]))
+        options = ["--pid", "--fork", "--kill-child", "--mount-proc", *network]
+        box = subprocess.Popen(["unshare", *options, "sh", "-c", f"{up}; exec sleep infinity"], stdout=subprocess.PIPE)
+        self._processes.append(box)
+        assert box.stdout is not None
+        assert box.stdout.readline() == b"up\n"
+        (inside,) = psutil.Process(box.pid).children()
+        enter = f"exec nsenter --target {inside.pid} --pid --mount {' '.join(network)} -- env -i {self._variables}"
+        self._write_program("enter", f"{enter} setsid --wait --ctty /bin/sh -i")
         self._write_program(
             "docker",
             '[ "$1" = exec ] || exit 3; shift; while [ "$1" != box ]; do shift; done; shift\n'
             # As with docker, a terminal belongs to a process in the container.
             '! [ -t 0 ] || set setsid --wait --ctty "$@"\n'
-            f'exec nsenter --target {first.pid} --pid --mount -- env -i {self._variables} "$@"',
+            f'{enter} "$@"',
         )
 
-    def _add_user(self) -> None:
-        """Add a user, for real: another name of root's, since the files of this run are nobody else's to read."""
-        self._user = f"far-user:*:0:0::{self.home}:/bin/sh\n"
+    def _add_users(self) -> None:
+        """Add users, for real: one is another name of root's, since the files of this run are nobody else's to read."""
+        words = ["openssl", "passwd", "-6", PASSWORD]
+        digest = subprocess.run(words, capture_output=True, check=True, text=True).stdout.strip()
+        self._users = f"far-user:{digest}:0:0::{self.home}:/bin/sh\nfar-plain:*:4242:4242::/:/bin/sh\n"
         with _USERS.open("a") as users:
-            users.write(self._user)
+            users.write(self._users)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Let nothing go on there."""
         self.stop()
-        if self._user:
-            _USERS.write_text(_USERS.read_text().replace(self._user, ""))
-        if self._box is not None:
-            self._box.kill()
-            self._box.communicate()
+        if self._users:
+            _USERS.write_text(_USERS.read_text().replace(self._users, ""))
+        for process in self._processes:
+            process.kill()
+            process.communicate()
         for process in self._sandbox.processes():
             with suppress(psutil.NoSuchProcess):
                 if process.environ().get("HOME") == str(self.home):
                     process.kill()
+
+    @property
+    def asks(self) -> bool:
+        """Whether TRAMP asks for a password on the way."""
+        return "|su:" in self.place
+
+    def visit(self, stage: Stage, path: Path) -> None:
+        """Visit the file `path` there, which may take a password."""
+        form = f'(find-file "{self.name(path)}")'
+        if self.asks and stage.emacs.eval(f'(null (file-remote-p "{self.name(path)}" nil t))') == "t":
+            stage.emacs.eval(f"(progn (run-at-time 0 nil (lambda () {form})) nil)")
+            self.give_password(stage)
+            stage.screen.wait_for(path.name)
+        stage.emacs.eval(f"(progn {form} nil)")
+
+    def give_password(self, stage: Stage) -> None:
+        """Give TRAMP the password when it asks for it."""
+        stage.screen.wait_for(re.compile(r"Password for \S+ *$", re.MULTILINE))
+        stage.screen.keys(PASSWORD, "Enter")
 
     def name(self, path: Path) -> str:
         """Return the name that Emacs has for `path` there."""
@@ -240,7 +276,7 @@ class Far:
         """The form with which Emacs reaches it."""
         folder = self.root / "bin"
         # Of its variables, sudo passes none on.
-        command = f"""(setq qwen-companion-qwen-command (list "{folder}/there" "qwen"))""" if self._user else ""
+        command = f"""(setq qwen-companion-qwen-command (list "{folder}/there" "qwen"))""" if self._users else ""
         return (
             f'(progn (push "{folder}" exec-path) (setenv "PATH" (concat "{folder}:" (getenv "PATH"))) {_TRAMP}'
             f' {command} (setq tramp-persistency-file-name "{self.root}/tramp") nil)'

@@ -50,11 +50,13 @@ def far(stage: Stage, request: pytest.FixtureRequest) -> Iterator[Far]:
 
 def start_cli(stage: Stage, far: Far) -> None:
     """Start the CLI there by typing the command's name in a buffer of a file there."""
-    stage.emacs.eval(f'(progn (find-file "{far.name(far.file)}") nil)')
+    far.visit(stage, far.file)
     stage.emacs.command("qwen-companion-run")
     if stage.emacs.eval("qwen-companion-remote-places") == "nil":
         stage.screen.wait_for(f"Serve the CLIs at {far.label}?")
         stage.screen.enter("yes")
+    for _ in ("the terminal", "the line") if far.asks else ():
+        far.give_password(stage)
     stage.screen.wait_for("Type your message")
     stage.screen.wait_for("Qwen[1]")
     stage.screen.wait_gone("IDE connecting")
@@ -197,7 +199,7 @@ def do_the_main_job(stage: Stage, far: Far, *forms: str) -> None:
     (far.project / "built.txt").write_text("built\n")
     (far.project / ".gitignore").write_text("built.txt\n")
     for name in (".env", "built.txt"):
-        stage.emacs.eval(f'(progn (find-file "{far.name(far.project / name)}") nil)')
+        far.visit(stage, far.project / name)
     start_cli(stage, far)
     assert sorted(path.suffix for path in far.laid) == [".json", ".lock", ".sh", ".sock"]
     assert not any(path.stat().st_mode & 0o077 for path in (*far.laid, far.laid[0].parent))

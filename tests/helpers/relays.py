@@ -7,6 +7,7 @@ import asyncio
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import anyio
 import psutil
 
 from qwen_companion.domain import Hop
+from qwen_companion.remote.channels import run_program
 from qwen_companion.remote.commands import HOLD_S, relay_command, relay_source
 from qwen_companion.remote.link import Greeting, Link
 from qwen_companion.remote.streams import Streams
@@ -127,9 +129,8 @@ async def linked(
     words = command or relay_command([Hop("docker", "box")], None)
     streams = server.streams = Streams(listener.sockets[0].getsockname()[1])
     link = Link(
-        words,
+        partial(run_program, words, {**environ(home), **(variables or {})}),
         relay_source(identifier, linger, hold),
-        {**environ(home), **(variables or {})},
         streams,
         changed,
     )

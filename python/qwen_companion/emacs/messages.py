@@ -947,7 +947,8 @@ class PlaceState(Notification):
     """`place`: the state of the pipe to the place `name`: "connecting", "asking", "ready", "lost" or "failed".
 
     Of a pipe that is lost or has failed, `reason` is the reason, for a person; a lost one is opened again by itself.
-    While a password is asked for, it is the prompt.
+    While a password is asked for, it is the prompt; while TRAMP has to open a line to the place, `line` is the socket
+    here to which Emacs connects that.
     `roots` are the workspace roots there, and `home` the home directory, by their names at the place.  `environment`
     has the variables of terminals there.
     """
@@ -959,6 +960,7 @@ class PlaceState(Notification):
     roots: tuple[str, ...] = ()
     home: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    line: str | None = None
 
 
 @frozen
@@ -976,7 +978,9 @@ class PlaceFile(Notification):
 
 @frozen
 class RunCommand(Notification):
-    """`run-command`: the `command` that runs a CLI in a terminal at a place, or the `error` why there is none.
+    """`run-command`: the `command` that runs a CLI at a place, or the `error` why there is none.
+
+    It is for a terminal of this machine; at a place to which only TRAMP gets, for one that TRAMP has opened there.
 
     `terminal` is the number from `run-at`, `directory` where it runs, by its name in Emacs.
     """

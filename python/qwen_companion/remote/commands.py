@@ -32,11 +32,16 @@ Asking = Literal["terminal", "askpass", "never"]
 """How a program may ask for a password: in its terminal, by the program in its variables, or not at all."""
 
 # For any shell of the user's: one line in single quotes, without a quote, a backslash or an exclamation mark in it.
+_ADD_PATH = (
+    # Only the second is for csh.
+    'PATH=$({ "${SHELL:-sh}" -lic "printenv PATH" || "${SHELL:-sh}" -c "printenv PATH"; }'
+    ' 2>/dev/null </dev/null | grep "^/" | tail -n 1):$PATH'
+)
+"""Adds where the user's login shell finds programs: ssh, sudo and TRAMP have ways of their own."""
+
 _START = (
-    "n=$(command -v node) || n=$({ "
-    '"${SHELL:-sh}" -lic "command -v node" || '
-    # That of csh knows neither.
-    '"${SHELL:-sh}" -c "which node"; } 2>/dev/null </dev/null | grep "^/" | tail -n 1); '
+    'lacks() { [ -x "$1" ] || return 0; case $("$1" -v) in v?.*|v1?.*) ;; *) return 1; esac; }; '
+    f'n=$(command -v node); if lacks "$n"; then {_ADD_PATH}; n=$(command -v node); fi; '
     '[ -x "$n" ] || { echo "qwen-companion: no node" >&2; exit 127; }; exec "$n" -e "$1"'
 )
 
@@ -51,21 +56,31 @@ _BOOTSTRAP = (
     "new Function(`require`,`rest`,b.subarray(e+1,e+1+n).toString())(require,b.subarray(e+1+n))})"
 )
 
-_RUN = 'cd "$1" || exit; . "$2"; shift 2; exec "$@"'
-"""Runs a program with arguments in a directory, with the variables of a file."""
+HEARS = "qwen-companion hears"
+"""What the bootstrap says on a line of TRAMP when it waits for the source."""
+
+_RUN = (
+    'cd "$1" || exit; . "$2"; export QWEN_COMPANION_TERMINAL="$3"; shift 3; '
+    f'command -v "$1" >/dev/null || {_ADD_PATH}; exec "$@"'
+)
+"""Runs a program with arguments in a directory, with the variables of a file, in the terminal of a number."""
 
 
 class UnsupportedPlaceError(CompanionError):
-    """A place cannot be reached without a terminal; the text says why."""
+    """A place cannot be reached; the text says why."""
 
 
-def relay_source(identifier: str, seconds: int, hold: float = HOLD_S) -> bytes:
+class NeedsTerminalError(UnsupportedPlaceError):
+    """A place cannot be reached without a terminal."""
+
+
+def relay_source(identifier: str, seconds: int, hold: float = HOLD_S, *, is_paced: bool = False) -> bytes:
     """Return the relay as the bootstrap reads it.  Reads a file.
 
     Relays of one place and Emacs have the same `identifier`.  Without a pipe, one goes on for `seconds`, and a CLI that
-    waits for its stream is made to ask again after `hold` seconds.
+    waits for its stream is made to ask again after `hold` seconds.  One that `is_paced` says what it has got.
     """
-    keep = {"id": identifier, "seconds": seconds, "hold": hold}
+    keep = {"id": identifier, "seconds": seconds, "hold": hold, "paced": is_paced}
     head = f"const KEEP={json.dumps(keep)};".encode("ascii")
     source = head + Path(__file__).with_name("relay.js").read_bytes()
     return b"%d\n" % len(source) + source
@@ -76,20 +91,35 @@ def relay_command(hops: Sequence[Hop], control: str | None, asking: Asking = "ne
 
     `control` is the path of a connection of ssh to share, with %-escapes, or None.  Only programs on this machine ask.
 
-    :raises UnsupportedPlaceError: for a method that has no such command
+    :raises NeedsTerminalError: for a method that has no such command
+    :raises UnsupportedPlaceError: for a name that cannot be one
     """
     # The backquotes of JavaScript would run programs in a shell's double quotes; these are single ones.
     return _reach(hops, control, ["sh", "-c", _START, "sh", _BOOTSTRAP], asking)
 
 
-def terminal_command(
-    hops: Sequence[Hop], control: str | None, directory: str, variables: str, command: Sequence[str]
-) -> list[str]:
-    """Return the command that runs `command` there in `directory`, in a terminal, with the file `variables`.
+def line_command() -> str:
+    """Return the line that runs the relay in a shell at the place, once it has said that it `HEARS`."""
+    bootstrap = f"process.stdout.write(`{HEARS}`);{_BOOTSTRAP}"
+    # Not among the processes that Emacs kills with the line.
+    return f"$(command -v setsid) {shlex.join(['sh', '-c', _START, 'sh', bootstrap])}; exit"
 
-    :raises UnsupportedPlaceError: for a method that has no such command
+
+def terminal_command(
+    hops: Sequence[Hop], control: str | None, directory: str, variables: str, terminal: int, command: Sequence[str]
+) -> list[str]:
+    """Return the command that runs `command` there in `directory`, with the file `variables`.
+
+    It is one for the terminal with the number `terminal`, of this machine, or, for a method without such a command, for
+    one that TRAMP opens there.
+
+    :raises UnsupportedPlaceError: for a name that cannot be one
     """
-    return _reach(hops, control, ["sh", "-c", _RUN, "sh", directory, variables, *command], "terminal")
+    words = ["sh", "-c", _RUN, "sh", directory, variables, str(terminal), *command]
+    try:
+        return _reach(hops, control, words, "terminal")
+    except NeedsTerminalError:
+        return words
 
 
 def _reach(hops: Sequence[Hop], control: str | None, command: list[str], asking: Asking) -> list[str]:
@@ -110,10 +140,7 @@ def _reach(hops: Sequence[Hop], control: str | None, command: list[str], asking:
         elif hop.method in _METHODS:
             command = _METHODS[hop.method](hop, command, _asking_at(left, asking))
         else:
-            raise UnsupportedPlaceError(
-                f"TRAMP's method {hop.method} needs a terminal of its own; methods that work: "
-                + ", ".join(sorted({*_SSH_METHODS, *_METHODS}))
-            )
+            raise NeedsTerminalError(f"TRAMP's method {hop.method} needs a terminal")
     return command
 
 
@@ -180,6 +207,8 @@ _METHODS: dict[str, Callable[[Hop, list[str], Asking], list[str]]] = {
     "podman": _container("podman"),
     "kubernetes": _kubectl,
 }
+METHODS = frozenset({*_SSH_METHODS, *_METHODS})
+"""The methods of TRAMP that have a program which needs no terminal."""
 
 _FAILURES = (
     ("qwen-companion: no node", "there is no Node.js there, which Qwen Code needs; install it, or put `node' on PATH"),
@@ -191,9 +220,6 @@ _FAILURES = (
     ("Permission denied", "ssh gets in by no key and was given no right password"),
     ("incorrect password attempt", "sudo was given no right password"),
     ("no password was provided", "sudo was given no password"),
-    ("a password is required", "sudo there asks for a password, which it gets on this machine only; see NOPASSWD"),
-    ("Authentication required", "doas asks for a password; permit it with `nopass' or `persist'"),
-    ("Authorization required", "doas asks for a password; permit it with `nopass' or `persist'"),
     ("Could not resolve hostname", "there is no host of that name"),
     ("Connection refused", "no ssh server answers there"),
     ("Connection timed out", "it does not answer"),
@@ -203,7 +229,13 @@ _FAILURES = (
 
 def is_lasting(output: str) -> bool:
     """Return whether trying again is of no use before the user has done something, by the `output` of the program."""
-    return any(text in output for text, _ in _FAILURES[:9]) or "qwen-companion: node" in output
+    return any(text in output for text, _ in _FAILURES[:6]) or "qwen-companion: node" in output
+
+
+def asks_in_terminal(output: str) -> bool:
+    """Return whether a program asks for a password in a terminal only, by its `output`: sudo behind a hop, and doas."""
+    asks = ("a password is required", "Authentication required", "Authorization required")
+    return any(text in output for text in asks) and not is_lasting(output)
 
 
 def failure(output: str) -> str:

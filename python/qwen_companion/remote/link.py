@@ -4,18 +4,17 @@
 from __future__ import annotations
 
 import os
-import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import anyio
-from anyio.abc import ByteReceiveStream, Process
 
 from qwen_companion.errors import CompanionError, first_error
 from qwen_companion.frozen import frozen
-from qwen_companion.remote.commands import failure, is_lasting
+from qwen_companion.remote.channels import Channel
+from qwen_companion.remote.commands import asks_in_terminal, failure, is_lasting
 from qwen_companion.remote.frames import (
     PART_BYTES,
     VERSION,
@@ -23,6 +22,7 @@ from qwen_companion.remote.frames import (
     Frame,
     FrameError,
     Kind,
+    credit_of,
     read_message,
     read_object,
     write_message,
@@ -38,22 +38,25 @@ PING_S = 15.0
 REQUEST_S = 20.0
 """How long a request may take, in seconds."""
 
-_MAX_OUTPUT = 16 * 1024
 _END_S = 1.0
 _QUIT_S = 3.0
 """How long the relay may take to end: one that is cut off before it was told stays, for Emacs to come back."""
 
-_CHUNK_BYTES = 64 * 1024
 _EVENT_LIMIT = 1000
 _LARGEST = 1 << 53
+_BROKEN = (anyio.BrokenResourceError, anyio.ClosedResourceError)
 
 
 class LinkError(CompanionError):
-    """The pipe to a place could not be opened, or has broken; `lasting` if trying again soon is of no use."""
+    """The pipe to a place could not be opened, or has broken.
 
-    def __init__(self, text: str, *, lasting: bool = False) -> None:
+    Trying again soon is of no use if `lasting`, and without a terminal if `in_terminal`.
+    """
+
+    def __init__(self, text: str, *, lasting: bool = False, in_terminal: bool = False) -> None:
         super().__init__(text)
         self.lasting = lasting
+        self.in_terminal = in_terminal
 
 
 class RequestError(CompanionError):
@@ -87,30 +90,27 @@ class Link:
 
     def __init__(
         self,
-        command: Sequence[str],
+        open_channel: Callable[[], Awaitable[Channel]],
         source: bytes,
-        environ: Mapping[str, str],
         streams: Streams,
         changed: Callable[[Sequence[str]], None],
         is_asking: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`command` runs the relay, whose `source` is sent over the pipe; it carries `streams`.
+        """`open_channel` opens a way to the relay, whose `source` is sent over it; it carries `streams`.
 
         `changed` is called with the paths that have changed, of those that are watched.  `is_asking` tells whether
-        `command` waits for the user.
+        a program on the way waits for the user.
         """
-        self._command = command
+        self._open_channel = open_channel
         self._source = source
-        self._environ = environ
         self._streams = streams
         self._changed = changed
         self._is_asking = is_asking
-        self._process: Process | None = None
+        self._channel: Channel | None = None
         self._decoder = Decoder()
         self._writing = anyio.Lock()
         self._requests: dict[int, _Request] = {}
         self._last_request = 0
-        self._output = bytearray()
         self._greeted = anyio.Event()
         self._heard = 0.0
         self._greeting: Greeting | None = None
@@ -126,8 +126,10 @@ class Link:
             await self._run(ready)
         except BaseException as error:  # noqa: BLE001 - raised again
             found = first_error(error)
-            if isinstance(found, (FrameError, OSError, anyio.BrokenResourceError, anyio.ClosedResourceError)):
-                raise LinkError(self._reason(found), lasting=is_lasting(self._printed())) from None
+            if isinstance(found, FrameError):
+                raise LinkError(str(found)) from None
+            if isinstance(found, (OSError, *_BROKEN)):
+                raise self._end() from None
             raise found from None
         finally:
             self._streams.detach()
@@ -136,66 +138,51 @@ class Link:
 
     async def _run(self, ready: Callable[[Greeting], None]) -> None:
         try:
-            # In a session of its own: what it asks must not appear in the terminal of Emacs.
-            process = await anyio.open_process(self._command, env=dict(self._environ), start_new_session=True)
-        except FileNotFoundError:
-            raise LinkError(f"there is no program {self._command[0]}", lasting=True) from None
-        self._process = process
+            channel = self._channel = await self._open_channel()
+        except FileNotFoundError as error:
+            raise LinkError(f"there is no program {error.filename}", lasting=True) from None
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._collect, process.stderr)
-                tasks.start_soon(self._receive, process.stdout)
+                tasks.start_soon(channel.collect)
+                tasks.start_soon(self._receive, channel)
                 await self._write(self._source)
                 ready(await self._wait_for_greeting())
                 await self._keep_alive()
         except anyio.get_cancelled_exc_class():
             # For good.  One whose pipe has broken must go on: the next pipe finds it.
             with anyio.CancelScope(shield=True):
-                await self._quit(process)
+                await self._quit(channel)
             raise
         finally:
-            # With all that it has started: as long as one has the pipe, the end of this process is not told.  Another
-            # user's, as of sudo, ends with the pipe.
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
             with anyio.CancelScope(shield=True):
-                await process.aclose()
+                await channel.close()
 
     async def _wait_for_greeting(self) -> Greeting:
         while self._greeting is None:
             with anyio.move_on_after(START_S):
                 await self._greeted.wait()
             if self._greeting is None and not self._is_asking():
-                raise LinkError(self._reason(None))
+                raise self._end("it does not answer")
         return self._greeting
 
-    async def _quit(self, process: Process) -> None:
+    async def _quit(self, channel: Channel) -> None:
         """Tell the relay to end: it removes what it has laid there."""
-        with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError), anyio.move_on_after(_END_S):
-            if self._greeting is not None and process.returncode is None:
+        with suppress(OSError, *_BROKEN), anyio.move_on_after(_END_S):
+            if self._greeting is not None:
                 await self._send(Frame(0, Kind.REQUEST, write_message({"name": "quit"})))
-            if process.stdin is not None:
-                await process.stdin.aclose()
+            await channel.end()
+        self.is_left = False
         with anyio.move_on_after(_QUIT_S):
-            await process.wait()
-        self.is_left = process.returncode not in (0, None)
+            self.is_left = not await channel.wait_ended()
 
-    def _printed(self) -> str:
-        return self._output.decode("utf-8", "replace")
-
-    def _reason(self, error: BaseException | None) -> str:
-        if isinstance(error, FrameError):
-            return str(error)
-        return (
-            failure(self._printed()) if self._output else "the connection has ended" if error else "it does not answer"
+    def _end(self, silent: str = "the connection has ended") -> LinkError:
+        """Return why there is no relay, by what was printed; `silent` where nothing was."""
+        printed = self._channel.printed if self._channel else ""
+        return LinkError(
+            failure(printed) if printed else silent,
+            lasting=is_lasting(printed),
+            in_terminal=self._greeting is None and asks_in_terminal(printed),
         )
-
-    async def _collect(self, stream: ByteReceiveStream | None) -> None:
-        """Keep the end of what the program prints to its standard error."""
-        with suppress(anyio.EndOfStream):
-            while stream is not None:
-                self._output += await stream.receive()
-                del self._output[:-_MAX_OUTPUT]
 
     async def _keep_alive(self) -> None:
         self._heard = anyio.current_time()
@@ -210,33 +197,28 @@ class Link:
         await self._write(frame.encode())
 
     async def _write(self, data: bytes) -> None:
-        process = self._process
-        if process is None or process.stdin is None:
+        if self._channel is None:
             raise LinkError("the connection has ended")
         async with self._writing:
-            await process.stdin.send(data)
+            await self._channel.send(data)
 
-    async def _receive(self, stream: ByteReceiveStream | None) -> None:
+    async def _receive(self, channel: Channel) -> None:
         try:
-            while stream is not None:
-                data = await stream.receive(_CHUNK_BYTES)
+            while True:
+                data = await channel.receive()
                 self._heard = anyio.current_time()
                 for frame in self._decoder.feed(data):
                     self._take(frame)
         except anyio.EndOfStream:
             # What it says of that may still be on its way.
             with anyio.move_on_after(_END_S):
-                await self._wait_for_process()
-            raise LinkError(self._reason(EOFError()), lasting=is_lasting(self._printed())) from None
-
-    async def _wait_for_process(self) -> None:
-        if self._process is not None:
-            await self._process.wait()
-            await anyio.sleep(0)
+                await channel.wait_ended()
+                await anyio.sleep(0)
+            raise self._end() from None
 
     async def _send_stream(self, frame: Frame) -> None:
         # What does not get there is sent over the next pipe.
-        with suppress(LinkError, OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+        with suppress(LinkError, OSError, *_BROKEN):
             await self._send(frame)
 
     def _take(self, frame: Frame) -> None:
@@ -254,6 +236,8 @@ class Link:
                 request.done.set()
         elif frame.kind is Kind.EVENT:
             self._changed(strings(read_object(frame.payload).get("changed"))[:_EVENT_LIMIT])
+        elif frame.kind is Kind.CREDIT and frame.stream == 0 and self._channel is not None:
+            self._channel.note_taken(credit_of(frame.payload))
         else:
             self._streams.take(frame)
 
@@ -301,7 +285,7 @@ class Link:
             await self._send(Frame(identifier, Kind.REQUEST, message[last:]))
             with anyio.move_on_after(REQUEST_S):
                 await request.done.wait()
-        except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+        except (OSError, *_BROKEN):
             raise LinkError("the connection has ended") from None
         finally:
             del self._requests[identifier]

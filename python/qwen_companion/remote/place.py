@@ -22,7 +22,8 @@ from qwen_companion.ide.context import ResolvedPath
 from qwen_companion.ide.guard import Keys
 from qwen_companion.ide.targets import TargetError
 from qwen_companion.remote.askpass import Askpass
-from qwen_companion.remote.commands import UnsupportedPlaceError, relay_command, relay_source, terminal_command
+from qwen_companion.remote.channels import Way
+from qwen_companion.remote.commands import UnsupportedPlaceError, relay_source, terminal_command
 from qwen_companion.remote.context import PlaceContext
 from qwen_companion.remote.laid_files import LayerOf, lay
 from qwen_companion.remote.link import Greeting, Link, LinkError, RequestError, objects, read_look
@@ -38,6 +39,9 @@ LONGEST_PAUSE_S = 30.0
 
 _PORTS = range(20000, 32000)
 """Ports that systems do not give away by themselves."""
+
+LINE_LINGER_S = 600
+"""How long a relay goes on without a line of TRAMP, in seconds: it ends with Emacs, and nobody can tell the relay."""
 
 FAREWELL_S = 3.0
 """How long a relay whose pipe has broken may take to come up again, so that it can be told to end, in seconds."""
@@ -77,7 +81,6 @@ class Place:
             token.encode("utf-8"), b"place " + wanted.name.encode("utf-8"), hashlib.sha256
         ).hexdigest()
         self._streams = Streams(server_port)
-        self._environ = environ
         self._layer_of = layer_of
         self._tell = tell
         self._roots_changed = roots_changed
@@ -100,6 +103,7 @@ class Place:
         self._failure = ""
         self._is_left = False
         """Whether a relay goes on there without a pipe."""
+        self._way = Way(environ, os.path.join(spool, f"line-{self._token[:8]}.sock"), self._note_line)
 
     # --- For others
 
@@ -171,11 +175,8 @@ class Place:
             self._extra[directory] = None
             await self._lay(link)
             command = terminal_command(
-                self.wanted.hops,
-                self.wanted.control,
-                directory,
-                self._variables,
-                ["env", f"QWEN_COMPANION_TERMINAL={request.terminal}", *request.command],
+                *(self.wanted.hops, self.wanted.control, directory, self._variables),
+                *(request.terminal, request.command),
             )
             answer = RunCommand(request.terminal, PlacedFile(request.place, directory).name, tuple(command))
         except (CompanionError, FileNameError) as error:
@@ -189,7 +190,7 @@ class Place:
         try:
             await self._run()
         finally:
-            if self._is_left:
+            if self._is_left and not self._way.is_line:
                 await self._say_farewell()
 
     async def _run(self) -> None:
@@ -224,8 +225,7 @@ class Place:
 
         :raises UnsupportedPlaceError: when there is no command that opens it
         """
-        command = relay_command(self.wanted.hops, self.wanted.control, "askpass" if asks else "never")
-        link = await self._new_link(command, asks)
+        link = await self._new_link(self.wanted.control, asks)
         greeted = anyio.Event()
         lasting = was_open = False
 
@@ -248,6 +248,7 @@ class Place:
                 raise found from None
             self._failure = str(found)
             self._set_reachable(self.wanted.name, False)
+            self._way.is_line |= isinstance(found, LinkError) and found.in_terminal
             # A relay that cannot lay down its files cannot do so a moment later either.
             lasting, was_open = isinstance(found, RequestError) or found.lasting, self._link is not None
         finally:
@@ -257,28 +258,33 @@ class Place:
             self.context.set_link(None)
         return lasting, was_open
 
-    async def _new_link(self, command: Sequence[str], asks: Mapping[str, str]) -> Link:
+    async def _new_link(self, control: str | None, asks: Mapping[str, str]) -> Link:
+        opener = self._way.opener(self.wanted.hops, control, asks)
+        keep_s = self.wanted.keep_s
+        linger = min(keep_s, LINE_LINGER_S) if self._way.is_line else keep_s
         return Link(
-            command,
-            await in_thread(relay_source, self._token[:16], self.wanted.keep_s),
-            {**self._environ, **asks},
+            opener,
+            await in_thread(relay_source, self._token[:16], linger, is_paced=self._way.is_line),
             self._streams,
             self._note_changes,
             is_asking=lambda: self.askpass.is_asking,
         )
 
+    def _note_line(self, socket: str | None) -> None:
+        self._report("asking" if socket else "connecting", "Let TRAMP open a line there?" if socket else None, socket)
+
     async def _say_farewell(self) -> None:
         """Tell a relay to end whose pipe has broken: a connection that ssh shares with TRAMP breaks with Emacs."""
         with anyio.move_on_after(self.farewell_s, shield=True) as scope, suppress(CompanionError):
-            link = await self._new_link(relay_command(self.wanted.hops, None), {})
+            link = await self._new_link(None, {})
             await link.run(lambda _greeting: scope.cancel())
 
     def _note_question(self, prompt: str | None) -> None:
         self._report("asking" if prompt else "connecting", prompt)
 
-    def _report(self, state: str, reason: str | None = None) -> None:
+    def _report(self, state: str, reason: str | None = None, line: str | None = None) -> None:
         roots = tuple(root.path for root in self._roots)
-        self._tell(PlaceState(self.wanted.name, state, reason, roots, self.home or None, self._environment))
+        self._tell(PlaceState(self.wanted.name, state, reason, roots, self.home or None, self._environment, line))
 
     def _warn(self, text: str) -> None:
         self._tell(Notice("warning", f"{self.wanted.name}: {text}"))

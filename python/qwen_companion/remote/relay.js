@@ -48,11 +48,20 @@ function send(id, kind, payload = Buffer.alloc(0)) {
 
 const json = (value) => Buffer.from(JSON.stringify(value));
 
+function count(bytes) {
+    const payload = Buffer.alloc(8);
+    payload.writeBigUInt64BE(BigInt(bytes), 0);
+    return payload;
+}
+
 let unread = Buffer.alloc(0);
+let taken = 0; // bytes that have come over the pipe
 const parts = new Map(); // the beginnings of large requests, by their numbers
 
 function receive(data) {
     unread = Buffer.concat([unread, data]);
+    taken += data.length;
+    if (KEEP.paced) send(0, KINDS.credit, count(taken));
     while (unread.length >= HEAD) {
         const length = unread.readUInt32BE(5);
         if (length > MAX_REQUEST) return detach();
@@ -118,9 +127,7 @@ function pump(stream) {
 }
 
 function sendCredit(stream) {
-    const payload = Buffer.alloc(8);
-    payload.writeBigUInt64BE(BigInt(stream.passed), 0);
-    if (streams.has(stream.id)) send(stream.id, KINDS.credit, payload);
+    if (streams.has(stream.id)) send(stream.id, KINDS.credit, count(stream.passed));
 }
 
 function take(stream, kind, payload) {
@@ -335,6 +342,7 @@ function attach(input, output) {
     detach();
     channel = { input, output };
     unread = Buffer.alloc(0);
+    taken = 0;
     parts.clear();
     clearTimeout(lingerTimer);
     clearInterval(holdTimer);
@@ -350,6 +358,7 @@ function attach(input, output) {
         version: VERSION, pid: process.pid, started: start(), home, folder, node: path.dirname(process.execPath),
         layer: process.env.QWEN_CODE_SYSTEM_DEFAULTS_PATH || "/etc/qwen-code/system-defaults.json",
     }));
+    if (KEEP.paced) send(0, KINDS.credit, count(0));
     for (const stream of streams.values()) open(stream);
     input.on("data", (data) => {
         if (channel !== null && channel.input === input) receive(data);

@@ -67,6 +67,29 @@ def test_a_directory_that_is_mounted_into_a_container(stage: Stage, far: Far) ->
     assert "| # new" in "".join(answered.tool_results)
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
+@pytest.mark.parametrize(
+    "far", ["/netns:box:", "/su:far-user@localhost:", "/sudo:far-plain@localhost|su:far-user@localhost:"], indirect=True
+)
+def test_the_main_job_where_only_tramp_gets(stage: Stage, far: Far) -> None:
+    """The bytes go through TRAMP, which asks for the password itself, as the user runs a command.
+
+    A line that breaks costs the CLI nothing.
+    """
+    do_the_main_job(stage, far)
+    change_by_command(stage, far)
+    stage.emacs.eval('(delete-process "qwen-companion-line")')
+    stage.screen.wait_for("Let TRAMP open a line there?")
+    stage.emacs.command("qwen-companion-place-password")
+    if far.asks:
+        far.give_password(stage)
+    stage.screen.wait_until(lambda: "asking" not in stage.emacs.eval("(qwen-companion-remote-lighter)"), "the line")
+    propose(stage, far, "# after\n")
+    stage.model.say("Wrote it.")
+    stage.accept("Wrote it.")
+    stage.screen.wait_until(lambda: far.file.read_text() == "# after\n", "the text there")
+
+
 @pytest.mark.parametrize("program", ["qwen-0.21.10", "qwen-0.23.4"])
 def test_the_main_job_of_an_older_cli(stage: Stage, far: Far, program: str) -> None:
     do_the_main_job(stage, far, f'(setq qwen-companion-qwen-command (list "{program}"))')

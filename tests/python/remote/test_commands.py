@@ -12,7 +12,7 @@ import pytest
 from qwen_companion.domain import Hop
 from qwen_companion.remote.commands import UnsupportedPlaceError, relay_command, terminal_command
 
-TERMINAL = ("/d d", "/v.sh", ("qwen", "-c"))
+TERMINAL = ("/d d", "/v.sh", 7, ("qwen", "-c"))
 
 
 def heads(*hops: Hop, control: str | None = None) -> list[str]:
@@ -62,9 +62,11 @@ def test_a_terminal_gets_one_there() -> None:
     words = terminal_command([Hop("ssh", "host")], None, *TERMINAL)
     assert words[:2] == ["ssh", "-tt"]
     assert "BatchMode=yes" not in words
-    assert shlex.split(words[-1])[-4:] == ["/d d", "/v.sh", "qwen", "-c"]
+    assert shlex.split(words[-1])[-5:] == ["/d d", "/v.sh", "7", "qwen", "-c"]
     assert terminal_command([Hop("docker", "box")], None, *TERMINAL)[:4] == ["docker", "exec", "-it", "box"]
     assert "-n" not in terminal_command([Hop("sudo", "h", "root")], None, *TERMINAL)
+    # That is for one that TRAMP has opened.
+    assert terminal_command([Hop("su", "h", "root")], None, *TERMINAL)[-5:] == ["/d d", "/v.sh", "7", "qwen", "-c"]
 
 
 @pytest.mark.parametrize(

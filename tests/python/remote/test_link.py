@@ -24,6 +24,7 @@ from anyio import to_thread
 
 from qwen_companion.domain import Hop
 from qwen_companion.ide.peers import caller_at
+from qwen_companion.remote.channels import run_program
 from qwen_companion.remote.commands import HOLD_S, failure, relay_command, relay_source
 from qwen_companion.remote.frames import MARK, VERSION, Frame, Kind
 from qwen_companion.remote.link import Link, LinkError, RequestError
@@ -38,7 +39,7 @@ def without_node(home: Path) -> str:
     """Return a PATH with the stand-in, without a Node.js."""
     programs = home.parent / "bin"
     (programs / "node").unlink()
-    for name in ("sh", "grep", "tail", "env", "cat"):
+    for name in ("sh", "grep", "tail", "env", "cat", "printenv"):
         (programs / name).symlink_to(str(shutil.which(name)))
     return str(programs)
 
@@ -393,7 +394,8 @@ async def test_a_relay_that_breaks_the_rules_is_left(home: Path, name: str) -> N
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(streams.run)
                 try:
-                    await Link(says(home, data), b"", environ(home), streams, lambda _paths: None).run(lambda _: None)
+                    start = partial(run_program, says(home, data), environ(home))
+                    await Link(start, b"", streams, lambda _paths: None).run(lambda _: None)
                 finally:
                     tasks.cancel_scope.cancel()
 
@@ -423,9 +425,11 @@ async def test_a_place_without_the_right_node_is_told(home: Path, node: str | No
         program.write_text(node)
         program.chmod(0o700)
     link = Link(
-        relay_command([Hop("docker", "box")], None),
+        partial(
+            *(run_program, relay_command([Hop("docker", "box")], None)),
+            {**environ(home), "PATH": path, "SHELL": "/bin/false"},
+        ),
         relay_source("id", 0),
-        {**environ(home), "PATH": path, "SHELL": "/bin/false"},
         Streams(1),
         lambda _paths: None,
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import subprocess
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from qwen_companion.domain import PlaceNames, SharedDirectory
 from qwen_companion.emacs.messages import Notification, PlaceFile
 from qwen_companion.ide.targets import TargetError
+from qwen_companion.remote.channels import run_program
 from qwen_companion.remote.link import Link
 from qwen_companion.remote.mirrors import Copies
 from qwen_companion.remote.streams import Streams
@@ -27,7 +29,7 @@ class Relay(Link):
     """Says `times` of a file, one after the other."""
 
     def __init__(self, times: list[object]) -> None:
-        super().__init__([], b"", {}, Streams(1), lambda _paths: None)
+        super().__init__(partial(run_program, [], {}), b"", Streams(1), lambda _paths: None)
         self._times = times
 
     async def ask(self, name: str, data: bytes = b"", **_values: Any) -> tuple[dict[str, Any], bytes]:
