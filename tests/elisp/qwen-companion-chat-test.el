@@ -350,23 +350,26 @@
       (should (equal "precious" (qwen-companion-chat-test-prompt)))
       (should-not (qwen-companion-test-sent 'daemon-prompt)))))
 
-(ert-deftest qwen-companion-chat-test-a-prompt-that-is-not-sent-comes-back ()
-  "The process or the daemon ends after it, cannot be told, or there is no room for it."
-  (pcase-dolist (`(,function ,instead ,end)
-                 `((ignore ignore ,(lambda () (run-hooks 'qwen-companion-backend-disconnected-hook)))
-                   (ignore ignore qwen-companion-daemon-stop)
-                   (qwen-companion-backend-call ignore ignore)
-                   (qwen-companion-spool-pack
-                    ,(lambda (_) (signal 'file-error '("No space left on device"))) nil)))
+(ert-deftest qwen-companion-chat-test-a-prompt-comes-back-when-the-backend-or-daemon-ends ()
+  (dolist (end (list (lambda () (run-hooks 'qwen-companion-backend-disconnected-hook))
+                     #'qwen-companion-daemon-stop))
     (qwen-companion-chat-test-with
       (insert "precious")
-      (cl-letf (((symbol-function function) instead))
-        (if end
-            (qwen-companion-chat-send)
-          (should-error (qwen-companion-chat-send) :type 'file-error)))
-      (when end
-        (funcall end))
+      (qwen-companion-chat-send)
+      (funcall end)
       (should (equal "precious" (qwen-companion-chat-test-prompt))))))
+
+(ert-deftest qwen-companion-chat-test-a-prompt-that-is-not-sent-comes-back ()
+  "It cannot be told, or there is no room for it."
+  (qwen-companion-chat-test-with
+    (insert "precious")
+    (cl-letf (((symbol-function 'qwen-companion-backend-call) #'ignore))
+      (qwen-companion-chat-send))
+    (should (equal "precious" (qwen-companion-chat-test-prompt)))
+    (cl-letf (((symbol-function 'qwen-companion-spool-pack)
+               (lambda (_) (signal 'file-error '("No space left on device")))))
+      (should-error (qwen-companion-chat-send) :type 'file-error))
+    (should (equal "precious" (qwen-companion-chat-test-prompt)))))
 
 (ert-deftest qwen-companion-chat-test-return-as-the-user-wants ()
   (qwen-companion-chat-test-with
