@@ -24,6 +24,9 @@ from qwen_companion.remote.commands import HEARS, NeedsTerminalError, line_comma
 _CHUNK_BYTES = 64 * 1024
 _MAX_PRINTED = 16 * 1024
 
+_END_S = 2.0
+"""How long the end of a broken pipe is waited for, in seconds."""
+
 LINE_BYTES = 8 * 1024
 """Most bytes on their way to a relay over a line of TRAMP: Emacs takes 1 ms for each KB."""
 
@@ -112,6 +115,9 @@ class _Program:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         await self._process.aclose()
+        # Python 3.10 logs the error of a broken pipe as one that nobody has seen, unless its end is waited for.
+        with suppress(OSError), anyio.move_on_after(_END_S, shield=True):
+            await getattr(self._process.stdin, "_stream").wait_closed()  # noqa: B009 - no public name
 
 
 class _Line:
