@@ -63,10 +63,11 @@ def answer(stage: Stage, chat: str, label: str) -> None:
 
 
 def go_to_line(stage: Stage, text: str) -> None:
-    """Go to the line with `text` of the list of sessions, which is shown."""
-    stage.emacs.eval(
+    """Go to the line with `text` of the list of sessions, which is shown, once it is there."""
+    wait_until(
+        stage,
         f"(with-selected-window (get-buffer-window {lisp_string(LIST)})"
-        f" (goto-char (point-min)) (search-forward {lisp_string(text)}) (beginning-of-line) nil)"
+        f" (goto-char (point-min)) (and (search-forward {lisp_string(text)} nil t) (progn (beginning-of-line) t)))",
     )
 
 

@@ -35,10 +35,10 @@ def user_adds(stage: Stage, line: str, path: Path | None = None) -> None:
 
 
 def at_turn(stage: Stage, text: str) -> None:
-    """Put point in the buffer of changes, which is shown, on the first line with `text`."""
-    stage.emacs.eval(
+    """Put point in the buffer of changes, which is shown, on the first line with `text`, once it is there."""
+    stage.emacs.wait_until(
         '(with-selected-window (get-buffer-window "*qwen-companion changes*")'
-        f" (goto-char (point-min)) (search-forward {lisp_string(text)}) (beginning-of-line) nil)"
+        f" (goto-char (point-min)) (and (search-forward {lisp_string(text)} nil t) (progn (beginning-of-line) t)))"
     )
 
 

@@ -165,7 +165,9 @@
 
 (ert-deftest qwen-companion-review-list-test-large-texts-are-not-counted ()
   (qwen-companion-review-list-test-with '(("a.txt" "1\n"))
-    (let ((qwen-companion-review-list--count-limit 100))
+    (let ((qwen-companion-review-list--count-limit 100)
+          ;; That of the test before may still run.
+          (qwen-companion-review-list--process nil))
       (qwen-companion-test-propose "a.txt" (make-string 200 ?x))
       (qwen-companion-diffs)
       (should (member "large" (car (qwen-companion-review-list-test--lines))))

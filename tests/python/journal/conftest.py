@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from journal_project import Project
-from qwen_companion.journal import database
+from qwen_companion.journal import database, hook_reports
+from support import TIMEOUT_S
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +28,12 @@ def databases(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for connection in opened:
         connection.close()
+
+
+@pytest.fixture(autouse=True)
+def first_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let tools wait for the first look at all files as long as a busy machine needs; else they go on without it."""
+    monkeypatch.setattr(hook_reports, "LOOK_WAIT_S", TIMEOUT_S)
 
 
 @pytest.fixture

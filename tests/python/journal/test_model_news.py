@@ -21,7 +21,7 @@ from journal_site import ON, Agent, Site, site
 from qwen_companion.domain import ChatWork, Peer
 from qwen_companion.doors.listeners import Words
 from qwen_companion.emacs.messages import JournalBusy, JournalForget, JournalWrote
-from qwen_companion.journal import hook_reports, model_news, views
+from qwen_companion.journal import model_news, views
 from support import TIMEOUT_S
 
 pytestmark = pytest.mark.anyio
@@ -125,7 +125,6 @@ async def test_it_holds_exactly_what_the_model_has_not_seen(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # However busy the machine is: what is not recorded in time is told as well.
-    monkeypatch.setattr(hook_reports, "LOOK_WAIT_S", TIMEOUT_S)
     monkeypatch.setattr(model_news, "RECORD_S", TIMEOUT_S)
     told = 0
     async with site(project, TELLS) as place:
