@@ -3,7 +3,8 @@
 # Programs to use: make test EMACS=/path/to/emacs PYTHON=/path/to/python3
 EMACS ?= emacs
 PYTHON ?=
-export EMACS PYTHON
+PEERS ?=
+export EMACS PYTHON PEERS
 
 BUILD := $(CURDIR)/.build
 export PATH := $(BUILD)/bin:$(PATH)
@@ -93,7 +94,7 @@ test-interop: build ## All supported CLIs, old ones too, in Emacs; ARGS='-k qwen
 	@scripts/setup interop
 	@$(PYTEST) tests/e2e/interop --interop $(ARGS)
 
-matrix: build ## The tests with each Emacs and Python that can be had; EMACSES='emacs emacs-30' names more
+matrix: build ## The tests with each Emacs and Python that can be had, written to docs/versions.org; EMACSES='emacs emacs-30' or PYTHONS='3.14' choose
 	@scripts/matrix
 
 package: ## The tar file for an archive of packages, in dist/
@@ -137,8 +138,8 @@ fuzz: build ## Random reviews, texts and undos against oracles; FROM=n is the fi
 	  tests/python/daemon/test_hostile_events.py \
 	  --hypothesis-profile=fuzz --hypothesis-seed=$(or $(FROM),1)
 
-bench: build ## What commands, reviews, following a file, sessions, the journal here and at a place, worktrees and an undo cost; PEER=directory of claude-code-ide.el, CHATS=that with gptel's and agent-shell's
-	@CLAUDE_CODE_IDE='$(PEER)' $(MEASURE) -l bench/command.el
+bench: build ## What commands, reviews, following a file, sessions, the journal here and at a place, worktrees, an undo and a start cost; PEERS=~/src has checkouts of other packages to compare with
+	@$(MEASURE) -l bench/command.el
 	@$(VENV)/python bench/speed.py
 	@$(VENV)/python bench/hooks.py
 	@$(MEASURE) -l bench/review.el
@@ -146,7 +147,7 @@ bench: build ## What commands, reviews, following a file, sessions, the journal 
 	@$(MEASURE) -l bench/follow.el
 	@$(MEASURE) -l bench/burst.el
 	@$(MEASURE) -l bench/changes.el
-	@CHATS='$(CHATS)' $(MEASURE) -l bench/chat.el
+	@$(MEASURE) -l bench/chat.el
 	@$(VENV)/python bench/keys.py
 	@$(VENV)/python bench/sessions.py
 	@$(VENV)/python bench/journal.py
@@ -155,6 +156,8 @@ bench: build ## What commands, reviews, following a file, sessions, the journal 
 	@$(VENV)/python bench/blame.py
 	@$(MEASURE) -l bench/blame.el
 	@$(VENV)/python bench/remote.py
+	@$(VENV)/python bench/start.py
+	@$(VENV)/python bench/peers.py
 
 lint: lint-python lint-elisp ## Check style, types, warnings and doc strings; changes nothing
 

@@ -11,16 +11,8 @@
 ;; same run.  Counted is the time of the processor.  Garbage is collected
 ;; now and then whatever runs: that is counted, and such a report left out.
 ;;
-;; Then 2 MB are streamed, as fast as they are taken, while a timer is due
-;; every 20 ms.  How late it is by the clock, it is for the user; what of that
-;; is the processor time of Emacs does not go by what else the machine does.
-;; The same stream goes to plain insertion, and to gptel and agent-shell by
-;; their own functions for a piece of an answer, if a directory that has
-;; those of gptel, agent-shell and shell-maker in it is named: make bench
-;; CHATS=~/src
-;;
 ;; In a terminal, emacs -Q -nw -l scripts/checkout.el -L bench -l bench/chat.el
-;; shows beside that what displaying it costs Emacs, and has it in the stream.
+;; shows beside that what displaying it costs Emacs.
 
 ;;; Code:
 
@@ -37,18 +29,6 @@
 
 (defconst chat-bench--budget 5
   "Milliseconds within which 99 of 100 reports are to be shown.")
-
-(defconst chat-bench--stream-size 2000000
-  "Characters that are streamed.")
-
-(defconst chat-bench--stream-limit 60
-  "Seconds of the processor after which a stream is given up.")
-
-(defconst chat-bench--tick 0.02
-  "Seconds between two calls of the timer while text streams.")
-
-(defvar chat-bench--peers (getenv "CHATS")
-  "Directory with those of the other packages; nil or empty for none.")
 
 (defvar chat-bench--collections nil "How often the last calls collected garbage.")
 (defvar chat-bench--display nil "Sorted milliseconds for displaying what each did.")
@@ -226,111 +206,6 @@ Return nil when garbage was collected meanwhile."
                                    200 (lambda (_) (chat-bench--say "grows" chat-bench--piece)))
                                   times)))))))))
 
-;;; Streaming
-
-(defun chat-bench--late (ticks seconds)
-  "Return by how many milliseconds the 99th of 100 TICKS is late.
-SECONDS returns the time of one."
-  (let ((late (sort (cl-loop for (later earlier) on ticks while earlier
-                             collect (* 1000 (max 0 (- (funcall seconds later)
-                                                       (funcall seconds earlier)
-                                                       chat-bench--tick))))
-                    #'<)))
-    (nth (floor (* 0.99 (length late))) late)))
-
-(defun chat-bench--stream (name feed)
-  "Give FEED a stream in pieces and print what it costs, named NAME."
-  (garbage-collect)
-  (let* ((count (/ chat-bench--stream-size (length chat-bench--piece)))
-         (collecting gc-elapsed)
-         (clock (float-time))
-         (processor (float-time (get-internal-run-time)))
-         (ticks (list (cons clock processor)))
-         (timer (run-at-time chat-bench--tick chat-bench--tick
-                             (lambda ()
-                               (push (cons (float-time) (float-time (get-internal-run-time)))
-                                     ticks))))
-         (done 0))
-    (unwind-protect
-        (while (and (< done count)
-                    (< (- (float-time (get-internal-run-time)) processor)
-                       chat-bench--stream-limit))
-          (funcall feed chat-bench--piece)
-          (redisplay)
-          ;; Timers run.
-          (accept-process-output nil 0.001)
-          (cl-incf done))
-      (cancel-timer timer))
-    (princ (format "%-24s %8.1f %8.1f %8.1f %10.1f %10.1f %8.2f  %s\n" name
-                   (- (float-time (get-internal-run-time)) processor)
-                   (- (float-time) clock)
-                   (- gc-elapsed collecting)
-                   (chat-bench--late ticks #'cdr)
-                   (chat-bench--late ticks #'car)
-                   (/ (car (load-average)) 100.0)
-                   (if (= done count) "all of it"
-                     (format "given up after %d KB"
-                             (/ (* done (length chat-bench--piece)) 1000)))))))
-
-(defun chat-bench--had-p (name &rest libraries)
-  "Return non-nil when LIBRARIES can be loaded from the peers; else say NAME."
-  (condition-case err
-      (progn
-        (when (string-empty-p (or chat-bench--peers ""))
-          (error "`CHATS' names no directory"))
-        (dolist (directory '("gptel" "agent-shell" "shell-maker"))
-          (add-to-list 'load-path (expand-file-name directory chat-bench--peers)))
-        (mapc #'require libraries))
-    (error (ignore (princ (format "%-24s not had: %s\n" name (error-message-string err)))))))
-
-(declare-function gptel-curl--stream-insert-response "ext:gptel" (response info &optional raw))
-(declare-function agent-shell-ui-make-fragment-model "ext:agent-shell-ui" (&rest arguments))
-(declare-function agent-shell-ui-update-fragment "ext:agent-shell-ui" (model &rest arguments))
-(declare-function markdown-overlays-put "ext:markdown-overlays" ())
-
-(defun chat-bench--gptel ()
-  "Stream into a buffer as gptel has it."
-  (when (chat-bench--had-p "gptel" 'gptel)
-    (with-temp-buffer
-      (switch-to-buffer (current-buffer))
-      (text-mode)
-      (buffer-enable-undo)
-      (let ((info (list :position (point-marker))))
-        (chat-bench--stream
-         "gptel" (lambda (piece)
-                   (gptel-curl--stream-insert-response (copy-sequence piece) info)))))))
-
-(defun chat-bench--agent-shell ()
-  "Stream into a buffer as agent-shell does, which draws an answer anew."
-  (when (chat-bench--had-p "agent-shell" 'agent-shell-ui 'markdown-overlays)
-    (with-temp-buffer
-      (switch-to-buffer (current-buffer))
-      (chat-bench--stream
-       "agent-shell"
-       (lambda (piece)
-         (let* ((model (agent-shell-ui-make-fragment-model
-                        :namespace-id 1 :block-id "answer" :body piece))
-                (body (map-elt (agent-shell-ui-update-fragment
-                                model :append t :navigation 'never :no-undo t)
-                               :body)))
-           (save-restriction
-             (narrow-to-region (map-elt body :start) (map-elt body :end))
-             (markdown-overlays-put))))))))
-
-(defun chat-bench--streams ()
-  "Stream the same text in every way."
-  (princ (format "\n%-24s %8s %8s %8s %10s %10s %8s\n"
-                 (format "%d MB streamed" (/ chat-bench--stream-size 1000000))
-                 "CPU s" "clock s" "garbage" "late CPU" "late ms" "load"))
-  (chat-bench--in-chat
-    (chat-bench--stream "this chat" (lambda (piece) (chat-bench--say "streamed" piece))))
-  (with-temp-buffer
-    (switch-to-buffer (current-buffer))
-    (buffer-enable-undo)
-    (chat-bench--stream "plain insertion" #'insert))
-  (chat-bench--gptel)
-  (chat-bench--agent-shell))
-
 (let ((standard-output (if noninteractive t (get-buffer-create "*chat bench*"))))
   (cl-letf (((symbol-function 'qwen-companion-backend-call) #'always))
     (princ (format "\n%-36s %8s %8s %8s %10s %12s %8s%s\n" "chat, milliseconds" "median" "p99"
@@ -340,7 +215,6 @@ SECONDS returns the time of one."
     (chat-bench--report 1000)
     (chat-bench--tools 4000)
     (chat-bench--sizes 1 4 12)
-    (chat-bench--streams)
     (qwen-companion-chat-state--unwatch))
   (unless noninteractive
     (switch-to-buffer "*chat bench*")))

@@ -7,7 +7,7 @@
 ;; `make bench'.  Runs Emacs's own command loop, by a keyboard macro of
 ;; `forward-char', with the mode off, with it on and a session connected, and
 ;; with the hooks of claude-code-ide.el in place of it when the environment
-;; variable CLAUDE_CODE_IDE names a directory with its files.  Counted is the
+;; variable PEERS names a directory with a checkout of it.  Counted is the
 ;; time of the processor, in turns; the command loop is in all of them.
 
 ;;; Code:
@@ -71,15 +71,22 @@
                                       process-environment))
          (temporary-file-directory home)
          (default-directory home)
-         (peer (getenv "CLAUDE_CODE_IDE"))
-         (peer (and peer (not (string-empty-p peer)) (expand-file-name peer)))
+         (peers (getenv "PEERS"))
+         (peer (and peers (not (string-empty-p peers))
+                    (expand-file-name "claude-code-ide.el" peers)))
+         (peer (and peer (file-directory-p peer) peer))
          (inhibit-message t)
          rounds)
     (when peer
       (add-to-list 'load-path peer)
       ;; Nothing is sent.
       (provide 'websocket)
-      (require 'claude-code-ide-mcp))
+      (require 'claude-code-ide-mcp)
+      ;; As users have it.
+      (mapatoms (lambda (symbol)
+                  (when (and (fboundp symbol)
+                             (string-prefix-p "claude-code-ide-" (symbol-name symbol)))
+                    (byte-compile symbol)))))
     (make-directory ".git")
     (write-region (mapconcat (lambda (number) (format "line %d of a text\n" number))
                              (number-sequence 1 (/ command-bench-commands 10)) "")

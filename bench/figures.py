@@ -31,7 +31,6 @@ MORE = (
 README_HEAD = ("| what | measured | goal |", "|---+---+---|")
 KINDS = {
     "death": "Emacs, a CLI or the backend killed at any moment: nothing lost or left",
-    "bad input": "damaged and random messages at every door: refused or answered",
     "attack": "other programs and other users at its ports and files: refused",
 }
 """Kinds of rows whose cases are added up, and the words for them."""
@@ -43,17 +42,17 @@ ROWS = {
     "64 KB: proposal sent to Ediff on the screen, beside Ediff on two texts that come by one request and one message": (
         "a proposal of 64 KB in Ediff on the screen, beside Ediff with that text by a bare server"
     ),
-    "hunk by hunk on the screen, beside diff-mode: 20,000 lines, 400 changes": (
-        "a review hunk by hunk, 20,000 lines with 400 changes, beside =diff-mode="
-    ),
     "following a changed file of 1 MB, beside revert-buffer-with-fine-grain: word renamed": (
         "a buffer of 1 MB follows a changed file, beside =revert-buffer-with-fine-grain="
     ),
     "hooks and journal: p50 added to a tool call that writes a file, beside hooks on a server that does nothing": (
         "what reviews and the record add to a write of the CLI, beside hooks that do nothing, p50"
     ),
+    "a key while a long answer is streamed, by the clock": "a key while an answer of 2 MB streams into a chat",
+    "undo of a turn of 3,000 files, beside Emacs writing these files alone": (
+        "undo of a turn of 3,000 files, beside Emacs writing these files alone"
+    ),
     "M-x qwen-companion-mode returns": "=M-x qwen-companion-mode= returns",
-    "processor time of the idle backend": "processor time of the idle backend",
 }
 """The rows that the README has, and its words for them."""
 MARKS = ("# Figures: written by make figures", "# End of figures")
