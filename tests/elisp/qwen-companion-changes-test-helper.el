@@ -41,18 +41,28 @@
 
 (defvar qwen-companion-changes-test--held nil)
 
+(defmacro qwen-companion-changes-test--with-journal (&rest body)
+  "Run BODY, which may go to other buffers, with a journal without turns."
+  (declare (indent 0) (debug t))
+  `(let ((qwen-companion-changes-test-turns nil)
+         (qwen-companion-changes-test-texts (make-hash-table :test #'equal))
+         (qwen-companion-changes-test-disk (make-hash-table :test #'equal))
+         (qwen-companion-changes-test-busy nil)
+         (qwen-companion-changes-test-hold nil)
+         (qwen-companion-changes-test--held nil))
+     (save-window-excursion
+       (delete-other-windows)
+       (switch-to-buffer (get-buffer-create "*elsewhere*"))
+       (unwind-protect
+           (progn ,@body)
+         (qwen-companion-changes-close)))))
+
 (defmacro qwen-companion-changes-test-with (files &rest body)
   "Run BODY with FILES, a journal without turns and an orderly frame."
   (declare (indent 1) (debug t))
   `(qwen-companion-test-with-files ,files
      (qwen-companion-test-with-backend
-       (let ((qwen-companion-changes-test-turns nil)
-             (qwen-companion-changes-test-texts (make-hash-table :test #'equal))
-             (qwen-companion-changes-test-disk (make-hash-table :test #'equal))
-             (qwen-companion-changes-test-busy nil)
-             (qwen-companion-changes-test-hold nil)
-             (qwen-companion-changes-test--held nil)
-             (qwen-companion-backend--state 'ready)
+       (let ((qwen-companion-backend--state 'ready)
              (inhibit-message t))
          (cl-letf (((symbol-function 'qwen-companion-backend-connected-p) #'always)
                    ((symbol-function 'qwen-companion-backend-call)
@@ -65,12 +75,9 @@
                    ((symbol-function 'qwen-companion-merge-texts)
                     #'qwen-companion-changes-test--merge))
            (unwind-protect
-               (save-window-excursion
-                 (delete-other-windows)
-                 (switch-to-buffer (get-buffer-create "*elsewhere*"))
+               (qwen-companion-changes-test--with-journal
                  (qwen-companion-journal-enable)
                  ,@body)
-             (qwen-companion-changes-close)
              (qwen-companion-journal-disable)))))))
 
 (defmacro qwen-companion-changes-test-with-process (&rest body)
@@ -78,13 +85,7 @@
 The journal is that of the tests, without turns."
   (declare (indent 0) (debug t))
   `(qwen-companion-test-with-process
-     (let ((qwen-companion-changes-test-turns nil)
-           (qwen-companion-changes-test-texts (make-hash-table :test #'equal))
-           (qwen-companion-changes-test-disk (make-hash-table :test #'equal))
-           (qwen-companion-changes-test-busy nil)
-           (qwen-companion-changes-test-hold nil)
-           (qwen-companion-changes-test--held nil)
-           (qwen-companion-test-calls nil)
+     (let ((qwen-companion-test-calls nil)
            (real (symbol-function 'qwen-companion-backend-call)))
        (qwen-companion-mode 1)
        (qwen-companion-test-wait-for (eq 'ready (qwen-companion-state)))
@@ -98,12 +99,7 @@ The journal is that of the tests, without turns."
                  ((symbol-function 'qwen-companion-roots-published)
                   (lambda () (list (directory-file-name directory)))))
          (qwen-companion-follow-update)
-         (save-window-excursion
-           (delete-other-windows)
-           (switch-to-buffer (get-buffer-create "*elsewhere*"))
-           (unwind-protect
-               (progn ,@body)
-             (qwen-companion-changes-close)))))))
+         (qwen-companion-changes-test--with-journal ,@body)))))
 
 (defun qwen-companion-changes-test-bytes (path)
   "Return the bytes of the file PATH, nil without one."
@@ -166,11 +162,11 @@ turn.  The files are written and Emacs is told."
 (defun qwen-companion-changes-test--counts (before after)
   "Return the keys for how many lines of BEFORE are not in AFTER and vice versa."
   (cl-flet ((count (lines others)
-              (let ((known (make-hash-table :test #'equal)))
-                (dolist (line (split-string (or others "") "\n" t))
-                  (puthash line t known))
-                (cl-count-if-not (lambda (line) (gethash line known))
-                                 (split-string (or lines "") "\n" t)))))
+                   (let ((known (make-hash-table :test #'equal)))
+                     (dolist (line (split-string (or others "") "\n" t))
+                       (puthash line t known))
+                     (cl-count-if-not (lambda (line) (gethash line known))
+                                      (split-string (or lines "") "\n" t)))))
     (list :added (count after before) :deleted (count before after))))
 
 (defun qwen-companion-changes-test-add (turn)
@@ -196,76 +192,66 @@ turn.  The files are written and Emacs is told."
 
 (defun qwen-companion-changes-test--answer (method payload)
   "Answer the call of METHOD with PAYLOAD."
-  (let ((id (plist-get payload :id))
-        (path (plist-get payload :path))
+  (let ((path (plist-get payload :path))
         (turn (plist-get payload :turn)))
-    (pcase method
-      ('journal-origins
-       (qwen-companion-journal-on-reply
-        (append (list :id id)
-                (if (cdr qwen-companion-changes-test-origins)
+    (cl-flet ((reply (keys)
+                     (qwen-companion-journal-on-reply (cons :id (cons (plist-get payload :id) keys)))))
+      (pcase method
+        ('journal-origins
+         (reply (if (cdr qwen-companion-changes-test-origins)
                     (pop qwen-companion-changes-test-origins)
-                  (car qwen-companion-changes-test-origins)))))
-      ('journal-prompts
-       (qwen-companion-journal-on-reply
-        (list :id id
-              :turns (mapcar (lambda (turn)
-                               (list :turn turn :session "s" :client "Qwen Code 0.24.4"
-                                     :start 0 :models '("qwen3-coder-plus")
-                                     :plan qwen-companion-changes-test-plan))
-                             (plist-get payload :turns))
-              :prompts (list :text (mapconcat (lambda (_) "Make it\nso")
-                                              (plist-get payload :turns) "\0")))))
-      ('journal-stage
-       (qwen-companion-journal-on-reply
-        (append (list :id id)
-                (or (pop qwen-companion-changes-test-staged)
+                  (car qwen-companion-changes-test-origins))))
+        ('journal-prompts
+         (reply (list :turns (mapcar (lambda (turn)
+                                       (list :turn turn :session "s" :client "Qwen Code 0.24.4"
+                                             :start 0 :models '("qwen3-coder-plus")
+                                             :plan qwen-companion-changes-test-plan))
+                                     (plist-get payload :turns))
+                      :prompts (list :text (mapconcat (lambda (_) "Make it\nso")
+                                                      (plist-get payload :turns) "\0")))))
+        ('journal-stage
+         (reply (or (pop qwen-companion-changes-test-staged)
                     (qwen-companion-changes-test--spool
-                     (list (list :path "" :after "the patch\n")))))))
-      ('journal-watch
-       (when (plist-get payload :on)
-         (qwen-companion-journal-on-turns
-          (list :reset t :turns qwen-companion-changes-test-turns))))
-      ('journal-texts
-       (qwen-companion-journal-on-reply
-        (append (list :id id)
-                (qwen-companion-changes-test--spool
+                     (list (list :path "" :after "the patch\n"))))))
+        ('journal-watch
+         (when (plist-get payload :on)
+           (qwen-companion-journal-on-turns
+            (list :reset t :turns qwen-companion-changes-test-turns))))
+        ('journal-texts
+         (reply (qwen-companion-changes-test--spool
                  (mapcar (lambda (file)
                            (let ((path (plist-get file :path)))
-                             (append (list :path path)
-                                     (qwen-companion-changes-test--texts
-                                      path turn (plist-get payload :scope)))))
-                         (plist-get payload :files))))))
-      ('journal-files
-       (qwen-companion-journal-on-reply
-        (list :id id
-              :files (cl-remove-duplicates
-                      (cl-loop for turn in (reverse qwen-companion-changes-test-turns)
-                               append (plist-get turn :files))
-                      :key (lambda (file) (plist-get file :path)) :test #'equal))))
-      ('journal-busy
-       (qwen-companion-journal-on-reply (list :id id :busy (pop qwen-companion-changes-test-busy))))
-      ('journal-spans (qwen-companion-journal-on-reply (list :id id :spans nil)))
-      ('journal-merge
-       ;; The main tree is the directory around the worktree.
-       (qwen-companion-journal-on-reply
-        (list :id id :root (directory-file-name (file-name-directory (plist-get payload :root))))))
-      ('journal-seen
-       (let ((known (cl-find turn qwen-companion-changes-test-turns
-                             :key (lambda (turn) (plist-get turn :id)) :test #'equal)))
-         (qwen-companion-changes-test-add
-          (plist-put
-           (copy-sequence known) :files
-           (mapcar
-            (lambda (file)
-              (cond
-               ((and path (not (equal path (plist-get file :path)))) file)
-               ((plist-get payload :hunks)
-                (plist-put (copy-sequence file) :seen-hunks
-                           (append (plist-get payload :hunks) (plist-get file :seen-hunks))))
-               (t (plist-put (copy-sequence file) :seen (plist-get payload :seen)))))
-            (plist-get known :files))))))
-      ('journal-wrote (qwen-companion-changes-test--wrote payload)))))
+                             (cons :path
+                                   (cons path (qwen-companion-changes-test--texts
+                                               path turn (plist-get payload :scope))))))
+                         (plist-get payload :files)))))
+        ('journal-files
+         (reply (list :files (cl-remove-duplicates
+                              (cl-loop for turn in (reverse qwen-companion-changes-test-turns)
+                                       append (plist-get turn :files))
+                              :key (lambda (file) (plist-get file :path)) :test #'equal))))
+        ('journal-busy (reply (list :busy (pop qwen-companion-changes-test-busy))))
+        ('journal-spans (reply (list :spans nil)))
+        ('journal-merge
+         ;; The main tree is the directory around the worktree.
+         (reply (list :root (directory-file-name
+                             (file-name-directory (plist-get payload :root))))))
+        ('journal-seen
+         (let ((known (cl-find turn qwen-companion-changes-test-turns
+                               :key (lambda (turn) (plist-get turn :id)) :test #'equal)))
+           (qwen-companion-changes-test-add
+            (plist-put
+             (copy-sequence known) :files
+             (mapcar
+              (lambda (file)
+                (cond
+                 ((and path (not (equal path (plist-get file :path)))) file)
+                 ((plist-get payload :hunks)
+                  (plist-put (copy-sequence file) :seen-hunks
+                             (append (plist-get payload :hunks) (plist-get file :seen-hunks))))
+                 (t (plist-put (copy-sequence file) :seen (plist-get payload :seen)))))
+              (plist-get known :files))))))
+        ('journal-wrote (qwen-companion-changes-test--wrote payload))))))
 
 (defun qwen-companion-changes-test--texts (path turn scope)
   "Return the keys of the answer about PATH in TURN or SCOPE."
@@ -323,10 +309,7 @@ turn.  The files are written and Emacs is told."
 (defun qwen-companion-changes-test--merge (base mine theirs labels callback)
   "Stand in for `qwen-companion-merge-texts', which has these arguments.
 BASE, MINE, THEIRS, LABELS and CALLBACK are as there."
-  (cl-flet ((text (it) (if (bufferp it)
-                           (with-current-buffer it
-                             (save-restriction (widen) (buffer-string)))
-                         it)))
+  (cl-flet ((text (it) (if (bufferp it) (qwen-companion-buffers-text it) it)))
     (let* ((mine (text mine))
            (theirs (text theirs))
            (merged (if base

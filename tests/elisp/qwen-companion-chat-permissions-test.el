@@ -22,9 +22,9 @@
 
 (defconst qwen-companion-chat-permissions-test--questions
   '((:text "Which database?" :header "Database"
-     :choices ((:label "sqlite" :description "one file") (:label "postgres")))
+           :choices ((:label "sqlite" :description "one file") (:label "postgres")))
     (:text "Which colours?" :header "Colours" :multiple t
-     :choices ((:label "red") (:label "blue"))))
+           :choices ((:label "red") (:label "blue"))))
   "A form.")
 
 (defmacro qwen-companion-chat-permissions-test-with (&rest body)
@@ -59,14 +59,19 @@
                                      append (list key value)))
           (qwen-companion-test-sent 'daemon-answer)))
 
+(defun qwen-companion-chat-permissions-test--answers (key)
+  "Check that pressing KEY sends the only answer."
+  (qwen-companion-chat-permissions-test--press key)
+  (should (= 1 (length (qwen-companion-chat-permissions-test--sent)))))
+
 (defun qwen-companion-chat-permissions-test--chosen ()
   "Return the id of the option that was sent first."
   (plist-get (car (qwen-companion-chat-permissions-test--sent)) :option))
 
-(defun qwen-companion-chat-permissions-test--refuses (key regexp)
+(defun qwen-companion-chat-permissions-test--refuses (key &optional regexp)
   "Check that pressing KEY is refused as REGEXP says, and nothing is sent."
-  (should (string-match-p regexp (qwen-companion-chat-permissions-test--refused
-                                  #'qwen-companion-chat-permissions-test--press key))))
+  (should (string-match-p (or regexp "")
+                          (qwen-companion-chat-permissions-test--refused #'qwen-companion-chat-permissions-test--press key))))
 
 (defun qwen-companion-chat-permissions-test--refused (function &rest arguments)
   "Return why FUNCTION with ARGUMENTS is refused; nothing may be sent."
@@ -83,22 +88,29 @@
   (qwen-companion-chat-test-tell 'daemon-text :session "s" :tool "c1"
                                  :part part :index (or index 0) :text text))
 
-(defmacro qwen-companion-chat-permissions-test-asked (&rest body)
-  "Run BODY in a chat where a tool has asked whether it may run."
-  (declare (indent 0) (debug t))
+(defmacro qwen-companion-chat-permissions-test-asked (tool report &rest body)
+  "Run BODY in a chat where TOOL has asked whether it may run: REPORT.
+Both are the keys that are not as usual."
+  (declare (indent 2) (debug t))
   `(qwen-companion-chat-permissions-test-with
-     (qwen-companion-chat-permissions-test--tool)
-     (qwen-companion-chat-permissions-test--ask)
+     (qwen-companion-chat-permissions-test--tool ,@tool)
+     (qwen-companion-chat-permissions-test--ask ,@report)
+     ,@body))
+
+(defmacro qwen-companion-chat-permissions-test-changing (old-size new-size &rest body)
+  "Run BODY in a chat where a tool has asked to change the file a.txt.
+It is changed from OLD-SIZE, nil for a new file, to NEW-SIZE."
+  (declare (indent 2) (debug t))
+  `(qwen-companion-chat-permissions-test-asked
+       (:diffs '((:index 0 :path "/project/a.txt" :old-size ,old-size :new-size ,new-size))) ()
      ,@body))
 
 ;;; Asking
 
 (ert-deftest qwen-companion-chat-permissions-test-says-all-before-the-answer ()
   "The command in full, each option with its key, and the rule that it saves."
-  (qwen-companion-chat-permissions-test-with
-    (qwen-companion-chat-permissions-test--tool
-     :input "command: touch x; echo done\nis_background: false")
-    (qwen-companion-chat-permissions-test--ask)
+  (qwen-companion-chat-permissions-test-asked
+      (:input "command: touch x; echo done\nis_background: false") ()
     (dolist (text '("Permission: touch x\n"
                     "command: touch x; echo done\nis_background: false\n"
                     ;; The safest first, whatever the order of the daemon.
@@ -113,34 +125,29 @@
 
 (ert-deftest qwen-companion-chat-permissions-test-options-are-the-daemons ()
   "Any options with any names are offered; d dismisses."
-  (qwen-companion-chat-permissions-test-with
-    (qwen-companion-chat-permissions-test--tool)
-    (qwen-companion-chat-permissions-test--ask
-     :options '((:id "x" :label "Something new" :allows t :lasting t :writes unknown)
-                (:id "y" :label "For now" :allows t :lasting t)
-                (:id "z" :label "Of a new sort" :allows t :writes unknown)))
+  (qwen-companion-chat-permissions-test-asked ()
+      (:options '((:id "x" :label "Something new" :allows t :lasting t :writes unknown)
+                  (:id "y" :label "For now" :allows t :lasting t)
+                  (:id "z" :label "Of a new sort" :allows t :writes unknown)))
     (should (qwen-companion-chat-permissions-test--shown-p
              "C-c C-a 1  Something new  lasting; what it writes .* not known"))
     (should (qwen-companion-chat-permissions-test--shown-p
              "C-c C-a !  For now  holds for the rest of this session"))
     (should (qwen-companion-chat-permissions-test--shown-p
              "C-c C-a 2  Of a new sort  an unknown kind of option; it may allow more"))
-    (should (equal "This question has no answer with the key y"
-                   (qwen-companion-chat-permissions-test--refused
-                    #'qwen-companion-chat-permissions-test--press "C-c C-a y")))
+    (qwen-companion-chat-permissions-test--refuses
+     "C-c C-a y" "\\`This question has no answer with the key y\\'")
     (qwen-companion-chat-permissions-test--press "C-c C-a d")
     (should (equal '((:session "s" :permission "p1" :option nil :answers nil))
                    (qwen-companion-chat-permissions-test--sent)))))
 
 (ert-deftest qwen-companion-chat-permissions-test-more-options-than-keys ()
   "Options without a key are chosen on their lines, which no label can imitate."
-  (qwen-companion-chat-permissions-test-with
-    (qwen-companion-chat-permissions-test--tool)
-    (qwen-companion-chat-permissions-test--ask
-     :options (mapcar (lambda (number)
-                        (list :id (format "o%d" number) :allows t
-                              :label (format "Number %d\n  C-c 1  Reject" number)))
-                      (number-sequence 0 10)))
+  (qwen-companion-chat-permissions-test-asked ()
+      (:options (mapcar (lambda (number)
+                          (list :id (format "o%d" number) :allows t
+                                :label (format "Number %d\n  C-c 1  Reject" number)))
+                        (number-sequence 0 10)))
     (should (qwen-companion-chat-permissions-test--shown-p
              "  C-c C-a 9  Number 9 C-c 1 Reject\n  RET        Number 10 C-c 1 Reject\n"))
     (qwen-companion-test-go-to "Number 10")
@@ -149,9 +156,9 @@
 
 (ert-deftest qwen-companion-chat-permissions-test-shows-the-warning-of-the-daemon ()
   "A warning is between the title and the tool's input; nothing is hidden in it."
-  (qwen-companion-chat-permissions-test-with
-    (qwen-companion-chat-permissions-test--tool :input "command: touch x")
-    (qwen-companion-chat-permissions-test--ask :message "This is outside\nof the work\u200bspace.\n")
+  (qwen-companion-chat-permissions-test-asked
+      (:input "command: touch x")
+      (:message "This is outside\nof the work\u200bspace.\n")
     (should (qwen-companion-chat-permissions-test--shown-p
              "Permission: touch x\nThis is outside\nof the work\\\\u200Bspace.\ncommand: touch x\n"))
     (qwen-companion-test-go-to "outside")
@@ -205,7 +212,7 @@
     (should (equal "o3" (qwen-companion-chat-permissions-test--chosen)))))
 
 (ert-deftest qwen-companion-chat-permissions-test-return-on-an-option ()
-  (qwen-companion-chat-permissions-test-asked
+  (qwen-companion-chat-permissions-test-asked () ()
     (qwen-companion-test-go-to "Reject")
     (qwen-companion-chat-permissions-test--press "RET")
     (should (equal "o4" (qwen-companion-chat-permissions-test--chosen)))
@@ -222,9 +229,7 @@
                      ("y" ,(reverse edit) "e2")
                      ("y" ,qwen-companion-chat-permissions-test--shell "o3")
                      ("n" ,qwen-companion-chat-permissions-test--shell "o4")))
-      (qwen-companion-chat-permissions-test-with
-        (qwen-companion-chat-permissions-test--tool)
-        (qwen-companion-chat-permissions-test--ask :options options)
+      (qwen-companion-chat-permissions-test-asked () (:options options)
         ;; In the prompt it is a letter, at the question it answers.
         (should (eq 'self-insert-command (key-binding (kbd key))))
         (qwen-companion-test-go-to "Permission: ")
@@ -234,7 +239,7 @@
 (ert-deftest qwen-companion-chat-permissions-test-rule-is-named-and-asked-for ()
   (pcase-dolist (`(,key ,id ,file) '(("C-c C-a W" "o1" "/project/\\.qwen/settings\\.json")
                                      ("C-c C-a U" "o2" "~/\\.qwen/settings\\.json")))
-    (qwen-companion-chat-permissions-test-asked
+    (qwen-companion-chat-permissions-test-asked () ()
       (let (asked consent)
         (qwen-companion-test-answering (lambda (prompt) (setq asked prompt) consent)
           (qwen-companion-chat-permissions-test--refused
@@ -246,9 +251,7 @@
 
 (ert-deftest qwen-companion-chat-permissions-test-changed-request-is-not-allowed ()
   "A request that changes while the user is asked is not allowed."
-  (qwen-companion-chat-permissions-test-with
-    (qwen-companion-chat-permissions-test--tool :revision 1)
-    (qwen-companion-chat-permissions-test--ask)
+  (qwen-companion-chat-permissions-test-asked (:revision 1) ()
     (qwen-companion-test-answering
         (lambda (_) (qwen-companion-chat-permissions-test--tool :revision 2) t)
       (qwen-companion-chat-permissions-test--refuses "C-c C-a W" "has changed meanwhile"))))
@@ -272,7 +275,7 @@
 
 (ert-deftest qwen-companion-chat-permissions-test-key-for-another-question-is-refused ()
   "A key that was meant for a question that has just gone answers no other."
-  (qwen-companion-chat-permissions-test-asked
+  (qwen-companion-chat-permissions-test-asked () ()
     (qwen-companion-chat-permissions-test--ask :permission "p2" :title "rm -rf /")
     (should (qwen-companion-chat-permissions-test--shown-p "Waits until the question above"))
     (qwen-companion-test-go-to "rm -rf")
@@ -291,18 +294,17 @@
 
 (ert-deftest qwen-companion-chat-permissions-test-held-takes-no-answer ()
   "Held while the connection is lost; open again under the same name."
-  (qwen-companion-chat-permissions-test-asked
+  (qwen-companion-chat-permissions-test-asked () ()
     (qwen-companion-chat-permissions-test--ask :state 'held)
     (should (qwen-companion-chat-permissions-test--shown-p "Held: the connection is lost"))
     (should-not (qwen-companion-chat-permissions-test--shown-p "C-c C-a y"))
     (qwen-companion-chat-permissions-test--refuses "C-c C-a y" "connection to the daemon is lost")
     (qwen-companion-chat-permissions-test--ask)
     (should-not (qwen-companion-chat-permissions-test--shown-p "Held"))
-    (qwen-companion-chat-permissions-test--press "C-c C-a y")
-    (should (= 1 (length (qwen-companion-chat-permissions-test--sent))))))
+    (qwen-companion-chat-permissions-test--answers "C-c C-a y")))
 
 (ert-deftest qwen-companion-chat-permissions-test-python-gone-is-held-too ()
-  (qwen-companion-chat-permissions-test-asked
+  (qwen-companion-chat-permissions-test-asked () ()
     (run-hooks 'qwen-companion-backend-disconnected-hook)
     (should (qwen-companion-chat-permissions-test--shown-p "Held"))
     (qwen-companion-chat-permissions-test--refuses "C-c C-a y" "connection")))
@@ -315,7 +317,7 @@
                    (me nil "touch x: you dismissed it")
                    (nobody nil "touch x: closed, and nobody has answered")
                    (nil nil "touch x: closed; the answer is not known here")))
-    (qwen-companion-chat-permissions-test-asked
+    (qwen-companion-chat-permissions-test-asked () ()
       (qwen-companion-chat-permissions-test--ask :state 'closed :by by :label label :options nil)
       (should (qwen-companion-chat-permissions-test--shown-p (regexp-quote text)))
       (should-not (qwen-companion-chat-permissions-test--shown-p "C-c C-a y"))
@@ -323,15 +325,13 @@
 
 (ert-deftest qwen-companion-chat-permissions-test-closed-title-with-a-colon ()
   "The daemon's title of a plan ends in one."
-  (qwen-companion-chat-permissions-test-with
-    (qwen-companion-chat-permissions-test--tool)
-    (qwen-companion-chat-permissions-test--ask :title "Plan:")
+  (qwen-companion-chat-permissions-test-asked () (:title "Plan:")
     (qwen-companion-chat-permissions-test--ask :title "Plan:" :state 'closed :by 'me :label "Yes")
     (should (qwen-companion-chat-permissions-test--shown-p "^Plan: you answered \"Yes\"$"))))
 
 (ert-deftest qwen-companion-chat-permissions-test-answer-not-taken ()
   "It is not sent twice; a failure is reported, and the keys work again."
-  (qwen-companion-chat-permissions-test-asked
+  (qwen-companion-chat-permissions-test-asked () ()
     (qwen-companion-chat-permissions-test--press "C-c C-a y")
     (qwen-companion-chat-permissions-test--refuses "C-c C-a y" "being sent")
     (qwen-companion-chat-test-reply 'daemon-answer :error "The daemon is busy." :problem 'busy)
@@ -342,10 +342,10 @@
     ;; It was answered elsewhere in between: nothing is left to say.
     (qwen-companion-chat-permissions-test--ask :state 'closed :by 'other)
     (qwen-companion-chat-test-reply 'daemon-answer :error "It is gone." :problem 'gone)
-    (should-not (qwen-companion-chat-permissions-test--shown-p "not taken"))))
+    (should-not (qwen-companion-chat-permissions-test--shown-p "not accepted"))))
 
 (ert-deftest qwen-companion-chat-permissions-test-reset-forgets ()
-  (qwen-companion-chat-permissions-test-asked
+  (qwen-companion-chat-permissions-test-asked () ()
     (qwen-companion-chat-test-tell 'daemon-reset :session "s" :batches 0)
     (should (equal "" (qwen-companion-chat-permissions-lighter)))
     (should-not (qwen-companion-chat-permissions-test--shown-p "Permission"))
@@ -353,7 +353,7 @@
     (should (equal " Asks:1" (qwen-companion-chat-permissions-lighter)))))
 
 (ert-deftest qwen-companion-chat-permissions-test-killed-chat-asks-nothing ()
-  (qwen-companion-chat-permissions-test-asked
+  (qwen-companion-chat-permissions-test-asked () ()
     (kill-buffer)
     (should (equal "" (qwen-companion-chat-permissions-lighter)))))
 
@@ -361,9 +361,7 @@
 
 (ert-deftest qwen-companion-chat-permissions-test-cut-input-is-seen-first ()
   "Input that is cut in the conversation is allowed only after all was shown."
-  (qwen-companion-chat-permissions-test-with
-    (qwen-companion-chat-permissions-test--tool :input "command: echo" :input-more 17)
-    (qwen-companion-chat-permissions-test--ask)
+  (qwen-companion-chat-permissions-test-asked (:input "command: echo" :input-more 17) ()
     (should (qwen-companion-chat-permissions-test--shown-p "17 characters more  C-c C-v shows all"))
     (qwen-companion-chat-permissions-test--refuses "C-c C-a y" "Not allowed yet: what the tool is given is cut here")
     (qwen-companion-chat-permissions-test--press "C-c C-v")
@@ -373,22 +371,15 @@
       (should buffer-read-only)
       (should (equal "command: echo\n; rm -rf /"
                      (buffer-substring-no-properties (point-min) (point-max)))))
-    (qwen-companion-chat-permissions-test--press "C-c C-a y")
-    (should (= 1 (length (qwen-companion-chat-permissions-test--sent))))))
+    (qwen-companion-chat-permissions-test--answers "C-c C-a y")))
 
 (ert-deftest qwen-companion-chat-permissions-test-rejecting-needs-no-look ()
-  (qwen-companion-chat-permissions-test-with
-    (qwen-companion-chat-permissions-test--tool :input "command: echo" :input-more 17)
-    (qwen-companion-chat-permissions-test--ask)
-    (qwen-companion-chat-permissions-test--press "C-c C-a n")
-    (should (= 1 (length (qwen-companion-chat-permissions-test--sent))))))
+  (qwen-companion-chat-permissions-test-asked (:input "command: echo" :input-more 17) ()
+    (qwen-companion-chat-permissions-test--answers "C-c C-a n")))
 
 (ert-deftest qwen-companion-chat-permissions-test-change-is-in-the-conversation ()
   "A change of a file is shown as a diff, with hidden characters made visible."
-  (qwen-companion-chat-permissions-test-with
-    (qwen-companion-chat-permissions-test--tool
-     :diffs '((:index 0 :path "/project/a.txt" :old-size 8 :new-size 9)))
-    (qwen-companion-chat-permissions-test--ask)
+  (qwen-companion-chat-permissions-test-changing 8 9
     (should (qwen-companion-chat-permissions-test--shown-p "being fetched"))
     (qwen-companion-chat-permissions-test--refuses "C-c C-a y" "the change is not shown here")
     (qwen-companion-chat-permissions-test--text 'new "one\n2\u200b\n")
@@ -398,8 +389,7 @@
       "    /project/a\\.txt\n@@ -1,2 \\+1,2 @@\n one\n-two\n\\+2\\\\u200B\n"))
     (qwen-companion-test-go-to "-two")
     (should (eq 'diff-removed (get-text-property (1- (point)) 'face)))
-    (qwen-companion-chat-permissions-test--press "C-c C-a y")
-    (should (= 1 (length (qwen-companion-chat-permissions-test--sent))))
+    (qwen-companion-chat-permissions-test--answers "C-c C-a y")
     ;; It stays, with its size, once it was allowed.
     (qwen-companion-chat-permissions-test--ask :state 'closed :by 'me :label "Allow" :options nil)
     (should (qwen-companion-chat-permissions-test--shown-p
@@ -407,10 +397,7 @@
 
 (ert-deftest qwen-companion-chat-permissions-test-new-file ()
   "For a new file, only its proposed text is fetched."
-  (qwen-companion-chat-permissions-test-with
-    (qwen-companion-chat-permissions-test--tool
-     :diffs '((:index 0 :path "/project/a.txt" :old-size nil :new-size 4)))
-    (qwen-companion-chat-permissions-test--ask)
+  (qwen-companion-chat-permissions-test-changing nil 4
     (qwen-companion-chat-permissions-test--text 'new "one\n")
     (qwen-companion-test-wait-for
      (qwen-companion-chat-permissions-test--shown-p "a\\.txt (new file)\n@@ .*\n\\+one\n"))
@@ -418,10 +405,7 @@
 
 (ert-deftest qwen-companion-chat-permissions-test-no-room-to-compare ()
   "A message takes the place of the change, which can be shown later."
-  (qwen-companion-chat-permissions-test-with
-    (qwen-companion-chat-permissions-test--tool
-     :diffs '((:index 0 :path "/project/a.txt" :old-size nil :new-size 4)))
-    (qwen-companion-chat-permissions-test--ask)
+  (qwen-companion-chat-permissions-test-changing nil 4
     (cl-letf (((symbol-function 'qwen-companion-spool-write)
                (lambda (&rest _)
                  (signal 'file-error '("Write error" "No space left on device" "/x")))))
@@ -429,12 +413,11 @@
     (should (qwen-companion-chat-permissions-test--shown-p "could not be fetched"))))
 
 (ert-deftest qwen-companion-chat-permissions-test-file-that-makes-something-run ()
-  (qwen-companion-chat-permissions-test-with
-    (qwen-companion-chat-permissions-test--tool
-     :diffs '((:index 0 :path "/project/.envrc" :old-size 8 :new-size 9)
-              (:index 1 :path ".git/hooks/pre-commit" :old-size 8 :new-size 9)
-              (:index 2 :path "/project/a.txt" :old-size 8 :new-size 9)))
-    (qwen-companion-chat-permissions-test--ask)
+  (qwen-companion-chat-permissions-test-asked
+      (:diffs '((:index 0 :path "/project/.envrc" :old-size 8 :new-size 9)
+                (:index 1 :path ".git/hooks/pre-commit" :old-size 8 :new-size 9)
+                (:index 2 :path "/project/a.txt" :old-size 8 :new-size 9)))
+      ()
     (dolist (line '("\\.envrc  can run code (direnv)\n"
                     "pre-commit  can run code (git)\n"
                     "a\\.txt\n"))
@@ -442,21 +425,15 @@
 
 (ert-deftest qwen-companion-chat-permissions-test-change-that-cannot-be-had ()
   "It is said and not allowed; it can be tried again."
-  (qwen-companion-chat-permissions-test-with
-    (qwen-companion-chat-permissions-test--tool
-     :diffs '((:index 0 :path "/project/a.txt" :old-size 8 :new-size 9)))
-    (qwen-companion-chat-permissions-test--ask)
+  (qwen-companion-chat-permissions-test-changing 8 9
     (qwen-companion-chat-test-reply 'daemon-fetch :error "Gone." :problem 'gone)
     (should (qwen-companion-chat-permissions-test--shown-p "could not be fetched"))
-    (qwen-companion-chat-permissions-test--refused
-     #'qwen-companion-chat-permissions-test--press "C-c C-a y")
+    (qwen-companion-chat-permissions-test--refuses "C-c C-a y")
     (qwen-companion-chat-permissions-test--press "C-c C-v")
     (qwen-companion-test-said "Gone"
       (qwen-companion-chat-test-reply 'daemon-fetch :error "Gone." :problem 'gone))
-    (qwen-companion-chat-permissions-test--refused
-     #'qwen-companion-chat-permissions-test--press "C-c C-a y")
-    (qwen-companion-chat-permissions-test--press "C-c C-a n")
-    (should (= 1 (length (qwen-companion-chat-permissions-test--sent))))))
+    (qwen-companion-chat-permissions-test--refuses "C-c C-a y")
+    (qwen-companion-chat-permissions-test--answers "C-c C-a n")))
 
 (ert-deftest qwen-companion-chat-permissions-test-long-change-opens-a-buffer ()
   "A change that is long is fetched on command, and shown as a diff."
@@ -467,8 +444,7 @@
       (qwen-companion-chat-permissions-test--ask)
       (should-not (qwen-companion-test-sent 'daemon-fetch))
       (should (qwen-companion-chat-permissions-test--shown-p "The change is long  C-c C-v shows all"))
-      (qwen-companion-chat-permissions-test--refused
-       #'qwen-companion-chat-permissions-test--press "C-c C-a y")
+      (qwen-companion-chat-permissions-test--refuses "C-c C-a y")
       (qwen-companion-chat-permissions-test--press "C-c C-v")
       (qwen-companion-chat-permissions-test--text 'new "new\n")
       (qwen-companion-chat-permissions-test--text 'old "old\n")
@@ -478,8 +454,7 @@
         (with-current-buffer buffer
           (should buffer-read-only)
           (should (string-match-p "^-old\n\\+new\n" (buffer-string)))))
-      (qwen-companion-chat-permissions-test--press "C-c C-a y")
-      (should (= 1 (length (qwen-companion-chat-permissions-test--sent)))))))
+      (qwen-companion-chat-permissions-test--answers "C-c C-a y"))))
 
 (ert-deftest qwen-companion-chat-permissions-test-change-in-ediff ()
   "Both sides, read-only, in the mode of the file; quitting leaves nothing."
@@ -528,20 +503,16 @@
         (should (string-match-p "^-old\n\\+n" (buffer-string)))))))
 
 (ert-deftest qwen-companion-chat-permissions-test-new-or-empty-is-not-called-new ()
-  (qwen-companion-chat-permissions-test-with
-    (qwen-companion-chat-permissions-test--tool
-     :diffs '((:index 0 :path "/project/a.txt" :old-size 0 :new-size 4)))
-    (qwen-companion-chat-permissions-test--ask)
+  (qwen-companion-chat-permissions-test-changing 0 4
     (should (qwen-companion-chat-permissions-test--shown-p
              "    /project/a.txt (new file, or an empty one)\n"))))
 
 (ert-deftest qwen-companion-chat-permissions-test-command-beside-a-change ()
   "A tool that runs something and says how a file would change shows both."
-  (qwen-companion-chat-permissions-test-with
-    (qwen-companion-chat-permissions-test--tool
-     :command "sed -i s/a/b/ a.txt" :input "command: sed -i s/a/b/ a.txt\nis_background: false"
-     :diffs '((:index 0 :path "/project/a.txt" :old-size 1 :new-size 1)))
-    (qwen-companion-chat-permissions-test--ask)
+  (qwen-companion-chat-permissions-test-asked
+      (:command "sed -i s/a/b/ a.txt" :input "command: sed -i s/a/b/ a.txt\nis_background: false"
+                :diffs '((:index 0 :path "/project/a.txt" :old-size 1 :new-size 1)))
+      ()
     (should (qwen-companion-chat-permissions-test--shown-p
              "command: sed -i s/a/b/ a.txt\nis_background: false\n    /project/a.txt\n"))))
 
@@ -555,13 +526,11 @@
       (qwen-companion-chat-permissions-test--press "C-c C-v")
       (qwen-companion-chat-permissions-test--text 'input "command: sed -i s/a/b/")
       (should (get-buffer-window "*qwen-companion chat: input of touch x*"))
-      (qwen-companion-chat-permissions-test--refused
-       #'qwen-companion-chat-permissions-test--press "C-c C-a y")
+      (qwen-companion-chat-permissions-test--refuses "C-c C-a y")
       (qwen-companion-chat-permissions-test--text 'new "b\n")
       (qwen-companion-chat-permissions-test--text 'old "a\n")
       (qwen-companion-test-wait-for (get-buffer "*qwen-companion difference: a.txt*"))
-      (qwen-companion-chat-permissions-test--press "C-c C-a y")
-      (should (= 1 (length (qwen-companion-chat-permissions-test--sent)))))))
+      (qwen-companion-chat-permissions-test--answers "C-c C-a y"))))
 
 (ert-deftest qwen-companion-chat-permissions-test-changes-left-out-are-never-allowed ()
   "It is said how many there are; even having looked at the rest is not enough."
@@ -578,8 +547,7 @@
       (qwen-companion-chat-permissions-test--text 'new "one\n")
       (qwen-companion-test-wait-for (get-buffer "*qwen-companion difference: a.txt*"))
       (qwen-companion-chat-permissions-test--refuses "C-c C-a y" "can only be rejected")
-      (qwen-companion-chat-permissions-test--press "C-c C-a n")
-      (should (= 1 (length (qwen-companion-chat-permissions-test--sent)))))))
+      (qwen-companion-chat-permissions-test--answers "C-c C-a n"))))
 
 (ert-deftest qwen-companion-chat-permissions-test-changed-input-is-shown-again ()
   "A change of the same size counts too; earlier fetched text does not."
@@ -596,8 +564,7 @@
        (not (cl-some (lambda (process) (string-prefix-p "qwen-companion-diff" (process-name process)))
                      (process-list))))
       (should (qwen-companion-chat-permissions-test--shown-p "being fetched"))
-      (qwen-companion-chat-permissions-test--refused
-       #'qwen-companion-chat-permissions-test--press "C-c C-a y")
+      (qwen-companion-chat-permissions-test--refuses "C-c C-a y")
       (qwen-companion-chat-permissions-test--text 'new "two\n")
       (qwen-companion-chat-permissions-test--text 'old "old\n")
       (qwen-companion-test-wait-for (qwen-companion-chat-permissions-test--shown-p "\n\\+two\n"))
@@ -611,9 +578,7 @@
 
 (ert-deftest qwen-companion-chat-permissions-test-changed-request-guards-the-keys-again ()
   "The keys are guarded again, and cut input has to be shown in full again."
-  (qwen-companion-chat-permissions-test-with
-    (qwen-companion-chat-permissions-test--tool :revision 1 :input "command: echo" :input-more 5)
-    (qwen-companion-chat-permissions-test--ask)
+  (qwen-companion-chat-permissions-test-asked (:revision 1 :input "command: echo" :input-more 5) ()
     (qwen-companion-chat-permissions-test--press "C-c C-v")
     (qwen-companion-chat-permissions-test--text 'input "command: echo 1234")
     (qwen-companion-chat-permissions-test--tool :revision 2 :input "command: echo" :input-more 5)

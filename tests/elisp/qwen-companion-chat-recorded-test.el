@@ -163,6 +163,25 @@ in them."
   (goto-char (match-beginning 0))
   (call-interactively (key-binding (kbd key))))
 
+(defun qwen-companion-chat-recorded-test--shows (text lines)
+  "Check that LINES are those from the first one that begins with TEXT."
+  (declare (indent 1))
+  (should (equal lines (qwen-companion-chat-recorded-test--from text))))
+
+(defmacro qwen-companion-chat-recorded-test-played (name &rest body)
+  "Run BODY in a chat that was told all reports of the recorded NAME."
+  (declare (indent 1) (debug t))
+  `(qwen-companion-chat-recorded-test-with
+     (qwen-companion-chat-recorded-test--play ,name)
+     ,@body))
+
+(defmacro qwen-companion-chat-recorded-test-asked (name &rest body)
+  "Run BODY in a chat that was told the recorded NAME up to its question."
+  (declare (indent 1) (debug t))
+  `(qwen-companion-chat-recorded-test-with
+     (qwen-companion-chat-recorded-test--play ,name #'qwen-companion-chat-recorded-test--asks)
+     ,@body))
+
 (defconst qwen-companion-chat-recorded-test--once
   '(("  C-c C-a n  Reject" option)
     ("  C-c C-a y  Allow" option)
@@ -173,8 +192,7 @@ in them."
 ;;; Turns
 
 (ert-deftest qwen-companion-chat-recorded-test-start ()
-  (qwen-companion-chat-recorded-test-with
-    (qwen-companion-chat-recorded-test--play "start")
+  (qwen-companion-chat-recorded-test-played "start"
     (should-not (qwen-companion-chat-recorded-test--lines))
     (should (equal '("status" "advisor" "tasks")
                    (mapcar (lambda (command) (plist-get command :name))
@@ -182,8 +200,7 @@ in them."
     (should (string-match-p "\\` idle .* default\\'" (qwen-companion-chat-test-mode-line)))))
 
 (ert-deftest qwen-companion-chat-recorded-test-answer ()
-  (qwen-companion-chat-recorded-test-with
-    (qwen-companion-chat-recorded-test--play "answer")
+  (qwen-companion-chat-recorded-test-played "answer"
     (should (equal '(("")
                      ("You" heading)
                      ("hello" user)
@@ -193,30 +210,28 @@ in them."
     (should (string-suffix-p "last answer 1 in, 1 out" (qwen-companion-test-header)))))
 
 (ert-deftest qwen-companion-chat-recorded-test-thought-and-markdown ()
-  (qwen-companion-chat-recorded-test-with
-    (qwen-companion-chat-recorded-test--play "think")
-    (should (equal '(("please think" user)
-                     ("Thought" thought)
-                     ("First this," thought folded)
-                     ("then that." thought folded)
-                     ("")
-                     ("Two *things*:" answer)
-                     ("" answer)
-                     ("- one" answer bold)
-                     ("- `two`" answer bold)
-                     ("" answer)
-                     ("```python" answer markup hidden)
-                     ("print(1)" answer font-lock-builtin-face)
-                     ("```" answer markup hidden)
-                     (""))
-                   (qwen-companion-chat-recorded-test--from "please think")))
+  (qwen-companion-chat-recorded-test-played "think"
+    (qwen-companion-chat-recorded-test--shows "please think"
+      '(("please think" user)
+        ("Thought" thought)
+        ("First this," thought folded)
+        ("then that." thought folded)
+        ("")
+        ("Two *things*:" answer)
+        ("" answer)
+        ("- one" answer bold)
+        ("- `two`" answer bold)
+        ("" answer)
+        ("```python" answer markup hidden)
+        ("print(1)" answer font-lock-builtin-face)
+        ("```" answer markup hidden)
+        ("")))
     (qwen-companion-chat-recorded-test--press "TAB" "Thought")
     (should (equal '("First this," thought)
                    (cadr (qwen-companion-chat-recorded-test--from "Thought"))))))
 
 (ert-deftest qwen-companion-chat-recorded-test-tool-that-reads ()
-  (qwen-companion-chat-recorded-test-with
-    (qwen-companion-chat-recorded-test--play "read")
+  (qwen-companion-chat-recorded-test-played "read"
     (should (equal '(("done      ReadFile: greeting.py  (0.0 s)" success)
                      ("Tool: read_file (read)" shadow folded indented)
                      ("Input:" shadow folded indented)
@@ -225,69 +240,65 @@ in them."
                      ("Output:" shadow folded indented)
                      ("# A small program to talk about." code folded indented))
                    (seq-take (qwen-companion-chat-recorded-test--from "done") 7)))
-    (should (equal '(("    print(greet(\"world\"))" code folded indented)
-                     ("")
-                     ("I have read it." answer))
-                   (qwen-companion-chat-recorded-test--from "    print")))))
+    (qwen-companion-chat-recorded-test--shows "    print"
+      '(("    print(greet(\"world\"))" code folded indented)
+        ("")
+        ("I have read it." answer)))))
 
 (ert-deftest qwen-companion-chat-recorded-test-file-written-whole ()
   "The daemon's message does not tell whether the file was new or empty."
-  (qwen-companion-chat-recorded-test-with
-    (qwen-companion-chat-recorded-test--play "write" #'qwen-companion-chat-recorded-test--asks)
-    (should (equal `(("pending   Writing to new.txt" shadow)
-                     ("Tool: write_file (edit)" shadow folded indented)
-                     ("Input:" shadow folded indented)
-                     ("file_path: /home/user/project/new.txt" code folded indented)
-                     ("content:" code folded indented)
-                     ("one" code folded indented)
-                     ("two" code folded indented)
-                     ("Change: /home/user/project/new.txt  8 characters; the file is new or was empty"
-                      shadow folded indented button)
-                     ("File: /home/user/project/new.txt" shadow folded indented)
-                     ("Permission: Writing to new.txt" permission)
-                     ("    /home/user/project/new.txt (new file, or an empty one)")
-                     ("@@ -0,0 +1,2 @@" diff-hunk-header indented)
-                     ("+one" diff-added indented)
-                     ("+two" diff-added indented)
-                     ,@qwen-companion-chat-recorded-test--once)
-                   (qwen-companion-chat-recorded-test--from "pending")))
+  (qwen-companion-chat-recorded-test-asked "write"
+    (qwen-companion-chat-recorded-test--shows "pending"
+      `(("pending   Writing to new.txt" shadow)
+        ("Tool: write_file (edit)" shadow folded indented)
+        ("Input:" shadow folded indented)
+        ("file_path: /home/user/project/new.txt" code folded indented)
+        ("content:" code folded indented)
+        ("one" code folded indented)
+        ("two" code folded indented)
+        ("Change: /home/user/project/new.txt  8 characters; the file is new or was empty"
+         shadow folded indented button)
+        ("File: /home/user/project/new.txt" shadow folded indented)
+        ("Permission: Writing to new.txt" permission)
+        ("    /home/user/project/new.txt (new file, or an empty one)")
+        ("@@ -0,0 +1,2 @@" diff-hunk-header indented)
+        ("+one" diff-added indented)
+        ("+two" diff-added indented)
+        ,@qwen-companion-chat-recorded-test--once))
     (should (string-prefix-p " waiting " (qwen-companion-chat-test-mode-line)))
     (should (equal " Asks:1" (qwen-companion-chat-permissions-lighter))))
-  (qwen-companion-chat-recorded-test-with
-    (qwen-companion-chat-recorded-test--play "write")
+  (qwen-companion-chat-recorded-test-played "write"
     (should (equal '("done      Writing to new.txt  (0.0 s)" success)
                    (car (qwen-companion-chat-recorded-test--from "done"))))
-    (should (equal '(("Writing to new.txt: you answered \"Allow\"" shadow)
-                     ("")
-                     ("That is done." answer))
-                   (qwen-companion-chat-recorded-test--from "Writing to")))
+    (qwen-companion-chat-recorded-test--shows "Writing to"
+      '(("Writing to new.txt: you answered \"Allow\"" shadow)
+        ("")
+        ("That is done." answer)))
     (should (equal "" (qwen-companion-chat-permissions-lighter)))))
 
 (ert-deftest qwen-companion-chat-recorded-test-edit ()
   "The difference is below the question, and RET on an option answers."
-  (qwen-companion-chat-recorded-test-with
-    (qwen-companion-chat-recorded-test--play "edit" #'qwen-companion-chat-recorded-test--asks)
-    (should (equal `(("Permission: greeting.py" permission)
-                     ("    /home/user/project/greeting.py")
-                     ("@@ -2,7 +2,7 @@" diff-hunk-header indented)
-                     (" " diff-context indented)
-                     (" " diff-context indented)
-                     (" def greet(name: str) -> str:" diff-context indented)
-                     ("-    return \"hello \" + name" diff-removed indented)
-                     ("+    return \"good day \" + name" diff-added indented)
-                     (" " diff-context indented)
-                     (" " diff-context indented)
-                     (" def main() -> None:" diff-context indented)
-                     ,@qwen-companion-chat-recorded-test--once)
-                   (qwen-companion-chat-recorded-test--from "Permission")))
+  (qwen-companion-chat-recorded-test-asked "edit"
+    (qwen-companion-chat-recorded-test--shows "Permission"
+      `(("Permission: greeting.py" permission)
+        ("    /home/user/project/greeting.py")
+        ("@@ -2,7 +2,7 @@" diff-hunk-header indented)
+        (" " diff-context indented)
+        (" " diff-context indented)
+        (" def greet(name: str) -> str:" diff-context indented)
+        ("-    return \"hello \" + name" diff-removed indented)
+        ("+    return \"good day \" + name" diff-added indented)
+        (" " diff-context indented)
+        (" " diff-context indented)
+        (" def main() -> None:" diff-context indented)
+        ,@qwen-companion-chat-recorded-test--once))
     (qwen-companion-chat-recorded-test--press "RET" "  C-c C-a y  Allow")
     (let ((answer (car (qwen-companion-test-sent 'daemon-answer)))
           (asked (qwen-companion-chat-permissions--item-report
                   (car qwen-companion-chat-permissions--items))))
       (should (equal (plist-get (cadr (plist-get asked :options)) :id) (plist-get answer :option)))
       (should (equal (plist-get asked :permission) (plist-get answer :permission)))))
-  (qwen-companion-chat-recorded-test-with
-    (qwen-companion-chat-recorded-test--play "edit")
+  (qwen-companion-chat-recorded-test-played "edit"
     (should (member '("Change: /home/user/project/greeting.py  139 to 142 characters"
                       shadow folded indented button)
                     (qwen-companion-chat-recorded-test--lines)))
@@ -296,36 +307,32 @@ in them."
 
 (ert-deftest qwen-companion-chat-recorded-test-file-made-by-an-edit ()
   "For this tool the daemon's message says that the file is new."
-  (qwen-companion-chat-recorded-test-with
-    (qwen-companion-chat-recorded-test--play "create" #'qwen-companion-chat-recorded-test--asks)
-    (should (equal `(("Permission: Create fresh.txt" permission)
-                     ("    /home/user/project/fresh.txt (new file)")
-                     ("@@ -0,0 +1 @@" diff-hunk-header indented)
-                     ("+new" diff-added indented)
-                     ,@qwen-companion-chat-recorded-test--once)
-                   (qwen-companion-chat-recorded-test--from "Permission"))))
-  (qwen-companion-chat-recorded-test-with
-    (qwen-companion-chat-recorded-test--play "create")
+  (qwen-companion-chat-recorded-test-asked "create"
+    (qwen-companion-chat-recorded-test--shows "Permission"
+      `(("Permission: Create fresh.txt" permission)
+        ("    /home/user/project/fresh.txt (new file)")
+        ("@@ -0,0 +1 @@" diff-hunk-header indented)
+        ("+new" diff-added indented)
+        ,@qwen-companion-chat-recorded-test--once)))
+  (qwen-companion-chat-recorded-test-played "create"
     (should (member '("Change: /home/user/project/fresh.txt  a new file of 4 characters"
                       shadow folded indented button)
                     (qwen-companion-chat-recorded-test--lines)))))
 
 (ert-deftest qwen-companion-chat-recorded-test-shell-command ()
-  (qwen-companion-chat-recorded-test-with
-    (qwen-companion-chat-recorded-test--play "run" #'qwen-companion-chat-recorded-test--asks)
-    (should (equal '(("Permission: touch x; echo done" permission)
-                     ("command: touch x; echo done" permission-input indented)
-                     ("is_background: false" permission-input indented)
-                     ("  C-c C-a n  Reject" option)
-                     ("  C-c C-a y  Allow" option)
-                     ("  C-c C-a W  Always Allow in project: touch *  writes a rule into .qwen/settings.json of the workspace"
-                      option)
-                     ("  C-c C-a U  Always Allow for user: touch *  writes a rule into ~/.qwen/settings.json"
-                      option)
-                     ("  C-c C-a d  dismiss without an answer"))
-                   (qwen-companion-chat-recorded-test--from "Permission"))))
-  (qwen-companion-chat-recorded-test-with
-    (qwen-companion-chat-recorded-test--play "run")
+  (qwen-companion-chat-recorded-test-asked "run"
+    (qwen-companion-chat-recorded-test--shows "Permission"
+      '(("Permission: touch x; echo done" permission)
+        ("command: touch x; echo done" permission-input indented)
+        ("is_background: false" permission-input indented)
+        ("  C-c C-a n  Reject" option)
+        ("  C-c C-a y  Allow" option)
+        ("  C-c C-a W  Always Allow in project: touch *  writes a rule into .qwen/settings.json of the workspace"
+         option)
+        ("  C-c C-a U  Always Allow for user: touch *  writes a rule into ~/.qwen/settings.json"
+         option)
+        ("  C-c C-a d  dismiss without an answer"))))
+  (qwen-companion-chat-recorded-test-played "run"
     (should (equal '(("done      touch x; echo done  (0.0 s)" success)
                      ("Tool: run_shell_command (execute)" shadow folded indented)
                      ("Output:" shadow folded indented)
@@ -335,43 +342,40 @@ in them."
                    (seq-take (qwen-companion-chat-recorded-test--from "done") 6)))))
 
 (ert-deftest qwen-companion-chat-recorded-test-questions ()
-  (qwen-companion-chat-recorded-test-with
-    (qwen-companion-chat-recorded-test--play "ask" #'qwen-companion-chat-recorded-test--asks)
-    (should (equal '(("Asked: Ask user 2 questions" permission)
-                     ("  Database: Which database?")
-                     ("    ( ) sqlite  one file" choice)
-                     ("    ( ) postgres  a server" choice)
-                     ("    ( ) an answer of your own" choice)
-                     ("  Colours: Which colours?  (one or more)")
-                     ("    [ ] red  warm" choice)
-                     ("    [ ] blue  cold" choice)
-                     ("    [ ] an answer of your own" choice)
-                     ("  C-c C-a n  Cancel" option)
-                     ("  C-c C-a y  Submit" option)
-                     ("  C-c C-a d  dismiss without an answer"))
-                   (qwen-companion-chat-recorded-test--from "Asked")))
+  (qwen-companion-chat-recorded-test-asked "ask"
+    (qwen-companion-chat-recorded-test--shows "Asked"
+      '(("Asked: Ask user 2 questions" permission)
+        ("  Database: Which database?")
+        ("    ( ) sqlite  one file" choice)
+        ("    ( ) postgres  a server" choice)
+        ("    ( ) an answer of your own" choice)
+        ("  Colours: Which colours?  (one or more)")
+        ("    [ ] red  warm" choice)
+        ("    [ ] blue  cold" choice)
+        ("    [ ] an answer of your own" choice)
+        ("  C-c C-a n  Cancel" option)
+        ("  C-c C-a y  Submit" option)
+        ("  C-c C-a d  dismiss without an answer")))
     (dolist (choice '("( ) sqlite" "[ ] red" "[ ] blue" "  C-c C-a y"))
       (qwen-companion-chat-recorded-test--press "RET" choice))
     (should (equal '(("sqlite") ("red" "blue"))
                    (plist-get (car (qwen-companion-test-sent 'daemon-answer)) :answers))))
-  (qwen-companion-chat-recorded-test-with
-    (qwen-companion-chat-recorded-test--play "ask")
-    (should (equal '(("**Database**: sqlite" code folded indented)
-                     ("**Colours**: red, blue" code folded indented)
-                     ("Ask user 2 questions: you answered \"Submit\"" shadow)
-                     ("")
-                     ("That is done." answer))
-                   (qwen-companion-chat-recorded-test--from "**Database")))))
+  (qwen-companion-chat-recorded-test-played "ask"
+    (qwen-companion-chat-recorded-test--shows "**Database"
+      '(("**Database**: sqlite" code folded indented)
+        ("**Colours**: red, blue" code folded indented)
+        ("Ask user 2 questions: you answered \"Submit\"" shadow)
+        ("")
+        ("That is done." answer)))))
 
 (ert-deftest qwen-companion-chat-recorded-test-rejected ()
-  (qwen-companion-chat-recorded-test-with
-    (qwen-companion-chat-recorded-test--play "reject")
+  (qwen-companion-chat-recorded-test-played "reject"
     (should (equal '("failed    Writing to other.txt  (0.0 s)  Tool \"write_file\" was canceled by the user." error)
                    (car (qwen-companion-chat-recorded-test--from "failed"))))
-    (should (equal '(("Output:" shadow folded indented)
-                     ("Tool \"write_file\" was canceled by the user." code folded indented)
-                     ("Writing to other.txt: you answered \"Reject\"" shadow))
-                   (qwen-companion-chat-recorded-test--from "Output")))))
+    (qwen-companion-chat-recorded-test--shows "Output"
+      '(("Output:" shadow folded indented)
+        ("Tool \"write_file\" was canceled by the user." code folded indented)
+        ("Writing to other.txt: you answered \"Reject\"" shadow)))))
 
 (ert-deftest qwen-companion-chat-recorded-test-cancelled-with-a-queue ()
   (qwen-companion-chat-recorded-test-with
@@ -383,81 +387,75 @@ in them."
                   nil))
       (should (equal '("1" "2" "1") (delete-consecutive-dups (nreverse queued))))
       (should-not (string-match-p "queued" (qwen-companion-test-header))))
-    (should (equal '(("Writing to other.txt: closed, and nobody has answered" shadow)
-                     ("Cancelled" warning)
-                     ("Taken out of the queue: not this" warning)
-                     ("")
-                     ("You" heading)
-                     ("then this" user)
-                     ("")
-                     ("The second prompt is answered." answer))
-                   (qwen-companion-chat-recorded-test--from "Writing to")))
+    (qwen-companion-chat-recorded-test--shows "Writing to"
+      '(("Writing to other.txt: closed, and nobody has answered" shadow)
+        ("Cancelled" warning)
+        ("Taken out of the queue: not this" warning)
+        ("")
+        ("You" heading)
+        ("then this" user)
+        ("")
+        ("The second prompt is answered." answer)))
     (should (string-prefix-p " idle" (qwen-companion-chat-test-mode-line)))))
 
 (ert-deftest qwen-companion-chat-recorded-test-plan ()
-  (qwen-companion-chat-recorded-test-with
-    (qwen-companion-chat-recorded-test--play "plan")
-    (should (equal '(("Plan" bold)
-                     ("[x] Look" shadow)
-                     ("[-] Write" bold)
-                     ("[ ] Test" default)
-                     ("")
-                     ("That is the plan." answer))
-                   (qwen-companion-chat-recorded-test--from "Plan")))))
+  (qwen-companion-chat-recorded-test-played "plan"
+    (qwen-companion-chat-recorded-test--shows "Plan"
+      '(("Plan" bold)
+        ("[x] Look" shadow)
+        ("[-] Write" bold)
+        ("[ ] Test" default)
+        ("")
+        ("That is the plan." answer)))))
 
 (ert-deftest qwen-companion-chat-recorded-test-agent ()
   "An agent's text and tools are below it, indented."
-  (qwen-companion-chat-recorded-test-with
-    (qwen-companion-chat-recorded-test--play "agent")
+  (qwen-companion-chat-recorded-test-played "agent"
     (should (equal '("done      Agent: Look around  (0.0 s)" success)
                    (car (qwen-companion-chat-recorded-test--from "done"))))
-    (should (equal '(("I see." code folded indented)
-                     ("" indented)
-                     ("I look." answer indented)
-                     ("done      ReadFile: fresh.txt  (0.0 s)" success indented)
-                     ("Tool: read_file (read)" shadow folded indented)
-                     ("Input:" shadow folded indented)
-                     ("file_path: /home/user/project/fresh.txt" code folded indented)
-                     ("File: /home/user/project/fresh.txt" shadow folded indented)
-                     ("Output:" shadow folded indented)
-                     ("new" code folded indented)
-                     ("" indented)
-                     ("I see." answer indented)
-                     ("Look around: you answered \"Allow\"" shadow)
-                     ("")
-                     ("It has looked." answer))
-                   (qwen-companion-chat-recorded-test--from "I see.")))))
+    (qwen-companion-chat-recorded-test--shows "I see."
+      '(("I see." code folded indented)
+        ("" indented)
+        ("I look." answer indented)
+        ("done      ReadFile: fresh.txt  (0.0 s)" success indented)
+        ("Tool: read_file (read)" shadow folded indented)
+        ("Input:" shadow folded indented)
+        ("file_path: /home/user/project/fresh.txt" code folded indented)
+        ("File: /home/user/project/fresh.txt" shadow folded indented)
+        ("Output:" shadow folded indented)
+        ("new" code folded indented)
+        ("" indented)
+        ("I see." answer indented)
+        ("Look around: you answered \"Allow\"" shadow)
+        ("")
+        ("It has looked." answer)))))
 
 (ert-deftest qwen-companion-chat-recorded-test-in-the-background ()
   "Messages of the agent after the end of the turn."
-  (qwen-companion-chat-recorded-test-with
-    (qwen-companion-chat-recorded-test--play "background")
-    (should (equal '(("It runs." answer)
-                     ("")
-                     ("Background shell \"sleep 2; echo rested\" completed." answer)
-                     ("")
-                     ("It has ended." answer))
-                   (qwen-companion-chat-recorded-test--from "It runs.")))
+  (qwen-companion-chat-recorded-test-played "background"
+    (qwen-companion-chat-recorded-test--shows "It runs."
+      '(("It runs." answer)
+        ("")
+        ("Background shell \"sleep 2; echo rested\" completed." answer)
+        ("")
+        ("It has ended." answer)))
     (should (string-prefix-p " idle" (qwen-companion-chat-test-mode-line)))))
 
 (ert-deftest qwen-companion-chat-recorded-test-told-in-between ()
-  (qwen-companion-chat-recorded-test-with
-    (qwen-companion-chat-recorded-test--play "inject")
-    (should (equal '(("Sent during the turn: also this") ("") ("I have heard." answer))
-                   (qwen-companion-chat-recorded-test--from "Sent")))
+  (qwen-companion-chat-recorded-test-played "inject"
+    (qwen-companion-chat-recorded-test--shows "Sent"
+      '(("Sent during the turn: also this") ("") ("I have heard." answer)))
     (should-not (string-match-p "queued" (qwen-companion-test-header)))))
 
 (ert-deftest qwen-companion-chat-recorded-test-failed ()
-  (qwen-companion-chat-recorded-test-with
-    (qwen-companion-chat-recorded-test--play "fail")
-    (should (equal '(("please fail" user) ("Failed: 401 The model is not to be had." warning))
-                   (qwen-companion-chat-recorded-test--from "please")))
+  (qwen-companion-chat-recorded-test-played "fail"
+    (qwen-companion-chat-recorded-test--shows "please"
+      '(("please fail" user) ("Failed: 401 The model is not to be had." warning)))
     (should (string-prefix-p " idle" (qwen-companion-chat-test-mode-line)))))
 
 (ert-deftest qwen-companion-chat-recorded-test-agent-process-killed ()
   "The question is closed, tool and turn have failed, and how to go on is said."
-  (qwen-companion-chat-recorded-test-with
-    (qwen-companion-chat-recorded-test--play "killed")
+  (qwen-companion-chat-recorded-test-played "killed"
     (should (equal '(("failed    touch y" error)
                      ("Tool: run_shell_command (execute)" shadow folded indented)
                      ("touch y: closed, and nobody has answered" shadow))
@@ -472,18 +470,16 @@ in them."
   (pcase-dolist (`(,name ,state ,header)
                  '(("died" " disconnected" "Disconnected: The daemon has shut down")
                    ("closed" " closed" "Left; .* loads the session again: The session has been closed")))
-    (qwen-companion-chat-recorded-test-with
-      (qwen-companion-chat-recorded-test--play "answer")
+    (qwen-companion-chat-recorded-test-played "answer"
       (qwen-companion-chat-recorded-test--play name)
       (should (string-prefix-p state (qwen-companion-chat-test-mode-line)))
       (should (string-match-p header (qwen-companion-test-header)))
       ;; What has been said stays.
-      (should (equal '(("Hello there, this is an answer." answer))
-                     (qwen-companion-chat-recorded-test--from "Hello"))))))
+      (qwen-companion-chat-recorded-test--shows "Hello"
+        '(("Hello there, this is an answer." answer))))))
 
 (ert-deftest qwen-companion-chat-recorded-test-settings ()
-  (qwen-companion-chat-recorded-test-with
-    (qwen-companion-chat-recorded-test--play "settings")
+  (qwen-companion-chat-recorded-test-played "settings"
     (should (equal '(("The model was not changed: Model 'none' not found for authType 'openai'"
                       warning))
                    (qwen-companion-chat-recorded-test--lines)))
@@ -493,8 +489,7 @@ in them."
 
 (ert-deftest qwen-companion-chat-recorded-test-load-while-it-is-asked ()
   "The conversation is there, and the question with its difference."
-  (qwen-companion-chat-recorded-test-with
-    (qwen-companion-chat-recorded-test--play "load_waiting")
+  (qwen-companion-chat-recorded-test-played "load_waiting"
     (should (equal '("please think" "please read" "please edit")
                    (mapcar #'car (funcall imenu-create-index-function))))
     (should (member '("+    return \"good day \" + name" diff-added indented)
