@@ -70,10 +70,8 @@
                    ((symbol-function 'qwen-companion-roots-published)
                     (lambda () (list (directory-file-name directory))))
                    ((symbol-function 'qwen-companion-merge-compare)
-                    (lambda (old new callback)
-                      (funcall callback (qwen-companion-test-compare old new))))
-                   ((symbol-function 'qwen-companion-merge-texts)
-                    #'qwen-companion-changes-test--merge))
+                    #'qwen-companion-test-compare-now)
+                   ((symbol-function 'qwen-companion-merge-texts) #'qwen-companion-test-merge-now))
            (unwind-protect
                (qwen-companion-changes-test--with-journal
                  (qwen-companion-journal-enable)
@@ -303,52 +301,6 @@ turn.  The files are written and Emacs is told."
              :source 'undo :prompt (plist-get payload :label) :undone-of undo-of
              :start (* 1000.0 (+ 100 (float-time) (length qwen-companion-changes-test-turns)))
              :end 1 :files files)))))
-
-;;; Merging
-
-(defun qwen-companion-changes-test--merge (base mine theirs labels callback)
-  "Stand in for `qwen-companion-merge-texts', which has these arguments.
-BASE, MINE, THEIRS, LABELS and CALLBACK are as there."
-  (cl-flet ((text (it) (if (bufferp it) (qwen-companion-buffers-text it) it)))
-    (let* ((mine (text mine))
-           (theirs (text theirs))
-           (merged (if base
-                       (qwen-companion-changes-test--merge-file (text base) mine theirs labels)
-                     (cons theirs 0)))
-           (result (car merged))
-           (prefix (let ((end (compare-strings mine nil nil result nil nil)))
-                     (if (eq t end) (length mine) (1- (abs end)))))
-           (suffix 0))
-      (while (and (< suffix (- (min (length mine) (length result)) prefix))
-                  (eq (aref mine (- (length mine) suffix 1))
-                      (aref result (- (length result) suffix 1))))
-        (cl-incf suffix))
-      (funcall callback
-               (make-qwen-companion-merge-result
-                :edits (if (equal mine result)
-                           []
-                         (vector prefix (- (length mine) suffix) prefix (- (length result) suffix)))
-                :text (unless (equal result theirs) result)
-                :conflicts (cdr merged))))))
-
-(defun qwen-companion-changes-test--merge-file (base mine theirs labels)
-  "Return (TEXT . CONFLICTS) of git's merge of BASE, MINE and THEIRS with LABELS."
-  (let ((files (mapcar (lambda (text)
-                         (let ((file (make-temp-file "merge"))
-                               (coding-system-for-write 'utf-8-unix))
-                           (write-region text nil file nil 'silent)
-                           file))
-                       (list mine base theirs)))
-        (default-directory temporary-file-directory)
-        (coding-system-for-read 'utf-8-unix))
-    (unwind-protect
-        (with-temp-buffer
-          (let ((status (apply #'call-process "git" nil '(t nil) nil
-                               "merge-file" "-p" "--diff3"
-                               (append (cl-mapcan (lambda (label) (list "-L" label)) labels)
-                                       files))))
-            (cons (buffer-string) (if (numberp status) (min status 127) 1))))
-      (mapc #'delete-file files))))
 
 ;;; Looking and pressing
 

@@ -22,9 +22,7 @@
   `(let ((qwen-companion-chat-permissions--key-delay 0)
          (qwen-companion-chat-permissions--waiting-chats nil)
          (qwen-companion-diff-arrival 'command))
-     (cl-letf (((symbol-function 'qwen-companion-merge-compare)
-                (lambda (old new callback)
-                  (funcall callback (qwen-companion-test-compare old new)))))
+     (cl-letf (((symbol-function 'qwen-companion-merge-compare) #'qwen-companion-test-compare-now))
        (set-frame-size (selected-frame) 200 40)
        (qwen-companion-chat-test-with
          (delete-other-windows)

@@ -28,10 +28,8 @@
   `(let ((qwen-companion-chat-permissions--key-delay 0)
          (qwen-companion-chat-permissions--waiting-chats nil)
          (qwen-companion-chat-review--edits nil))
-     (cl-letf (((symbol-function 'qwen-companion-merge-texts) #'qwen-companion-changes-test--merge)
-               ((symbol-function 'qwen-companion-merge-compare)
-                (lambda (old new callback)
-                  (funcall callback (qwen-companion-test-compare old new))))
+     (cl-letf (((symbol-function 'qwen-companion-merge-texts) #'qwen-companion-test-merge-now)
+               ((symbol-function 'qwen-companion-merge-compare) #'qwen-companion-test-compare-now)
                ((symbol-function 'yes-or-no-p)
                 (lambda (prompt) (ert-fail (list "Asked" prompt)))))
        (qwen-companion-chat-test-with

@@ -65,8 +65,7 @@
                 (inhibit-message t)
                 proposal)
             (cl-letf (((symbol-function 'qwen-companion-merge-compare)
-                       (lambda (old new callback)
-                         (funcall callback (qwen-companion-test-compare old new)))))
+                       #'qwen-companion-test-compare-now))
               (evil-mode 1)
               (set-frame-size (selected-frame) 120 40)
               (save-window-excursion

@@ -24,63 +24,13 @@
 
 ;;; The stand-in
 
-(defun qwen-companion-follow-test--text (text)
-  "Return TEXT, a buffer or a string, as a string."
-  (if (stringp text)
-      text
-    (with-current-buffer text
-      (save-restriction
-        (widen)
-        (buffer-substring-no-properties (point-min) (point-max))))))
-
-(defun qwen-companion-follow-test--merge-texts (base mine theirs labels)
-  "Return (TEXT . CONFLICTS) of the strings BASE, MINE and THEIRS.
-LABELS is as in `qwen-companion-merge-texts'."
-  (let ((directory (make-temp-file "merge-" t))
-        (coding-system-for-write 'utf-8-unix)
-        (coding-system-for-read 'utf-8-unix))
-    (unwind-protect
-        (let ((default-directory directory))
-          (cl-mapc (lambda (name text) (write-region text nil name nil 'silent))
-                   '("mine" "base" "theirs") (list mine base theirs))
-          (with-temp-buffer
-            (let ((conflicts (apply #'call-process "git" nil '(t nil) nil
-                                    "merge-file" "-p" "--diff3"
-                                    `(,@(mapcan (lambda (label) (list "-L" label))
-                                                (copy-sequence labels))
-                                      "mine" "base" "theirs"))))
-              (cons (buffer-string) conflicts))))
-      (delete-directory directory t))))
-
-(defun qwen-companion-follow-test--merged (base mine theirs labels)
-  "Return the answer of `qwen-companion-merge-texts'.
-BASE, MINE, THEIRS and LABELS are as there."
-  (let* ((mine (qwen-companion-follow-test--text mine))
-         (result (if base
-                     (qwen-companion-follow-test--merge-texts
-                      (qwen-companion-follow-test--text base) mine
-                      (qwen-companion-follow-test--text theirs) labels)
-                   (cons (qwen-companion-follow-test--text theirs) 0))))
-    (make-qwen-companion-merge-result
-     :text (car result) :conflicts (cdr result)
-     :edits (qwen-companion-follow-test--edits mine (car result)))))
-
-(defun qwen-companion-follow-test--edits (old new)
-  "Return the one edit that makes NEW of OLD, without their common ends."
-  (if (equal old new)
-      []
-    (let* ((prefix (length (fill-common-string-prefix old new)))
-           (suffix (min (length (fill-common-string-prefix (reverse old) (reverse new)))
-                        (- (min (length old) (length new)) prefix))))
-      (vector prefix (- (length old) suffix) prefix (- (length new) suffix)))))
-
 (defvar qwen-companion-follow-test-held nil
   "Non-nil means that answers wait in this list; see `...-release'.")
 
 (defun qwen-companion-follow-test--merge (base mine theirs labels callback)
   "Stand in for `qwen-companion-merge-texts'.
 BASE, MINE, THEIRS, LABELS and CALLBACK are as there."
-  (let ((answer (qwen-companion-follow-test--merged base mine theirs labels)))
+  (let ((answer (qwen-companion-test-merge base mine theirs labels)))
     (if qwen-companion-follow-test-held
         (setq qwen-companion-follow-test-held
               (append qwen-companion-follow-test-held (list (lambda () (funcall callback answer)))))
@@ -1393,7 +1343,7 @@ Local Variables:\nmode: emacs-lisp\nfill-column: 33\neval: (setq fill-column 44)
   "Return all texts that undoing in the current buffer brings back."
   (let ((buffer (generate-new-buffer " *history*"))
         (undo (copy-tree buffer-undo-list))
-        (text (qwen-companion-follow-test--text (current-buffer)))
+        (text (qwen-companion-buffers-text))
         texts)
     (with-current-buffer buffer
       (buffer-disable-undo)

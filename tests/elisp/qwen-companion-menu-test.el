@@ -172,8 +172,7 @@ With SHOWN non-nil, leave out those of chats where these are off."
          (qwen-companion-menu-test--with-session
           (cl-letf ((qwen-companion-diff-style 'unified)
                     ((symbol-function 'qwen-companion-merge-compare)
-                     (lambda (old new callback)
-                       (funcall callback (qwen-companion-test-compare old new)))))
+                     #'qwen-companion-test-compare-now))
             (qwen-companion-test-propose "a.txt" "b\n")
             (qwen-companion-diff-open)
             (set-buffer (window-buffer))

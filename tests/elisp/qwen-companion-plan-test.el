@@ -18,8 +18,7 @@
        (let ((qwen-companion-diff-arrival 'command)
              (inhibit-message t))
          (cl-letf (((symbol-function 'qwen-companion-merge-compare)
-                    (lambda (old new callback)
-                      (funcall callback (qwen-companion-test-compare old new)))))
+                    #'qwen-companion-test-compare-now))
            (set-frame-size (selected-frame) 120 40)
            (save-window-excursion
              (delete-other-windows)

@@ -320,17 +320,24 @@ If nothing is bound to it, only return it."
       (insert-file-contents file))
     (buffer-string)))
 
+(defun qwen-companion-test--call-on-files (texts program &rest arguments)
+  "Call PROGRAM with ARGUMENTS and files that hold TEXTS, a list of strings.
+What it writes is inserted into the current buffer; return its status."
+  (let ((default-directory temporary-file-directory)
+        (coding-system-for-write 'utf-8-emacs-unix)
+        (coding-system-for-read 'utf-8-unix)
+        (files (mapcar (lambda (_) (make-temp-file "text-")) texts)))
+    (cl-mapc (lambda (file text) (write-region text nil file nil 'silent)) files texts)
+    (prog1 (apply #'call-process program nil '(t nil) nil (append arguments files))
+      (mapc #'delete-file files))))
+
 (defun qwen-companion-test-compare (old new)
   "Return the hunks of the buffers OLD and NEW, by the program diff.
 In the form of `qwen-companion-merge-compare', for which this stands in."
-  (let ((one (make-temp-file "old")) (other (make-temp-file "new"))
-        (coding-system-for-write 'utf-8-emacs-unix)
-        (default-directory temporary-file-directory)
+  (let ((texts (list (qwen-companion-buffers-text old) (qwen-companion-buffers-text new)))
         hunks)
-    (with-current-buffer old (write-region nil nil one nil 0))
-    (with-current-buffer new (write-region nil nil other nil 0))
     (with-temp-buffer
-      (call-process "diff" nil t nil "--text" "--unified=0" one other)
+      (qwen-companion-test--call-on-files texts "diff" "--text" "--unified=0")
       (goto-char (point-min))
       (while (re-search-forward
               "^@@ -\\([0-9]+\\),?\\([0-9]*\\) \\+\\([0-9]+\\),?\\([0-9]*\\) @@" nil t)
@@ -343,9 +350,43 @@ In the form of `qwen-companion-merge-compare', for which this stands in."
           (push (list (if (zerop old-count) (1+ old) old) old-count
                       (if (zerop new-count) (1+ new) new) new-count)
                 hunks))))
-    (delete-file one)
-    (delete-file other)
     (nreverse hunks)))
+
+(defun qwen-companion-test-compare-now (old new callback)
+  "Stand in for `qwen-companion-merge-compare' of OLD and NEW.
+Call CALLBACK at once."
+  (funcall callback (qwen-companion-test-compare old new)))
+
+(defun qwen-companion-test-merge (base mine theirs labels)
+  "Return the answer of `qwen-companion-merge-texts', by git's merge.
+BASE, MINE, THEIRS and LABELS are as there."
+  (cl-flet ((text (it) (if (bufferp it) (qwen-companion-buffers-text it) it)))
+    (let* ((mine (text mine))
+           (theirs (text theirs))
+           (conflicts 0)
+           (result (if (null base)
+                       theirs
+                     (with-temp-buffer
+                       (setq conflicts
+                             (apply #'qwen-companion-test--call-on-files
+                                    (list mine (text base) theirs) "git" "merge-file" "-p" "--diff3"
+                                    (mapcan (lambda (label) (list "-L" label))
+                                            (copy-sequence labels))))
+                       (buffer-string))))
+           (prefix (length (fill-common-string-prefix mine result)))
+           (suffix (min (length (fill-common-string-prefix (reverse mine) (reverse result)))
+                        (- (min (length mine) (length result)) prefix))))
+      (make-qwen-companion-merge-result
+       :edits (if (equal mine result)
+                  []
+                (vector prefix (- (length mine) suffix) prefix (- (length result) suffix)))
+       :text (unless (equal result theirs) result)
+       :conflicts conflicts))))
+
+(defun qwen-companion-test-merge-now (base mine theirs labels callback)
+  "Stand in for `qwen-companion-merge-texts'; call CALLBACK at once.
+BASE, MINE, THEIRS and LABELS are as there."
+  (funcall callback (qwen-companion-test-merge base mine theirs labels)))
 
 ;;; What a user does and is told
 

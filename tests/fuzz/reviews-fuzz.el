@@ -613,9 +613,7 @@ They are compared now, when it is said."
       (qwen-companion-test-with-backend
         (cl-letf (((symbol-function 'message) #'reviews-fuzz--note)
                   ((symbol-function 'qwen-companion-rescue-compare) #'ignore)
-                  ((symbol-function 'qwen-companion-merge-compare)
-                   (lambda (old new callback)
-                     (funcall callback (qwen-companion-test-compare old new))))
+                  ((symbol-function 'qwen-companion-merge-compare) #'qwen-companion-test-compare-now)
                   ((symbol-function 'qwen-companion-merge-texts)
                    (lambda (base mine theirs _labels callback)
                      (push (list base mine theirs callback) reviews-fuzz--merges))))
