@@ -22,9 +22,9 @@
 
 (defconst qwen-companion-chat-permissions-test--questions
   '((:text "Which database?" :header "Database"
-           :choices ((:label "sqlite" :description "one file") (:label "postgres")))
+     :choices ((:label "sqlite" :description "one file") (:label "postgres")))
     (:text "Which colours?" :header "Colours" :multiple t
-           :choices ((:label "red") (:label "blue"))))
+     :choices ((:label "red") (:label "blue"))))
   "A form.")
 
 (defmacro qwen-companion-chat-permissions-test-with (&rest body)
@@ -70,8 +70,8 @@
 
 (defun qwen-companion-chat-permissions-test--refuses (key &optional regexp)
   "Check that pressing KEY is refused as REGEXP says, and nothing is sent."
-  (should (string-match-p (or regexp "")
-                          (qwen-companion-chat-permissions-test--refused #'qwen-companion-chat-permissions-test--press key))))
+  (should (string-match-p (or regexp "") (qwen-companion-chat-permissions-test--refused
+                                          #'qwen-companion-chat-permissions-test--press key))))
 
 (defun qwen-companion-chat-permissions-test--refused (function &rest arguments)
   "Return why FUNCTION with ARGUMENTS is refused; nothing may be sent."
@@ -511,7 +511,7 @@ It is changed from OLD-SIZE, nil for a new file, to NEW-SIZE."
   "A tool that runs something and says how a file would change shows both."
   (qwen-companion-chat-permissions-test-asked
       (:command "sed -i s/a/b/ a.txt" :input "command: sed -i s/a/b/ a.txt\nis_background: false"
-                :diffs '((:index 0 :path "/project/a.txt" :old-size 1 :new-size 1)))
+       :diffs '((:index 0 :path "/project/a.txt" :old-size 1 :new-size 1)))
       ()
     (should (qwen-companion-chat-permissions-test--shown-p
              "command: sed -i s/a/b/ a.txt\nis_background: false\n    /project/a.txt\n"))))

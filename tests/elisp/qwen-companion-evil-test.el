@@ -58,43 +58,34 @@
   (unless (require 'evil nil t)
     (ert-skip "Evil is not installed (in Debian: elpa-evil)"))
   (unwind-protect
-      (qwen-companion-test-with-files '(("a.txt" "1\n2\n3\n4\n5\n6\n7\n8\n"))
-        (qwen-companion-test-with-backend
-          (let ((qwen-companion-diff-arrival 'command)
-                (qwen-companion-diff-style 'unified)
-                (inhibit-message t)
-                proposal)
-            (cl-letf (((symbol-function 'qwen-companion-merge-compare)
-                       #'qwen-companion-test-compare-now))
-              (evil-mode 1)
-              (set-frame-size (selected-frame) 120 40)
-              (save-window-excursion
-                (setq proposal (qwen-companion-test-propose
-                                "a.txt" "1\nTWO\n3\n4\nFIVE\n6\n7\n8\n"))
-                (qwen-companion-diff-open)
-                (set-buffer (window-buffer))
-                (should (string-search "k/u drop" (qwen-companion-test-header)))
-                (execute-kbd-macro "jjj")
-                (should (looking-at-p "\\+TWO"))
-                (execute-kbd-macro "k")
-                (should (equal "1\n2\n3\n4\nFIVE\n6\n7\n8\n"
-                               (qwen-companion-proposal-text proposal)))
-                ;; What Evil has selected, by its motion.
-                (execute-kbd-macro "gVGk")
-                (should (equal "1\n2\n3\n4\n5\n6\n7\n8\n" (qwen-companion-proposal-text proposal)))
-                (execute-kbd-macro (kbd "C-/"))
-                (should (string-search "FIVE" (qwen-companion-proposal-text proposal)))
-                (qwen-companion-diffs)
-                (should (equal "*qwen-companion proposals*" (buffer-name)))
-                (execute-kbd-macro "mK")
-                (should-not (qwen-companion-proposals))
-                (dolist (mode '(qwen-companion-inspector-mode qwen-companion-diffs-mode
-                                qwen-companion-unified-mode qwen-companion-chats-mode))
-                  (with-temp-buffer
-                    (funcall mode)
-                    (should (eq 'special (get mode 'mode-class)))
-                    (should (eq 'motion evil-state)))))
-              (qwen-companion-review-list-close)))))
+      (qwen-companion-test-with-reviews '(("a.txt" "1\n2\n3\n4\n5\n6\n7\n8\n"))
+        (let ((qwen-companion-diff-style 'unified)
+              (proposal (qwen-companion-test-propose "a.txt" "1\nTWO\n3\n4\nFIVE\n6\n7\n8\n")))
+          (evil-mode 1)
+          (qwen-companion-diff-open)
+          (set-buffer (window-buffer))
+          (should (string-search "k/u drop" (qwen-companion-test-header)))
+          (execute-kbd-macro "jjj")
+          (should (looking-at-p "\\+TWO"))
+          (execute-kbd-macro "k")
+          (should (equal "1\n2\n3\n4\nFIVE\n6\n7\n8\n"
+                         (qwen-companion-proposal-text proposal)))
+          ;; What Evil has selected, by its motion.
+          (execute-kbd-macro "gVGk")
+          (should (equal "1\n2\n3\n4\n5\n6\n7\n8\n" (qwen-companion-proposal-text proposal)))
+          (execute-kbd-macro (kbd "C-/"))
+          (should (string-search "FIVE" (qwen-companion-proposal-text proposal)))
+          (qwen-companion-diffs)
+          (should (equal "*qwen-companion proposals*" (buffer-name)))
+          (execute-kbd-macro "mK")
+          (should-not (qwen-companion-proposals))
+          (dolist (mode '(qwen-companion-inspector-mode qwen-companion-diffs-mode
+                          qwen-companion-unified-mode qwen-companion-chats-mode))
+            (with-temp-buffer
+              (funcall mode)
+              (should (eq 'special (get mode 'mode-class)))
+              (should (eq 'motion evil-state))))
+          (qwen-companion-review-list-close)))
     (evil-mode -1)))
 
 (ert-deftest qwen-companion-evil-test-keys-of-lists ()

@@ -13,18 +13,9 @@
 (defmacro qwen-companion-plan-test-with (&rest body)
   "Run BODY in a project with a connected companion, in an orderly frame."
   (declare (indent 0) (debug t))
-  `(qwen-companion-test-with-files '(("a.txt" "1\n"))
-     (qwen-companion-test-with-backend
-       (let ((qwen-companion-diff-arrival 'command)
-             (inhibit-message t))
-         (cl-letf (((symbol-function 'qwen-companion-merge-compare)
-                    #'qwen-companion-test-compare-now))
-           (set-frame-size (selected-frame) 120 40)
-           (save-window-excursion
-             (delete-other-windows)
-             (switch-to-buffer (get-buffer-create "*here*"))
-             (qwen-companion-test-with-state 'ready
-               ,@body)))))))
+  `(qwen-companion-test-with-reviews '(("a.txt" "1\n"))
+     (qwen-companion-test-with-state 'ready
+       ,@body)))
 
 (defun qwen-companion-plan-test--propose (text &rest more)
   "Let a CLI ask to approve the plan TEXT; return the proposal.
@@ -68,7 +59,7 @@ MORE are further keys and values of the payload."
     (qwen-companion-test-press "C-c C-c")
     (should (equal (list 'accepted qwen-companion-plan-test--text nil)
                    (qwen-companion-plan-test--outcome)))
-    (should (equal "*here*" (buffer-name (window-buffer))))
+    (should (equal "*terminal*" (buffer-name (window-buffer))))
     (qwen-companion-plan-test--propose qwen-companion-plan-test--text)
     (qwen-companion-review)
     (goto-char (point-max))

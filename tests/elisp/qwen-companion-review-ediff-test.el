@@ -12,17 +12,9 @@
 (defmacro qwen-companion-review-ediff-test-with (files &rest body)
   "Run BODY with FILES and a connected companion, in an orderly frame."
   (declare (indent 1) (debug t))
-  `(qwen-companion-test-with-files ,files
-     (qwen-companion-test-with-backend
-       (let ((qwen-companion-diff-arrival 'command)
-             ;; In the frames of all sizes, but where a test says otherwise.
-             (qwen-companion-review-ediff--least-lines 0)
-             (inhibit-message t))
-         (set-frame-size (selected-frame) 120 40)
-         (save-window-excursion
-           (delete-other-windows)
-           (switch-to-buffer (get-buffer-create "*terminal*"))
-           ,@body)))))
+  ;; In the frames of all sizes, but where a test says otherwise.
+  `(let ((qwen-companion-review-ediff--least-lines 0))
+     (qwen-companion-test-with-reviews ,files ,@body)))
 
 (defmacro qwen-companion-review-ediff-test-with-one (&rest body)
   "Run BODY while a CLI proposes \"two\\n\" for a file with \"one\\n\"; `proposal'."

@@ -11,17 +11,10 @@
 (defmacro qwen-companion-review-list-test-with (files &rest body)
   "Run BODY with FILES and a connected companion, in an orderly frame."
   (declare (indent 1) (debug t))
-  `(qwen-companion-test-with-files ,files
-     (qwen-companion-test-with-backend
-       (let ((qwen-companion-diff-arrival 'command)
-             (inhibit-message t))
-         (set-frame-size (selected-frame) 120 40)
-         (save-window-excursion
-           (delete-other-windows)
-           (switch-to-buffer (get-buffer-create "*here*"))
-           (unwind-protect
-               (progn ,@body)
-             (qwen-companion-review-list-close)))))))
+  `(qwen-companion-test-with-reviews ,files
+     (unwind-protect
+         (progn ,@body)
+       (qwen-companion-review-list-close))))
 
 (defun qwen-companion-review-list-test--lines ()
   "Return the lines of the list, each as a list of its columns."
@@ -349,7 +342,7 @@
   (qwen-companion-review-list-test-with nil
     (qwen-companion-diffs)
     (should (= 1 (length (qwen-companion-test-ticking))))
-    (switch-to-buffer "*here*")
+    (switch-to-buffer "*terminal*")
     (delete-other-windows)
     (mapc #'timer-event-handler (qwen-companion-test-ticking))
     (should-not (qwen-companion-test-ticking))
@@ -390,7 +383,7 @@
     (dotimes (_ 3)
       (with-current-buffer (window-buffer)
         (qwen-companion-diff-reject (car (qwen-companion-proposals)))))
-    (should (equal "*here*" (qwen-companion-test-selected)))
+    (should (equal "*terminal*" (qwen-companion-test-selected)))
     (should (= 1 (length (window-list nil 'no-minibuffer))))))
 
 (ert-deftest qwen-companion-review-list-test-in-a-terminal-its-own-first ()
@@ -408,15 +401,15 @@
             (qwen-companion-test-propose "c.txt" "2\n" :session "session-2")
             (qwen-companion-review)
             (should (equal "c.txt" (qwen-companion-review-list-test--reviewed)))
-            (should (get-buffer-window "*here*"))
-            (with-current-buffer "*here*" (qwen-companion-diff-accept))
+            (should (get-buffer-window "*terminal*"))
+            (with-current-buffer "*terminal*" (qwen-companion-diff-accept))
             (should (equal '("c.txt")
                            (mapcar (lambda (proposal)
                                      (file-name-nondirectory
                                       (qwen-companion-proposal-path (car proposal))))
                                    qwen-companion-proposal--undelivered)))
             ;; It has no more: whatever waits, and that is not clear.
-            (with-current-buffer "*here*"
+            (with-current-buffer "*terminal*"
               (should-error (qwen-companion-diff-reject) :type 'user-error)
               (qwen-companion-review))
             (should (equal "a.txt" (qwen-companion-review-list-test--reviewed))))

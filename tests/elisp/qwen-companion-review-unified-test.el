@@ -16,26 +16,16 @@ The symbol `now' means that they are answered at once.")
   "Run BODY with FILES, a connected companion and an orderly frame.
 Texts are compared at once, see `qwen-companion-review-unified-test-answers'."
   (declare (indent 1) (debug t))
-  `(qwen-companion-test-with-files ,files
-     (qwen-companion-test-with-backend
-       (let ((qwen-companion-diff-arrival 'command)
-             (qwen-companion-diff-style 'unified)
-             (qwen-companion-review-unified-test-answers 'now)
-             (inhibit-message t))
-         (cl-letf (((symbol-function 'qwen-companion-merge-compare)
-                    (lambda (old new callback)
-                      (let ((answer (lambda ()
-                                      (funcall callback
-                                               (qwen-companion-test-compare
-                                                old new)))))
-                        (if (eq 'now qwen-companion-review-unified-test-answers)
-                            (funcall answer)
-                          (push answer qwen-companion-review-unified-test-answers))))))
-           (set-frame-size (selected-frame) 120 40)
-           (save-window-excursion
-             (delete-other-windows)
-             (switch-to-buffer (get-buffer-create "*terminal*"))
-             ,@body))))))
+  `(qwen-companion-test-with-reviews ,files
+     (let ((qwen-companion-diff-style 'unified)
+           (qwen-companion-review-unified-test-answers 'now))
+       (cl-letf (((symbol-function 'qwen-companion-merge-compare)
+                  (lambda (&rest arguments)
+                    (if (eq 'now qwen-companion-review-unified-test-answers)
+                        (apply #'qwen-companion-test-compare-now arguments)
+                      (push (lambda () (apply #'qwen-companion-test-compare-now arguments))
+                            qwen-companion-review-unified-test-answers)))))
+         ,@body))))
 
 (defun qwen-companion-review-unified-test--review (text &optional file)
   "Let a CLI propose TEXT for FILE, by default a.txt; go to the review.

@@ -464,6 +464,22 @@ TEXT may be a function of the arguments of `completing-read' or `read-string'."
   (mapcar (lambda (payload) (list (plist-get payload :outcome) (qwen-companion-test-text-in payload)))
           (qwen-companion-test-sent 'outcome)))
 
+(defmacro qwen-companion-test-with-reviews (files &rest body)
+  "Run BODY with FILES and a connected companion, in an orderly frame.
+Reviews are shown by command, and texts are compared at once."
+  (declare (indent 1) (debug t))
+  `(qwen-companion-test-with-files ,files
+     (qwen-companion-test-with-backend
+       (let ((qwen-companion-diff-arrival 'command)
+             (inhibit-message t))
+         (cl-letf (((symbol-function 'qwen-companion-merge-compare)
+                    #'qwen-companion-test-compare-now))
+           (set-frame-size (selected-frame) 120 40)
+           (save-window-excursion
+             (delete-other-windows)
+             (switch-to-buffer (get-buffer-create "*terminal*"))
+             ,@body))))))
+
 ;;; Language servers
 
 (defconst qwen-companion-test--unpacked
