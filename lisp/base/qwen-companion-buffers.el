@@ -31,6 +31,11 @@ Restore point and the narrowing."
   (pcase-dolist (`(,hook . ,function) hooks)
     (if on (add-hook hook function) (remove-hook hook function))))
 
+(defun qwen-companion-buffers-add-hooks (hooks)
+  "Add HOOKS, a list of (HOOK . FUNCTION), until the current buffer is killed."
+  (qwen-companion-buffers-set-hooks hooks t)
+  (add-hook 'kill-buffer-hook (lambda () (qwen-companion-buffers-set-hooks hooks nil)) nil t))
+
 (defmacro qwen-companion-buffers-when-live (buffer &rest body)
   "Evaluate BODY in BUFFER, a symbol, and return its value; nil if BUFFER is dead."
   (declare (indent 1) (debug t))

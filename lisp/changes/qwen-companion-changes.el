@@ -490,10 +490,6 @@ Info node `(qwen-companion)After the fact' is about it.
 (defun qwen-companion-changes--clean-up ()
   "Stop updating: the buffer is being killed."
   (when (eq (current-buffer) (qwen-companion-changes-items-buffer))
-    (remove-hook 'qwen-companion-journal-changed-functions
-                 #'qwen-companion-changes--changed)
-    (remove-hook 'qwen-companion-state-functions
-                 #'qwen-companion-changes--state-changed)
     (qwen-companion-journal-watch 'changes nil))
   (qwen-companion-changes-items-forget-views))
 
@@ -550,10 +546,9 @@ It is sent with the others."
   (or (qwen-companion-changes-items-buffer)
       (with-current-buffer (get-buffer-create qwen-companion-changes-items-buffer-name)
         (qwen-companion-changes-mode)
-        (add-hook 'qwen-companion-journal-changed-functions
-                  #'qwen-companion-changes--changed)
-        (add-hook 'qwen-companion-state-functions
-                  #'qwen-companion-changes--state-changed)
+        (qwen-companion-buffers-add-hooks
+         '((qwen-companion-journal-changed-functions . qwen-companion-changes--changed)
+           (qwen-companion-state-functions . qwen-companion-changes--state-changed)))
         (qwen-companion-journal-watch 'changes t)
         (current-buffer))))
 

@@ -18,6 +18,7 @@
 (require 'cl-lib)
 (require 'subr-x)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-daemon)
 (require 'qwen-companion-daemon-messages)
 (require 'qwen-companion-spool)
@@ -192,11 +193,17 @@ With PENDING non-nil, load their sessions again once there is a daemon."
   "Reports of sessions without a chat while one is being opened.
 Newest first, each (METHOD . PAYLOAD).")
 
+(defconst qwen-companion-chat-state--hooks
+  '((qwen-companion-daemon-functions . qwen-companion-chat-state--report)
+    (qwen-companion-daemon-disconnected-hook . qwen-companion-chat-state--on-left)
+    (qwen-companion-backend-disconnected-hook . qwen-companion-chat-state--on-process-gone))
+  "The hooks in use while there are chats: (HOOK . FUNCTION).")
+
 (defun qwen-companion-chat-call (method payload &optional callback)
   "Call METHOD of the Python process with PAYLOAD, a property list.
 CALLBACK is called once with the reply, in the current buffer, also when
 the process ends before it answers.  Without CALLBACK, show an error."
-  (qwen-companion-chat-state--watch)
+  (qwen-companion-buffers-set-hooks qwen-companion-chat-state--hooks t)
   (let ((request (symbol-name (gensym "chat-"))))
     (push (cons request (cons (current-buffer) callback))
           qwen-companion-chat-state--requests)
@@ -235,19 +242,9 @@ the process ends before it answers.  Without CALLBACK, show an error."
 
 ;;; Reports
 
-(defun qwen-companion-chat-state--watch ()
-  "Handle the reports about the daemon, until Emacs disconnects from it."
-  (add-hook 'qwen-companion-daemon-functions #'qwen-companion-chat-state--report)
-  (add-hook 'qwen-companion-daemon-disconnected-hook #'qwen-companion-chat-state--on-left)
-  (add-hook 'qwen-companion-backend-disconnected-hook
-            #'qwen-companion-chat-state--on-process-gone))
-
 (defun qwen-companion-chat-state--unwatch ()
-  "Undo `qwen-companion-chat-state--watch'."
-  (remove-hook 'qwen-companion-daemon-functions #'qwen-companion-chat-state--report)
-  (remove-hook 'qwen-companion-daemon-disconnected-hook #'qwen-companion-chat-state--on-left)
-  (remove-hook 'qwen-companion-backend-disconnected-hook
-               #'qwen-companion-chat-state--on-process-gone)
+  "Handle the reports about the daemon no longer."
+  (qwen-companion-buffers-set-hooks qwen-companion-chat-state--hooks nil)
   (qwen-companion-chat-state--drop-early-reports))
 
 (defun qwen-companion-chat-state--report (method payload)
@@ -337,7 +334,7 @@ If CHAT, a buffer or nil, had a daemon, get that one again."
 (defun qwen-companion-chat-open-session (id)
   "Load the session ID in this chat, or open a new one where ID is nil.
 This is done as soon as the daemon is connected."
-  (qwen-companion-chat-state--watch)
+  (qwen-companion-buffers-set-hooks qwen-companion-chat-state--hooks t)
   (setq qwen-companion-chat-session-id id
         qwen-companion-chat-state--pending-open t)
   (qwen-companion-chat-state--set nil nil)

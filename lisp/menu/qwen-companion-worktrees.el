@@ -20,6 +20,7 @@
 (require 'tabulated-list)
 (require 'qwen-companion-ask)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-changes)
 (require 'qwen-companion-changes-merge)
 (require 'qwen-companion-header)
@@ -283,13 +284,6 @@ that is in no window looks at all of them when it is shown again."
   (unless (file-remote-p buffer-file-name)
     (qwen-companion-worktrees--changed (list buffer-file-name))))
 
-(defun qwen-companion-worktrees--clean-up ()
-  "Remove the hooks: the buffer of the list is being killed."
-  (remove-hook 'after-save-hook #'qwen-companion-worktrees--saved)
-  (remove-hook 'qwen-companion-journal-changed-functions
-               #'qwen-companion-worktrees--changed)
-  (qwen-companion-journal-watch 'worktrees nil))
-
 (defun qwen-companion-worktrees--at-point ()
   "Return the worktree on the line at point, or signal a `user-error'."
   (or (qwen-companion-worktrees--tree (tabulated-list-get-id))
@@ -502,13 +496,13 @@ Info node `(qwen-companion)Several agents at once' is about it.
   (qwen-companion-header-menu-at-click)
   (tabulated-list-init-header)
   (setq-local revert-buffer-function (lambda (&rest _) (qwen-companion-worktrees--load t)))
-  (add-hook 'qwen-companion-journal-changed-functions
-            #'qwen-companion-worktrees--changed)
-  (add-hook 'after-save-hook #'qwen-companion-worktrees--saved)
+  (qwen-companion-buffers-add-hooks
+   '((qwen-companion-journal-changed-functions . qwen-companion-worktrees--changed)
+     (after-save-hook . qwen-companion-worktrees--saved)))
   (qwen-companion-journal-watch 'worktrees t)
+  (add-hook 'kill-buffer-hook (lambda () (qwen-companion-journal-watch 'worktrees nil)) nil t)
   (qwen-companion-timers-keep-updated #'qwen-companion-worktrees--print
-                                      qwen-companion-worktrees--period)
-  (add-hook 'kill-buffer-hook #'qwen-companion-worktrees--clean-up nil t))
+                                      qwen-companion-worktrees--period))
 
 (easy-menu-define qwen-companion-worktrees-menu qwen-companion-worktrees-mode-map
   "Menu of the list of worktrees."

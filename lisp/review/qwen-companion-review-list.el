@@ -186,11 +186,6 @@ One that was not counted is larger than any other."
                     (qwen-companion-review-by-file))
             '((nil ["No proposal waits" "" "" "" "" ""])))))
 
-(defun qwen-companion-review-list--clean-up ()
-  "Remove the hook: the buffer of the list is being killed."
-  (remove-hook 'qwen-companion-proposal-changed-hook
-               #'qwen-companion-review-list--refresh))
-
 (defun qwen-companion-review-list-close ()
   "Kill the buffer of the list if there is one."
   (when-let* ((buffer (qwen-companion-review-list--buffer)))
@@ -393,10 +388,10 @@ Info node `(qwen-companion)Reviewing a proposal' is about it.
   (qwen-companion-header-menu-at-click)
   (tabulated-list-init-header)
   (add-hook 'tabulated-list-revert-hook #'qwen-companion-review-list--revert nil t)
-  (add-hook 'qwen-companion-proposal-changed-hook #'qwen-companion-review-list--refresh)
+  (qwen-companion-buffers-add-hooks
+   '((qwen-companion-proposal-changed-hook . qwen-companion-review-list--refresh)))
   (qwen-companion-timers-keep-updated #'qwen-companion-timers-revert-visible
-                                      qwen-companion-review-list--period)
-  (add-hook 'kill-buffer-hook #'qwen-companion-review-list--clean-up nil t))
+                                      qwen-companion-review-list--period))
 
 ;;;###autoload
 (defun qwen-companion-diffs ()
