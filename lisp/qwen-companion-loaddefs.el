@@ -288,9 +288,6 @@ one prompt, once its turn is over.
 (fn)" t)
 
 ;; qwen-companion-kept-plans.el
-(autoload 'qwen-companion-kept-plans-on-plans "qwen-companion-kept-plans" "Handle the `plans' message PAYLOAD: give the plans to the one who waits.
-
-(fn PAYLOAD)" nil)
 (autoload 'qwen-companion-plan "qwen-companion-kept-plans" "Show the plan that was approved last in the terminal or chat of this buffer.
 In other buffers, and with a prefix argument CHOOSE, choose one of those of
 the project if there are several.
@@ -303,9 +300,6 @@ With a prefix argument, ask for the DIRECTORY.  At another place, the CLI
 shows the conversations itself, in its terminal.
 
 (fn DIRECTORY)" t)
-(autoload 'qwen-companion-resume-on-recorded "qwen-companion-resume" "Handle the `recorded-sessions' message PAYLOAD: offer the conversations.
-
-(fn PAYLOAD)" nil)
 
 ;; qwen-companion-rescue.el
 (autoload 'qwen-companion-kept-apply "qwen-companion-rescue" "Put a rescued text into the buffer that visits its file.

@@ -521,6 +521,11 @@ Return non-nil if that request was unanswered."
     (funcall (cdr request) payload)
     t))
 
+(defun qwen-companion-backend-on-answer (payload)
+  "Handle the message PAYLOAD, which answers a request."
+  (qwen-companion-backend-answer (plist-get payload :id) payload)
+  nil)
+
 (defun qwen-companion-backend-fail-requests ()
   "Fail all requests: their Python process is gone."
   (pcase-dolist (`(,id . ,_) qwen-companion-backend--requests)

@@ -50,24 +50,15 @@ With \"Qwen-Session\" the message of
 FILES are as in a request.  What is undone is left out; signal a
 `user-error' if that is all."
   (let (group files)
-    (qwen-companion-changes-undo-call-on-chosen
-     (lambda (view changes)
-       (setq group (qwen-companion-changes-items-group-at-point)
-             files (list (qwen-companion-changes-commit--part view changes))))
-     (lambda (its path)
+    (qwen-companion-changes-undo-call-on-views
+     (lambda (its views changes)
        (setq group its
-             files (mapcar
-                    (lambda (path)
-                      (qwen-companion-changes-commit--part
-                       (qwen-companion-changes-items-await-view its path)))
-                    (if path
-                        (list path)
-                      (mapcar #'qwen-companion-changed-file-path
-                              (qwen-companion-changes-items-all-files its)))))))
+             files (mapcar (lambda (view) (qwen-companion-changes-commit--part view changes))
+                           views))))
     (cons group (or (delq nil files)
                     (user-error "All of it is undone; u brings it back")))))
 
-(defun qwen-companion-changes-commit--part (view &optional changes)
+(defun qwen-companion-changes-commit--part (view changes)
   "Return the rest of VIEW that is not undone, as in a request.
 With CHANGES, return the rest of these.  Return nil if all is undone."
   (let* ((ready (eq 'ready (qwen-companion-changes-file-state view)))

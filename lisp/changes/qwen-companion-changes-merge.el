@@ -36,19 +36,7 @@ That is the region's lines, the hunk, the file or the turn, without what is
 undone.  Edits in the main tree stay, also unsaved ones, and it can be
 undone there.  Nothing is committed; to merge the branch use git."
   (interactive nil qwen-companion-changes-mode)
-  (qwen-companion-changes-undo-call-on-chosen
-   (lambda (view changes)
-     (qwen-companion-changes-merge--run
-      (qwen-companion-changes-items-group-at-point) (list view) changes))
-   (lambda (group path)
-     (qwen-companion-changes-merge--run
-      group
-      (mapcar (apply-partially #'qwen-companion-changes-items-await-view group)
-              (if path
-                  (list path)
-                (or (mapcar #'qwen-companion-changed-file-path
-                            (qwen-companion-changes-items-all-files group))
-                    (user-error "No file was changed here"))))))))
+  (qwen-companion-changes-undo-call-on-views #'qwen-companion-changes-merge--run))
 
 (defun qwen-companion-changes-merge--run (group views &optional changes)
   "Merge what VIEWS, of files in GROUP, show into the main tree.

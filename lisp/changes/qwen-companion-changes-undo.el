@@ -76,6 +76,23 @@ or the hunk.  ON-FILES gets a group and a file of it, nil for all."
              (qwen-companion-changes-items-group-at-point)
              (qwen-companion-changes-items-path-at-point)))))
 
+(defun qwen-companion-changes-undo-call-on-views (function)
+  "Call FUNCTION with what the region or point stands for.
+It gets a group, a list of views of its files, and the changes of the only
+view, nil for all."
+  (qwen-companion-changes-undo-call-on-chosen
+   (lambda (view changes)
+     (funcall function (qwen-companion-changes-items-group-at-point) (list view) changes))
+   (lambda (group path)
+     (funcall function group
+              (mapcar (apply-partially #'qwen-companion-changes-items-await-view group)
+                      (if path
+                          (list path)
+                        (or (mapcar #'qwen-companion-changed-file-path
+                                    (qwen-companion-changes-items-all-files group))
+                            (user-error "No file was changed here"))))
+              nil))))
+
 (defun qwen-companion-changes-undo--act-on-changes (view list undo)
   "Undo each of LIST, of VIEW, or bring it back if UNDO is nil."
   (let* ((path (qwen-companion-changes-file-path view))

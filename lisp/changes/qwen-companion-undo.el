@@ -606,14 +606,12 @@ are made, empty ones in its place are removed."
 (defun qwen-companion-undo--set-mode (step)
   "Set the permission bits of STEP's file in which its two modes differ.
 Return non-nil if that has changed them."
-  (let ((path (qwen-companion-undo-step-path step))
-        (base (qwen-companion-undo-step-base-mode step))
-        (target (qwen-companion-undo-step-target-mode step)))
-    (when (and (integerp base) (integerp target) (file-regular-p path))
+  (let ((path (qwen-companion-undo-step-path step)))
+    (when (and (integerp (qwen-companion-undo-step-base-mode step))
+               (integerp (qwen-companion-undo-step-target-mode step))
+               (file-regular-p path))
       (let* ((now (logand #o777 (file-modes path)))
-             (differing (logxor base target))
-             (wanted (logior (logand now (lognot differing))
-                             (logand target differing))))
+             (wanted (qwen-companion-undo--mode step now)))
         (unless (= wanted now)
           (set-file-modes path wanted)
           t)))))
@@ -734,7 +732,7 @@ made."
          (found (or (and from (qwen-companion-undo--far-file from))
                     (progn (setq from nil) (qwen-companion-undo--far-file path))))
          (bytes (car found))
-         (mode (qwen-companion-undo--far-mode step (cdr found)))
+         (mode (qwen-companion-undo--mode step (cdr found)))
          (base (qwen-companion-undo-step-base step))
          (target (qwen-companion-undo-step-target step))
          (is-text (not (or (qwen-companion-undo-step-binary step)
@@ -762,7 +760,7 @@ made."
      (from (user-error "It has been renamed and has other changes too"))
      (t (qwen-companion-undo--merge-bytes step bytes)))))
 
-(defun qwen-companion-undo--far-mode (step mode)
+(defun qwen-companion-undo--mode (step mode)
   "Return the mode that STEP gives its file, which has MODE, nil for no file."
   (let ((base (qwen-companion-undo-step-base-mode step))
         (target (qwen-companion-undo-step-target-mode step)))

@@ -104,6 +104,15 @@ KIND is `heading' or `note' with a line, `quote' or `text' with Markdown,
             (push (cons language (string-join (nreverse code) "\n")) parts)))))
     (nreverse parts)))
 
+(defun qwen-companion-chat-export--convert (text line code)
+  "Return TEXT, Markdown, with each line as LINE returns it.
+A code block is as CODE returns it for its language and text."
+  (mapconcat (lambda (part)
+               (if (stringp part)
+                   (concat (funcall line part) "\n")
+                 (funcall code (car part) (cdr part))))
+             (qwen-companion-chat-export--split text) ""))
+
 (defun qwen-companion-chat-export--language (language)
   "Return the untrusted LANGUAGE if it has the form of a name, else \"\"."
   (if (string-match-p "\\`[[:alnum:]+#_-]+\\'" language) language ""))
@@ -118,14 +127,6 @@ KIND is `heading' or `note' with a line, `quote' or `text' with Markdown,
     (concat fence (qwen-companion-chat-export--language language) "\n"
             (string-remove-suffix "\n" text) "\n" fence "\n")))
 
-(defun qwen-companion-chat-export--md-text (text)
-  "Return TEXT, Markdown, with every code block closed."
-  (mapconcat (pcase-lambda ((or `(,language . ,code) line))
-               (if line
-                   (concat line "\n")
-                 (qwen-companion-chat-export--md-code language code)))
-             (qwen-companion-chat-export--split text) ""))
-
 (defun qwen-companion-chat-export--md (part)
   "Return PART as Markdown."
   (pcase part
@@ -134,7 +135,8 @@ KIND is `heading' or `note' with a line, `quote' or `text' with Markdown,
     (`(quote . ,text) (replace-regexp-in-string "^" "> " (string-trim text)))
     (`(steps . ,text) (replace-regexp-in-string "^\\(\\[.\\]\\)" "- \\1" text))
     (`(code . (,language . ,text)) (qwen-companion-chat-export--md-code language text))
-    (`(text . ,text) (qwen-companion-chat-export--md-text text))))
+    (`(text . ,text)
+     (qwen-companion-chat-export--convert text #'identity #'qwen-companion-chat-export--md-code))))
 
 ;;; Org
 
@@ -215,14 +217,6 @@ A zero-width space breaks it, as Org's manual suggests."
         (concat stars line)
       (replace-regexp-in-string "\\`\\([ \t]*\\)\\*+ " "\\1- " line))))
 
-(defun qwen-companion-chat-export--org-lines (text)
-  "Return TEXT, Markdown, as Org."
-  (mapconcat (pcase-lambda ((or `(,language . ,code) line))
-               (if line
-                   (concat (qwen-companion-chat-export--org-line line) "\n")
-                 (qwen-companion-chat-export--org-code language code)))
-             (qwen-companion-chat-export--split text) ""))
-
 (defun qwen-companion-chat-export--org (part)
   "Return PART as Org."
   (pcase part
@@ -230,14 +224,17 @@ A zero-width space breaks it, as Org's manual suggests."
     (`(note . ,text) (format "- %s\n" (qwen-companion-chat-export--org-plain text)))
     (`(quote . ,text)
      (format "#+begin_quote\n%s#+end_quote\n"
-             (qwen-companion-chat-export--org-lines (string-trim text))))
+             (qwen-companion-chat-export--convert (string-trim text) #'qwen-companion-chat-export--org-line
+                                                  #'qwen-companion-chat-export--org-code)))
     (`(steps . ,text)
      (replace-regexp-in-string
       "^\\(\\[.\\]\\)" "- \\1"
       (mapconcat #'qwen-companion-chat-export--org-inert
                  (split-string (string-replace "[x]" "[X]" text) "\n") "\n")))
     (`(code . (,language . ,text)) (qwen-companion-chat-export--org-code language text))
-    (`(text . ,text) (qwen-companion-chat-export--org-lines text))))
+    (`(text . ,text)
+     (qwen-companion-chat-export--convert text #'qwen-companion-chat-export--org-line
+                                          #'qwen-companion-chat-export--org-code))))
 
 ;;; The file
 

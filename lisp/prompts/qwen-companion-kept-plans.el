@@ -24,12 +24,6 @@
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-untrusted)
 
-(defvar qwen-companion-kept-plans--request 0
-  "Number of the last request for plans.")
-
-(defvar qwen-companion-kept-plans--waiting nil
-  "The pending request, (REQUEST . CALLBACK), or nil.")
-
 ;;; Asking for them
 
 (defun qwen-companion-kept-plans-request (directory conversation callback)
@@ -38,20 +32,12 @@ With CONVERSATION non-nil, the plans are those of that conversation,
 whatever its directory.  Signal a `user-error' if nothing can be asked."
   (unless (eq 'ready (qwen-companion-state))
     (user-error "The companion is not running; M-x qwen-companion-mode starts it"))
-  (let ((id (cl-incf qwen-companion-kept-plans--request)))
-    (setq qwen-companion-kept-plans--waiting (cons id callback))
-    (qwen-companion-backend-call
-     'list-plans (list :id id :directory (file-truename directory) :conversation conversation))))
-
-;;;###autoload
-(defun qwen-companion-kept-plans-on-plans (payload)
-  "Handle the `plans' message PAYLOAD: give the plans to the one who waits."
-  (pcase qwen-companion-kept-plans--waiting
-    (`(,(pred (eql (qwen-companion-kept-plans-id payload))) . ,callback)
-     (setq qwen-companion-kept-plans--waiting nil)
-     ;; Nothing asks while a message is handled.
-     (run-at-time 0 nil callback (qwen-companion-kept-plans-plans payload))))
-  nil)
+  (qwen-companion-backend-request
+   'list-plans (list :directory (file-truename directory) :conversation conversation)
+   (lambda (reply)
+     (when reply
+       ;; Nothing asks while a message is handled.
+       (run-at-time 0 nil callback (qwen-companion-kept-plans-plans reply))))))
 
 ;;; Reading one
 

@@ -19,13 +19,6 @@
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-untrusted)
 
-(defvar qwen-companion-resume--request 0
-  "Number of the last request for recorded conversations.")
-
-(defvar qwen-companion-resume--waiting nil
-  "The pending request, (REQUEST INPUT . DIRECTORY), or nil.
-INPUT is `num-nonmacro-input-events' when it was asked for.")
-
 ;;;###autoload
 (defun qwen-companion-resume (directory)
   "Choose a recorded conversation of the project, and start a CLI to continue it.
@@ -39,31 +32,23 @@ shows the conversations itself, in its terminal."
     (user-error "The companion is not running; M-x qwen-companion-mode starts it"))
   (let ((directory (directory-file-name (expand-file-name directory)))
         (place (file-remote-p directory))
-        (id (cl-incf qwen-companion-resume--request)))
+        (input num-nonmacro-input-events))
     (cond
      (place
       (qwen-companion-remote-check place)
       (qwen-companion-remote-run directory '("--resume") t))
      (t
-      (setq qwen-companion-resume--waiting
-            `(,id ,num-nonmacro-input-events . ,directory))
-      (qwen-companion-backend-call
-       'list-recorded (list :id id :directory (file-truename directory)))))))
-
-;;;###autoload
-(defun qwen-companion-resume-on-recorded (payload)
-  "Handle the `recorded-sessions' message PAYLOAD: offer the conversations."
-  (pcase qwen-companion-resume--waiting
-    (`(,(pred (eql (qwen-companion-recorded-sessions-id payload))) ,input . ,directory)
-     (setq qwen-companion-resume--waiting nil)
-     ;; Nothing asks while a message is handled.
-     (run-at-time 0 nil #'qwen-companion-resume--offer directory input
-                  (qwen-companion-recorded-sessions-sessions payload))))
-  nil)
+      (qwen-companion-backend-request
+       'list-recorded (list :directory (file-truename directory))
+       (lambda (reply)
+         (when reply
+           ;; Nothing asks while a message is handled.
+           (run-at-time 0 nil #'qwen-companion-resume--offer directory input
+                        (qwen-companion-recorded-sessions-sessions reply)))))))))
 
 (defun qwen-companion-resume--offer (directory input sessions)
   "Let the user choose one of the recorded SESSIONS of DIRECTORY, and start it.
-Ask nothing after typing since INPUT, see `qwen-companion-resume--waiting':
+INPUT was `num-nonmacro-input-events' then.  Ask nothing after typing since:
 the next keys are meant for something else."
   (cond
    ((null sessions)

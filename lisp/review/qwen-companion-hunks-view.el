@@ -271,21 +271,12 @@ Return nil and stay if there is none."
 With BACK, return the last one before the start of the hunk at POSITION.
 Return nil at the end of the buffer, or at its beginning."
   (if back
-      (let ((start (qwen-companion-hunks-view--hunk-start position)))
+      (let ((start (qwen-companion-hunks-view--start position 'qwen-companion-hunks-view-hunk)))
         (and (> start (point-min))
-             (qwen-companion-hunks-view--hunk-start (1- start))))
+             (qwen-companion-hunks-view--start (1- start) 'qwen-companion-hunks-view-hunk)))
     (let ((next (next-single-property-change
                  position 'qwen-companion-hunks-view-hunk nil (point-max))))
       (and (< next (point-max)) next))))
-
-(defun qwen-companion-hunks-view--hunk-start (position)
-  "Return the start of the hunk, or of the text between hunks, at POSITION."
-  (if (and (> position (point-min))
-           (eq (qwen-companion-hunks-view-hunk-at position)
-               (qwen-companion-hunks-view-hunk-at (1- position))))
-      (previous-single-property-change
-       position 'qwen-companion-hunks-view-hunk nil (point-min))
-    position))
 
 (defun qwen-companion-hunks-view-goto-change (change)
   "Go to the hunk of CHANGE; return nil if it is not shown."
@@ -309,14 +300,17 @@ is the index of the line in its run, from 0."
         . ,(count-lines start (save-excursion (goto-char position)
                                               (line-beginning-position)))))))
 
+(defun qwen-companion-hunks-view--start (position property)
+  "Return where the run of text with the PROPERTY of POSITION starts."
+  (if (and (> position (point-min))
+           (eq (get-text-property position property)
+               (get-text-property (1- position) property)))
+      (previous-single-property-change position property nil (point-min))
+    position))
+
 (defun qwen-companion-hunks-view--run-start (position)
   "Return the position of the first of the run of lines at POSITION."
-  (if (and (> position (point-min))
-           (eq (get-text-property position 'qwen-companion-hunks-view-source)
-               (get-text-property (1- position) 'qwen-companion-hunks-view-source)))
-      (previous-single-property-change
-       position 'qwen-companion-hunks-view-source nil (point-min))
-    position))
+  (qwen-companion-hunks-view--start position 'qwen-companion-hunks-view-source))
 
 (defun qwen-companion-hunks-view--run-end (position)
   "Return the end of the run of lines at POSITION."

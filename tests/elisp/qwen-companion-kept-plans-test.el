@@ -15,7 +15,7 @@
     ;; At once, not after this command.
     (cl-letf (((symbol-function 'run-at-time)
                (lambda (_time _repeat function &rest arguments) (apply function arguments))))
-      (qwen-companion-kept-plans-on-plans
+      (qwen-companion-backend-on-answer
        (list :id (plist-get request :id)
              :plans (cl-loop for file in files
                              for time downfrom 1795694071804

@@ -102,7 +102,7 @@
                 (cli (&rest arguments)
                   (apply #'qwen-companion-session-list-test--registered arguments))
                 (rows ()
-                  (mapcar (lambda (row) (replace-regexp-in-string "|[0-9]+ [sh]|" "|N|" row))
+                  (mapcar (lambda (row) (replace-regexp-in-string "|[0-9]+ [shd]|" "|N|" row))
                           (cdr (qwen-companion-session-list-test--rows)))))
         (told nil (cli "12" :pid 12))
         (should-not (rows))

@@ -322,15 +322,16 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
 (ert-deftest qwen-companion-terminal-test-conversations-take-no-keys ()
   "They are offered at once, and not if the user has typed meanwhile."
   (let (asked (num-nonmacro-input-events 7))
-    (cl-letf (((symbol-function 'qwen-companion-backend-call) #'ignore)
+    (cl-letf (((symbol-function 'qwen-companion-backend-connected-p) #'always)
+              ((symbol-function 'qwen-companion-backend-call) #'always)
               ((symbol-function 'qwen-companion-state) (lambda () 'ready))
               ((symbol-function 'completing-read)
                (lambda (&rest _) (setq asked t) "1 tea"))
               ((symbol-function 'qwen-companion-terminal-open) #'ignore))
       (cl-flet ((answer ()
                   (qwen-companion-test-messages
-                    (qwen-companion-resume-on-recorded
-                     (list :id qwen-companion-resume--request
+                    (qwen-companion-backend-on-answer
+                     (list :id qwen-companion-backend--last-request
                            :sessions '((:id "s" :time 1000 :prompt "tea"))))
                     (qwen-companion-test-wait-for
                      (not (cl-find #'qwen-companion-resume--offer timer-list
