@@ -235,7 +235,8 @@ before goes on.  \\<qwen-companion-ask-mode-map>\\[qwen-companion-ask-submit] se
   "Write a prompt for the CLI of SESSION, a session or a registered CLI."
   (qwen-companion-ask--show
    (directory-file-name (or (qwen-companion-session-directory session)
-                            (user-error "The directory of this CLI is not known"))))
+                            (user-error "%s" (or (qwen-companion-registry-problem session)
+                                                 "The directory of this CLI is not known")))))
   (setq qwen-companion-ask--cli (qwen-companion-session-id session)))
 
 (defconst qwen-companion-ask--action

@@ -99,6 +99,11 @@ What its hooks report goes before what it does with prompts of ours."
         (format "process %d" (qwen-companion-registered-pid cli))
       name)))
 
+(defun qwen-companion-registry-problem (cli)
+  "Return why the registered CLI cannot be used, as text; nil where it can."
+  (when-let* ((problem (qwen-companion-registered-problem cli)))
+    (format "%s: %s" (qwen-companion-registry-name cli) (qwen-companion-untrusted-text problem))))
+
 (defun qwen-companion-registry-look (&optional shown)
   "Have looked at how the registered CLIs are, and at their editors.
 With SHOWN, which is called again and again, only where the system tells
@@ -185,9 +190,9 @@ said when that is known.  Signal a `user-error' where it cannot be sent."
      ((qwen-companion-registered-gone cli)
       (user-error "%s has ended" name))
      ((not (qwen-companion-registered-listens cli))
-      (user-error "%s: %s" name
-                  (or (qwen-companion-registered-problem cli)
-                      (alist-get 'closed qwen-companion-registry--failures))))
+      (user-error "%s" (or (qwen-companion-registry-problem cli)
+                           (format "%s: %s" name
+                                   (alist-get 'closed qwen-companion-registry--failures)))))
      ((string-prefix-p "/" (string-trim-left text))
       (user-error "A slash command would reach the model of %s as text; type it in its terminal"
                   name))

@@ -245,6 +245,15 @@ CONTROLLER is what it tells of the token."
                               (qwen-companion-registry-test--home ?i nil))))
     (should-not (qwen-companion-test-sent 'registry-end))))
 
+(ert-deftest qwen-companion-registry-test-why-a-record-cannot-be-used-is-said-at-the-prompt ()
+  (qwen-companion-registry-test--with 'none
+      (list '(:id "7" :pid 7 :start 0 :name "" :problem "its record cannot be used: 100%s"))
+    (dolist (send (list #'qwen-companion-ask-cli
+                        (lambda (cli) (qwen-companion-prompts-send cli root "Do it"))))
+      (should (equal "process 7: its record cannot be used: 100%s"
+                     (cadr (should-error (funcall send (qwen-companion-registry-cli "7"))
+                                         :type 'user-error)))))))
+
 (ert-deftest qwen-companion-registry-test-some-cannot-come-home ()
   (qwen-companion-registry-test--with 'none
       (list (qwen-companion-registry-test--cli "7" :kind 'serve)

@@ -4,8 +4,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import signal
+import subprocess
 import threading
+import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -185,6 +190,121 @@ def test_what_its_settings_say(stage: Stage, cli: Cli, agents: dict[str, Any], o
             lambda: re.search(outcome, stage.emacs.buffer_text("*Messages*")), f"the outcome {outcome}"
         )
     assert not stage.model.bodies
+
+
+MEASURE = """
+(progn
+  (defvar test-longest 0)
+  (defvar test-told nil)
+  (advice-add 'qwen-companion-registry-on-registered :around
+              (lambda (function &rest arguments)
+                (let ((start (get-internal-run-time)))
+                  (prog1 (apply function arguments)
+                    (setq test-told (or test-told (float-time))
+                          test-longest (max test-longest (float-time (time-subtract (get-internal-run-time)
+                                                                                    start)))))))))
+"""
+"""Keeps when Emacs got news of CLIs first, and how long it took for any at most, in seconds of processor time."""
+
+
+@each_version
+def test_bad_input_gets_a_clear_word_and_holds_up_nothing(stage: Stage, cli: Cli) -> None:
+    """Before there is a folder, with records that cannot be used, and while the CLI does not answer."""
+    folder = stage.sandbox.home / ".qwen/sessions"
+    open_list(stage, MEASURE, f"(setq qwen-companion-qwen-command (list {lisp_string(cli.program)}))")
+    assert not folder.exists()
+    wait_for_rows(stage, "^No CLI is connected")
+    elsewhere = stage.sandbox.make_project("elsewhere")
+    stage.emacs.eval("(setq test-told nil)")
+    with beside(stage, cli, elsewhere) as terminal:
+        wait_for_rows(stage, r"\|no editor\|")
+        [path] = folder.glob("*.json")
+        assert float(stage.emacs.eval("test-told")) < path.stat().st_mtime + 1
+        record = path.read_text()
+        values = json.loads(record)
+        link = folder / "x.tmp"
+
+        def put(content: str) -> None:
+            link.write_text(content)
+            link.replace(path)
+
+        def times_said(words: str) -> int:
+            return len(re.findall(words, stage.emacs.buffer_text("*Messages*")))
+
+        def press(key: str, said: str) -> None:
+            stage.emacs.eval('(progn (pop-to-buffer "*qwen-companion sessions*") (goto-char (point-min)))')
+            before = times_said(said)
+            stage.screen.keys(key)
+            stage.screen.wait_until(lambda: times_said(said) > before, said)
+
+        for content, problem in (
+            (json.dumps({**values, "schemaVersion": 2}), "a form of a newer Qwen Code"),
+            (record[:-9], "it is not a JSON object"),
+            (json.dumps({**values, "pid": 1}), "it names another process"),
+        ):
+            put(content)
+            wait_for_rows(stage, rf"\|unusable\|.*its record cannot be used: .*{problem}")
+            for key in ("s", "b"):
+                press(key, problem)
+        (folder / "moved").write_text(record)
+        link.symlink_to(folder / "moved")
+        link.replace(path)
+        wait_for_rows(stage, r"\|unusable\|.*symbolic link")
+        if os.geteuid() == 0:
+            put(record)
+            wait_for_rows(stage, r"\|no editor\|")
+            os.chown(path, 12345, 12345)
+            (folder / "stir").touch()
+            wait_for_rows(stage, r"\|unusable\|.*another user")
+            os.chown(path, 0, 0)
+        # The number of its process is used again.
+        put(json.dumps({**values, "procStart": "1:2"}))
+        wait_for_rows(stage, r"\|gone\|")
+        put(record)
+        wait_for_rows(stage, r"\|no editor\|")
+
+        # Ten thousand that were left behind.
+        for number in range(10_000):
+            (folder / f"{4_000_000 + number}.json").write_text(record)
+        stage.model.say("Among many.")
+        prompt(stage, "first")
+        stage.screen.wait_for("Let Emacs send prompts")
+        stage.screen.enter("yes")
+        wait_for_outcomes(stage, AT_MODEL)
+        terminal.wait_for("Among many.")
+
+        # It stands still; what it was sent it does when it goes on.
+        os.kill(int(path.stem), signal.SIGSTOP)
+        silent, late = "it does not answer", "(delivered|at the model); it is no longer in the prompt buffer"
+        before = times_said(silent), times_said(late)
+        prompt(stage, "are you there")
+        stage.screen.wait_until(lambda: times_said(silent) > before[0], silent)
+        stage.model.say("Here.")
+        os.kill(int(path.stem), signal.SIGCONT)
+        terminal.wait_for("Here.")
+        stage.screen.wait_until(lambda: times_said(late) > before[1], late)
+
+        # Its directory goes, and then the token.
+        shutil.rmtree(elsewhere)
+        for number in range(10_000):
+            (folder / f"{4_000_000 + number}.json").unlink()
+        wait_for_rows(stage, r"\|its directory is gone")
+        press("b", "its directory is gone")
+        kept = json.loads((stage.sandbox.home / ".local/state/qwen-companion/controller.json").read_text())
+        command = [cli.program, "sessions", "controllers", "remove", kept["id"]]
+        subprocess.run(command, check=True, env=stage.environment, cwd=stage.sandbox.home, capture_output=True)
+        stage.emacs.wait_until("(eq 'revoked qwen-companion-registry--controller)")
+        prompt(stage, "and now")
+        stage.screen.wait_for("You have taken the token of Emacs back")
+        stage.screen.enter("no")
+        stage.wait_until_said("Not sent: without a token")
+        assert not [body for body in stage.model.bodies if "and now" in str(body)]
+        stage.emacs.eval("(setq test-told nil)")
+        ended = time.time()
+        os.kill(int(path.stem), signal.SIGKILL)
+        wait_for_rows(stage, r"\|gone\|")
+        assert float(stage.emacs.eval("test-told")) < ended + 1
+    assert float(stage.emacs.eval("test-longest")) < 0.05
 
 
 def test_a_cli_that_a_shell_of_emacs_has_started(stage: Stage) -> None:
