@@ -95,7 +95,7 @@ class JournalFront:
         with self._calls, self._calls_left:
             async with anyio.create_task_group() as self._tasks:
                 self._started.set()
-                self.silent.start(self._tasks)
+                self._tasks.start_soon(self.silent.run)
                 self._tasks.start_soon(self.rewinds.run)
                 async for call in self._calls_left:
                     await contained(self._carry_out, call)
