@@ -222,10 +222,10 @@ For a registered CLI that does nothing for us, return when it has started."
     (with-current-buffer buffer
       (qwen-companion-timers-update-visible))))
 
-(defun qwen-companion-session-list--keep-current ()
-  "Update the times in the list, and what is not reported."
-  (qwen-companion-registry-look 'shown)
-  (qwen-companion-timers-revert-visible))
+(defun qwen-companion-session-list--reload (by-user &rest _)
+  "Draw the list anew; BY-USER is non-nil when the user asks for that."
+  (qwen-companion-registry-look (not by-user))
+  (tabulated-list-revert))
 
 (defun qwen-companion-session-list--revert ()
   "Compute the entries of the list."
@@ -367,12 +367,13 @@ Info node `(qwen-companion)Terminals' is about it.
   (qwen-companion-header-menu-at-click)
   (qwen-companion-completion-offer-targets #'qwen-companion-session-list--targets)
   (tabulated-list-init-header)
+  (setq-local revert-buffer-function #'qwen-companion-session-list--reload)
   (add-hook 'tabulated-list-revert-hook #'qwen-companion-session-list--revert nil t)
   (add-hook 'qwen-companion-proposal-changed-hook #'qwen-companion-session-list-refresh)
   (add-hook 'qwen-companion-journal-changed-functions #'qwen-companion-session-list-refresh)
   (add-hook 'qwen-companion-registry-changed-hook #'qwen-companion-session-list-refresh)
   (qwen-companion-journal-watch 'sessions t)
-  (qwen-companion-timers-keep-updated #'qwen-companion-session-list--keep-current
+  (qwen-companion-timers-keep-updated #'qwen-companion-timers-revert-visible
                                       qwen-companion-session-list--period)
   (add-hook 'kill-buffer-hook #'qwen-companion-session-list--clean-up nil t))
 

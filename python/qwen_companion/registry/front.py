@@ -25,7 +25,7 @@ from qwen_companion.errors import CompanionError
 from qwen_companion.processes import end
 from qwen_companion.registry.controller import VALID, Grant, add_grant, read_grant
 from qwen_companion.registry.messenger import CLOSED, DELIVERED, HELD, UNANSWERED, Messenger
-from qwen_companion.registry.records import Record
+from qwen_companion.registry.records import Record, RecordError
 from qwen_companion.registry.registry import Registry
 from qwen_companion.tasks import Tasks
 from qwen_companion.threads import in_thread
@@ -131,11 +131,13 @@ class RegistryFront:
     async def _send(self, call: RegistryPrompt) -> str:
         """Send the prompt of `call`; return the status, see `RegistryReceipt`.
 
-        :raises GrantError, OSError: when there is no token or no socket for the receipt
+        :raises RecordError, GrantError, OSError: when there is no usable record, token, or socket for the receipt
         """
         record = await self._registry.record(call.cli)
         if record is None:
             return "gone"
+        if not record.cli.session:
+            raise RecordError(record.cli.problem or "")
         if not record.socket:
             return CLOSED
         grant = await self._grant(call.program)

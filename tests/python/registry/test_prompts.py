@@ -378,6 +378,9 @@ async def test_prompts_that_cannot_go_out(scene: Scene, qwen: tuple[str, ...], e
     values = values_of(os.getpid(), scene.cli.project)
     write(scene.cli.home, {key: value for key, value in values.items() if key != "ipcPath"})
     assert await scene.prompt("x") == "closed"
+    write(scene.cli.home, "{", f"{os.getpid()}.json")
+    assert await scene.prompt("x") == "failed"
+    assert any("its record cannot be used" in str(getattr(item, "reason", "")) for item in scene.told)
     assert not scene.cli.got
 
 
