@@ -196,14 +196,14 @@ Show a message the first time that no CLI can connect without a root."
                 (qwen-companion-published-reachable payload))
       ;; The mode line shows it, and nothing else may redraw that.
       (force-mode-line-update t))
-    (unless (or said (qwen-companion-published-reachable payload))
-      (qwen-companion-backend-notice
-       (qwen-companion-roots-unreachable)))))
+    (when-let* ((reason (and (not said) (qwen-companion-roots-unreachable))))
+      (qwen-companion-backend-notice reason))))
 
 (defun qwen-companion-roots-unreachable ()
   "Return the reason why no CLI can connect, a string, or nil if one can."
   (and qwen-companion-roots--answer
        (not (qwen-companion-published-reachable qwen-companion-roots--answer))
+       (null (qwen-companion-places))
        (format "no CLI can connect: no %s is open; visit one, or start the CLI with M-x qwen-companion-run"
                (if qwen-companion-roots-outside-projects
                    "file, Dired buffer or terminal"

@@ -137,6 +137,9 @@ That is for a method that TRAMP does not know."
             (qwen-companion-backend-call-if-changed
              'places payload qwen-companion-remote--sent))
       (let ((names (mapcar (lambda (place) (plist-get place :name)) (plist-get payload :places))))
+        (dolist (place names)
+          (unless (qwen-companion-places-message place)
+            (qwen-companion-places-set place (list :name place :state 'connecting))))
         (dolist (place (qwen-companion-places))
           (unless (member place names)
             (qwen-companion-places-set place nil)

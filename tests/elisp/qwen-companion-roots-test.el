@@ -164,6 +164,10 @@ Only what BODY opens counts as open."
       (should (equal " Qwen:no-root" (qwen-companion-test-lighter)))
       (should (string-match-p "no CLI can connect"
                               (get-text-property 0 'help-echo (qwen-companion-test-lighter))))
+      ;; A CLI at another place can.
+      (qwen-companion-places-set "/ssh:far:" '(:name "/ssh:far:" :state connecting))
+      (should-not (string-match-p "no-root" (qwen-companion-test-lighter)))
+      (qwen-companion-places-forget)
       (should (equal "" (qwen-companion-test-messages
                           (qwen-companion-roots-on-published '(:roots ("/a:b") :reachable nil)))))
       (qwen-companion-roots-on-published '(:roots ("/a") :reachable t))
