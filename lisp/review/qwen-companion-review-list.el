@@ -22,6 +22,7 @@
 (require 'qwen-companion-compare)
 (require 'qwen-companion-header)
 (require 'qwen-companion-layer)
+(require 'qwen-companion-places)
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-review)
 (require 'qwen-companion-roots)
@@ -132,7 +133,7 @@ VERSIONS identifies the texts that were compared.  SIZE is (ADDED
 
 (defun qwen-companion-review-list--entry (proposal)
   "Return the entry of PROPOSAL in the list."
-  (let* ((path (qwen-companion-proposal-path proposal))
+  (let* ((path (qwen-companion-places-name (qwen-companion-proposal-path proposal)))
          (file-p (qwen-companion-proposal-file-p proposal))
          (root (or (qwen-companion-proposal-directory proposal)
                    (qwen-companion-roots-of (file-name-directory path)))))
@@ -141,6 +142,7 @@ VERSIONS identifies the texts that were compared.  SIZE is (ADDED
            (mapcar #'qwen-companion-untrusted-text
                    (list (cond ((not file-p)
                                 (symbol-name (qwen-companion-proposal-kind proposal)))
+                               ((file-remote-p path) (qwen-companion-review-file proposal))
                                (root (file-relative-name path root))
                                (t (abbreviate-file-name path)))
                          (qwen-companion-proposal-label proposal)

@@ -26,6 +26,7 @@
 (require 'qwen-companion-header)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-options)
+(require 'qwen-companion-places)
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-rescue)
 (require 'qwen-companion-roots)
@@ -488,15 +489,21 @@ write the file: accepting again accepts."
                         "has changed"))))))
 
 (defun qwen-companion-review-file (proposal)
-  "Return the file name of PROPOSAL relative to its project.
+  "Return the file name of PROPOSAL relative to its project, with its place.
 If a link leads to another file that matters, return that file's name."
-  (let ((path (qwen-companion-proposal-path proposal))
-        (real (qwen-companion-proposal-real proposal))
-        (root (qwen-companion-roots-of default-directory)))
+  (let* ((path (qwen-companion-places-name (qwen-companion-proposal-path proposal)))
+         (place (qwen-companion-places-of path))
+         (real (qwen-companion-proposal-real proposal))
+         (root (if place
+                   (qwen-companion-places-root path)
+                 (qwen-companion-roots-of default-directory))))
     (cond
      (real (qwen-companion-untrusted-path real))
      ((not (qwen-companion-proposal-file-p proposal))
       (qwen-companion-proposal-display-path proposal))
+     ((and root place)
+      (concat (qwen-companion-places-label place) ":"
+              (qwen-companion-untrusted-text (string-remove-prefix (concat root "/") path))))
      (root (qwen-companion-untrusted-path (file-relative-name path root)))
      (t (qwen-companion-proposal-display-path proposal)))))
 

@@ -11,6 +11,7 @@
 (require 'qwen-companion-places)
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-remote)
+(require 'qwen-companion-review)
 (require 'qwen-companion-tools-read)
 (require 'qwen-companion-test-helper)
 (require 'python)
@@ -40,6 +41,8 @@
                                                       :roots ("/home/me/proj")))
     (qwen-companion-places-copy "/tmp/copy/a.py" "/ssh:me@far:/home/me/proj/a.py")
     (should (equal "me@far:~/proj/a.py" (qwen-companion-untrusted-path "/tmp/copy/a.py")))
+    (should (equal "me@far:a.py" (qwen-companion-review-file
+                                  (qwen-companion-proposal--make :path "/tmp/copy/a.py" :kind 'file))))
     (should (equal "me@far:/home/meg/b" (qwen-companion-untrusted-path "/ssh:me@far:/home/meg/b")))
     (should (equal "/home/me/proj/a.py" (qwen-companion-places-path "/tmp/copy/a.py")))
     (should (equal "/ssh:me@far:/home/me/proj"
@@ -106,6 +109,7 @@
         (should (equal '("/home/me/a b") (plist-get place :directories)))
         (should (equal qwen-companion-remote-keep (plist-get place :keep-s)))
         (should (equal 1 (length (plist-get (cdar calls) :places)))))
+      (should (equal '("/ssh:me@far#22:") (qwen-companion-places)))
       ;; The same again is not sent, and the last file closed is.
       (qwen-companion-remote--update '("/ssh:me@far#22:/home/me/a b/"))
       (should (equal 1 (length calls)))
