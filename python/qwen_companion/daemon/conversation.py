@@ -52,6 +52,7 @@ from qwen_companion.daemon.stream import (
 from qwen_companion.daemon.tools import HeldTool
 from qwen_companion.daemon.work_reports import WorkReports
 from qwen_companion.domain import ChatWork
+from qwen_companion.frozen import frozen
 from qwen_companion.plan_files import plan_path
 from qwen_companion.tasks import Task, Tasks
 from qwen_companion.threads import in_thread
@@ -72,43 +73,42 @@ async def no_news(*_about: object) -> None:
     """Return that there is nothing to tell."""
 
 
+@frozen
+class Shared:
+    """What all sessions share.  `tasks` own the work in the background, `environ` says where plans are kept.
+
+    `worked` is told what an agent is doing, when that has changed; `reached` None when the daemon answers, and what is
+    wrong when it does not.  `news` returns what a model is told with a prompt: to the session of that id, in a
+    directory, with links to some files.
+    """
+
+    outbox: Outbox
+    tasks: Tasks
+    environ: Mapping[str, str]
+    worked: Callable[[ChatWork], None]
+    news: News
+    reached: Callable[[DaemonError | str | None], None]
+    sleep: Callable[[float], Awaitable[None]]
+
+
 class Conversation:
     """A session of the daemon that is open in Emacs.  All errors are `DaemonError`s."""
 
     def __init__(
-        self,
-        client: DaemonClient,
-        session_id: str,
-        outbox: Outbox,
-        tasks: Tasks,
-        directory: str,
-        environ: Mapping[str, str],
-        *,
-        worked: Callable[[ChatWork], None] = lambda _work: None,
-        news: News = no_news,
-        interrupted: InterruptedTurns | None = None,
-        reached: Callable[[DaemonError | str | None], None] = lambda _trouble: None,
-        sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
+        self, client: DaemonClient, session_id: str, directory: str, shared: Shared, interrupted: InterruptedTurns
     ) -> None:
-        """`tasks` own the work in the background.  `directory` is where the agent works.
-
-        `environ` says where its plans are kept.  `interrupted` are the turns that broke off before.  `news` returns
-        what the model is told with a prompt: to the session of that id, in a directory, with links to some files.
-        `worked` is told what the agent is doing, when that has changed; `reached` None when the daemon answers, and
-        what is wrong when it does not.
-        """
+        """`directory` is where the agent works; `interrupted` are the turns that broke off before."""
         self._client = client
-        self._outbox = outbox
-        self._tasks = tasks
-        self._reached = reached
-        self._sleep = sleep
+        self._shared = shared
+        self._outbox = shared.outbox
+        self._tasks = shared.tasks
         self._backoff = Backoff()
         self.session = DaemonSession(session_id, client.client_id(session_id), client.is_mine, interrupted)
         self._told = None
-        self._work = WorkReports(session_id, directory, worked)
-        self._plans = Plans(partial(plan_path, environ, os.path.realpath(directory), session_id), tasks)
-        self._notes = Notes(client, session_id, partial(news, session_id, directory))
-        self.queries = SessionQueries(client, outbox, lambda: self.session)
+        self._work = WorkReports(session_id, directory, shared.worked)
+        self._plans = Plans(partial(plan_path, shared.environ, os.path.realpath(directory), session_id), shared.tasks)
+        self._notes = Notes(client, session_id, partial(shared.news, session_id, directory))
+        self.queries = SessionQueries(client, shared.outbox, lambda: self.session)
         self._opening = anyio.CancelScope()
         self._following: Task | None = None
         self._checking: Task | None = None
@@ -185,7 +185,7 @@ class Conversation:
         why: str | None = None
         while True:
             async with EventStream(
-                self._client, self.session.session_id, cursor, backoff=self._backoff, sleep=self._sleep
+                self._client, self.session.session_id, cursor, backoff=self._backoff, sleep=self._shared.sleep
             ) as stream:
                 async for item in stream:
                     why = _reload_reason(item)
@@ -218,7 +218,7 @@ class Conversation:
         """Report the connection as lost because of `reason`, and wait to try again, at least `ordered_s` seconds."""
         wait = self._backoff.next(ordered_s)
         self._take(Disconnected(reason, wait))
-        await self._sleep(wait)
+        await self._shared.sleep(wait)
 
     async def _rebuild(self, reply: models.LoadReply, why: str | None) -> None:
         before = self.session.snapshot()
@@ -235,11 +235,11 @@ class Conversation:
     def _take(self, item: StreamItem) -> None:
         self._put(self.session.take(item))
         if isinstance(item, Connected):
-            self._reached(None)
+            self._shared.reached(None)
         elif isinstance(item, Disconnected):
-            self._reached(item.reason)
+            self._shared.reached(item.reason)
         elif isinstance(item, Ended) and isinstance(item.error, UnauthorizedError):
-            self._reached(item.error)
+            self._shared.reached(item.error)
         elif isinstance(item, ReplayDone):
             if self._checking is not None:
                 self._checking.cancel()

@@ -18,7 +18,7 @@ import anyio
 
 from qwen_companion.daemon import errors, messages, models
 from qwen_companion.daemon.connection import DaemonConnection
-from qwen_companion.daemon.conversation import Conversation, News, no_news
+from qwen_companion.daemon.conversation import Conversation, News, Shared, no_news
 from qwen_companion.daemon.memberships import Memberships
 from qwen_companion.daemon.messages import Reply
 from qwen_companion.daemon.open_sessions import OpenSessions
@@ -84,9 +84,8 @@ class CallDispatcher:
     ) -> None:
         """`send` gives a message to Emacs and waits for its answer.  `environment` may name the daemon and its token.
 
-        `worked` gets the activity of the agents of open sessions; for `news` see `Conversation`.  `prepare`, called in
-        a thread, returns variables for a daemon that is about to be started here.  `pause` waits while messages are
-        gathered, `sleep` before something is tried again.
+        For `worked` and `news` see `Shared`.  `prepare`, called in a thread, returns variables for a daemon that is
+        about to be started here.  `pause` waits while messages are gathered, `sleep` before something is tried again.
         """
         self._spool = spool
         self._outbox = Outbox(send, pause)
@@ -104,7 +103,9 @@ class CallDispatcher:
             prepare=prepare,
             sleep=sleep,
         )
-        self._sessions = OpenSessions(self._outbox, self._tasks, environment, worked, news, self._daemon.reached, sleep)
+        self._sessions = OpenSessions(
+            Shared(self._outbox, self._tasks, environment, worked, news, self._daemon.reached, sleep)
+        )
         self._tasks.start(self._outbox.run)
 
     async def _leave_sessions(self, lost: bool) -> None:

@@ -3,23 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
 import anyio
 
 from qwen_companion.daemon import messages, models
 from qwen_companion.daemon.connection import DaemonConnection, UsedDaemon
-from qwen_companion.daemon.conversation import Conversation, News
+from qwen_companion.daemon.conversation import Conversation, Shared
 from qwen_companion.daemon.errors import DaemonError, GoneError
 from qwen_companion.daemon.interrupted_turns import InterruptedTurns
 from qwen_companion.daemon.messages import DaemonSessions, ListedSession
-from qwen_companion.daemon.outbox import Outbox
 from qwen_companion.daemon.rewinding import NO_PROMPT, copy_and_rewind
 from qwen_companion.daemon.sanitize import line
-from qwen_companion.domain import ChatWork
 from qwen_companion.local_ids import local_id
-from qwen_companion.tasks import Tasks
 
 LEAVE_S = 2.0
 """How long leaving the sessions may take, in seconds."""
@@ -28,24 +24,9 @@ LEAVE_S = 2.0
 class OpenSessions:
     """The sessions that are open in Emacs, and the ids of those that are known to it."""
 
-    def __init__(
-        self,
-        outbox: Outbox,
-        tasks: Tasks,
-        environ: Mapping[str, str],
-        worked: Callable[[ChatWork], None],
-        news: News,
-        reached: Callable[[DaemonError | str | None], None],
-        sleep: Callable[[float], Awaitable[None]],
-    ) -> None:
-        """See `Conversation`."""
-        self._outbox = outbox
-        self._tasks = tasks
-        self._environ = environ
-        self._worked = worked
-        self._news = news
-        self._reached = reached
-        self._sleep = sleep
+    def __init__(self, shared: Shared) -> None:
+        """Begin with no session."""
+        self._shared = shared
         self._conversations: dict[str, Conversation] = {}
         self._interrupted: dict[str, InterruptedTurns] = {}
         self._session_ids: dict[str, str] = {}
@@ -68,7 +49,7 @@ class OpenSessions:
             self._session_ids[name] = item.session_id
             if name in self._conversations:
                 self._conversations[name].named(item.display_name)
-        self._outbox.tell(
+        self._shared.outbox.tell(
             DaemonSessions(
                 tuple(
                     ListedSession(
@@ -134,19 +115,8 @@ class OpenSessions:
         self._session_ids[name] = session_id
         conversation = self._conversations.get(name)
         if conversation is None:
-            conversation = Conversation(
-                daemon.client,
-                session_id,
-                self._outbox,
-                self._tasks,
-                root or daemon.root,
-                self._environ,
-                worked=self._worked,
-                news=self._news,
-                interrupted=self._interrupted.setdefault(name, InterruptedTurns()),
-                reached=self._reached,
-                sleep=self._sleep,
-            )
+            interrupted = self._interrupted.setdefault(name, InterruptedTurns())
+            conversation = Conversation(daemon.client, session_id, root or daemon.root, self._shared, interrupted)
             self._conversations[name] = conversation
         await conversation.open()
         return name
