@@ -17,7 +17,7 @@ from qwen_companion import domain
 from qwen_companion.daemon import messages as daemon_messages
 from qwen_companion.emacs import messages as emacs_messages
 from qwen_companion.emacs.messages import Outgoing
-from qwen_companion.emacs.plists import INLINE, NESTED, FieldType, field_types, key_of
+from qwen_companion.emacs.plists import NESTED, FieldType, field_types, key_of
 from qwen_companion.emacs.spool import Spool
 
 READ_BY_HAND = (
@@ -54,11 +54,11 @@ def keys_of(name: str, type_: FieldType) -> str:
     """Describe the field `name` of a property list: its keys and their values."""
     if domain.LONG in type_.marks:
         return ":text S"
-    if INLINE in type_.marks:
+    if domain.INLINE in type_.marks:
         return " ".join(keys_of(*field) for cls in type_.classes for field in field_types(cls).items())
     if type_.parts:
         return " ".join([f"{key_of(name)} S", *(f"{key_of(f'{name}_{part}')} N" for part in type_.parts[1:])])
-    return f"{key_of(name)} {value_of(type_)}"
+    return f"{type_.key(name)} {value_of(type_)}"
 
 
 def value_of(type_: FieldType) -> str:
@@ -127,23 +127,13 @@ def written_by_hand(spool: Spool) -> dict[str, list[str]]:
     peer = domain.Peer(pid=1, started="", directory="", family="", ancestors=())
     known = domain.KnownSession("", "", "", "", peer)
     state = domain.SessionState(known, streaming=True, state=domain.CliState(), no_hooks="", usage=(domain.Usage(""),))
-    file = domain.ChangedFile("", "added")
-    turn = emacs_messages.TurnChange(domain.Turn("", "", "", "", "hooks", "", 0), (file,))
-    texts = emacs_messages.Texts("")
-    filled: dict[str, Any] = {"root": "", "worktrees": (), "files": (file,), "spans": (), "busy": (), "texts": (texts,)}
-    filled |= {"origins": (), "turns": (), "staged": 0}
-    reply = emacs_messages.JournalReply(1, **filled).payload(spool)
     sessions = emacs_messages.SessionChanges((state,)).payload(spool)
-    turns = emacs_messages.TurnChanges((turn,)).payload(spool)
+    texts = emacs_messages.JournalReply(1, texts=[emacs_messages.Texts("")]).payload(spool)
     return {
         "SessionChanges": keys(sessions),
         "SessionState": keys(inner(sessions, ":sessions")),
-        "ContextSent": keys(emacs_messages.ContextSent("", None, 0, "").payload(spool)),
-        "TurnChanges": keys(turns),
-        "TurnChange": keys(inner(turns, ":turns")),
-        "JournalReply": keys(reply),
-        "ChangedFile": keys(inner(reply, ":files")),
-        "Texts": keys(inner(reply, ":texts")),
+        "JournalReply": [*written_by_fields(emacs_messages.JournalReply), "texts-file"],
+        "Texts": keys(inner(texts, ":texts")),
     }
 
 
@@ -162,16 +152,17 @@ def written_by_fields(cls: type[Any]) -> Iterator[str]:
     """Yield the keys of the fields of `cls` that its base does not have."""
     if any("kind" in vars(sub) for sub in cls.__subclasses__()):
         yield "kind"
-    inherited = field_types(cls.__base__) if hasattr(cls.__base__, "__dataclass_fields__") else {}
+    inherited: Any = field_types(cls.__base__) if hasattr(cls.__base__, "__dataclass_fields__") else {}
     for name, type_ in field_types(cls).items():
         if name in inherited:
             continue
         if domain.LONG in type_.marks:
             yield "text"
-        elif INLINE in type_.marks:
+        elif domain.INLINE in type_.marks:
             yield from (key for inline in type_.classes for key in written_by_fields(inline))
         else:
-            yield from (key_of(key)[1:] for key in (name, *(f"{name}_{part}" for part in type_.parts[1:])))
+            yield type_.key(name)[1:]
+            yield from (key_of(f"{name}_{part}")[1:] for part in type_.parts[1:])
 
 
 def accessors(text: str, module: ModuleType, by_hand: dict[str, list[str]]) -> str:

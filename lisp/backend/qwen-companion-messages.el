@@ -109,17 +109,17 @@ its key, nil where there is none."
 (qwen-companion-messages-define "qwen-companion-registry-receipt" RegistryReceipt
   id status reason)
 (qwen-companion-messages-define "qwen-companion-journal-turns" TurnChanges
-  reset turns gone)
+  turns gone reset)
 (qwen-companion-messages-define "qwen-companion-journal-unrecorded" Unrecorded
   reasons)
 (qwen-companion-messages-define "qwen-companion-turn" TurnChange
-  id root session conversation cli client who source prompt start end undone-of
-  undone-by rewound copy notes usage files files-gone)
+  id root session conversation client who source prompt start end undone-of
+  undone-by notes cli usage rewound copy files files-gone)
 (qwen-companion-messages-define "qwen-companion-changed-file" ChangedFile
   path kind from binary added deleted seen seen-hunks mixed by)
 (qwen-companion-messages-define "qwen-companion-journal-reply" JournalReply
-  id error root staged others worktrees files spans seen origins runs turns
-  prompts busy texts texts-file)
+  id error files texts spans seen origins runs turns prompts busy staged others
+  root worktrees texts-file)
 (qwen-companion-messages-define "qwen-companion-line-origin" LineOrigin
   who turn)
 (qwen-companion-messages-define "qwen-companion-turn-origin" TurnOrigin

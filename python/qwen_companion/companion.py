@@ -186,7 +186,7 @@ class Companion:
             os.environ,
             deliver=self._deliver_context,
             report_context=lambda session, roots, sent, text: self._bridge.tell(
-                messages.ContextSent(session, roots, sent, text)
+                messages.ContextSent(session, roots is None, roots or (), sent, text)
             ),
             report_exclusions=lambda exclusions: self._bridge.tell(messages.ExclusionList(exclusions)),
             warn=self._warn,

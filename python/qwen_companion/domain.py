@@ -33,6 +33,17 @@ class Words:
 Word = Annotated[str, Words()]
 """A name from a fixed set, as opposed to a text."""
 
+
+class Key:
+    """Mark a field that travels under another name than its own."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+INLINE = "inline"
+"""The mark of a dataclass as a field: its fields travel among those of the dataclass around it."""
+
 LONG = "long"
 
 Text = Annotated[str, LONG]
@@ -445,19 +456,19 @@ class ChangedFile:
     `kind` is "added", "modified", "deleted", "renamed", or "mode" where only the mode changed.  `added` and `deleted`
     count lines; a `binary` file has none.  `seen`: the user has marked this change as seen, or only the hunks
     `seen_hunks`, which are keys of Emacs.  `mixed`: edits of the user could not be told from the agent's.  `writers`
-    are pairs of a tool and of the subagent that used it, "" for none.
+    are pairs of a tool and of the subagent that used it, None for none.
     """
 
     path: str
-    kind: str
-    previous: str | None = None
+    kind: Word
+    previous: Annotated[str | None, Key("from")] = None
     binary: bool = False
     added: int = 0
     deleted: int = 0
     seen: bool = False
     seen_hunks: tuple[str, ...] = ()
     mixed: bool = False
-    writers: tuple[tuple[str, str], ...] = ()
+    writers: Annotated[tuple[tuple[str, str | None], ...], Key("by")] = ()
 
 
 @frozen
@@ -494,24 +505,36 @@ class Turn:
     changes from a worktree, or "rewind" for what a CLI's own rewind took of the user's edits.  `undone_by` are turns
     that undid something of this one.  `cli` is its MCP session, None where it is not connected.  `notes` tell a person
     what is missing.  `usage` is what the turn has used, by model, () where that is not known.  One that was `rewound`
-    is not part of the conversation any more, but of its `copy`, None where there is none.
+    is not part of the conversation any more, but of its `copy`, None where there is none.  `conversation` is how Emacs
+    calls `session`; `who` is "user" for an undo.
     """
 
     id: str
     root: str
     session: str
+    conversation: str
     client: str
-    source: str
+    who: Word
+    source: Word
     prompt: str
     start: int
     end: int | None = None
-    undone: str | None = None
+    undone: Annotated[str | None, Key("undone-of")] = None
     undone_by: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     cli: str | None = None
     usage: tuple[Usage, ...] = ()
     rewound: bool = False
     copy: str | None = None
+
+
+@frozen
+class TurnChange:
+    """A turn and its news: the changed `files`, and those in `files_gone`, which have no change any more."""
+
+    turn: Annotated[Turn, INLINE]
+    files: tuple[ChangedFile, ...]
+    files_gone: tuple[str, ...] = ()
 
 
 AGENT, USER = "agent", "user"

@@ -98,6 +98,14 @@ class Project:
         """Record the changes that a command has made."""
         self.record.scan(NOBODY if turn is None else Cause(turn, tool))
 
+    def command(self, files: Mapping[str, bytes] | None = None, /, **more: bytes) -> int:
+        """Begin a turn in which a command writes `files` and `more`, and return its number."""
+        turn = self.begin()
+        for name, data in {**(files or {}), **more}.items():
+            self.write(name, data)
+        self.scan(turn)
+        return turn
+
     def edit(self, turn: int | None, name: str, data: bytes | None, mode: int = 0o644) -> None:
         """Have an agent, or with None the user in Emacs, write `data`, or with None delete the file."""
         path = self.root / name

@@ -115,7 +115,7 @@ class Site:
                 files = self.files.setdefault(change.turn.id, {})
                 self.turns[change.turn.id] = change.turn
                 files.update({os.path.basename(file.path): file for file in change.files})
-                for path in change.gone:
+                for path in change.files_gone:
                     del files[os.path.basename(path)]
             for turn in message.gone:
                 del self.turns[turn], self.files[turn]
@@ -253,3 +253,15 @@ async def site(project: Project, settings: Settings = ON, silence_s: float = 0) 
         place.say(JournalWatch(on=True))
         yield place
         tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def at_work(
+    project: Project, prompt: str | None = None, settings: Settings = ON
+) -> AsyncGenerator[tuple[Site, Agent]]:
+    """Yield a journal of `project` and an agent there, which has got `prompt` unless it is None."""
+    async with site(project, settings) as place:
+        agent = Agent(place.front, project)
+        if prompt is not None:
+            await agent.prompt(prompt)
+        yield place, agent

@@ -19,6 +19,7 @@ from qwen_companion.domain import (
     Peer,
     Settings,
     Snapshot,
+    TurnChange,
     Usage,
     WaitingProposal,
 )
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from qwen_companion.journal.answers import Summary
     from qwen_companion.journal.journal import Journal
     from qwen_companion.journal.sites import Site
-    from qwen_companion.journal.telling import Update
 
 
 class Elsewhere(Protocol):
@@ -134,11 +134,10 @@ class JournalFront:
         return journal
 
     def _tell_taken(self, taken: Summary) -> None:
-        self._tell(messages.RewindTook(messages.TurnChange(taken.turn, tuple(taken.files.values()), ())))
+        self._tell(messages.RewindTook(TurnChange(taken.turn, tuple(taken.files.values()))))
 
-    def _tell_turns(self, updates: Sequence[Update], gone: Sequence[str], reset: bool) -> None:
-        turns = tuple(messages.TurnChange(update.turn, update.files, update.gone) for update in updates)
-        self._tell(messages.TurnChanges(turns, tuple(gone), reset))
+    def _tell_turns(self, turns: Sequence[TurnChange], gone: Sequence[str], reset: bool) -> None:
+        self._tell(messages.TurnChanges(tuple(turns), tuple(gone), reset))
 
     # --- What Emacs says ---
 

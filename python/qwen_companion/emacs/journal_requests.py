@@ -202,7 +202,7 @@ def _version(loaded: Loaded | None) -> messages.FileVersion | None:
 
 def _spans(record: Record, call: messages.JournalSpans) -> messages.JournalReply:
     found, keys = record.answers.spans(call.path)
-    return messages.JournalReply(call.id, spans=[messages.Span(*span) for span in found], seen=keys)
+    return messages.JournalReply(call.id, spans=found, seen=keys)
 
 
 def _origins(record: Record | None, call: messages.JournalOrigins, environ: Mapping[str, str]) -> messages.JournalReply:
@@ -229,4 +229,5 @@ def _prompts(
     known = [partial(record.answers.prompt, environ=environ) for record in records]
     sources = [*known, *(each.prompt for each in notes)]
     found = [item for turn in call.turns for source in sources if (item := source(turn)) is not None]
-    return messages.JournalReply(call.id, turns=[turn for turn, _ in found], prompts=[prompt for _, prompt in found])
+    prompts = "\0".join(prompt for _, prompt in found)
+    return messages.JournalReply(call.id, turns=[turn for turn, _ in found], prompts=prompts)

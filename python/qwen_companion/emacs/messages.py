@@ -23,7 +23,6 @@ from sexpdata import Symbol
 
 from qwen_companion import domain
 from qwen_companion.emacs.plists import (
-    INLINE,
     Nested,
     Numbers,
     Plist,
@@ -32,14 +31,12 @@ from qwen_companion.emacs.plists import (
     is_nil,
     plist,
     read_sexp,
-    text_plist,
     to_plist,
 )
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import HelloError, MessageError, SpoolError
 from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.frozen import frozen
-from qwen_companion.local_ids import local_id
 
 PROTOCOL = 1
 """Number of this contract; the hello line names the one the Elisp was written for."""
@@ -298,7 +295,7 @@ class JournalFiles:
     """`journal-files`: asks for the files that were changed in `scope`; the answer is a `JournalReply`."""
 
     id: int
-    scope: Annotated[ChangeScope, INLINE]
+    scope: Annotated[ChangeScope, domain.INLINE]
 
 
 @frozen
@@ -317,7 +314,7 @@ class JournalTexts:
     """
 
     id: int
-    scope: Annotated[ChangeScope, INLINE]
+    scope: Annotated[ChangeScope, domain.INLINE]
     files: tuple[WantedFile, ...]
 
 
@@ -502,7 +499,7 @@ class JournalStage:
     """
 
     id: int
-    scope: Annotated[ChangeScope, INLINE]
+    scope: Annotated[ChangeScope, domain.INLINE]
     action: Annotated[str, domain.Words("stage", "add", "patch")]
     files: tuple[ChosenChange, ...]
 
@@ -912,18 +909,14 @@ class SessionChanges(Notification):
 class ContextSent(Notification):
     """`context-sent`: the last context of a session's CLI, while the user is looking; `text` is the exact JSON.
 
-    `roots` are those below which it is told of files, None for everywhere; `sent` is when, in ms since the epoch.
+    It is told of files below `roots`, or `everywhere`; `sent` is when, in ms since the epoch.
     """
 
     session: str
-    roots: tuple[str, ...] | None
+    everywhere: bool
+    roots: Sequence[str]
     sent: int
-    text: str
-
-    def payload(self, spool: Spool) -> Sexp:
-        """`(:session ID :everywhere B :roots (S...) :sent MS)` and the text."""
-        head = plist(session=self.session, everywhere=self.roots is None, roots=list(self.roots or ()), sent=self.sent)
-        return head + text_plist(self.text, spool)
+    text: domain.Text
 
 
 @frozen
@@ -1172,15 +1165,6 @@ class Notice(Notification):
 
 
 @frozen
-class TurnChange:
-    """A turn and its news: the changed `files`, and the files in `gone` that have no change any more."""
-
-    turn: domain.Turn
-    files: tuple[domain.ChangedFile, ...]
-    gone: tuple[str, ...] = ()
-
-
-@frozen
 class RecordedSessions(Notification):
     """`recorded-sessions`: the answer to the request `id`, the newest conversation first."""
 
@@ -1256,29 +1240,16 @@ class TurnChanges(Notification):
     """
 
     method = "journal-turns"
-    turns: tuple[TurnChange, ...]
+    turns: tuple[domain.TurnChange, ...]
     gone: tuple[str, ...] = ()
     reset: bool = False
-
-    def payload(self, spool: Spool) -> Sexp:
-        """`(:reset B :turns (TURN...) :gone (ID...))`.
-
-        A turn is `(:id S :root S :session S :conversation S :cli S :client S :who agent|user :source SYMBOL :prompt S
-        :start MS :end MS-or-nil :undone-of ID-or-nil :undone-by (ID...) :rewound B :copy S-or-nil :notes (S...)
-        :usage (USAGE...) :files (FILE...) :files-gone (PATH...))`.
-        """
-        return plist(reset=self.reset, turns=[_turn_plist(turn, spool) for turn in self.turns], gone=list(self.gone))
 
 
 @frozen
 class RewindTook(Notification):
     """`rewind-took`: a CLI has rewound its conversation itself; `turn` has what that took of the user's edits."""
 
-    turn: TurnChange
-
-    def payload(self, spool: Spool) -> Sexp:
-        """`TURN`, as in `journal-turns`."""
-        return _turn_plist(self.turn, spool)
+    turn: Annotated[domain.TurnChange, domain.INLINE]
 
 
 @frozen
@@ -1287,47 +1258,6 @@ class Unrecorded(Notification):
 
     method = "journal-unrecorded"
     reasons: Mapping[str, str]
-
-
-def _turn_plist(change: TurnChange, spool: Spool) -> list[Sexp]:
-    turn = change.turn
-    return plist(
-        id=turn.id,
-        root=turn.root,
-        session=turn.session,
-        conversation=local_id("session", turn.session),
-        cli=turn.cli,
-        client=turn.client,
-        who=Symbol("agent" if turn.undone is None else "user"),
-        source=Symbol(turn.source),
-        prompt=turn.prompt,
-        start=turn.start,
-        end=turn.end,
-        undone_of=turn.undone,
-        undone_by=list(turn.undone_by),
-        rewound=turn.rewound,
-        copy=turn.copy,
-        notes=list(turn.notes),
-        usage=[to_plist(usage, spool) for usage in turn.usage],
-        files=[_changed_file_plist(file) for file in change.files],
-        files_gone=list(change.gone),
-    )
-
-
-def _changed_file_plist(file: domain.ChangedFile) -> list[Sexp]:
-    """Return `(:path :kind :from :binary :added :deleted :seen :seen-hunks :mixed :by ((TOOL AGENT)...))`."""
-    return plist(
-        path=file.path,
-        kind=Symbol(file.kind),
-        **{"from": file.previous},
-        binary=file.binary,
-        added=file.added,
-        deleted=file.deleted,
-        seen=file.seen,
-        seen_hunks=list(file.seen_hunks),
-        mixed=file.mixed,
-        by=[[tool, agent or None] for tool, agent in file.writers],
-    )
 
 
 @frozen
@@ -1351,32 +1281,25 @@ class Texts:
 
 
 @frozen
-class Span:
-    """`count` lines from `line` on that an agent wrote in `turn`; for 0, lines before `line` were deleted."""
-
-    line: int
-    count: int
-    turn: str
-    seen: bool
-
-
-@frozen
 class JournalReply(Notification):
     """`journal-reply`: the answer to the request `id` about the journal, or in `error` why there is none.
 
-    Only what was asked for is not None.  `busy` are triples of a path, a turn and a tool.
+    Only what was asked for is not None.  `spans` are quadruples: `count` lines from `line` on that an agent wrote in a
+    turn, and whether they are seen; for a count of 0, lines before `line` were deleted.  `runs` has three numbers for
+    each run of lines: the first line, how many lines, and which of the `origins`, from 0.  `prompts` are those of
+    `turns`, with a zero character between two.  `busy` are triples of a path, a turn and a tool.
     """
 
     id: int
     error: str | None = None
     files: Sequence[domain.ChangedFile] | None = None
     texts: Sequence[Texts] | None = None
-    spans: Sequence[Span] | None = None
+    spans: Sequence[tuple[int, int, str, bool]] | None = None
     seen: Sequence[str] = ()
     origins: Sequence[domain.LineOrigin] | None = None
-    runs: Sequence[int] = ()
+    runs: Numbers = ()
     turns: Sequence[domain.TurnOrigin] | None = None
-    prompts: Sequence[str] = ()
+    prompts: Nested = ""
     busy: Sequence[tuple[str, str, str]] | None = None
     staged: int | None = None
     others: int | None = None
@@ -1384,42 +1307,17 @@ class JournalReply(Notification):
     worktrees: Sequence[domain.Worktree] | None = None
 
     def payload(self, spool: Spool) -> Sexp:
-        """`(:id ID :error S-or-nil)`, and the keys that belong to the request.
+        """Return the fields; for texts, `(:id N :texts (TEXTS...) :texts-file S)`.
 
-        `:root S`; or `:staged N` or `:others N`; or `:worktrees (WORKTREE...)`, see `domain.Worktree`; or `:files
-        (FILE...)`; or `:spans ((LINE COUNT TURN SEEN)...) :seen (S...)`; or `:origins (ORIGIN...) :runs NUMBERS`, see
-        `domain.LineOrigin`: each run of lines has three numbers, the first line, how many lines, and which of the
-        origins, from 0; or `:turns (ORIGIN...) :prompts TEXT`, see `domain.TurnOrigin`: the prompt of each of the turns
-        that are known, with a zero character between two; or `:busy ((PATH TURN TOOL)...)`; or
-        `:texts (TEXTS...) :texts-file S`. Each of TEXTS is `(:path S :error S-or-nil :before (FROM TO) :before-mode
-        N-or-link :after (FROM TO) :after-mode N-or-link :from S :mixed B)`: where the bytes are in the file, which is
-        for Emacs to remove, both nil where there was none; modes are the permission bits.
+        Each of TEXTS is `(:path S :error S-or-nil :before (FROM TO) :before-mode N-or-link :after (FROM TO) :after-mode
+        N-or-link :from S :mixed B)`: where the bytes are in the file, which is for Emacs to remove, both nil where
+        there was none; modes are the permission bits.
         """
-        result = plist(id=self.id, error=self.error)
-        if self.root is not None:
-            result += plist(root=self.root)
-        if self.staged is not None or self.others is not None:
-            result += plist(staged=self.staged, others=self.others)
-        if self.worktrees is not None:
-            result += plist(worktrees=[to_plist(tree, spool) for tree in self.worktrees])
-        if self.files is not None:
-            result += plist(files=[_changed_file_plist(file) for file in self.files])
-        if self.spans is not None:
-            spans = [[span.line, span.count, span.turn, span.seen] for span in self.spans]
-            result += plist(spans=spans, seen=list(self.seen))
-        if self.origins is not None:
-            runs = text_plist(" ".join(map(str, self.runs)), spool)
-            result += plist(origins=[to_plist(origin, spool) for origin in self.origins], runs=runs)
-        if self.turns is not None:
-            prompts = text_plist("\0".join(self.prompts), spool)
-            result += plist(turns=[to_plist(turn, spool) for turn in self.turns], prompts=prompts)
-        if self.busy is not None:
-            result += plist(busy=[list(item) for item in self.busy])
-        if self.texts is not None:
-            data = bytearray()
-            texts = [_texts_plist(texts, data) for texts in self.texts]
-            result += plist(texts=texts, texts_file=spool.write_pieces([data]))
-        return result
+        if self.texts is None:
+            return to_plist(self, spool)
+        data = bytearray()
+        texts = [_texts_plist(texts, data) for texts in self.texts]
+        return plist(id=self.id, texts=texts, texts_file=spool.write_pieces([data]))
 
 
 def _texts_plist(texts: Texts, data: bytearray) -> list[Sexp]:

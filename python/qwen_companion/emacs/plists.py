@@ -7,6 +7,7 @@ The field `ends_lines` is the key `:ends-lines`.  Its type says what is written 
 - `Word` is a symbol.
 - `Text` takes the keys of a text, `:text` or `:text-file` and perhaps `:crlf`, whatever its field is called.
 - `Nested` and `Numbers` are property lists with these keys.
+- A field with the mark `Key` has that key.
 - A tuple or another sequence is a list, and a mapping of strings a list of `(NAME VALUE)`.
 - A dataclass is a property list, or with the mark `INLINE` some keys in that of its owner.  One with a class variable
   `kind` writes it as `:kind` first, and a union of such classes is read by it.
@@ -34,7 +35,7 @@ from sexpdata import (
     loads,
 )
 
-from qwen_companion.domain import LONG, Words
+from qwen_companion.domain import INLINE, LONG, Key, Words
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import MessageError, SpoolError
 from qwen_companion.frozen import frozen
@@ -52,9 +53,6 @@ NESTED = "nested"
 
 Nested = Annotated[str, NESTED]
 """A text that may be long, in a property list of its own."""
-
-INLINE = "inline"
-"""The mark of a dataclass as a field: its keys are written among those of the dataclass around it."""
 
 Numbers = Annotated[Sequence[int], NESTED]
 """Whole numbers that may be many: such a text, of them in decimal with blanks between."""
@@ -238,14 +236,21 @@ class FieldType:
     @classmethod
     def of(cls, hint: Any) -> FieldType:
         """Take the annotation `hint` apart."""
-        members = [item for item in get_args(hint) if item is not type(None)] if _is_union(hint) else [hint]
-        optional = _is_union(hint) and len(members) < len(get_args(hint))
-        inner: Any = members[0] if len(members) == 1 else Union[tuple(members)]  # noqa: UP007 - made at run time
-        marks: tuple[object, ...] = ()
-        if get_origin(inner) is Annotated:
-            inner, *rest = get_args(inner)
-            marks = tuple(rest)
-        return cls(inner, optional, marks)
+        if get_origin(hint) is Annotated:
+            inner, *marks = get_args(hint)
+            found = cls.of(inner)
+            return cls(found.type, found.optional, (*marks, *found.marks))
+        members = [item for item in get_args(hint) if item is not type(None)] if _is_union(hint) else []
+        if len(members) == 1:
+            found = cls.of(members[0])
+            return cls(found.type, True, found.marks)
+        if members and len(members) < len(get_args(hint)):
+            return cls(Union[tuple(members)], True, ())  # noqa: UP007 - made at run time
+        return cls(hint, False, ())
+
+    def key(self, name: str) -> str:
+        """Return the key of the field `name`."""
+        return key_of(next((mark.name for mark in self.marks if isinstance(mark, Key)), name))
 
     @property
     def element(self) -> FieldType | None:
@@ -312,7 +317,7 @@ def _writer(name: str, type_: FieldType) -> Writer:
     if type_.parts:
         others = [Symbol(key_of(f"{name}_{part}")) for part in type_.parts[1:]]
         return lambda value, _spool: [] if value is None else _unnested(Symbol(key_of(name)), others, value)
-    key, write = Symbol(key_of(name)), _value_writer(type_)
+    key, write = Symbol(type_.key(name)), _value_writer(type_)
     return lambda value, spool: [key, write(value, spool)]
 
 
@@ -370,7 +375,7 @@ def _reader(field: dataclasses.Field[Any], type_: FieldType) -> Reader:
         return lambda values, spool: from_plist(cls, values, spool)
     if type_.parts:
         return lambda values, spool: _read_unnested(type_.type, field.name, values, spool)
-    key, read = key_of(field.name), _value_reader(type_)
+    key, read = type_.key(field.name), _value_reader(type_)
     default: object = None if field.default is MISSING else field.default
     has_default = type_.type is not bool and (type_.optional or field.default is not MISSING)
 

@@ -17,6 +17,7 @@ from qwen_companion.journal.origins import BEFORE, Origins, turn_behind
 from qwen_companion.journal.sites import Files
 from qwen_companion.journal.store import UNDO, SeenRow, Store, TurnRow
 from qwen_companion.journal.undos import Undos
+from qwen_companion.local_ids import local_id
 from qwen_companion.plan_files import kept_plans
 
 _GONE = "its text is not kept any more"
@@ -74,7 +75,9 @@ class Answers:
             id=self._names.identifier(number),
             root=self._root,
             session=row.session,
+            conversation=local_id("session", row.session),
             client=row.client,
+            who=AGENT if row.undone is None else USER,
             source=row.source,
             prompt=row.prompt,
             start=row.start,
@@ -294,5 +297,5 @@ def changed_file(net: Net, names: Names) -> ChangedFile:
         added=added,
         deleted=deleted,
         mixed=net.mixed,
-        writers=net.writers,
+        writers=tuple((tool, agent or None) for tool, agent in net.writers),
     )

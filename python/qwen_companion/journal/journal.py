@@ -24,7 +24,7 @@ import anyio
 from anyio import to_thread
 from anyio.abc import TaskStatus
 
-from qwen_companion.domain import ChatWork, KnownSession, Peer, Usage, WaitingProposal
+from qwen_companion.domain import ChatWork, KnownSession, Peer, TurnChange, Usage, WaitingProposal
 from qwen_companion.doors.listeners import Fitting
 from qwen_companion.journal.agents import Agents, clis_of
 from qwen_companion.journal.answers import RecordError, Summary
@@ -38,7 +38,7 @@ from qwen_companion.journal.root import Call, Root, SilentCli, key_of, now_ms, r
 from qwen_companion.journal.roots import Roots
 from qwen_companion.journal.sites import Site
 from qwen_companion.journal.store import CHAT, HOOKS
-from qwen_companion.journal.telling import Telling, Update
+from qwen_companion.journal.telling import Telling
 from qwen_companion.journal.turns import Turns
 from qwen_companion.journal.versions import TooLargeError
 from qwen_companion.journal.worktrees import home_of
@@ -54,7 +54,7 @@ class Journal:
     def __init__(
         self,
         environ: Mapping[str, str],
-        tell: Callable[[Sequence[Update], Sequence[str], bool], None],
+        tell: Callable[[Sequence[TurnChange], Sequence[str], bool], None],
         warn: Callable[[str], None],
         tell_refused: Callable[[Mapping[str, str]], None],
         site_of: Callable[[str], Site | None],

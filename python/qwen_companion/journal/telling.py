@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import anyio
 
-from qwen_companion.domain import ChangedFile, Turn
-from qwen_companion.frozen import frozen
+from qwen_companion.domain import TurnChange
 from qwen_companion.journal.agents import Agents
 from qwen_companion.journal.answers import Summary
 from qwen_companion.journal.roots import Roots
@@ -17,20 +16,11 @@ from qwen_companion.tasks import contained
 from qwen_companion.threads import in_thread
 
 
-@frozen
-class Update:
-    """A turn, its changed `files`, and the files of `gone`, which have no change any more."""
-
-    turn: Turn
-    files: tuple[ChangedFile, ...]
-    gone: tuple[str, ...]
-
-
 class Telling:
     """All methods are for the event loop."""
 
     def __init__(
-        self, roots: Roots, agents: Agents, tell: Callable[[Sequence[Update], Sequence[str], bool], None]
+        self, roots: Roots, agents: Agents, tell: Callable[[Sequence[TurnChange], Sequence[str], bool], None]
     ) -> None:
         """`tell` gets turns that have changed, the ids of those that are gone, and whether these are all there are."""
         self._roots = roots
@@ -54,7 +44,7 @@ class Telling:
 
     async def _tell_all(self) -> None:
         self._telling_all = False
-        updates: list[Update] = []
+        updates: list[TurnChange] = []
         for root in list(self._roots.by_name.values()):
             # What changes from now on is told next.
             root.changed = set()
@@ -74,8 +64,8 @@ class Telling:
             if updates or gone:
                 self._tell(updates, [root.record.names.identifier(number) for number in gone], False)
 
-    def _update(self, summary: Summary, before: Summary | None) -> Update:
+    def _update(self, summary: Summary, before: Summary | None) -> TurnChange:
         known = {} if before is None else before.files
         files = tuple(file for path, file in summary.files.items() if known.get(path) != file)
         turn = replace(summary.turn, cli=self._agents.connected.get(summary.turn.session))
-        return Update(turn, files, tuple(path for path in known if path not in summary.files))
+        return TurnChange(turn, files, tuple(path for path in known if path not in summary.files))

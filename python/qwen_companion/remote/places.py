@@ -280,7 +280,7 @@ class Places:
         """Note that the context `text` has gone out to `session` at `time`, in ms since the epoch."""
         place = self.of_session(session)
         if place is not None:
-            sent = self._sent[session] = ContextSent(session, place.context.root_of(session), time, text)
+            sent = self._sent[session] = ContextSent(session, False, place.context.root_of(session), time, text)
             if self._is_watched:
                 self._tell(sent)
 

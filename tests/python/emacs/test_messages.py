@@ -240,14 +240,14 @@ def test_outgoing_messages(spool: Spool) -> None:
     assert as_dict(item)["no-hooks"] == "off"
     assert messages.FileVisited("/a").parse_reply(read_sexp(b"t"), spool)
     assert not messages.FileVisited("/a").parse_reply([], spool)
-    assert as_dict(outgoing(messages.ContextSent("i", ("/r",), 5, "{}"), spool)) == {
+    assert as_dict(outgoing(messages.ContextSent("i", False, ("/r",), 5, "{}"), spool)) == {
         "session": "i",
         "everywhere": [],
         "roots": ["/r"],
         "sent": 5,
         "text": "{}",
     }
-    assert as_dict(outgoing(messages.ContextSent("i", None, 5, "{}"), spool))["everywhere"] is True
+    assert as_dict(outgoing(messages.ContextSent("i", True, (), 5, "{}"), spool))["everywhere"] is True
 
 
 @pytest.mark.parametrize("text", ["", "a", "x" * INLINE_TEXT_BYTES, "é" * (INLINE_TEXT_BYTES // 2)])

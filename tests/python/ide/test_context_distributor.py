@@ -45,7 +45,9 @@ class Hall:
         self.distributor = ContextDistributor(
             home.environ,
             self._deliver,
-            lambda session, roots, sent, text: self.reports.put_nowait(ContextSent(session, roots, sent, text)),
+            lambda session, roots, sent, text: self.reports.put_nowait(
+                ContextSent(session, roots is None, roots or (), sent, text)
+            ),
             lambda exclusions: self.reports.put_nowait(ExclusionList(exclusions)),
             self.warnings.append,
         )

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from journal_project import Project
-from journal_site import Agent, Site, site
+from journal_site import Agent, Site, at_work, site
 from qwen_companion.doors.events import parse_event
 from qwen_companion.doors.listeners import Report
 from qwen_companion.emacs.messages import (
@@ -184,9 +184,7 @@ async def notice(place: Site, agent: Agent, age_ms: int) -> None:
 @pytest.mark.anyio
 async def test_emacs_is_told_once_of_what_a_rewind_took(project: Project) -> None:
     project.commit(a=OLD)
-    async with site(project) as place:
-        agent = Agent(place.front, project)
-        await agent.prompt("Do it")
+    async with at_work(project, "Do it") as (place, agent):
         await agent.edit("a", AGENT)
         await agent.report("Stop")
         [turn] = await place.until({"a": "modified"})
@@ -223,8 +221,7 @@ async def until_recorded(place: Site, turn: str, seen: bool) -> None:
 @pytest.mark.parametrize("end", ["killed", "rewound", "another prompt"])
 async def test_a_rewind_that_has_begun_and_not_ended_is_told_of_at_the_next_start(project: Project, end: str) -> None:
     project.commit(a=OLD)
-    async with site(project) as place:
-        agent = Agent(place.front, project)
+    async with at_work(project) as (place, agent):
         for number in (1, 2):
             await agent.prompt(f"Do {number}")
             await agent.edit("a", b"%d\n" % number)
@@ -252,8 +249,7 @@ async def test_a_rewind_that_has_begun_and_not_ended_is_told_of_at_the_next_star
 @pytest.mark.anyio
 async def test_what_a_second_rewind_takes_at_once_is_a_turn_of_its_own(project: Project) -> None:
     project.commit(a=OLD, b=OLD)
-    async with site(project) as place:
-        agent = Agent(place.front, project)
+    async with at_work(project) as (place, agent):
         for name in ("a", "b"):
             await agent.prompt(f"Do {name}")
             await agent.edit(name, AGENT)
@@ -277,8 +273,7 @@ async def test_a_rewind_that_nobody_could_notice_then_is_marked_and_no_file_is_t
     project: Project,
 ) -> None:
     project.commit(a=OLD)
-    async with site(project) as place:
-        agent = Agent(place.front, project)
+    async with at_work(project) as (place, agent):
         agent.time -= 200_000
         await agent.prompt("Do it")
         await agent.edit("a", AGENT)

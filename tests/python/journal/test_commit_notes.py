@@ -237,4 +237,4 @@ async def test_who_wrote_lines_is_answered_from_notes_where_the_journal_knows_no
         assert list(reply.runs) == [1, 1, 0]
         prompts = await place.ask(lambda number: JournalPrompts(number, (origin.turn or "",)))
         assert [each.session for each in prompts.turns or ()] == ["s"]
-        assert list(prompts.prompts) == [""]
+        assert prompts.prompts == ""

@@ -23,7 +23,7 @@ import pytest
 from anyio import to_thread
 
 from journal_project import SHELL, Project
-from journal_site import ON, Agent, Site, site
+from journal_site import ON, Agent, Site, at_work, site
 from qwen_companion.domain import (
     ChatWork,
     CliState,
@@ -175,8 +175,7 @@ async def until_more(calls: list[str], name: str, before: int) -> None:
 
 async def test_turns_of_edits_and_commands(project: Project) -> None:
     project.commit(a=b"a\n", b=b"b\n", c=b"c\n")
-    async with site(project) as place:
-        agent = Agent(place.front, project)
+    async with at_work(project) as (place, agent):
         start = agent.time
         assert await agent.prompt("Fix it\nplease") is None
         await agent.edit("a", b"agent\n")
@@ -184,7 +183,7 @@ async def test_turns_of_edits_and_commands(project: Project) -> None:
         (turn,) = await place.until({"a": "modified", "renamed": "renamed"})
         assert (turn.prompt, turn.client, turn.cli, turn.session) == ("Fix it", "Qwen Code 0.24.4", "connected", "s")
         assert (turn.root, turn.start, turn.end, turn.source) == (str(project.root), start + 1, None, "hooks")
-        assert place.files[turn.id]["a"].writers == (("write_file", ""),)
+        assert place.files[turn.id]["a"].writers == (("write_file", None),)
         assert place.files[turn.id]["renamed"].previous == str(project.root / "b")
         # A subagent's call, a command that failed, and what nobody told of.
         await agent.edit("new", b"n\n", "helper")
@@ -199,7 +198,7 @@ async def test_turns_of_edits_and_commands(project: Project) -> None:
         await place.until_ended(turn.id)
         files = place.files[turn.id]
         assert files["new"].writers == (("write_file", "helper"),)
-        assert (files["c"].writers, files["quiet"].writers) == (((SHELL, ""),), (("disk", ""),))
+        assert (files["c"].writers, files["quiet"].writers) == (((SHELL, None),), (("disk", None),))
         # A turn that changes nothing is none; a write that is taken back within one is no change.
         await agent.prompt("What is this?")
         await agent.report("Stop")
@@ -212,9 +211,7 @@ async def test_turns_of_edits_and_commands(project: Project) -> None:
 
 async def test_what_a_command_did_to_the_file_of_the_next_tool_is_the_agents(project: Project) -> None:
     project.commit(a=b"old\n")
-    async with site(project) as place:
-        agent = Agent(place.front, project)
-        await agent.prompt("Begin it anew")
+    async with at_work(project, "Begin it anew") as (place, agent):
         # At once: nobody waits for the look after the command.
         await agent.run(lambda: (project.root / "a").rename(project.root / "b"))
         await agent.edit("a", b"new\n")
@@ -231,9 +228,7 @@ async def test_a_file_is_read_before_a_tool_that_waits_no_longer_for_the_look_af
         project.write("a", b"of the tool\n")
         await anyio.sleep_forever()
 
-    async with site(project) as place:
-        agent = Agent(place.front, project)
-        await agent.prompt("Fix it")
+    async with at_work(project, "Fix it") as (place, agent):
         call = await agent.begin(SHELL, command="...")
         may_look.clear()
         project.write("a", b"of the command\n")
@@ -244,15 +239,13 @@ async def test_a_file_is_read_before_a_tool_that_waits_no_longer_for_the_look_af
         may_look.set()
         (turn,) = await place.until({"a": "modified"})
         assert await place.before(turn, "a") == b"old\n"
-        assert place.files[turn.id]["a"].writers == ((SHELL, ""), ("edit", ""))
+        assert place.files[turn.id]["a"].writers == ((SHELL, None), ("edit", None))
 
 
 async def test_a_record_that_was_removed_is_begun_anew(project: Project) -> None:
     """By the user or a cleaner, while the backend lives."""
     project.commit(a=b"a\n")
-    async with site(project) as place:
-        agent = Agent(place.front, project)
-        await agent.prompt("First")
+    async with at_work(project, "First") as (place, agent):
         await agent.edit("a", b"agent\n")
         await place.until({"a": "modified"})
         # At once: the backend may write into it meanwhile.
@@ -269,9 +262,7 @@ async def test_a_record_that_was_removed_is_begun_anew(project: Project) -> None
 @pytest.mark.parametrize("damage", [b"", b"garbage" * 1000])
 async def test_a_record_that_is_damaged_meanwhile_is_put_aside_and_begun_anew(project: Project, damage: bytes) -> None:
     project.commit(a=b"a\n")
-    async with site(project) as place:
-        agent = Agent(place.front, project)
-        await agent.prompt("First")
+    async with at_work(project, "First") as (place, agent):
         await agent.edit("a", b"agent\n")
         await place.until({"a": "modified"})
         (file,) = (project.home / "state").rglob("journal.sqlite")
@@ -297,9 +288,7 @@ async def test_which_files_are_recorded(project: Project) -> None:
     project.commit(**{"a": b"a\n", ".gitignore": b"ignored\n", ".qwenignore": b"hidden\n"})
     for name in ("ignored", "hidden", ".env", "new"):
         (project.root / name).write_bytes(b"text\n")
-    async with site(project) as place:
-        agent = Agent(place.front, project)
-        await agent.prompt("Fix it")
+    async with at_work(project, "Fix it") as (place, _):
 
         async def records(*names: str, directory: Path = project.root) -> bool:
             return await place.front.records(str(directory), [str(directory / name) for name in names])
@@ -331,9 +320,7 @@ async def test_the_agent_waits_for_the_first_look_and_for_a_second_at_most(
     project: Project, may_look: threading.Event
 ) -> None:
     project.commit(a=b"a\n", b=b"b\n")
-    async with site(project) as place:
-        agent = Agent(place.front, project)
-        await agent.prompt("Fix it")
+    async with at_work(project, "Fix it") as (place, agent):
         with anyio.move_on_after(0.2):
             await agent.begin("edit", file_path=str(project.root / "a"))
             raise AssertionError("it did not wait")
@@ -389,9 +376,7 @@ async def test_an_odd_file_of_rules_stalls_no_tool_and_is_told_until_it_is_mende
         os.mkfifo(pipe)
     if lead is not None:
         lead(project, str(pipe))
-    async with site(project) as place:
-        agent = Agent(place.front, project)
-        await agent.prompt("Fix it")
+    async with at_work(project, "Fix it") as (place, agent):
         start = time.monotonic()
         for number in range(10):
             await agent.edit("a", b"agent %d\n" % number)
@@ -414,9 +399,7 @@ async def test_an_odd_file_of_rules_stalls_no_tool_and_is_told_until_it_is_mende
 async def test_rules_that_are_too_long_hide_all_files_and_that_is_told(project: Project) -> None:
     project.commit(a=b"a\n")
     project.write(".qwenignore", b"x\n" * 400_000)
-    async with site(project) as place:
-        agent = Agent(place.front, project)
-        await agent.prompt("Fix it")
+    async with at_work(project, "Fix it") as (place, agent):
         await agent.edit("a", b"agent\n")
         with anyio.fail_after(TIMEOUT_S):
             while ".qwenignore is longer than 64 KiB" not in str(place.refused()):
@@ -440,9 +423,7 @@ async def test_a_command_that_could_not_wait_any_longer_is_noted(
 ) -> None:
     project.commit(a=b"a\n")
     monkeypatch.setattr("qwen_companion.journal.hook_reports.LOOK_WAIT_S", 0)
-    async with site(project) as place:
-        agent = Agent(place.front, project)
-        await agent.prompt("Fix it")
+    async with at_work(project, "Fix it") as (place, agent):
         call = await agent.begin(SHELL, command="...")
         may_look.set()
         # This is answered once the turn is in the record.
@@ -461,9 +442,7 @@ async def test_what_a_command_that_could_not_wait_did_to_the_file_of_the_next_to
     """Else undoing would delete the file."""
     project.commit(a=b"old\n", b=b"b\n")
     may_look.set()
-    async with site(project) as place:
-        agent = Agent(place.front, project)
-        await agent.prompt("Begin")
+    async with at_work(project, "Begin") as (place, agent):
         await agent.edit("b", b"agent\n")
         await agent.report("Stop")
         await place.until({"b": "modified"})
@@ -491,9 +470,7 @@ async def test_what_a_command_did_before_the_first_look_is_nobodys(
     project.commit(a=b"a\n")
     project.write("a", b"by the user\n")
     monkeypatch.setattr("qwen_companion.journal.hook_reports.LOOK_WAIT_S", 0)
-    async with site(project) as place:
-        agent = Agent(place.front, project)
-        await agent.prompt("Fix it")
+    async with at_work(project, "Fix it") as (place, agent):
         call = await agent.begin(SHELL, command="...")
         project.write("a", b"by both\n")
         may_look.set()
@@ -683,9 +660,7 @@ async def test_what_changes_while_all_turns_are_told_is_told_too(
         go_on.wait(TIMEOUT_S)
         return found
 
-    async with site(project) as place:
-        agent = Agent(place.front, project)
-        await agent.prompt("Fix it")
+    async with at_work(project, "Fix it") as (place, agent):
         await agent.edit("a", b"agent\n")
         await place.until({"a": "modified"})
         place.told.clear()
@@ -704,8 +679,7 @@ async def test_what_changes_while_all_turns_are_told_is_told_too(
 async def test_requests_about_a_turn(project: Project) -> None:
     project.commit(a=b"1\n2\n")
     path, root = str(project.root / "a"), str(project.root)
-    async with site(project) as place:
-        agent = Agent(place.front, project)
+    async with at_work(project) as (place, agent):
         call = await agent.begin("edit", file_path=path)
         busy = await place.ask(lambda n: JournalBusy(n, (path, f"{root}/b"), wait=False))
         assert [(each[0], each[2]) for each in busy.busy or ()] == [(path, "edit")]
@@ -727,7 +701,7 @@ async def test_requests_about_a_turn(project: Project) -> None:
             0o644,
         )
         spans = await place.ask(lambda n: JournalSpans(n, path))
-        assert [(span.line, span.count, span.turn) for span in spans.spans or ()] == [(2, 1, turn.id)]
+        assert [span[:3] for span in spans.spans or ()] == [(2, 1, turn.id)]
         place.say(JournalSeen(turn.id, None, (), seen=True))
         with anyio.fail_after(TIMEOUT_S):
             while not place.files[turn.id]["a"].seen:
@@ -788,7 +762,7 @@ async def test_a_cli_without_hooks_has_turns_by_what_it_writes(
             changes = {"a": "modified", "file": "added", "old": "deleted"}
             (turn,) = await place.until(changes)
             assert (turn.source, turn.client, turn.prompt, turn.cli) == ("disk", "Gemini CLI 0.61.0", "", "mcp")
-            assert place.files[turn.id]["a"].writers == (("disk", ""),)
+            assert place.files[turn.id]["a"].writers == (("disk", None),)
             # The user's, who saves in Emacs while it is at work.
             for name in ("go", "next"):
                 os.mkfifo(project.root / ".git" / name)
@@ -1046,14 +1020,12 @@ async def test_the_hooks_of_one_cli_and_the_writes_of_another_are_told_apart(
 
 async def test_what_a_long_command_writes_is_seen_while_it_runs(project: Project) -> None:
     project.commit(a=b"a\n", b=b"b\n")
-    async with site(project) as place:
-        agent = Agent(place.front, project)
-        await agent.prompt("Build it")
+    async with at_work(project, "Build it") as (place, agent):
         call = await agent.begin(SHELL, command="make")
         await place.until_watched(project)
         project.write("a", b"made\n")
         (turn,) = await place.until({"a": "modified"})
-        assert place.files[turn.id]["a"].writers == ((SHELL, ""),)
+        assert place.files[turn.id]["a"].writers == ((SHELL, None),)
         assert turn.end is None
         await agent.done(call)
 
@@ -1062,9 +1034,7 @@ async def test_a_look_that_could_not_be_recorded_is_repeated(project: Project, m
     """Although nothing happens on the disk any more."""
     monkeypatch.setattr("qwen_companion.journal.disk_watch.QUIET_S", 0.05)
     project.commit(a=b"a\n")
-    async with site(project) as place:
-        agent = Agent(place.front, project)
-        await agent.prompt("Build it")
+    async with at_work(project, "Build it") as (place, agent):
         await agent.begin(SHELL, command="make")
         await place.until_watched(project)
         scan = Record.scan
@@ -1098,7 +1068,7 @@ async def test_a_chat_has_turns_by_what_the_daemon_tells(project: Project, calls
         (turn,) = await place.until({"a": "modified"})
         assert (turn.source, turn.prompt, turn.client, turn.session) == ("chat", "Fix it", "Qwen Code", "chat")
         # It depends on what comes first, the news of the disk or of the daemon.
-        assert place.files[turn.id]["a"].writers in ((("edit", ""),), (("disk", ""),))
+        assert place.files[turn.id]["a"].writers in ((("edit", None),), (("disk", None),))
         place.front.take_chat(replace(idle, used=(Usage("n", 1, 1),)))
         await place.until_ended(turn.id)
         assert place.kinds() == [{"a": "modified"}]
@@ -1333,9 +1303,7 @@ async def test_what_a_look_finds_that_began_before_the_agents_changed_is_that_of
     project.commit(a=b"a\n")
     looks, may_go_on = threading.Event(), threading.Event()
     with SilentCli(project.root) as cli:
-        async with site(project) as place:
-            agent = Agent(place.front, project)
-            await agent.prompt("Fix it")
+        async with at_work(project, "Fix it") as (place, agent):
             await until_more(calls, "begin", 0)
             await place.until_watched(project)
             scan = Record.scan
@@ -1373,8 +1341,7 @@ async def test_a_file_that_the_user_hides_is_not_recorded(project: Project) -> N
 
 async def test_why_nothing_is_recorded_is_said_once(project: Project) -> None:
     project.environ = {**project.environ, "PATH": str(project.home)}
-    async with site(project) as place:
-        agent = Agent(place.front, project)
+    async with at_work(project) as (place, agent):
         for _ in range(3):
             await agent.prompt("Fix it")
             await agent.edit("a", b"agent\n")
@@ -1390,9 +1357,7 @@ async def test_too_many_files_are_told(project: Project, monkeypatch: pytest.Mon
     project.write("c", b"c\n")
     monkeypatch.setattr("qwen_companion.journal.first_look.MAX_FILES", 2)
     shutil.rmtree(project.root / ".git")
-    async with site(project) as place:
-        agent = Agent(place.front, project)
-        await agent.prompt("Fix it")
+    async with at_work(project, "Fix it") as (place, _):
         notice = await place.until_told(Notice)
         assert isinstance(notice, Notice)
         assert notice.text == f"Changes in {project.root} are not recorded: it has 3 files, and 2 are the limit"
@@ -1402,8 +1367,7 @@ async def test_forgotten_turns_are_told(project: Project, monkeypatch: pytest.Mo
     for name in "abc":
         project.write(name, os.urandom(100_000))
     monkeypatch.setattr("qwen_companion.journal.store.MAX_BYTES", 250_000)
-    async with site(project) as place:
-        agent = Agent(place.front, project)
+    async with at_work(project) as (place, agent):
         for name in "abc":
             await agent.prompt("Fix it")
             await agent.edit(name, b"agent\n")
@@ -1483,8 +1447,7 @@ async def test_a_cli_that_was_started_in_a_worktree_is_recorded_there(project: P
     tree = add_worktree(project, "feat one")
     if not ignored:
         project.write(".qwen/.gitignore", b"")
-    async with site(project) as place:
-        agent = Agent(place.front, project)
+    async with at_work(project) as (place, agent):
         agent.cwd = str(tree)
         await agent.prompt("in the tree")
         await agent.edit("a.txt", AFTER)
@@ -1495,7 +1458,7 @@ async def test_a_cli_that_was_started_in_a_worktree_is_recorded_there(project: P
         assert await place.before(turn, "a.txt") == BEFORE
         spans = (await place.ask(lambda number: JournalSpans(number, str(tree / "a.txt")))).spans
         assert spans is not None
-        assert [(span.line, span.turn) for span in spans] == [(2, turn.id)]
+        assert [(line, of) for line, _, of, _ in spans] == [(2, turn.id)]
         # One at work in the project itself has not made what is in the worktree.
         other = Agent(place.front, project, "other")
         await other.prompt("in the project")
@@ -1537,9 +1500,7 @@ async def test_a_worktree_that_is_a_root_itself_is_recorded_once_also_on_another
 async def test_a_worktree_that_git_does_not_ignore_is_part_of_the_project_of_the_cli(project: Project) -> None:
     tree = add_worktree(project)
     project.write(".qwen/.gitignore", b"")
-    async with site(project) as place:
-        agent = Agent(place.front, project)
-        await agent.prompt("Fix it")
+    async with at_work(project, "Fix it") as (place, agent):
         await agent.edit(tree / "a.txt", AFTER)
         await place.until({"a.txt": "modified"})
         assert roots_of(place) == [str(project.root)]
@@ -1550,9 +1511,7 @@ async def test_a_worktree_that_git_does_not_ignore_is_part_of_the_project_of_the
 async def test_a_rule_that_comes_later_makes_git_ignore_a_worktree(project: Project) -> None:
     tree = add_worktree(project)
     project.write(".qwen/.gitignore", b"")
-    async with site(project) as place:
-        agent = Agent(place.front, project)
-        await agent.prompt("Fix it")
+    async with at_work(project, "Fix it") as (place, agent):
         call = await agent.begin("edit", file_path=str(tree / "a.txt"))
         (tree / "a.txt").write_bytes(AFTER)
         await agent.done(call)
@@ -1567,9 +1526,7 @@ async def test_a_rule_that_comes_later_makes_git_ignore_a_worktree(project: Proj
 
 async def test_a_cli_that_enters_a_worktree_has_a_turn_in_each(project: Project) -> None:
     tree = add_worktree(project)
-    async with site(project) as place:
-        agent = Agent(place.front, project)
-        await agent.prompt("enter it")
+    async with at_work(project, "enter it") as (place, agent):
         await agent.edit("b.txt", b"b\n")
         await agent.edit(tree / "a.txt", AFTER)
         await agent.run(lambda: ((tree / "made.txt").write_bytes(b"made\n"), project.write("c.txt", b"c\n")))
@@ -1624,9 +1581,7 @@ async def test_a_project_below_its_repository_has_recorded_worktrees_beside_it(p
 
 async def test_a_command_is_recorded_in_the_worktree_that_it_runs_in(project: Project) -> None:
     tree = add_worktree(project)
-    async with site(project) as place:
-        agent = Agent(place.front, project)
-        await agent.prompt("run it there")
+    async with at_work(project, "run it there") as (place, agent):
         await agent.run(lambda: (tree / "made.txt").write_bytes(b"made\n"), directory=".qwen/worktrees/feat")
         await agent.report("Stop")
         (turn,) = await place.until({"made.txt": "added"})
@@ -1637,8 +1592,7 @@ async def test_worktrees_are_listed_while_their_records_are_opened(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree = add_worktree(project)
-    async with site(project) as place:
-        agent = Agent(place.front, project)
+    async with at_work(project) as (place, agent):
         agent.cwd = str(tree)
         await agent.prompt("in the tree")
         await agent.edit("a.txt", AFTER)
@@ -1660,8 +1614,7 @@ async def test_worktrees_are_listed_while_their_records_are_opened(
 @pytest.mark.parametrize("removed", [False, True])
 async def test_what_was_recorded_of_a_worktree_is_told_by_the_next_backend(project: Project, removed: bool) -> None:
     tree = add_worktree(project)
-    async with site(project) as place:
-        agent = Agent(place.front, project)
+    async with at_work(project) as (place, agent):
         agent.cwd = str(tree)
         await agent.prompt("in the tree")
         await agent.edit("a.txt", AFTER)
@@ -1691,9 +1644,7 @@ async def test_a_damaged_worktree_does_not_stop_the_record_of_the_project(projec
     else:
         (project.root / ".git/worktrees/feat/gitdir").unlink()
         (project.root / ".git/worktrees/feat/gitdir").mkdir()
-    async with site(project) as place:
-        agent = Agent(place.front, project)
-        await agent.prompt("work")
+    async with at_work(project, "work") as (place, agent):
         await agent.edit("b.txt", b"b\n")
         await agent.report("Stop")
         await place.until({"b.txt": "added"})
@@ -1701,8 +1652,7 @@ async def test_a_damaged_worktree_does_not_stop_the_record_of_the_project(projec
 
 async def test_a_change_that_is_merged_from_a_worktree_is_a_turn_that_can_be_undone(project: Project) -> None:
     tree = add_worktree(project)
-    async with site(project) as place:
-        agent = Agent(place.front, project)
+    async with at_work(project) as (place, agent):
         agent.cwd = str(tree)
         await agent.prompt("in the tree")
         for name in ("a.txt", "made.txt"):
@@ -1732,9 +1682,7 @@ async def test_an_undo_that_is_brought_back_at_once_is_recorded(
     project.commit(a_txt=BEFORE)
     begun, may_go_on = held_looks
     path = str(project.root / "a.txt")
-    async with site(project) as place:
-        agent = Agent(place.front, project)
-        await agent.prompt("Fix it")
+    async with at_work(project, "Fix it") as (place, agent):
         await agent.edit("a.txt", AFTER)
         (turn,) = await place.until({"a.txt": "modified"})
         may_go_on.clear()
@@ -1918,8 +1866,7 @@ async def test_a_prompt_that_is_told_of_late_names_the_turn_that_hooks_have_told
     project: Project, has_ended: bool
 ) -> None:
     project.commit(a=b"a\n", b=b"b\n")
-    async with site(project) as place:
-        agent = Agent(place.front, project)
+    async with at_work(project) as (place, agent):
         session = KnownSession("mcp", "", "Qwen Code", "0.24.4", agent.peer)
         await agent.prompt("Before")
         await agent.edit("a", b"before\n")
@@ -1936,7 +1883,7 @@ async def test_a_prompt_that_is_told_of_late_names_the_turn_that_hooks_have_told
             await agent.done(call)
         told = ("Before", {"a": "modified"}), ("Fix it", {"b": "modified"})
         _, turn = await place.until_turns(*told)
-        assert place.files[turn.id]["b"].writers == (("write_file", ""),)
+        assert place.files[turn.id]["b"].writers == (("write_file", None),)
         if not has_ended:
             await agent.report("Stop")
         await place.until_ended(turn.id)

@@ -93,7 +93,7 @@ def test_everything_a_command_does_to_files_is_recorded_with_its_bytes(any_proje
     net = project.net("latin", turn)
     assert net.after is not None
     assert net.after.data == (project.root / "latin").read_bytes()
-    assert project.files(turn)["latin"].writers == ((SHELL, ""),)
+    assert project.files(turn)["latin"].writers == ((SHELL, None),)
     assert project.files(turn)["png"].binary
     assert (project.files(turn)["made/here"].added, project.files(turn)["d/gone"].deleted) == (1, 1)
 
@@ -110,10 +110,7 @@ def test_the_users_repository_stays_as_it_is(project: Project) -> None:
         project.write(f"hooks/{hook}", b"#!/bin/sh\ntouch $HOME/ran\n", 0o755)
     project.git("config", "core.fsmonitor", str(project.root / "hooks/fsmonitor"))
     before = project.repository_state()
-    turn = project.begin()
-    project.write("a.txt", b"agent\n")
-    project.write("ignored", b"not recorded\n")
-    project.scan(turn)
+    turn = project.command({"a.txt": b"agent\n", "ignored": b"not recorded\n"})
     project.end(turn)
     assert project.record.answers.files(Scope("commit"))
     assert project.kinds(turn) == {"a.txt": "modified"}
@@ -127,9 +124,7 @@ def test_the_users_repository_stays_as_it_is(project: Project) -> None:
 
 def test_what_the_repository_has_is_not_copied_until_it_is_changed(project: Project) -> None:
     project.commit(a=b"committed one\n", b=b"committed two\n")
-    turn = project.begin()
-    project.write("a", b"agent\n")
-    project.scan(turn)
+    project.command(a=b"agent\n")
     (path,) = (project.home / "state").rglob("journal.sqlite")
     assert b"committed one" in path.read_bytes()
     assert b"committed two" not in path.read_bytes()
@@ -139,9 +134,7 @@ def test_what_the_repository_has_is_not_copied_until_it_is_changed(project: Proj
 def test_line_ends_are_those_of_the_disk_whatever_git_converts(project: Project, setting: str) -> None:
     project.git("config", "core.autocrlf", setting)
     project.commit(a_txt=b"a\r\nb\r\n", b_txt=b"a\r\nb\r\n")
-    turn = project.begin()
-    project.write("a.txt", b"a\nb\n")
-    project.scan(turn)
+    turn = project.command({"a.txt": b"a\nb\n"})
     assert project.kinds(turn) == {"a.txt": "modified"}
     assert project.before("a.txt", turn) == b"a\r\nb\r\n"
 
@@ -198,9 +191,7 @@ def test_a_text_that_git_converts_has_the_bytes_of_the_disk(project: Project, at
         place = ".gitattributes"
     project.write(place, attributes + b"\n")
     project.commit(**{"sub/a_txt": b"one\r\ntwo\r\n"})
-    turn = project.begin()
-    project.write("sub/a.txt", b"one\r\n2\r\n")
-    project.scan(turn)
+    turn = project.command({"sub/a.txt": b"one\r\n2\r\n"})
     assert project.kinds(turn) == {"sub/a.txt": "modified"}
     assert project.before("sub/a.txt", turn) == b"one\r\ntwo\r\n"
 
@@ -211,10 +202,7 @@ def test_no_filter_program_runs(project: Project) -> None:
     project.commit()
     for kind in ("clean", "smudge", "process"):
         project.git("config", f"filter.lfs.{kind}", "touch $HOME/ran; cat")
-    turn = project.begin()
-    project.write("a.bin", b"larger\n")
-    project.write("b.bin", b"new\n")
-    project.scan(turn)
+    turn = project.command({"a.bin": b"larger\n", "b.bin": b"new\n"})
     project.record.answers.files(Scope("commit"))
     assert project.kinds(turn) == {"a.bin": "modified", "b.bin": "added"}
     assert project.before("a.bin", turn) == b"large\n"
@@ -360,9 +348,7 @@ def test_a_sparse_checkout_shows_what_comes_and_goes_and_nothing_that_is_away(pr
     project.commit(top=b"t\n")
     project.git("sparse-checkout", "set", "--cone", "--sparse-index", "in")
     before = project.repository_state()
-    turn = project.begin()
-    project.write("in/a", b"agent\n")
-    project.scan(turn)
+    turn = project.command({"in/a": b"agent\n"})
     assert project.kinds(turn) == {"in/a": "modified"}
     assert project.before("in/a", turn) == b"in/a"
     # Git sets the times of trees that it has expanded from the index, and nothing else.
@@ -455,9 +441,7 @@ def test_sha256_and_a_split_index_are_recorded(tmp_path: Path) -> None:
     project.git("init", "--quiet", "--object-format=sha256")
     project.git("config", "core.splitIndex", "true")
     project.commit(a=b"a\n", b=b"b\n")
-    turn = project.begin()
-    project.write("a", b"agent\n")
-    project.scan(turn)
+    turn = project.command(a=b"agent\n")
     assert project.kinds(turn) == {"a": "modified"}
     assert project.before("a", turn) == b"a\n"
 
@@ -612,9 +596,7 @@ def test_limits_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         project.begin()
     monkeypatch.setattr("qwen_companion.journal.first_look.MAX_TOTAL_BYTES", 10)
     # Nothing of the attempts before is taken for a baseline.
-    turn = project.begin()
-    project.write("a", b"agent\n")
-    project.scan(turn)
+    turn = project.command(a=b"agent\n")
     assert project.before("a", turn) == b"1234\n"
 
 
@@ -646,9 +628,7 @@ def test_another_process_goes_on_with_the_record(any_project: Project) -> None:
     project = any_project
     project.write("a", b"a\n")
     project.write("b", b"b\n")
-    turn = project.begin()
-    project.write("a", b"agent\n")
-    project.scan(turn)
+    turn = project.command(a=b"agent\n")
     # Written when nobody looked, as the turn goes on.
     project.write("b", b"meanwhile\n")
     record = project.reopen()
@@ -676,9 +656,7 @@ def test_a_baseline_that_was_not_finished_is_taken_anew(any_project: Project, mo
             project.begin()
     project.write("a", b"later\n")
     project.reopen()
-    turn = project.begin()
-    project.write("a", b"agent\n")
-    project.scan(turn)
+    turn = project.command(a=b"agent\n")
     assert project.before("a", turn) == b"later\n"
 
 
@@ -758,7 +736,7 @@ def test_what_the_user_writes_is_not_the_agents(any_project: Project) -> None:
     project.edit(None, "mine", b"user\n")
     assert project.before("a", turn) == b"".join([*lines[:10], b"user\n", *lines[11:]])
     file = project.files(turn)["a"]
-    assert (file.added, file.deleted, file.mixed, file.writers) == (2, 2, False, (("edit", ""),))
+    assert (file.added, file.deleted, file.mixed, file.writers) == (2, 2, False, (("edit", None),))
     assert list(project.files(turn)) == ["a"]
     # Where both have changed the same line it is said.
     project.edit(None, "a", b"".join([b"by user\n", *lines[1:]]))
@@ -799,9 +777,7 @@ def test_the_user_can_save_what_a_command_of_the_agents_wrote_a_moment_ago(proje
 def test_a_command_that_takes_back_an_edit_within_the_second_is_recorded(any_project: Project, dies: bool) -> None:
     project = any_project
     project.write("a", b"a\n")
-    turn = project.begin()
-    project.write("a", b"command\n")
-    project.scan(turn)
+    turn = project.command(a=b"command\n")
     project.edit(turn, "a", b"tool\n")
     if dies:
         project.reopen()
@@ -1059,9 +1035,7 @@ def test_the_oldest_turns_are_forgotten_when_all_need_too_much(
 
 def test_a_full_disk_loses_nothing_of_what_was_recorded(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.commit(a=b"a\n", b=b"b\n")
-    turn = project.begin()
-    project.write("a", b"agent\n")
-    project.scan(turn)
+    turn = project.command(a=b"agent\n")
     project.write("b", os.urandom(100_000))
     store = project.record.store
     with store.database.transaction() as db:

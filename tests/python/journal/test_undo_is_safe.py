@@ -171,9 +171,7 @@ def test_a_file_that_was_too_large_before_is_not_the_agents(project: Project, mo
     assert project.kinds(turn) == {}
     # The user lets it grow, and then the agent writes.
     project.write("a", b"x" * 2000)
-    turn = project.begin()
-    project.write("a", b"agent\n")
-    project.scan(turn)
+    turn = project.command(a=b"agent\n")
     assert project.kinds(turn) == {}
 
 
@@ -391,9 +389,7 @@ def test_a_repository_that_is_made_around_the_root_makes_nothing_new(project: Pr
     project.git("init", "--quiet", cwd=project.home)
     project.write("b", b"agent\n2\n3\n4\nuser\n")
     project.reopen()
-    turn = project.begin()
-    project.write("a", b"agent\n")
-    project.scan(turn)
+    turn = project.command(a=b"agent\n")
     assert project.kinds(turn) == {"a": "modified"}
     project.edit(turn, "b", b"agent\n2\nagent\n4\nuser\n")
     net = project.net("b", first, "since")
@@ -467,9 +463,7 @@ def test_a_repository_within_that_vanishes_comes_back(project: Project, kind: st
     if how == "moved":
         assert (project.root / "moved/.git").exists()
     # That goes on being recorded.
-    later = project.begin()
-    project.write("nest/a", b"again\n")
-    project.scan(later)
+    later = project.command({"nest/a": b"again\n"})
     assert project.kinds(later) == {"nest/a": "modified"}
 
 
@@ -499,9 +493,7 @@ def test_a_repository_within_that_is_none_any_more_is_recorded_as_before(project
 def test_a_repository_within_that_was_ignored_was_there_before(project: Project) -> None:
     project.commit(_gitignore=b"nest/\n")
     nested(project, "nested in nested")
-    turn = project.begin()
-    project.write(".gitignore", b"\n")
-    project.scan(turn)
+    turn = project.command({".gitignore": b"\n"})
     assert project.kinds(turn) == {".gitignore": "modified"}
     shutil.rmtree(project.root / "nest")
     project.scan(turn)
