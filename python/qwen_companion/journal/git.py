@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from contextlib import suppress
 import psutil
 
 from qwen_companion.errors import CompanionError
+from qwen_companion.privacy.git import environment, run, search_path
 
 TIMEOUT_S = 60.0
 """How long one process may take: the first list of a large directory on a cold disk."""
@@ -26,13 +26,6 @@ OPTIONS = (
     *("-c", "core.checkStat=default", "-c", "advice.addEmbeddedRepo=false", "-c", "index.sparse=false"),
     *("-c", "core.sparseCheckout=false", "-c", "core.safecrlf=false", "-c", "core.autocrlf=false"),
 )
-_ENVIRONMENT = {
-    "GIT_ALLOW_PROTOCOL": "none",
-    "GIT_NO_LAZY_FETCH": "1",
-    "GIT_OPTIONAL_LOCKS": "0",
-    "GIT_TERMINAL_PROMPT": "0",
-    "LC_ALL": "C",
-}
 
 STALL_S = 5.0
 """How long a git that neither computes nor waits for a disk is waited for: it reads a pipe, or waits for another.
@@ -58,13 +51,8 @@ class Git:
     def __init__(self, directory: str, environ: Mapping[str, str], objects: str | None) -> None:
         """Take the program of `environ`.  The index is in `directory`; objects are also looked up in `objects`."""
         self._directory = directory
-        path = os.pathsep.join(
-            part for part in environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(part)
-        )
-        self._program = shutil.which("git", path=path)
-        kept = {name: value for name, value in environ.items() if not name.startswith("GIT_")}
-        settings = {name: value for name, value in environ.items() if name.startswith("GIT_CONFIG_")}
-        self._environ = {**kept, **settings, **_ENVIRONMENT}
+        self._program = shutil.which("git", path=search_path(environ))
+        self._environ = environment(environ)
         if objects is not None:
             self._environ["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = objects
         self._stalled_at = -math.inf
@@ -94,29 +82,21 @@ class Git:
         if time.monotonic() < self._stalled_at + RETRY_S:
             raise GitError(_STALLED)
         try:
-            process = subprocess.Popen(  # noqa: S603 - the user's own git
+            status, output, errors = run(
                 [self._program, *options, *command],
-                cwd=cwd,
-                env={**self._environ, **(variables or {})},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
+                cwd,
+                {**self._environ, **(variables or {})},
+                lambda process: _communicate(process, data),
                 umask=0o077 if variables is None else -1,
             )
         except OSError as error:
             raise GitError(error.strerror or str(error)) from None
-        try:
-            output, errors = _communicate(process, data)
         except subprocess.TimeoutExpired:
             self._stalled_at = time.monotonic()
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
             raise GitError(_STALLED) from None
-        if process.returncode not in good:
+        if status not in good:
             message = errors.decode("utf-8", "replace").strip().partition("\n")[0]
-            raise GitError(message.removeprefix("fatal: ") or f"git ended with status {process.returncode}")
+            raise GitError(message.removeprefix("fatal: ") or f"git ended with status {status}")
         return output
 
 

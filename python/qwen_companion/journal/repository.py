@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from qwen_companion.frozen import frozen
 from qwen_companion.journal.git import Git, GitError, items
 from qwen_companion.privacy.disk import is_odd, read_start
+from qwen_companion.privacy.git import common_directory, git_directory, repository
 from qwen_companion.privacy.verdicts import printable
 
 COPIED = ("core.filemode", "core.ignorecase", "core.precomposeunicode", "core.symlinks", "core.excludesfile")
@@ -29,24 +30,11 @@ class Repository:
 
 def find_repository(directory: str) -> Repository | None:
     """Return the repository whose work tree `directory`, a true name, is in."""
-    top: str = directory
-    while not os.path.lexists(os.path.join(top, ".git")):
-        if top == "/":
-            return None
-        top = os.path.dirname(top)
-    mark = os.path.join(top, ".git")
-    named = _line(mark).removeprefix("gitdir:").strip()
-    own = os.path.normpath(os.path.join(top, named)) if named else mark
-    if not os.path.isfile(os.path.join(own, "HEAD")):
+    top = repository(os.path.join(directory, "."))
+    own = "" if top is None else os.path.normpath(git_directory(top))
+    if top is None or not os.path.isfile(os.path.join(own, "HEAD")):
         return None
-    return Repository(top, own, os.path.normpath(os.path.join(own, _line(os.path.join(own, "commondir")))))
-
-
-def _line(path: str) -> str:
-    try:
-        return os.fsdecode(read_start(path, 4096)).strip()
-    except (OSError, ValueError):
-        return ""
+    return Repository(top, own, os.path.normpath(common_directory(own)))
 
 
 class Configuration:

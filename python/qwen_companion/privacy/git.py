@@ -42,6 +42,51 @@ _ENVIRONMENT = {
 }
 
 
+def search_path(environ: Mapping[str, str]) -> str:
+    """Return the directories in which git is looked for: a relative one may be anybody's."""
+    return os.pathsep.join(part for part in environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(part))
+
+
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for git."""
+    # What else is in GIT_... says which repository to use, and this is to be the one a file is in.
+    kept = {name: value for name, value in environ.items() if not name.startswith("GIT_")}
+    settings = {name: value for name, value in environ.items() if name.startswith("GIT_CONFIG_")}
+    return {**kept, **settings, **_ENVIRONMENT}
+
+
+def run(
+    command: Sequence[str | bytes],
+    cwd: str,
+    environ: Mapping[str, str],
+    wait: Callable[[subprocess.Popen[bytes]], tuple[bytes, bytes]],
+    umask: int = -1,
+) -> tuple[int, bytes, bytes]:
+    """Return the status of `command`, which runs git, with its output and errors, for which `wait` waits.
+
+    :raises OSError: when it cannot be started
+    :raises TimeoutExpired: when `wait` does; git has been ended then
+    """
+    process = subprocess.Popen(  # noqa: S603 - the user's own git
+        command,
+        cwd=cwd,
+        env=environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        umask=umask,
+    )
+    try:
+        output, errors = wait(process)
+    except subprocess.TimeoutExpired:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # Whatever git has started holds its pipes open.
+        process.communicate()
+        raise
+    return process.returncode, output, errors
+
+
 class _GitError(Exception):
     """Git gave no answer; the text says why."""
 
@@ -56,15 +101,10 @@ class Git:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`timeout_s` is how long one process may take.  `clock` gives seconds."""
-        self._path = os.pathsep.join(
-            part for part in environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(part)
-        )
+        self._path = search_path(environ)
         self._home = environ.get("HOME") or os.path.expanduser("~")
         self._configuration = environ.get("XDG_CONFIG_HOME") or os.path.join(self._home, ".config")
-        # What else is in GIT_... says which repository to use, and this is to be the one a file is in.
-        kept = {name: value for name, value in environ.items() if not name.startswith("GIT_")}
-        settings = {name: value for name, value in environ.items() if name.startswith("GIT_CONFIG_")}
-        self._environ = {**kept, **settings, **_ENVIRONMENT}
+        self._environ = environment(environ)
         self._timeout_s = timeout_s
         self._clock = clock
         self._late: dict[str, float] = {}
@@ -155,28 +195,20 @@ class Git:
         if self._clock() < self._late.get(top, -math.inf) + RETRY_S:
             raise _GitError(self._too_slow())
         try:
-            process = subprocess.Popen(  # noqa: S603 - the user's own git
+            status, output, errors = run(
                 [program, *_OPTIONS, *command],
-                cwd=top,
-                env=self._environ,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
+                top,
+                self._environ,
+                lambda process: process.communicate(data, timeout=self._timeout_s),
             )
         except OSError as error:
             raise _GitError(error.strerror or str(error)) from None
-        try:
-            output, errors = process.communicate(data, timeout=self._timeout_s)
         except subprocess.TimeoutExpired:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # Whatever git has started holds its pipes open.
-            process.communicate()
             self._late[top] = self._clock()
             raise _GitError(self._too_slow()) from None
         message = errors.decode("utf-8", "replace")
-        if process.returncode not in good:
-            raise _GitError(_plain(message) or f"it ended with status {process.returncode}")
+        if status not in good:
+            raise _GitError(_plain(message) or f"it ended with status {status}")
         return output, message
 
     def _too_slow(self) -> str:
@@ -195,8 +227,8 @@ def _check_regular(files: Iterable[str]) -> None:
 
 def _repository_files(top: str) -> Iterator[str]:
     """Return the files of the repository in `top` that decide what it ignores, there or not."""
-    directory = _git_directory(top)
-    common = _common_directory(directory)
+    directory = git_directory(top)
+    common = common_directory(directory)
     yield from (os.path.join(directory, name) for name in ("HEAD", "commondir", "config.worktree", "index"))
     yield from (os.path.join(common, name) for name in ("config", "info/exclude"))
 
@@ -226,14 +258,14 @@ def _around(path: str) -> Iterator[str]:
         yield path
 
 
-def _git_directory(top: str) -> str:
+def git_directory(top: str) -> str:
     """Return where the repository of the work tree `top` is: a worktree or submodule has a file that says it."""
     mark = os.path.join(top, ".git")
     named = _line(mark).removeprefix("gitdir:").strip()
     return os.path.join(top, named) if named else mark
 
 
-def _common_directory(directory: str) -> str:
+def common_directory(directory: str) -> str:
     """Return the git directory that all worktrees share with the git `directory` of one."""
     return os.path.join(directory, _line(os.path.join(directory, "commondir")))
 
