@@ -21,7 +21,6 @@ from qwen_companion.emacs.plists import NESTED, FieldType, field_types, key_of
 from qwen_companion.emacs.spool import Spool
 
 READ_BY_HAND = (
-    domain.Settings,
     emacs_messages.Compare,
     emacs_messages.Merge,
     emacs_messages.ReviewOutcome,

@@ -364,9 +364,9 @@ class Settings:
     """`settings`: what the user wants CLIs to be told; comes before the first context, and after each change.
 
     - `all_roots`: tell of files anywhere, not only below the root that a CLI works in.
-    - `trust`: whether a CLI is told that its root is trusted: None to say nothing, True, or the trusted directories.
+    - `trusted`: a CLI is told that its root is trusted; else that it is if it is one of `trusted_directories`.
     - `patterns` and `auth_sources` name files that are excluded for all CLIs: see `privacy.exclusions.Options`.
-    - `reviews`: whether CLIs that connect from now on are offered reviews in Emacs.
+    - `no_reviews`: CLIs that connect from now on are offered no reviews in Emacs.
     - `size_limit`: largest text that Emacs reviews, in UTF-8 bytes; None for any.
     - `layer`: whether terminals get a settings layer.
     - `review_edits`: which edits are reviewed of a CLI with that layer in its mode `auto`: "all", "open" for those of
@@ -380,19 +380,25 @@ class Settings:
     """
 
     all_roots: bool = False
-    trust: bool | tuple[str, ...] | None = None
+    trusted: bool = False
+    trusted_directories: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()
     auth_sources: tuple[str, ...] = ()
-    reviews: bool = True
+    no_reviews: bool = False
     size_limit: int | None = None
-    layer: bool = False
-    review_edits: str | None = None
+    layer: Annotated[bool, Key("settings-layer")] = False
+    review_edits: Word | None = None
     journal: bool = False
     tell_agents: bool = False
     tell_changes: bool = False
     commit_notes: bool = False
     questions: bool = False
     token_limit: int | None = None
+
+    @property
+    def trust(self) -> bool | tuple[str, ...] | None:
+        """What a CLI is told of trust: None to say nothing, True, or the trusted directories."""
+        return self.trusted or self.trusted_directories or None
 
 
 @frozen

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, get_args
 
 from qwen_companion.daemon_front import DaemonFront
 from qwen_companion.domain import Settings, Snapshot
@@ -65,42 +67,26 @@ class Inbox:
         elif isinstance(message, messages.ReviewOutcome):
             holder = self.doors if message.id.startswith(HOOK_PREFIX) else self.diff_tools
             holder.decide(message.id, Decision(message.content, message.reason, message.mode))
-        elif isinstance(message, messages.ReviewRelease):
-            self.doors.release(message.id)
-        elif isinstance(message, messages.Stop):
-            self.stop()
         else:
-            self._take_request(message)
+            self._takers[type(message)](message)
 
-    def _take_request(self, message: messages.Incoming) -> None:
-        """Handle a call that one part of the backend answers, or that is the answer to one."""
-        if isinstance(
-            message,
-            messages.Compare | messages.Merge | messages.Prompt | messages.ListRecorded | messages.ListPlans,
-        ):
-            self.requests.take(message)
-        elif isinstance(message, messages.RegistryCall):
-            self.registry.take(message)
-        elif isinstance(message, messages.JournalCall):
-            self.journal.take(message)
-        elif isinstance(message, messages.ToolsOffered):
-            self._offer_tools(message)
-        elif isinstance(message, messages.ToolAnswer):
-            self.tools.take(message)
-        elif isinstance(message, messages.PlacesWanted | messages.RunAt | messages.PlacePassword):
-            self._take_place(message)
-        elif isinstance(message, messages.RewindRecorded):
-            self.rewinds.take(message)
-        elif isinstance(message, messages.DaemonCall):
-            self.daemon.take(message)
-
-    def _take_place(self, message: messages.PlacesWanted | messages.RunAt | messages.PlacePassword) -> None:
-        if isinstance(message, messages.PlacesWanted):
-            self.places.want(message)
-        elif isinstance(message, messages.RunAt):
-            self.places.run_at(message)
-        else:
-            self.places.give_password(message)
+    @cached_property
+    def _takers(self) -> Mapping[type[messages.Incoming], Callable[[Any], None]]:
+        """The parts that each take one kind of call alone."""
+        return {
+            **dict.fromkeys(get_args(messages.QueuedCall), self.requests.take),
+            **dict.fromkeys(get_args(messages.RegistryCall), self.registry.take),
+            **dict.fromkeys(get_args(messages.JournalCall), self.journal.take),
+            messages.ReviewRelease: lambda release: self.doors.release(release.id),
+            messages.ToolsOffered: self._offer_tools,
+            messages.ToolAnswer: self.tools.take,
+            messages.PlacesWanted: self.places.want,
+            messages.RunAt: self.places.run_at,
+            messages.PlacePassword: self.places.give_password,
+            messages.RewindRecorded: self.rewinds.take,
+            messages.DaemonCall: self.daemon.take,
+            messages.Stop: lambda _: self.stop(),
+        }
 
     def _offer_tools(self, message: messages.ToolsOffered) -> None:
         self.diagnostics.after_edits = message.after_edits
@@ -114,7 +100,7 @@ class Inbox:
     def _take_settings(self, settings: Settings) -> None:
         if self.doors.set_settings(settings):
             self.publisher.publish_again()
-        self.sessions.offers_reviews = settings.reviews
+        self.sessions.offers_reviews = not settings.no_reviews
         self.diff_tools.text_limit = settings.size_limit
         self.distributor.set_settings(settings)
         self.places.set_settings(settings)

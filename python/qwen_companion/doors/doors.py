@@ -348,4 +348,4 @@ class Doors:
 
 def _scope(settings: Settings) -> str | None:
     """Return the edits that are reviewed by way of the layer."""
-    return settings.review_edits if settings.layer and settings.reviews else None
+    return settings.review_edits if settings.layer and not settings.no_reviews else None

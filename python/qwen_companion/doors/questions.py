@@ -28,7 +28,7 @@ from qwen_companion.doors.calls import Reply, run_while_wanted
 from qwen_companion.doors.hook_settings import QUESTION_SUBSCRIPTIONS, QUESTION_TOOLS
 from qwen_companion.doors.listeners import Report, Subscription
 from qwen_companion.doors.prompt_files import append_prompt
-from qwen_companion.doors.reviews import HOLD_S, OPEN_S, Asker, ReviewingEditor
+from qwen_companion.doors.reviews import HOLD_S, OPEN_S, Asker, ReviewingEditor, begin_review
 from qwen_companion.doors.terminal_files import TerminalFiles, terminal_files
 from qwen_companion.errors import EmacsUnavailableError, PromptError
 from qwen_companion.file_names import FileNameError, file_name
@@ -223,16 +223,7 @@ class Questions:
         before = () if files is None else await in_thread(files.awaited)
         held = _Held(proposal, asker.pid, request.tool_name, request.timestamp, text, files, before)
         self._held[asker.pid] = held
-        refusals: list[str | None] = []
-
-        async def open_review() -> None:
-            try:
-                refusals.append(await self._editor.open_review(proposal, asker.label, text))
-            except EmacsUnavailableError as error:
-                refusals.append(str(error))
-
-        await run_while_wanted(open_review, OPEN_S, gone)
-        if refusals == [None]:
+        if await begin_review(self._editor, proposal, asker.label, text, OPEN_S, gone) is None:
             return held
         # If it shows it when it has time, it is told at once that it is over.
         self._end(held, "Emacs was busy; answer in the terminal")

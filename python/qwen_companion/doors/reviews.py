@@ -47,6 +47,8 @@ HOLD_S = REVIEW_TIMEOUT_S - 10.0
 RETURN_S = 600.0
 """How long a review stays open after its subagent was told to ask again, and has not."""
 
+BUSY = "Emacs is busy and shows no review."
+
 STILL_REVIEWING = (
     "The user is still reviewing this change in Emacs and has not decided. "
     "Make exactly the same call again to wait for the decision."
@@ -316,24 +318,15 @@ class HookReviews:
         proposal = Proposal(HOOK_PREFIX + secrets.token_hex(8), asker.session, path, text_digest(facts.proposed))
         label = asker.label if agent is None else f"{agent} of {asker.label or 'the CLI'}"
         held = self._held[proposal.id] = _Held(proposal, asker, request.agent_id, facts)
-        refusals: list[str | None] = []
-
-        async def open_review() -> None:
-            try:
-                refusals.append(await self._editor.open_review(proposal, label, facts.proposed))
-            except EmacsUnavailableError as error:
-                refusals.append(str(error))
-
-        await run_while_wanted(open_review, self._open_s, gone)
-        if not refusals:
+        refusal = await begin_review(self._editor, proposal, label, facts.proposed, self._open_s, gone)
+        if refusal == BUSY:
             # If it shows the review when it has time, it is told at once that it is over.
             self._abandon(held)
-            raise UnreviewableError("Emacs is busy and shows no review.")
-        (refusal,) = refusals
-        if refusal is not None:
+        elif refusal is None:
+            return held
+        else:
             del self._held[proposal.id]
-            raise UnreviewableError(refusal)
-        return held
+        raise UnreviewableError(refusal)
 
     def _abandon(self, held: _Held) -> None:
         """Abandon the review `held`, which nobody waits for any more."""
@@ -341,6 +334,25 @@ class HookReviews:
             self._editor.abandon(held.proposal)
             if held.decision is not None:
                 self._editor.settled(held.proposal.id)
+
+
+async def begin_review(
+    editor: Editor, proposal: Proposal, label: str, text: str, limit_s: float, gone: anyio.Event
+) -> str | None:
+    """Have `text` of `proposal` shown; return None, or why it is not.
+
+    That is `BUSY` where Emacs has not answered within `limit_s` seconds, or `gone` was set before.
+    """
+    answers: list[str | None] = []
+
+    async def ask() -> None:
+        try:
+            answers.append(await editor.open_review(proposal, label, text))
+        except EmacsUnavailableError as error:
+            answers.append(str(error))
+
+    await run_while_wanted(ask, limit_s, gone)
+    return answers[0] if answers else BUSY
 
 
 def _answer(request: events.PermissionRequest, facts: _Facts, decision: Decision) -> events.Answer:

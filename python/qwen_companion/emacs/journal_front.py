@@ -206,7 +206,7 @@ class JournalFront:
             # The others of its kind do not wait for it.
             self._tasks.start_soon(contained, self._answer, call)
 
-    async def _answer(self, call: messages.JournalCall) -> None:
+    async def _answer(self, call: messages.JournalRequest) -> None:
         if self._journal is None:
             await in_thread(import_module, "qwen_companion.emacs.journal_requests")
         from qwen_companion.emacs.journal_requests import answer

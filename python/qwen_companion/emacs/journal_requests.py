@@ -29,15 +29,13 @@ _BYTES = 8 * 1024 * 1024
 
 
 async def answer(
-    load: Callable[[], Awaitable[Journal]], environ: Mapping[str, str], call: messages.JournalCall
+    load: Callable[[], Awaitable[Journal]], environ: Mapping[str, str], call: messages.JournalRequest
 ) -> messages.JournalReply | None:
     """Carry `call` out, and return the answer to it, None where Emacs wants none.
 
     `load` returns the journal.  What git knows of worktrees need not wait until each of their records is open.
     """
-    if isinstance(call, messages.JournalWatch):
-        (await load()).telling.watch(call.on)
-    elif isinstance(call, messages.JournalSeen):
+    if isinstance(call, messages.JournalSeen):
         (await load()).mark(call.turn, call.path, call.hunks, call.seen)
     elif isinstance(call, messages.JournalRewound):
         (await load()).rewound(call.conversation, call.since, call.copy, call.begins)

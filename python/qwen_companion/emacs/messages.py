@@ -520,7 +520,9 @@ JournalAnswered = (
 )
 """What a `JournalReply` answers."""
 
-JournalCall = JournalWatch | JournalSeen | JournalWrote | JournalRewound | JournalAnswered
+JournalRequest = JournalSeen | JournalWrote | JournalRewound | JournalAnswered
+
+JournalCall = JournalWatch | JournalRequest
 
 
 @frozen
@@ -576,6 +578,9 @@ class ListPlans:
     id: int
     directory: str
     conversation: str | None = None
+
+
+QueuedCall = Compare | Merge | Prompt | ListRecorded | ListPlans
 
 
 @frozen
@@ -681,11 +686,7 @@ Incoming = (
     | Watch
     | ReviewOutcome
     | ReviewRelease
-    | Compare
-    | Merge
-    | Prompt
-    | ListPlans
-    | ListRecorded
+    | QueuedCall
     | RegistryCall
     | RewindRecorded
     | ToolsOffered
@@ -703,25 +704,6 @@ DAEMON_PREFIX = "daemon-"
 
 TEXT_PART = "text-part"
 """`(:id N :text S)`: the next part of a text that Emacs could not put into a file."""
-
-
-def _parse_settings(values: Plist, _spool: Spool) -> domain.Settings:
-    return domain.Settings(
-        all_roots=values.boolean(":all-roots"),
-        trust=True if values.boolean(":trusted") else values.strings(":trusted-directories") or None,
-        patterns=values.strings(":patterns"),
-        auth_sources=values.strings(":auth-sources"),
-        reviews=not values.boolean(":no-reviews"),
-        size_limit=values.optional_integer(":size-limit"),
-        layer=values.boolean(":settings-layer"),
-        review_edits=values.optional_symbol(":review-edits"),
-        journal=values.boolean(":journal"),
-        tell_agents=values.boolean(":tell-agents"),
-        tell_changes=values.boolean(":tell-changes"),
-        commit_notes=values.boolean(":commit-notes"),
-        questions=values.boolean(":questions"),
-        token_limit=values.optional_integer(":token-limit"),
-    )
 
 
 def _parse_outcome(values: Plist, spool: Spool) -> ReviewOutcome:
@@ -775,7 +757,6 @@ _METHODS: Mapping[type[Incoming], str] = {
 """The methods of messages that `method_of` does not tell."""
 
 _READERS: Mapping[type[Incoming], Callable[[Plist, Spool], Incoming]] = {
-    domain.Settings: _parse_settings,
     ReviewOutcome: _parse_outcome,
     Compare: _parse_compare,
     Merge: _parse_merge,

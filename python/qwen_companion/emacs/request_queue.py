@@ -32,10 +32,7 @@ class RequestQueue:
             messages.Prompt | messages.ListRecorded | messages.ListPlans
         ](math.inf)
 
-    def take(
-        self,
-        request: messages.Compare | messages.Merge | messages.Prompt | messages.ListRecorded | messages.ListPlans,
-    ) -> None:
+    def take(self, request: messages.QueuedCall) -> None:
         """Answer `request` soon."""
         if isinstance(request, messages.Compare | messages.Merge):
             self._texts.send_nowait(request)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -78,6 +78,8 @@ class Baseline:
         self._modes = Modes(self._contents, rules)
         self._lister = Lister(root, self.indexes, self._evidence, self._contents, rules)
         self._first = FirstLook(self.indexes, self._lister, self._contents, self._modes)
+        self.directories, self.committed = self.indexes.directories, self.indexes.committed
+        self.text, self.fetch = self.indexes.text, self.indexes.fetch
 
     @property
     def is_complete(self) -> bool:
@@ -176,28 +178,6 @@ class Baseline:
             (there if is_there else new).setdefault(index, []).append(index.below(path))
         recorded = all(index.lists(*names) for index, names in there.items())
         return recorded and not any(index.ignores(*names) for index, names in new.items())
-
-    def directories(self) -> set[bytes]:
-        """Return the absolute names of the directories in which files are recorded.
-
-        :raises GitError, OSError: when that fails
-        """
-        return self.indexes.directories()
-
-    def text(self, digest: str) -> bytes | None:
-        """Return the bytes of `digest`, None where they are not there any more."""
-        return self.indexes.text(digest)
-
-    def fetch(self, digests: Iterable[str]) -> dict[str, bytes]:
-        """Return the bytes of those of `digests` that only the user's repositories have."""
-        return self.indexes.fetch(digests)
-
-    def committed(self) -> dict[bytes, Version | None]:
-        """Return the files that differ from the last commit, with their versions in it.
-
-        :raises GitError: when that fails
-        """
-        return self.indexes.committed()
 
     def _compare(self, look: Look, found: Found, record: Keep) -> None:
         """Add the changes in `look` to `found`, and take its files into the index."""

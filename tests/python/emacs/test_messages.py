@@ -109,9 +109,9 @@ def test_incoming_messages(spool: Spool) -> None:
     assert incoming("settings", "nil", spool) == Settings()
     assert incoming(
         "settings", '(:all-roots t :trusted-directories ("/a") :patterns ("*.x") :auth-sources ("~/.authinfo"))', spool
-    ) == Settings(True, ("/a",), ("*.x",), ("~/.authinfo",))
-    assert incoming("settings", "(:trusted t)", spool) == Settings(trust=True)
-    assert incoming("settings", "(:no-reviews t)", spool) == Settings(reviews=False)
+    ) == Settings(True, False, ("/a",), ("*.x",), ("~/.authinfo",))
+    assert incoming("settings", "(:trusted t)", spool) == Settings(trusted=True)
+    assert incoming("settings", "(:no-reviews t)", spool) == Settings(no_reviews=True)
     told = incoming("settings", "(:journal t :tell-agents t :tell-changes t)", spool)
     assert told == Settings(journal=True, tell_agents=True, tell_changes=True)
     assert incoming("settings", "(:size-limit 1000)", spool) == Settings(size_limit=1000)

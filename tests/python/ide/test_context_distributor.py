@@ -391,13 +391,12 @@ async def test_while_the_rules_are_being_asked_nothing_new_is_told(hall: Hall, m
 
 
 @pytest.mark.parametrize(
-    ("trust", "first", "second"),
-    [(None, None, None), (True, True, True), (("one",), True, False), (("one", "two"), True, True)],
+    ("trusted", "first", "second"),
+    [((), None, None), (True, True, True), (("one",), True, False), (("one", "two"), True, True)],
 )
-async def test_trust(hall: Hall, trust: bool | tuple[str, ...] | None, first: bool | None, second: bool | None) -> None:
-    if isinstance(trust, tuple):
-        trust = tuple(str(hall.one.parent / name) for name in trust)
-    hall.distributor.set_settings(domain.Settings(trust=trust))
+async def test_trust(hall: Hall, trusted: bool | tuple[str, ...], first: bool | None, second: bool | None) -> None:
+    names = () if isinstance(trusted, bool) else tuple(str(hall.one.parent / name) for name in trusted)
+    hall.distributor.set_settings(domain.Settings(trusted=trusted is True, trusted_directories=names))
     hall.join("first", hall.one)
     hall.join("second", hall.two)
     hall.show(hall.file("one/a"))
@@ -406,11 +405,11 @@ async def test_trust(hall: Hall, trust: bool | tuple[str, ...] | None, first: bo
 
 
 async def test_trust_stays_the_same_for_the_life_of_a_connection(hall: Hall) -> None:
-    hall.distributor.set_settings(domain.Settings(trust=True))
+    hall.distributor.set_settings(domain.Settings(trusted=True))
     hall.join("first", hall.one)
     hall.show(hall.file("one/a"))
     assert (await hall.next())[1]["isTrusted"] is True
-    hall.distributor.set_settings(domain.Settings(trust=None))
+    hall.distributor.set_settings(domain.Settings())
     hall.show(hall.file("one/a"), hall.file("one/b"))
     state: dict[str, Any] = {}
     while len(state.get("openFiles", ())) < 2:
