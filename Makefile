@@ -22,7 +22,7 @@ ALL_ELISP := $(SOURCES) $(wildcard tests/elisp/*.el tests/fuzz/*.el scripts/*.el
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build emacs doctor demo screenshots reports docs test test-busy test-bare test-ert test-python test-e2e test-interop matrix package robust conformance servers figures fuzz bench lint lint-python lint-style lint-elisp format lock clean setup setup-tests
+.PHONY: help build emacs doctor demo screenshots reports docs test test-busy test-bare test-ert test-python test-e2e test-interop test-there matrix package robust conformance servers figures fuzz bench lint lint-python lint-style lint-elisp format lock clean setup setup-tests
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,7 +33,7 @@ setup:
 	@scripts/setup
 
 # Newcomers who want a look are not asked for what only these need.
-test test-busy test-ert test-python test-e2e test-interop matrix robust conformance servers figures fuzz bench lint lint-python lint-style lint-elisp screenshots: setup-tests
+test test-busy test-ert test-python test-e2e test-interop test-there matrix robust conformance servers figures fuzz bench lint lint-python lint-style lint-elisp screenshots: setup-tests
 setup-tests:
 	@scripts/setup tests
 
@@ -93,6 +93,10 @@ test-e2e: build ## Emacs, terminal and the real CLI together; ARGS='-k name' go 
 test-interop: build ## All supported CLIs, old ones too, in Emacs; ARGS='-k qwen-0.5' go to pytest
 	@scripts/setup interop
 	@$(PYTEST) tests/e2e/interop --interop $(ARGS)
+
+test-there: build ## The end-to-end tests with project and CLI at another place; AT=sudo, ARGS='--cli qwen-0.23.4'
+	@scripts/setup interop
+	@$(PYTEST) tests/e2e --at $(or $(AT),ssh) $(ARGS)
 
 matrix: build ## The tests with each Emacs and Python that can be had, written to docs/versions.org; EMACSES='emacs emacs-30' or PYTHONS='3.14' choose
 	@scripts/matrix

@@ -21,7 +21,7 @@ from xdist.scheduler import LoadFileScheduling
 from limit import set_limit
 
 TESTS: Final = Path(__file__).parent
-_STAGE: Final = re.compile(r'^pytestmark = pytest\.mark\.reuses_stage\("(.+)"\)', re.MULTILINE)
+_STAGE: Final = re.compile(r'^pytestmark = \[?pytest\.mark\.reuses_stage\("(.+?)"\)', re.MULTILINE)
 
 
 def pytest_configure(config: pytest.Config) -> None:

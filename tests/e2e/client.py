@@ -25,8 +25,7 @@ class Client:
 
     def __init__(self, sandbox: Sandbox) -> None:
         """Find the companion as Qwen Code does, and connect."""
-        # One that is being written has another suffix.
-        (lock,) = (file for file in sandbox.lock_files if file.suffix == ".lock")
+        (lock,) = sandbox.lock_files
         self._http = Cli(int(lock.stem), json.loads(lock.read_text())["authToken"])
         self._http.initialize()
         self._answers: queue.SimpleQueue[tuple[str, str | None]] = queue.SimpleQueue()

@@ -20,18 +20,22 @@ from typing import cast
 
 import pytest
 
-from editor import EmacsError
+from editor import EmacsError, lisp_string
+from far import LINE_PLACES, PLACES, SHARED
 from sandbox import BUILD
 from serve import Serve
 from stage import Stage
 from terminal import ScreenTimeoutError
 
 INTEROP = "--interop"
+AT = "--at"
+CLI = "--cli"
 REUSE = "reuses_stage"
 FRESH = "fresh_stage"
 ENDS_CLI = "ends_cli"
 ENDS = "ends_stage"
 RELAUNCH = "relaunches_cli"
+LOCAL = "local"
 
 UNCAUGHT = re.compile(
     r"^error in process .*|^Error (?:running timer|in \S*-(?:hook|functions?)|during redisplay).*", re.MULTILINE
@@ -42,8 +46,10 @@ _reports = pytest.StashKey[list[pytest.TestReport]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that says that all CLIs are there."""
+    """Add the options that say which CLIs are there, and where they run."""
     parser.addoption(INTEROP, action="store_true", help="older CLIs too, which scripts/setup interop installs")
+    parser.addoption(AT, choices=PLACES, help="run the CLIs, and have the project, at another place")
+    parser.addoption(CLI, default="qwen", help="the program in .build/bin that is `qwen`, as qwen-0.23.4")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -55,6 +61,8 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line("markers", f"{ENDS_CLI}: comes after those that need a CLI, since it leaves none")
     config.addinivalue_line("markers", f"{ENDS}: comes last of its kind, since it leaves no stage, or none with a CLI")
+    config.addinivalue_line("markers", f"{LOCAL}(reason): not with {AT}")
+    config.addinivalue_line("markers", f"at(place): with the project and the CLIs at `place`, whatever {AT} says")
     config.addinivalue_line("markers", f"{RELAUNCH}: the CLI starts itself a second time, as it does for users")
 
 
@@ -64,6 +72,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if item.get_closest_marker("interop")]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+    if config.getoption(AT):
+        left_out = [item for item in items if "stage" not in cast("pytest.Function", item).fixturenames]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+        for item in items:
+            if (marker := item.get_closest_marker(LOCAL)) is not None:
+                item.add_marker(pytest.mark.skip(reason=f"local only: {marker.args[0]}"))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -99,7 +114,11 @@ def stage(request: pytest.FixtureRequest, kept_stages: dict[str, Stage]) -> Iter
     kind = str(marker.args[0]) if marker else ""
     kept = None if item.get_closest_marker(FRESH) else kept_stages.pop(kind, None)
     with ExitStack() as stack:
-        stage = kept or Stage(relaunch=item.get_closest_marker(RELAUNCH) is not None)
+        stage = kept or Stage(
+            relaunch=item.get_closest_marker(RELAUNCH) is not None,
+            place=_place_of(item),
+            cli=str(item.config.getoption(CLI)),
+        )
         stack.enter_context(stage)
         yield stage
         if any(report.failed for report in item.stash[_reports]):
@@ -107,11 +126,23 @@ def stage(request: pytest.FixtureRequest, kept_stages: dict[str, Stage]) -> Iter
         if stage.emacs.running:
             # What Emacs was to do there is not done; after one in a filter it also forgets what is typed ahead.
             assert not UNCAUGHT.findall(stage.emacs.buffer_text("*Messages*"))
+            if stage.far is not None and stage.far.label != SHARED:
+                # Emacs has opened no file of this machine instead of one there.
+                local = f"(string-prefix-p {lisp_string(str(stage.sandbox.projects))} buffer-file-name)"
+                form = f"(seq-filter (lambda (buffer) (with-current-buffer buffer (and buffer-file-name {local})))"
+                assert stage.emacs.eval(f"{form} (buffer-list))") == "nil"
         if kind and kind not in kept_stages and _reset(stage):
             kept_stages[kind] = stage
             stack.pop_all()
         else:
             stage.end()
+
+
+def _place_of(item: pytest.Item) -> str:
+    """Return the beginning of the names of the project of the test `item`, "" on this machine."""
+    marker = item.get_closest_marker("at")
+    method = marker.args[0] if marker else item.config.getoption(AT)
+    return {"": "", "docker-shared": f"/docker:{SHARED}:", **PLACES, **LINE_PLACES}[method or ""]
 
 
 def _reset(stage: Stage) -> bool:

@@ -15,6 +15,7 @@ from typing import Final
 
 import psutil
 
+from far import Far
 from sandbox import CHECKOUT, Sandbox, has_ended
 from terminal import PATIENCE, Screen
 
@@ -64,12 +65,21 @@ def draws_windows() -> bool:
 
 
 class Emacs:
-    """Emacs in the project of `sandbox`, drawn on `screen`; it listens on the socket `server`, by default a new one."""
+    """Emacs for the project of `sandbox`, which is at `far` if given, drawn on `screen`.
+
+    It listens on the socket `server`, by default a new one.
+    """
 
     def __init__(
-        self, sandbox: Sandbox, screen: Screen, environment: Mapping[str, str], server: Path | None = None
+        self,
+        sandbox: Sandbox,
+        screen: Screen,
+        environment: Mapping[str, str],
+        server: Path | None = None,
+        far: Far | None = None,
     ) -> None:
         self._sandbox = sandbox
+        self._far = far
         self.screen = screen
         self._environment = dict(environment)
         # Not "emacs", which is the directory that Emacs itself makes for its servers.
@@ -96,14 +106,25 @@ class Emacs:
             "-l",
             str(CHECKOUT / "scripts/checkout.el"),
             *evaluations,
-            *map(str, files),
+            *map(self.name, files),
         ]
         if by_shell:
             # What follows keeps the shell from giving its own process to Emacs.
             command = ["sh", "-c", f"{shlex.join(command)}; true"]
-        self.screen.start(command, self._sandbox.project)
+        if self._far is None:
+            self.screen.start(command, self._sandbox.project)
+        else:
+            self.screen.start([*self._far.apart, *command], self._sandbox.here)
         self.screen.wait_until(self._server.exists, "Emacs's server")
         self._process = psutil.Process(int(self.eval("(emacs-pid)")))
+
+    def name(self, path: Path) -> str:
+        """Return the name that Emacs has for the file `path` of the CLIs."""
+        return self._far.name(path) if self._far else str(path)
+
+    def lisp_name(self, path: Path) -> str:
+        """Return that name as a string of Emacs Lisp's syntax."""
+        return lisp_string(self.name(path))
 
     def server_form(self) -> str:
         """Return the form with which it becomes one that can be asked."""

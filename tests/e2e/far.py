@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Another place to run CLIs at: an ssh server of its own on this machine, with a home directory and a project there.
+"""Another place to run CLIs at: an ssh server of its own on this machine, with the home of CLIs and the project.
 
 So that each method is met, it may also be one behind a hop, another user, or a stand-in of a container.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
-import shutil
 import socket
 import subprocess
 import sys
@@ -16,16 +16,30 @@ import textwrap
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 import psutil
 
-from sandbox import GREETING, Sandbox
-from stage import Stage
+from sandbox import Sandbox
 
 SSHD: Final = Path("/usr/sbin/sshd")
-PLACE: Final = "/ssh:far:"
+PLACES: Final = {
+    "ssh": "/ssh:far:",
+    "hop": "/ssh:gate|ssh:far:",
+    "docker": "/docker:box:",
+    "ssh-docker": "/ssh:far|docker:box:",
+    "sudo": "/sudo:far-user@localhost:",
+}
+"""What Emacs calls the places, by method."""
+LINE_PLACES: Final = {
+    "netns": "/netns:box:",
+    "su": "/su:far-user@localhost:",
+    "sudo-su": "/sudo:far-plain@localhost|su:far-user@localhost:",
+}
+"""Likewise those that only TRAMP reaches, which has to be told to."""
+PLACE: Final = PLACES["ssh"]
+SHARED: Final = "shared"
+"""The name of a container whose files are also those of this machine."""
 _USERS: Final = Path("/etc/passwd")
 
 PASSWORD: Final = "swordfish"
@@ -47,39 +61,31 @@ _TRAMP: Final = """
 
 
 class Far:
-    """A host `far` for the programs of `sandbox`; those there have the variables of `environment` and another home.
+    """A host `far` for the CLIs of `sandbox`, which have the variables of `environment`.
 
     `place` is how Emacs reaches it: by the hosts `far` and `gate`, the container `box` with processes and mounts of its
-    own, of the method `netns` also with a network of its own, or `far-user` on this machine, who has a `PASSWORD` for
-    `far-plain`.
+    own, of the method `netns` also with a network of its own, the container `shared`, whose files Emacs sees too, or
+    `far-user` on this machine, who has a `PASSWORD` for `far-plain`.
     """
 
-    def __init__(self, sandbox: Sandbox, environment: Mapping[str, str], place: str = PLACE) -> None:
+    def __init__(self, sandbox: Sandbox, environment: Mapping[str, str], place: str) -> None:
         self.place = place
         self.label = re.split("[:|]", place)[-2]
         self.root = sandbox.root / "far"
-        self.home = self.root / "home user"
-        self.project = self.root / "projét"
-        self.file = self.project / "greeting.py"
+        self.home = sandbox.home
+        self.project = sandbox.project
+        self.file = sandbox.greeting
         self.mounted = self.root / "mounted"
-        """Where the container has the project too."""
+        """Where the container `shared` has the project too."""
         # Names and texts are UTF-8 there all the same.
         path = f"{self.root}/bin:{environment['PATH']}"
-        self._environment = {**environment, "PATH": path, "HOME": str(self.home), "LC_ALL": "C"}
+        self._environment = {**environment, "PATH": path, "LC_ALL": "C"}
         self._processes: list[subprocess.Popen[bytes]] = []
         self._users = ""
         self._sandbox = sandbox
         self._server: subprocess.Popen[bytes] | None = None
         self._port = 0
-
-    def __enter__(self) -> Far:
-        for directory in (self.root, self.home, self.project):
-            directory.mkdir(mode=0o700)
-        shutil.copytree(
-            self._sandbox.home / ".qwen", self.home / ".qwen", ignore=shutil.ignore_patterns("ide", "debug")
-        )
-        self.file.write_text(GREETING)
-        subprocess.run(["git", "init", "--quiet"], cwd=self.project, check=True)
+        self.root.mkdir(mode=0o700)
         for name in ("host", "user"):
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.root / name], check=True)
         with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -87,15 +93,13 @@ class Far:
         self.trust(self.root / "host.pub")
         self._write_client()
         self._write_program("there", f'exec env {self._variables} "$@"')
-        if self.place != PLACE:
-            # Login shells, and sudo, have a PATH of their own.
-            (self.home / ".profile").write_text(f"PATH={self._environment['PATH']}\n")
-        if "box:" in self.place:
+        # Login shells, and sudo, have a PATH of their own.
+        (self.home / ".profile").write_text(f"PATH='{self._environment['PATH']}'\n")
+        if self.label in ("box", SHARED):
             self._start_box()
         if "far-user" in self.place:
             self._add_users()
         self.start()
-        return self
 
     @property
     def _variables(self) -> str:
@@ -121,7 +125,7 @@ class Far:
         self._write_program("enter", f"{enter} setsid --wait --ctty /bin/sh -i")
         self._write_program(
             "docker",
-            '[ "$1" = exec ] || exit 3; shift; while [ "$1" != box ]; do shift; done; shift\n'
+            f'[ "$1" = exec ] || exit 3; shift; while [ "$1" != {self.label} ]; do shift; done; shift\n'
             # As with docker, a terminal belongs to a process in the container.
             '! [ -t 0 ] || set setsid --wait --ctty "$@"\n'
             f'{enter} "$@"',
@@ -135,9 +139,7 @@ class Far:
         with _USERS.open("a") as users:
             users.write(self._users)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         """Let nothing go on there."""
         self.stop()
         if self._users:
@@ -154,20 +156,6 @@ class Far:
     def asks(self) -> bool:
         """Whether TRAMP asks for a password on the way."""
         return "|su:" in self.place
-
-    def visit(self, stage: Stage, path: Path) -> None:
-        """Visit the file `path` there, which may take a password."""
-        form = f'(find-file "{self.name(path)}")'
-        if self.asks and stage.emacs.eval(f'(null (file-remote-p "{self.name(path)}" nil t))') == "t":
-            stage.emacs.eval(f"(progn (run-at-time 0 nil (lambda () {form})) nil)")
-            self.give_password(stage)
-            stage.screen.wait_for(path.name)
-        stage.emacs.eval(f"(progn {form} nil)")
-
-    def give_password(self, stage: Stage) -> None:
-        """Give TRAMP the password when it asks for it."""
-        stage.screen.wait_for(re.compile(r"Password for \S+ *$", re.MULTILINE))
-        stage.screen.keys(PASSWORD, "Enter")
 
     def name(self, path: Path) -> str:
         """Return the name that Emacs has for `path` there."""
@@ -272,6 +260,26 @@ class Far:
         self._write_ssh(f'[ -z "$SSH_ASKPASS" ] || [ "$({ask})" = {password} ] || {refuse}\n')
 
     @property
+    def apart(self) -> list[str]:
+        """The beginning of a command for a program here, which then has none of the files there by their own names."""
+        # sudo would have none either.
+        if os.getuid() != 0 or self._users or self.label == SHARED:
+            return []
+        hide = 'mount -t tmpfs none "$1" && mount -t tmpfs none "$2" && shift 2 && exec "$@"'
+        return ["unshare", "--mount", "sh", "-c", hide, "sh", str(self.home), str(self.project.parent)]
+
+    @property
+    def serve(self) -> str:
+        """The form with which Emacs serves the CLIs there without a question."""
+        return f'(setq qwen-companion-remote-places \'(("{self.place}" . serve)))'
+
+    @property
+    def ready(self) -> str:
+        """The form that is true while they are served."""
+        message = f'(qwen-companion-places-message "{self.place}")'
+        return f"(eq 'ready (qwen-companion-place-state {message}))"
+
+    @property
     def use(self) -> str:
         """The form with which Emacs reaches it."""
         folder = self.root / "bin"
@@ -279,5 +287,6 @@ class Far:
         command = f"""(setq qwen-companion-qwen-command (list "{folder}/there" "qwen"))""" if self._users else ""
         return (
             f'(progn (push "{folder}" exec-path) (setenv "PATH" (concat "{folder}:" (getenv "PATH"))) {_TRAMP}'
-            f' {command} (setq tramp-persistency-file-name "{self.root}/tramp") nil)'
+            f' {command} (setq tramp-persistency-file-name "{self.root}/tramp")'
+            " (add-to-list 'tramp-remote-path 'tramp-own-remote-path) nil)"
         )

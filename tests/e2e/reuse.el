@@ -30,7 +30,8 @@ Options that have not are given their standard values by it."
    (lambda (symbol)
      (when (and (boundp symbol)
                 (or (string-prefix-p "qwen-companion-python" (symbol-name symbol))
-                    (memq symbol '(display-buffer-alist window-min-height))))
+                    (memq symbol '(display-buffer-alist window-min-height
+                                   qwen-companion-remote-places))))
        (setf (alist-get symbol reuse--values) (default-value symbol))))))
 
 (defun reuse--restore-options ()
@@ -46,6 +47,8 @@ Options that have not are given their standard values by it."
   "Return non-nil if BUFFER is one of Emacs's own, or the one named CLI."
   (let ((name (buffer-name buffer)))
     (or (string-prefix-p " " name)
+        ;; A connection to another place.
+        (string-prefix-p "*tramp/" name)
         (member name (list cli "*Messages*" "*scratch*" "*qwen-companion log*"
                            ;; Emacs writes there when it has compiled a
                            ;; library of its own, which takes seconds.

@@ -77,20 +77,30 @@ class Sandbox:
     Short, because a Unix socket's name may have 107 bytes.
     """
 
-    def __init__(self, parent: Path | None = None, relaunch: bool = False) -> None:
+    def __init__(
+        self, parent: Path | None = None, relaunch: bool = False, elsewhere: bool = False, cli: str = "qwen"
+    ) -> None:
         self._relaunch = relaunch
+        self._cli = cli
         self.root = Path(tempfile.mkdtemp(prefix="qc-", dir=parent)).resolve()
-        self.home = self.root / "home"
+        self.here = self.root / "home"
+        """The home directory of Emacs."""
+        self.home = self.root / "home user" if elsewhere else self.here
+        """That of the CLIs, which is another one if they run `elsewhere`."""
         self.tmp = self.root / "tmp"
-        self.project = self.root / "project"
+        self.projects = self.root / "projéts" if elsewhere else self.root
+        self.project = self.projects / "project"
         self.run = self.root / "run"
         self._mark = uuid.uuid4().hex
-        for directory in (self.home, self.tmp, self.project, self.run):
-            directory.mkdir(mode=0o700)
+        for directory in (self.here, self.home, self.tmp, self.projects, self.project, self.run):
+            directory.mkdir(mode=0o700, exist_ok=True)
+        if cli != "qwen":
+            (self.run / "cli").mkdir()
+            (self.run / "cli/qwen").symlink_to(BUILD / "bin" / cli)
         # Emacs compiles some of its own Lisp to machine code: once for all sandboxes.  Each has a copy, since Emacs
         # renames such a file for a moment to load it, and another one that starts just then would not find it.
         _COMPILED.mkdir(exist_ok=True)
-        self._compiled = self.home / ".emacs.d/eln-cache"
+        self._compiled = self.here / ".emacs.d/eln-cache"
         shutil.copytree(_COMPILED, self._compiled)
         for name, settings in SETTINGS.items():
             self.write_cli_settings(settings, name)
@@ -114,7 +124,7 @@ class Sandbox:
 
     def make_project(self, name: str) -> Path:
         """Return a second project, with nothing in it."""
-        directory = self.root / name
+        directory = self.projects / name
         directory.mkdir(mode=0o700)
         self._make_repository(directory)
         return directory
@@ -128,17 +138,19 @@ class Sandbox:
         ):
             subprocess.run(["git", *arguments], cwd=directory, env=self.environment(), check=True)
 
-    def environment(self) -> dict[str, str]:
-        """Return the whole environment for programs of this run."""
+    def environment(self, home: Path | None = None) -> dict[str, str]:
+        """Return the whole environment for programs of this run with `home`, by default that of the CLIs."""
+        home = home or self.home
+        older = f"{self.run / 'cli'}:" if self._cli != "qwen" else ""
         return {
             MARKER: self._mark,
-            "PATH": f"{BUILD / 'bin'}:/usr/local/bin:/usr/bin:/bin",
-            "HOME": str(self.home),
+            "PATH": f"{older}{BUILD / 'bin'}:/usr/local/bin:/usr/bin:/bin",
+            "HOME": str(home),
             "TMPDIR": str(self.tmp),
-            "XDG_CONFIG_HOME": str(self.home / ".config"),
-            "XDG_CACHE_HOME": str(self.home / ".cache"),
-            "XDG_DATA_HOME": str(self.home / ".local/share"),
-            "XDG_STATE_HOME": str(self.home / ".local/state"),
+            "XDG_CONFIG_HOME": str(home / ".config"),
+            "XDG_CACHE_HOME": str(home / ".cache"),
+            "XDG_DATA_HOME": str(home / ".local/share"),
+            "XDG_STATE_HOME": str(home / ".local/state"),
             "XDG_RUNTIME_DIR": str(self.run),
             "GIT_CONFIG_NOSYSTEM": "1",
             "LANG": "C.UTF-8",
@@ -156,7 +168,8 @@ class Sandbox:
 
     def reset_files(self) -> bool:
         """Make the project, the only one, and the settings of CLIs as at first; return whether these still were."""
-        others = set(self.root.iterdir()) - {self.home, self.tmp, self.project, self.run}
+        kept = {self.here, self.home, self.tmp, self.projects, self.project, self.run, self.root / "far"}
+        others = {*self.root.iterdir(), *self.projects.iterdir()} - kept
         for path in (*self.project.iterdir(), *others):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -183,7 +196,7 @@ class Sandbox:
     @property
     def lock_files(self) -> list[Path]:
         """The files from which Qwen Code of today learns of a companion."""
-        return sorted((self.home / ".qwen" / "ide").glob("*"))
+        return sorted((self.home / ".qwen" / "ide").glob("*.lock"))
 
     @property
     def spool_directories(self) -> list[Path]:

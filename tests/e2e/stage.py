@@ -17,6 +17,10 @@ from typing import Final
 from client import Client
 from clis import GEMINI, QWEN, Cli
 from editor import Emacs, lisp_string
+from far import Far
+from qwen_companion.doors.layer import FILE_NAME
+from qwen_companion.journal.places import state_directory
+from qwen_companion.state import key_of
 from sandbox import CHECKOUT, Sandbox
 from scripted_model import ScriptedModel
 from serve import Serve
@@ -76,15 +80,23 @@ class _RunningCli:
 
 
 class Stage:
-    """A sandbox, a scripted model, a terminal, and an Emacs in it once it is started."""
+    """A sandbox, a scripted model, a terminal, and an Emacs in it once it is started.
 
-    def __init__(self, relaunch: bool = False) -> None:
-        self.sandbox = Sandbox(relaunch=relaunch)
+    The project and the CLIs are at `place`, a beginning of TRAMP names, if that is given.  `cli` is the program that is
+    `qwen` there.
+    """
+
+    def __init__(self, relaunch: bool = False, place: str = "", cli: str = "qwen") -> None:
+        self.sandbox = Sandbox(relaunch=relaunch, elsewhere=place != "", cli=cli)
         self.model = ScriptedModel()
-        self.environment = environment = {**self.sandbox.environment(), **self.model.environment()}
-        self.screen = Screen(self.sandbox.run, environment)
-        self.emacs = Emacs(self.sandbox, self.screen, environment)
-        self.serve = Serve(self.sandbox, environment)
+        self.environment = {**self.sandbox.environment(), **self.model.environment()}
+        """The environment of CLIs."""
+        self.here = {**self.environment, **self.sandbox.environment(self.sandbox.here)}
+        """That of Emacs."""
+        self.far = Far(self.sandbox, self.environment, place) if place else None
+        self.screen = Screen(self.sandbox.run, self.here)
+        self.emacs = Emacs(self.sandbox, self.screen, self.here, far=self.far)
+        self.serve = Serve(self.sandbox, self.environment)
         """A daemon of somebody else, which the fixture `serve` starts; it goes on for the next tests."""
         self._cli: _RunningCli | None = None
         self._clients: list[Client] = []
@@ -99,7 +111,12 @@ class Stage:
             self._disconnect_clients()
             # Told to end it takes five seconds, with a session open.
             self.serve.kill()
+            if self.far is not None and self.emacs.running:
+                # Hung up on, it would save what is unsaved there.
+                self.emacs.process.kill()
             self.screen.close()
+            if self.far is not None:
+                self.far.close()
             self.sandbox.wait_for_end()
         finally:
             self.model.__exit__(kind, error, trace)
@@ -192,6 +209,9 @@ class Stage:
             self._disconnect_clients()
             self.serve.kill()
             self.emacs.quit()
+            if self.far is not None:
+                self.screen.wait_until(lambda: not self.sandbox.discovery_files, "nothing laid there")
+                self.far.stop()
             self.sandbox.wait_for_end(keep=("tmux: server", "tmux: client"))
             self.sandbox.assert_no_files()
 
@@ -201,8 +221,8 @@ class Stage:
         other = copy.copy(self)
         place = self.sandbox.run / "beside"
         place.mkdir(mode=0o700)
-        other.screen = Screen(place, self.environment)
-        other.emacs = Emacs(self.sandbox, other.screen, self.environment, place / "server")
+        other.screen = Screen(place, self.here)
+        other.emacs = Emacs(self.sandbox, other.screen, self.here, place / "server", self.far)
         try:
             yield other
         finally:
@@ -224,15 +244,18 @@ class Stage:
         if reused:
             for form in forms:
                 self.emacs.eval(form)
-            self.emacs.eval(f"(reuse-visit (list {' '.join(lisp_string(str(file)) for file in files)}))")
+            self.emacs.eval(f"(reuse-visit (list {' '.join(map(self.emacs.lisp_name, files))}))")
         else:
-            self.emacs.start(*files, forms=(SHOW_CONTEXT, REMEMBER, *forms), by_shell=by_shell)
+            reach = (self.far.use, self.far.serve) if self.far else ()
+            self.emacs.start(*files, forms=(SHOW_CONTEXT, *reach, REMEMBER, *forms), by_shell=by_shell)
         if self.emacs.eval("(qwen-companion-state)") == "off":
             self.emacs.command("qwen-companion-mode")
         self.screen.wait_for(READY)
         if reused:
             # Those of the test before are told still, a moment long.
             self.emacs.wait_until(ROOTS_TOLD)
+        if self.far is not None and files:
+            self.emacs.wait_until(f"(or {self.far.ready} (null qwen-companion-remote-places))")
 
     def start_cli(self) -> None:
         """Start the CLI from Emacs by typing the command's name; returns when it is connected and can be typed to."""
@@ -242,6 +265,23 @@ class Stage:
         self.screen.wait_for("Type your message")
         self.screen.wait_for("Qwen[1]")
         self._cli = _RunningCli(QWEN, "*qwen: project*", options)
+
+    @property
+    def label(self) -> str:
+        """What names of files begin with that are shown, where the project is at another place."""
+        return f"{self.far.label}:" if self.far else ""
+
+    @property
+    def journal(self) -> Path:
+        """The directory with the records of the project."""
+        return Path(state_directory(self.here)) / key_of(self.emacs.name(self.sandbox.project))
+
+    @property
+    def layer(self) -> Path:
+        """The settings layer that the CLIs read."""
+        files = self.sandbox.tmp.glob(f"*/{FILE_NAME}") if self.far is None else self.far.home.glob(".qwen/ide/*.json")
+        (layer,) = files
+        return layer
 
     def connect_client(self) -> Client:
         """Connect a client that takes the place of a CLI, until the test ends; returns when Emacs shows it."""
@@ -260,8 +300,9 @@ class Stage:
 
         Roots follow the buffers a moment later.
         """
-        project = lisp_string(str(self.sandbox.project))
-        self.emacs.wait_until(f"(and {ROOTS_TOLD} (qwen-companion-roots-published-p {project}))")
+        name = self.emacs.lisp_name(self.sandbox.project)
+        published = f"(qwen-companion-{'places-root' if self.far else 'roots-published-p'} {name})"
+        self.emacs.wait_until(f"(and {ROOTS_TOLD} {published})")
 
     def _disconnect_clients(self) -> None:
         while self._clients:
@@ -285,10 +326,12 @@ class Stage:
         environment = " ".join(lisp_string(f"{name}={value}") for name, value in (variables or {}).items())
         self.emacs.eval(
             f"(progn (require 'vterm) (setq vterm-shell {lisp_string('/bin/sh')}"
+            f" vterm-tramp-shells (mapcar (lambda (method) (list (car method) vterm-shell)) tramp-methods)"
             f" vterm-buffer-name {lisp_string(name)} vterm-environment '({environment})))"
         )
         self.emacs.command("vterm-other-window")
-        self.screen.wait_for(re.compile(r"^[$#] ?$", re.MULTILINE))
+        # TRAMP has the name of the directory in front of it.
+        self.screen.wait_for(re.compile(r"[$#] ?$" if self.far else r"^[$#] ?$", re.MULTILINE))
 
     def start_in_shell(self, cli: Cli, connected: int = 1) -> None:
         """Start `cli` as a user does, by typing its name to a shell in a terminal of Emacs.
@@ -302,7 +345,8 @@ class Stage:
             self.emacs.eval(f"(pop-to-buffer {lisp_string(running.buffer)})")
         else:
             # Some find their editor by the variables of their terminal only.
-            self.emacs.wait_until('(getenv "QWEN_CODE_IDE_SERVER_PORT")')
+            if self.far is None:
+                self.emacs.wait_until('(getenv "QWEN_CODE_IDE_SERVER_PORT")')
             self.open_shell(running.buffer, cli.variables)
             self.screen.enter(cli.program)
         self.screen.wait_for(f"Qwen[{connected}]")

@@ -25,7 +25,7 @@ from support import Cli
 from terminal import PATIENCE
 from test_daemon import end_shell, start_daemon
 
-pytestmark = pytest.mark.reuses_stage("arrival")
+pytestmark = [pytest.mark.reuses_stage("arrival"), pytest.mark.local("proposals are handed to Emacs directly")]
 
 EDITED = GREETING.replace('"hello "', '"good day "')
 OPEN = "C-c C-c accept"

@@ -10,7 +10,6 @@ import pytest
 
 from clis import QWEN_SETTINGS
 from model_types import Answer, Call
-from qwen_companion.doors.layer import FILE_NAME
 from sandbox import GREETING, NOTES
 from stage import Stage
 
@@ -104,7 +103,7 @@ def test_edits_are_reviewed_and_commands_run(stage: Stage) -> None:
     stage.screen.enter("as you like")
     stage.screen.wait_for("no reviews: yolo")
     stage.screen.wait_for("Very well.")
-    (layer,) = stage.sandbox.tmp.glob(f"*/{FILE_NAME}")
+    layer = stage.layer
     (hook,) = json.loads(layer.read_text())["hooks"]["Stop"][0]["hooks"]
     secret = hook["headers"]["Authorization"].split()[1]
     files = [path for path in stage.sandbox.root.rglob("*") if path.is_file() and path != layer]

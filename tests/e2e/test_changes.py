@@ -21,9 +21,7 @@ import pytest
 from clis import QWEN, Cli
 from editor import lisp_string
 from qwen_companion.journal.answers import RecordError, Scope
-from qwen_companion.journal.places import state_directory
 from qwen_companion.journal.record import Record
-from qwen_companion.state import key_of
 from sandbox import CHECKOUT, GREETING, NOTES, has_ended
 from stage import PATIENCE, Stage
 from test_following import in_buffer, wait_for_text
@@ -69,8 +67,7 @@ def ask(stage: Stage, prompt: str, answer: str, cli: Cli = FREE_QWEN) -> None:
         " (qwen-companion-session-state (car (qwen-companion-backend-sessions)))))"
     )
     # Until then, what a command of the user's writes is taken for the agent's.
-    directory = Path(state_directory(stage.sandbox.environment())) / key_of(str(stage.sandbox.project))
-    stage.screen.wait_until(lambda: not running_turns(directory), "the end of the recorded turn")
+    stage.screen.wait_until(lambda: not running_turns(stage.journal), "the end of the recorded turn")
 
 
 def running_turns(directory: Path) -> list[int]:
@@ -122,7 +119,7 @@ def three_turns(stage: Stage, tmp_path: Path, mode: str, cli: Cli, goes_on: bool
     assert repository_of(copies[2]) == repository_of(copies[0])
     # What the user saves in Emacs is not the agent's either.
     stage.emacs.eval(
-        f"(with-current-buffer (find-file-noselect {lisp_string(str(stage.sandbox.notes))})"
+        f"(with-current-buffer (find-file-noselect {stage.emacs.lisp_name(stage.sandbox.notes)})"
         ' (goto-char (point-min)) (insert "by the user\n") (save-buffer))'
     )
     users_notes = stage.sandbox.notes.read_bytes()
@@ -143,7 +140,8 @@ def three_turns(stage: Stage, tmp_path: Path, mode: str, cli: Cli, goes_on: bool
     stage.emacs.process.kill()
     assert has_ended(backend, PATIENCE)
     stage.sandbox.assert_no_files()
-    record = Record(str(project), stage.sandbox.environment())
+    name_there = stage.emacs.name(project)
+    record = Record(name_there, stage.here)
     # Of those before, there may be some of other tests.
     turns = record.answers.turns()[-3:]
     sides: list[tuple[dict[str, bytes], dict[str, bytes]]] = []
@@ -162,8 +160,8 @@ def three_turns(stage: Stage, tmp_path: Path, mode: str, cli: Cli, goes_on: bool
         for file in summary.files.values():
             (net,) = record.answers.texts([(file.path, file.previous)], Scope("turn", turn))
             assert not isinstance(net, RecordError)
-            name = os.path.relpath(file.path, project)
-            old = name if file.previous is None else os.path.relpath(file.previous, project)
+            name = os.path.relpath(file.path, name_there)
+            old = name if file.previous is None else os.path.relpath(file.previous, name_there)
             told |= {name, old}
             assert (None if net.before is None else net.before.data) == before.get(old), file
             assert (None if net.after is None else net.after.data) == after.get(name), file

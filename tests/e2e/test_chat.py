@@ -12,7 +12,7 @@ from clis import QWEN_SETTINGS
 from model_types import Answer, Call
 from stage import Stage
 
-pytestmark = pytest.mark.reuses_stage("chat")
+pytestmark = [pytest.mark.reuses_stage("chat"), pytest.mark.local("the daemon is of this machine")]
 
 RESETS = (
     "(defvar resets nil)",

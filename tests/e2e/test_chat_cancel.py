@@ -12,7 +12,7 @@ from chat import CHAT, answer, open_chat, send, wait_until_idle
 from model_types import Answer
 from stage import Stage
 
-pytestmark = pytest.mark.reuses_stage("chat")
+pytestmark = [pytest.mark.reuses_stage("chat"), pytest.mark.local("the daemon is of this machine")]
 
 
 def test_what_runs_is_cancelled_and_what_waits_behind_it_begins(stage: Stage) -> None:

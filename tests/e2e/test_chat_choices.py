@@ -15,7 +15,7 @@ from clis import QWEN_SETTINGS, QWEN_SETTINGS_FILE
 from openai_chat import MODEL_NAME
 from stage import Stage
 
-pytestmark = pytest.mark.reuses_stage("chat")
+pytestmark = [pytest.mark.reuses_stage("chat"), pytest.mark.local("the daemon is of this machine")]
 
 
 def open_chat_with_models(stage: Stage) -> None:

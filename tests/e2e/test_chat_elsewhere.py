@@ -18,7 +18,7 @@ from serve import Network, Serve
 from stage import Stage
 from test_changes import shown
 
-pytestmark = pytest.mark.reuses_stage("daemon")
+pytestmark = [pytest.mark.reuses_stage("daemon"), pytest.mark.local("the daemon is of this machine")]
 
 
 # The names of the files in the turns that began so.

@@ -9,7 +9,7 @@ from chat import CHAT, open_chat, send, wait_until_idle
 from sandbox import NOTES
 from stage import Stage
 
-pytestmark = pytest.mark.reuses_stage("chat")
+pytestmark = [pytest.mark.reuses_stage("chat"), pytest.mark.local("the daemon is of this machine")]
 
 
 def test_the_file_of_a_tool_is_visited(stage: Stage) -> None:

@@ -16,7 +16,7 @@ from plans import commented_edited_and_approved_in_a_chat
 from sandbox import GREETING
 from stage import Stage
 
-pytestmark = pytest.mark.reuses_stage("chat")
+pytestmark = [pytest.mark.reuses_stage("chat"), pytest.mark.local("the daemon is of this machine")]
 
 
 def test_a_file_that_is_written(stage: Stage) -> None:

@@ -11,7 +11,7 @@ from chat import CHAT, open_chat, wait_until_idle
 from sandbox import GREETING, NOTES
 from stage import Stage
 
-pytestmark = pytest.mark.reuses_stage("chat")
+pytestmark = [pytest.mark.reuses_stage("chat"), pytest.mark.local("the daemon is of this machine")]
 
 # Made up, so that it is the same everywhere.
 CHECKER: Final = """

@@ -16,7 +16,7 @@ from sandbox import CHECKOUT
 from serve import Serve
 from stage import READY, Stage
 
-pytestmark = pytest.mark.reuses_stage("daemon")
+pytestmark = [pytest.mark.reuses_stage("daemon"), pytest.mark.local("the daemon is of this machine")]
 
 NEW: Final = "*qwen chat*"
 """The buffer of a chat in which nothing was said."""

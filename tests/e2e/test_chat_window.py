@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from chat import CHAT, FORMS, TAKES_ANSWERS
 from editor import lisp_string
 from model_types import Answer, Call
 from stage import Stage
 from window import needs_windows, open_window
+
+pytestmark = pytest.mark.local("the daemon is of this machine")
 
 MANUAL = "https://example.org/manual"
 ANSWER = f"""\

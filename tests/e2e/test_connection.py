@@ -9,7 +9,6 @@ import re
 import pytest
 
 from clis import QWEN_SETTINGS
-from editor import lisp_string
 from sandbox import GREETING, NOTES
 from stage import NO_SESSION, Stage
 
@@ -144,7 +143,7 @@ def test_two_clis_in_two_projects(stage: Stage) -> None:
     letter = other / "letter.txt"
     letter.write_text("Dear all,\n")
     stage.start()
-    stage.emacs.eval(f"(progn (find-file-other-window {lisp_string(str(letter))}) nil)")
+    stage.emacs.eval(f"(progn (find-file-other-window {stage.emacs.lisp_name(letter)}) nil)")
     stage.screen.wait_for("Dear all")
     stage.emacs.command("qwen-companion-run")
     stage.screen.wait_for("Qwen[2]")
@@ -169,7 +168,7 @@ def test_two_clis_in_two_projects(stage: Stage) -> None:
     assert "*qwen-companion proposal: letter.txt*" in stage.emacs.visible_buffers()
     assert "*qwen-companion proposal: greeting.py*" not in stage.emacs.visible_buffers()
     stage.model.say("A letter to all of you.")
-    stage.emacs.eval(f"(qwen-companion-diff-accept {lisp_string(str(letter))})")
+    stage.emacs.eval(f"(qwen-companion-diff-accept {stage.emacs.lisp_name(letter)})")
     stage.screen.wait_for("proposal: greeting.py")
     stage.screen.wait_for("Qwen[2!1]")
     stage.screen.wait_until(lambda: letter.read_text() == "Dear all of you,\n", "the letter")

@@ -11,6 +11,8 @@ from editor import draws_windows
 from sandbox import GREETING
 from stage import Stage
 
+pytestmark = pytest.mark.local("about frames of Emacs")
+
 EDITED = GREETING.replace('"hello "', '"good day "')
 EDITED_AGAIN = EDITED.replace('"world"', '"everybody"')
 

@@ -84,7 +84,7 @@ def outside_below_the_project(stage: Stage, cli: Cli) -> None:
 
 
 def test_a_project_visited_through_a_link(stage: Stage) -> None:
-    link = stage.sandbox.root / "link"
+    link = stage.sandbox.projects / "link"
     link.symlink_to(stage.sandbox.project)
     stage.end_cli()
     stage.start_emacs(link / "greeting.py")
@@ -99,7 +99,7 @@ def test_a_project_visited_through_a_link(stage: Stage) -> None:
 
 
 def test_a_directory_without_a_project(stage: Stage) -> None:
-    plain = stage.sandbox.root / "plain"
+    plain = stage.sandbox.projects / "plain"
     plain.mkdir()
     (plain / "letter.txt").write_text("Dear reader,\n")
     stage.end_cli()
@@ -119,7 +119,7 @@ def test_nothing_open_means_no_cli_and_the_user_is_told(stage: Stage) -> None:
     stage.emacs.command("qwen-companion-mode")
     stage.screen.wait_for("no CLI can connect: no file, Dired buffer or terminal is open")
     stage.screen.wait_for("Qwen:no-root")
-    stage.emacs.eval(f'(find-file "{stage.sandbox.greeting}")')
+    stage.emacs.eval(f"(find-file {stage.emacs.lisp_name(stage.sandbox.greeting)})")
     stage.screen.wait_for(NO_SESSION)
 
 
@@ -129,7 +129,7 @@ def test_other_projects_come_and_go_without_disturbing_a_cli(stage: Stage) -> No
     stage.start()
     (cli,) = {process.pid for process in stage.sandbox.clis() if not process.children()}
     other = stage.sandbox.make_project("other") / "new.txt"
-    stage.emacs.eval(f'(find-file-noselect "{other}")')
+    stage.emacs.eval(f"(find-file-noselect {stage.emacs.lisp_name(other)})")
     stage.emacs.wait_until(f'(string-search "other" {WORKSPACE})')
     stage.emacs.eval('(kill-buffer "new.txt")')
     stage.emacs.eval('(kill-buffer "greeting.py")')

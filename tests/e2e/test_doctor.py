@@ -10,7 +10,7 @@ import pytest
 
 from stage import Stage
 
-pytestmark = pytest.mark.reuses_stage("context")
+pytestmark = [pytest.mark.reuses_stage("context"), pytest.mark.local("about this machine")]
 
 
 def test_the_doctor_finds_nothing_wrong_and_tells_no_secret(stage: Stage) -> None:

@@ -11,6 +11,8 @@ import pytest
 
 from stage import Stage
 
+pytestmark = pytest.mark.local("about the disk of Emacs")
+
 LONG = "".join(f"line {number}, {'naïve ' * 100}\n" for number in range(200))
 """Twice as much as travels inside a call."""
 

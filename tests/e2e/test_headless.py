@@ -8,12 +8,9 @@ import sqlite3
 import subprocess
 from collections.abc import Generator, Mapping
 from contextlib import closing, contextmanager
-from pathlib import Path
 
 import pytest
 
-from qwen_companion.journal.places import state_directory
-from qwen_companion.state import key_of
 from stage import PATIENCE, Stage
 from test_changes import FREE, FREE_QWEN, ask, run
 
@@ -44,8 +41,7 @@ def answering(stage: Stage, prompt: str, environment: Mapping[str, str]) -> Gene
 def recorded(stage: Stage) -> dict[str, tuple[str, str, str]]:
     """Return the prompt, the source and the notes of the turn in which each file was changed last."""
     found: dict[str, tuple[str, str, str]] = {}
-    directory = Path(state_directory(stage.sandbox.environment())) / key_of(str(stage.sandbox.project))
-    for path in directory.glob("*/journal.sqlite"):
+    for path in stage.journal.glob("*/journal.sqlite"):
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=PATIENCE)) as journal:
             rows = journal.execute(
                 "select path, prompt, source, notes from writes join turns on turn = turns.id order by writes.id"

@@ -17,8 +17,10 @@ INSPECTOR = "*qwen-companion context*"
 
 def start(stage: Stage) -> None:
     """Start Emacs, in which the environment file was looked at first, then the notes and the greeting, and the CLI."""
-    (stage.sandbox.project / ".env").write_text("PASSWORD=tiger\n")
-    stage.start_emacs(stage.sandbox.notes, stage.sandbox.greeting, forms=('(find-file ".env")',))
+    secret = stage.sandbox.project / ".env"
+    secret.write_text("PASSWORD=tiger\n")
+    name = stage.emacs.lisp_name(secret)
+    stage.start_emacs(stage.sandbox.notes, stage.sandbox.greeting, forms=(f"(find-file {name})",))
     stage.start_cli()
 
 

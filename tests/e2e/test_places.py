@@ -80,6 +80,7 @@ def test_a_file_behind_a_link(stage: Stage, visited: str, proposed: str) -> None
     assert_shows(stage, files[visited].name, NEW_NOTES)
 
 
+@pytest.mark.local("a link out of the project is refused")
 def test_a_link_out_of_the_project_to_a_file_that_shells_run(stage: Stage) -> None:
     profile = stage.sandbox.home / ".profile"
     profile.write_text(NOTES)

@@ -42,7 +42,7 @@ def test_a_plan_is_commented_edited_and_approved_and_questions_answered(stage: S
     told = results(stage)
     assert "User approved" in told
     assert "3. Eat." in told
-    (kept,) = kept_plans(stage.environment, str(stage.sandbox.project))
+    (kept,) = kept_plans(stage.here, stage.emacs.name(stage.sandbox.project))
     assert Path(kept.path).read_text() == better + "3. Eat.\n"
     stage.wait_for_review()
     stage.model.say("All done.")

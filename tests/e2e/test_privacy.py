@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from editor import lisp_string
 from stage import Stage
 
 pytestmark = pytest.mark.reuses_stage("context")
@@ -18,13 +17,13 @@ def visit(stage: Stage, path: Path) -> None:
     stage.screen.keys("C-x", "o", "C-x", "C-f")
     stage.screen.wait_for("Find file: ")
     stage.screen.keys("C-a", "C-k")
-    stage.screen.enter(str(path))
+    stage.screen.enter(stage.emacs.name(path))
     stage.screen.wait_until(lambda: path.name in stage.emacs.visible_buffers(), f"{path.name} in a window")
     stage.screen.keys("M-<", "C-Space", "C-n")
     # Of a file that was selected so before, no key need change what is told.
     told = (
         "(let ((context qwen-companion-context--sent))"
-        f" (and (equal (plist-get context :active) {lisp_string(str(path))})"
+        f" (and (equal (plist-get context :active) {stage.emacs.lisp_name(path)})"
         " (equal (plist-get context :line) 2) (plist-get context :text) t))"
     )
     stage.screen.wait_until(lambda: stage.emacs.eval(told) == "t", "the selected line told")

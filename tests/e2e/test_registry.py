@@ -13,7 +13,7 @@ from clis import QWEN_SETTINGS
 from sandbox import GREETING
 from stage import Stage
 
-pytestmark = pytest.mark.reuses_stage("registry")
+pytestmark = [pytest.mark.reuses_stage("registry"), pytest.mark.local("about the Qwen Codes of this machine")]
 
 AT_MODEL = "at the model"
 QUEUED = "delivered, and comes after the turn or the question before it"

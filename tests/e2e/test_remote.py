@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from glob import glob
 from pathlib import Path
@@ -11,11 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from far import PLACE, Far
+from clis import QWEN
+from far import PASSWORD, PLACE, Far
 from sandbox import GREETING
 from stage import Stage
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.at("ssh")]
 
 PASTE_IMAGE = r"""
   (cl-letf (((symbol-function 'gui-get-selection) (lambda (&rest _) "\211PNG\r\n")))
@@ -36,27 +38,53 @@ FIND_NUMBERS = r"""
 
 EDITED = GREETING.replace("hello", "good morning")
 
+NOT_ASKED = "(setq qwen-companion-remote-places nil)"
+
 
 @pytest.fixture
-def far(stage: Stage, request: pytest.FixtureRequest) -> Iterator[Far]:
-    """Return another host, or the place that is the parameter."""
-    with Far(stage.sandbox, stage.environment, getattr(request, "param", PLACE)) as far:
-        yield far
-        # The relay there can be told to end only while the server runs.
-        if stage.emacs.running:
-            stage.emacs.eval("(when qwen-companion-mode (qwen-companion-mode -1))")
-            stage.screen.wait_until(lambda: not far.laid, "nothing laid there")
+def far(stage: Stage) -> Iterator[Far]:
+    """Return the place of the stage."""
+    assert stage.far is not None
+    yield stage.far
+    # The relay there can be told to end only while the server runs.
+    if stage.emacs.running:
+        stage.emacs.eval("(when qwen-companion-mode (qwen-companion-mode -1))")
+        stage.screen.wait_until(lambda: not stage.sandbox.discovery_files, "nothing laid there")
+
+
+def start_emacs(stage: Stage, *forms: str) -> None:
+    """Start Emacs with a file of this machine and `forms`."""
+    here = stage.sandbox.here / "here.txt"
+    here.write_text("not there\n")
+    stage.start_emacs(forms=(*forms, f'(find-file "{here}")'))
+
+
+def give_password(stage: Stage) -> None:
+    """Give TRAMP the password when it asks for it."""
+    stage.screen.wait_for(re.compile(r"Password for \S+ *$", re.MULTILINE))
+    stage.screen.keys(PASSWORD, "Enter")
+
+
+def visit(stage: Stage, far: Far, path: Path) -> None:
+    """Visit the file `path` there, which may take a password."""
+    name = stage.emacs.lisp_name(path)
+    form = f"(find-file {name})"
+    if far.asks and stage.emacs.eval(f"(null (file-remote-p {name} nil t))") == "t":
+        stage.emacs.eval(f"(progn (run-at-time 0 nil (lambda () {form})) nil)")
+        give_password(stage)
+        stage.screen.wait_for(path.name)
+    stage.emacs.eval(f"(progn {form} nil)")
 
 
 def start_cli(stage: Stage, far: Far) -> None:
     """Start the CLI there by typing the command's name in a buffer of a file there."""
-    far.visit(stage, far.file)
+    visit(stage, far, far.file)
     stage.emacs.command("qwen-companion-run")
     if stage.emacs.eval("qwen-companion-remote-places") == "nil":
         stage.screen.wait_for(f"Serve the CLIs at {far.label}?")
         stage.screen.enter("yes")
     for _ in ("the terminal", "the line") if far.asks else ():
-        far.give_password(stage)
+        give_password(stage)
     stage.screen.wait_for("Type your message")
     stage.screen.wait_for("Qwen[1]")
     stage.screen.wait_gone("IDE connecting")
@@ -193,19 +221,19 @@ def test_the_main_job(stage: Stage, far: Far) -> None:
 
 def do_the_main_job(stage: Stage, far: Far, *forms: str) -> None:
     """Start Emacs with `forms` and the CLI there; have it told of files, and an edit reviewed, edited and accepted."""
-    stage.start_emacs(stage.sandbox.notes, forms=(far.use, *forms))
+    start_emacs(stage, NOT_ASKED, *forms)
     (far.project / ".env").write_text("KEY=1\n")
     (far.project / "old.bin").write_bytes(b"\0\xff")
     (far.project / "built.txt").write_text("built\n")
     (far.project / ".gitignore").write_text("built.txt\n")
     for name in (".env", "built.txt"):
-        far.visit(stage, far.project / name)
+        visit(stage, far, far.project / name)
     start_cli(stage, far)
     assert sorted(path.suffix for path in far.laid) == [".json", ".lock", ".sh", ".sock"]
     assert not any(path.stat().st_mode & 0o077 for path in (*far.laid, far.laid[0].parent))
     prompt = stage.asked("one")
     assert f"Path: {far.file}" in prompt
-    assert not any(f"/{name}" in prompt for name in ("notes.txt", ".env", "built.txt"))
+    assert not any(f"/{name}" in prompt for name in ("here.txt", ".env", "built.txt"))
     propose(stage, far, EDITED)
     stage.screen.wait_for(f"{far.label}:")
     stage.emacs.eval(
@@ -224,7 +252,7 @@ def do_the_main_job(stage: Stage, far: Far, *forms: str) -> None:
 
 def test_a_broken_line_and_a_killed_backend_cost_nothing(stage: Stage, far: Far) -> None:
     """The CLI goes on without noticing, the model is told of problems; what a killed Emacs has laid there goes too."""
-    stage.start_emacs(stage.sandbox.notes, forms=(far.use,))
+    start_emacs(stage)
     start_cli(stage, far)
     stage.emacs.eval(FIND_NUMBERS.replace("NAME", far.name(far.file)))
     (socket,) = (path for path in far.laid if path.suffix == ".sock")
@@ -248,18 +276,8 @@ def test_a_broken_line_and_a_killed_backend_cost_nothing(stage: Stage, far: Far)
 
 def test_a_cli_that_is_started_by_hand_is_served(stage: Stage, far: Far) -> None:
     """In a terminal that TRAMP opens there, it finds Emacs, and the tools of Emacs."""
-    places = f"(setq qwen-companion-remote-places '(({json.dumps(PLACE)} . serve)))"
-    shell = """(progn (require 'vterm) (push '("ssh" "/bin/sh") vterm-tramp-shells))"""
-    stage.start_emacs(stage.sandbox.notes, forms=(far.use, places, shell))
-    stage.emacs.eval(f'(progn (find-file "{far.name(far.file)}") nil)')
-    state = f"(qwen-companion-place-state (qwen-companion-places-message {json.dumps(PLACE)}))"
-    stage.emacs.wait_until(f"(eq 'ready {state})")
-    stage.emacs.eval(f'(let ((default-directory "{far.name(far.project)}/")) (vterm) nil)')
-    # TRAMP has a PATH of its own.
-    typed = f"PATH='{stage.environment['PATH']}' qwen\n"
-    stage.emacs.eval(f"(with-current-buffer (window-buffer) (vterm-send-string {json.dumps(typed)}) nil)")
-    stage.screen.wait_for("Type your message")
-    stage.screen.wait_for("Qwen[1]")
+    stage.start_emacs(stage.sandbox.greeting)
+    stage.start_in_shell(QWEN)
     stage.model.call("mcp__emacs__buffer_text", path=str(far.file))
     stage.model.say("Read it.")
     stage.ask("read it")
@@ -276,9 +294,7 @@ def test_a_cli_that_is_started_by_hand_is_served(stage: Stage, far: Far) -> None
 
 def test_what_is_wrong_is_told_with_the_way_out(stage: Stage, far: Far) -> None:
     """Nothing is asked in the middle, and the next attempt works."""
-    stage.start_emacs(
-        stage.sandbox.notes, forms=(far.use, f"(setq qwen-companion-remote-places '(({json.dumps(PLACE)} . serve)))")
-    )
+    start_emacs(stage)
     far.trust(far.root / "user.pub")
     run = f'(progn (qwen-companion-start-cli "{far.name(far.project)}/" nil nil nil) nil)'
     stage.emacs.eval(run)

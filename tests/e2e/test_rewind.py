@@ -29,7 +29,7 @@ _CONVERSATIONS: Final = (
 def user_adds(stage: Stage, line: str, path: Path | None = None) -> None:
     """Put `line` above the file `path`, by default the notes, in Emacs, and save it, as the user."""
     stage.emacs.eval(
-        f"(with-current-buffer (find-file-noselect {lisp_string(str(path or stage.sandbox.notes))})"
+        f"(with-current-buffer (find-file-noselect {stage.emacs.lisp_name(path or stage.sandbox.notes)})"
         f" (goto-char (point-min)) (insert {lisp_string(line)}) (save-buffer))"
     )
 

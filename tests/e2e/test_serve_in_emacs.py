@@ -18,7 +18,7 @@ from serve import Serve
 from stage import Stage
 from terminal import PATIENCE
 
-pytestmark = pytest.mark.reuses_stage("daemon")
+pytestmark = [pytest.mark.reuses_stage("daemon"), pytest.mark.local("the daemon is of this machine")]
 
 ENABLE = "(setq qwen-companion-daemon-enabled t)"
 # All that is reported of the daemon, newest first.

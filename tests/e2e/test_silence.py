@@ -14,6 +14,8 @@ from sandbox import NODE_OPTIONS
 from stage import Stage
 from test_connection import assert_context_and_review_work
 
+pytestmark = pytest.mark.local("about the start of Emacs")
+
 FAST_CLOCK = Path(__file__).with_name("fast_clock.cjs")
 SILENCE_S = 60
 """Seconds in which the CLI's HTTP client believes that fifteen minutes have gone by; see fast_clock.cjs."""

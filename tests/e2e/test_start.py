@@ -15,6 +15,8 @@ from sandbox import CHECKOUT, Sandbox
 from stage import NO_SESSION, Stage
 from terminal import PATIENCE
 
+pytestmark = pytest.mark.local("about the start of Emacs")
+
 # Python without its site-packages: the standard library only.
 BARE_PYTHON = f'exec {sys.executable} -S "$@"'
 # A real one that calls itself 3.8.

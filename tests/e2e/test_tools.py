@@ -16,7 +16,6 @@ import pytest
 
 from editor import lisp_string
 from model_types import ModelRequest
-from qwen_companion.doors.layer import FILE_NAME
 from sandbox import NOTES
 from stage import Stage
 from terminal import PATIENCE
@@ -135,9 +134,8 @@ def is_busy(answer: str) -> bool:
 @contextmanager
 def calling(stage: Stage, file: Path) -> Generator[Callable[[], list[str]]]:
     """Return a function that calls a tool fifty times for `file`, eight at a time, and returns the first lines."""
-    (layer,) = stage.sandbox.tmp.glob(f"*/{FILE_NAME}")
     with subprocess.Popen(
-        [sys.executable, str(CLIENT), str(layer), "symbols", json.dumps({"path": file.name})],
+        [sys.executable, str(CLIENT), str(stage.layer), "symbols", json.dumps({"path": file.name})],
         cwd=stage.sandbox.project,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -164,7 +162,7 @@ def calling(stage: Stage, file: Path) -> Generator[Callable[[], list[str]]]:
 def test_the_model_is_told_what_emacs_knows(stage: Stage) -> None:
     greeting, notes = stage.sandbox.greeting, stage.sandbox.notes
     # Another file is shown, so that flymake would wait for a window.
-    project = lisp_string(f"{stage.sandbox.project}/")
+    project = lisp_string(stage.emacs.name(stage.sandbox.project) + "/")
     stage.start_emacs(greeting, notes, forms=(FREE, FLYMAKE, BUSY, KNOWING.replace("PROJECT", project)))
     stage.emacs.wait_until(f'(with-current-buffer "{greeting.name}" (flymake-reporting-backends))')
     stage.start_cli()
@@ -211,7 +209,7 @@ def test_the_model_is_told_what_emacs_knows(stage: Stage) -> None:
     shop = stage.sandbox.project / "shop/shop.py"
     shop.parent.mkdir()
     shop.write_text(SHOP)
-    eglot = EGLOT.replace("UNPACKED", str(CHECKOUT / ".build/lisp")).replace("FILE", lisp_string(str(shop)))
+    eglot = EGLOT.replace("UNPACKED", str(CHECKOUT / ".build/lisp")).replace("FILE", stage.emacs.lisp_name(shop))
     eglot = eglot.replace("RUFF", str(Path(sys.executable).with_name("ruff"))).replace("LIMIT", f"{PATIENCE:.0f}")
     if stage.emacs.eval(eglot) == "t":
         told = break_and_mend(shop, "2 * apples", "2 * (apples")

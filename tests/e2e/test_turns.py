@@ -380,7 +380,7 @@ def test_several_edits_of_one_file_in_one_message(stage: Stage) -> None:
     accepted = set[Path]()
     for path, _, _ in edits:
         # Each is compared with the text from which it was made: only its own change is one.
-        stage.screen.wait_for(f"Review in Ediff: {path.name}, change 1 of 1")
+        stage.screen.wait_for(f"Review in Ediff: {stage.label}{path.name}, change 1 of 1")
         if path in accepted:
             stage.screen.wait_for("lacks accepted changes")
         accepted.add(path)
@@ -409,7 +409,7 @@ def test_several_edits_of_one_file_in_one_message(stage: Stage) -> None:
     )
     stage.model.say("Half done.")
     stage.ask("change two things")
-    stage.screen.wait_for("Review in Ediff: greeting.py")
+    stage.screen.wait_for(f"Review in Ediff: {stage.label}greeting.py")
     stage.emacs.eval("(progn (qwen-companion-diff-accept) nil)")
     stage.screen.wait_for("lacks accepted changes")
     stage.emacs.eval(

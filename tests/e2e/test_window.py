@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sandbox import GREETING
 from stage import Stage
 from window import needs_windows, open_window
+
+pytestmark = pytest.mark.local("about frames of Emacs")
 
 EDITED = GREETING.replace('"hello "', '"good day "')
 

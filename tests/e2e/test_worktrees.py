@@ -18,7 +18,7 @@ from scripted_model import MAIN_TOOL
 from stage import Stage
 from test_changes import CHANGES, FREE, FREE_QWEN, at, go_to, holds, run, shown
 
-pytestmark = pytest.mark.reuses_stage("free")
+pytestmark = [pytest.mark.reuses_stage("free"), pytest.mark.local("worktrees at other places are not shown")]
 
 REVIEWED = '(setq qwen-companion-approval-mode "default")'
 OTHER_CLIS = '(setq qwen-companion-ask-clis \'(("gemini" "env" {} "gemini" "--yolo")))'.format(

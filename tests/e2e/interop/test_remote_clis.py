@@ -3,16 +3,25 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
 
 import pytest
 
-from far import Far
+from editor import lisp_string
+from far import LINE_PLACES, PLACES, Far
 from stage import Stage
-from test_remote import change_by_command, do_the_main_job, far, kill_and_wait, propose, start_cli
+from test_remote import (
+    change_by_command,
+    do_the_main_job,
+    far,
+    give_password,
+    kill_and_wait,
+    propose,
+    start_cli,
+    start_emacs,
+)
 
 __all__ = ["far"]
 
@@ -21,27 +30,26 @@ pytestmark = pytest.mark.interop
 
 @pytest.mark.skipif(os.getuid() != 0 or shutil.which("sudo") is None, reason="needs root, and sudo")
 @pytest.mark.parametrize(
-    "far", ["/ssh:gate|ssh:far:", "/docker:box:", "/ssh:far|docker:box:", "/sudo:far-user@localhost:"], indirect=True
+    "method", [pytest.param(method, marks=pytest.mark.at(method)) for method in PLACES if method != "ssh"]
 )
-def test_the_main_job_at_each_kind_of_place(stage: Stage, far: Far) -> None:
+def test_the_main_job_at_each_kind_of_place(stage: Stage, far: Far, method: str) -> None:
     """As on a host: context by the rules there, a review with an edit, turns recorded and undone, and nothing left."""
+    assert far.place == PLACES[method]
     do_the_main_job(stage, far)
     change_by_command(stage, far)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root")
-@pytest.mark.parametrize("far", ["/docker:box:"], indirect=True)
+@pytest.mark.at("docker-shared")
 def test_a_directory_that_is_mounted_into_a_container(stage: Stage, far: Far) -> None:
     """The CLI there works with the buffers of this machine, without copies; its turn is recorded once."""
     there = far.mounted / far.file.name
-    forms = (
-        f"(setq qwen-companion-remote-places '(({json.dumps(far.place)} . serve)))",
-        f"(setq qwen-companion-remote-shared-directories '(({json.dumps(far.place)} ({json.dumps(str(far.mounted))}"
-        f" . {json.dumps(str(far.project), ensure_ascii=False)}))))",
+    shared = (
+        f"(setq qwen-companion-remote-shared-directories '(({lisp_string(far.place)} ({lisp_string(str(far.mounted))}"
+        f" . {lisp_string(str(far.project))}))))"
     )
-    stage.start_emacs(far.file, forms=(far.use, *forms))
-    state = f"(qwen-companion-place-state (qwen-companion-places-message {json.dumps(far.place)}))"
-    stage.emacs.wait_until(f"(eq 'ready {state})")
+    stage.start_emacs(forms=(shared, f"(find-file {lisp_string(str(far.file))})"))
+    stage.emacs.wait_until(far.ready)
     stage.emacs.eval(f'(progn (qwen-companion-start-cli "{far.name(far.mounted)}/" nil t nil) nil)')
     stage.screen.wait_for("Type your message")
     stage.screen.wait_for("Qwen[1]")
@@ -60,29 +68,26 @@ def test_a_directory_that_is_mounted_into_a_container(stage: Stage, far: Far) ->
     stage.emacs.eval("(save-window-excursion (qwen-companion-changes) nil)")
     turns = "(cl-remove-if-not #'qwen-companion-turn-end (qwen-companion-journal-turns))"
     stage.emacs.wait_until(f"(length= {turns} 1)")
-    assert stage.emacs.eval(f"(qwen-companion-turn-root (car {turns}))") == json.dumps(
-        str(far.project), ensure_ascii=False
-    )
+    assert stage.emacs.eval(f"(qwen-companion-turn-root (car {turns}))") == lisp_string(str(far.project))
     *_, answered = (stage.model.next_request() for _ in range(4))
     assert "| # new" in "".join(answered.tool_results)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root")
-@pytest.mark.parametrize(
-    "far", ["/netns:box:", "/su:far-user@localhost:", "/sudo:far-plain@localhost|su:far-user@localhost:"], indirect=True
-)
-def test_the_main_job_where_only_tramp_gets(stage: Stage, far: Far) -> None:
+@pytest.mark.parametrize("method", [pytest.param(method, marks=pytest.mark.at(method)) for method in LINE_PLACES])
+def test_the_main_job_where_only_tramp_gets(stage: Stage, far: Far, method: str) -> None:
     """The bytes go through TRAMP, which asks for the password itself, as the user runs a command.
 
     A line that breaks costs the CLI nothing.
     """
+    assert far.place == LINE_PLACES[method]
     do_the_main_job(stage, far)
     change_by_command(stage, far)
     stage.emacs.eval('(delete-process "qwen-companion-line")')
     stage.screen.wait_for("Let TRAMP open a line there?")
     stage.emacs.command("qwen-companion-place-password")
     if far.asks:
-        far.give_password(stage)
+        give_password(stage)
     stage.screen.wait_until(lambda: "asking" not in stage.emacs.eval("(qwen-companion-remote-lighter)"), "the line")
     propose(stage, far, "# after\n")
     stage.model.say("Wrote it.")
@@ -90,17 +95,13 @@ def test_the_main_job_where_only_tramp_gets(stage: Stage, far: Far) -> None:
     stage.screen.wait_until(lambda: far.file.read_text() == "# after\n", "the text there")
 
 
-@pytest.mark.parametrize("program", ["qwen-0.21.10", "qwen-0.23.4"])
-def test_the_main_job_of_an_older_cli(stage: Stage, far: Far, program: str) -> None:
-    do_the_main_job(stage, far, f'(setq qwen-companion-qwen-command (list "{program}"))')
-
-
+@pytest.mark.at("ssh")
 @pytest.mark.parametrize("seconds", [0, 0.08])
 def test_a_review_over_a_slow_line(stage: Stage, far: Far, seconds: float) -> None:
     """How long it takes from the answer of the model to the screen is printed."""
     if seconds:
         far.slow_down(seconds)
-    stage.start_emacs(stage.sandbox.notes, forms=(far.use,))
+    start_emacs(stage)
     start_cli(stage, far)
     for number in range(3):
         text = f"# {number}\n"
@@ -117,10 +118,11 @@ def test_a_review_over_a_slow_line(stage: Stage, far: Far, seconds: float) -> No
         stage.screen.wait_until(lambda written=text: far.file.read_text() == written, "the text there")
 
 
+@pytest.mark.at("ssh")
 @pytest.mark.parametrize("program", ["qwen-0.21.10", "qwen-0.23.4", "qwen"])
 def test_a_line_that_breaks_just_after_the_start(stage: Stage, far: Far, program: str) -> None:
     """What it has asked for is sent again, and its session is kept until the line is back, here after six seconds."""
-    stage.start_emacs(stage.sandbox.notes, forms=(far.use, f'(setq qwen-companion-qwen-command (list "{program}"))'))
+    start_emacs(stage, f'(setq qwen-companion-qwen-command (list "{program}"))')
     start_cli(stage, far)
     far.slow_down(0, start=6)
     kill_and_wait(stage, far, far.links()[-1])
