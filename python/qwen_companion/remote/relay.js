@@ -27,6 +27,7 @@ const POLL_MS = 1000; // where the system does not tell of changes
 const MAX_TREES = 16; // roots whose files are followed
 const MAX_FILES = 100000; // below one root
 const MAX_WATCHED = 8192; // directories of one root
+const MAX_REPOSITORIES = 100; // directly in another one
 const MAX_FILE = 64 * 1024 * 1024;
 const SENT = 1024 * 1024; // bytes of files in a reply, about
 const LISTED = 2 * 1024 * 1024; // bytes of names in a reply, about
@@ -603,10 +604,43 @@ async function ignored(repository, files) {
     }
 }
 
+// What git says of those of `files` that are in a repository: that, and whether it ignores them, null for unknown.
+async function judge(files) {
+    const groups = new Map(), said = new Map();
+    for (const file of files) {
+        const repository = guarded((name) => above(path.dirname(name), [".git"]), file);
+        if (typeof repository === "string") groups.set(repository, [...(groups.get(repository) || []), file]);
+    }
+    for (const [repository, members] of groups) {
+        const found = await ignored(repository, members);
+        for (const file of members) said.set(file, { repository, ignored: found === null ? null : found.has(file) });
+    }
+    return said;
+}
+
+// The files below `root`, those of submodules, worktrees and other repositories in it too.
 async function list(root) {
     if (above(root, [".git"]) === null) return walk(root);
     const output = await git(root, ["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
-    return [...new Set(output.toString().split("\0"))].filter((name) => name && !name.endsWith("/"));
+    const found = new Set(output.toString().split("\0").filter((name) => name)), inner = new Set(worktrees(root));
+    const hasModules = fs.existsSync(path.join(root, ".gitmodules"));
+    for (const name of found) {
+        if (name.endsWith("/")) inner.add(name);
+        else if (hasModules && fs.existsSync(path.join(root, name, ".git"))) inner.add(`${name}/`);
+    }
+    for (const name of [...inner].slice(0, MAX_REPOSITORIES)) {
+        for (const file of await list(path.join(root, name))) found.add(name + file);
+    }
+    return [...found].filter((name) => !name.endsWith("/"));
+}
+
+// Those in `root` of the repository that it is the main tree of: git lists no files of one that it ignores.
+function worktrees(root) {
+    const folder = path.join(root, ".git/worktrees"), names = guarded(fs.readdirSync, folder);
+    const trees = (names.error ? [] : names).map((name) =>
+        guarded((file) => `${path.dirname(fs.readFileSync(file, "utf8").trim())}/`, path.join(folder, name, "gitdir")));
+    const found = trees.filter((tree) => !tree.error && tree.startsWith(`${root}/`) && fs.existsSync(`${tree}.git`));
+    return found.map((tree) => tree.slice(root.length + 1));
 }
 
 function walk(root) {
@@ -852,21 +886,9 @@ const REQUESTS = {
     texts: ({ paths }) => ({ texts: paths.map(text) }),
     async check({ paths }) {
         const files = paths.map((file) => guarded(look, file));
-        const groups = new Map();
-        for (const file of files) {
-            if (file.error) continue;
-            const name = file.spellings[file.spellings.length - 1];
-            const repository = guarded((place) => above(path.dirname(place), [".git"]), name);
-            file.repository = typeof repository === "string" ? repository : null;
-            if (file.repository) groups.set(repository, [...(groups.get(repository) || []), file]);
-        }
-        for (const [repository, members] of groups) {
-            const found = await ignored(repository, members.map((file) => file.spellings[file.spellings.length - 1]));
-            for (const file of members) {
-                file.ignored = found === null ? null : found.has(file.spellings[file.spellings.length - 1]);
-            }
-        }
-        return { files };
+        const real = ({ spellings }) => spellings && spellings[spellings.length - 1];
+        const said = await judge(files.map(real).filter((name) => name));
+        return { files: files.map((file) => ({ ...file, ...said.get(real(file)) })) };
     },
     projects: ({ paths }) => ({
         roots: paths.map((directory) => guarded((name) => {
@@ -903,10 +925,13 @@ const REQUESTS = {
             if (item) found.push({ ...words(item), size: item.data ? item.data.length : 0 });
             ++done;
         }
-        const known = (trees.get(root) || { files: new Map() }).files, repository = above(real, [".git"]);
+        const known = (trees.get(root) || { files: new Map() }).files;
         const unknown = found.filter(({ name }) => !known.has(name)).map(({ name }) => path.join(real, name));
-        const hidden = repository && unknown.length ? await ignored(repository, unknown) : new Set();
-        for (const item of found) item.ignored = hidden === null || hidden.has(path.join(real, item.name));
+        const said = await judge(unknown);
+        for (const item of found) {
+            const word = said.get(path.join(real, item.name));
+            item.ignored = word !== undefined && word.ignored !== false;
+        }
         await addStored(real, digests, blobs);
         return { files: found, done, blobs: blobs.told, data: Buffer.concat(blobs.data) };
     },

@@ -152,6 +152,40 @@ async def test_what_a_turn_changes_is_recorded_with_its_bytes(home: Path, git: b
         assert there.reach.asked == ["tree", "tree"]
 
 
+async def test_repositories_in_the_project_are_recorded_with_it(home: Path) -> None:
+    """A submodule, a worktree that git ignores, and another repository."""
+    async with recorded(home) as there:
+        source = home / "source"
+        source.mkdir()
+        for root in (source, there.root):
+            run_git(source, "init", "--quiet", str(root))
+            (root / "a.txt").write_text("one\n")
+            (root / ".gitignore").write_text("trees/\n*.log\n")
+            run_git(root, "add", "--all")
+            run_git(root, "commit", "--quiet", "-m", "begin")
+        run_git(there.root, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(source), "sub")
+        run_git(there.root, "worktree", "add", "--quiet", "trees/one", "HEAD")
+        run_git(source, "init", "--quiet", str(there.root / "other"))
+        (there.root / "other/a.txt").write_text("one\n")
+        names = ("a.txt", "sub/a.txt", "trees/one/a.txt", "other/a.txt")
+
+        def change() -> None:
+            for name in names:
+                (there.root / name).write_text("two\n")
+            for name in ("sub/new.txt", "sub/a.log", "trees/new.txt", "trees/one/new.txt"):
+                (there.root / name).write_text("new\n")
+
+        assert await there.turn(change) == {
+            **dict.fromkeys(names, (b"one\n", b"two\n")),
+            "sub/new.txt": (None, b"new\n"),
+            "trees/one/new.txt": (None, b"new\n"),
+        }
+        # Also a file that is read before a tool writes it.
+        there_too = [f"{there.record.root}/{name}" for name in ("sub/a.txt", "sub/later.txt", "trees/one/later.txt")]
+        assert await there.call(lambda: there.record.records(there_too))
+        assert not await there.call(lambda: there.record.records([f"{there.record.root}/sub/a.log"]))
+
+
 async def test_changes_there_become_a_patch_but_no_commit(home: Path) -> None:
     async with recorded(home) as there:
         (there.root / "a").write_bytes(b"one\r\n")
