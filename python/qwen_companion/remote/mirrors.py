@@ -10,8 +10,10 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from typing import Any
 
 import anyio
 
@@ -19,13 +21,16 @@ from qwen_companion.domain import PlacedFile, PlaceNames
 from qwen_companion.emacs.messages import PlaceFile
 from qwen_companion.errors import CompanionError
 from qwen_companion.ide.targets import TargetError, is_text
-from qwen_companion.remote.link import Link, LinkError, RequestError, strings
+from qwen_companion.remote.link import Link, LinkError, Look, RequestError, objects, read_look, strings
 from qwen_companion.threads import in_thread
 
 MAX_MIRRORS = 200
 """Copies of one place that are kept current: of more, those that were asked for last."""
 
 FOLDER = "places"
+
+FRESH_S = 2.0
+"""How long a copy that was made for a proposal serves the steps of its review, in seconds."""
 
 MAX_TEXT_BYTES = 64 * 1024 * 1024
 """Largest file there that is reviewed where the user has set no limit."""
@@ -47,6 +52,7 @@ class Copies:
         self._link = link
         self._tell = tell
         self._paths: dict[str, None] = {}
+        self._fresh_until: dict[str, float] = {}
         self._visited: frozenset[str] = frozenset()
         self._untold: set[str] = set()
         """Those of these that Emacs has not been told of yet."""
@@ -60,6 +66,8 @@ class Copies:
 
     def note_changes(self, paths: Sequence[str]) -> None:
         """Copy those of `paths` anew that are copied, as they have changed there."""
+        for path in paths:
+            self._fresh_until.pop(path, None)
         self._stale.update(path for path in paths if path in self._paths)
         self._stale_noted.set()
 
@@ -92,13 +100,42 @@ class Copies:
         file = self._names.file(path)
         return (await self._add(path), file.name) if file.place else (file.path, None)
 
-    async def _add(self, path: str) -> str:
+    async def look(self, path: str) -> Look | None:
+        """Return what lies at `path` there, None where that is not known; in the same round trip copy it for a review.
+
+        A file of a shared directory needs no copy.
+
+        :raises LinkError: when the place cannot be reached
+        """
+        link = self._link()
+        found: list[dict[str, Any]] = []
+        async with anyio.create_task_group() as tasks:
+            if self._names.file(path).place:
+                tasks.start_soon(self._prepare, path)
+            with suppress(CompanionError):
+                found = objects((await link.request("look", paths=[path])).get("files"))
+        return read_look(found[0]) if found else None
+
+    async def _prepare(self, path: str) -> None:
+        """Copy the file `path` there as it is now, and keep the copy current."""
         self._keep(path)
         # In one round trip: the relay does in order what it is asked for.
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._watch)
-            with suppress(CompanionError):
+            # A change that is told meanwhile ends it.
+            self._fresh_until[path] = time.monotonic() + FRESH_S
+            try:
                 await self._update(path)
+            except (CompanionError, OSError):
+                self._fresh_until.pop(path, None)
+
+    def _is_fresh(self, path: str) -> bool:
+        return time.monotonic() < self._fresh_until.get(path, 0)
+
+    async def _add(self, path: str) -> str:
+        """Return the name of a copy here of the file `path` there, which is kept current."""
+        if not self._is_fresh(path):
+            await self._prepare(path)
         return self._name(path)
 
     async def is_text(self, path: str, real: str) -> bool:
@@ -108,7 +145,8 @@ class Copies:
         """
         file, target = self._names.file(path), self._names.file(real)
         if file.place:
-            await self._update(path)
+            if not self._is_fresh(path):
+                await self._update(path)
             file = PlacedFile("", self._name(path))
         elif target.place or os.path.realpath(file.path) != os.path.realpath(target.path):
             raise TargetError(f"{path} is a link to another file than here. Decide in the terminal instead.")
@@ -125,7 +163,9 @@ class Copies:
         self._paths.pop(path, None)
         self._paths[path] = None
         if len(self._paths) > MAX_MIRRORS:
-            del self._paths[next(iter(self._paths))]
+            oldest = next(iter(self._paths))
+            del self._paths[oldest]
+            self._fresh_until.pop(oldest, None)
 
     def _here(self, path: str) -> str:
         """Return the name that Emacs has for `path` by way of TRAMP."""
@@ -141,9 +181,9 @@ class Copies:
 
         :raises TargetError: when that cannot be found out
         """
-        data, time = None, 0
+        data, written_at = None, 0
         try:
-            data, time = await self._link().read(path, self.size_limit or MAX_TEXT_BYTES)
+            data, written_at = await self._link().read(path, self.size_limit or MAX_TEXT_BYTES)
         except (LinkError, RequestError) as error:
             if str(error) not in ("ENOENT", "ENOTDIR"):
                 raise TargetError(f"{path} cannot be read: {error}. Decide in the terminal instead.") from None
@@ -152,9 +192,9 @@ class Copies:
             self._untold.add(path)
             now = strings([(await self._link().request("moved", path=path)).get("path")])
             self._tell(PlaceFile(self._here(path), None, 0, self._here(now[0]) if now else None))
-        if time > 0 and path in self._visited and (changed or path in self._untold):
+        if written_at > 0 and path in self._visited and (changed or path in self._untold):
             self._untold.discard(path)
-            self._tell(PlaceFile(self._here(path), self._name(path), time))
+            self._tell(PlaceFile(self._here(path), self._name(path), written_at))
 
     def _write(self, copy: str, data: bytes | None) -> bool:
         """Make `copy` hold `data`, in one step; None removes it.  Return whether it has other bytes now.

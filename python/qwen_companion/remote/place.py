@@ -26,7 +26,7 @@ from qwen_companion.remote.channels import Way
 from qwen_companion.remote.commands import UnsupportedPlaceError, relay_source, terminal_command
 from qwen_companion.remote.context import PlaceContext
 from qwen_companion.remote.laid_files import LayerOf, lay
-from qwen_companion.remote.link import Greeting, Link, LinkError, RequestError, objects, read_look
+from qwen_companion.remote.link import Greeting, Link, LinkError, RequestError, objects
 from qwen_companion.remote.mirrors import Copies
 from qwen_companion.remote.streams import Streams
 from qwen_companion.threads import in_thread
@@ -146,9 +146,8 @@ class Place:
         :raises TargetError: when it cannot
         """
         try:
-            link = self.link()
-            (look,) = [read_look(item) for item in objects((await link.request("look", paths=[path])).get("files"))]
-        except (CompanionError, ValueError) as error:
+            look = await self.copies.look(path)
+        except LinkError as error:
             raise TargetError(f"{path} cannot be inspected: {error}. Decide in the terminal instead.") from None
         if look is None:
             raise TargetError(f"{path} cannot be inspected. Decide in the terminal instead.")

@@ -31,8 +31,10 @@ class Relay(Link):
     def __init__(self, times: list[object]) -> None:
         super().__init__(partial(run_program, [], {}), b"", Streams(1), lambda _paths: None)
         self._times = times
+        self.asked: list[str] = []
 
     async def ask(self, name: str, data: bytes = b"", **_values: Any) -> tuple[dict[str, Any], bytes]:
+        self.asked.append(name)
         return ({"time": self._times.pop(0)}, b"%d left\n" % len(self._times)) if name == "read" else ({}, data)
 
 
@@ -116,3 +118,16 @@ async def test_a_shared_file_is_read_here(tmp_path: Path) -> None:
         with pytest.raises(TargetError, match="another file than here"):
             await copies.is_text("/work/link", real)
     assert not (tmp_path / "spool").exists()
+
+
+async def test_the_file_of_a_proposal_is_read_once_and_again_when_it_has_changed(tmp_path: Path) -> None:
+    relay = Relay([1, 2])
+    copies = Copies(PlaceNames("/ssh:far:"), str(tmp_path), lambda: relay, lambda _message: None)
+    await copies.look("/p/a.py")
+    assert await copies.is_text("/p/a.py", "/p/a.py")
+    copy = Path((await copies.review_file("/p/a.py"))[0])
+    assert sorted(relay.asked) == ["look", "read", "watch"]
+    assert copy.read_text() == "1 left\n"
+    copies.note_changes(["/p/a.py"])
+    await copies.review_file("/p/a.py")
+    assert copy.read_text() == "0 left\n"
