@@ -116,6 +116,13 @@ class Copies:
                 found = objects((await link.request("look", paths=[path])).get("files"))
         return read_look(found[0]) if found else None
 
+    async def drop(self, path: str) -> None:
+        """Remove the copy of the file `path` there, which is not reviewed, unless a buffer visits it."""
+        if path not in self._visited:
+            self._paths.pop(path, None)
+            self._fresh_until.pop(path, None)
+            await in_thread(self._write, self._name(path), None)
+
     async def _prepare(self, path: str) -> None:
         """Copy the file `path` there as it is now, and keep the copy current."""
         self._keep(path)

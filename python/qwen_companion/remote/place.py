@@ -143,8 +143,15 @@ class Place:
     async def check_target(self, path: str) -> None:
         """Check that the file `path` there can be given a new text in a review.
 
-        :raises TargetError: when it cannot
+        :raises TargetError: when it cannot; then no copy of it is left
         """
+        try:
+            await self._check_target(path)
+        except TargetError:
+            await self.copies.drop(path)
+            raise
+
+    async def _check_target(self, path: str) -> None:
         try:
             look = await self.copies.look(path)
         except LinkError as error:

@@ -16,6 +16,7 @@ import pytest
 from qwen_companion.domain import Hop
 from qwen_companion.emacs.messages import Notification, PlaceState, WantedPlace
 from qwen_companion.ide.guard import Keys
+from qwen_companion.ide.targets import TargetError
 from qwen_companion.remote.place import Place
 from relays import APART, cut, environ
 
@@ -89,6 +90,26 @@ def write_program(home: Path, wait_for: Path) -> None:
     wait = f"until [ -e {shlex.quote(str(wait_for))} ]; do sleep 0.05; done"
     command = shlex.join([sys.executable, "-c", APART])
     (home.parent / "bin/docker").write_text(f'#!/bin/sh\n{wait}\nshift 3\nexec {command} "$@"\n')
+
+
+async def test_no_copy_is_left_of_a_file_outside_of_the_roots_there(home: Path) -> None:
+    """Also of one behind a link in them."""
+    served = Served(home)
+    secret = home.parent / "secret"
+    secret.write_text("secret\n")
+    (home / "link").symlink_to(secret)
+    (home / "a.py").write_text("a\n")
+    write_program(home, home)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(served.make(1).run)
+        await served.wait_for("ready")
+        await served.place.check_target(str(home / "a.py"))
+        for path in (secret, home / "link"):
+            with pytest.raises(TargetError, match="outside"):
+                await served.place.check_target(str(path))
+        copies = [path.read_text() for path in home.parent.glob("places/*/*")]
+        assert copies == ["a\n"]
+        tasks.cancel_scope.cancel()
 
 
 async def test_who_asks_while_the_line_is_broken_is_admitted_when_it_comes_back(home: Path) -> None:
