@@ -58,6 +58,8 @@ its key, nil where there is none."
   name state reason roots home environment line)
 (qwen-companion-messages-define "qwen-companion-place-file" PlaceFile
   name copy time moved)
+(qwen-companion-messages-define "qwen-companion-place-files" PlaceFiles
+  place directory files)
 (qwen-companion-messages-define "qwen-companion-run-command" RunCommand
   terminal directory command error)
 (qwen-companion-messages-define "qwen-companion-proposal-open" ProposalOpen

@@ -204,6 +204,8 @@ beginning the slash commands of Qwen Code.
           (setq default-directory (file-name-as-directory root))
           (if (fboundp 'markdown-mode) (markdown-mode) (text-mode))
           (setq qwen-companion-ask--root root)
+          (when (file-remote-p root)
+            (qwen-companion-prompt-completion-far-files (file-name-as-directory root)))
           (qwen-companion-ask-mode 1)
           (current-buffer)))))
 

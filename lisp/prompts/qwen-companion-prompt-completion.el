@@ -21,6 +21,8 @@
 (require 'cl-lib)
 (require 'seq)
 (require 'subr-x)
+(require 'qwen-companion-backend)
+(require 'qwen-companion-messages)
 (require 'qwen-companion-privacy)
 (require 'qwen-companion-quote)
 (require 'qwen-companion-untrusted)
@@ -37,6 +39,31 @@
 
 (defvar-local qwen-companion-prompt-completion--files nil
   "The files of a project when they were last read: (TIME ROOT . NAMES).")
+
+(defvar qwen-companion-prompt-completion--far-files (make-hash-table :test #'equal)
+  "Files below directories at other places: (TIME . NAMES) by directory.
+TIME is that of the last request for them.")
+
+(defun qwen-companion-prompt-completion-far-files (root)
+  "Return the files below ROOT, at another place, as far as they are known.
+Ask the relay there for them if that is not lately done."
+  (let ((known (gethash root qwen-companion-prompt-completion--far-files)))
+    (unless (and known
+                 (< (- (float-time) (car known)) qwen-companion-prompt-completion--files-age))
+      (puthash root (cons (float-time) (cdr known)) qwen-companion-prompt-completion--far-files)
+      (qwen-companion-backend-call
+       'list-place-files (list :place (file-remote-p root)
+                               :directory (directory-file-name (file-remote-p root 'localname)))))
+    (cdr known)))
+
+(defun qwen-companion-prompt-completion-on-place-files (payload)
+  "Handle the `place-files' call: keep the names of files in PAYLOAD."
+  (puthash (file-name-as-directory (concat (qwen-companion-place-files-place payload)
+                                           (qwen-companion-place-files-directory payload)))
+           (cons (float-time) (mapcar #'qwen-companion-quote-escape
+                                      (qwen-companion-place-files-files payload)))
+           qwen-companion-prompt-completion--far-files)
+  nil)
 
 (defun qwen-companion-prompt-completion--files (root)
   "Return the files of the project that ROOT, a local directory, is in.
@@ -63,14 +90,15 @@ is no project.  None has a line end, which would end the word."
   "Complete the file of ROOT, a directory, after `@' before point.
 Search for the `@' no further back than LIMIT.  Return what a function in
 `completion-at-point-functions' does, nil where there is no `@'."
-  (when-let* ((start (and (not (file-remote-p root))
-                          (qwen-companion-prompt-completion--start limit))))
+  (when-let* ((start (qwen-companion-prompt-completion--start limit)))
     (let* ((root (file-name-as-directory root))
-           (files (and (not (string-match-p "\\`\\(?:/\\|~\\|\\.\\.?/\\)"
-                                            (buffer-substring-no-properties start (point))))
-                       (qwen-companion-prompt-completion--files root))))
+           (far (file-remote-p root))
+           (files (cond (far (qwen-companion-prompt-completion-far-files root))
+                        ((not (string-match-p "\\`\\(?:/\\|~\\|\\.\\.?/\\)"
+                                              (buffer-substring-no-properties start (point))))
+                         (qwen-companion-prompt-completion--files root)))))
       (list start (point)
-            (if files
+            (if (or far files)
                 (lambda (string predicate action)
                   (if (eq action 'metadata)
                       '(metadata (category . project-file))

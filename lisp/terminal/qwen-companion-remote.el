@@ -118,6 +118,7 @@ That is for a method that TRAMP does not know."
 
 (defun qwen-companion-remote--update (directories)
   "Note DIRECTORIES, those of open buffers, and tell which places are wanted."
+  (mapc #'qwen-companion-remote--hint (cl-remove-if-not #'file-remote-p directories))
   (setq qwen-companion-remote--directories
         (cl-loop for directory in (sort directories #'string<)
                  for place = (file-remote-p directory)
@@ -128,6 +129,20 @@ That is for a method that TRAMP does not know."
                           for path = (qwen-companion-places-shared-path directory place)
                           when path collect (cons place path))))
   (qwen-companion-remote--send))
+
+(defun qwen-companion-remote--hint (directory)
+  "Say once how CLIs are served in terminals in DIRECTORY, of an unknown place."
+  (let ((place (file-remote-p directory)))
+    (when (and (not (assoc place qwen-companion-remote-places))
+               (cl-some (lambda (buffer)
+                          (with-current-buffer buffer
+                            (and (equal directory default-directory)
+                                 (apply #'derived-mode-p 'shell-mode
+                                        (remq 'comint-mode qwen-companion-roots-terminal-modes)))))
+                        (buffer-list)))
+      (qwen-companion-backend-notice-once
+       (format "a CLI in a terminal at %s finds Emacs after M-x qwen-companion-serve-place there"
+               place)))))
 
 (defun qwen-companion-remote--send ()
   "Send which places are wanted, if that has changed."
@@ -174,7 +189,9 @@ With a prefix argument LEAVE, leave them alone."
    (cons (cons place (if leave 'leave 'serve))
          (assoc-delete-all place (copy-sequence qwen-companion-remote-places))))
   (qwen-companion-roots-update)
-  (message (if leave "CLIs at %s are left alone" "CLIs at %s are served while files of it are open")
+  (message (if leave
+               "CLIs at %s are left alone"
+             "CLIs at %s are served while files of it are open: a relay lays a discovery file and settings into ~/.qwen/ide there and removes them at its end")
            place))
 
 ;;; Lines of TRAMP

@@ -83,6 +83,7 @@ class Inbox:
             messages.PlacesWanted: self.places.want,
             messages.RunAt: self.places.run_at,
             messages.PlacePassword: self.places.give_password,
+            messages.ListPlaceFiles: self.places.list_files,
             messages.RewindRecorded: self.rewinds.take,
             messages.DaemonCall: self.daemon.take,
             messages.Stop: lambda _: self.stop(),

@@ -120,6 +120,8 @@ def ask_from_emacs(stage: Stage, far: Far) -> None:
         '"explain")))'
     )
     stage.screen.wait_for("Explained.")
+    found = f'(nth 2 (qwen-companion-prompt-completion-file "{far.name(far.project)}" 1))'
+    stage.emacs.wait_until(f'(with-temp-buffer (insert "@gr") (member "greeting.py" (all-completions "gr" {found})))')
     # After the three of the review and the two of the command.
     *_, request, answered = (stage.model.next_request() for _ in range(7))
     assert "greeting.py, line 1:\n```" in request.prompt

@@ -188,6 +188,35 @@
                      (prin1-to-string
                       (plist-get (car (plist-get (cdar calls) :places)) :hops)))))))
 
+(ert-deftest qwen-companion-remote-test-a-terminal-at-an-unknown-place-is-hinted-at ()
+  "Once, and only where a CLI may be started by hand."
+  (qwen-companion-remote-test--with
+    (let ((qwen-companion-remote-places '(("/ssh:other:" . leave)))
+          (qwen-companion-backend--noticed nil))
+      (with-temp-buffer
+        (setq default-directory "/ssh:far:/p/")
+        (cl-flet ((told () (qwen-companion-test-messages
+                             (qwen-companion-remote--update '("/ssh:far:/p/" "/ssh:other:/p/")))))
+          (should (equal "" (told)))
+          (setq major-mode 'eshell-mode)
+          (should (string-match-p "/ssh:far: .*M-x qwen-companion-serve-place" (told)))
+          (should (equal "" (told))))))))
+
+(ert-deftest qwen-companion-remote-test-files-there-complete-after-at ()
+  "Their names are asked for without TRAMP, and kept for a while."
+  (qwen-companion-remote-test--with
+    (clrhash qwen-companion-prompt-completion--far-files)
+    (with-temp-buffer
+      (insert "see @a")
+      (cl-flet ((complete ()
+                  (all-completions "a" (nth 2 (qwen-companion-prompt-completion-file "/ssh:far:/p" 1)))))
+        (should-not (complete))
+        (should (equal '((list-place-files :place "/ssh:far:" :directory "/p")) calls))
+        (qwen-companion-prompt-completion-on-place-files
+         '(:place "/ssh:far:" :directory "/p" :files ("a b.py" "sub/a" "aa")))
+        (should (equal '("a\\ b.py" "aa") (complete)))
+        (should (length= calls 1))))))
+
 ;; With a method whose other end is a shell of this machine.
 (ert-deftest qwen-companion-remote-test-a-line-of-tramp-carries-all-bytes ()
   "Where only TRAMP gets, a command opens a line, and the Python process uses it."

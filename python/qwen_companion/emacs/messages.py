@@ -669,6 +669,18 @@ class PlacePassword:
 
 
 @frozen
+class ListPlaceFiles:
+    """`list-place-files`: asks for the names of the files below `directory` at `place`, by its name there."""
+
+    place: str
+    directory: str
+
+
+PlaceCall = RunAt | PlacePassword | ListPlaceFiles
+"""What is asked of a place."""
+
+
+@frozen
 class DaemonCall:
     """`daemon-...`: a call for the client of the daemon, which is imported with the first of these.
 
@@ -692,8 +704,7 @@ Incoming = (
     | ToolsOffered
     | ToolAnswer
     | PlacesWanted
-    | RunAt
-    | PlacePassword
+    | PlaceCall
     | Stop
     | Ping
     | JournalCall
@@ -948,6 +959,18 @@ class PlaceFile(Notification):
     copy: str | None
     time: int
     moved: str | None = None
+
+
+@frozen
+class PlaceFiles(Notification):
+    """`place-files`: the names of the files below `directory` at `place` that git does not ignore, relative to it.
+
+    Of very many, it is the first ones.
+    """
+
+    place: str
+    directory: str
+    files: tuple[str, ...]
 
 
 @frozen

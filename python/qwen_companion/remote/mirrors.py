@@ -13,12 +13,12 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import anyio
 
 from qwen_companion.domain import PlacedFile, PlaceNames
-from qwen_companion.emacs.messages import PlaceFile
+from qwen_companion.emacs.messages import ListPlaceFiles, Notification, PlaceFile, PlaceFiles
 from qwen_companion.errors import CompanionError
 from qwen_companion.ide.targets import TargetError, is_text
 from qwen_companion.remote.link import Link, LinkError, Look, RequestError, objects, read_look, strings
@@ -40,11 +40,11 @@ class Copies:
     """Keeps copies of files of the place with `names` current while `run` runs.  Its methods are for the event loop."""
 
     def __init__(
-        self, names: PlaceNames, directory: str, link: Callable[[], Link], tell: Callable[[PlaceFile], None]
+        self, names: PlaceNames, directory: str, link: Callable[[], Link], tell: Callable[[Notification], None]
     ) -> None:
         """Take a private `directory`.  `link` returns the pipe to the place, or raises LinkError.
 
-        `tell` sends what was written into a file that a buffer visits.
+        `tell` sends what was written into a file that a buffer visits, and names of files that were asked for.
         """
         self.size_limit: int | None = None
         self._names = names
@@ -122,6 +122,15 @@ class Copies:
             self._paths.pop(path, None)
             self._fresh_until.pop(path, None)
             await in_thread(self._write, self._name(path), None)
+
+    async def list_files(self, request: ListPlaceFiles) -> None:
+        """Answer `request`, unless the place cannot be reached or has no such directory."""
+        with suppress(CompanionError):
+            names = (await self._link().request("names", root=request.directory)).get("names")
+            found = cast("list[object]", names) if isinstance(names, list) else []
+            # A name with a line end, or one that hides what it is, is none for a prompt.
+            files = tuple(name for name in found if isinstance(name, str) and name and name.isprintable())
+            self._tell(PlaceFiles(self._names.place, request.directory, files))
 
     async def _prepare(self, path: str) -> None:
         """Copy the file `path` there as it is now, and keep the copy current."""

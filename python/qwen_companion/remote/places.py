@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from qwen_companion.domain import Peer, SessionState, Settings, Snapshot
 from qwen_companion.emacs.messages import (
     ContextSent,
+    ListPlaceFiles,
     Notification,
     PlacePassword,
     PlacesWanted,
@@ -145,6 +146,11 @@ class Places:
         """Answer what a place asks for."""
         if message.place in self._open:
             self._open[message.place].place.askpass.answer(message.secret)
+
+    def list_files(self, message: ListPlaceFiles) -> None:
+        """Answer which files lie below a directory of a place."""
+        if message.place in self._open:
+            self._tasks.start(self._open[message.place].place.copies.list_files, message)
 
     def set_snapshot(self, snapshot: Snapshot) -> None:
         """Take the snapshot of all buffers."""

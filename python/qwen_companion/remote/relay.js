@@ -896,6 +896,16 @@ const REQUESTS = {
             return { root, real: fs.realpathSync(root) };
         }, directory)),
     }),
+    // Those that git does not ignore, relative to the root, as many as there is room for.
+    async names({ root }) {
+        const found = [];
+        let size = 0;
+        for (const name of await list(fs.realpathSync(root))) {
+            if ((size += sizeOf(name)) > LISTED) break;
+            found.push(name);
+        }
+        return { names: found };
+    },
     read: ({ path: file, offset }) => readPart(file, offset, MAX_READ),
     watch: ({ paths }) => (watch(paths), {}),
     // The name that a watched file has now which is not where it was; null if it is not found in the project.

@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from qwen_companion.domain import PlaceNames, SharedDirectory
-from qwen_companion.emacs.messages import Notification, PlaceFile
+from qwen_companion.emacs.messages import ListPlaceFiles, Notification, PlaceFile, PlaceFiles
 from qwen_companion.ide.targets import TargetError
 from qwen_companion.remote.channels import run_program
 from qwen_companion.remote.link import Link
@@ -35,6 +35,8 @@ class Relay(Link):
 
     async def ask(self, name: str, data: bytes = b"", **_values: Any) -> tuple[dict[str, Any], bytes]:
         self.asked.append(name)
+        if name == "names":
+            return {"names": ["a b.py", "sub/ü", "two\nlines", "\x1b[2J", "\u202eexe", "", 7, None]}, b""
         return ({"time": self._times.pop(0)}, b"%d left\n" % len(self._times)) if name == "read" else ({}, data)
 
 
@@ -131,3 +133,10 @@ async def test_the_file_of_a_proposal_is_read_once_and_again_when_it_has_changed
     copies.note_changes(["/p/a.py"])
     await copies.review_file("/p/a.py")
     assert copy.read_text() == "0 left\n"
+
+
+async def test_only_names_that_can_be_read_are_completed(tmp_path: Path) -> None:
+    told: list[Notification] = []
+    copies = Copies(PlaceNames("/ssh:far:"), str(tmp_path), lambda: Relay([]), told.append)
+    await copies.list_files(ListPlaceFiles("/ssh:far:", "/p"))
+    assert told == [PlaceFiles("/ssh:far:", "/p", ("a b.py", "sub/ü"))]
