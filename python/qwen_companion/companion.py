@@ -161,7 +161,7 @@ class Companion:
         self._tool_server = ToolServer(self._tools, self._find_caller, self._first_prompt.listed)
         tell = self._bridge.tell
         self._journal = JournalFront(os.environ, tell, self._places, partial(excluded, self._access), self._waiting)
-        self._meter = Meter(self._journal.spent, self._hooks_reported)
+        self._meter = Meter(self._journal.spent, self._hooks_reported, self._places.read_more)
         self._doors = self._make_doors(editor)
         discovery = Discovery(hello.emacs_pid, self._port, token, os.environ)
         self._publisher = Publisher(hello.emacs_pid, self._port, token, discovery, self._doors, tell)

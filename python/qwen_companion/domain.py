@@ -152,6 +152,10 @@ class Peer:
         """What tells its process from all others of this machine."""
         return self.pid, self.started
 
+    def conversation(self, session: str) -> str:
+        """Return the name of its conversation `session`: one at another place may have the number of any one here."""
+        return session if self.place is None else f"{session} {self.place}"
+
 
 @frozen
 class KnownSession:

@@ -157,6 +157,7 @@ def change_by_command(stage: Stage, far: Far) -> None:
         # It is drawn a moment after Emacs knows.
         stage.screen.wait_until(lambda text=line: text in stage.emacs.buffer_text("*qwen-companion changes*"), line)
     assert ".env" not in stage.emacs.buffer_text("*qwen-companion changes*")
+    stage.emacs.wait_until("(qwen-companion-session-usage (car (qwen-companion-backend-sessions)))")
     stage.emacs.eval(
         '(with-current-buffer "*qwen-companion changes*" (goto-char (point-min))'
         " (cl-letf (((symbol-function 'y-or-n-p) (lambda (_) t))) (qwen-companion-changes-undo)))"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,6 +20,7 @@ from qwen_companion.emacs.messages import (
     RunCommand,
     WantedPlace,
 )
+from qwen_companion.errors import CompanionError
 from qwen_companion.ide.peers import Caller, caller_at
 from qwen_companion.ide.targets import TargetError
 from qwen_companion.remote.link import LinkError
@@ -146,6 +148,12 @@ class Places:
         """Answer what a place asks for."""
         if message.place in self._open:
             self._open[message.place].place.askpass.answer(message.secret)
+
+    async def read_more(self, name: str, path: str, offset: int) -> bytes:
+        """Return a piece of the file `path` at the place `name` from `offset` on; none where it cannot be read."""
+        with suppress(CompanionError):
+            return (await self.place(name).link().ask("read", path=path, offset=offset))[1]
+        return b""
 
     def list_files(self, message: ListPlaceFiles) -> None:
         """Answer which files lie below a directory of a place."""
@@ -310,8 +318,7 @@ def named_by(report: Report, name: Callable[[object], str | None]) -> Report | N
     directory = name(event.cwd)
     if directory is None:
         return None
-    # A conversation there may have the number of any one here.
-    changes: dict[str, object] = {"cwd": directory, "session_id": f"{event.session_id} {report.peer.place}"}
+    changes: dict[str, object] = {"cwd": directory, "session_id": report.peer.conversation(event.session_id)}
     values: object = getattr(event, "tool_input", None)
     if isinstance(values, dict):
         call = cast("dict[str, object]", values)

@@ -9,7 +9,8 @@ they are sent.  The model then reads that they were not recorded, so it is told 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
@@ -17,7 +18,7 @@ import anyio
 from qwen_companion.domain import Usage
 from qwen_companion.doors.listeners import Block, Report, Subscription, Words
 from qwen_companion.threads import in_thread
-from qwen_companion.transcripts.recording import is_transcript
+from qwen_companion.transcripts.recording import is_transcript, time_of
 from qwen_companion.transcripts.usage import Transcript, tokens
 
 if TYPE_CHECKING:
@@ -51,21 +52,25 @@ class Meter:
         self,
         spent: Callable[[str, int, Sequence[Usage]], None],
         changed: Callable[[], None],
+        read_there: Callable[[str, str, int], Awaitable[bytes]],
         settle_s: float = SETTLE_S,
     ) -> None:
         """`spent` takes what the turn of a conversation that began at some time has used so far.
 
-        `changed` is called when `total` may return something else.
+        `changed` is called when `total` may return something else.  `read_there` returns a piece of a file at a place.
         """
         self.limit: int | None = None
         """How many tokens a turn may use, None for any number."""
         self._spent = spent
         self._changed = changed
+        self._read_there = read_there
         self._settle_s = settle_s
         self._transcripts: dict[int, tuple[str, Transcript]] = {}
         """Of each process that of its conversation."""
         self._began: dict[int, int] = {}
         """When the turn of each process began, in ms since the epoch."""
+        self._delays: dict[int, int] = {}
+        """How much the clock of each process at another place is behind, in ms."""
         self._rounds: Counter[int] = Counter()
         """How many requests of the turn of each process have been answered, at least."""
         self._stopped: set[str] = set()
@@ -75,7 +80,10 @@ class Meter:
     def subscriptions(self) -> Sequence[Subscription]:
         """The hooks that it subscribes to."""
         others = ("SessionStart", "Stop", "Notification", "SessionEnd")
-        return Subscription("UserPromptSubmit", hold_s=HOLD_S), *map(Subscription, others)
+        return (
+            Subscription("UserPromptSubmit", hold_s=HOLD_S, elsewhere=True),
+            *(Subscription(name, elsewhere=True) for name in others),
+        )
 
     def holds(self, event: Event) -> bool:
         """Return whether the turn may end here, or the model has to be told that the last one did."""
@@ -88,12 +96,14 @@ class Meter:
             return None
         if event.begins_turn:
             self._began[pid] = report.time
+            there = time_of(event.timestamp) if report.peer.place else None
+            self._delays[pid] = 0 if there is None else report.time - there
             self._rounds[pid] = 0
         elif event.name == "UserPromptSubmit":
             self._rounds[pid] += 1
         if event.name == "Stop":
             await anyio.sleep(self._settle_s)
-        used = await self._read(pid, event)
+        used = await self._read(report.peer, event)
         if event.begins_turn and event.session_id in self._stopped:
             return self._told_of(event.session_id)
         limit = self.limit
@@ -105,25 +115,29 @@ class Meter:
             )
         return None
 
-    async def _read(self, pid: int, event: Event) -> int:
-        """Read the transcript that `event` of process `pid` names; return the tokens of the turn."""
+    async def _read(self, peer: Peer, event: Event) -> int:
+        """Read the transcript that `event` of the process `peer` names; return the tokens of the turn."""
+        pid = peer.pid
         path, transcript = self._transcripts.get(pid, ("", None))
         if transcript is None or path != event.transcript_path:
             transcript = Transcript(event.transcript_path)
             self._transcripts[pid] = event.transcript_path, transcript
+        read = partial(in_thread, transcript.read)
+        if peer.place is not None:
+            read = partial(transcript.read_there, partial(self._read_there, peer.place))
         before = transcript.total()
-        await in_thread(transcript.read)
+        await read()
         began, ends = self._began.get(pid), event.name == "Stop"
         if began is not None and (ends or self.limit is not None):
             with anyio.move_on_after(_SETTLED_S if ends else _WRITTEN_S):
-                while transcript.requests_since(began) < self._rounds[pid] + ends:
+                while transcript.requests_since(began - self._delays[pid]) < self._rounds[pid] + ends:
                     await anyio.sleep(_POLL_S)
-                    await in_thread(transcript.read)
-        usages = () if began is None else transcript.since(began)
+                    await read()
+        usages = () if began is None else transcript.since(began - self._delays[pid])
         if transcript.total() != before:
             self._changed()
             if began is not None:
-                self._spent(event.session_id, began, usages)
+                self._spent(peer.conversation(event.session_id), began, usages)
         return tokens(usages)
 
     def _told_of(self, session: str) -> Words:
@@ -141,4 +155,5 @@ class Meter:
         """Forget the process of `peer`."""
         self._transcripts.pop(peer.pid, None)
         self._began.pop(peer.pid, None)
+        self._delays.pop(peer.pid, None)
         self._rounds.pop(peer.pid, None)

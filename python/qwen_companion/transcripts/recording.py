@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import datetime
 
@@ -16,6 +17,9 @@ _CHUNK_BYTES = 1 << 20
 
 _MOST_BYTES = 256 << 20
 """How much is read at once, in 0.2 s; the rest is left to the next time."""
+
+_MOST_BYTES_THERE = 16 << 20
+"""The same of a file at another place, over a line that others use too."""
 
 
 class Recording:
@@ -73,6 +77,13 @@ class Recording:
                         self._take_data(data)
             finally:
                 os.close(descriptor)
+
+    async def read_there(self, read: Callable[[str, int], Awaitable[bytes]]) -> None:
+        """Do as `read` does, with a file at another place, of which `read` returns a piece from an offset on."""
+        end = self._offset + _MOST_BYTES_THERE
+        while self._offset < end and (data := await read(self.path, self._offset)):
+            self._offset += len(data)
+            self._take_data(data)
 
     def _take_data(self, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")

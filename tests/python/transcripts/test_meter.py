@@ -20,6 +20,7 @@ from qwen_companion.transcripts.meter import Meter
 pytestmark = pytest.mark.anyio
 
 PEER = Peer(7, "", "/w", "qwen", ())
+FAR = Peer(-7, "", "/w", "qwen", (), "/ssh:far:")
 
 
 class Cli:
@@ -27,7 +28,9 @@ class Cli:
 
     def __init__(self, directory: Path) -> None:
         self.told: list[tuple[str, int, Sequence[Usage]]] = []
-        self.meter = Meter(self._take, lambda: None, settle_s=0)
+        self.meter = Meter(self._take, lambda: None, self._read_there, settle_s=0)
+        self.peer = PEER
+        self.clock_delay = 0
         self.session = "s"
         self._directory = directory
         self._now = 1_795_000_000
@@ -35,12 +38,17 @@ class Cli:
     def _take(self, session: str, start: int, usage: Sequence[Usage]) -> None:
         self.told.append((session, start, usage))
 
+    async def _read_there(self, place: str, path: str, offset: int) -> bytes:
+        assert place == FAR.place
+        # A piece may end anywhere.
+        return Path(path).read_bytes()[offset : offset + 50] if Path(path).is_file() else b""
+
     def answer(self, tokens: int, session: str | None = None) -> None:
         """Record an answer of the model, which took `tokens`."""
         self._now += 1
         event = {
             "event.name": "qwen-code.api_response",
-            "event.timestamp": datetime.fromtimestamp(self._now, timezone.utc).isoformat(),
+            "event.timestamp": datetime.fromtimestamp(self._now - self.clock_delay, timezone.utc).isoformat(),
             "model": "m",
             "input_token_count": tokens,
         }
@@ -51,11 +59,18 @@ class Cli:
         """Report an event, and return what is answered, None where the CLI does not wait."""
         self._now += 1
         path = str(self._directory / f"{self.session}.jsonl")
-        values = {"hook_event_name": name, "session_id": self.session, "transcript_path": path, **fields}
+        time = datetime.fromtimestamp(self._now - self.clock_delay, timezone.utc).isoformat()
+        values = {
+            "hook_event_name": name,
+            "timestamp": time,
+            "session_id": self.session,
+            "transcript_path": path,
+            **fields,
+        }
         event = parse_event(json.dumps(values).encode())
         assert event is not None
         holds = name == "UserPromptSubmit" and self.meter.holds(event)
-        words = await self.meter.hear(Report(event, PEER, "Qwen Code", "id", 1000 * self._now))
+        words = await self.meter.hear(Report(event, self.peer, "Qwen Code", "id", 1000 * self._now))
         assert holds or words is None
         return words
 
@@ -66,16 +81,20 @@ class Cli:
         return await self.report("UserPromptSubmit", prompt="")
 
 
-@pytest.fixture
-def cli(tmp_path: Path) -> Cli:
-    return Cli(tmp_path)
+@pytest.fixture(params=[PEER, FAR])
+def cli(tmp_path: Path, request: pytest.FixtureRequest) -> Cli:
+    """Return a CLI here, and one at a place whose clock is a day behind."""
+    cli = Cli(tmp_path)
+    cli.peer = request.param
+    cli.clock_delay = 86_400 if cli.peer.place else 0
+    return cli
 
 
 async def test_each_turn_and_the_whole_conversation_are_told(cli: Cli) -> None:
     # It is resumed: what it has used before counts for the conversation.
     cli.answer(1000)
     await cli.report("SessionStart")
-    assert cli.meter.total(7) == (Usage("m", 1000),)
+    assert cli.meter.total(cli.peer.pid) == (Usage("m", 1000),)
     await cli.prompt()
     cli.answer(5)
     await cli.goes_on()
@@ -85,19 +104,20 @@ async def test_each_turn_and_the_whole_conversation_are_told(cli: Cli) -> None:
     await cli.prompt()
     cli.answer(3)
     await cli.report("Notification", notification_type="idle_prompt")
+    assert {session for session, _, _ in cli.told} == {cli.peer.conversation("s")}
     times = sorted({start for _, start, _ in cli.told})
     assert [(times.index(start), [usage.input for usage in used]) for _, start, used in cli.told] == [
         (0, [5]),
         (0, [11]),
         (1, [3]),
     ]
-    assert cli.meter.total(7) == (Usage("m", 1014),)
+    assert cli.meter.total(cli.peer.pid) == (Usage("m", 1014),)
     # `/clear` begins another conversation.
     cli.session = "other"
     await cli.report("SessionStart")
-    assert cli.meter.total(7) == ()
-    cli.meter.ended(PEER)
-    assert cli.meter.total(7) == ()
+    assert cli.meter.total(cli.peer.pid) == ()
+    cli.meter.ended(cli.peer)
+    assert cli.meter.total(cli.peer.pid) == ()
 
 
 async def test_the_last_request_may_be_written_late(cli: Cli) -> None:
