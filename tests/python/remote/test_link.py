@@ -282,11 +282,18 @@ async def test_another_user_there_is_not_let_in(home: Path) -> None:
         ("csh", ".cshrc", "setenv PATH %s:$PATH; echo Welcome"),
     ],
 )
-async def test_a_login_shell_that_prints_finds_the_node(home: Path, shell: str, start: str, line: str) -> None:
+@pytest.mark.parametrize("has_old", [False, True])
+async def test_a_login_shell_that_prints_finds_the_node(
+    home: Path, shell: str, start: str, line: str, has_old: bool
+) -> None:
     program = shutil.which(shell)
     if program is None:
         pytest.skip(f"{shell} is not installed")
     variables = {"PATH": without_node(home), "SHELL": program}
+    if has_old:
+        old = Path(variables["PATH"]) / "node"
+        old.write_text("#!/bin/sh\necho v18.20.8\n")
+        old.chmod(0o700)
     (home / "node").symlink_to(NODE)
     (home / start).parent.mkdir(parents=True, exist_ok=True)
     (home / start).write_text(line % home + "\n")
