@@ -137,8 +137,10 @@ That is for a method that TRAMP does not know."
                (cl-some (lambda (buffer)
                           (with-current-buffer buffer
                             (and (equal directory default-directory)
+                                 ;; The programs of `term' run on this machine.
                                  (apply #'derived-mode-p 'shell-mode
-                                        (remq 'comint-mode qwen-companion-roots-terminal-modes)))))
+                                        (cl-set-difference qwen-companion-roots-terminal-modes
+                                                           '(comint-mode term-mode))))))
                         (buffer-list)))
       (qwen-companion-backend-notice-once
        (format "a CLI in a terminal at %s finds Emacs after M-x qwen-companion-serve-place there"
