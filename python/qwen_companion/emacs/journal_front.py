@@ -86,7 +86,7 @@ class JournalFront:
         self._tasks: TaskGroup | None = None
         self._calls, self._calls_left = anyio.create_memory_object_stream[messages.JournalCall | ChatWork](math.inf)
         self._started = anyio.Event()
-        self.silent = SilentClis(self._load, lambda: self._journal, lambda: self._settings.journal, silence_s)
+        self.silent = SilentClis(self._load, lambda: self._settings.journal, silence_s)
         self.rewinds = RewindWatch(environ, self._take_rewind)
         """Listens to hooks, as this does."""
 

@@ -24,16 +24,14 @@ class SilentClis:
     def __init__(
         self,
         load: Callable[[], Awaitable[Journal]],
-        loaded: Callable[[], Journal | None],
         records: Callable[[], bool],
         silence_s: float,
     ) -> None:
-        """`load` returns the journal, `loaded` the same if it is loaded, and `records` whether it is to record.
+        """`load` returns the journal, and `records` whether it is to record.
 
         A CLI that has called no hook `silence_s` seconds after it has connected is silent.
         """
         self._load = load
-        self._loaded = loaded
         self._records = records
         self._silence_s = silence_s
         self._clis: dict[tuple[int, str], tuple[KnownSession, float]] = {}
@@ -93,16 +91,16 @@ class SilentClis:
                 await news.wait()
 
     async def _tell(self, now: float) -> None:
-        gone, self._gone = self._gone, []
-        clis = dict(self._clis) if self._records() else {}
+        clis, gone = (dict(self._clis), self._gone) if self._records() else ({}, [])
+        self._gone = []
         told = {process for process, (_, moment) in clis.items() if moment <= now}
         silent = [session for process, (session, _) in clis.items() if process in told]
         arriving = [session for process, (session, _) in clis.items() if process not in told]
-        journal = self._loaded()
-        if gone and journal is not None and self._records():
-            # They were silent to the end.
-            await journal.set_silent([*silent, *gone], arriving)
-        if clis or self._knows_any:
+        if clis or gone or self._knows_any:
+            journal = await self._load()
+            if gone:
+                # They were silent to the end.
+                await journal.set_silent([*silent, *gone], arriving)
             self._knows_any = bool(clis)
-            await (await self._load()).set_silent(silent, arriving)
+            await journal.set_silent(silent, arriving)
         self._told = told

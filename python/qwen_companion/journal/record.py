@@ -150,10 +150,9 @@ class Record:
         """Look at all files but those to `skip`; record the changes as `cause`'s.  Return whether there are any."""
         choose: Chooser = _always(cause) if isinstance(cause, Cause) else cause
         with self._lock:
-            if len(self._stamps) > _MAX_STAMPS:
-                self._stamps.clear()
-            if len(self._times) > _MAX_STAMPS:
-                self._times.clear()
+            for known in (self._stamps, self._times):
+                if len(known) > _MAX_STAMPS:
+                    known.clear()
             found = self._files.take(lambda changes: self._keep(changes, choose), skip)
             if found.left_out:
                 (of,) = choose([os.fsencode(self.site.true)])

@@ -11,8 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -171,6 +171,17 @@ async def until_more(calls: list[str], name: str, before: int) -> None:
     with anyio.fail_after(TIMEOUT_S):
         while calls.count(name) <= before:
             await anyio.lowlevel.checkpoint()
+
+
+@asynccontextmanager
+async def watched_cli(project: Project, calls: list[str]) -> AsyncGenerator[tuple[Site, SilentCli]]:
+    """Have a CLI without hooks whose changes are watched; what is there until then is not its."""
+    with SilentCli(project.root) as cli:
+        async with site(project) as place:
+            place.front.silent.set_sessions([cli.state])
+            await place.until_watched(project)
+            await until_more(calls, "scan", 0)
+            yield place, cli
 
 
 async def test_turns_of_edits_and_commands(project: Project) -> None:
@@ -915,15 +926,11 @@ async def test_what_a_cli_without_hooks_writes_just_before_it_ends_is_recorded(
     project: Project, calls: list[str]
 ) -> None:
     project.commit(a=b"a\n")
-    with SilentCli(project.root) as cli:
-        async with site(project) as place:
-            place.front.silent.set_sessions([cli.state])
-            await place.until_watched(project)
-            await until_more(calls, "scan", 0)
-            project.write("a", b"last\n")
-            place.front.silent.set_sessions([], [cli.state.session.id])
-            (turn,) = await place.until({"a": "modified"})
-            await place.until_ended(turn.id)
+    async with watched_cli(project, calls) as (place, cli):
+        project.write("a", b"last\n")
+        place.front.silent.set_sessions([], [cli.state.session.id])
+        (turn,) = await place.until({"a": "modified"})
+        await place.until_ended(turn.id)
 
 
 async def test_what_a_look_finds_after_the_end_of_a_cli_without_hooks_is_its(
@@ -944,36 +951,28 @@ async def test_what_a_look_finds_after_the_end_of_a_cli_without_hooks_is_its(
         return scan(record, choose_later, skip)
 
     monkeypatch.setattr(Record, "scan", scan_slowly)
-    with SilentCli(project.root) as cli:
-        async with site(project) as place:
-            place.front.silent.set_sessions([cli.state])
-            await place.until_watched(project)
-            await until_more(calls, "scan", 0)
-            cli.type_quietly("echo last > a")
-            await to_thread.run_sync(found.wait, TIMEOUT_S)
-            place.front.silent.set_sessions([], [cli.state.session.id])
-            await anyio.wait_all_tasks_blocked()
-            is_gone.set()
-            (turn,) = await place.until({"a": "modified"})
-            await place.until_ended(turn.id)
+    async with watched_cli(project, calls) as (place, cli):
+        cli.type_quietly("echo last > a")
+        await to_thread.run_sync(found.wait, TIMEOUT_S)
+        place.front.silent.set_sessions([], [cli.state.session.id])
+        await anyio.wait_all_tasks_blocked()
+        is_gone.set()
+        (turn,) = await place.until({"a": "modified"})
+        await place.until_ended(turn.id)
 
 
 async def test_a_cli_without_hooks_that_ends_in_its_turn_is_looked_at_once(project: Project, calls: list[str]) -> None:
     project.commit(a=b"a\n")
-    with SilentCli(project.root) as cli:
-        async with site(project) as place:
-            place.front.silent.set_sessions([cli.state])
-            await place.until_watched(project)
-            await until_more(calls, "scan", 0)
-            cli.type("echo agent > a")
-            (turn,) = await place.until({"a": "modified"})
-            await cli.until_idle()
-            before = calls.count("scan")
-            place.front.silent.set_sessions([], [cli.state.session.id])
-            await place.until_ended(turn.id)
-            # After all that was to be done.
-            await place.until_done(project)
-            assert calls.count("scan") == before + 1
+    async with watched_cli(project, calls) as (place, cli):
+        cli.type("echo agent > a")
+        (turn,) = await place.until({"a": "modified"})
+        await cli.until_idle()
+        before = calls.count("scan")
+        place.front.silent.set_sessions([], [cli.state.session.id])
+        await place.until_ended(turn.id)
+        # After all that was to be done.
+        await place.until_done(project)
+        assert calls.count("scan") == before + 1
 
 
 async def test_a_watch_without_news_tells_nothing(tmp_path: Path) -> None:
@@ -1755,27 +1754,23 @@ async def test_a_prompt_that_is_told_of_late_has_what_a_cli_without_hooks_has_ch
 ) -> None:
     """The CLI writes its transcript a second after that on a busy machine."""
     project.commit(a=b"a\n", b=b"b\n", c=b"c\n", d=b"d\n")
-    with SilentCli(project.root) as cli:
-        async with site(project) as place:
-            place.front.silent.set_sessions([cli.state])
-            await place.until_watched(project)
-            await until_more(calls, "scan", 0)
-            cli.type("echo before > a; echo before > b")
-            await place.until({"a": "modified", "b": "modified"})
-            await cli.until_idle()
-            first = ms()
-            cli.type("echo agent > b; echo agent > c")
-            await place.until({"a": "modified", "b": "modified", "c": "modified"})
-            place.front.prompt_began(cli.state.session, "conversation", "First", first)
-            told = ("", {"a": "modified", "b": "modified"}), ("First", {"b": "modified", "c": "modified"})
-            _, turn = await place.until_turns(*told)
-            assert (turn.session, turn.notes) == ("conversation", ())
-            await cli.until_idle()
-            # One that is told of in time has what comes after it, and nothing else.
-            place.front.prompt_began(cli.state.session, "conversation", "Second", ms())
-            await place.until_done(project)
-            cli.type("echo agent > d")
-            await place.until_turns(*told, ("Second", {"d": "modified"}))
+    async with watched_cli(project, calls) as (place, cli):
+        cli.type("echo before > a; echo before > b")
+        await place.until({"a": "modified", "b": "modified"})
+        await cli.until_idle()
+        first = ms()
+        cli.type("echo agent > b; echo agent > c")
+        await place.until({"a": "modified", "b": "modified", "c": "modified"})
+        place.front.prompt_began(cli.state.session, "conversation", "First", first)
+        told = ("", {"a": "modified", "b": "modified"}), ("First", {"b": "modified", "c": "modified"})
+        _, turn = await place.until_turns(*told)
+        assert (turn.session, turn.notes) == ("conversation", ())
+        await cli.until_idle()
+        # One that is told of in time has what comes after it, and nothing else.
+        place.front.prompt_began(cli.state.session, "conversation", "Second", ms())
+        await place.until_done(project)
+        cli.type("echo agent > d")
+        await place.until_turns(*told, ("Second", {"d": "modified"}))
 
 
 @pytest.mark.usefixtures("nothing_typed")
@@ -1846,19 +1841,15 @@ async def test_a_turn_of_a_cli_without_hooks_of_which_nothing_could_be_recorded_
     monkeypatch.setattr("qwen_companion.journal.disk_watch.QUIET_S", 0.5)
     project.commit(a=b"a\n")
     (project.home / "older").write_bytes(b"old\n")
-    with SilentCli(project.root) as cli:
-        async with site(project) as place:
-            place.front.silent.set_sessions([cli.state])
-            await place.until_watched(project)
-            await until_more(calls, "scan", 0)
-            place.front.prompt_began(cli.state.session, "conversation", "Fix it", ms())
-            await place.until_done(project)
-            # Nobody can say whether it was there, under rules that hid it.
-            cli.type("mv ../older b")
-            await until_more(calls, "discard", 0)
-            await cli.until_idle()
-            cli.type("echo agent > a")
-            await place.until_turns(("Fix it", {"a": "modified"}))
+    async with watched_cli(project, calls) as (place, cli):
+        place.front.prompt_began(cli.state.session, "conversation", "Fix it", ms())
+        await place.until_done(project)
+        # Nobody can say whether it was there, under rules that hid it.
+        cli.type("mv ../older b")
+        await until_more(calls, "discard", 0)
+        await cli.until_idle()
+        cli.type("echo agent > a")
+        await place.until_turns(("Fix it", {"a": "modified"}))
 
 
 @pytest.mark.parametrize("has_ended", [False, True])

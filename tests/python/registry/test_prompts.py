@@ -124,6 +124,8 @@ class Cli:
         self.socket = tmp_path / "cli.sock"
         self.status: str | None = "delivered"
         self.wrong_secret = False
+        self.is_idle = False
+        """Whether its model gets a message at once."""
         self.got: list[dict[str, Any]] = []
         name = "".join(letter if letter.isalnum() else "-" for letter in str(self.project))
         self.transcript = self.home / "projects" / name / "chats" / f"{SESSION}.jsonl"
@@ -145,6 +147,8 @@ class Cli:
         assert (frame["toSessionId"], frame["type"]) == (SESSION, "user")
         assert "fromMode" not in frame
         self.got.append(frame)
+        if self.is_idle:
+            self.reach_model(frame)
         if self.status is not None:
             await self.answer(frame, self.status)
 
@@ -246,13 +250,7 @@ async def test_a_prompt_reaches_the_model_and_is_followed(scene: Scene, qwen: tu
     # Without the user's word nothing is made, and nothing sent.
     assert await scene.prompt("first") == "no-token"
     assert not scene.cli.got
-    real_answer = scene.cli.answer
-
-    async def answer(frame: dict[str, Any], status: str) -> None:
-        scene.cli.reach_model(frame)
-        await real_answer(frame, status)
-
-    scene.cli.answer = answer
+    scene.cli.is_idle = True
     assert await scene.prompt("Do it\nnow", qwen) == "model"
     assert scene.cli.got[0]["message"]["content"] == "Do it\nnow"
     address = Path(scene.cli.got[0]["from"])
@@ -311,13 +309,7 @@ async def test_where_the_system_tells_of_no_changes_a_look_does(
     """The receipt of a prompt needs none."""
     monkeypatch.setattr("qwen_companion.registry.front.MODEL_S", 0.05)
     monkeypatch.setattr("qwen_companion.journal.tree_watch.open_inotify", lambda: None)
-    real_answer = scene.cli.answer
-
-    async def answer(frame: dict[str, Any], status: str) -> None:
-        scene.cli.reach_model(frame)
-        await real_answer(frame, status)
-
-    scene.cli.answer = answer
+    scene.cli.is_idle = True
     assert await scene.prompt("one", qwen) == "model"
     scene.cli.record("assistant", "Done.", usageMetadata={})
     scene.front.take(RegistryLook())
