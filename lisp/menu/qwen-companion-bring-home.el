@@ -36,7 +36,8 @@ Let the user choose; for the latter the CLI is ended first."
     (cond
      (buffer (user-error "It is at home already, in %s" (buffer-name buffer)))
      ((qwen-companion-registered-problem cli)
-      (user-error "%s" (qwen-companion-registry-problem cli)))
+      (user-error "%s: %s" name
+                  (qwen-companion-untrusted-text (qwen-companion-registered-problem cli))))
      ((eq 'serve (qwen-companion-registered-kind cli))
       (user-error "The conversation is in a daemon; when it has ended there (D in M-x qwen-companion-chats), M-x qwen-companion-resume goes on with it"))
      ((not (eq 'ready (qwen-companion-state)))

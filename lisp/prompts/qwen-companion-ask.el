@@ -234,11 +234,15 @@ before goes on.  \\<qwen-companion-ask-mode-map>\\[qwen-companion-ask-submit] se
       (qwen-companion-ask--insert quotation))))
 
 (defun qwen-companion-ask-cli (session)
-  "Write a prompt for the CLI of SESSION, a session or a registered CLI."
+  "Write a prompt for the CLI of SESSION, a session or a registered CLI.
+Signal a `user-error' where it takes none."
+  (when-let* (((not (qwen-companion-terminal-session-buffer session)))
+              (cli (qwen-companion-registry-of session))
+              (refusal (qwen-companion-registry-refusal cli)))
+    (user-error "%s" refusal))
   (qwen-companion-ask--show
    (directory-file-name (or (qwen-companion-session-directory session)
-                            (user-error "%s" (or (qwen-companion-registry-problem session)
-                                                 "The directory of this CLI is not known")))))
+                            (user-error "The directory of this CLI is not known"))))
   (setq qwen-companion-ask--cli (qwen-companion-session-id session)))
 
 (defconst qwen-companion-ask--action
@@ -307,10 +311,7 @@ registered.  Signal a `user-error' when there is none."
                    (and place (qwen-companion-places-shared-path root place))))
            (when-let* (((not (file-remote-p root)))
                        (cli (qwen-companion-registry-of session)))
-             (and (qwen-companion-registered-listens cli)
-                  ;; One of a daemon is for its chat.
-                  (not (eq 'serve (qwen-companion-registered-kind cli)))
-                  (not (qwen-companion-registered-gone cli))))))
+             (not (qwen-companion-registry-refusal cli)))))
        (qwen-companion-registry-sessions))
       (user-error
        (if (qwen-companion-backend-sessions)

@@ -99,11 +99,6 @@ What its hooks report goes before what it does with prompts of ours."
         (format "process %d" (qwen-companion-registered-pid cli))
       name)))
 
-(defun qwen-companion-registry-problem (cli)
-  "Return why the registered CLI cannot be used, as text; nil where it can."
-  (when-let* ((problem (qwen-companion-registered-problem cli)))
-    (format "%s: %s" (qwen-companion-registry-name cli) (qwen-companion-untrusted-text problem))))
-
 (defun qwen-companion-registry-look (&optional shown)
   "Have looked at how the registered CLIs are, and at their editors.
 With SHOWN, which is called again and again, only where the system tells
@@ -174,25 +169,36 @@ that, the prompt has arrived late.  It returns what to say of that.")
   (nthcdr 5 (cl-find (qwen-companion-registered-id cli) qwen-companion-registry--sent
                      :key #'cadr :test #'equal)))
 
+(defun qwen-companion-registry-refusal (cli)
+  "Return why the registered CLI takes no prompts, as text; nil where it does."
+  (let ((name (qwen-companion-registry-name cli))
+        (problem (qwen-companion-registered-problem cli)))
+    (cond
+     ((qwen-companion-registered-gone cli)
+      (format "%s has ended" name))
+     ((eq 'serve (qwen-companion-registered-kind cli))
+      (format "%s is in a daemon, and takes prompts in a chat only; M-x qwen-companion-chats lists them"
+              name))
+     ((not (qwen-companion-registered-listens cli))
+      (format "%s: %s" name (if problem
+                                (qwen-companion-untrusted-text problem)
+                              (alist-get 'closed qwen-companion-registry--failures)))))))
+
 (defun qwen-companion-registry-open-p (cli)
   "Return non-nil when a prompt for the registered CLI needs no question first."
-  (and (qwen-companion-registered-listens cli)
-       (not (qwen-companion-registered-gone cli))
-       (eq 'valid qwen-companion-registry--controller)))
+  (and (eq 'valid qwen-companion-registry--controller)
+       (not (qwen-companion-registry-refusal cli))))
 
 (defun qwen-companion-registry-send (cli root text)
   "Send the prompt TEXT about ROOT to the registered CLI over its socket.
 If there is no token for that, ask whether to make one.  Return the
 outcome so far, as text for the echo area; what became of the prompt is
 said when that is known.  Signal a `user-error' where it cannot be sent."
-  (let ((name (qwen-companion-registry-name cli)))
+  (let ((name (qwen-companion-registry-name cli))
+        (refusal (qwen-companion-registry-refusal cli)))
     (cond
-     ((qwen-companion-registered-gone cli)
-      (user-error "%s has ended" name))
-     ((not (qwen-companion-registered-listens cli))
-      (user-error "%s" (or (qwen-companion-registry-problem cli)
-                           (format "%s: %s" name
-                                   (alist-get 'closed qwen-companion-registry--failures)))))
+     (refusal
+      (user-error "%s" refusal))
      ((string-prefix-p "/" (string-trim-left text))
       (user-error "A slash command would reach the model of %s as text; type it in its terminal"
                   name))

@@ -245,14 +245,21 @@ CONTROLLER is what it tells of the token."
                               (qwen-companion-registry-test--home ?i nil))))
     (should-not (qwen-companion-test-sent 'registry-end))))
 
-(ert-deftest qwen-companion-registry-test-why-a-record-cannot-be-used-is-said-at-the-prompt ()
-  (qwen-companion-registry-test--with 'none
-      (list '(:id "7" :pid 7 :start 0 :name "" :problem "its record cannot be used: 100%s"))
-    (dolist (send (list #'qwen-companion-ask-cli
-                        (lambda (cli) (qwen-companion-prompts-send cli root "Do it"))))
-      (should (equal "process 7: its record cannot be used: 100%s"
-                     (cadr (should-error (funcall send (qwen-companion-registry-cli "7"))
-                                         :type 'user-error)))))))
+(ert-deftest qwen-companion-registry-test-why-a-cli-takes-no-prompts-is-said-before-one-is-written ()
+  (qwen-companion-registry-test--with 'valid
+      (list '(:id "7" :pid 7 :start 0 :name "" :problem "its record cannot be used: 100%s")
+            (qwen-companion-registry-test--cli "8" :listens nil)
+            (qwen-companion-registry-test--cli "9" :kind 'serve)
+            (qwen-companion-registry-test--cli "10" :gone t))
+    (pcase-dolist (`(,id ,said) '(("7" "process 7: its record cannot be used: 100%s")
+                                  ("8" "site-8: it takes no prompts from other programs")
+                                  ("9" "site-9 is in a daemon, and takes prompts in a chat only")
+                                  ("10" "site-10 has ended")))
+      (dolist (send (list #'qwen-companion-ask-cli
+                          (lambda (cli) (qwen-companion-prompts-send cli root "Do it"))))
+        (should (string-prefix-p
+                 said (cadr (should-error (funcall send (qwen-companion-registry-cli id))
+                                          :type 'user-error))))))))
 
 (ert-deftest qwen-companion-registry-test-some-cannot-come-home ()
   (qwen-companion-registry-test--with 'none

@@ -44,6 +44,11 @@ def open_list(stage: Stage, *forms: str, mode: str = "default", **agents: Any) -
     stage.emacs.command("qwen-companion-sessions")
 
 
+def to_list(stage: Stage) -> None:
+    """Go to the first CLI in the list."""
+    stage.emacs.eval('(progn (pop-to-buffer "*qwen-companion sessions*") (goto-char (point-min)))')
+
+
 @contextmanager
 def beside(stage: Stage, cli: Cli, directory: Path) -> Generator[Screen]:
     """Start `cli` in `directory`, in a second terminal outside of Emacs."""
@@ -182,8 +187,11 @@ def test_what_its_settings_say(stage: Stage, cli: Cli, agents: dict[str, Any], o
     open_list(stage, **agents)
     with stage.outside(cli):
         wait_for_rows(stage, r"\|terminal project-|outside Emacs")
-        prompt(stage, "do it")
-        if "crossSessionMessaging" not in agents:
+        if "crossSessionMessaging" in agents:
+            to_list(stage)
+            stage.screen.keys("s")
+        else:
+            prompt(stage, "do it")
             stage.screen.wait_for("Let Emacs send prompts")
             stage.screen.enter("yes")
         stage.screen.wait_until(
@@ -232,7 +240,7 @@ def test_bad_input_gets_a_clear_word_and_holds_up_nothing(stage: Stage, cli: Cli
             return len(re.findall(words, stage.emacs.buffer_text("*Messages*")))
 
         def press(key: str, said: str) -> None:
-            stage.emacs.eval('(progn (pop-to-buffer "*qwen-companion sessions*") (goto-char (point-min)))')
+            to_list(stage)
             before = times_said(said)
             stage.screen.keys(key)
             stage.screen.wait_until(lambda: times_said(said) > before, said)
@@ -260,6 +268,7 @@ def test_bad_input_gets_a_clear_word_and_holds_up_nothing(stage: Stage, cli: Cli
         # The number of its process is used again.
         put(json.dumps({**values, "procStart": "1:2"}))
         wait_for_rows(stage, r"\|gone\|")
+        press("s", "has ended")
         put(record)
         wait_for_rows(stage, r"\|no editor\|")
 
@@ -370,7 +379,7 @@ def test_a_conversation_walks_from_a_terminal_to_a_chat_and_back(stage: Stage, c
         terminal.wait_for(answer)
         wait_for_turns("one")
         start_daemon(stage)
-        stage.emacs.eval('(progn (pop-to-buffer "*qwen-companion sessions*") (goto-char (point-min)))')
+        to_list(stage)
         stage.screen.keys("b")
         stage.screen.wait_for("Bring project-")
         stage.screen.keys("c")
@@ -384,6 +393,9 @@ def test_a_conversation_walks_from_a_terminal_to_a_chat_and_back(stage: Stage, c
     stage.screen.wait_for(answer)
     wait_until_idle(stage)
     wait_for_turns("one", "two")
+    to_list(stage)
+    stage.screen.keys("s")
+    stage.wait_until_said("is in a daemon, and takes prompts in a chat only")
     # As `D' in the list of chats does.
     stage.emacs.command("qwen-companion-chats")
     stage.screen.keys("D")
