@@ -222,20 +222,17 @@ For a registered CLI that does nothing for us, return when it has started."
     (with-current-buffer buffer
       (qwen-companion-timers-update-visible))))
 
-(defun qwen-companion-session-list--reload (by-user &rest _)
+(defun qwen-companion-session-list--revert (by-user &rest _)
   "Draw the list anew; BY-USER is non-nil when the user asks for that."
   (qwen-companion-registry-look (not by-user))
-  (tabulated-list-revert))
-
-(defun qwen-companion-session-list--revert ()
-  "Compute the entries of the list."
   (setq tabulated-list-entries
         (or (mapcar #'qwen-companion-session-list--entry (qwen-companion-registry-sessions))
             (list (list nil
                         (vector (if (eq 'ready (qwen-companion-state))
                                     "No CLI is connected"
                                   "The companion is not running")
-                                "" "" "" "" "" "" ""))))))
+                                "" "" "" "" "" "" "")))))
+  (tabulated-list-revert))
 
 (defun qwen-companion-session-list--clean-up ()
   "Remove the hooks: the buffer of the list is being killed."
@@ -367,8 +364,7 @@ Info node `(qwen-companion)Terminals' is about it.
   (qwen-companion-header-menu-at-click)
   (qwen-companion-completion-offer-targets #'qwen-companion-session-list--targets)
   (tabulated-list-init-header)
-  (setq-local revert-buffer-function #'qwen-companion-session-list--reload)
-  (add-hook 'tabulated-list-revert-hook #'qwen-companion-session-list--revert nil t)
+  (setq-local revert-buffer-function #'qwen-companion-session-list--revert)
   (add-hook 'qwen-companion-proposal-changed-hook #'qwen-companion-session-list-refresh)
   (add-hook 'qwen-companion-journal-changed-functions #'qwen-companion-session-list-refresh)
   (add-hook 'qwen-companion-registry-changed-hook #'qwen-companion-session-list-refresh)

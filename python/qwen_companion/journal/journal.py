@@ -175,17 +175,15 @@ class Journal:
         def look() -> None:
             # Without an earlier look nobody knows what a file was before.
             waiting = arriving if root.record.has_baseline else ()
-            try:
-                self._attribution.scan(
-                    root,
-                    lambda: self._attribution.suspects_before(root, newcomers),
-                    silent,
-                    lambda path: any(root.record.site.changed_at(path) >= cli.since for cli in waiting),
-                )
-            finally:
-                root.coming -= newcomers
+            self._attribution.scan(
+                root,
+                lambda: self._attribution.suspects_before(root, newcomers),
+                silent,
+                lambda path: any(root.record.site.changed_at(path) >= cli.since for cli in waiting),
+            )
 
         root.do(look)
+        root.do(lambda: root.coming.difference_update(newcomers))
         root.stirred.set()
 
     async def take_chat(self, work: ChatWork) -> None:

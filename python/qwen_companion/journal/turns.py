@@ -114,15 +114,13 @@ class Turns:
         root.ending.append(ending := Worker(session, DISK, running))
 
         def end() -> None:
-            try:
-                if running.number is not None:
-                    if looks and not root.commands_of_others(session):
-                        self._attribution.scan(root, lambda: [Worker(session, DISK, running)])
-                    root.finish(running.number, time)
-            finally:
-                root.ending.remove(ending)
+            if running.number is not None:
+                if looks and not root.commands_of_others(session):
+                    self._attribution.scan(root, lambda: [ending])
+                root.finish(running.number, time)
 
         root.do(end)
+        root.do(lambda: root.ending.remove(ending))
 
     def look_for(self, root: Root, worker: Worker) -> None:
         """Look at all files after the end of `worker`, or its tool: what has changed is its, as far as is known."""

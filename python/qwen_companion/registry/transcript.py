@@ -15,6 +15,7 @@ from qwen_companion.doors.states import CANCELLED, IDLE, WORKING, first_words, l
 from qwen_companion.json_objects import as_object, read_object
 from qwen_companion.transcripts.recorded_sessions import parts_of
 from qwen_companion.transcripts.recording import Recording, time_of
+from qwen_companion.transcripts.usage import answer_of
 
 _MOST = 20
 """How many prompts are awaited at most."""
@@ -98,7 +99,7 @@ class Transcript(Recording):
             self._become(CliState(CANCELLED, now, prompt=self._state.prompt))
         if kind in ("user", "assistant", "tool_result"):
             self._answered = False
-        elif as_object(as_object(entry.get("systemPayload")).get("uiEvent")).get("event.name") == _ANSWERED:
+        elif answer_of(entry):
             self._answered = True
 
     def _begun(self, text: str, time: int) -> str:
@@ -117,9 +118,6 @@ class Transcript(Recording):
         if state != self._state:
             self._state = state
             self._changed(state)
-
-
-_ANSWERED = "qwen-code.api_response"
 
 
 def _was_cancelled(part: Mapping[str, Any]) -> bool:

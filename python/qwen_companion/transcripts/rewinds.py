@@ -154,5 +154,6 @@ class RewindWatch:
         await self._watch.read(followed)
 
     def _take(self, rewind: CliRewind) -> None:
-        if self._tasks is not None:
+        # What is read after the end of a CLI may be a rewind of ours.
+        if self._tasks is not None and rewind.session in self._followed:
             self._tasks.start_soon(partial(contained, self._rewound, rewind))

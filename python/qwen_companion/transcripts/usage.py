@@ -60,11 +60,17 @@ class Transcript(Recording):
         return sum(request.time >= time for request in self._requests)
 
 
+def answer_of(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what `entry` tells of a request that was answered whole; nothing for another entry."""
+    event = as_object(as_object(entry.get("systemPayload")).get("uiEvent"))
+    return event if event.get("event.name") == _REQUEST else {}
+
+
 def _request(line: bytes) -> _Request | None:
     """Return the request of which `line` tells, None for another line."""
     entry = read_object(line) or {}
-    event = as_object(as_object(entry.get("systemPayload")).get("uiEvent"))
-    if event.get("event.name") != _REQUEST:
+    event = answer_of(entry)
+    if not event:
         return None
     model = event.get("model")
     usage = Usage(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import uuid
 from collections.abc import AsyncIterator
 from datetime import datetime, timezone
@@ -11,11 +12,13 @@ from pathlib import Path
 
 import anyio
 import pytest
+from anyio import to_thread
 
 from qwen_companion.domain import ChatWork, CliRewind, Peer
 from qwen_companion.doors.events import parse_event
 from qwen_companion.doors.listeners import Report
 from qwen_companion.transcripts.recorded_sessions import recordings
+from qwen_companion.transcripts.recording import Recording
 from qwen_companion.transcripts.rewinds import RewindWatch
 from support import TIMEOUT_S
 
@@ -164,6 +167,32 @@ async def test_of_a_working_cli_it_is_noticed_with_the_end_of_its_turn_and_of_on
     other.rewind(None)
     await until(found, 2)
     assert [rewind.session for rewind in found] == ["s", "t"]
+
+
+async def test_what_is_still_read_when_a_cli_has_ended_is_not_its(
+    tmp_path: Path, watch: RewindWatch, found: list[CliRewind], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation = Conversation(tmp_path / "chats/s.jsonl")
+    await report(watch, conversation.path, "Stop")
+    reads, may_read = threading.Event(), threading.Event()
+    read = Recording.read
+
+    def read_late(recording: Recording) -> None:
+        reads.set()
+        may_read.wait(TIMEOUT_S)
+        read(recording)
+
+    monkeypatch.setattr(Recording, "read", read_late)
+    conversation.turn()
+    await to_thread.run_sync(reads.wait, TIMEOUT_S)
+    watch.ended(PEER)
+    conversation.rewind(None)
+    may_read.set()
+    other = Conversation(tmp_path / "chats/t.jsonl")
+    await report(watch, other.path, "Stop", session_id="t")
+    other.rewind(None)
+    await until(found, 1)
+    assert [rewind.session for rewind in found] == ["t"]
 
 
 async def test_a_daemon_rewinds_for_another_client(tmp_path: Path, watch: RewindWatch, found: list[CliRewind]) -> None:
