@@ -217,17 +217,12 @@ class JournalFront:
 
     # --- What else tells of agents ---
 
-    def prompt_began(
+    async def prompt_began(
         self, session: KnownSession, conversation: str, prompt: str, since: int, has_ended: bool = False
     ) -> None:
         """Note that the CLI of `session` has begun with `prompt`, see `Journal.prompted`."""
-        if self._settings.journal and self._tasks is not None:
-            self._tasks.start_soon(contained, self._prompted, session, conversation, prompt, since, has_ended)
-
-    async def _prompted(
-        self, session: KnownSession, conversation: str, prompt: str, since: int, has_ended: bool
-    ) -> None:
-        await (await self._load()).prompted(session, conversation, prompt, since, has_ended)
+        if self._settings.journal:
+            await (await self._load()).prompted(session, conversation, prompt, since, has_ended)
 
     async def _take_rewind(self, rewind: CliRewind) -> None:
         if self._settings.journal:

@@ -79,13 +79,13 @@ class Record:
         self.rules = self.site.rules
         self._stamps: dict[bytes, tuple[int, int] | None] = {}
         """The stamp of each file when a change of it was last found on the disk, rather than told by a tool."""
-        self._times: dict[int, float] = {}
-        """When the changes of agents that were found on the disk were made, by the numbers of the writes."""
         self._begin_with(store)
 
     def _begin_with(self, store: Store) -> None:
         """Take `store` from now on, and what depends on it."""
         self.store = store
+        self._times: dict[int, float] = {}
+        """When the changes of agents that were found on the disk were made, by the numbers of the writes."""
         self._files = self.site.files(self._directory.trees, store)
         self.names = Names(self.root, self._directory.key, self.site.true, self.site.true_directory)
         self.answers = Answers(self.root, self.names, store, self._files, lambda: self.scan(NOBODY))

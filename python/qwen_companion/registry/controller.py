@@ -109,7 +109,4 @@ def _run(environ: Mapping[str, str], program: Sequence[str], *arguments: str) ->
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise GrantError(f"no token can be made: {error}; run that in a terminal to see why") from None
-    printed: dict[str, Any] = {}
-    for line in done.stdout.splitlines():
-        printed = printed or read_object(line) or {}
-    return printed
+    return next(filter(None, map(read_object, done.stdout.splitlines())), None) or {}

@@ -111,11 +111,10 @@ class RegistryFront:
         """
         async with self._granting:
             state, grant = await in_thread(read_grant, self._environ)
-            if state == VALID or not program:
-                return grant if state == VALID else None
-            grant = await in_thread(add_grant, self._environ, program)
-            self._registry.look()
-            return grant
+            if state != VALID and program:
+                state, grant = VALID, await in_thread(add_grant, self._environ, program)
+                self._registry.look()
+            return grant if state == VALID else None
 
     # --- Prompts ---
 
@@ -196,7 +195,7 @@ class RegistryFront:
 
     def _reached(self, session: KnownSession, conversation: str, awaited: Awaited, time: int) -> None:
         has_ended = session.peer is not None and self._doors.prompted(session.peer.pid, awaited.text, time)
-        self._journal.prompt_began(session, conversation, awaited.text, time, has_ended)
+        self._tasks.start(self._journal.prompt_began, session, conversation, awaited.text, time, has_ended)
         if awaited.queued:
             self._tell(RegistryReceipt(awaited.request, "model"))
 

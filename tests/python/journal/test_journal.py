@@ -1761,13 +1761,13 @@ async def test_a_prompt_that_is_told_of_late_has_what_a_cli_without_hooks_has_ch
         first = ms()
         cli.type("echo agent > b; echo agent > c")
         await place.until({"a": "modified", "b": "modified", "c": "modified"})
-        place.front.prompt_began(cli.state.session, "conversation", "First", first)
+        await place.front.prompt_began(cli.state.session, "conversation", "First", first)
         told = ("", {"a": "modified", "b": "modified"}), ("First", {"b": "modified", "c": "modified"})
         _, turn = await place.until_turns(*told)
         assert (turn.session, turn.notes) == ("conversation", ())
         await cli.until_idle()
         # One that is told of in time has what comes after it, and nothing else.
-        place.front.prompt_began(cli.state.session, "conversation", "Second", ms())
+        await place.front.prompt_began(cli.state.session, "conversation", "Second", ms())
         await place.until_done(project)
         cli.type("echo agent > d")
         await place.until_turns(*told, ("Second", {"d": "modified"}))
@@ -1792,16 +1792,16 @@ async def test_a_prompt_has_what_a_cli_without_hooks_writes_by_way_of_another_fi
                 await place.until_watched(project)
             since = ms()
 
-            def tell() -> None:
-                place.front.prompt_began(session, "conversation", "Fix it", since)
+            async def tell() -> None:
+                await place.front.prompt_began(session, "conversation", "Fix it", since)
 
             if told == "before":
-                tell()
+                await tell()
                 await place.until_done(project)
             cli.type("echo agent > new.tmp")
             if told == "between":
                 await cli.until_idle()
-                tell()
+                await tell()
                 await place.until_turns(("Fix it", {"new.tmp": "added"}))
             elif silence_s == 0:
                 await place.until({"new.tmp": "added"})
@@ -1815,7 +1815,7 @@ async def test_a_prompt_has_what_a_cli_without_hooks_writes_by_way_of_another_fi
             if told == "after" and silence_s == 0:
                 await place.until({"new": "added"})
             if told in ("after", "unseen"):
-                tell()
+                await tell()
             elif silence_s:
                 place.front.silent.set_sessions([], [session.id])
             (turn,) = await place.until_turns(("Fix it", {"new": "added"}))
@@ -1827,7 +1827,8 @@ async def test_a_prompt_that_is_told_of_while_the_record_is_opened_is_not_lost(p
     with SilentCli(project.root) as cli:
         async with site(project) as place:
             place.front.silent.set_sessions([cli.state])
-            place.front.prompt_began(cli.state.session, "conversation", "Fix it", ms())
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(place.front.prompt_began, cli.state.session, "conversation", "Fix it", ms())
             await place.until_watched(project)
             await place.until_done(project)
             cli.type("echo agent > a")
@@ -1842,7 +1843,7 @@ async def test_a_turn_of_a_cli_without_hooks_of_which_nothing_could_be_recorded_
     project.commit(a=b"a\n")
     (project.home / "older").write_bytes(b"old\n")
     async with watched_cli(project, calls) as (place, cli):
-        place.front.prompt_began(cli.state.session, "conversation", "Fix it", ms())
+        await place.front.prompt_began(cli.state.session, "conversation", "Fix it", ms())
         await place.until_done(project)
         # Nobody can say whether it was there, under rules that hid it.
         cli.type("mv ../older b")
@@ -1868,8 +1869,7 @@ async def test_a_prompt_that_is_told_of_late_names_the_turn_that_hooks_have_told
         if has_ended:
             await agent.done(call)
             await agent.report("Stop")
-        place.front.prompt_began(session, agent.session, "Fix it\nplease", since, has_ended)
-        await anyio.wait_all_tasks_blocked()
+        await place.front.prompt_began(session, agent.session, "Fix it\nplease", since, has_ended)
         if not has_ended:
             await agent.done(call)
         told = ("Before", {"a": "modified"}), ("Fix it", {"b": "modified"})

@@ -197,7 +197,9 @@ class Scene:
     def prompt_sent(self, session: KnownSession, _process: tuple[int, str]) -> None:
         self.followed.append(("sent", session.id))
 
-    def prompt_began(self, session: KnownSession, conversation: str, prompt: str, _since: int, _ended: bool) -> None:
+    async def prompt_began(
+        self, session: KnownSession, conversation: str, prompt: str, _since: int, _ended: bool
+    ) -> None:
         self.followed.append(("began", session.label, conversation, prompt))
 
     def set_sessions(self, _changed: object, gone: Sequence[str]) -> None:
