@@ -170,7 +170,7 @@ that, the prompt has arrived late.  It returns what to say of that.")
                      :key #'cadr :test #'equal)))
 
 (defun qwen-companion-registry-refusal (cli)
-  "Return why the registered CLI takes no prompts, as text; nil where it does."
+  "Return why no prompt can go to the registered CLI, as text; nil where one can."
   (let ((name (qwen-companion-registry-name cli))
         (problem (qwen-companion-registered-problem cli)))
     (cond
