@@ -64,8 +64,7 @@
      (qwen-companion-test-with-backend
        (let ((qwen-companion-backend--state 'ready)
              (inhibit-message t))
-         (cl-letf (((symbol-function 'qwen-companion-backend-connected-p) #'always)
-                   ((symbol-function 'qwen-companion-backend-call)
+         (cl-letf (((symbol-function 'qwen-companion-backend-call)
                     #'qwen-companion-changes-test--call)
                    ((symbol-function 'qwen-companion-roots-published)
                     (lambda () (list (directory-file-name directory))))

@@ -25,23 +25,22 @@
              (qwen-companion-chat-send--history (make-ring 100))
              (auth-sources nil)
              (inhibit-message t))
-         (cl-letf (((symbol-function 'qwen-companion-backend-connected-p) #'always))
-           (save-window-excursion
-             (unwind-protect
-                 (progn
-                   (call-interactively #'qwen-companion-chat)
-                   (qwen-companion-chat-test-tell
-                    'daemon-state :state 'connected :host "127.0.0.1:4170" :local t
-                    :workspace "/project")
-                   (qwen-companion-chat-test-reply 'daemon-open :session "s")
-                   (qwen-companion-chat-test-tell
-                    'daemon-session :session "s" :state 'idle :model "scripted" :mode "default")
-                   ,@body)
-               (qwen-companion-daemon--forget)
-               (dolist (buffer (qwen-companion-chat-buffers))
-                 (with-current-buffer buffer
-                   (setq kill-buffer-query-functions nil)
-                   (kill-buffer))))))))))
+         (save-window-excursion
+           (unwind-protect
+               (progn
+                 (call-interactively #'qwen-companion-chat)
+                 (qwen-companion-chat-test-tell
+                  'daemon-state :state 'connected :host "127.0.0.1:4170" :local t
+                  :workspace "/project")
+                 (qwen-companion-chat-test-reply 'daemon-open :session "s")
+                 (qwen-companion-chat-test-tell
+                  'daemon-session :session "s" :state 'idle :model "scripted" :mode "default")
+                 ,@body)
+             (qwen-companion-daemon--forget)
+             (dolist (buffer (qwen-companion-chat-buffers))
+               (with-current-buffer buffer
+                 (setq kill-buffer-query-functions nil)
+                 (kill-buffer)))))))))
 
 (defun qwen-companion-chat-test-tell (method &rest payload)
   "Let the Python process call METHOD with PAYLOAD."
