@@ -143,7 +143,7 @@ Quote it as it is in the buffer, saved or not.  The chat is the one used
 last; with a prefix argument, choose.
 
 (fn)" t)
-(autoload 'qwen-companion-chat-send-file "qwen-companion-chat-send" "Insert a reference to FILE, that of this buffer, into the prompt of a chat.
+(autoload 'qwen-companion-chat-send-file "qwen-companion-chat-send" "Insert a reference to FILE, by default this one, into a chat's prompt.
 The daemon reads the file, from its own disk, when the prompt is sent.
 In a buffer without a file, ask for one.  The chat is the one used last;
 with a prefix argument, choose.

@@ -253,7 +253,7 @@ Python has the packages."
                    (mapconcat #'abbreviate-file-name left ", ")))))))
 
 (defun qwen-companion-environment--close (buffer)
-  "Give back the windows that show BUFFER, but not one that is selected."
+  "Close the windows that show BUFFER, except the selected one."
   (dolist (window (get-buffer-window-list buffer nil t))
     (unless (eq window (selected-window))
       (quit-restore-window window 'bury))))

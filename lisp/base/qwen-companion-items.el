@@ -43,7 +43,7 @@
     (marker-position (cddr item))))
 
 (defun qwen-companion-items-signature (key)
-  "Return the signature with which the item KEY is shown, or nil."
+  "Return the signature of the item KEY as it is drawn, or nil."
   (cadr (assoc key qwen-companion-items--shown)))
 
 (defun qwen-companion-items-toggle (key)
@@ -82,7 +82,7 @@ Return non-nil when something was changed."
        (equal-including-properties (cadr item) (cadr old))))
 
 (defun qwen-companion-items--current-p (wanted)
-  "Return non-nil when the items WANTED are those of the current buffer."
+  "Return non-nil when the current buffer has exactly the items WANTED."
   (let ((old qwen-companion-items--shown))
     (while (and wanted old (qwen-companion-items--same-p (car wanted) (car old)))
       (pop wanted)
@@ -90,7 +90,7 @@ Return non-nil when something was changed."
     (not (or wanted old))))
 
 (defun qwen-companion-items--replace (wanted)
-  "Make the items WANTED those of the current buffer.
+  "Replace the items of the current buffer by WANTED.
 Items that stay are not touched."
   (let ((old qwen-companion-items--shown)
         (keys (make-hash-table :test #'equal))
@@ -163,7 +163,7 @@ Items that stay are not touched."
             (current-column)))))
 
 (defun qwen-companion-items--position (place before after)
-  "Return the position of PLACE among the items AFTER; that of nil is the top.
+  "Return the position of PLACE among the items AFTER; nil is the top.
 If its item has gone, that is the nearest one that was among BEFORE."
   (pcase-let* ((`(,key ,lines ,column) place)
                (`(,_ ,start . ,end) (assoc key after)))

@@ -75,7 +75,7 @@ file, of ten files at most.  This needs `qwen-companion-journal'."
   :type 'boolean)
 
 (defcustom qwen-companion-tell-changes t
-  "Whether a model is told what has changed in the files that it knows.
+  "Whether models are told of changes in the files that they know.
 With your next prompt it reads, as a unified diff, what you or another
 program have changed in files since it last read or wrote them in that
 conversation; also what you have undone.  It is told of no excluded

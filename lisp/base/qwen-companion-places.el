@@ -73,7 +73,7 @@ them, and its edits are reviewed and recorded as those of files here.
   (puthash copy file qwen-companion-places--copies))
 
 (defun qwen-companion-places-name (file)
-  "Return the name of the file of which FILE is the copy here, else FILE."
+  "Return the original's name if FILE is a local copy of it, else FILE."
   (gethash file qwen-companion-places--copies file))
 
 (defun qwen-companion-places-path (file)

@@ -137,7 +137,7 @@ Keep what a file that FUNCTION loads has added to a hook."
 (defvar org-src-fontify-natively)
 
 (defun qwen-companion-untrusted-set-major-mode (path)
-  "Give the current buffer the major mode for PATH, and nothing more.
+  "Turn on the major mode for PATH, without hooks or local variables.
 No mode hook runs, no global minor mode gets at the buffer and no local
 variable is read.  The text is removed meanwhile: a mode that reads it
 at its start may take seconds, and the text could direct it."
@@ -182,7 +182,7 @@ Only modes for text and programs: others act on the text they get."
 
 (defconst qwen-companion-untrusted--bidi-controls
   '(#x61c #x200e #x200f (#x202a . #x202e) (#x2066 . #x2069))
-  "Characters that change the order in which others are shown.")
+  "Characters that change the order of the characters around them.")
 
 (defconst qwen-companion-untrusted--bidi-limit 1000
   "How many of these in a text are displayed by overlays.

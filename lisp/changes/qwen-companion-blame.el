@@ -136,12 +136,12 @@ origins; or the reason why there is no answer."
                    (message nil))
                  (qwen-companion-blame--draw))
              (qwen-companion-blame-mode -1)
-             (message "Nobody knows who wrote these lines: %s" reason))))))))
+             (message "The authors of these lines are not known: %s" reason))))))))
 
 ;;; In words
 
 (defun qwen-companion-blame--label (mine known)
-  "Return in few words the author of lines of a turn of which KNOWN is known.
+  "Return a short text for the author of a turn's lines; KNOWN is its data.
 That is (ORIGIN . PROMPT), or nil for no turn; MINE: the user wrote over it."
   (concat
    (when mine
@@ -405,7 +405,7 @@ type is yours in the next pause."
                       (message "%s" (qwen-companion-blame--help
                                      (eq 'user (qwen-companion-line-origin-who found)) turn)))))
          (cond (reason (message "%s" reason))
-               ((null found) (message "Nobody since the journal began"))
+               ((null found) (message "Not changed since the journal began"))
                ((or (null turn) (qwen-companion-journal-prompt turn)) (funcall show))
                (t (qwen-companion-journal-fetch-prompts (list turn) show))))))))
 

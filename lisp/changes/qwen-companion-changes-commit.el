@@ -148,7 +148,7 @@ touched.  What is undone is left out."
       subject)))
 
 (defun qwen-companion-changes-commit--edit (root message files)
-  "Let the user edit MESSAGE for a commit of what is staged in ROOT.
+  "Let the user edit MESSAGE for a commit of the index of ROOT.
 FILES are those with the changes."
   (let ((default-directory (file-name-as-directory root)))
     (if (and (featurep 'magit) (fboundp 'magit-commit-create))
@@ -158,7 +158,7 @@ FILES are those with the changes."
       (qwen-companion-changes-commit--log-edit message files))))
 
 (defun qwen-companion-changes-commit--log-edit (message files)
-  "Let the user edit MESSAGE in a buffer as that of VC.
+  "Let the user edit MESSAGE in a log buffer of VC.
 FILES are those with the changes."
   (require 'log-edit)
   (require 'vc-git)

@@ -127,7 +127,7 @@ user has split stay so."
   (funcall callback))
 
 (defun qwen-companion-changes-file-signature (file)
-  "Return a value that is `equal' as long as FILE is to be shown as it is."
+  "Return a value that changes when FILE has to be drawn again."
   (list (qwen-companion-changes-file-state file)
         (qwen-companion-changes-file-reason file)
         (qwen-companion-changes-file-generation file)
@@ -474,7 +474,7 @@ DIFFERENCE is the one that LIST is from."
     (qwen-companion-changes-file--note-undone file)))
 
 (defun qwen-companion-changes-file-key (file change)
-  "Return the string by which the journal knows CHANGE of FILE as seen."
+  "Return the journal's key of CHANGE of FILE, for marking it as seen."
   (let ((difference (qwen-companion-changes-file-difference file)))
     (secure-hash 'sha1
                  (encode-coding-string

@@ -47,7 +47,7 @@
 Where more than 600 are drawn, it is a twentieth of these.")
 
 (defconst qwen-companion-changes-items--pause 0.01
-  "Seconds until more of them are made, in which keys are handled.")
+  "Seconds of pause for keys before more of them are made.")
 
 (defconst qwen-companion-changes-items--delay 0.1
   "Seconds during which news are collected before the buffer is updated.")
@@ -507,7 +507,7 @@ may be an old one, or nil."
             (qwen-companion-changes-items-group-of group) path t)))))
 
 (defun qwen-companion-changes-items--hunk-seen-p (view hunk keys)
-  "Return non-nil when KEYS has that of each change in HUNK of VIEW."
+  "Return non-nil when KEYS has the key of each change in HUNK of VIEW."
   (and keys
        (cl-every (lambda (change)
                    (member (qwen-companion-changes-file-key view change) keys))
@@ -841,14 +841,14 @@ The error is a `user-error'; the buffer is updated before it."
 ;;; Undoing
 
 (defun qwen-companion-changes-items-all-files (group)
-  "Return all files of GROUP, those that were seen too."
+  "Return all files of GROUP, seen ones included."
   (if-let* ((turn (qwen-companion-journal-turn (qwen-companion-changes-items-group-turn group))))
       (qwen-companion-turn-files turn)
     (let ((files (qwen-companion-changes-items-group-files group)))
       (and (listp files) files))))
 
 (defun qwen-companion-changes-items--undoings (id)
-  "Return each turn by which a part of the turn ID is undone, newest first.
+  "Return the turns that have undone a part of the turn ID, newest first.
 Leave out those that are undone themselves."
   (cl-remove t (qwen-companion-journal-undoings id)
              :key #'qwen-companion-changes-items-undone))

@@ -60,7 +60,7 @@ Where diff-hl is loaded, its faces are used."
   "Non-nil while the mode is on.")
 
 (defvar qwen-companion-changes-signs--queue nil
-  "Buffers whose signs are to be updated.")
+  "Buffers whose signs wait for an update.")
 
 (defvar qwen-companion-changes-signs--timer nil
   "Timer that updates them, or nil.")
@@ -71,8 +71,7 @@ Where diff-hl is loaded, its faces are used."
 ;;; Which lines
 
 (defun qwen-companion-changes-signs-unseen (path)
-  "Return the id of each turn in which an agent changed PATH, newest first.
-Leave out those that are seen."
+  "Return the ids of unseen turns of agents that changed PATH, newest first."
   (cl-loop for turn in (qwen-companion-journal-turns-of path)
            for file = (qwen-companion-journal-file turn path)
            when (and (eq 'agent (qwen-companion-turn-who turn))

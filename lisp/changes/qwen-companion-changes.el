@@ -207,7 +207,7 @@ On the heading of a turn, fold or unfold it; on a button, push it."
    (list 'session (qwen-companion-turn-session (qwen-companion-changes--turn-at-point)))))
 
 (defun qwen-companion-changes-show-plan ()
-  "Show the plan by which the turn at point works, or the newest one.
+  "Show the plan of the turn at point, or the newest one.
 That is the last one approved in its conversation by the end of the turn."
   (interactive nil qwen-companion-changes-mode)
   (let* ((turn (qwen-companion-changes--turn-at-point))

@@ -381,7 +381,7 @@ there is no answer."
      (lambda (reply) (qwen-companion-journal--add-texts texts reply)))))
 
 (defun qwen-companion-journal--add-texts (texts reply)
-  "Add what REPLY has to TEXTS, or delete it if nobody wants it any more."
+  "Add the texts of REPLY to TEXTS; delete them if TEXTS has ended."
   (if (not (qwen-companion-journal-texts-pending texts))
       (qwen-companion-journal-drop-texts reply)
     (let ((new (qwen-companion-journal-take-texts reply)))
@@ -394,7 +394,7 @@ there is no answer."
             (append (qwen-companion-journal-texts-ready texts) new)))))
 
 (defun qwen-companion-journal-end-texts (texts)
-  "Ask for no more of TEXTS, and drop what has come."
+  "Request no more of TEXTS, and drop those received."
   (setf (qwen-companion-journal-texts-pending texts) nil
         (qwen-companion-journal-texts-ready texts) nil))
 
@@ -433,7 +433,7 @@ wrote no file."
                                (list :turn turn :label label :action action)))))
 
 (defun qwen-companion-journal-committed ()
-  "Report that the user has committed, where that is to be noted."
+  "Report that the user has committed, if `qwen-companion-commit-notes' is on."
   (when qwen-companion-commit-notes
     (qwen-companion-journal-wrote nil nil nil 'commit)))
 

@@ -35,7 +35,7 @@ the target."
   conversation session start prompt root data)
 
 (defconst qwen-companion-rewind-cli-early 100
-  "Milliseconds by which the journal may have a turn begin before its prompt.")
+  "Longest time that a turn may begin before its prompt, in milliseconds.")
 
 (defun qwen-companion-rewind-cli-title (text)
   "Return the beginning of the prompt TEXT in quotes, for a message."
@@ -79,7 +79,7 @@ See `qwen-companion-rewind-conversation-functions'."
      (reason (list (concat "the conversation stays: " reason)))
      ((memq (qwen-companion-cli-state-activity (qwen-companion-session-state session))
             '(working asking))
-      (user-error "The CLI in %s is at work; cancel that there, or wait until it has ended"
+      (user-error "The CLI in %s is working; cancel its turn there, or wait until it ends"
                   (buffer-name buffer)))
      ((qwen-companion-prompts-waiting buffer)
       (user-error "A prompt waits for the CLI in %s; M-x qwen-companion-ask-take-back takes it back"

@@ -77,7 +77,7 @@ returns nil where there is none.")
                 (qwen-companion-journal-turns))))
 
 (defun qwen-companion-rewind--read ()
-  "Return the target at point, or one that the user chooses.
+  "Return the target at point, or read one.
 Say so and return nil where there is none."
   (if qwen-companion-rewind-target-function
       (funcall qwen-companion-rewind-target-function)
@@ -175,7 +175,7 @@ PART is as for `qwen-companion-rewind'."
     (when (cdr door)
       (qwen-companion-rewind-note target nil t))
     (if (and files (not (qwen-companion-rewind--files target turns)))
-        (message "Stopped; the conversation is as it was, and the same key goes on")
+        (message "Stopped; the conversation is unchanged, and the same key continues")
       (when (cdr door)
         (funcall (cdr door))))))
 

@@ -265,7 +265,7 @@ step and returns the one to take."
         :previous (qwen-companion-changed-file-from file)))
 
 (defun qwen-companion-undo--in-order (files action)
-  "Return FILES in the order in which ACTION can be done with them.
+  "Return FILES in the order that ACTION needs.
 What it deletes comes first, then what it renames, and what it makes last,
 so that each name is free when it is needed."
   (cl-flet ((of (kind) (cl-remove kind files :test-not #'eq
@@ -558,7 +558,7 @@ A line feed in them is one in the text."
       'iso-latin-1-unix)))
 
 (defun qwen-companion-undo--write (path bytes &optional mode)
-  "Put BYTES into the file PATH; it is there whole or as it was.
+  "Replace the file PATH by BYTES, atomically unless it has other names.
 A new one gets the permission bits MODE.  Directories that are missing
 are made, empty ones in its place are removed."
   (let* ((file-name-handler-alist nil)
@@ -604,7 +604,7 @@ are made, empty ones in its place are removed."
       (revert-buffer t t t))))
 
 (defun qwen-companion-undo--set-mode (step)
-  "Set the permission bits of STEP's file in which its two modes differ.
+  "Set those permission bits of STEP's file that differ between its two modes.
 Return non-nil if that has changed them."
   (let ((path (qwen-companion-undo-step-path step)))
     (when (and (integerp (qwen-companion-undo-step-base-mode step))

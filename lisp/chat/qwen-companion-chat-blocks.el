@@ -484,7 +484,7 @@ Very long lines stay folded."
       (qwen-companion-chat-blocks--fold-block block t))))
 
 (defun qwen-companion-chat-blocks--on-search-end ()
-  "Leave the block open in which a search has ended, unless it was quit."
+  "Keep the block unfolded that a search ended in, unless it was quit."
   (if isearch-mode-end-hook-quit
       (qwen-companion-chat-blocks--fold-searched)
     (when-let* ((block qwen-companion-chat-blocks--searched))

@@ -391,7 +391,7 @@ Return the region as `jit-lock-functions' do."
       (setq start next))))
 
 (defun qwen-companion-chat-markdown--hide-fence (end)
-  "Let the fence at point, whose line ends at END, be hidden.
+  "Hide the fence at point, whose line ends at END.
 The language stays; a line without one is hidden with its newline."
   (when (looking-at " \\{0,3\\}[`~]+[ \t]*")
     (qwen-companion-chat-markdown--hide

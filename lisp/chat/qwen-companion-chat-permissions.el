@@ -430,7 +430,7 @@ It holds at the question, and after a prefix anywhere in the chat.")
        #'qwen-companion-chat-permissions--reviewed t))))
 
 (defun qwen-companion-chat-permissions-on-tool (tool)
-  "Update the questions about TOOL after a report of it.
+  "Update the questions about TOOL, which has just been reported.
 If its revision has changed, the user has to see it again."
   (qwen-companion-chat-review-on-tool tool)
   (dolist (item qwen-companion-chat-permissions--items)

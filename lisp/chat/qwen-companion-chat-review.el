@@ -34,7 +34,7 @@
 (cl-defstruct (qwen-companion-chat-review--edit
                (:constructor qwen-companion-chat-review--make)
                (:copier nil))
-  "An edit that was allowed and is to be changed once its tool has written it.
+  "An allowed edit that will be changed when its tool has written it.
 It may be an edited plan, of which the model is told.
 PROPOSAL is the reviewed proposal, which has ended.  PROPOSED is its text
 at first, WANTED the user's version of it.  SESSION and TOOL are
@@ -46,7 +46,7 @@ reverted, see `qwen-companion-chat-review--apply'."
   "The edits whose tools have not ended, newest first.")
 
 (defconst qwen-companion-chat-review--look-delay 0.1
-  "Seconds between two looks whether a buffer has what is on disk.")
+  "Seconds between checks whether a buffer matches its file.")
 
 ;;; The review
 

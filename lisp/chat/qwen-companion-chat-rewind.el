@@ -82,7 +82,7 @@ Say so and return nil where there is none."
 ;;; Rewinding
 
 (defun qwen-companion-chat-rewind-find (target)
-  "Return how the conversation of TARGET is rewound if it is that of a chat.
+  "Return how to rewind the conversation of TARGET if a chat has it.
 For `qwen-companion-rewind-conversation-functions'."
   (when-let* ((chat (qwen-companion-chat-buffer
                      (qwen-companion-rewind-target-conversation target))))
@@ -114,7 +114,7 @@ It is (TURN TEXT)."
       (`(,turn ,_ ,text) (list turn text)))))
 
 (defun qwen-companion-chat-rewind--begin (chat target prompt)
-  "Rewind the conversation in CHAT to before PROMPT, (TURN TEXT), that of TARGET."
+  "Rewind the chat CHAT to before the PROMPT of TARGET, (TURN TEXT)."
   (with-current-buffer chat
     (qwen-companion-chat-call
      'daemon-rewind (list :session qwen-companion-chat-session-id :turn (car prompt))

@@ -278,7 +278,7 @@ Say which of them the daemon will not read."
 
 ;;;###autoload
 (defun qwen-companion-chat-send-file (file)
-  "Insert a reference to FILE, that of this buffer, into the prompt of a chat.
+  "Insert a reference to FILE, by default this one, into a chat's prompt.
 The daemon reads the file, from its own disk, when the prompt is sent.
 In a buffer without a file, ask for one.  The chat is the one used last;
 with a prefix argument, choose."

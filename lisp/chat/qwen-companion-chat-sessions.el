@@ -77,7 +77,7 @@
           qwen-companion-chat-sessions--states nil)))
 
 (defun qwen-companion-chat-sessions--all ()
-  "Return all sessions: the listed ones and those that have a chat.
+  "Return all sessions, listed ones and open chats.
 A new or dead session may be missing from the list."
   (append
    (mapcar (lambda (session)

@@ -162,7 +162,7 @@ It leaves room for the rest of the mode line in 80 columns."
                          "\n")))
 
 (defun qwen-companion-chat--busy-p (state)
-  "Return non-nil when STATE is that of a session at work."
+  "Return non-nil when a session in STATE is working."
   (memq state '(busy waiting cancelling)))
 
 (defun qwen-companion-chat--state-text (state)
@@ -400,7 +400,7 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
                'qwen-companion-chat-time (qwen-companion-daemon-text-time change))))
 
 (defun qwen-companion-chat--begin-text (change text)
-  "Insert a new block with TEXT, that of CHANGE, and return its id."
+  "Insert a new block with the TEXT of CHANGE; return its id."
   (let* ((voice (qwen-companion-daemon-text-voice change))
          (id (qwen-companion-chat-blocks-next-id change voice))
          (head (qwen-companion-chat--head change)))

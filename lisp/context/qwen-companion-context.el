@@ -166,7 +166,7 @@ default."
               (lambda (a b) (> (cdr a) (cdr b))))))
 
 (defun qwen-companion-context--last-view ()
-  "Return the view in which the user was in the focused file last, or nil."
+  "Return the last view of the focused file, or nil."
   (let ((buffer (caar qwen-companion-context--focused)))
     (when (buffer-live-p buffer)
       (pcase-let ((`(,_ ,view ,visiting) qwen-companion-context--active))
@@ -175,7 +175,7 @@ default."
           buffer)))))
 
 (defun qwen-companion-context--window (view)
-  "Return the window in which the user was in VIEW last, or nil.
+  "Return the last window of VIEW, or nil.
 It is nil too when that window shows something else now."
   (let ((window (car qwen-companion-context--active)))
     (and (window-live-p window)

@@ -62,7 +62,7 @@ a served place, whose relay looks it up."
     (qwen-companion-roots--remember directory #'qwen-companion-roots--look-up directory)))
 
 (defun qwen-companion-roots--remember (key function argument)
-  "Return the value of FUNCTION with ARGUMENT, which is kept as that of KEY."
+  "Return the value of FUNCTION with ARGUMENT, cached under KEY."
   (car (or (qwen-companion-roots--known key)
            (puthash key (cons (funcall function argument) (float-time))
                     qwen-companion-roots--table))))

@@ -26,7 +26,7 @@
   "Seconds within which an expected write should have come.")
 
 (defconst qwen-companion-disk--time-resolution 0.03
-  "Seconds by which a file system's clock may go on at a time.
+  "Coarsest step of a file system's clock, in seconds.
 A file read sooner after a write may change again without a new time.")
 
 (cl-defstruct (qwen-companion-disk--write (:copier nil))
@@ -342,7 +342,7 @@ the buffer has it; CODING is nil when all is open."
       fitting)))
 
 (defun qwen-companion-disk-adopt-coding (coding)
-  "Save the current buffer in CODING, that of its file, from now on.
+  "Save the current buffer in its file's CODING from now on.
 Undoing the last change, which inserted the file's text, restores the
 old coding system."
   (let ((new (qwen-companion-disk-fitting-coding coding)))
@@ -450,7 +450,7 @@ LINE-END is how its lines end: `unix' or `dos'."
       (t (string= bytes (encode-coding-string text coding t)))))))
 
 (defun qwen-companion-disk--codings (bytes text)
-  "Return the coding systems in which BYTES may stand for TEXT.
+  "Return the coding systems that may decode BYTES as TEXT.
 A byte order mark tells.  Otherwise it is UTF-8, or one
 of those in which the first of TEXT that is not ASCII is the first of
 BYTES that is not, or that announces it."

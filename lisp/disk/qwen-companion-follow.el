@@ -783,7 +783,7 @@ No question is asked, whatever happens to the file meanwhile."
        (signal (car err) (cdr err))))))
 
 (defun qwen-companion-follow--replace (source)
-  "Make the text of the current buffer that of SOURCE, without Python's help."
+  "Replace the current buffer's text by that of SOURCE, without Python."
   (let ((inhibit-read-only t))
     (save-restriction
       (widen)
@@ -1055,7 +1055,7 @@ The file has changed already, or is about to."
         (qwen-companion-follow--link-mark link))))
 
 (defun qwen-companion-follow--mark (mark)
-  "Set MARK as that of the current buffer in the mode line; nil means none."
+  "Show MARK in the current buffer's mode line; nil shows none."
   (let ((link qwen-companion-follow--link))
     (unless (equal mark (qwen-companion-follow--link-mark link))
       (setf (qwen-companion-follow--link-mark link) mark)

@@ -34,7 +34,7 @@ Let the user choose; for the latter the CLI is ended first."
          (buffer (qwen-companion-terminal-session-buffer session))
          (name (qwen-companion-registry-name cli)))
     (cond
-     (buffer (user-error "It is at home already, in %s" (buffer-name buffer)))
+     (buffer (user-error "It runs in this Emacs already, in %s" (buffer-name buffer)))
      ((qwen-companion-registered-problem cli)
       (user-error "%s: %s" name
                   (qwen-companion-untrusted-text (qwen-companion-registered-problem cli))))

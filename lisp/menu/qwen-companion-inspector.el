@@ -293,7 +293,7 @@ the only place in Lisp that knows names of the protocol."
          (abbreviate-file-name path))))))
 
 (defun qwen-companion-inspector--head (text)
-  "Return as much of TEXT as is shown of a folded selection."
+  "Return the part of TEXT that a folded selection shows."
   (pcase-let* ((`(,lines . ,characters) qwen-companion-inspector--head)
                (end -1))
     (while (and end (> lines 0))
@@ -328,7 +328,7 @@ the only place in Lisp that knows names of the protocol."
           (apply #'concat values) "\n"))
 
 (defun qwen-companion-inspector--items ()
-  "Return all there is to show: a list of (KEY . TEXT)."
+  "Return all items: a list of (KEY . TEXT)."
   (let ((sessions (qwen-companion-backend-sessions))
         (buffers (qwen-companion-inspector--file-buffers))
         (now (float-time)))
@@ -633,7 +633,7 @@ It is the LAST one of its session or not."
            (qwen-companion-inspector--excluded-items id exclusions)))))))
 
 (defun qwen-companion-inspector--excluded-items (id exclusions)
-  "Return an item for each of EXCLUSIONS, those of the session ID."
+  "Return the items of EXCLUSIONS of the session ID."
   (let* ((names (mapcar (lambda (exclusion)
                           (qwen-companion-inspector--short
                            (qwen-companion-exclusion-path exclusion)))

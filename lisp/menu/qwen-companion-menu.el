@@ -234,7 +234,7 @@ They are those of its `:type', a `choice' or a boolean.")
   (qwen-companion-menu--next-value (oref object variable)))
 
 (cl-defmethod transient-infix-set ((object qwen-companion-menu--choice) value)
-  "Make VALUE that of the option of OBJECT in this Emacs."
+  "Set the option of OBJECT to VALUE in this Emacs."
   (customize-set-variable (oref object variable) value)
   (oset object value value))
 

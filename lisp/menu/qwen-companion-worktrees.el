@@ -111,7 +111,7 @@ With ALL, ask for what is known too: it may be so no longer."
            (qwen-companion-timers-update-soon 0.1)))))))
 
 (defun qwen-companion-worktrees--keep (path reply)
-  "Keep REPLY as what is known of the worktree PATH."
+  "Store REPLY as the data of the worktree PATH."
   (setf (alist-get path qwen-companion-worktrees--problems nil t #'equal)
         (qwen-companion-journal-error reply))
   (when-let* ((tree (car (qwen-companion-journal-reply-worktrees reply))))
@@ -121,7 +121,7 @@ With ALL, ask for what is known too: it may be so no longer."
                   qwen-companion-worktrees--trees))))
 
 (defvar qwen-companion-worktrees--computed nil
-  "Hash table of what was computed for the update under way; nil without one.")
+  "Cache of the update under way, a hash table; nil without one.")
 
 (defun qwen-companion-worktrees--once (key function)
   "Return the value of FUNCTION, which is called once for KEY in an update."
@@ -234,7 +234,7 @@ One that has entered it by a tool has its newest turn there."
     (list path (vconcat (mapcar (lambda (cell) (or cell "")) cells)))))
 
 (defun qwen-companion-worktrees--oddity (tree)
-  "Return in words what is odd about TREE, or nil."
+  "Return a text for an unusual state of TREE, or nil."
   (cond ((qwen-companion-worktree-gone tree)
          (concat "its directory is not there"
                  (and (qwen-companion-worktree-locked tree) "; locked")))

@@ -454,7 +454,7 @@ COMMAND is nil for Qwen Code."
          (user-error "No CLI was chosen; the prompt is not sent")))))
 
 (defun qwen-companion-ask--worktree-name (prompt)
-  "Return the beginning of a name for worktrees in which PROMPT is worked on."
+  "Return a prefix of names for worktrees made for PROMPT."
   (let ((words (split-string (downcase prompt) "[^a-z0-9]+" t)))
     (concat (truncate-string-to-width (string-join (seq-take words 4) "-") 24)
             (format-time-string "-%m%d-%H%M%S"))))
@@ -486,7 +486,7 @@ or left.  Where several wait, choose one: they are in their order."
       (qwen-companion-ask--insert text))))
 
 (defun qwen-companion-ask-put-back (root text select)
-  "Put TEXT back into the prompt buffer for ROOT, above what was begun there.
+  "Put TEXT back into the prompt buffer for ROOT, above any draft.
 Show the buffer, and with SELECT non-nil select its window."
   (let ((buffer (qwen-companion-ask--buffer root)))
     (with-current-buffer buffer

@@ -74,7 +74,7 @@ SHOWN is as in `qwen-companion-prompts--shown'.")
         qwen-companion-prompts--edits nil))
 
 (defun qwen-companion-prompts-show (prompt text)
-  "Return PROMPT of the history as it was edited, the unsent one for nil.
+  "Return PROMPT of the history with its edits; nil is the unsent one.
 TEXT is that of the prompt shown until now, which is kept."
   (qwen-companion-prompts-set-edit text)
   (setq qwen-companion-prompts--shown prompt)
@@ -102,7 +102,7 @@ Of a command with a slash, most CLIs do not tell that they have begun.")
   "Seconds to wait for the first report of a CLI that has just started.")
 
 (defconst qwen-companion-prompts--retry-seconds 2
-  "Seconds between two looks at a terminal in which something is typed.")
+  "Seconds between checks of a terminal that has typed text.")
 
 (cl-defstruct (qwen-companion-prompts--prompt
                (:constructor qwen-companion-prompts--make-prompt)
@@ -133,7 +133,7 @@ With BUFFER, return those that wait for the CLI in that terminal only."
                          (buffer-local-value 'qwen-companion-prompts--waiting terminal))))
 
 (defun qwen-companion-prompts-take-back (buffer text)
-  "Remove the prompt TEXT from those that wait for the CLI in BUFFER.
+  "Remove the prompt TEXT from the queue of the CLI in BUFFER.
 Return nil when it does not wait any more."
   (with-current-buffer buffer
     (when-let* ((prompt (seq-find (lambda (prompt)

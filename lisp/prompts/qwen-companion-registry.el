@@ -110,7 +110,7 @@ the Python process nothing of changes."
   "Functions to call when CLIs have ended: (ID . FUNCTION).")
 
 (defun qwen-companion-registry-end (cli &optional function)
-  "End the process of the registered CLI, if it is still the one that it was.
+  "End the process of the registered CLI, if it is still the same one.
 Then call FUNCTION with non-nil, or with nil when it has not ended in time."
   (let ((id (qwen-companion-registered-id cli)))
     (setf (alist-get id qwen-companion-registry--ending nil nil #'equal) (or function #'ignore))

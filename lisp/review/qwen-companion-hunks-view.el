@@ -44,7 +44,7 @@ It gets the difference and the hunk.")
 ;;; Drawing
 
 (defun qwen-companion-hunks-view-draw-button (text function)
-  "Insert a line TEXT in which RET is to call FUNCTION."
+  "Insert a line TEXT on which RET calls FUNCTION."
   (let ((start (point)))
     (insert "\\ " text "\n")
     (add-text-properties

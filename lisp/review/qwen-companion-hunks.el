@@ -169,7 +169,7 @@ to keep two lines from joining."
         (buffer-chars-modified-tick (qwen-companion-hunks-new difference))))
 
 (defun qwen-companion-hunks-up-to-date-p (difference)
-  "Return non-nil when DIFFERENCE is that of the present texts."
+  "Return non-nil when DIFFERENCE matches the present texts."
   (equal (qwen-companion-hunks-ticks difference)
          (qwen-companion-hunks--current-ticks difference)))
 

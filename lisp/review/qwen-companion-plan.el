@@ -121,7 +121,7 @@ With SELECT non-nil, none is needed."
   (qwen-companion-review-windows-forget-view proposal))
 
 (cl-defmethod qwen-companion-review-refresh ((_style (eql 'plan)) _proposal)
-  "Do nothing: the buffer on the screen is that of the text."
+  "Do nothing: the buffer shown is the text itself."
   nil)
 
 (cl-defmethod qwen-companion-review-answer ((_kind (eql 'plan)) proposal)

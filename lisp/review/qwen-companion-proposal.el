@@ -146,7 +146,7 @@ or `shown', and non-nil when it was the CLI that ended it.")
 Each function gets the buffer with the accepted text.")
 
 (defvar qwen-companion-proposal-reason-function #'ignore
-  "Function that returns what the CLI is to read with an outcome, or nil.
+  "Function that returns a message for the CLI with an outcome, or nil.
 It gets the proposal, a plan or questions, and the outcome.")
 
 (defvar-local qwen-companion-proposal-current nil
@@ -308,7 +308,7 @@ byte order mark."
                              (qwen-companion-proposal-line-end proposal)))
 
 (defun qwen-companion-proposal--recreate-buffer (proposal text)
-  "Give PROPOSAL, whose buffer was killed with TEXT in it, a new one."
+  "Make a new buffer for PROPOSAL, whose buffer was killed with TEXT in it."
   (let ((buffer (qwen-companion-proposal-make-buffer proposal "proposal")))
     (setf (qwen-companion-proposal-buffer proposal) buffer)
     (with-current-buffer buffer
@@ -698,7 +698,7 @@ A list of accepted proposals."
    (qwen-companion-proposal--awaited-for (qwen-companion-proposal-path proposal))))
 
 (defun qwen-companion-proposal-left-before (proposal)
-  "Return the text of another CLI that the file of PROPOSAL is to have, or nil.
+  "Return another CLI's earlier text for the file of PROPOSAL, or nil.
 The value is (CLIENT . TEXT): the newest text, with LF line ends, that was
 proposed before PROPOSAL, and waits or is accepted and not written yet.
 Return nil also where line ends differ within a text."

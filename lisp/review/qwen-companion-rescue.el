@@ -82,7 +82,7 @@ late, or nil."
      ,@(qwen-companion-header-keys qwen-companion-rescue--keys))))
 
 (defun qwen-companion-rescue-adopt (buffer rescue)
-  "Keep BUFFER as that of RESCUE, a `qwen-companion-rescue', and say so."
+  "Make BUFFER the buffer of RESCUE, a `qwen-companion-rescue', and say so."
   (with-current-buffer buffer
     (setq buffer-read-only nil
           ;; Emacs asks about it before it exits.
@@ -261,7 +261,7 @@ If Ediff fails, signal a `user-error'."
     (message "qwen-companion: %s has other changes too; take over what you want" file)))
 
 (defun qwen-companion-rescue--replace-text (rescued target)
-  "Replace the text of the buffer TARGET by that of RESCUED; show TARGET.
+  "Replace the text of the buffer TARGET by RESCUED's; show TARGET.
 Kill RESCUED."
   (let ((line-end (qwen-companion-rescue-line-end
                    (buffer-local-value 'qwen-companion-rescue--current rescued))))

@@ -233,7 +233,7 @@ Info node `(qwen-companion)Hunk by hunk' is about it.
 ;;; Drawing
 
 (defun qwen-companion-review-unified--draw (&optional change)
-  "Redraw all hunks, with point in that of CHANGE, by default where it is."
+  "Redraw all hunks; go to the hunk of CHANGE, or keep point."
   (let ((inhibit-read-only t)
         (change (or change
                     (when-let* ((hunk (qwen-companion-hunks-view-hunk-at (point))))
@@ -260,7 +260,7 @@ Info node `(qwen-companion)Hunk by hunk' is about it.
     (qwen-companion-review-unified--finish-drawing)))
 
 (defun qwen-companion-review-unified--grouped ()
-  "Return the hunks as they are to be shown now."
+  "Return the hunks in the present grouping."
   (let ((difference (qwen-companion-review-unified--difference)))
     (qwen-companion-hunks-group
      (qwen-companion-hunks-changes difference)
@@ -555,7 +555,7 @@ If the user has put other things on the screen meanwhile, they stay."
 ;;; Commands
 
 (defun qwen-companion-review-unified--ensure-ready ()
-  "Signal a `user-error' unless the hunks are those of the present texts."
+  "Signal a `user-error' unless the hunks match the present texts."
   (pcase qwen-companion-review-unified--state
     ('failed (user-error "The texts could not be compared; TAB shows them in Ediff"))
     ('comparing (user-error "Still comparing; try again in a moment"))

@@ -433,7 +433,7 @@ side has the text that is in the file now."
           qwen-companion-review--changes-on-disk)))
 
 (defun qwen-companion-review--refresh-disk (proposal source)
-  "Replace the text of PROPOSAL's disk side by that of the buffer SOURCE."
+  "Replace the text of PROPOSAL's disk side by the buffer SOURCE's."
   (with-current-buffer (qwen-companion-proposal-disk-buffer proposal)
     (let ((same (qwen-companion-disk-same-text-p source)))
       (unless same
@@ -784,7 +784,7 @@ the selected terminal only."
               (get-buffer-window-list buffer 'nomini t)))
 
 (defun qwen-companion-review-arrival-frame (proposal)
-  "Return the frame in which PROPOSAL is to open by itself, or nil to wait.
+  "Return the frame for opening PROPOSAL unasked, or nil to wait.
 That is the frame of its terminal, else the selected one.  Return nil
 when the terminal is in a tab that is not selected."
   (let ((terminals (qwen-companion-review-terminals proposal)))
@@ -1157,13 +1157,13 @@ names the file of another one.  See `qwen-companion-diff-style'."
     (qwen-companion-diff-open proposal)))
 
 (defun qwen-companion-review-grouped ()
-  "Return the open proposals, those of one session together.
+  "Return the open proposals, grouped by session.
 The sessions are in the order of their oldest proposals."
   (qwen-companion-review--group (qwen-companion-proposals)
                                 #'qwen-companion-proposal-session))
 
 (defun qwen-companion-review-by-file ()
-  "Return the open proposals, those of several CLIs for one file together."
+  "Return the open proposals, grouped by file."
   (qwen-companion-review--group (qwen-companion-review-grouped)
                                 #'qwen-companion-proposal-path))
 
@@ -1215,7 +1215,7 @@ the oldest.  With BACK non-nil, go to the one before."
         'unknown)))
 
 (defun qwen-companion-review--awaited-p (proposal)
-  "Return non-nil when PROPOSAL is of the CLI whose next one is awaited."
+  "Return non-nil when PROPOSAL is the awaited next one of its CLI."
   (and qwen-companion-review--awaiting
        (equal (qwen-companion-proposal-session proposal)
               (qwen-companion-proposal-session qwen-companion-review--awaiting))))

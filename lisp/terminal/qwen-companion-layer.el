@@ -23,7 +23,7 @@
 (require 'qwen-companion-untrusted)
 
 (defconst qwen-companion-layer--unreviewed-modes '("auto-edit" "yolo")
-  "Approval modes in which a CLI writes files and lets nobody review them.")
+  "Approval modes in which a CLI writes files without review.")
 
 (defun qwen-companion-layer-on-file-visited (payload)
   "Return non-nil when a buffer visits the file in PAYLOAD."

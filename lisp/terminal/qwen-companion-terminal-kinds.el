@@ -105,7 +105,7 @@ is installed, else term.  For another one, see
 ;;; Showing
 
 (defconst qwen-companion-terminal-kinds--least-lines 16
-  "Lines in which Qwen Code 0.24 shows a question with all of its answers.")
+  "Lines that Qwen Code 0.24 needs for a question with all answers.")
 
 (defconst qwen-companion-terminal-kinds--least-lines-above 8
   "Lines that a terminal leaves to the window that it was split from.")

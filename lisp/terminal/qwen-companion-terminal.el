@@ -135,7 +135,7 @@ that this Emacs has not started, or whose process is not known."
              (qwen-companion-session-ancestors session))))
 
 (defun qwen-companion-terminal-cli-name (id name)
-  "Return NAME, that of the CLI of the session ID, told apart from others of it.
+  "Return NAME of the CLI of the session ID, distinguished from others.
 If another connected CLI is of the same kind and version, the directory of
 this one stands in place of the version, or else its terminal or process."
   (let* ((session (qwen-companion-backend-session id))
@@ -435,7 +435,7 @@ Values in its .dir-locals.el count if they are safe; nothing is asked."
               (qwen-companion-terminal-command)))))
 
 (defun qwen-companion-terminal--editor-variables ()
-  "Return the variables by which this Emacs is the editor of a CLI, if it is to be.
+  "Return the variables that make this Emacs a CLI's editor, if wanted.
 A CLI takes the whole variable for the program's name, so the server is
 named by a variable of its own."
   (when-let* (((and qwen-companion-terminal-editor

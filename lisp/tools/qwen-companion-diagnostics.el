@@ -52,7 +52,7 @@ Neither flymake nor flycheck tells that of a check in which nothing has
 changed.")
 
 (defconst qwen-companion-diagnostics--most 20
-  "Most problems that a model is told of by itself.")
+  "Most problems that are reported to a model unasked.")
 
 (defconst qwen-companion-diagnostics--message-limit 300
   "Most characters of a message of a checker that a model is told.")
@@ -152,7 +152,7 @@ or after `qwen-companion-diagnostics--wait' seconds."
         (qwen-companion-problem-message problem)))
 
 (defun qwen-companion-diagnostics--added (before after)
-  "Return those of the problems AFTER that are not among those BEFORE."
+  "Return the problems AFTER that are not in BEFORE."
   (let ((keys (mapcar #'qwen-companion-diagnostics--key before)))
     (cl-remove-if (lambda (problem)
                     (let ((key (qwen-companion-diagnostics--key problem)))
@@ -162,7 +162,7 @@ or after `qwen-companion-diagnostics--wait' seconds."
                   after)))
 
 (defun qwen-companion-diagnostics--wanted (problems)
-  "Return those of PROBLEMS that the user wants models to be told."
+  "Return the PROBLEMS that the user wants reported to models."
   (cl-remove-if-not
    (lambda (problem)
      (pcase qwen-companion-tell-problems

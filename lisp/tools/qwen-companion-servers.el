@@ -76,7 +76,7 @@ That is an object to compare with `equal'."
     (append value nil)))
 
 (defun qwen-companion-servers-send-text ()
-  "Tell the server of the current buffer its text now.
+  "Send the current buffer's text to its server now.
 Eglot would do that half a second after a change, lsp-mode a second."
   (cond ((qwen-companion-servers--eglot-p)
          (eglot--signal-textDocument/didChange))
@@ -353,7 +353,7 @@ none whose reports can be seen."
              (qwen-companion-servers--watch-waits watch))))
 
 (defun qwen-companion-servers--reverting ()
-  "Forget what was reported of the current buffer, which is to be reverted."
+  "Forget the reports on the current buffer before it is reverted."
   (when-let* (((qwen-companion-servers-current))
               (watch (qwen-companion-servers--watch-reports))
               (wait (gethash (car (qwen-companion-servers--document))

@@ -149,7 +149,7 @@ that its name chooses, without any hooks."
        (qwen-companion-servers-current)))
 
 (defun qwen-companion-tools-read--knowing (path)
-  "Return buffers of files whose backends of xref can be asked about names.
+  "Return file buffers with an xref backend that looks up names.
 Of those with the same one, it is the last used; language servers come
 first.  With PATH, these are buffers in the major mode of that file."
   (let ((mode (and path (qwen-companion-untrusted-major-mode path)))
@@ -350,7 +350,7 @@ Signal a `user-error' when none of them says anything."
             (t text)))))
 
 (defun qwen-companion-tools-read--named (symbol)
-  "Return a function that chooses what has the name SYMBOL in a list of symbols.
+  "Return a function that picks the entries named SYMBOL from a list.
 A server also lists longer names, and adds the arguments to some."
   (let ((name (format "\\(?:\\`\\|[.:#]\\)%s\\(?:\\'\\|[(<]\\)" (regexp-quote symbol)))
         (case-fold-search nil))
@@ -740,7 +740,7 @@ That is in LINE of PATH."
       (format "%s, in the library %s" summary (file-name-base source)))))
 
 (defun qwen-companion-tools-read--lisp-line (symbol source)
-  "Return the line in which SYMBOL is defined in the file SOURCE, or nil."
+  "Return the line of SYMBOL's definition in the file SOURCE, or nil."
   (qwen-companion-tools-read--with-text source
     (goto-char (point-min))
     (when (re-search-forward

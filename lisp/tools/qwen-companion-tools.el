@@ -44,7 +44,7 @@ layer only; see `qwen-companion-settings-layer'."
                  (repeat :tag "Those with these names" string)))
 
 (defcustom qwen-companion-tell-problems 'errors
-  "Kinds of problems caused by its edits that a model is told of.
+  "Kinds of problems that are reported to the model whose edit caused them.
 After an edit by an agent of a file that is open in Emacs and is checked
 by flymake or flycheck, its model gets what is new: only errors, all
 problems, or nothing.  The agent waits for the checkers, for 1.5 seconds
@@ -67,7 +67,7 @@ They are told of errors in the file in focus too, unless
   "Seconds that a tool may wait for another process.")
 
 (defconst qwen-companion-tools--pause 0.2
-  "Seconds after which a tool is called anew that a key has interrupted.")
+  "Seconds before a tool that a key interrupted is called again.")
 
 (defconst qwen-companion-tools--limits '(500 . 40000)
   "Most items of an answer that are sent, and characters of their texts.")
@@ -267,7 +267,7 @@ That is done by a timer: it may take long, and this is a process filter."
           (qwen-companion-tools--run-later pause))))))
 
 (defun qwen-companion-tools--evaluate (call)
-  "Return (done . PAYLOAD), the answer to CALL; nil for one that comes later."
+  "Return the answer to CALL, (done . PAYLOAD), or nil if it comes later."
   (let ((id (qwen-companion-tool-call-id call)))
     (cons 'done
           (qwen-companion-tools--protected id
@@ -346,7 +346,7 @@ Return nil."
     nil))
 
 (defun qwen-companion-tools--answer (id value)
-  "Return VALUE, that of a tool, as the answer to the call ID."
+  "Return a tool's VALUE as the answer to the call ID."
   (pcase-let* ((`(,most . ,room) qwen-companion-tools--limits)
                (items (if (listp value) value (list value)))
                (hidden 0)

@@ -135,7 +135,7 @@ Line 5 is the user's over one of the agent's."
         (should (string-suffix-p "Make it\nso" said))
         (goto-char (point-max))
         (qwen-companion-blame-line)
-        (should (equal "Nobody since the journal began" said))
+        (should (equal "Not changed since the journal began" said))
         (setq qwen-companion-changes-test-origins '((:error "the file is not a text")))
         (qwen-companion-blame)
         (should-not qwen-companion-blame-mode)

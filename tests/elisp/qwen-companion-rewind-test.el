@@ -186,7 +186,7 @@ Between them are an edit of the user's and a turn of another agent.
               (should (string-match-p "only Qwen Code from 0.21.10 on" (asked)))
               (setq session (plist-put (copy-sequence session) :version "0.24.4"))
               (plist-put state :activity 'working)
-              (should (string-match-p "is at work; cancel that there" (asked)))
+              (should (string-match-p "is working; cancel its turn there" (asked)))
               (plist-put state :activity 'idle)
               (with-current-buffer terminal
                 (erase-buffer)
