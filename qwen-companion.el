@@ -338,27 +338,7 @@ When it is made, the mode comes on."
     (add-hook 'qwen-companion-environment-made-hook #'qwen-companion--turn-on-once)
     t))
 
-;; Loaded when they are used first.  A clone that requires this file has no
-;; autoloads of a package.
-(autoload 'qwen-companion-menu-bar "qwen-companion-menu")
 (autoload 'qwen-companion-menu-popup "qwen-companion-menu" nil t)
-(autoload 'qwen-companion "qwen-companion-menu" nil t)
-(autoload 'qwen-companion-more "qwen-companion-menu" nil t)
-(autoload 'qwen-companion-menu-options "qwen-companion-menu" nil t)
-(autoload 'qwen-companion-manual "qwen-companion-menu" nil t)
-(autoload 'qwen-companion-command-map "qwen-companion-menu" nil t 'keymap)
-(autoload 'qwen-companion-ask "qwen-companion-ask" nil t)
-(autoload 'qwen-companion-ask-send "qwen-companion-ask" nil t)
-(autoload 'qwen-companion-ask-take-back "qwen-companion-ask" nil t)
-(autoload 'qwen-companion-prompt-completion-on-place-files "qwen-companion-prompt-completion")
-(autoload 'qwen-companion-changes "qwen-companion-changes" nil t)
-(autoload 'qwen-companion-changes-next-change "qwen-companion-changes-here" nil t)
-(autoload 'qwen-companion-changes-previous-change "qwen-companion-changes-here" nil t)
-(autoload 'qwen-companion-resume "qwen-companion-resume" nil t)
-(autoload 'qwen-companion-plan "qwen-companion-kept-plans" nil t)
-(autoload 'qwen-companion-rewind "qwen-companion-rewind" nil t)
-(autoload 'qwen-companion-fork "qwen-companion-rewind" nil t)
-(autoload 'qwen-companion-doctor "qwen-companion-doctor" nil t)
 
 (defvar qwen-companion-mode-map
   (qwen-companion-buffers-keymap

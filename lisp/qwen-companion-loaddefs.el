@@ -294,6 +294,11 @@ the project if there are several.
 
 (fn &optional CHOOSE)" t)
 
+;; qwen-companion-prompt-completion.el
+(autoload 'qwen-companion-prompt-completion-on-place-files "qwen-companion-prompt-completion" "Handle the `place-files' call: keep the names of files in PAYLOAD.
+
+(fn PAYLOAD)" nil)
+
 ;; qwen-companion-resume.el
 (autoload 'qwen-companion-resume "qwen-companion-resume" "Choose a recorded conversation of the project, and start a CLI to continue it.
 With a prefix argument, ask for the DIRECTORY.  At another place, the CLI

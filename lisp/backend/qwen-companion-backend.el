@@ -305,7 +305,7 @@ Signal a `file-error' that says what to do when that is impossible."
       (error nil))))
 
 (defun qwen-companion-backend--make-reserve ()
-  "Make a socket that keeps the server's port from other users.
+  "Make a socket to keep the server's port from other users.
 The first Python process sends it a descriptor that holds the port, see
 python/qwen_companion/listening.py.  The connection is never accepted,
 so the descriptor stays open in the system until this socket is closed:

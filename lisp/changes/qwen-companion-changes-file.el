@@ -127,7 +127,7 @@ user has split stay so."
   (funcall callback))
 
 (defun qwen-companion-changes-file-signature (file)
-  "Return a value that changes when FILE has to be drawn again."
+  "Return a value, another one whenever FILE has to be drawn again."
   (list (qwen-companion-changes-file-state file)
         (qwen-companion-changes-file-reason file)
         (qwen-companion-changes-file-generation file)

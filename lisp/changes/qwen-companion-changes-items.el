@@ -848,7 +848,7 @@ The error is a `user-error'; the buffer is updated before it."
       (and (listp files) files))))
 
 (defun qwen-companion-changes-items--undoings (id)
-  "Return the turns that have undone a part of the turn ID, newest first.
+  "Return each turn that has undone a part of the turn ID, newest first.
 Leave out those that are undone themselves."
   (cl-remove t (qwen-companion-journal-undoings id)
              :key #'qwen-companion-changes-items-undone))

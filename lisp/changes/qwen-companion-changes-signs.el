@@ -71,7 +71,7 @@ Where diff-hl is loaded, its faces are used."
 ;;; Which lines
 
 (defun qwen-companion-changes-signs-unseen (path)
-  "Return the ids of unseen turns of agents that changed PATH, newest first."
+  "Return the id of each unseen agent turn that changed PATH, newest first."
   (cl-loop for turn in (qwen-companion-journal-turns-of path)
            for file = (qwen-companion-journal-file turn path)
            when (and (eq 'agent (qwen-companion-turn-who turn))

@@ -105,8 +105,8 @@ KIND is `heading' or `note' with a line, `quote' or `text' with Markdown,
     (nreverse parts)))
 
 (defun qwen-companion-chat-export--convert (text line code)
-  "Return TEXT, Markdown, with each line as LINE returns it.
-A code block is as CODE returns it for its language and text."
+  "Return TEXT, Markdown, with its lines and code blocks converted.
+LINE is a function of a line, CODE one of a language and a text."
   (mapconcat (lambda (part)
                (if (stringp part)
                    (concat (funcall line part) "\n")

@@ -1055,7 +1055,7 @@ The file has changed already, or is about to."
         (qwen-companion-follow--link-mark link))))
 
 (defun qwen-companion-follow--mark (mark)
-  "Show MARK in the current buffer's mode line; nil shows none."
+  "Show MARK in the current buffer's mode line, nothing for nil."
   (let ((link qwen-companion-follow--link))
     (unless (equal mark (qwen-companion-follow--link-mark link))
       (setf (qwen-companion-follow--link-mark link) mark)

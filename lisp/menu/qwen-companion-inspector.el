@@ -293,7 +293,7 @@ the only place in Lisp that knows names of the protocol."
          (abbreviate-file-name path))))))
 
 (defun qwen-companion-inspector--head (text)
-  "Return the part of TEXT that a folded selection shows."
+  "Return the part of TEXT for a folded selection."
   (pcase-let* ((`(,lines . ,characters) qwen-companion-inspector--head)
                (end -1))
     (while (and end (> lines 0))

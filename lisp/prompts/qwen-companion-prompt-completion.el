@@ -56,6 +56,7 @@ Ask the relay there for them if that is not lately done."
                                :directory (directory-file-name (file-remote-p root 'localname)))))
     (cdr known)))
 
+;;;###autoload
 (defun qwen-companion-prompt-completion-on-place-files (payload)
   "Handle the `place-files' call: keep the names of files in PAYLOAD."
   (puthash (file-name-as-directory (concat (qwen-companion-place-files-place payload)

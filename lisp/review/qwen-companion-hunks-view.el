@@ -44,7 +44,7 @@ It gets the difference and the hunk.")
 ;;; Drawing
 
 (defun qwen-companion-hunks-view-draw-button (text function)
-  "Insert a line TEXT on which RET calls FUNCTION."
+  "Insert a line TEXT with RET bound to FUNCTION."
   (let ((start (point)))
     (insert "\\ " text "\n")
     (add-text-properties
@@ -301,7 +301,7 @@ is the index of the line in its run, from 0."
                                               (line-beginning-position)))))))
 
 (defun qwen-companion-hunks-view--start (position property)
-  "Return where the run of text with the PROPERTY of POSITION starts."
+  "Return the start of the run of text with the PROPERTY of POSITION."
   (if (and (> position (point-min))
            (eq (get-text-property position property)
                (get-text-property (1- position) property)))

@@ -149,7 +149,7 @@ that its name chooses, without any hooks."
        (qwen-companion-servers-current)))
 
 (defun qwen-companion-tools-read--knowing (path)
-  "Return file buffers with an xref backend that looks up names.
+  "Return file buffers with an xref backend for finding names.
 Of those with the same one, it is the last used; language servers come
 first.  With PATH, these are buffers in the major mode of that file."
   (let ((mode (and path (qwen-companion-untrusted-major-mode path)))

@@ -64,14 +64,14 @@ async def test_what_a_relay_says_of_the_time_may_be_anything(tmp_path: Path) -> 
 
 async def test_a_file_that_goes_is_told_with_its_new_name(home: Path) -> None:
     """Also one that comes back with the bytes that it had."""
-    told: list[PlaceFile] = []
+    told: list[Notification] = []
     news = anyio.Event()
     project = home / "work"
     (project / "sub").mkdir(parents=True)
     file = project / "a.txt"
     file.write_text("a\n")
 
-    def tell(message: PlaceFile) -> None:
+    def tell(message: Notification) -> None:
         nonlocal news
         told.append(message)
         news.set()
@@ -80,7 +80,9 @@ async def test_a_file_that_goes_is_told_with_its_new_name(home: Path) -> None:
     async def next_told() -> PlaceFile:
         while not told:
             await news.wait()
-        return told.pop(0)
+        message = told.pop(0)
+        assert isinstance(message, PlaceFile)
+        return message
 
     def changed(paths: Sequence[str]) -> None:
         copies.note_changes(paths)
