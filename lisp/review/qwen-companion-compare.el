@@ -17,7 +17,6 @@
 
 (require 'cl-lib)
 (require 'subr-x)
-(require 'qwen-companion-backend)
 (require 'qwen-companion-buffers)
 (require 'qwen-companion-disk)
 (require 'qwen-companion-spool)
