@@ -104,8 +104,7 @@
         (should (looking-at-p " one"))
         (execute-kbd-macro "k")
         (should (equal "one\ntwo\n" (qwen-companion-changes-test-bytes "a.txt")))
-        (cl-letf (((symbol-function 'qwen-companion-backend-sessions)
-                   (lambda () '((:id "a" :client "qwen")))))
+        (qwen-companion-test-with-sessions '((:id "a" :client "qwen"))
           (qwen-companion-sessions)
           (unwind-protect
               (progn

@@ -16,13 +16,6 @@
 (require 'qwen-companion)
 (require 'qwen-companion-test-helper)
 
-(defmacro qwen-companion-layer-test--with-sessions (sessions &rest body)
-  "Run BODY with SESSIONS as the connected CLIs."
-  (declare (indent 1) (debug t))
-  `(cl-letf (((symbol-function 'qwen-companion-backend-sessions)
-              (lambda () ,sessions)))
-     ,@body))
-
 (defun qwen-companion-layer-test--session (&rest state)
   "Return a session with STATE."
   (list :id "i" :client "Qwen Code" :version "0.24.4" :state state))
@@ -58,7 +51,7 @@
     (pcase-dolist (`(,sessions ,expected)
                    `(((,idle) " Qwen[1]") ((,working) " Qwen[1] working")
                      ((,working ,asking) " Qwen[2] asks")))
-      (qwen-companion-layer-test--with-sessions sessions
+      (qwen-companion-test-with-sessions sessions
         (should (equal expected (substring-no-properties (qwen-companion-test-lighter))))))))
 
 (ert-deftest qwen-companion-layer-test-to-dos ()
@@ -67,7 +60,7 @@
                   :activity 'working
                   :todos '((:text "read" :status done) (:text "wri\u202ete" :status working)
                            (:text "test" :status pending)))))
-    (qwen-companion-layer-test--with-sessions (list session)
+    (qwen-companion-test-with-sessions (list session)
       (should (equal "1/3" (qwen-companion-layer-todo-count session)))
       (should (equal "Qwen Code: working, 1/3 to-dos done\n  [x] read\n  [-] wri\\u202Ete\n  [ ] test"
                      (qwen-companion-layer-help)))
@@ -94,11 +87,11 @@
 
 (ert-deftest qwen-companion-layer-test-modes-in-which-nothing-is-reviewed ()
   (dolist (mode '("yolo" "auto-edit"))
-    (qwen-companion-layer-test--with-sessions
+    (qwen-companion-test-with-sessions
         (list (qwen-companion-layer-test--session :mode mode)
               (qwen-companion-layer-test--session :mode mode))
       (should (equal mode (qwen-companion-layer-unreviewed-mode))))
-    (qwen-companion-layer-test--with-sessions
+    (qwen-companion-test-with-sessions
         (list (qwen-companion-layer-test--session :mode "auto")
               (qwen-companion-layer-test--session :mode mode))
       ;; Not of the one that is reviewed.
@@ -108,7 +101,7 @@
       (let ((qwen-companion-review-edits nil))
         (should-not (qwen-companion-layer-unreviewed-mode)))))
   (dolist (mode '("auto" "default" "plan" "something %b new" nil))
-    (qwen-companion-layer-test--with-sessions
+    (qwen-companion-test-with-sessions
         (list (qwen-companion-layer-test--session :mode mode) '(:id "j"))
       (should-not (qwen-companion-layer-unreviewed-mode)))))
 
@@ -148,9 +141,9 @@
     (should-not (string-search "\n" text))))
 
 (ert-deftest qwen-companion-layer-test-help-has-a-line-for-each ()
-  (qwen-companion-layer-test--with-sessions nil
+  (qwen-companion-test-with-sessions nil
     (should-not (qwen-companion-layer-help)))
-  (qwen-companion-layer-test--with-sessions
+  (qwen-companion-test-with-sessions
       (list (qwen-companion-layer-test--session :activity 'idle)
             '(:id "j" :client "Gemini CLI")
             (qwen-companion-layer-test--session :mode "plan"))
