@@ -168,10 +168,12 @@ header line shows those that it leaves."
   (mouse-set-point event)
   (call-interactively (key-binding (kbd "RET"))))
 
-(defun qwen-companion-header-menu-at-click ()
-  "Have `context-menu-mode' offer the commands for the line that is clicked.
-Call this in a mode's body.  Its menu in the menu bar is in the context
-menu anyway, and its commands act at point."
+(defun qwen-companion-header-set-up-mode ()
+  "Keep the keys of the current major mode, and have a menu at a click.
+Call this in the mode's body.  `context-menu-mode' offers the commands for
+the line that is clicked: the mode's menu in the menu bar is in the
+context menu anyway, and its commands act at point."
+  (qwen-companion-header-keep-keys)
   (add-hook 'context-menu-functions #'qwen-companion-header--go-to-click -90 t))
 
 (defun qwen-companion-header--go-to-click (menu click)

@@ -457,8 +457,7 @@ Info node `(qwen-companion)After the fact' is about it.
   :group 'qwen-companion
   :interactive nil
   (buffer-disable-undo)
-  (qwen-companion-header-keep-keys)
-  (qwen-companion-header-menu-at-click)
+  (qwen-companion-header-set-up-mode)
   (qwen-companion-completion-offer-targets #'qwen-companion-changes-items-targets)
   (setq-local bidi-paragraph-direction 'left-to-right
               truncate-lines t

@@ -269,8 +269,7 @@ Info node `(qwen-companion)The chat' is about it.
   ;; Right-to-left text at the beginning must not reverse the line.
   (setq-local bidi-paragraph-direction 'left-to-right)
   (tabulated-list-init-header)
-  (qwen-companion-header-keep-keys)
-  (qwen-companion-header-menu-at-click)
+  (qwen-companion-header-set-up-mode)
   (add-hook 'tabulated-list-revert-hook #'qwen-companion-chat-sessions--request-list nil t)
   (add-hook 'kill-buffer-hook #'qwen-companion-chat-sessions--unwatch nil t)
   (qwen-companion-chat-sessions--watch))

@@ -815,8 +815,7 @@ Info node `(qwen-companion)What the CLI gets to see' is about it.
   :group 'qwen-companion
   :interactive nil
   (buffer-disable-undo)
-  (qwen-companion-header-keep-keys)
-  (qwen-companion-header-menu-at-click)
+  (qwen-companion-header-set-up-mode)
   ;; A name in a right-to-left script must not turn the line around.
   (setq-local bidi-paragraph-direction 'left-to-right
               revert-buffer-function #'qwen-companion-inspector--revert

@@ -360,8 +360,7 @@ Info node `(qwen-companion)Terminals' is about it.
          ("Tokens" 7 qwen-companion-session-list--more-tokens-p :right-align t)
          ("Terminal" 22 t) ("Last" 0 t)]
         tabulated-list-padding 1)
-  (qwen-companion-header-keep-keys)
-  (qwen-companion-header-menu-at-click)
+  (qwen-companion-header-set-up-mode)
   (qwen-companion-completion-offer-targets #'qwen-companion-session-list--targets)
   (tabulated-list-init-header)
   (setq-local revert-buffer-function #'qwen-companion-session-list--revert)

@@ -492,8 +492,7 @@ Info node `(qwen-companion)Several agents at once' is about it.
          ("Conflicts" 9 nil :right-align t) ("Tokens" 8 nil :right-align t)
          ("Turn" 0 nil)]
         tabulated-list-padding 1)
-  (qwen-companion-header-keep-keys)
-  (qwen-companion-header-menu-at-click)
+  (qwen-companion-header-set-up-mode)
   (tabulated-list-init-header)
   (setq-local revert-buffer-function (lambda (&rest _) (qwen-companion-worktrees--load t)))
   (qwen-companion-buffers-add-hooks

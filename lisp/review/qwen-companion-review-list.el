@@ -386,8 +386,7 @@ Info node `(qwen-companion)Reviewing a proposal' is about it.
         ;; The columns are named below it.
         tabulated-list-use-header-line nil
         header-line-format '((:eval (qwen-companion-review-list--header))))
-  (qwen-companion-header-keep-keys)
-  (qwen-companion-header-menu-at-click)
+  (qwen-companion-header-set-up-mode)
   (tabulated-list-init-header)
   (add-hook 'tabulated-list-revert-hook #'qwen-companion-review-list--revert nil t)
   (qwen-companion-buffers-add-hooks

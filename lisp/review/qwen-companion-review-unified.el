@@ -155,8 +155,7 @@ Info node `(qwen-companion)Hunk by hunk' is about it.
               buffer-read-only t)
   (remove-hook 'write-contents-functions #'diff-write-contents-hooks t)
   (buffer-disable-undo)
-  (qwen-companion-header-keep-keys)
-  (qwen-companion-header-menu-at-click)
+  (qwen-companion-header-set-up-mode)
   (jit-lock-register #'qwen-companion-hunks-view-fontify))
 
 (defun qwen-companion-review-unified--make-buffer (proposal)

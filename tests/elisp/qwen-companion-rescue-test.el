@@ -19,8 +19,10 @@
               '(qwen-companion-follow-file
                 qwen-companion-review-file-written
                 qwen-companion-rescue-file-written)))
-         (save-window-excursion
-           ,@body)))))
+         ;; Nothing is merged.
+         (cl-letf (((symbol-function 'qwen-companion-backend-connected-p) #'ignore))
+           (save-window-excursion
+             ,@body))))))
 
 (defun qwen-companion-rescue-test--propose (name proposed edits)
   "Let a CLI propose PROPOSED for NAME, and the user append EDITS.
