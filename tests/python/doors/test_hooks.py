@@ -8,7 +8,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -154,8 +154,11 @@ def test_a_layer_that_is_not_as_it_should_be_is_written_again(home: Home, layer:
         theirs.write_text('{"ui": {"theme": "theirs"}}')
         backend.emacs.wait_until("published", lambda _: "theirs" in layer.read_text())
         # A directory in its place cannot be replaced, and then it is not named.
-        layer.unlink()
-        layer.mkdir()
+        while not layer.is_dir():
+            # It may be written again in between.
+            layer.unlink(missing_ok=True)
+            with suppress(FileExistsError):
+                layer.mkdir()
         backend.emacs.wait_until("published", lambda told: variable not in told["environment"])
         layer.rmdir()
         backend.emacs.wait_until("published", lambda told: variable in told["environment"])
