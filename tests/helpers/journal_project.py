@@ -123,6 +123,14 @@ class Project:
         self.record.scan(Cause(turn, DISK))
         self.record.end(turn, time)
 
+    def turn(self, files: Mapping[str, bytes | None], session: str = "s", start: int = 1000, end: int = 2000) -> int:
+        """Return the number of a turn in which a tool has written `files`, or with None deleted them."""
+        turn = self.begin(session, start)
+        for name, data in files.items():
+            self.edit(turn, name, data)
+        self.end(turn, end)
+        return turn
+
     def files(self, turn: int) -> dict[str, ChangedFile]:
         """Return the files of `turn` by their names below the root."""
         summary = self.record.answers.summary(turn)

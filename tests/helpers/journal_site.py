@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 
@@ -36,8 +36,9 @@ from qwen_companion.emacs.messages import (
     WantedFile,
 )
 from qwen_companion.processes import start_of
-from support import TIMEOUT_S
+from support import TIMEOUT_S, until
 
+T = TypeVar("T", bound=Notification)
 ON = Settings(journal=True)
 
 
@@ -121,55 +122,52 @@ class Site:
                 del self.turns[turn], self.files[turn]
         self._news.set()
 
-    async def until(self, *expected: dict[str, str]) -> Sequence[Turn]:
-        """Wait until the turns, the oldest first, have these kinds of changes by file; return the turns."""
-        with anyio.move_on_after(TIMEOUT_S):
-            while self.kinds() != list(expected):
+    async def when(self, condition: Callable[[], object]) -> None:
+        """Wait until `condition`, about what the journal has told, holds."""
+        with anyio.fail_after(TIMEOUT_S):
+            while not condition():
                 self._news = anyio.Event()
                 await self._news.wait()
-        assert self.kinds() == list(expected), self.turns
+
+    async def _until(self, found: Callable[[], object], expected: object) -> Sequence[Turn]:
+        """Wait until `found` returns what is `expected`; return the turns, the oldest first."""
+        with suppress(TimeoutError):
+            await self.when(lambda: found() == expected)
+        assert found() == expected, self.turns
         return self._oldest_first()
+
+    async def until(self, *expected: dict[str, str]) -> Sequence[Turn]:
+        """Wait until the turns, the oldest first, have these kinds of changes by file; return the turns."""
+        return await self._until(self.kinds, list(expected))
 
     async def until_turns(self, *expected: tuple[str, dict[str, str]]) -> Sequence[Turn]:
         """Wait until the turns, the oldest first, have these prompts and kinds of changes; return the turns."""
-        prompts = [prompt for prompt, _ in expected]
-        with anyio.move_on_after(TIMEOUT_S):
-            while [turn.prompt for turn in await self.until(*(kinds for _, kinds in expected))] != prompts:
-                self._news = anyio.Event()
-                await self._news.wait()
-        turns = await self.until(*(kinds for _, kinds in expected))
-        assert [turn.prompt for turn in turns] == prompts
-        return turns
+
+        def prompts_and_kinds() -> list[tuple[str, dict[str, str]]]:
+            return [(turn.prompt, kinds) for turn, kinds in zip(self._oldest_first(), self.kinds(), strict=True)]
+
+        return await self._until(prompts_and_kinds, list(expected))
 
     async def until_noted(self, *expected: tuple[str, ...]) -> None:
         """Wait until the turns, the oldest first, have these notes: they may be told after the files."""
+        await self._until(lambda: [turn.notes for turn in self._oldest_first()], list(expected))
 
-        def notes() -> list[tuple[str, ...]]:
-            return [turn.notes for turn in self._oldest_first()]
+    def told_of(self, kind: type[T]) -> list[T]:
+        """Return the messages of a `kind`."""
+        return [message for message in self.told if isinstance(message, kind)]
 
-        with anyio.move_on_after(TIMEOUT_S):
-            while notes() != list(expected):
-                self._news = anyio.Event()
-                await self._news.wait()
-        assert notes() == list(expected)
-
-    async def until_told(self, kind: type[Notification]) -> Notification:
-        with anyio.fail_after(TIMEOUT_S):
-            while not (found := [message for message in self.told if isinstance(message, kind)]):
-                self._news = anyio.Event()
-                await self._news.wait()
-        return found[-1]
+    async def until_told(self, kind: type[T]) -> T:
+        """Wait for a message of a `kind`; return the last one."""
+        await self.when(lambda: self.told_of(kind))
+        return self.told_of(kind)[-1]
 
     def refused(self) -> Mapping[str, str]:
         """Return the roots that are not recorded, as they were told last."""
-        told = [message.reasons for message in self.told if isinstance(message, Unrecorded)]
-        return told[-1] if told else {}
+        told = self.told_of(Unrecorded)
+        return told[-1].reasons if told else {}
 
     async def until_ended(self, turn: str) -> None:
-        with anyio.fail_after(TIMEOUT_S):
-            while self.turns[turn].end is None:
-                self._news = anyio.Event()
-                await self._news.wait()
+        await self.when(lambda: self.turns[turn].end is not None)
 
     async def until_done(self, project: Project) -> None:
         """Wait until the journal has done all that it was told."""
@@ -178,24 +176,15 @@ class Site:
 
     async def until_watched(self, project: Project) -> None:
         """Wait until the directory of `project` is watched: the system lists what this process watches."""
-        number = f"ino:{os.stat(project.root).st_ino:x} "
-        with anyio.fail_after(TIMEOUT_S):
-            while number not in _watched():
-                await anyio.lowlevel.checkpoint()
+        await until(lambda: _is_watched(project))
 
     async def until_unwatched(self, project: Project) -> None:
         """Wait until the directory of `project` is not watched any more, so that nobody looks at its files."""
-        number = f"ino:{os.stat(project.root).st_ino:x} "
-        with anyio.fail_after(TIMEOUT_S):
-            while number in _watched():
-                await anyio.lowlevel.checkpoint()
+        await until(lambda: not _is_watched(project))
 
     async def until_size(self, turn: str, name: str, added: int) -> None:
         """Wait until so many lines have been added to the file `name` in `turn`."""
-        with anyio.fail_after(TIMEOUT_S):
-            while name not in self.files[turn] or self.files[turn][name].added != added:
-                self._news = anyio.Event()
-                await self._news.wait()
+        await self.when(lambda: name in self.files[turn] and self.files[turn][name].added == added)
 
     def kinds(self) -> list[dict[str, str]]:
         files = [self.files[turn.id] for turn in self._oldest_first()]
@@ -220,26 +209,23 @@ class Site:
     async def ask(self, make: Callable[[int], JournalCall]) -> JournalReply:
         """Send a request and return the answer to it."""
         self._requests += 1
-        self.front.take(make(self._requests))
-        with anyio.fail_after(TIMEOUT_S):
-            while True:
-                for message in self.told:
-                    if isinstance(message, JournalReply) and message.id == self._requests:
-                        return message
-                self._news = anyio.Event()
-                await self._news.wait()
+        number = self._requests
+        self.front.take(make(number))
+        await self.when(lambda: number in [reply.id for reply in self.told_of(JournalReply)])
+        return next(reply for reply in self.told_of(JournalReply) if reply.id == number)
 
     def say(self, call: JournalCall) -> None:
         self.front.take(call)
 
 
-def _watched() -> str:
-    """Return the system's list of the files that this process watches."""
+def _is_watched(project: Project) -> bool:
+    """Return whether the directory of `project` is in the system's list of the files that this process watches."""
+    number = f"ino:{os.stat(project.root).st_ino:x} "
     found: list[str] = []
     for descriptor in Path("/proc/self/fdinfo").iterdir():
         with suppress(OSError):
             found += [line for line in descriptor.read_text().splitlines() if line.startswith("inotify")]
-    return "\n".join(found)
+    return any(number in line for line in found)
 
 
 @asynccontextmanager
@@ -257,11 +243,12 @@ async def site(project: Project, settings: Settings = ON, silence_s: float = 0) 
 
 @asynccontextmanager
 async def at_work(
-    project: Project, prompt: str | None = None, settings: Settings = ON
+    project: Project, prompt: str | None = None, settings: Settings = ON, cwd: Path | None = None
 ) -> AsyncGenerator[tuple[Site, Agent]]:
-    """Yield a journal of `project` and an agent there, which has got `prompt` unless it is None."""
+    """Yield a journal of `project` and an agent there, or in `cwd`, which has got `prompt` unless it is None."""
     async with site(project, settings) as place:
         agent = Agent(place.front, project)
+        agent.cwd = str(cwd or project.root)
         if prompt is not None:
             await agent.prompt(prompt)
         yield place, agent

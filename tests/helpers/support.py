@@ -13,11 +13,12 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
+import anyio
 import pytest
 from sexpdata import Symbol, dumps, loads
 
@@ -26,6 +27,7 @@ from limit import limit_s
 from qwen_companion.errors import EmacsBusyError
 from qwen_companion.ide.proposals import Proposal
 
+T = TypeVar("T")
 TIMEOUT_S = limit_s()
 """How long a test waits for an event, in seconds; a passing test never waits that long."""
 
@@ -64,6 +66,18 @@ KNOWN: dict[str, object] = {
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 MCP_ACCEPT = "application/json, text/event-stream"
+
+
+async def soon(awaitable: Awaitable[T]) -> T:
+    """Return what `awaitable` gives, if it comes in time."""
+    return await asyncio.wait_for(awaitable, TIMEOUT_S)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait until `condition` holds, while the event loop goes on."""
+    with anyio.fail_after(TIMEOUT_S):
+        while not condition():
+            await anyio.sleep(0.001)
 
 
 def as_dict(plist: object) -> dict[str, Any]:

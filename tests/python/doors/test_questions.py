@@ -7,9 +7,9 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 import psutil
@@ -32,11 +32,10 @@ from qwen_companion.doors.terminal_files import TerminalFiles, terminal_files
 from qwen_companion.errors import EmacsBusyError
 from qwen_companion.ide.proposals import Decision
 from qwen_companion.plan_files import kept_plans, plan_path, save_plan
-from support import TIMEOUT_S, FakeEditor
+from support import TIMEOUT_S, FakeEditor, soon, until
 
 pytestmark = pytest.mark.anyio
 
-T = TypeVar("T")
 PLAN = "# Fruit\n\n1. Buy plums.\n2. Bake.\n"
 EDITED = PLAN.replace("plums", "pears")
 PID = 7
@@ -116,10 +115,6 @@ class Site:
         return [Path(plan.path).read_text() for plan in kept_plans(self.environ, self.project)]
 
 
-async def soon(awaitable: Awaitable[T]) -> T:
-    return await asyncio.wait_for(awaitable, TIMEOUT_S)
-
-
 @pytest.fixture
 async def tasks() -> AsyncGenerator[anyio.abc.TaskGroup]:
     async with anyio.create_task_group() as group:
@@ -172,13 +167,9 @@ async def test_the_mode_before_is_restored_by_a_key(tasks: anyio.abc.TaskGroup, 
     site.questions.wanted = True
     await site.decided(Decision(PLAN, mode="auto-edit"))
     site.terminal_asks("r-3")
-    with anyio.fail_after(TIMEOUT_S):
-        while ("key", "2") not in site.editor.log:
-            await anyio.sleep(0.01)
+    await until(lambda: ("key", "2") in site.editor.log)
     site.write({"type": "control_response", "response": {"request_id": "r-3"}})
-    with anyio.fail_after(TIMEOUT_S):
-        while site.editor.log[-1][0] != "settled":
-            await anyio.sleep(0.01)
+    await until(lambda: site.editor.log[-1][0] == "settled")
     assert len(await site.answered(2)) == 2
     # In the mode `default` it is not needed.
     await site.ran()
@@ -269,9 +260,7 @@ async def test_a_cli_without_files_asks_in_its_terminal_and_the_plan_is_shown(
     assert await site.answer() == {}
     assert site.editor.log[-1] == ("shown", "this CLI takes the answer in its terminal only")
     site.questions.decide(site.editor.opened[0][0].id, Decision(PLAN))
-    with anyio.fail_after(TIMEOUT_S):
-        while not site.warnings:
-            await anyio.sleep(0)
+    await until(lambda: site.warnings)
     assert site.warnings == ["the terminal takes no answer from Emacs: answer in the terminal"]
     # Questions it can be answered, by the hook.
     asked = site.request("ask_user_question", {"questions": list(QUESTIONS)})
@@ -290,9 +279,7 @@ async def test_of_a_cli_at_another_place_it_is_said_once_where_it_is_answered(si
 async def test_a_terminal_that_does_not_ask_is_said(tasks: anyio.abc.TaskGroup, tmp_path: Path) -> None:
     site = Site(tasks, tmp_path, confirm_s=0.01)
     await site.decided(Decision(EDITED))
-    with anyio.fail_after(TIMEOUT_S):
-        while len(site.editor.log) < 3:
-            await anyio.sleep(0.01)
+    await until(lambda: len(site.editor.log) >= 3)
     assert [word for word, _ in site.editor.log] == ["open", "abandon", "settled"]
     assert "answer in the terminal" in site.warnings[0]
 

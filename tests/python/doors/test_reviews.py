@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 import pytest
@@ -17,11 +17,10 @@ from qwen_companion.doors.events import Answer, PermissionRequest
 from qwen_companion.doors.reviews import ALL, OPEN, STILL_REVIEWING, Asker, HookReviews
 from qwen_companion.errors import EmacsBusyError
 from qwen_companion.ide.proposals import Decision
-from support import TIMEOUT_S, FakeEditor
+from support import FakeEditor, soon
 
 pytestmark = pytest.mark.anyio
 
-T = TypeVar("T")
 TEXT = "one\ntwo\n"
 PID = 7
 CONNECTED = Asker(PID, "session", "Qwen Code 0.24.4", opens_reviews=True)
@@ -70,10 +69,6 @@ class Site:
         proposal = await soon(self.editor.shown.get())
         self.reviews.decide(proposal.id, Decision(content))
         return await soon(answering)
-
-
-async def soon(awaitable: Awaitable[T]) -> T:
-    return await asyncio.wait_for(awaitable, TIMEOUT_S)
 
 
 @pytest.fixture

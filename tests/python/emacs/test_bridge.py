@@ -3,9 +3,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -14,15 +14,9 @@ from qwen_companion.emacs import messages
 from qwen_companion.emacs.bridge import Bridge
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import EmacsBusyError, EmacsGoneError, EmacsRefusedError
-from support import SECRET, TIMEOUT_S, EpcPeer, no_answer
+from support import SECRET, TIMEOUT_S, EpcPeer, no_answer, soon
 
 pytestmark = pytest.mark.anyio
-
-T = TypeVar("T")
-
-
-async def soon(awaitable: Awaitable[T]) -> T:
-    return await asyncio.wait_for(awaitable, TIMEOUT_S)
 
 
 class Site:

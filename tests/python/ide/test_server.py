@@ -10,7 +10,7 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
@@ -32,7 +32,7 @@ from qwen_companion.ide.server import McpServer
 from qwen_companion.ide.sessions import Sessions, Timing
 from qwen_companion.ide.tools import DiffTools
 from qwen_companion.sockets import Connection
-from support import INITIALIZE, PYTHON_DIRECTORY, TIMEOUT_S, Cli, FakeEditor, Stream
+from support import INITIALIZE, PYTHON_DIRECTORY, TIMEOUT_S, Cli, FakeEditor, Stream, soon
 
 pytestmark = pytest.mark.anyio
 
@@ -80,10 +80,6 @@ class Site:
         cli = self.cli()
         await away(cli.initialize)
         return cli
-
-
-async def soon(awaitable: Awaitable[T]) -> T:
-    return await asyncio.wait_for(awaitable, TIMEOUT_S)
 
 
 async def away(function: Callable[..., T], *arguments: Any, **named: Any) -> T:

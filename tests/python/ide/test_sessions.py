@@ -5,9 +5,9 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -16,17 +16,12 @@ from qwen_companion.ide.peers import Caller
 from qwen_companion.ide.sessions import HIDDEN_S, LEFT_S, RETRY_MS, Sessions, Timing
 from qwen_companion.processes import start_of
 from qwen_companion.sockets import Connection
-from support import TIMEOUT_S
+from support import TIMEOUT_S, soon
 
 pytestmark = pytest.mark.anyio
 
-T = TypeVar("T")
 AT_ONCE = 0.01
 NEVER = 1000.0
-
-
-async def soon(awaitable: Awaitable[T]) -> T:
-    return await asyncio.wait_for(awaitable, TIMEOUT_S)
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import os
 import time
 from datetime import datetime, timezone
 
-import anyio
 import pytest
 
 from journal_project import Project
@@ -27,7 +26,7 @@ from qwen_companion.emacs.messages import (
 from qwen_companion.journal.cli_rewinds import Restored
 from qwen_companion.journal.store import HOOKS, REWIND, UNDO
 from qwen_companion.local_ids import local_id
-from support import TIMEOUT_S
+from support import until
 
 OLD = b"1\n2\n3\n4\n5\n6\n7\n8\n9\n"
 AGENT = b"1\nagent\n3\n4\n5\n6\n7\n8\n9\n"
@@ -54,10 +53,7 @@ def texts(project: Project, name: str, turn: int) -> tuple[bytes | None, bytes |
 def turn(project: Project) -> int:
     """Return a turn in which the agent changed a file and made another; the user has edited the first since."""
     project.commit(a=OLD)
-    turn = project.begin()
-    project.edit(turn, "a", AGENT)
-    project.edit(turn, "new", b"new\n")
-    project.end(turn)
+    turn = project.turn({"a": AGENT, "new": b"new\n"})
     project.edit(None, "a", BOTH)
     return turn
 
@@ -89,9 +85,7 @@ def test_what_it_took_of_the_users_own_is_a_turn_that_can_be_undone(project: Pro
 def test_a_rewind_that_takes_nothing_of_the_users_has_no_turn(project: Project) -> None:
     project.commit(a=OLD)
     for number in (1, 2):
-        turn = project.begin(start=1000 * number)
-        project.edit(turn, "a", OLD + b"agent\n" * number)
-        project.end(turn)
+        project.turn({"a": OLD + b"agent\n" * number}, start=1000 * number)
     project.write("a", OLD)
     restored = rewound(project, 1000)
     assert restored.turn is None
@@ -140,9 +134,7 @@ def test_edits_that_touch_the_agents_come_with_these_and_that_is_said(project: P
 
 
 def test_a_file_that_only_a_kept_turn_has_written_is_put_back_too(project: Project, turn: int) -> None:
-    later = project.begin(start=5000)
-    project.edit(later, "b", b"later\n")
-    project.end(later)
+    project.turn({"b": b"later\n"}, start=5000)
     project.edit(None, "a", BOTH + b"also mine\n")
     # As it was at the prompt of the later turn.
     project.write("a", BOTH)
@@ -195,7 +187,6 @@ async def test_emacs_is_told_once_of_what_a_rewind_took(project: Project) -> Non
         project.write("a", OLD)
         await notice(place, agent, 0)
         told = await place.until_told(RewindTook)
-        assert isinstance(told, RewindTook)
         assert (told.turn.turn.source, [file.deleted for file in told.turn.files]) == (REWIND, [2])
         # It is known by then.
         assert told.turn.turn.id in place.turns
@@ -203,18 +194,14 @@ async def test_emacs_is_told_once_of_what_a_rewind_took(project: Project) -> Non
         # Our own note of the same, which comes later, adds the copy.
         place.say(JournalRewound(local_id("session", "s"), 0, "copy", False))
         await notice(place, agent, 0)
-        with anyio.fail_after(TIMEOUT_S):
-            while place.turns[turn.id].copy != "copy":
-                await anyio.sleep(0.01)
-        assert sum(isinstance(message, RewindTook) for message in place.told) == 1
+        await until(lambda: place.turns[turn.id].copy == "copy")
+        assert len(place.told_of(RewindTook)) == 1
 
 
 async def until_recorded(place: Site, turn: str, seen: bool) -> None:
     """Wait until all is recorded that was said before, by marking `turn`, which has changed one file."""
     place.say(JournalSeen(turn, None, (), seen))
-    with anyio.fail_after(TIMEOUT_S):
-        while [file.seen for file in place.files[turn].values()] != [seen]:
-            await anyio.sleep(0.01)
+    await until(lambda: [file.seen for file in place.files[turn].values()] == [seen])
 
 
 @pytest.mark.anyio
@@ -239,9 +226,8 @@ async def test_a_rewind_that_has_begun_and_not_ended_is_told_of_at_the_next_star
     async with site(project) as place:
         # All turns are told at once.
         told = await place.until_told(TurnChanges)
-        assert isinstance(told, TurnChanges)
         assert [change.turn.prompt for change in told.turns] == ["Do 1", "Do 2"]
-        notices = [message.text for message in place.told if isinstance(message, Notice)]
+        notices = [notice.text for notice in place.told_of(Notice)]
     wanted = f'The rewind to before "Do 2" in {project.root} has not ended: M-x qwen-companion-rewind there goes on'
     assert notices == ([wanted] if end == "killed" else [])
 
@@ -261,10 +247,8 @@ async def test_what_a_second_rewind_takes_at_once_is_a_turn_of_its_own(project: 
             await place.ask(lambda n: JournalBusy(n, (), wait=False))
             project.write(name, OLD)
             await notice(place, agent, 0)
-            with anyio.fail_after(TIMEOUT_S):
-                while sum(isinstance(message, RewindTook) for message in place.told) < count:
-                    await anyio.sleep(0.01)
-        taken = [message.turn for message in place.told if isinstance(message, RewindTook)]
+            await until(lambda count=count: len(place.told_of(RewindTook)) >= count)
+        taken = [took.turn for took in place.told_of(RewindTook)]
         assert [[os.path.basename(file.path) for file in each.files] for each in taken] == [["b"], ["a"]]
 
 
@@ -288,18 +272,14 @@ async def test_a_rewind_that_nobody_could_notice_then_is_marked_and_no_file_is_t
         project.write("a", OLD)
         # Emacs was killed before it had heard of it; its next one reads the record with the next hook.
         await notice(place, agent, 100_000)
-        with anyio.fail_after(TIMEOUT_S):
-            while not place.turns[turn.id].rewound:
-                await anyio.sleep(0.01)
+        await until(lambda: place.turns[turn.id].rewound)
         assert not place.turns[later.id].rewound
         assert place.kinds() == [{"a": "modified"}, {"b": "added"}]
 
 
 def test_a_file_that_was_gone_and_is_there_again_is_nothing_that_was_taken(project: Project) -> None:
     project.commit(a=OLD)
-    turn = project.begin()
-    project.edit(turn, "a", AGENT)
-    project.end(turn)
+    project.turn({"a": AGENT})
     project.edit(None, "a", None)
     project.write("a", OLD)
     assert rewound(project, 1000).turn is None
@@ -309,13 +289,9 @@ def test_edits_come_back_after_a_rewind_that_undoes_the_deletion_of_their_file_a
     project: Project,
 ) -> None:
     project.commit(a=OLD)
-    first = project.begin()
-    project.edit(first, "a", AGENT)
-    project.end(first)
+    project.turn({"a": AGENT})
     project.edit(None, "a", BOTH)
-    second = project.begin(start=5000)
-    project.edit(second, "a", None)
-    project.end(second, 6000)
+    project.turn({"a": None}, start=5000, end=6000)
     project.write("a", BOTH)
     assert rewound(project, 5000).turn is None
     project.write("a", OLD)
@@ -325,10 +301,7 @@ def test_edits_come_back_after_a_rewind_that_undoes_the_deletion_of_their_file_a
 
 
 def test_edits_of_a_file_whose_deletion_was_undone_are_told_from_the_agents(project: Project, turn: int) -> None:
-    deletion = project.begin(start=5000)
-    project.edit(deletion, "a", None)
-    project.edit(deletion, "new", None)
-    project.end(deletion, 6000)
+    project.turn({"a": None, "new": None}, start=5000, end=6000)
     project.write("a", BOTH)
     project.write("new", b"new\n")
     rewound(project, 5000)
@@ -379,18 +352,14 @@ def test_what_the_user_wrote_long_before_a_rewind_stays_the_users(project: Proje
 def test_a_turn_whose_lines_a_later_one_replaced_is_undone_but_once(project: Project) -> None:
     project.commit(a=OLD)
     for number in (1, 2):
-        turn = project.begin(start=1000 * number)
-        project.edit(turn, "a", OLD.replace(b"2\n", b"agent %d\n" % number))
-        project.end(turn)
+        project.turn({"a": OLD.replace(b"2\n", b"agent %d\n" % number)}, start=1000 * number)
     project.edit(None, "a", OLD.replace(b"2\n", b"agent 2\n") + b"mine\n")
     project.write("a", OLD)
     first = rewound(project, 1000)
     assert first.turn is not None
     project.edit(None, "a", OLD + b"mine\n")
     # The turns before are undone, and so is this one.
-    turn = project.begin(start=3000)
-    project.edit(turn, "a", b"agent 3\n" + OLD + b"mine\n")
-    project.end(turn)
+    project.turn({"a": b"agent 3\n" + OLD + b"mine\n"}, start=3000)
     project.write("a", OLD)
     second = rewound(project, 1000)
     assert second.turn is not None
@@ -416,9 +385,7 @@ def test_what_was_brought_back_after_a_rewind_is_told_from_the_agents_at_the_nex
         return b"".join(b"%d%d\n" % (line, number) for line in range(3)) + OLD[6:]
 
     for number in (1, 2, 3):
-        turn = project.begin(start=1000 * number)
-        project.edit(turn, "a", text(number))
-        project.end(turn)
+        project.turn({"a": text(number)}, start=1000 * number)
     project.edit(None, "a", text(3) + b"mine\n")
     # The CLI has kept the file only from the second turn on.
     project.write("a", text(2))
@@ -426,9 +393,7 @@ def test_what_was_brought_back_after_a_rewind_is_told_from_the_agents_at_the_nex
     assert first.turn is not None
     project.write("a", text(1) + b"mine\n")
     assert project.record.undo(first.turn, "Bring back", [os.fsencode(project.root / "a")], 9000) is not None
-    turn = project.begin(start=9500)
-    project.edit(turn, "a", text(1) + b"mine\nagent\n")
-    project.end(turn)
+    project.turn({"a": text(1) + b"mine\nagent\n"}, start=9500)
     project.write("a", text(2))
     second = rewound(project, 1000)
     assert second.turn is not None

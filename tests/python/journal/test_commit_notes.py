@@ -43,9 +43,7 @@ def note(project: Project, commit: str = "HEAD") -> dict[str, Any]:
 
 
 def agent(project: Project, name: str, *lines: str, end: str = "\n") -> int:
-    turn = project.begin(start=START)
-    project.edit(turn, name, text(*lines, end=end))
-    project.end(turn)
+    turn = project.turn({name: text(*lines, end=end)}, start=START)
     return turn
 
 

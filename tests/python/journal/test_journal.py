@@ -63,7 +63,7 @@ from qwen_companion.journal.record import Cause, Chooser, Record
 from qwen_companion.journal.store import Store
 from qwen_companion.journal.tree_watch import TreeWatch
 from qwen_companion.processes import start_of
-from support import TIMEOUT_S
+from support import TIMEOUT_S, until
 
 pytestmark = pytest.mark.anyio
 
@@ -73,15 +73,16 @@ TOGETHER = "another agent was at work at the same time"
 class SilentCli:
     """A process that calls no hooks: a shell in a terminal of its own, which runs given commands."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, family: str = "gemini") -> None:
         self._terminal, inner = os.openpty()
         self._name = os.ttyname(inner)
         terminal: Mapping[str, Any] = {"stdin": inner, "stdout": inner, "stderr": inner}
         self.process = subprocess.Popen(["sh"], **terminal, cwd=directory, start_new_session=True)
         os.close(inner)
         self._read_prompt()
-        peer = Peer(self.process.pid, start_of(self.process.pid) or "", str(directory), "gemini", ())
-        self.state = SessionState(KnownSession("mcp", "", "Gemini CLI", "0.61.0", peer), streaming=True)
+        self.peer = Peer(self.process.pid, start_of(self.process.pid) or "", str(directory), family, ())
+        name = "Gemini CLI" if family == "gemini" else "Qwen Code"
+        self.state = SessionState(KnownSession(family, "", name, "0.61.0", self.peer), streaming=True)
 
     def type(self, *commands: str) -> None:
         """Have it run `commands`, one line, and after each of them draw for a second as one that goes on working."""
@@ -120,23 +121,76 @@ class SilentCli:
         os.close(self._terminal)
 
 
+class ChatAgent:
+    """The agent of a chat as the daemon starts it, a process without a terminal, that runs given commands."""
+
+    def __init__(self, project: Project, family: str = "gemini") -> None:
+        self.process = subprocess.Popen(["sh"], stdin=subprocess.PIPE, cwd=project.root, text=True)
+        peer = Peer(self.process.pid, start_of(self.process.pid) or "", str(project.root), family, ())
+        self.state = SessionState(KnownSession("agent", "", "Qwen Code", "0.24.4", peer), streaming=True)
+
+    def run(self, command: str) -> None:
+        """Have it run `command`."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{command}\n")
+        self.process.stdin.flush()
+
+    def __enter__(self) -> ChatAgent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.__exit__(None, None, None)
+
+
+@pytest.fixture
+def cli(project: Project) -> Iterator[SilentCli]:
+    with SilentCli(project.root) as cli:
+        yield cli
+
+
+@pytest.fixture
+def agent(project: Project) -> Iterator[ChatAgent]:
+    with ChatAgent(project) as agent:
+        yield agent
+
+
+@asynccontextmanager
+async def watching(project: Project, calls: list[str], *clis: SilentCli | ChatAgent) -> AsyncGenerator[Site]:
+    """Yield a journal that watches what `clis` write; what is there until then is not theirs."""
+    async with site(project) as place:
+        place.front.silent.set_sessions([cli.state for cli in clis])
+        await place.until_watched(project)
+        await until_more(calls, "scan", 0)
+        yield place
+
+
+def chat_of(project: Project, turn: str | None = None, prompt: str = "", **fields: Any) -> ChatWork:
+    return ChatWork("chat", str(project.root), "Qwen Code", turn, prompt, **fields)
+
+
 def turn_of(reply: JournalReply) -> str:
     """Return the turn that is at work, "" while it is not recorded yet."""
     assert reply.busy
     return reply.busy[0][1]
 
 
+def before_each_look(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Do `act` each time before the journal looks at files."""
+    scan = Record.scan
+
+    def act_and_scan(record: Record, *arguments: Any) -> bool:
+        act()
+        return scan(record, *arguments)
+
+    monkeypatch.setattr(Record, "scan", act_and_scan)
+
+
 @pytest.fixture
 def may_look(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Keep the journal from looking at files until the event is set."""
     event = threading.Event()
-    scan = Record.scan
-
-    def wait_and_scan(record: Record, cause: Cause, skip: Callable[[bytes], bool]) -> bool:
-        event.wait(TIMEOUT_S)
-        return scan(record, cause, skip)
-
-    monkeypatch.setattr(Record, "scan", wait_and_scan)
+    before_each_look(monkeypatch, lambda: event.wait(TIMEOUT_S))
     return event
 
 
@@ -168,20 +222,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 async def until_more(calls: list[str], name: str, before: int) -> None:
     """Wait until there are more than `before` of `calls` of the method `name`."""
-    with anyio.fail_after(TIMEOUT_S):
-        while calls.count(name) <= before:
-            await anyio.lowlevel.checkpoint()
-
-
-@asynccontextmanager
-async def watched_cli(project: Project, calls: list[str]) -> AsyncGenerator[tuple[Site, SilentCli]]:
-    """Have a CLI without hooks whose changes are watched; what is there until then is not its."""
-    with SilentCli(project.root) as cli:
-        async with site(project) as place:
-            place.front.silent.set_sessions([cli.state])
-            await place.until_watched(project)
-            await until_more(calls, "scan", 0)
-            yield place, cli
+    await until(lambda: calls.count(name) > before)
 
 
 async def test_turns_of_edits_and_commands(project: Project) -> None:
@@ -266,7 +307,6 @@ async def test_a_record_that_was_removed_is_begun_anew(project: Project) -> None
         (turn,) = await place.until({"b": "added"})
         assert turn.prompt == "Second"
         notice = await place.until_told(Notice)
-        assert isinstance(notice, Notice)
         assert notice.text == f"What was recorded of changes in {project.root} has been removed; it begins anew"
 
 
@@ -280,19 +320,15 @@ async def test_a_record_that_is_damaged_meanwhile_is_put_aside_and_begun_anew(pr
         file.write_bytes(damage)
         await agent.prompt("Second")
         notice = await place.until_told(Notice)
-        assert isinstance(notice, Notice)
         assert "begins anew" in notice.text
         await agent.prompt("Third")
         await agent.edit("b", b"more\n")
-        with anyio.fail_after(TIMEOUT_S):
-            while place.kinds()[-1:] != [{"b": "added"}]:
-                await anyio.sleep(0.05)
+        await until(lambda: place.kinds()[-1:] == [{"b": "added"}])
         assert not place.refused()
-        notices = [message for message in place.told if isinstance(message, Notice)]
-        assert len(notices) == 1
+        (notice,) = place.told_of(Notice)
         if damage:
             (aside,) = file.parent.glob("journal.sqlite.damaged-*")
-            assert str(aside) in notices[0].text
+            assert str(aside) in notice.text
 
 
 async def test_which_files_are_recorded(project: Project) -> None:
@@ -395,10 +431,8 @@ async def test_an_odd_file_of_rules_stalls_no_tool_and_is_told_until_it_is_mende
         if not reason:
             await place.until({"a": "modified"})
             return
-        with anyio.fail_after(TIMEOUT_S):
-            while reason not in str(place.refused()):
-                await anyio.sleep(0.05)
-        assert len([message for message in place.told if isinstance(message, Notice)]) == 1
+        await until(lambda: reason in str(place.refused()))
+        assert len(place.told_of(Notice)) == 1
         if lead is None:
             pipe.unlink()
             with anyio.fail_after(TIMEOUT_S):
@@ -412,10 +446,8 @@ async def test_rules_that_are_too_long_hide_all_files_and_that_is_told(project: 
     project.write(".qwenignore", b"x\n" * 400_000)
     async with at_work(project, "Fix it") as (place, agent):
         await agent.edit("a", b"agent\n")
-        with anyio.fail_after(TIMEOUT_S):
-            while ".qwenignore is longer than 64 KiB" not in str(place.refused()):
-                await anyio.sleep(0.05)
-        (notice,) = [message for message in place.told if isinstance(message, Notice)]
+        await until(lambda: ".qwenignore is longer than 64 KiB" in str(place.refused()))
+        (notice,) = place.told_of(Notice)
         assert ".qwenignore is longer than 64 KiB" in notice.text
         assert place.kinds() == []
         project.write(".qwenignore", b"x\n")
@@ -424,9 +456,7 @@ async def test_rules_that_are_too_long_hide_all_files_and_that_is_told(project: 
                 await agent.prompt("Again")
                 await anyio.sleep(0.05)
         await agent.edit("b", b"new\n")
-        with anyio.fail_after(TIMEOUT_S):
-            while {"b": "added"} not in place.kinds():
-                await anyio.sleep(0.05)
+        await until(lambda: {"b": "added"} in place.kinds())
 
 
 async def test_a_command_that_could_not_wait_any_longer_is_noted(
@@ -501,13 +531,7 @@ async def test_what_a_command_did_after_the_first_look_is_its_agents_before_the_
     """The first look is under way when the prompt comes: by the arrival of its CLI, or for the turn of another."""
     project.commit(a=b"a\n")
     may_look = threading.Semaphore(0)
-    scan = Record.scan
-
-    def wait_and_scan(record: Record, cause: Cause, skip: Callable[[bytes], bool]) -> bool:
-        may_look.acquire(timeout=TIMEOUT_S)
-        return scan(record, cause, skip)
-
-    monkeypatch.setattr(Record, "scan", wait_and_scan)
+    before_each_look(monkeypatch, lambda: may_look.acquire(timeout=TIMEOUT_S))
     monkeypatch.setattr("qwen_companion.journal.hook_reports.LOOK_WAIT_S", 0)
     async with site(project, silence_s=math.inf) as place:
         agent = Agent(place.front, project)
@@ -519,9 +543,7 @@ async def test_what_a_command_did_after_the_first_look_is_its_agents_before_the_
             await anyio.wait_all_tasks_blocked()
         await agent.prompt("Fix it")
         may_look.release()
-        with anyio.fail_after(TIMEOUT_S):
-            while "scan" not in calls:
-                await anyio.lowlevel.checkpoint()
+        await until(lambda: "scan" in calls)
         call = await agent.begin(SHELL, command="...")
         project.write("a", b"agent\n")
         may_look.release(9)
@@ -714,9 +736,7 @@ async def test_requests_about_a_turn(project: Project) -> None:
         spans = await place.ask(lambda n: JournalSpans(n, path))
         assert [span[:3] for span in spans.spans or ()] == [(2, 1, turn.id)]
         place.say(JournalSeen(turn.id, None, (), seen=True))
-        with anyio.fail_after(TIMEOUT_S):
-            while not place.files[turn.id]["a"].seen:
-                await anyio.lowlevel.checkpoint()
+        await until(lambda: place.files[turn.id]["a"].seen)
         reply = await place.ask(lambda n: JournalFiles(n, ChangeScope(root, "look", None, None)))
         assert reply.files == []
         for wrong in (ChangeScope(root, "turn", "other-1", None), ChangeScope("/", "all", None, None)):
@@ -772,7 +792,7 @@ async def test_a_cli_without_hooks_has_turns_by_what_it_writes(
             cli.type("echo agent > a; mkdir new; echo n > new/file; rm e/old")
             changes = {"a": "modified", "file": "added", "old": "deleted"}
             (turn,) = await place.until(changes)
-            assert (turn.source, turn.client, turn.prompt, turn.cli) == ("disk", "Gemini CLI 0.61.0", "", "mcp")
+            assert (turn.source, turn.client, turn.prompt, turn.cli) == ("disk", "Gemini CLI 0.61.0", "", "gemini")
             assert place.files[turn.id]["a"].writers == (("disk", None),)
             # The user's, who saves in Emacs while it is at work.
             for name in ("go", "next"):
@@ -795,7 +815,7 @@ async def test_a_cli_without_hooks_has_turns_by_what_it_writes(
             [texts] = list(reply.texts or ())
             assert texts.before is not None
             assert texts.before.data == b"agent\n"
-        place.front.silent.set_sessions([], ["mcp"])
+        place.front.silent.set_sessions([], ["gemini"])
         await place.until_ended(second.id)
 
 
@@ -814,42 +834,34 @@ async def test_silent_clis_that_connect_together_are_taken_together(
         for number in range(100):
             peer = Peer(os.getpid(), str(number), str(project.root), "gemini", ())
             place.front.silent.set_sessions([SessionState(KnownSession(str(number), "", "", "", peer), streaming=True)])
-        with anyio.fail_after(TIMEOUT_S):
-            while 100 not in taken:
-                await anyio.lowlevel.checkpoint()
+        await until(lambda: 100 in taken)
         await anyio.wait_all_tasks_blocked()
         assert len(taken) < 5
 
 
 async def test_a_cli_that_has_done_all_before_the_disk_is_heard_of_has_written_it(
-    project: Project, calls: list[str]
+    project: Project, calls: list[str], cli: SilentCli
 ) -> None:
     project.commit(a=b"a\n")
-    async with site(project) as place:
-        with SilentCli(project.root) as cli:
+    async with watching(project, calls, cli) as place:
+        cli.type_quietly("echo agent > a")
+        # Nothing is heard meanwhile: this is the event loop.
+        cli.wait_until_idle()
+        (turn,) = await place.until({"a": "modified"})
+        assert turn.client == "Gemini CLI 0.61.0"
+
+
+async def test_of_a_cli_that_never_calls_hooks_nobody_waits_for_one(
+    project: Project, calls: list[str], cli: SilentCli
+) -> None:
+    project.commit(a=b"a\n")
+    with SilentCli(project.root, "qwen") as qwen:
+        async with site(project, silence_s=math.inf) as place:
+            place.front.silent.set_sessions([qwen.state])
             place.front.silent.set_sessions([cli.state])
             await place.until_watched(project)
-            # What is there until then is not its.
             await until_more(calls, "scan", 0)
-            cli.type_quietly("echo agent > a")
-            # Nothing is heard meanwhile: this is the event loop.
-            cli.wait_until_idle()
-            (turn,) = await place.until({"a": "modified"})
-            assert turn.client == "Gemini CLI 0.61.0"
-
-
-async def test_of_a_cli_that_never_calls_hooks_nobody_waits_for_one(project: Project, calls: list[str]) -> None:
-    project.commit(a=b"a\n")
-    with SilentCli(project.root) as gemini, SilentCli(project.root) as qwen:
-        async with site(project, silence_s=math.inf) as place:
-            session = qwen.state.session
-            assert session.peer is not None
-            session = replace(session, id="other", client="Qwen Code", peer=replace(session.peer, family="qwen"))
-            place.front.silent.set_sessions([replace(qwen.state, session=session)])
-            place.front.silent.set_sessions([gemini.state])
-            await place.until_watched(project)
-            await until_more(calls, "scan", 0)
-            gemini.type("echo agent > a")
+            cli.type("echo agent > a")
             (turn,) = await place.until({"a": "modified"})
             assert (turn.client, turn.notes) == ("Gemini CLI 0.61.0", ())
 
@@ -866,15 +878,12 @@ async def test_a_cli_that_goes_before_it_is_sure_that_it_calls_no_hooks_has_its_
         await place.until_ended(turn.id)
         await place.until_unwatched(project)
         project.write("b", b"by the user, before it came\n")
-        with SilentCli(project.root) as cli:
-            session = cli.state.session
-            assert session.peer is not None
-            session = replace(session, client="Qwen Code", peer=replace(session.peer, family="qwen"))
+        with SilentCli(project.root, "qwen") as cli:
             cli.type_quietly("sleep 0.1; echo agent > c")
             cli.wait_until_idle()
-            place.front.silent.set_sessions([replace(cli.state, session=session)])
+            place.front.silent.set_sessions([cli.state])
             await anyio.wait_all_tasks_blocked()
-            place.front.silent.set_sessions([], [session.id])
+            place.front.silent.set_sessions([], [cli.state.session.id])
             turns = await place.until({"a": "modified"}, {"c": "modified"})
             assert (turns[1].source, turns[1].client) == ("disk", "Qwen Code 0.61.0")
             await place.until_ended(turns[1].id)
@@ -883,15 +892,12 @@ async def test_a_cli_that_goes_before_it_is_sure_that_it_calls_no_hooks_has_its_
 async def test_what_a_cli_that_calls_hooks_late_found_is_not_its(project: Project) -> None:
     project.commit(a=b"a\n", c=b"c\n")
     async with site(project, silence_s=math.inf) as place:
-        with SilentCli(project.root) as cli:
-            session = cli.state.session
-            assert session.peer is not None
-            session = replace(session, peer=replace(session.peer, family="qwen"))
+        with SilentCli(project.root, "qwen") as cli:
             agent = Agent(place.front, project, pid=cli.process.pid)
-            place.front.silent.set_sessions([replace(cli.state, session=session)])
+            place.front.silent.set_sessions([cli.state])
             await anyio.wait_all_tasks_blocked()
             project.write("c", b"by the user, while it starts\n")
-            place.front.silent.set_sessions([replace(cli.state, session=session, state=CliState(activity="idle"))])
+            place.front.silent.set_sessions([replace(cli.state, state=CliState(activity="idle"))])
             await agent.prompt("Fix it")
             await agent.edit("a", b"agent\n")
             await agent.report("Stop")
@@ -923,10 +929,10 @@ def test_what_a_process_has_done_long_before_news_is_not_counted(tmp_path: Path)
 
 
 async def test_what_a_cli_without_hooks_writes_just_before_it_ends_is_recorded(
-    project: Project, calls: list[str]
+    project: Project, calls: list[str], cli: SilentCli
 ) -> None:
     project.commit(a=b"a\n")
-    async with watched_cli(project, calls) as (place, cli):
+    async with watching(project, calls, cli) as place:
         project.write("a", b"last\n")
         place.front.silent.set_sessions([], [cli.state.session.id])
         (turn,) = await place.until({"a": "modified"})
@@ -934,7 +940,7 @@ async def test_what_a_cli_without_hooks_writes_just_before_it_ends_is_recorded(
 
 
 async def test_what_a_look_finds_after_the_end_of_a_cli_without_hooks_is_its(
-    project: Project, calls: list[str], monkeypatch: pytest.MonkeyPatch
+    project: Project, calls: list[str], cli: SilentCli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The look has begun before, and asks only then who was at work."""
     project.commit(a=b"a\n")
@@ -951,7 +957,7 @@ async def test_what_a_look_finds_after_the_end_of_a_cli_without_hooks_is_its(
         return scan(record, choose_later, skip)
 
     monkeypatch.setattr(Record, "scan", scan_slowly)
-    async with watched_cli(project, calls) as (place, cli):
+    async with watching(project, calls, cli) as place:
         cli.type_quietly("echo last > a")
         await to_thread.run_sync(found.wait, TIMEOUT_S)
         place.front.silent.set_sessions([], [cli.state.session.id])
@@ -961,9 +967,11 @@ async def test_what_a_look_finds_after_the_end_of_a_cli_without_hooks_is_its(
         await place.until_ended(turn.id)
 
 
-async def test_a_cli_without_hooks_that_ends_in_its_turn_is_looked_at_once(project: Project, calls: list[str]) -> None:
+async def test_a_cli_without_hooks_that_ends_in_its_turn_is_looked_at_once(
+    project: Project, calls: list[str], cli: SilentCli
+) -> None:
     project.commit(a=b"a\n")
-    async with watched_cli(project, calls) as (place, cli):
+    async with watching(project, calls, cli) as place:
         cli.type("echo agent > a")
         (turn,) = await place.until({"a": "modified"})
         await cli.until_idle()
@@ -1036,26 +1044,24 @@ async def test_a_look_that_could_not_be_recorded_is_repeated(project: Project, m
     async with at_work(project, "Build it") as (place, agent):
         await agent.begin(SHELL, command="make")
         await place.until_watched(project)
-        scan = Record.scan
         failures = [StoreError("disk full")] * 3
 
-        def fail_and_scan(record: Record, cause: Cause, skip: Callable[[bytes], bool]) -> bool:
+        def fail() -> None:
             if failures:
                 raise failures.pop()
-            return scan(record, cause, skip)
 
-        monkeypatch.setattr(Record, "scan", fail_and_scan)
+        before_each_look(monkeypatch, fail)
         project.write("a", b"made\n")
         (turn,) = await place.until({"a": "modified"})
         assert (turn.end, failures) == (None, [])
-        assert [message.text for message in place.told if isinstance(message, Notice)] == [
+        assert [notice.text for notice in place.told_of(Notice)] == [
             f"Changes in {project.root} are not recorded: disk full"
         ]
 
 
 async def test_a_chat_has_turns_by_what_the_daemon_tells(project: Project, calls: list[str]) -> None:
     project.commit(a=b"a\n", b=b"b\n", c=b"c\n")
-    idle = ChatWork("chat", str(project.root), "Qwen Code", None, "")
+    idle = chat_of(project)
     async with site(project) as place:
         place.front.take_chat(idle)
         working = replace(idle, turn="turn 1", prompt="Fix it\nplease")
@@ -1088,46 +1094,14 @@ async def test_what_the_agent_of_a_chat_writes_is_the_chats_though_its_process_c
     project: Project, calls: list[str]
 ) -> None:
     project.commit(a=b"a\n")
-    working = ChatWork("chat", str(project.root), "Qwen Code", "turn 1", "Fix it")
-    # As the daemon starts it: without a terminal.
-    with subprocess.Popen(["sh"], stdin=subprocess.PIPE, cwd=project.root, text=True) as agent:
-        peer = Peer(agent.pid, start_of(agent.pid) or "", str(project.root), "qwen", ())
-        session = KnownSession("mcp", "", "Qwen Code", "0.24.4", peer)
-        async with site(project) as place:
-            place.front.silent.set_sessions([SessionState(session, streaming=True)])
-            await place.until_watched(project)
-            await until_more(calls, "scan", 0)
-            place.front.take_chat(working)
+    with ChatAgent(project, "qwen") as agent:
+        async with watching(project, calls, agent) as place:
+            place.front.take_chat(chat_of(project, "turn 1", "Fix it"))
             await until_more(calls, "begin", 0)
             # None of its tools runs, as far as anybody knows: the connection to the daemon is lost.
-            assert agent.stdin is not None
-            agent.stdin.write("echo agent > a\n")
-            agent.stdin.flush()
+            agent.run("echo agent > a")
             (turn,) = await place.until({"a": "modified"})
             assert (turn.source, turn.prompt) == ("chat", "Fix it")
-        agent.stdin.close()
-
-
-class ChatAgent:
-    """The agent of a chat as the daemon starts it, a process without a terminal, that runs given commands."""
-
-    def __init__(self, project: Project) -> None:
-        self.process = subprocess.Popen(["sh"], stdin=subprocess.PIPE, cwd=project.root, text=True)
-        peer = Peer(self.process.pid, start_of(self.process.pid) or "", str(project.root), "gemini", ())
-        self.state = SessionState(KnownSession("agent", "", "Qwen Code", "0.24.4", peer), streaming=True)
-
-    def run(self, command: str) -> None:
-        """Have it run `command`."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{command}\n")
-        self.process.stdin.flush()
-
-    def __enter__(self) -> ChatAgent:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.__exit__(None, None, None)
 
 
 @pytest.fixture
@@ -1135,21 +1109,15 @@ def held_looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Even
     """Once the second event is cleared, set the first one when a look begins, which waits for the second one."""
     begun, may_go_on = threading.Event(), threading.Event()
     may_go_on.set()
-    scan = Record.scan
 
-    def wait_and_scan(record: Record, choose: Chooser, skip: Callable[[bytes], bool] = lambda _: False) -> bool:
+    def wait() -> None:
         if not may_go_on.is_set():
             begun.set()
             may_go_on.wait(TIMEOUT_S)
-        return scan(record, choose, skip)
 
-    monkeypatch.setattr(Record, "scan", wait_and_scan)
+    before_each_look(monkeypatch, wait)
     yield begun, may_go_on
     may_go_on.set()
-
-
-def chat_of(project: Project, turn: str | None = None, prompt: str = "", **fields: Any) -> ChatWork:
-    return ChatWork("chat", str(project.root), "Qwen Code", turn, prompt, **fields)
 
 
 def ms() -> int:
@@ -1159,170 +1127,160 @@ def ms() -> int:
 
 @pytest.mark.parametrize("live", [False, True])
 async def test_what_a_look_finds_at_the_end_of_a_chat_is_the_chats_and_not_that_of_another_process(
-    project: Project, calls: list[str], held_looks: tuple[threading.Event, threading.Event], live: bool
+    project: Project,
+    calls: list[str],
+    held_looks: tuple[threading.Event, threading.Event],
+    live: bool,
+    agent: ChatAgent,
+    cli: SilentCli,
 ) -> None:
     """While the connection to the daemon was lost: the tool and its end are told together, or with the turn's."""
     project.commit(a=b"a\n")
     begun, may_go_on = held_looks
     working = chat_of(project, "turn 1", "Fix it")
-    with ChatAgent(project) as agent, SilentCli(project.root) as cli:
-        async with site(project) as place:
-            place.front.silent.set_sessions([agent.state, *([cli.state] if live else [])])
-            await place.until_watched(project)
-            place.front.take_chat(replace(working, turn=None, prompt=""))
-            place.front.take_chat(working)
-            await until_more(calls, "begin", 0)
-            if live:
-                # It draws, and writes nothing.
-                cli.type("true")
-            may_go_on.clear()
-            agent.run("echo agent > a")
-            await to_thread.run_sync(begun.wait, TIMEOUT_S)
-            place.front.take_chat(replace(working, tools=(("1", "edit"),)))
-            place.front.take_chat(working)
-            if not live:
-                place.front.take_chat(chat_of(project))
-            await anyio.wait_all_tasks_blocked()
-            may_go_on.set()
-            (turn,) = await place.until({"a": "modified"})
-            assert (turn.source, turn.prompt) == ("chat", "Fix it")
-            assert live or turn.notes == ()
+    async with site(project) as place:
+        place.front.silent.set_sessions([agent.state, *([cli.state] if live else [])])
+        await place.until_watched(project)
+        place.front.take_chat(replace(working, turn=None, prompt=""))
+        place.front.take_chat(working)
+        await until_more(calls, "begin", 0)
+        if live:
+            # It draws, and writes nothing.
+            cli.type("true")
+        may_go_on.clear()
+        agent.run("echo agent > a")
+        await to_thread.run_sync(begun.wait, TIMEOUT_S)
+        place.front.take_chat(replace(working, tools=(("1", "edit"),)))
+        place.front.take_chat(working)
+        if not live:
+            place.front.take_chat(chat_of(project))
+        await anyio.wait_all_tasks_blocked()
+        may_go_on.set()
+        (turn,) = await place.until({"a": "modified"})
+        assert (turn.source, turn.prompt) == ("chat", "Fix it")
+        assert live or turn.notes == ()
 
 
 async def test_a_chat_that_is_told_of_late_has_what_was_written_since_its_prompt(
-    project: Project, calls: list[str]
+    project: Project, calls: list[str], agent: ChatAgent
 ) -> None:
     """The connection to the daemon was lost when another client sent the prompts."""
     project.commit(a=b"a\n", b=b"b\n", c=b"c\n", d=b"d\n")
-    with ChatAgent(project) as agent:
-        async with site(project) as place:
-            place.front.silent.set_sessions([agent.state])
-            await place.until_watched(project)
-            await until_more(calls, "scan", 0)
-            place.front.take_chat(chat_of(project))
-            agent.run("echo before > d")
-            await place.until({"d": "modified"})
-            first = ms()
-            agent.run("echo agent > a; echo agent > c")
-            await place.until({"d": "modified", "a": "modified", "c": "modified"})
-            project.write("c", b"by the user\n")
-            place.say(JournalWrote((str(project.root / "c"),), None, None))
-            await place.until_done(project)
-            second = ms()
-            agent.run("echo agent > b")
-            await place.until({"d": "modified", "a": "modified", "c": "modified", "b": "modified"})
-            for work in (
-                chat_of(project, "1", "First", start=first, tools=(("1", "edit"),)),
-                chat_of(project, "1", "First", start=first),
-                chat_of(project),
-                chat_of(project, "2", "Second", start=second),
-                chat_of(project),
-            ):
-                place.front.take_chat(work)
-            told = (
-                ("", {"d": "modified"}),
-                ("First", {"a": "modified", "c": "modified"}),
-                ("Second", {"b": "modified"}),
-            )
-            _, *known = await place.until_turns(*told)
-            for turn in known:
-                await place.until_ended(turn.id)
-            # What the process writes now is of no prompt that is known.
-            agent.run("echo background > b")
-            await place.until_turns(*told, ("", {"b": "modified"}))
+    async with watching(project, calls, agent) as place:
+        place.front.take_chat(chat_of(project))
+        agent.run("echo before > d")
+        await place.until({"d": "modified"})
+        first = ms()
+        agent.run("echo agent > a; echo agent > c")
+        await place.until({"d": "modified", "a": "modified", "c": "modified"})
+        project.write("c", b"by the user\n")
+        place.say(JournalWrote((str(project.root / "c"),), None, None))
+        await place.until_done(project)
+        second = ms()
+        agent.run("echo agent > b")
+        await place.until({"d": "modified", "a": "modified", "c": "modified", "b": "modified"})
+        for work in (
+            chat_of(project, "1", "First", start=first, tools=(("1", "edit"),)),
+            chat_of(project, "1", "First", start=first),
+            chat_of(project),
+            chat_of(project, "2", "Second", start=second),
+            chat_of(project),
+        ):
+            place.front.take_chat(work)
+        told = (
+            ("", {"d": "modified"}),
+            ("First", {"a": "modified", "c": "modified"}),
+            ("Second", {"b": "modified"}),
+        )
+        _, *known = await place.until_turns(*told)
+        for turn in known:
+            await place.until_ended(turn.id)
+        # What the process writes now is of no prompt that is known.
+        agent.run("echo background > b")
+        await place.until_turns(*told, ("", {"b": "modified"}))
 
 
 async def test_a_chat_that_is_told_of_late_has_what_nobody_has_looked_at(
-    project: Project, calls: list[str], held_looks: tuple[threading.Event, threading.Event]
+    project: Project, calls: list[str], held_looks: tuple[threading.Event, threading.Event], agent: ChatAgent
 ) -> None:
     project.commit(a=b"a\n")
     begun, may_go_on = held_looks
-    with ChatAgent(project) as agent:
-        async with site(project) as place:
-            place.front.silent.set_sessions([agent.state])
-            await place.until_watched(project)
-            await until_more(calls, "scan", 0)
-            start = ms()
-            may_go_on.clear()
-            agent.run("echo agent > a")
-            await to_thread.run_sync(begun.wait, TIMEOUT_S)
-            place.front.take_chat(chat_of(project, "1", "Fix it", start=start))
-            await anyio.wait_all_tasks_blocked()
-            may_go_on.set()
-            (turn,) = await place.until_turns(("Fix it", {"a": "modified"}))
-            assert turn.notes == ()
+    async with watching(project, calls, agent) as place:
+        start = ms()
+        may_go_on.clear()
+        agent.run("echo agent > a")
+        await to_thread.run_sync(begun.wait, TIMEOUT_S)
+        place.front.take_chat(chat_of(project, "1", "Fix it", start=start))
+        await anyio.wait_all_tasks_blocked()
+        may_go_on.set()
+        (turn,) = await place.until_turns(("Fix it", {"a": "modified"}))
+        assert turn.notes == ()
 
 
 async def test_what_a_chat_writes_while_nobody_tells_of_it_is_told_from_what_a_cli_writes(
-    project: Project, calls: list[str]
+    project: Project, calls: list[str], agent: ChatAgent, cli: SilentCli
 ) -> None:
     project.commit(a=b"a\n", b=b"b\n")
     working = chat_of(project, "1", "Fix it", is_lost=True)
-    with ChatAgent(project) as agent, SilentCli(project.root) as cli:
-        async with site(project) as place:
-            place.front.silent.set_sessions([agent.state, cli.state])
-            await place.until_watched(project)
-            place.front.take_chat(working)
-            await until_more(calls, "begin", 0)
-            # One draws and the other writes.
-            cli.type("true")
-            agent.run("echo agent > a")
-            await place.until_turns(("Fix it", {"a": "modified"}))
-            await cli.until_idle()
-            cli.type("echo cli > b")
-            _, other = await place.until({"a": "modified"}, {"b": "modified"})
-            assert (other.client, other.notes) == ("Gemini CLI 0.61.0", ())
+    async with site(project) as place:
+        place.front.silent.set_sessions([agent.state, cli.state])
+        await place.until_watched(project)
+        place.front.take_chat(working)
+        await until_more(calls, "begin", 0)
+        # One draws and the other writes.
+        cli.type("true")
+        agent.run("echo agent > a")
+        await place.until_turns(("Fix it", {"a": "modified"}))
+        await cli.until_idle()
+        cli.type("echo cli > b")
+        _, other = await place.until({"a": "modified"}, {"b": "modified"})
+        assert (other.client, other.notes) == ("Gemini CLI 0.61.0", ())
 
 
 @pytest.mark.parametrize("newcomer", ["cli", "chat"])
 async def test_what_was_written_just_before_another_agent_came_is_that_of_the_turn_that_goes_on(
-    project: Project, calls: list[str], newcomer: str
+    project: Project, calls: list[str], newcomer: str, cli: SilentCli
 ) -> None:
     project.commit(a=b"a\n")
-    working = ChatWork("chat", str(project.root), "Qwen Code", "turn 1", "Fix it")
-    with SilentCli(project.root) as cli:
-        async with site(project) as place:
-            place.front.take_chat(working)
-            await until_more(calls, "begin", 0)
-            project.write("a", b"agent\n")
-            before = calls.count("scan")
-            if newcomer == "cli":
-                place.front.silent.set_sessions([cli.state])
-            else:
-                place.front.take_chat(ChatWork("another", str(project.root), "Qwen Code", None, ""))
-            await until_more(calls, "scan", before)
-            (turn,) = await place.until({"a": "modified"})
-            assert turn.prompt == "Fix it"
+    working = chat_of(project, "turn 1", "Fix it")
+    async with site(project) as place:
+        place.front.take_chat(working)
+        await until_more(calls, "begin", 0)
+        project.write("a", b"agent\n")
+        before = calls.count("scan")
+        if newcomer == "cli":
+            place.front.silent.set_sessions([cli.state])
+        else:
+            place.front.take_chat(ChatWork("another", str(project.root), "Qwen Code", None, ""))
+        await until_more(calls, "scan", before)
+        (turn,) = await place.until({"a": "modified"})
+        assert turn.prompt == "Fix it"
 
 
 @pytest.mark.parametrize("change", ["end", "cli"])
 async def test_what_a_look_finds_that_began_before_the_agents_changed_is_that_of_the_turn_that_went_on(
-    project: Project, calls: list[str], monkeypatch: pytest.MonkeyPatch, change: str
+    project: Project,
+    calls: list[str],
+    held_looks: tuple[threading.Event, threading.Event],
+    cli: SilentCli,
+    change: str,
 ) -> None:
     project.commit(a=b"a\n")
-    looks, may_go_on = threading.Event(), threading.Event()
-    with SilentCli(project.root) as cli:
-        async with at_work(project, "Fix it") as (place, agent):
-            await until_more(calls, "begin", 0)
-            await place.until_watched(project)
-            scan = Record.scan
-
-            def wait_and_scan(record: Record, choose: Chooser, skip: Callable[[bytes], bool]) -> bool:
-                looks.set()
-                may_go_on.wait(TIMEOUT_S)
-                return scan(record, choose, skip)
-
-            monkeypatch.setattr(Record, "scan", wait_and_scan)
-            project.write("a", b"agent\n")
-            await to_thread.run_sync(looks.wait, TIMEOUT_S)
-            if change == "end":
-                await agent.report("Stop")
-            else:
-                place.front.silent.set_sessions([cli.state])
-                await anyio.wait_all_tasks_blocked()
-            may_go_on.set()
-            (turn,) = await place.until({"a": "modified"})
-            assert turn.prompt == "Fix it"
+    begun, may_go_on = held_looks
+    async with at_work(project, "Fix it") as (place, agent):
+        await until_more(calls, "begin", 0)
+        await place.until_watched(project)
+        may_go_on.clear()
+        project.write("a", b"agent\n")
+        await to_thread.run_sync(begun.wait, TIMEOUT_S)
+        if change == "end":
+            await agent.report("Stop")
+        else:
+            place.front.silent.set_sessions([cli.state])
+            await anyio.wait_all_tasks_blocked()
+        may_go_on.set()
+        (turn,) = await place.until({"a": "modified"})
+        assert turn.prompt == "Fix it"
 
 
 async def test_a_file_that_the_user_hides_is_not_recorded(project: Project) -> None:
@@ -1346,9 +1304,8 @@ async def test_why_nothing_is_recorded_is_said_once(project: Project) -> None:
             await agent.edit("a", b"agent\n")
             await agent.report("Stop")
         notice = await place.until_told(Notice)
-        assert isinstance(notice, Notice)
         assert notice.text == f"Changes in {project.root} are not recorded: git is not installed"
-        assert [message for message in place.told if isinstance(message, Notice)] == [notice]
+        assert place.told_of(Notice) == [notice]
 
 
 async def test_too_many_files_are_told(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1358,7 +1315,6 @@ async def test_too_many_files_are_told(project: Project, monkeypatch: pytest.Mon
     shutil.rmtree(project.root / ".git")
     async with at_work(project, "Fix it") as (place, _):
         notice = await place.until_told(Notice)
-        assert isinstance(notice, Notice)
         assert notice.text == f"Changes in {project.root} are not recorded: it has 3 files, and 2 are the limit"
 
 
@@ -1371,11 +1327,10 @@ async def test_forgotten_turns_are_told(project: Project, monkeypatch: pytest.Mo
             await agent.prompt("Fix it")
             await agent.edit(name, b"agent\n")
         await place.until(*[{name: "modified"} for name in "abc"])
-        assert not [message for message in place.told if isinstance(message, Notice)]
+        assert not place.told_of(Notice)
         await agent.report("Stop")
         await place.until({"b": "modified"}, {"c": "modified"})
         notice = await place.until_told(Notice)
-        assert isinstance(notice, Notice)
         said = "need more than 512 MiB: the oldest turn is forgotten and cannot be undone"
         assert notice.text == f"Changes in {project.root} {said}"
 
@@ -1446,9 +1401,7 @@ async def test_a_cli_that_was_started_in_a_worktree_is_recorded_there(project: P
     tree = add_worktree(project, "feat one")
     if not ignored:
         project.write(".qwen/.gitignore", b"")
-    async with at_work(project) as (place, agent):
-        agent.cwd = str(tree)
-        await agent.prompt("in the tree")
+    async with at_work(project, "in the tree", cwd=tree) as (place, agent):
         await agent.edit("a.txt", AFTER)
         await agent.run(lambda: (tree / "made.txt").write_bytes(b"made\n"))
         await agent.report("Stop")
@@ -1591,9 +1544,7 @@ async def test_worktrees_are_listed_while_their_records_are_opened(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree = add_worktree(project)
-    async with at_work(project) as (place, agent):
-        agent.cwd = str(tree)
-        await agent.prompt("in the tree")
+    async with at_work(project, "in the tree", cwd=tree) as (place, agent):
         await agent.edit("a.txt", AFTER)
         await place.until({"a.txt": "modified"})
     listed = threading.Event()
@@ -1613,9 +1564,7 @@ async def test_worktrees_are_listed_while_their_records_are_opened(
 @pytest.mark.parametrize("removed", [False, True])
 async def test_what_was_recorded_of_a_worktree_is_told_by_the_next_backend(project: Project, removed: bool) -> None:
     tree = add_worktree(project)
-    async with at_work(project) as (place, agent):
-        agent.cwd = str(tree)
-        await agent.prompt("in the tree")
+    async with at_work(project, "in the tree", cwd=tree) as (place, agent):
         await agent.edit("a.txt", AFTER)
         await agent.report("Stop")
         await place.until({"a.txt": "modified"})
@@ -1651,9 +1600,7 @@ async def test_a_damaged_worktree_does_not_stop_the_record_of_the_project(projec
 
 async def test_a_change_that_is_merged_from_a_worktree_is_a_turn_that_can_be_undone(project: Project) -> None:
     tree = add_worktree(project)
-    async with at_work(project) as (place, agent):
-        agent.cwd = str(tree)
-        await agent.prompt("in the tree")
+    async with at_work(project, "in the tree", cwd=tree) as (place, agent):
         for name in ("a.txt", "made.txt"):
             await agent.edit(name, AFTER)
         await agent.report("Stop")
@@ -1750,11 +1697,11 @@ def nothing_typed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("nothing_typed")
 async def test_a_prompt_that_is_told_of_late_has_what_a_cli_without_hooks_has_changed_since(
-    project: Project, calls: list[str]
+    project: Project, calls: list[str], cli: SilentCli
 ) -> None:
     """The CLI writes its transcript a second after that on a busy machine."""
     project.commit(a=b"a\n", b=b"b\n", c=b"c\n", d=b"d\n")
-    async with watched_cli(project, calls) as (place, cli):
+    async with watching(project, calls, cli) as place:
         cli.type("echo before > a; echo before > b")
         await place.until({"a": "modified", "b": "modified"})
         await cli.until_idle()
@@ -1837,12 +1784,12 @@ async def test_a_prompt_that_is_told_of_while_the_record_is_opened_is_not_lost(p
 
 @pytest.mark.usefixtures("nothing_typed")
 async def test_a_turn_of_a_cli_without_hooks_of_which_nothing_could_be_recorded_is_begun_again(
-    project: Project, calls: list[str], monkeypatch: pytest.MonkeyPatch
+    project: Project, calls: list[str], cli: SilentCli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("qwen_companion.journal.disk_watch.QUIET_S", 0.5)
     project.commit(a=b"a\n")
     (project.home / "older").write_bytes(b"old\n")
-    async with watched_cli(project, calls) as (place, cli):
+    async with watching(project, calls, cli) as place:
         await place.front.prompt_began(cli.state.session, "conversation", "Fix it", ms())
         await place.until_done(project)
         # Nobody can say whether it was there, under rules that hid it.

@@ -9,7 +9,8 @@ import os
 import random
 import re
 import subprocess
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,6 +57,19 @@ class Reader(Agent):
         """End the turn, and wait until it is recorded."""
         await self.report("Stop")
         await self.front.records(self.cwd, [f"{self.cwd}/a"])
+
+
+@asynccontextmanager
+async def reader_of(project: Project, *names: str, cwd: Path | None = None) -> AsyncGenerator[tuple[Site, Reader]]:
+    """Yield a journal of `project` and an agent there, or in `cwd`, that has read the files `names` in a turn."""
+    async with site(project, TELLS) as place:
+        agent = Reader(place.front, project)
+        agent.cwd = str(cwd or project.root)
+        await agent.prompt("Fix it")
+        for name in names:
+            await agent.read(name)
+        await agent.stop()
+        yield place, agent
 
 
 def hunks_of(text: str) -> dict[str, str]:
@@ -209,11 +223,8 @@ async def test_what_another_program_writes_in_the_middle_of_a_turn_is_told(proje
 
 async def test_a_conversation_that_is_resumed_later_is_told(project: Project) -> None:
     project.commit(a=LONG)
-    async with site(project, TELLS) as place:
-        agent = Reader(place.front, project)
-        await agent.prompt("Fix it")
-        await agent.read("a")
-        await agent.stop()
+    async with reader_of(project, "a"):
+        pass
     project.write("a", LATER)
     async with site(project, TELLS) as place:
         assert set(hunks_of(await Reader(place.front, project).asked())) == {"a"}
@@ -252,11 +263,7 @@ async def test_with_the_option_off_nothing_is_kept_and_nothing_told(project: Pro
 async def test_each_kind_of_file(project: Project, before: bytes, after: bytes | None, expected: str) -> None:
     project.commit(a=b"a\n")
     path = project.write("f", before)
-    async with site(project, TELLS) as place:
-        agent = Reader(place.front, project)
-        await agent.prompt("Fix it")
-        await agent.read("f")
-        await agent.stop()
+    async with reader_of(project, "f") as (_, agent):
         if after is None:
             path.unlink()
         else:
@@ -268,11 +275,7 @@ async def test_each_kind_of_file(project: Project, before: bytes, after: bytes |
 
 async def test_a_renamed_file_is_named_with_its_new_name(project: Project) -> None:
     project.commit(a=LONG, b=LATER)
-    async with site(project, TELLS) as place:
-        agent = Reader(place.front, project)
-        await agent.prompt("Fix it")
-        await agent.read("a")
-        await agent.stop()
+    async with reader_of(project, "a") as (_, agent):
         os.renames(project.root / "a", project.root / "sub/new name")
         assert (await agent.asked()).endswith(f"- a: deleted; {project.root}/sub/new name has the same text")
 
@@ -281,12 +284,7 @@ async def test_the_largest_are_only_named_and_told_again_when_they_change_again(
     names = [f"f{number}" for number in range(8)]
     large = b"".join(b"%d %d\n" % (number, number) for number in range(800))
     project.commit(large=large, **dict.fromkeys(names, LONG))
-    async with site(project, TELLS) as place:
-        agent = Reader(place.front, project)
-        await agent.prompt("Fix it")
-        for name in [*names, "large"]:
-            await agent.read(name)
-        await agent.stop()
+    async with reader_of(project, *names, "large") as (_, agent):
         for name in names:
             project.write(name, LATER)
         project.write("large", large.replace(b" ", b"-"))
@@ -337,11 +335,7 @@ async def test_no_excluded_file_is_told_of_or_kept(project: Project, monkeypatch
 
 async def test_a_prompt_that_is_answered_too_late_is_told_again(project: Project) -> None:
     project.commit(a=LONG)
-    async with site(project, TELLS) as place:
-        agent = Reader(place.front, project)
-        await agent.prompt("Fix it")
-        await agent.read("a")
-        await agent.stop()
+    async with reader_of(project, "a") as (_, agent):
         project.write("a", LATER)
         # The hook has been answered without it.
         assert callable(await agent.prompt("Go on"))
@@ -351,12 +345,7 @@ async def test_a_prompt_that_is_answered_too_late_is_told_again(project: Project
 async def test_what_is_kept_for_views_is_bounded(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "MAX_BYTES", 20_000)
     project.commit(**{f"f{number}": os.urandom(500).hex().encode() for number in range(60)})
-    async with site(project, TELLS) as place:
-        agent = Reader(place.front, project)
-        await agent.prompt("Fix it")
-        for number in range(60):
-            await agent.read(f"f{number}")
-        await agent.stop()
+    async with reader_of(project, *(f"f{number}" for number in range(60))) as (place, agent):
         for number in range(60):
             project.write(f"f{number}", b"changed\n")
         text = await agent.asked()
@@ -371,12 +360,7 @@ async def test_files_in_a_worktree_are_told_of(project: Project) -> None:
     tree = project.root / ".qwen/worktrees/feat"
     project.git("worktree", "add", "--quiet", "-b", "worktree-feat", str(tree))
     project.write(".qwen/.gitignore", b"worktrees/\n")
-    async with site(project, TELLS) as place:
-        agent = Reader(place.front, project)
-        agent.cwd = str(tree)
-        await agent.prompt("Fix it")
-        await agent.read("a")
-        await agent.stop()
+    async with reader_of(project, "a", cwd=tree) as (_, agent):
         (tree / "a").write_bytes(LATER)
         project.write("a", LATER)
         assert set(hunks_of(await agent.asked())) == {"a"}

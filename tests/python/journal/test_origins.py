@@ -45,9 +45,7 @@ def authors(project: Project, name: str = "a", data: bytes | None = None) -> lis
 
 def write(project: Project, lines: Sequence[str], name: str = "a") -> int:
     """Have an agent write `lines` in a turn, and return its number."""
-    turn = project.begin()
-    project.edit(turn, name, text(*lines))
-    project.end(turn)
+    turn = project.turn({name: text(*lines)})
     return turn
 
 
@@ -209,9 +207,7 @@ def test_odd_repositories(tmp_path: Path, kind: str) -> None:
             project.git("init", "--quiet", str(project.root), cwd=tmp_path)
             project.git("submodule", "--quiet", "add", origin, "module")
     name = "module/a" if kind == "submodule" else "a"
-    turn = project.begin()
-    project.edit(turn, name, text(*OTHERS[:6], *BLOCK, *OTHERS[6:], end="\r\n"))
-    project.end(turn)
+    turn = project.turn({name: text(*OTHERS[:6], *BLOCK, *OTHERS[6:], end="\r\n")})
     project.write(name, text("mine", *OTHERS[:6], *BLOCK, *OTHERS[6:], end="\r\n"))
     assert authors(project, name) == ["you", *[""] * 6, *[str(turn)] * 4, *[""] * 6]
 

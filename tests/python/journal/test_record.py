@@ -817,10 +817,7 @@ def test_a_rewound_turn_is_told_of_with_the_copy_that_has_it(project: Project) -
 
 def test_undoing_is_a_turn_that_can_be_undone(project: Project) -> None:
     project.commit(a=b"a\n", b=b"b\n")
-    turn = project.begin()
-    project.edit(turn, "a", b"agent\n")
-    project.edit(turn, "b", None)
-    project.end(turn)
+    turn = project.turn({"a": b"agent\n", "b": None})
     project.write("a", b"a\n")
     project.write("b", b"b\n")
     paths = [os.fsencode(project.root / name) for name in ("a", "b")]
@@ -841,9 +838,7 @@ def test_undoing_is_a_turn_that_can_be_undone(project: Project) -> None:
 
 def test_a_turn_keeps_what_it_has_used_as_long_as_it_is_recorded(project: Project) -> None:
     project.commit(a=b"a\n")
-    turn = project.begin(start=1000)
-    project.edit(turn, "a", b"agent\n")
-    project.end(turn)
+    turn = project.turn({"a": b"agent\n"}, start=1000)
     store = project.record.store
     assert store.set_usage("s", 1000, [Usage("m", 1, 2, 3)]) == [turn]
     assert store.set_usage("s", 1000, [Usage("m", 10, 20, 30), Usage("n", 1)]) == [turn]
@@ -858,10 +853,7 @@ def test_a_turn_keeps_what_it_has_used_as_long_as_it_is_recorded(project: Projec
 def test_what_is_brought_back_at_once_undoes_the_undoing(project: Project) -> None:
     """Emacs names the agent's turn: it may not yet know that of the undoing."""
     project.commit(a=b"a\n", b=b"b\n")
-    turn = project.begin()
-    project.edit(turn, "a", b"agent\n")
-    project.edit(turn, "b", b"agent\n")
-    project.end(turn)
+    turn = project.turn({"a": b"agent\n", "b": b"agent\n"})
 
     def write(name: str, data: bytes, label: str, bring_back: bool = False) -> TurnRow:
         path = os.fsencode(project.write(name, data))
@@ -891,9 +883,7 @@ def test_what_is_brought_back_at_once_undoes_the_undoing(project: Project) -> No
 @pytest.mark.parametrize("at_work", [False, True])
 def test_an_undo_that_a_look_at_all_files_finds_before_it_is_told_is_one(project: Project, at_work: bool) -> None:
     project.commit(a=b"a\n")
-    turn = project.begin()
-    project.edit(turn, "a", b"agent\n")
-    project.end(turn)
+    turn = project.turn({"a": b"agent\n"})
     path = os.fsencode(project.write("a", b"a\n"))
     project.scan(turn if at_work else None)
     undo = project.record.undo(turn, "Undo", [path], 3000)
@@ -910,10 +900,7 @@ def test_hunks_undone_one_after_the_other_are_one_turn(project: Project) -> None
     lines = b"".join(b"%d\n" % number for number in range(20))
     changed = lines.replace(b"3\n", b"three\n", 1).replace(b"9\n", b"nine\n", 1)
     project.commit(a=lines, b=b"b\n")
-    turn = project.begin()
-    project.edit(turn, "a", changed)
-    project.edit(turn, "b", b"agent\n")
-    project.end(turn)
+    turn = project.turn({"a": changed, "b": b"agent\n"})
 
     def undo(name: str, data: bytes, of: int, time: int) -> int:
         path = os.fsencode(project.write(name, data))
@@ -952,13 +939,8 @@ def test_hunks_undone_one_after_the_other_are_one_turn(project: Project) -> None
 
 def test_scopes_and_marks(project: Project) -> None:
     project.commit(a=b"1\n2\n3\n", b=b"b\n")
-    first = project.begin("s")
-    project.edit(first, "a", b"one\n2\n3\n")
-    project.end(first)
-    second = project.begin("t")
-    project.edit(second, "a", b"one\n2\nthree\n")
-    project.edit(second, "c", b"c\n")
-    project.end(second)
+    first = project.turn({"a": b"one\n2\n3\n"}, "s")
+    second = project.turn({"a": b"one\n2\nthree\n", "c": b"c\n"}, "t")
 
     def names(kind: str, turn: int | None = None, session: str | None = None) -> dict[str, int]:
         found = project.record.answers.files(Scope(kind, turn, session))
@@ -989,12 +971,8 @@ def test_scopes_and_marks(project: Project) -> None:
 
 def test_old_turns_are_forgotten_and_all_on_request(project: Project) -> None:
     project.commit(a=b"a\n")
-    turn = project.begin()
-    project.edit(turn, "a", b"agent\n" * 1000)
-    project.end(turn, 2000)
-    later = project.begin(start=MAX_AGE_MS)
-    project.edit(later, "a", b"later\n")
-    project.end(later, MAX_AGE_MS)
+    turn = project.turn({"a": b"agent\n" * 1000}, end=2000)
+    later = project.turn({"a": b"later\n"}, start=MAX_AGE_MS, end=MAX_AGE_MS)
     assert project.record.store.forget_old(MAX_AGE_MS + 2000) == [turn]
     assert project.record.answers.turns() == [later]
     assert project.before("a", later) == b"agent\n" * 1000
@@ -1126,9 +1104,7 @@ def test_git_is_not_asked_again_where_it_has_just_stalled(project: Project, monk
 
 def damaged(project: Project, change: Callable[[Path], object]) -> tuple[Record, Path]:
     """Record a turn, `change` the journal's file, and open it anew."""
-    turn = project.begin()
-    project.edit(turn, "a.txt", b"two\n" * 50_000)
-    project.end(turn)
+    project.turn({"a.txt": b"two\n" * 50_000})
     (file,) = (project.home / "state").rglob("journal.sqlite")
     project.record.close()
     change(file)
@@ -1200,9 +1176,7 @@ def test_whose_each_line_is_takes_one_read_of_the_writes_however_many_turns_ther
 ) -> None:
     project.commit(a=b"a\n" * 9)
     for count in range(9):
-        turn = project.begin(start=1000 + count)
-        project.edit(turn, "a", b"agent\n" * (count + 1) + b"a\n" * (8 - count))
-        project.end(turn)
+        project.turn({"a": b"agent\n" * (count + 1) + b"a\n" * (8 - count)}, start=1000 + count)
     project.record.answers.spans(str(project.root / "a"))
     reads: list[bytes] = []
     writes = Store.writes
