@@ -132,6 +132,13 @@ def send(stage: Stage, text: str) -> None:
     stage.screen.keys("C-c", "C-c")
 
 
+def converse(stage: Stage, text: str, answer: str) -> None:
+    """Send `text`, and wait until the model's `answer` is shown."""
+    stage.model.say(answer)
+    send(stage, text)
+    stage.screen.wait_for(answer)
+
+
 def press_on(stage: Stage, key: str, text: str, *, last: bool = False) -> None:
     """Press `key` on the first `text` in the conversation, or on the `last` one, after searching for it."""
     start, search, prompt = ("M->", "C-r", "I-search backward:") if last else ("M-<", "C-s", "I-search:")

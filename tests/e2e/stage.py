@@ -429,12 +429,16 @@ class Stage:
             self.screen.wait_gone(offered)
         self.screen.keys("Enter")
 
+    def converse(self, prompt: str, answer: str, cli: Cli = QWEN) -> None:
+        """Type `prompt` into `cli`, in the selected window, and wait until the model's `answer` is shown."""
+        self.model.say(answer)
+        self.ask(prompt, cli)
+        self.screen.wait_for(answer)
+
     def asked(self, question: str) -> str:
         """Ask `question` in the terminal, which must be selected, and return the prompt that the model got."""
         answer = f"So much for {question}."
-        self.model.say(answer)
-        self.ask(question)
-        self.screen.wait_for(answer)
+        self.converse(question, answer)
         return self.model.next_request().prompt
 
     @contextmanager

@@ -47,15 +47,11 @@ def test_edits_are_reviewed_and_commands_run(stage: Stage) -> None:
     stage.screen.wait_for("Type your message")
     assert stage.sandbox.notes.read_text() == NOTES
     stage.model.call("run_shell_command", command="python3 -c 'print(6 * 7)'", description="count")
-    stage.model.say("It is 42.")
-    stage.ask("count")
-    stage.screen.wait_for("It is 42.")
+    stage.converse("count", "It is 42.")
     # The rule by which edits are asked for covers these too.
     for command in ("mkdir made", "touch made/a.txt", "echo one > made/a.txt", "cp made/a.txt made/b.txt"):
         stage.model.call("run_shell_command", command=command, description="make")
-    stage.model.say("Made them.")
-    stage.ask("make some files")
-    stage.screen.wait_for("Made them.")
+    stage.converse("make some files", "Made them.")
     assert (stage.sandbox.project / "made/b.txt").read_text() == "one\n"
     # A subagent, which cannot ask in the terminal.
     notes = str(stage.sandbox.notes)
@@ -87,9 +83,7 @@ def test_edits_are_reviewed_and_commands_run(stage: Stage) -> None:
     # Only what is open in Emacs.
     stage.emacs.eval("(progn (setq qwen-companion-review-edits 'open) (qwen-companion-privacy-update))")
     stage.script_change(stage.sandbox.notes, NOTES)
-    stage.model.say("Pears again.")
-    stage.ask("pears please")
-    stage.screen.wait_for("Pears again.")
+    stage.converse("pears please", "Pears again.")
     assert stage.sandbox.notes.read_text() == NOTES
     stage.propose(stage.sandbox.greeting, GREETING, "hello again")
     stage.emacs.command("qwen-companion-diff-reject")

@@ -59,9 +59,7 @@ def run(stage: Stage, command: str) -> None:
 
 def ask(stage: Stage, prompt: str, answer: str, cli: Cli = FREE_QWEN) -> None:
     """Send `prompt` and wait until the CLI has shown `answer` and the turn is recorded to its end."""
-    stage.model.say(answer)
-    stage.ask(prompt, cli)
-    stage.screen.wait_for(answer)
+    stage.converse(prompt, answer, cli)
     stage.emacs.wait_until(
         "(eq 'idle (qwen-companion-cli-state-activity"
         " (qwen-companion-session-state (car (qwen-companion-backend-sessions)))))"
@@ -466,9 +464,7 @@ def test_writes_without_a_review_are_followed(stage: Stage) -> None:
     (stage.sandbox.project / "change.sh").write_text("sed -i s/pears/plums/ notes.txt\n")
     stage.script_change(stage.sandbox.greeting, edited)
     stage.model.call("run_shell_command", command="sh change.sh", is_background=False)
-    stage.model.say("All done.")
-    stage.ask("change both", FREE_QWEN)
-    stage.screen.wait_for("All done.")
+    stage.converse("change both", "All done.", FREE_QWEN)
     for path, text in ((stage.sandbox.greeting, edited), (stage.sandbox.notes, new_notes)):
         wait_for_text(stage, path, text)
         state = in_buffer(path, "(list (buffer-modified-p) (verify-visited-file-modtime))")
@@ -484,9 +480,7 @@ def test_writes_without_a_review_are_followed(stage: Stage) -> None:
         f"({backend} ready)"
     )
     stage.model.call("run_shell_command", command="rm notes.txt", is_background=False)
-    stage.model.say("It is gone.")
-    stage.ask("delete the list", FREE_QWEN)
-    stage.screen.wait_for("It is gone.")
+    stage.converse("delete the list", "It is gone.", FREE_QWEN)
     stage.emacs.wait_until(in_buffer(stage.sandbox.notes, "(qwen-companion-follow-lighter)"))
     stage.emacs.eval('(switch-to-buffer-other-window "notes.txt")')
     stage.screen.wait_for(re.compile(r"Qwen\[1\].* deleted"))

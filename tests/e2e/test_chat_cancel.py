@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from chat import CHAT, answer, open_chat, send, wait_until_idle
+from chat import CHAT, answer, converse, open_chat, send, wait_until_idle
 from model_types import Answer
 from stage import Stage
 
@@ -56,7 +56,5 @@ def test_what_runs_is_cancelled_and_what_waits_behind_it_begins(stage: Stage) ->
     more.set()
     assert re.search(r"^The beginning.*\nCancelled$", stage.emacs.buffer_text(CHAT), re.MULTILINE)
     # It goes on.
-    stage.model.say("The third is done.")
-    send(stage, "do the third")
-    stage.screen.wait_for("The third is done.")
+    converse(stage, "do the third", "The third is done.")
     assert "the end" not in stage.emacs.buffer_text(CHAT)

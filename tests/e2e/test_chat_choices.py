@@ -10,7 +10,7 @@ from urllib.parse import quote
 import httpx2
 import pytest
 
-from chat import CHAT, answer, daemons, open_chat, send
+from chat import CHAT, answer, converse, daemons, open_chat, send
 from clis import QWEN_SETTINGS, QWEN_SETTINGS_FILE
 from openai_chat import MODEL_NAME
 from stage import Stage
@@ -84,9 +84,7 @@ def test_models_are_chosen_refused_and_chosen_by_another_client(stage: Stage) ->
     screen = stage.screen.wait_for("The daemon did not switch the model")
     assert " idle Usual Default" in screen
     assert settings(stage) == before
-    stage.model.say("Here I am.")
-    send(stage, "who are you?")
-    stage.screen.wait_for("Here I am.")
+    converse(stage, "who are you?", "Here I am.")
     assert stage.model.next_request().body["model"] == MODEL_NAME
     # One that is chosen, at the second asking.
     screen = choose_model(stage, "another")
@@ -100,9 +98,7 @@ def test_models_are_chosen_refused_and_chosen_by_another_client(stage: Stage) ->
     stage.screen.wait_for("A setting was rewritten on the daemon's host: model.name")
     assert json.loads(before)["model"]["name"] == MODEL_NAME
     assert json.loads(settings(stage))["model"]["name"] == "another"
-    stage.model.say("Now it is me.")
-    send(stage, "and who are you?")
-    stage.screen.wait_for("Now it is me.")
+    converse(stage, "and who are you?", "Now it is me.")
     assert stage.model.next_request().body["model"] == "another"
     # What another client chooses is in the mode line.
     _, daemon = daemons(stage)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from chat import CHAT, open_chat, send, wait_until_idle
+from chat import CHAT, converse, open_chat, wait_until_idle
 from sandbox import NOTES
 from stage import Stage
 
@@ -15,9 +15,7 @@ pytestmark = [pytest.mark.reuses_stage("chat"), pytest.mark.local("the daemon is
 def test_the_file_of_a_tool_is_visited(stage: Stage) -> None:
     open_chat(stage)
     stage.model.call("read_file", file_path=str(stage.sandbox.notes), offset=2, limit=1)
-    stage.model.say("It is a list.")
-    send(stage, "what is in my notes?")
-    stage.screen.wait_for("It is a list.")
+    converse(stage, "what is in my notes?", "It is a list.")
     wait_until_idle(stage)
     # The search opens what is folded.
     stage.screen.keys("M-<", "C-s")
@@ -38,18 +36,14 @@ def test_a_name_with_blanks_is_completed_and_sent(stage: Stage) -> None:
     stage.screen.type("what is in @my")
     stage.screen.keys("Tab")
     stage.screen.wait_for(r"what is in @my\ notes/shopping\ list.txt")
-    stage.model.say("Fruit.")
-    send(stage, " please")
-    stage.screen.wait_for("Fruit.")
+    converse(stage, " please", "Fruit.")
     # The daemon has read the file; what was typed is all there.
     prompt = stage.model.next_request().prompt
     assert "quinces" in prompt
     assert r"what is in @my\ notes/shopping\ list.txt please" in prompt
     assert f"what is in @my\\ notes/shopping\\ list.txt please\n@{file}\n" in stage.emacs.buffer_text(CHAT)
     # Nor is there a gap where the daemon reads no file.
-    stage.model.say("I may not.")
-    send(stage, "what is in @ignored.log then")
-    stage.screen.wait_for("I may not.")
+    converse(stage, "what is in @ignored.log then", "I may not.")
     prompt = stage.model.next_request().prompt
     assert "medlars" not in prompt
     assert "what is in @ignored.log then" in prompt
@@ -59,14 +53,10 @@ def test_the_model_is_told_what_has_changed_since_it_read_a_file(stage: Stage) -
     notes = stage.sandbox.notes
     open_chat(stage)
     stage.model.call("read_file", file_path=str(notes))
-    stage.model.say("It is a list.")
-    send(stage, "what is in my notes?")
-    stage.screen.wait_for("It is a list.")
+    converse(stage, "what is in my notes?", "It is a list.")
     wait_until_idle(stage)
     notes.write_text(NOTES.replace("pears", "plums"))
-    stage.model.say("Plums.")
-    send(stage, "and now?")
-    stage.screen.wait_for("Plums.")
+    converse(stage, "and now?", "Plums.")
     while "and now?" not in (prompt := stage.model.next_request().prompt):
         pass
     assert "-pears\n+plums\n" in prompt

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from chat import NAMED, connect_daemon, daemons, option_key, send, start_daemon, takes_answers
+from chat import NAMED, connect_daemon, converse, daemons, option_key, send, start_daemon, takes_answers
 from editor import lisp_string
 from model_types import Answer
 from sandbox import CHECKOUT
@@ -192,9 +192,7 @@ def test_two_emacs_take_part_in_one_session(stage: Stage, serve: Serve) -> None:
         wait_until_state(stage, chat, "idle")
         other.emacs.quit()
     # One has gone, the other goes on.
-    stage.model.say("Fourth.")
-    send(stage, "four")
-    stage.screen.wait_for("Fourth.")
+    converse(stage, "four", "Fourth.")
     stage.screen.wait_gone("2 clients")
 
 
@@ -242,9 +240,7 @@ def test_agents_and_daemon_die_under_a_chat(stage: Stage, serve: Serve) -> None:
     assert stage.emacs.eval(in_place) == "t"
     # And it goes on.
     stage.screen.keys("C-a", "C-k", "C-p", "C-a", "C-k", "C-k")
-    stage.model.say("Fourth.")
-    send(stage, "four")
-    stage.screen.wait_for("Fourth.")
+    converse(stage, "four", "Fourth.")
     wait_until_state(stage, chat, "idle")
     stage.screen.wait_gone("Daemon:")
 

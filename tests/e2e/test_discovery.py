@@ -107,9 +107,7 @@ def test_a_directory_without_a_project(stage: Stage) -> None:
     stage.emacs.command("qwen-companion-run")
     stage.screen.wait_for("Qwen[1]")
     stage.screen.wait_for("Type your message")
-    stage.model.say("A letter.")
-    stage.ask("what is it?")
-    stage.screen.wait_for("A letter.")
+    stage.converse("what is it?", "A letter.")
     assert f"Path: {plain / 'letter.txt'}" in stage.model.next_request().prompt
 
 

@@ -44,9 +44,7 @@ def prompt_after(stage: Stage, question: str, answer: str) -> str:
     go_to(stage, "Qwen Code")
     stage.screen.keys("Enter")
     stage.screen.wait_for("Type your message")
-    stage.model.say(answer)
-    stage.ask(question)
-    stage.screen.wait_for(answer)
+    stage.converse(question, answer)
     stage.screen.keys("C-x", "o")
     return stage.model.next_request().prompt
 

@@ -282,9 +282,7 @@ def test_a_cli_that_is_started_by_hand_is_served(stage: Stage, far: Far) -> None
     stage.start_emacs(stage.sandbox.greeting)
     stage.start_in_shell(QWEN)
     stage.model.call("mcp__emacs__buffer_text", path=str(far.file))
-    stage.model.say("Read it.")
-    stage.ask("read it")
-    stage.screen.wait_for("Read it.")
+    stage.converse("read it", "Read it.")
     request, answered = stage.model.next_request(), stage.model.next_request()
     assert f"Path: {far.file}" in request.prompt
     assert "| # A small program" in "".join(answered.tool_results)

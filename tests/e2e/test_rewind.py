@@ -67,9 +67,7 @@ def ask_on(stage: Stage) -> str:
     wait_until_it_goes_on(stage)
     stage.emacs.eval(f'(progn (pop-to-buffer "{TERMINAL}") (delete-other-windows))')
     stage.screen.wait_for("Type your message")
-    stage.model.say("Kept.")
-    stage.ask("what now", FREE_QWEN)
-    stage.screen.wait_for("Kept.")
+    stage.converse("what now", "Kept.", FREE_QWEN)
     return str(stage.model.bodies[-1])
 
 
@@ -131,9 +129,7 @@ def test_a_second_cli_goes_on_from_a_turn(stage: Stage) -> None:
     for buffer, has_second in ((second, False), (first, True)):
         stage.emacs.eval(f"(progn (pop-to-buffer {lisp_string(buffer)}) (delete-other-windows))")
         stage.screen.wait_for("Type your message")
-        stage.model.say(f"Here, {has_second}.")
-        stage.ask("what now", FREE_QWEN)
-        stage.screen.wait_for(f"Here, {has_second}.")
+        stage.converse("what now", f"Here, {has_second}.", FREE_QWEN)
         said = str(stage.model.bodies[-1])
         assert "make one" in said
         assert ("make two" in said) == has_second

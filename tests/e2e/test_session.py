@@ -55,9 +55,7 @@ def test_cursor_and_selection_reach_the_model(stage: Stage) -> None:
     stage.screen.keys("Enter", "M-m", "C-Space", "M-f", "M-f")
     stage.screen.wait_for("told: line 5, character 18")
     stage.screen.keys("C-x", "o")
-    stage.model.say("It says hello.")
-    stage.ask("what is selected?")
-    stage.screen.wait_for("It says hello.")
+    stage.converse("what is selected?", "It says hello.")
     prompt = stage.model.next_request().prompt
     assert f"Path: {stage.sandbox.greeting}" in prompt
     assert "Cursor: line 5, character 18" in prompt
@@ -66,15 +64,11 @@ def test_cursor_and_selection_reach_the_model(stage: Stage) -> None:
 
 def test_a_move_of_the_cursor_is_told_with_the_next_question(stage: Stage) -> None:
     stage.start()
-    stage.model.say("First answer.")
-    stage.ask("first question")
-    stage.screen.wait_for("First answer.")
+    stage.converse("first question", "First answer.")
     stage.screen.keys("C-x", "o", "C-n", "C-n", "C-n", "C-f")
     stage.screen.wait_for("told: line 4, character 2")
     stage.screen.keys("C-x", "o")
-    stage.model.say("Second answer.")
-    stage.ask("second question")
-    stage.screen.wait_for("Second answer.")
+    stage.converse("second question", "Second answer.")
     assert "Cursor: line 1, character 1" in stage.model.next_request().prompt
     assert "line 4, character 2" in stage.model.next_request().prompt
 

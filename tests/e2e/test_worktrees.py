@@ -75,9 +75,7 @@ def test_agents_in_worktrees(stage: Stage) -> None:
     entered = stage.sandbox.project / ".qwen/worktrees/entered"
     run(stage, f"echo made > {entered}/made.txt")
     stage.script_change(entered / "greeting.py", EDITED)
-    stage.model.say("Done there.")
-    stage.ask("greet in a worktree", FREE_QWEN)
-    stage.screen.wait_for("Done there.")
+    stage.converse("greet in a worktree", "Done there.", FREE_QWEN)
     # Another one is started in a worktree, and reviewed.
     stage.emacs.eval(REVIEWED)
     tree = start_in_worktree(stage, "feat", 2)

@@ -63,9 +63,7 @@ def test_it_connects_and_context_reaches_the_model(stage: Stage, cli: Cli) -> No
     stage.screen.keys("Enter", "C-Space", "M-f", "M-f")
     stage.screen.wait_for("told: line 4, character 10")
     stage.screen.keys("C-x", "o")
-    stage.model.say("It defines greet.")
-    stage.ask("say what is selected", cli)
-    stage.screen.wait_for("It defines greet.")
+    stage.converse("say what is selected", "It defines greet.", cli)
     prompt = stage.model.next_request().prompt
     assert "say what is selected" in prompt
     # Some versions write JSON, others sentences.
@@ -120,9 +118,7 @@ def test_a_proposal_is_rejected(stage: Stage, cli: Cli) -> None:
     assert stage.sandbox.greeting.read_text() == GREETING
     assert stage.emacs.visible_buffers() == ["greeting.py", f"*{cli.name}*"]
     stage.screen.wait_for("Type your message")
-    stage.model.say("As you wish.")
-    stage.ask("leave it", cli)
-    stage.screen.wait_for("As you wish.")
+    stage.converse("leave it", "As you wish.", cli)
     *_, request = (stage.model.next_request() for _ in range(3))
     told = any("cancelled" in message.text.lower() for message in request.messages if message.role == "tool")
     assert told == cli.tells_rejection

@@ -134,9 +134,7 @@ def test_ten_edits_are_reviewed_and_the_users_own_settings_hold(stage: Stage, pr
     # A command by itself, and one that the user's own rule forbids.
     stage.model.call("run_shell_command", command="python3 -c 'print(6 * 7)'", description="count")
     stage.model.call("run_shell_command", command=f"rm {stage.sandbox.notes}", description="remove")
-    stage.model.say("It is 42.")
-    stage.ask("count")
-    stage.screen.wait_for("It is 42.")
+    stage.converse("count", "It is 42.")
     assert stage.sandbox.notes.exists()
     script_subagent(stage, plums(stage))
     stage.ask("let somebody do it")
@@ -152,9 +150,7 @@ def test_ten_edits_are_reviewed_and_the_users_own_settings_hold(stage: Stage, pr
     # Only what is open in Emacs; the notes are not.
     stage.emacs.eval("(progn (setq qwen-companion-review-edits 'open) (qwen-companion-privacy-update))")
     stage.script_change(stage.sandbox.notes, NOTES)
-    stage.model.say("Pears again.")
-    stage.ask("pears please")
-    stage.screen.wait_for("Pears again.")
+    stage.converse("pears please", "Pears again.")
     assert stage.sandbox.notes.read_text() == NOTES
     # The CLI has written nothing into it.
     assert layer_of(stage).read_bytes() == layer
@@ -162,9 +158,7 @@ def test_ten_edits_are_reviewed_and_the_users_own_settings_hold(stage: Stage, pr
 
 def test_the_backend_is_killed_while_an_edit_is_held(stage: Stage) -> None:
     start(stage)
-    stage.model.say("Hello.")
-    stage.ask("hello")
-    stage.screen.wait_for("Hello.")
+    stage.converse("hello", "Hello.")
     script_subagent(stage, plums(stage))
     stage.ask("let somebody do it")
     wait_for_held_review(stage)
@@ -242,9 +236,7 @@ def test_hooks_in_both_files_switch_ours_off_in_older_clis(stage: Stage, program
         stage.screen.wait_until(lambda: said in stage.emacs.buffer_text("*Messages*"), "the reason")
         both = f"{stage.sandbox.home}/.qwen/settings.json and in {project}"
         assert f"calls no hooks: hooks in {both}" in stage.emacs.eval(HELP)
-    stage.model.say("Hello.")
-    stage.ask("hello")
-    stage.screen.wait_for("Hello.")
+    stage.converse("hello", "Hello.")
     stage.screen.wait_until(log.exists, "a hook of the project called")
     assert ("mode auto" in stage.emacs.eval(HELP)) != off
     assert (said in stage.emacs.buffer_text("*Messages*")) == off
@@ -256,9 +248,7 @@ def test_hooks_in_one_file_leave_ours_on(stage: Stage, program: str, where: str)
     if where == "project":
         write_project_settings(stage, hooks=hooks)
     start(stage, program=program, **({"hooks": hooks} if where == "user" else {}))
-    stage.model.say("Hello.")
-    stage.ask("hello")
-    stage.screen.wait_for("Hello.")
+    stage.converse("hello", "Hello.")
     assert "mode auto" in stage.emacs.eval(HELP)
 
 

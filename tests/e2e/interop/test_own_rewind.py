@@ -39,9 +39,7 @@ def wait_for_line(stage: Stage, text: str) -> None:
 
 def take(stage: Stage, prompt: str, answer: str) -> None:
     """Send `prompt`, and wait until the turn is recorded to its end."""
-    stage.model.say(answer)
-    stage.ask(prompt, FREE_QWEN)
-    stage.screen.wait_for(answer)
+    stage.converse(prompt, answer, FREE_QWEN)
     wait_until(
         stage,
         "(let ((turn (car (qwen-companion-journal-turns))))"
@@ -155,7 +153,5 @@ def test_a_turn_goes_on_in_a_worktree(stage: Stage, program: str) -> None:
     assert not (tree / "two.txt").exists()
     # The first one is as it was.
     stage.emacs.eval(f'(progn (pop-to-buffer "{TERMINAL}") (delete-other-windows))')
-    stage.model.say("Here.")
-    stage.ask("what now", cli)
-    stage.screen.wait_for("Here.")
+    stage.converse("what now", "Here.", cli)
     assert "make two" in str(stage.model.bodies[-1])

@@ -229,9 +229,7 @@ def test_the_list_of_the_cli_is_shown(stage: Stage, program: str) -> None:
     stage.model.call(
         "todo_write", todos=[{"id": number, "content": text, "status": status} for number, text, status in steps]
     )
-    stage.model.say("That is the plan.")
-    stage.ask("what will you do")
-    stage.screen.wait_for("That is the plan.")
+    stage.converse("what will you do", "That is the plan.")
     stage.emacs.wait_until('(string-search "1/3 to-dos done" (or (qwen-companion-layer-lines) ""))')
     assert "[x] read\\n  [-] write\\n  [ ] test" in stage.emacs.eval("(qwen-companion-layer-help)")
     stage.emacs.command("qwen-companion-sessions")

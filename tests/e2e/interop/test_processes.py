@@ -21,9 +21,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.relaunches_cli]
 def connect(stage: Stage, cli: Cli) -> None:
     """Start `cli` in a terminal of Emacs; it connects, and its model hears of the file on the screen."""
     stage.start_in_shell(cli)
-    stage.model.say("A greeting.")
-    stage.ask("say what is open", cli)
-    stage.screen.wait_for("A greeting.")
+    stage.converse("say what is open", "A greeting.", cli)
     assert str(stage.sandbox.greeting) in stage.model.next_request().prompt
 
 

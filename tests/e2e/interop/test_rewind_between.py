@@ -40,9 +40,7 @@ def test_a_commit_and_another_cli(stage: Stage, program: str) -> None:
     stage.screen.wait_for("Qwen[2]")
     stage.screen.wait_until(lambda: "Type your message" in stage.emacs.buffer_text(f"{TERMINAL}<2>"), "its prompt")
     run(stage, "printf '# by another\\n' >> greeting.py")
-    stage.model.say("Added.")
-    stage.ask("of another", FREE_QWEN)
-    stage.screen.wait_for("Added.")
+    stage.converse("of another", "Added.", FREE_QWEN)
     stage.emacs.eval("(qwen-companion-journal-watch 'test t)")
     wait_until(
         stage,

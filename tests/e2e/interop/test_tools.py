@@ -20,9 +20,7 @@ def test_an_old_cli_calls_tools_unasked(stage: Stage) -> None:
     stage.start_emacs(stage.sandbox.notes, stage.sandbox.greeting, forms=(command,))
     stage.start_cli()
     stage.model.call("mcp__emacs__symbols", path="greeting.py")
-    stage.model.say("It defines two functions.")
-    stage.ask("what does it define", cli)
-    stage.screen.wait_for("It defines two functions.")
+    stage.converse("what does it define", "It defines two functions.", cli)
     first, second = stage.model.next_request(), stage.model.next_request()
     assert "mcp__emacs__symbols" in first.tools
     assert "greeting.py:4: greet" in json.dumps(second.body["messages"][-1])

@@ -73,9 +73,7 @@ def test_worktrees_beside_a_project_below_its_repository(stage: Stage, program: 
     tree = stage.sandbox.project / ".qwen/worktrees/entered"
     stage.model.call("enter_worktree", name="entered")
     stage.script_change(tree / "sub/module.py", EDITED)
-    stage.model.say("Done there.")
-    stage.ask("greet in a worktree", FREE_QWEN)
-    stage.screen.wait_for("Done there.")
+    stage.converse("greet in a worktree", "Done there.", FREE_QWEN)
     stage.emacs.command("qwen-companion-changes")
     shown(stage, re.compile(r"greet in a worktree.*\n.* sub/module\.py"))
     assert stage.emacs.eval("(qwen-companion-turn-root (car (qwen-companion-journal-turns)))") == lisp_string(str(tree))
