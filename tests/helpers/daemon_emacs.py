@@ -156,6 +156,13 @@ class Emacs:
             "revision": tool.revision,
         }
 
+    async def asks(self, chatting: Chatting, script: str) -> messages.Permission:
+        """Prompt the agent of `chatting` to run `script`, and return the permission that it asks for."""
+        session, theirs, _ = chatting
+        theirs.script(script)
+        await self.prompt(session)
+        return await self.permission(session, "open")
+
     async def permission(self, session: str, state: str) -> messages.Permission:
         chat = self.chats[session]
         await self.until(lambda: any(item.state == state for item in chat.permissions.values()))

@@ -129,12 +129,10 @@ async def test_a_long_prompt_comes_by_file(emacs: Emacs, daemon: FakeDaemon, cha
 async def test_a_cancel_is_asked_for_only_while_something_runs(
     emacs: Emacs, daemon: FakeDaemon, chatting: Chatting
 ) -> None:
-    session, theirs, chat = chatting
+    session, _, chat = chatting
     await emacs.call("daemon-cancel", session=session)
     assert daemon.asked_for("/cancel") == []
-    theirs.script("write")
-    await emacs.prompt(session)
-    await emacs.permission(session, "open")
+    await emacs.asks(chatting, "write")
     daemon.refuse("/cancel", "queue_full")
     assert await emacs.refused("daemon-cancel", session=session) == "busy"
     await emacs.state(session, "waiting")
@@ -198,10 +196,8 @@ def _changes(frame: str) -> list[Any]:
 
 
 async def test_a_permission_is_answered(emacs: Emacs, daemon: FakeDaemon, chatting: Chatting) -> None:
-    session, theirs, chat = chatting
-    theirs.script("write")
-    await emacs.prompt(session)
-    asked = await emacs.permission(session, "open")
+    session, _, chat = chatting
+    asked = await emacs.asks(chatting, "write")
     tool = chat.tools[str(asked.tool)]
     assert len(tool.diffs) == 1
     allow = next(option for option in asked.options if option.allows and not option.lasting)
@@ -218,9 +214,7 @@ async def test_what_has_changed_since_it_was_shown_is_not_allowed(
     emacs: Emacs, daemon: FakeDaemon, chatting: Chatting
 ) -> None:
     session, theirs, chat = chatting
-    theirs.script("write")
-    await emacs.prompt(session)
-    asked = await emacs.permission(session, "open")
+    asked = await emacs.asks(chatting, "write")
     tool = str(asked.tool)
     *_, allow, reject = asked.options
     shown = emacs.answer(asked, allow.id)
@@ -238,10 +232,7 @@ async def test_what_has_changed_since_it_was_shown_is_not_allowed(
 
 
 async def test_the_answers_to_questions_reach_the_daemon(emacs: Emacs, daemon: FakeDaemon, chatting: Chatting) -> None:
-    session, theirs, _ = chatting
-    theirs.script("ask")
-    await emacs.prompt(session)
-    asked = await emacs.permission(session, "open")
+    asked = await emacs.asks(chatting, "ask")
     choices = [[question.choices[0].label] for question in asked.questions]
     await emacs.call("daemon-answer", **emacs.answer(asked, asked.options[0].id), answers=choices)
     (asked_for,) = [item for item in daemon.asked if "/permission/" in item.path]
@@ -252,9 +243,7 @@ async def test_an_answer_that_comes_too_late_says_so_and_closes(
     emacs: Emacs, daemon: FakeDaemon, chatting: Chatting
 ) -> None:
     session, theirs, _ = chatting
-    theirs.script("write")
-    await emacs.prompt(session)
-    asked = await emacs.permission(session, "open")
+    asked = await emacs.asks(chatting, "write")
     daemon.refuse(f"/permission/{theirs.permission['data']['requestId'] if theirs.permission else ''}", "late_vote")
     values = emacs.answer(asked, asked.options[0].id)
     assert await emacs.refused("daemon-answer", **values) == "gone"
@@ -377,9 +366,7 @@ async def test_a_permission_waits_while_the_connection_is_lost(
     emacs: Emacs, daemon: FakeDaemon, chatting: Chatting
 ) -> None:
     session, theirs, chat = chatting
-    theirs.script("write")
-    await emacs.prompt(session)
-    asked = await emacs.permission(session, "open")
+    asked = await emacs.asks(chatting, "write")
     for stream in theirs.streams:
         stream.cut()
     await emacs.until(lambda: len(emacs.all(messages.Permission)) == 3)

@@ -143,10 +143,8 @@ async def test_a_daemon_that_cannot_be_started_says_why(emacs: Emacs, tmp_path: 
 
 
 async def test_leaving_takes_part_in_nothing_any_more(emacs: Emacs, daemon: FakeDaemon, chatting: Chatting) -> None:
-    session, theirs, chat = chatting
-    theirs.script("write")
-    await emacs.prompt(session)
-    await emacs.permission(session, "open")
+    session, _, chat = chatting
+    await emacs.asks(chatting, "write")
     await emacs.call("daemon-disconnect")
     assert emacs.last(messages.DaemonState).state == "off"
     # The turn goes on there, and somebody else may answer.

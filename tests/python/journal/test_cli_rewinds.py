@@ -43,7 +43,9 @@ def rewound(project: Project, since: int, time: int = 9000) -> Restored:
     return restored
 
 
-def texts(project: Project, name: str, turn: int) -> tuple[bytes | None, bytes | None]:
+def texts(project: Project, name: str, turn: int | None) -> tuple[bytes | None, bytes | None]:
+    """Return the bytes of the file `name` before and after `turn`, which there is."""
+    assert turn is not None
     net = project.net(name, turn)
     before, after = (None if side is None else side.data for side in (net.before, net.after))
     return before, after
@@ -111,7 +113,6 @@ def test_later_turns_of_other_agents_count_as_the_users_own(project: Project, tu
     project.end(other)
     project.write("a", OLD)
     restored = rewound(project, 1000)
-    assert restored.turn is not None
     assert texts(project, "a", restored.turn) == (MINE.replace(b"5\n", b"5\nother\n"), OLD)
     told = project.record.answers.summary(other)
     assert told is not None
@@ -139,7 +140,6 @@ def test_a_file_that_only_a_kept_turn_has_written_is_put_back_too(project: Proje
     # As it was at the prompt of the later turn.
     project.write("a", BOTH)
     restored = rewound(project, 5000)
-    assert restored.turn is not None
     assert texts(project, "a", restored.turn) == (BOTH + b"also mine\n", BOTH)
     told = project.record.answers.summary(turn)
     assert told is not None
@@ -156,7 +156,6 @@ def test_a_commit_between_changes_nothing(project: Project, turn: int) -> None:
     project.scan(None)
     project.write("a", OLD)
     restored = rewound(project, 1000)
-    assert restored.turn is not None
     assert texts(project, "a", restored.turn) == (MINE, OLD)
 
 
@@ -296,7 +295,6 @@ def test_edits_come_back_after_a_rewind_that_undoes_the_deletion_of_their_file_a
     assert rewound(project, 5000).turn is None
     project.write("a", OLD)
     restored = rewound(project, 1000)
-    assert restored.turn is not None
     assert texts(project, "a", restored.turn) == (MINE, OLD)
 
 
@@ -372,7 +370,6 @@ def test_a_turn_whose_lines_a_later_one_replaced_is_undone_but_once(project: Pro
 def test_what_the_user_brings_back_at_once_is_not_taken_for_a_part_of_the_rewind(project: Project, turn: int) -> None:
     project.write("a", OLD)
     restored = rewound(project, 1000)
-    assert restored.turn is not None
     project.write("a", MINE)
     restored.record()
     assert texts(project, "a", restored.turn) == (MINE, OLD)
