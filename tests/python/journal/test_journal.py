@@ -291,7 +291,8 @@ async def test_a_file_is_read_before_a_tool_that_waits_no_longer_for_the_look_af
         may_look.set()
         (turn,) = await place.until({"a": "modified"})
         assert await place.before(turn, "a") == b"old\n"
-        assert place.files[turn.id]["a"].writers == ((SHELL, None), ("edit", None))
+        # The look of the command is told first.
+        await place.when(lambda: place.files[turn.id]["a"].writers == ((SHELL, None), ("edit", None)))
 
 
 async def test_a_record_that_was_removed_is_begun_anew(project: Project) -> None:
