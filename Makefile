@@ -33,7 +33,7 @@ setup:
 	@scripts/setup
 
 # Newcomers who want a look are not asked for what only these need.
-test test-busy test-ert test-python test-e2e test-interop test-there matrix robust conformance servers figures fuzz bench lint lint-python lint-style lint-elisp screenshots: setup-tests
+test test-busy test-ert test-python test-e2e test-interop test-there matrix robust conformance servers figures fuzz bench lint lint-python lint-style lint-elisp screenshots reports docs: setup-tests
 setup-tests:
 	@scripts/setup tests
 

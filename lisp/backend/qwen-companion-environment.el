@@ -162,7 +162,8 @@ with another one."
                 "--compile-bytecode" "-r" ,lock))
        `((,python "-m" "venv" ,part)
          ,mark
-         (,own "-m" "pip" "install" "--disable-pip-version-check"
+         ;; The lock has all that they depend on.
+         (,own "-m" "pip" "install" "--disable-pip-version-check" "--no-deps"
                "--require-hashes" "-r" ,lock)
          ;; A fifth of the whole, and not needed again; setuptools may not be there.
          (,own "-m" "pip" "uninstall" "--yes" "--quiet" "setuptools" "pip"))))))
