@@ -48,6 +48,9 @@ MOVES = {1: 100, 10: 30, 50: 30}
 PAUSE_MS = 50
 """How long Emacs waits for another command before it tells the context."""
 
+LIMIT_S = 300
+"""How long Emacs may take for anything, in seconds."""
+
 BUSY = 4
 """Programs beside that are busy, for a pause on a loaded machine."""
 
@@ -200,7 +203,10 @@ def number(stage: Stage, form: str) -> float:
 
 def when_ready(stage: Stage) -> float:
     """Wait until Emacs has noted the moment in `bench-ready`; return it in seconds since the epoch."""
+    deadline = time.monotonic() + LIMIT_S
     while stage.emacs.eval("bench-ready") == "nil":
+        if time.monotonic() > deadline:
+            raise SystemExit(f"Emacs is not ready after {LIMIT_S} s")
         # Asking keeps Emacs from its work.
         time.sleep(0.1)
     return number(stage, "bench-ready")
