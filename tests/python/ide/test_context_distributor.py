@@ -12,10 +12,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from qwen_companion import domain
@@ -118,11 +119,11 @@ class Hall:
 @pytest.fixture
 async def hall(home: Home) -> AsyncIterator[Hall]:
     hall = Hall(home)
-    running = asyncio.create_task(hall.distributor.run())
-    yield hall
-    running.cancel()
-    with suppress(asyncio.CancelledError):
-        await running
+    # Python 3.10 cannot tell the cancellation of a task from the end of a wait in it, and may lose it.
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(hall.distributor.run)
+        yield hall
+        tasks.cancel_scope.cancel()
 
 
 async def test_a_cli_hears_of_the_files_below_its_own_root(hall: Hall) -> None:
