@@ -239,7 +239,8 @@ async def test_what_a_second_rewind_takes_at_once_is_a_turn_of_its_own(project: 
             await agent.prompt(f"Do {name}")
             await agent.edit(name, AGENT)
             await agent.report("Stop")
-        await place.until({"a": "modified"}, {"b": "modified"})
+        for turn in await place.until({"a": "modified"}, {"b": "modified"}):
+            await place.until_ended(turn.id)
         for count, name in enumerate(("b", "a"), 1):
             project.write(name, BOTH)
             place.say(JournalWrote((str(project.root / name),), None, None, None))
