@@ -5,11 +5,12 @@
 
 The place is a stand-in of a container on this machine, so the line takes no time: the rows name how often each look
 crosses it.  Prints the time of the first look at FILES (5,000) committed files of 300 bytes, of later ones, and of
-reading 20 MB.  Medians; asserts nothing.
+reading 20 MB, and the memory of the relay.  Medians; asserts nothing.
 """
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tempfile
 import time
@@ -18,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 import anyio
+import psutil
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(CHECKOUT / name) for name in ("tests/helpers", "python")]
@@ -26,7 +28,7 @@ from journal_project import Project  # noqa: E402  the path is set first
 from qwen_companion.domain import PlacedFile  # noqa: E402
 from qwen_companion.journal.record import NOBODY, Record  # noqa: E402
 from qwen_companion.remote.far import FarSite  # noqa: E402
-from relays import Reach, linked, make_home  # noqa: E402
+from relays import NODE, Reach, linked, make_home  # noqa: E402
 from table import ROUNDS, compare  # noqa: E402
 
 PLACE = "/docker:box:"
@@ -42,7 +44,7 @@ async def took_ms(work: Callable[[], Awaitable[object]]) -> float:
 
 async def measure(project: Project, home: Path, files: int) -> None:
     """Look at the `files` of `project` there and here, and print a row for each kind of look."""
-    async with linked(home) as (link, _, _server):
+    async with linked(home) as (link, greeting, _server):
         reach = Reach(link, home)
         root = PlacedFile(PLACE, str(project.root))
         there = Record(root.name, project.environ, FarSite(root, reach))
@@ -68,6 +70,7 @@ async def measure(project: Project, home: Path, files: int) -> None:
         await look("20 changed", ROUNDS, change)
         there.close()
         project.record.close()
+        print_memory(greeting.pid)
         large = project.write("large", b"x" * LARGE)
         read = partial(link.read, str(large), LARGE)
         pairs = [
@@ -75,6 +78,15 @@ async def measure(project: Project, home: Path, files: int) -> None:
             for _ in range(ROUNDS)
         ]
         compare(f"{LARGE // 1_000_000} MB read at a place, beside the local disk", pairs, "-")
+
+
+def print_memory(relay: int) -> None:
+    """Print what the process `relay` takes with the files of a project, beside Node.js with nothing to do."""
+    script = "setTimeout(() => console.log(process.memoryUsage.rss()), 200)"
+    bare = int(subprocess.run([NODE, "-e", script], capture_output=True, check=True).stdout)
+    here = psutil.Process(relay).memory_info().rss
+    what = f"{here / 1e6:.0f} MB beside {bare / 1e6:.0f} MB of Node.js alone"
+    print(f"| memory | the relay after looks at a project | {what} | 20 MB more |", flush=True)
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ import stat
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import Any, Protocol, TypeVar, cast
 
 from qwen_companion.domain import PlacedFile
@@ -37,7 +38,7 @@ from qwen_companion.remote.link import LinkError, RequestError, number, objects
 from qwen_companion.state import write_private
 from qwen_companion.threads import on_event_loop
 
-_AT_ONCE = 2000
+_AT_ONCE = 5000
 """Most files or digests that one request asks for."""
 
 T = TypeVar("T")
@@ -294,10 +295,11 @@ class FarFiles:
             if entry.version is not None and name not in rules and name not in self._skipped
         }
         time = number(answer.get("time"))
-        self._contents.put(_blobs(answer, data))
+        blobs = dict(_blobs(answer, data))
         if self._time is None:
-            self._begin(wanted)
+            self._begin(wanted, blobs)
         else:
+            self._contents.put(blobs.items())
             moved = {inode for inode in gone.values() if inode}
             names = [name for name in gone if name not in self._skipped]
             self._compare(wanted, names, moved, before_hidden, record, found)
@@ -341,17 +343,19 @@ class FarFiles:
     def _is_new(self, entry: _Entry) -> bool:
         return self._time is not None and entry.born >= self._time
 
-    def _begin(self, entries: Mapping[bytes, _Entry]) -> None:
-        """Take the files as they are; keep the bytes that git there has not."""
+    def _begin(self, entries: Mapping[bytes, _Entry], blobs: Mapping[str, bytes]) -> None:
+        """Take the files as they are; keep the bytes that git there has not, of which some came along in `blobs`."""
         if len(entries) > MAX_FILES:
             raise LimitError(f"it has {len(entries)} files, and {MAX_FILES} are the limit")
         self._contents.restart()
         versions = {name: entry.version for name, entry in entries.items()}
         lacking = set(self._contents.lacking(e.version.digest for e in entries.values() if e.version and not e.kept))
-        names = [name for name, version in versions.items() if version is not None and version.digest in lacking]
+        wanted = [(name, its.digest) for name, its in versions.items() if its is not None and its.digest in lacking]
+        here = ((name, entries[name], blobs[digest]) for name, digest in wanted if digest in blobs)
+        missing = [name for name, digest in wanted if digest not in blobs]
         total = size = 0
         loaded: list[tuple[bytes, Loaded]] = []
-        for name, entry, data in self._fetch(names):
+        for name, entry, data in chain(here, self._fetch(missing)):
             versions[name] = entry.version
             if entry.version is not None:
                 loaded.append((name, Loaded(entry.version, data)))

@@ -30,6 +30,7 @@ const MAX_WATCHED = 8192; // directories of one root
 const MAX_REPOSITORIES = 100; // directly in another one
 const MAX_FILE = 64 * 1024 * 1024;
 const SENT = 1024 * 1024; // bytes of files in a reply, about
+const TOLD = 60; // of a digest and a length
 const LISTED = 2 * 1024 * 1024; // bytes of names in a reply, about
 const YOUNG_MS = 50; // a file that was changed so lately may change again and have the same time
 
@@ -707,10 +708,10 @@ class Blobs {
     data = [];
     size = 0;
     add(digest, data) {
-        if (this.size > 0 && this.size + data.length > SENT) return false;
+        if (this.size > 0 && this.size + data.length + TOLD > SENT) return false;
         this.told.push([digest, data.length]);
         this.data.push(data);
-        this.size += data.length;
+        this.size += data.length + TOLD;
         return true;
     }
 }
@@ -741,8 +742,8 @@ async function lookAt(tree, root, since, skip) {
     const isFull = tree.told !== since, time = Date.now() + 1, real = fs.realpathSync(root);
     const listed = await list(real), before = isFull ? new Map() : tree.files, after = new Map();
     if (listed.length > MAX_FILES) throw new Error(`it has more than ${MAX_FILES} files`);
-    const changed = [], blobs = new Blobs(), directories = new Map();
-    let odd = 0;
+    const changed = [], blobs = new Blobs(), directories = new Map(), fresh = [];
+    let odd = 0, room = SENT;
     for (const [index, name] of listed.entries()) {
         if (index % 200 === 199) await new Promise(setImmediate);
         if (name.includes("\ufffd")) {
@@ -759,6 +760,10 @@ async function lookAt(tree, root, since, skip) {
             found.kept = known.kept;
         } else {
             changed.push(found);
+            if (isFull && data && data.length < room) {
+                room -= data.length;
+                fresh.push([found, data]);
+            }
             if (known && data && data.length <= SENT && !skip.includes(name)) blobs.add(found.digest, data);
         }
     }
@@ -770,6 +775,7 @@ async function lookAt(tree, root, since, skip) {
         return lookAt(tree, root, since, skip);
     }
     if (isFull) await markKept(real, changed.filter(({ digest }) => digest));
+    for (const [{ digest, kept }, data] of fresh) if (!kept) blobs.add(digest, data);
     const old = [...gone, ...changed.map(({ name }) => before.get(name))].filter((known) => known && known.kept);
     await addStored(real, old.map(({ digest }) => digest), blobs);
     Object.assign(tree, { told: ++lastTold, files: after, left: changed });

@@ -33,7 +33,7 @@ from qwen_companion.remote.far import FarSite
 from qwen_companion.remote.link import Link
 from qwen_companion.remote.place import name_at
 from qwen_companion.remote.places import named_by
-from relays import Reach, linked
+from relays import NODE, Reach, linked
 
 if TYPE_CHECKING:
     from qwen_companion.journal.journal import Journal
@@ -116,8 +116,32 @@ def run_git(root: Path, *words: str) -> None:
     subprocess.run(["git", *options, *words], cwd=root, check=True, env={**os.environ, "HOME": str(root.parent)})
 
 
-@pytest.mark.parametrize("git", [True, False])
-async def test_what_a_turn_changes_is_recorded_with_its_bytes(home: Path, git: bool) -> None:
+SHIFTED = """
+const fs = require("fs"), shift = HOURS * 3600000, now = Date.now;
+Date.now = () => now() + shift;
+for (const name of ["statSync", "lstatSync", "fstatSync"]) {
+    const look = fs[name];
+    fs[name] = (...words) => {
+        const found = look(...words);
+        for (const key of ["mtimeMs", "ctimeMs", "birthtimeMs"]) if (found) found[key] += shift;
+        return found;
+    };
+}
+"""
+
+
+def shift_clock(home: Path, hours: int) -> None:
+    """Let the clock there, and the times of files, be ahead by `hours`."""
+    (home.parent / "shift.js").write_text(SHIFTED.replace("HOURS", str(hours)))
+    node = home.parent / "bin/node"
+    node.unlink()
+    node.write_text(f'#!/bin/sh\nexec {NODE} -r {home.parent}/shift.js "$@"\n')
+    node.chmod(0o700)
+
+
+@pytest.mark.parametrize(("git", "hours"), [(True, 0), (False, 0), (True, 24), (False, -24)])
+async def test_what_a_turn_changes_is_recorded_with_its_bytes(home: Path, git: bool, hours: int) -> None:
+    shift_clock(home, hours)
     async with recorded(home, git) as there:
         (there.root / "old.txt").write_bytes(b"one\r\n")
         (there.root / "sub").mkdir()
@@ -214,6 +238,16 @@ async def test_changes_there_become_a_patch_but_no_commit(home: Path) -> None:
         assert (there.root / "a").read_bytes() == b"two\r\n"
 
 
+async def test_the_first_look_takes_two_round_trips_without_git(home: Path) -> None:
+    async with recorded(home, git=False) as there:
+        for number in range(4000):
+            (there.root / str(number)).write_text(f"{number:0300}\n")
+        there.reach.asked.clear()
+        await there.scan(None)
+        assert there.reach.asked == ["tree", "fetch"]
+        assert there.record.store.contents.get(digest_of(b"%0300d\n" % 3999)) == b"%0300d\n" % 3999
+
+
 async def test_a_change_of_a_large_file_is_recorded(home: Path) -> None:
     async with recorded(home) as there:
         large = there.root / "large.bin"
@@ -296,7 +330,9 @@ async def test_changes_there_are_told(home: Path) -> None:
         await told.wait()
 
 
-async def test_a_file_there_is_written_only_over_the_bytes_that_are_expected(home: Path) -> None:
+@pytest.mark.parametrize("hours", [0, 24, -24])
+async def test_a_file_there_is_written_only_over_the_bytes_that_are_expected(home: Path, hours: int) -> None:
+    shift_clock(home, hours)
     async with recorded(home) as there:
         file, large = there.root / "new/dir/a.sh", b"x" * 5_000_000
 
@@ -318,6 +354,10 @@ async def test_a_file_there_is_written_only_over_the_bytes_that_are_expected(hom
         for name in ("out/x", "../x", ".git/config"):
             with pytest.raises(OSError, match="project"):
                 await write(name, None, b"x", 0o644, None)
+        # Its directories are as old as the turn.
+        await write("new/dir/a.sh", b"", b"x", 0o644, None)
+        await write("new/dir/a.sh", b"x", None, 0, now_ms() + 60_000)
+        await write("new/dir/a.sh", None, b"", 0o644, None)
         await write("new/dir/a.sh", b"", None, 0, now_ms() - 60_000)
         assert sorted(path.name for path in there.root.iterdir()) == [".git", "link", "out"]
         assert not list(there.root.glob(".qwen-companion-*"))
