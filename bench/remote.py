@@ -45,6 +45,7 @@ async def took_ms(work: Callable[[], Awaitable[object]]) -> float:
 async def measure(project: Project, home: Path, files: int) -> None:
     """Look at the `files` of `project` there and here, and print a row for each kind of look."""
     async with linked(home) as (link, greeting, _server):
+        print_memory(greeting.pid, "at its start")
         reach = Reach(link, home)
         root = PlacedFile(PLACE, str(project.root))
         there = Record(root.name, project.environ, FarSite(root, reach))
@@ -70,7 +71,7 @@ async def measure(project: Project, home: Path, files: int) -> None:
         await look("20 changed", ROUNDS, change)
         there.close()
         project.record.close()
-        print_memory(greeting.pid)
+        print_memory(greeting.pid, f"after looks at {files} files")
         large = project.write("large", b"x" * LARGE)
         read = partial(link.read, str(large), LARGE)
         pairs = [
@@ -80,13 +81,13 @@ async def measure(project: Project, home: Path, files: int) -> None:
         compare(f"{LARGE // 1_000_000} MB read at a place, beside the local disk", pairs, "-")
 
 
-def print_memory(relay: int) -> None:
+def print_memory(relay: int, when: str) -> None:
     """Print what the process `relay` takes with the files of a project, beside Node.js with nothing to do."""
     script = "setTimeout(() => console.log(process.memoryUsage.rss()), 200)"
     bare = int(subprocess.run([NODE, "-e", script], capture_output=True, check=True).stdout)
     here = psutil.Process(relay).memory_info().rss
     what = f"{here / 1e6:.0f} MB beside {bare / 1e6:.0f} MB of Node.js alone"
-    print(f"| memory | the relay after looks at a project | {what} | 20 MB more |", flush=True)
+    print(f"| memory | the relay {when} | {what} | 20 MB more |", flush=True)
 
 
 def main() -> None:
