@@ -522,10 +522,6 @@ let wanted = new Map(); // files, with their inodes where they were read
 const changed = new Set();
 let gathering = null;
 
-function note(file) {
-    if (wanted.has(file)) tell(file);
-}
-
 function tell(file) {
     changed.add(file);
     gathering = gathering || setTimeout(() => {
@@ -550,7 +546,7 @@ function watch(files) {
         try {
             const watcher = fs.watch(directory, { persistent: false }, (_kind, name) => {
                 for (const file of wanted.keys()) {
-                    if (path.dirname(file) === directory && (!name || path.basename(file) === name)) note(file);
+                    if (path.dirname(file) === directory && (!name || path.basename(file) === name)) tell(file);
                 }
             });
             watcher.on("error", () => poll(directory));
@@ -564,7 +560,7 @@ function watch(files) {
 function poll(directory) {
     for (const file of wanted.keys()) {
         if (path.dirname(file) === directory) {
-            fs.watchFile(file, { interval: POLL_MS, persistent: false }, () => note(file));
+            fs.watchFile(file, { interval: POLL_MS, persistent: false }, () => tell(file));
         }
     }
 }
