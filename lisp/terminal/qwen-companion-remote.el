@@ -233,7 +233,8 @@ Its terminal changes no byte.  TRAMP sends it as it is, as it has quotes.")
       (when (process-live-p socket)
         (process-send-string socket bytes))
     (let ((begun (concat (process-get line 'qwen-companion-begun) bytes)))
-      (process-put line 'qwen-companion-begun begun)
+      ;; The last part will do: a profile there may print anything before.
+      (process-put line 'qwen-companion-begun (substring begun (- (min 1000 (length begun)))))
       (when (string-search "qwen-companion listens" begun)
         (qwen-companion-remote--join (process-get line 'qwen-companion-place))))))
 
@@ -351,7 +352,8 @@ With PROJECT, in the project that DIRECTORY belongs to."
       (if error
           (progn
             (when (buffer-live-p terminal)
-              (kill-buffer terminal))
+              (let (kill-buffer-query-functions)
+                (kill-buffer terminal)))
             (qwen-companion-backend-notice
              (format "Qwen Code is not started at %s: %s" (plist-get (cdr cli) :place) error)))
         (qwen-companion-terminal-open-at

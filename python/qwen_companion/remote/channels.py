@@ -27,6 +27,9 @@ _MAX_PRINTED = 16 * 1024
 _END_S = 2.0
 """How long the end of a broken pipe is waited for, in seconds."""
 
+_HEARS_S = 30.0
+"""How long a line may take to be heard at its other end, in seconds."""
+
 LINE_BYTES = 8 * 1024
 """Most bytes on their way to a relay over a line of TRAMP: Emacs takes 1 ms for each KB."""
 
@@ -132,9 +135,9 @@ class _Line:
         self._freed = anyio.Event()
 
     async def start(self, command: str) -> None:
-        """Run `command`; returns when that says that it `HEARS`, or has ended."""
+        """Run `command`; returns when that says that it `HEARS`, or will not do so any more."""
         await self._socket.send(f"{command}\n".encode())
-        with suppress(anyio.EndOfStream):
+        with suppress(anyio.EndOfStream), anyio.move_on_after(_HEARS_S):
             while HEARS.encode() not in self._printed and len(self._printed) < _MAX_PRINTED:
                 self._printed += await self.receive()
 
