@@ -213,7 +213,7 @@ Its terminal changes no byte.  TRAMP sends it as it is, as it has quotes.")
            (qwen-companion-remote--hops place)))
 
 (defun qwen-companion-remote--open-line (place)
-  "Have TRAMP open a line to PLACE, which reads passwords itself."
+  "Have TRAMP open a line to PLACE; it may ask for passwords."
   (when-let* ((unused (cdr (assoc place qwen-companion-remote--lines))))
     (delete-process unused))
   (let* ((default-directory (concat place "/"))
