@@ -324,7 +324,7 @@ undone, and nothing before it."
   "Return the coding system that the user has chosen for the file PATH, or nil.
 It is the one of the buffer that visits PATH, without line ends: these
 are detected, so that both texts of a comparison are read alike."
-  (when-let* ((buffer (find-buffer-visiting path))
+  (when-let* ((buffer (qwen-companion-disk-visiting path))
               (coding (car (buffer-local-value
                             'buffer-file-coding-system-explicit buffer))))
     (coding-system-change-eol-conversion coding nil)))

@@ -190,10 +190,10 @@ the file visited here, else the only one.  Signal a `user-error' when
 there is none or several."
   (let* ((all (qwen-companion-rescue-buffers))
          (here (and buffer-file-name
-                    (cl-remove (file-truename buffer-file-name) all
-                               :test-not #'equal
+                    (cl-remove (current-buffer) all
+                               :test-not #'eq
                                :key (lambda (rescued)
-                                      (file-truename
+                                      (qwen-companion-disk-visiting
                                        (qwen-companion-rescue--path rescued))))))
          (candidates (cond (buffer (list (get-buffer buffer)))
                            (qwen-companion-rescue--current (list (current-buffer)))

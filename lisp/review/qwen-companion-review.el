@@ -954,7 +954,9 @@ command by VERB, a string, when there is none or several."
           (file
            (let ((path (expand-file-name file)))
              (cl-remove path (qwen-companion-proposals) :test-not #'equal
-                        :key #'qwen-companion-proposal-path)))
+                        :key (lambda (proposal)
+                               (qwen-companion-places-name
+                                (qwen-companion-proposal-path proposal))))))
           (t (qwen-companion-review--candidates)))))
     (cond
      ((null candidates)
