@@ -34,6 +34,9 @@
 (defvar-local qwen-companion-follow-far--held nil
   "The `place-file' message that waits until conflicts are resolved, or nil.")
 
+(defvar-local qwen-companion-follow-far--cut nil
+  "Timer after which a file that lacks most of its text counts as written, or nil.")
+
 (defun qwen-companion-follow-far-on-file (payload)
   "Handle the `place-file' call: bring the file of PAYLOAD into its buffer."
   (when-let* ((qwen-companion-follow-writes)
@@ -54,8 +57,18 @@
     (when (stringp mark)
       (qwen-companion-follow-say-renamed mark))))
 
-(defun qwen-companion-follow-far--look (buffer payload)
-  "Compare BUFFER with the copy that PAYLOAD names, and follow it."
+(defun qwen-companion-follow-far--cut-p (text)
+  "Return non-nil when TEXT, that of the file now, lacks most of what it had.
+A program may have emptied the file to write it again in pieces.  It
+counts as cut until it ends as it did."
+  (let ((old (or qwen-companion-follow-far--base (qwen-companion-buffers-text))))
+    (and (or qwen-companion-follow-far--cut
+             (< (* 4 (length text)) (* 3 (length old))))
+         (not (string-suffix-p (substring old (max 0 (- (length old) 80))) text)))))
+
+(defun qwen-companion-follow-far--look (buffer payload &optional whole)
+  "Compare BUFFER with the copy that PAYLOAD names, and follow it.
+WHOLE says that the file counts as written."
   (when (buffer-live-p buffer)
     (with-current-buffer buffer
       (let ((source (generate-new-buffer " *qwen-companion far*" t))
@@ -66,7 +79,16 @@
           (setq coding (qwen-companion-disk-insert
                         (qwen-companion-place-file-copy payload) explicit)
                 text (qwen-companion-buffers-text)))
+        (setq whole (or whole (not (qwen-companion-follow-far--cut-p text))))
+        (when qwen-companion-follow-far--cut
+          (cancel-timer qwen-companion-follow-far--cut)
+          (setq qwen-companion-follow-far--cut nil))
         (cond
+         ((not whole)
+          (setq qwen-companion-follow-far--cut
+                (run-at-time qwen-companion-disk-idle-writer nil
+                             #'qwen-companion-follow-far--look buffer payload t))
+          (kill-buffer source))
          ((or find-file-literally (not enable-multibyte-characters) buffer-file-format)
           (kill-buffer source))
          ((qwen-companion-conflicts-p)
