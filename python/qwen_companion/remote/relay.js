@@ -508,7 +508,7 @@ function readPart(file, offset, length) {
         const found = fs.fstatSync(descriptor);
         if (!found.isFile()) throw new Error("not a regular file");
         const data = Buffer.alloc(length), size = fs.readSync(descriptor, data, 0, length, offset);
-        if (wanted.has(file)) wanted.set(file, found.ino);
+        if (inodes.has(file)) inodes.set(file, found.ino);
         return { data: data.subarray(0, size), more: size === length, time: found.mtimeMs };
     } finally {
         fs.closeSync(descriptor);
@@ -518,9 +518,14 @@ function readPart(file, offset, length) {
 // --- Watching: one watch for each directory, as a recursive one loses files that are replaced
 
 const watched = new Map();
-let wanted = new Map(); // files, with their inodes where they were read
+let wanted = new Map(); // files that are watched, by their own names and those of what they link to
+let inodes = new Map(); // those of the files that were asked for, where they were read
 const changed = new Set();
 let gathering = null;
+
+function note(name) {
+    for (const file of wanted.get(name) || []) tell(file);
+}
 
 function tell(file) {
     changed.add(file);
@@ -532,9 +537,17 @@ function tell(file) {
 }
 
 function watch(files) {
-    for (const file of wanted.keys()) if (!files.includes(file)) fs.unwatchFile(file);
-    wanted = new Map(files.map((file) => [file, wanted.get(file)]));
-    const directories = new Set(files.map((file) => path.dirname(file)));
+    inodes = new Map(files.map((file) => [file, inodes.get(file)]));
+    const before = wanted;
+    wanted = new Map();
+    for (const file of files) {
+        const real = guarded(fs.realpathSync, file);
+        for (const name of new Set([file, real.error ? file : real])) {
+            wanted.set(name, [...(wanted.get(name) || []), file]);
+        }
+    }
+    for (const name of before.keys()) if (!wanted.has(name)) fs.unwatchFile(name);
+    const directories = new Set([...wanted.keys()].map((name) => path.dirname(name)));
     for (const [directory, watcher] of watched) {
         if (!directories.has(directory)) {
             watcher.close();
@@ -545,9 +558,8 @@ function watch(files) {
         if (watched.has(directory)) continue;
         try {
             const watcher = fs.watch(directory, { persistent: false }, (_kind, name) => {
-                for (const file of wanted.keys()) {
-                    if (path.dirname(file) === directory && (!name || path.basename(file) === name)) tell(file);
-                }
+                if (name) return note(path.join(directory, name));
+                for (const each of wanted.keys()) if (path.dirname(each) === directory) note(each);
             });
             watcher.on("error", () => poll(directory));
             watched.set(directory, watcher);
@@ -558,9 +570,9 @@ function watch(files) {
 }
 
 function poll(directory) {
-    for (const file of wanted.keys()) {
-        if (path.dirname(file) === directory) {
-            fs.watchFile(file, { interval: POLL_MS, persistent: false }, () => tell(file));
+    for (const name of wanted.keys()) {
+        if (path.dirname(name) === directory) {
+            fs.watchFile(name, { interval: POLL_MS, persistent: false }, () => note(name));
         }
     }
 }
@@ -908,11 +920,12 @@ const REQUESTS = {
         }
         return { names: found };
     },
-    read: ({ path: file, offset }) => readPart(file, offset, MAX_READ),
+    // With the time that TRAMP knows of a link.
+    read: ({ path: file, offset }) => ({ ...readPart(file, offset, MAX_READ), time: fs.lstatSync(file).mtimeMs }),
     watch: ({ paths }) => (watch(paths), {}),
     // The name that a watched file has now which is not where it was; null if it is not found in the project.
     async moved({ path: file }) {
-        const directory = path.dirname(file), root = above(directory, [".git"]) || directory, inode = wanted.get(file);
+        const directory = path.dirname(file), root = above(directory, [".git"]) || directory, inode = inodes.get(file);
         const now = (await list(root)).find((name) => guarded(fs.lstatSync, path.join(root, name)).ino === inode);
         return { path: inode && now ? path.join(root, now) : null };
     },

@@ -336,6 +336,16 @@ async def test_changes_and_bytes_of_files_are_told(home: Path) -> None:
         await seen.wait()
         assert told == [str(file)]
         assert await link.read(str(file), 100) == (b"\xff text\n", file.stat().st_mtime_ns // 1_000_000)
+        # What a link leads to is written by its own name.
+        (home / "below").mkdir()
+        (home / "below/target").write_text("old")
+        (home / "link").symlink_to("below/target")
+        await link.request("watch", paths=[str(home / "link")])
+        told.clear()
+        seen = anyio.Event()
+        (home / "below/target").write_text("new")
+        await seen.wait()
+        assert told == [str(home / "link")]
         with pytest.raises(RequestError, match="more than 3 bytes"):
             await link.read(str(file), 3)
         with pytest.raises(RequestError, match="ENOENT"):
