@@ -94,6 +94,14 @@ That is for a method that TRAMP does not know."
             (bound-and-true-p tramp-use-ssh-controlmaster-options))
     (expand-file-name "tramp.%C" (default-toplevel-value 'temporary-file-directory))))
 
+(defun qwen-companion-remote--files (place)
+  "Return the names at PLACE of the files there that buffers visit."
+  (sort (cl-loop for buffer in (buffer-list)
+                 for file = (buffer-file-name buffer)
+                 when (and file (string-prefix-p (concat place "/") file))
+                 collect (substring-no-properties file (length place)))
+        #'string<))
+
 (defun qwen-companion-remote--payload ()
   "Return the payload of the `places' call."
   (let ((places (delete-dups
@@ -111,6 +119,7 @@ That is for a method that TRAMP does not know."
                           :directories
                           (cl-loop for (at . path) in qwen-companion-remote--directories
                                    when (equal place at) collect path)
+                          :files (qwen-companion-remote--files place)
                           :shared
                           (cl-loop for (there . here) in (qwen-companion-places-shared place)
                                    collect (list :there there :here here))))

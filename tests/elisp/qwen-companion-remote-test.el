@@ -108,8 +108,17 @@
         (should (equal '((:method "ssh" :host "far" :user "me" :port "22")) (plist-get place :hops)))
         (should (equal '("/home/me/a b") (plist-get place :directories)))
         (should (equal qwen-companion-remote-keep (plist-get place :keep-s)))
+        (should-not (plist-get place :files))
         (should (equal 1 (length (plist-get (cdar calls) :places)))))
       (should (equal '("/ssh:me@far#22:") (qwen-companion-places)))
+      ;; So is each file that a buffer visits, also one that has never been shown.
+      (with-temp-buffer
+        (setq buffer-file-name "/ssh:me@far#22:/home/me/a b/c.txt")
+        (qwen-companion-remote--update '("/ssh:me@far#22:/home/me/a b/"))
+        (setq buffer-file-name nil))
+      (should (equal '("/home/me/a b/c.txt") (plist-get (car (plist-get (cdar calls) :places)) :files)))
+      (qwen-companion-remote--update '("/ssh:me@far#22:/home/me/a b/"))
+      (setq calls (last calls))
       ;; The same again is not sent, and the last file closed is.
       (qwen-companion-remote--update '("/ssh:me@far#22:/home/me/a b/"))
       (should (equal 1 (length calls)))

@@ -611,8 +611,9 @@ class WantedPlace:
     """A place whose CLIs are to be served: its `name`, as names of its files begin, and the `hops` that lead there.
 
     `control` is the path of a connection of ssh that may be shared, with %-escapes, None for none.  `directories` are
-    those of open buffers there, by their names at the place: their projects are workspace roots.  In `shared`
-    directories the files of this machine are meant.  A relay that is started there goes on without a pipe for `keep_s`.
+    those of open buffers there, by their names at the place: their projects are workspace roots.  `files` are those
+    that buffers visit.  In `shared` directories the files of this machine are meant.  A relay that is started there
+    goes on without a pipe for `keep_s`.
     """
 
     name: str
@@ -620,6 +621,7 @@ class WantedPlace:
     control: str | None
     keep_s: int
     directories: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
     shared: tuple[domain.SharedDirectory, ...] = ()
 
     @property
@@ -628,15 +630,16 @@ class WantedPlace:
         return domain.PlaceNames(self.name, self.shared)
 
     def __post_init__(self) -> None:
-        """Check the names of the directories.
+        """Check the names of directories and files.
 
         :raises MessageError: for one that cannot be used
         """
         try:
-            for directory in (*self.directories, *(name for each in self.shared for name in (each.there, each.here))):
-                file_name(directory)
+            shared = (name for each in self.shared for name in (each.there, each.here))
+            for name in (*self.directories, *self.files, *shared):
+                file_name(name)
         except FileNameError as error:
-            raise MessageError(f":directories has a name that cannot be used: {error}") from None
+            raise MessageError(f"a name of a place cannot be used: {error}") from None
 
 
 @frozen

@@ -8,6 +8,7 @@ import hmac
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -87,6 +88,7 @@ class Place:
         self._stirred = stirred
         self._set_reachable = set_reachable
         self.copies = Copies(self.names, spool, self.link, tell)
+        self.copies.set_visited(wanted.files)
         self.askpass = Askpass(spool, self._token[:8], self._note_question)
         self._link: Link | None = None
         self._greeting: Greeting | None = None
@@ -117,8 +119,9 @@ class Place:
 
     def want(self, wanted: WantedPlace) -> None:
         """Take what Emacs says of the place now; try again at once where it could not be reached."""
-        if wanted != self.wanted:
-            self.wanted = wanted
+        self.copies.set_visited(wanted.files)
+        before, self.wanted = self.wanted, wanted
+        if replace(wanted, files=()) != replace(before, files=()):
             self._again.set()
 
     def lay_again(self) -> None:

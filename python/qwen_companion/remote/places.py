@@ -128,7 +128,7 @@ class Places:
 
         place = Place(wanted, *self._arguments)
         if self._snapshot is not None:
-            self._show(place, self._snapshot)
+            place.context.set_snapshot(self._snapshot)
         if self._settings is not None:
             place.copies.size_limit = self._settings.size_limit
             place.context.set_settings(self._settings)
@@ -164,15 +164,7 @@ class Places:
         """Take the snapshot of all buffers."""
         self._snapshot = snapshot
         for item in self._open.values():
-            self._show(item.place, snapshot)
-
-    @staticmethod
-    def _show(place: Place, snapshot: Snapshot) -> None:
-        place.context.set_snapshot(snapshot)
-        name = place.wanted.name
-        place.copies.set_visited(
-            file.path.removeprefix(name) for file in snapshot.files if file.path.startswith(f"{name}/")
-        )
+            item.place.context.set_snapshot(snapshot)
 
     def set_settings(self, settings: Settings) -> None:
         """Take the settings of the user."""
