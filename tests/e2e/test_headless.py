@@ -68,6 +68,7 @@ def test_what_a_cli_without_hooks_writes_at_once_is_recorded(stage: Stage) -> No
     assert recorded(stage)["new.txt"] == ("", "disk", "[]")
 
 
+@pytest.mark.local("which of two agents has written a file is not known there")
 def test_two_agents_commands_at_once_are_told_apart(stage: Stage) -> None:
     git = stage.sandbox.project / ".git"
     stage.start_emacs(stage.sandbox.greeting, forms=(FREE,))

@@ -58,9 +58,19 @@ def test_a_buffer_that_waits_for_its_file_and_directory(stage: Stage) -> None:
     assert file.read_text() == "one\ntwo\nthree\n"
 
 
-@pytest.mark.parametrize("visited", ["link", "target"])
-@pytest.mark.parametrize("proposed", ["link", "target"])
-def test_a_file_behind_a_link(stage: Stage, visited: str, proposed: str) -> None:
+OTHER_NAME = pytest.mark.local("TRAMP would have to look for another name of the file")
+
+
+@pytest.mark.parametrize(
+    ("proposed", "visited"),
+    [
+        ("link", "link"),
+        ("target", "target"),
+        pytest.param("link", "target", marks=OTHER_NAME),
+        pytest.param("target", "link", marks=OTHER_NAME),
+    ],
+)
+def test_a_file_behind_a_link(stage: Stage, proposed: str, visited: str) -> None:
     target = stage.sandbox.notes
     link = stage.sandbox.project / "link.txt"
     link.symlink_to(target.name)
