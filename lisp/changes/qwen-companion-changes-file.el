@@ -190,7 +190,7 @@ CALLBACK is as in `qwen-companion-changes-file-load'."
   (let* ((bytes (or (qwen-companion-changes-file-after file)
                     (qwen-companion-changes-file-before file)
                     ""))
-         (buffer (find-buffer-visiting (qwen-companion-changes-file-path file)))
+         (buffer (qwen-companion-disk-visiting (qwen-companion-changes-file-path file)))
          (named (and buffer (buffer-local-value 'buffer-file-coding-system buffer)))
          (coding
           (cl-find-if
@@ -232,9 +232,32 @@ CALLBACK is as in `qwen-companion-changes-file-load'."
   "Drop each change of DIFFERENCE, of FILE, that is undone in its file now.
 CODING is how the file is decoded; CALLBACK is as in
 `qwen-companion-changes-file-load'."
-  (let* ((request (qwen-companion-changes-file-asked file))
-         (present (qwen-companion-changes-file--present file coding))
-         (new (qwen-companion-hunks-new difference)))
+  (let ((path (qwen-companion-changes-file-path file))
+        (from (qwen-companion-changes-file-from file))
+        (request (qwen-companion-changes-file-asked file)))
+    (if (or (not (file-remote-p path)) (qwen-companion-disk-visiting path))
+        (qwen-companion-changes-file--compare-with
+         (qwen-companion-changes-file--present file coding) request file difference callback)
+      (cl-labels
+          ((ask (name others)
+             (qwen-companion-journal-ask
+              'journal-file (list :path name)
+              (lambda (reply)
+                (let ((bytes (nth 2 (car (qwen-companion-journal-take-texts reply)))))
+                  (cond
+                   ((and others (null bytes))
+                    (ask (car others) nil))
+                   ((buffer-live-p (qwen-companion-hunks-new difference))
+                    (qwen-companion-changes-file--compare-with
+                     (qwen-companion-changes-file--present file coding (or bytes ""))
+                     request file difference callback))))))))
+        (ask path (and from (list from)))))))
+
+(defun qwen-companion-changes-file--compare-with (present request file difference callback)
+  "Drop each change of DIFFERENCE, of FILE, that is undone in the buffer PRESENT.
+That is killed.  REQUEST is the number of the request for FILE; CALLBACK
+is as in `qwen-companion-changes-file-load'."
+  (let ((new (qwen-companion-hunks-new difference)))
     ;; Where one of the texts has both kinds, those of all stay as they are.
     (unless (or (qwen-companion-changes-file--crlf-p new)
                 (qwen-companion-changes-file--crlf-p
@@ -263,19 +286,21 @@ CODING is how the file is decoded; CALLBACK is as in
              (qwen-companion-changes-file--end file 'ready callback))
          (kill-buffer present))))))
 
-(defun qwen-companion-changes-file--present (file coding)
+(defun qwen-companion-changes-file--present (file coding &optional bytes)
   "Return a new buffer with the current text of FILE, unsaved text included.
-CODING is how its bytes are decoded."
+CODING is how its bytes are decoded: BYTES, or those on the disk."
   (let* ((path (qwen-companion-changes-file-path file))
          (from (qwen-companion-changes-file-from file))
-         (path (if (and from (not (file-attributes path)) (file-attributes from))
+         (path (if (and from (not (file-remote-p path))
+                        (not (file-attributes path)) (file-attributes from))
                    from
                  path))
-         (visiting (find-buffer-visiting path)))
+         (visiting (qwen-companion-disk-visiting path)))
     (with-current-buffer (generate-new-buffer " *qwen-companion present*" t)
       (buffer-disable-undo)
       (cond
-       ((and visiting (buffer-modified-p visiting))
+       (bytes (insert (decode-coding-string bytes coding)))
+       ((and visiting (or (buffer-modified-p visiting) (file-remote-p path)))
         (insert (qwen-companion-buffers-text visiting)))
        ((file-readable-p path)
         (qwen-companion-disk-insert path coding t)))

@@ -271,7 +271,7 @@ to them.  Show a buffer with conflicts."
                    (format "stopped, %d file%s left as %s: the same key goes on"
                            left (if (= left 1) "" "s") (if (= left 1) "it is" "they are"))))))
          (text (string-join parts "; ")))
-    (when-let* ((buffer (and conflicts (find-buffer-visiting (caar conflicts)))))
+    (when-let* ((buffer (and conflicts (qwen-companion-disk-visiting (caar conflicts)))))
       (display-buffer buffer)
       (qwen-companion-conflicts-show buffer))
     (unless (and (= left 0)

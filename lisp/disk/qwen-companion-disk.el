@@ -178,11 +178,11 @@ It may change then without a new time."
 
 (defun qwen-companion-disk-visiting (path &optional predicate)
   "Return a buffer that visits the file PATH, or nil.
-It is one for which PREDICATE, if any, returns non-nil.  Of a copy here,
-it visits the file elsewhere, by the usual name: TRAMP would have to look
-for others."
+It is one for which PREDICATE, if any, returns non-nil.  Of a file
+elsewhere, or its copy here, it is one by the usual name: TRAMP would
+have to look for others."
   (let ((name (qwen-companion-places-name path)))
-    (if (equal name path)
+    (if (and (equal name path) (not (file-remote-p path)))
         (find-buffer-visiting path predicate)
       (when-let* ((buffer (get-file-buffer name)))
         (and (or (null predicate) (funcall predicate buffer))
