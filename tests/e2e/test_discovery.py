@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -18,8 +19,13 @@ from stage import NO_SESSION, Stage
 pytestmark = pytest.mark.reuses_stage("discovery")
 
 EDITED = GREETING.replace('"hello "', '"good day "')
-WORKSPACE = '(getenv "QWEN_CODE_IDE_WORKSPACE_PATH")'
 CONNECTED = "(mapcar (lambda (session) (plist-get session :client)) (qwen-companion-backend-sessions))"
+
+
+def workspace(stage: Stage) -> str:
+    """Return the projects that CLIs are told."""
+    (lock,) = stage.sandbox.lock_files
+    return json.loads(lock.read_text())["workspacePath"]
 
 
 @contextmanager
@@ -34,6 +40,7 @@ def another_emacs(stage: Stage, file: Path) -> Generator[Daemon]:
         daemon.quit()
 
 
+@pytest.mark.local("about two Emacsen of this machine")
 def test_the_environment_decides_inside_a_terminal_and_the_newest_outside(stage: Stage) -> None:
     two_emacsen(stage, QWEN)
 
@@ -112,6 +119,7 @@ def test_a_directory_without_a_project(stage: Stage) -> None:
 
 
 @pytest.mark.fresh_stage
+@pytest.mark.local("about the roots of this machine")
 def test_nothing_open_means_no_cli_and_the_user_is_told(stage: Stage) -> None:
     stage.emacs.start()
     stage.emacs.command("qwen-companion-mode")
@@ -128,11 +136,11 @@ def test_other_projects_come_and_go_without_disturbing_a_cli(stage: Stage) -> No
     (cli,) = {process.pid for process in stage.sandbox.clis() if not process.children()}
     other = stage.sandbox.make_project("other") / "new.txt"
     stage.emacs.eval(f"(find-file-noselect {stage.emacs.lisp_name(other)})")
-    stage.emacs.wait_until(f'(string-search "other" {WORKSPACE})')
+    stage.screen.wait_until(lambda: "other" in workspace(stage), "the other project told")
     stage.emacs.eval('(kill-buffer "new.txt")')
     stage.emacs.eval('(kill-buffer "greeting.py")')
     # The project of the CLI stays although no file of it is open.
-    stage.emacs.wait_until(f'(equal "{stage.sandbox.project}" {WORKSPACE})')
+    stage.screen.wait_until(lambda: workspace(stage) == str(stage.sandbox.project), "one project told")
     stage.wait_for_status("Connected to Emacs")
     stage.script_change(stage.sandbox.greeting, EDITED)
     stage.model.say("It is changed.")
