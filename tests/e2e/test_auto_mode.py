@@ -49,11 +49,42 @@ def test_edits_are_reviewed_and_commands_run(stage: Stage) -> None:
     stage.model.call("run_shell_command", command="python3 -c 'print(6 * 7)'", description="count")
     stage.converse("count", "It is 42.")
     # The rule by which edits are asked for covers these too.
-    for command in ("mkdir made", "touch made/a.txt", "echo one > made/a.txt", "cp made/a.txt made/b.txt"):
+    commands = ("mkdir made", "touch made/a.txt", "echo one > made/a.txt", "cp made/a.txt made/b.txt")
+    for command in commands:
         stage.model.call("run_shell_command", command=command, description="make")
-    stage.converse("make some files", "Made them.")
+    stage.model.say("Made them.")
+    stage.ask("make some files")
+    # There, no hook allows them.
+    for command in commands if stage.far else ():
+        stage.screen.wait_for(f"? Shell {command} (make)")
+        stage.screen.keys("Enter")
+    stage.screen.wait_for("Made them.")
     assert (stage.sandbox.project / "made/b.txt").read_text() == "one\n"
-    # A subagent, which cannot ask in the terminal.
+    if stage.far is None:
+        edit_by_a_subagent(stage)
+        edit_what_is_not_open(stage)
+    assert "mode auto, model scripted" in stage.emacs.eval("(qwen-companion-layer-help)")
+    # The user's own word: it is not fought, but said.
+    stage.screen.keys("BTab")
+    stage.screen.wait_for("YOLO mode")
+    stage.model.say("Very well.")
+    # It shows another sign before what is typed.
+    stage.screen.enter("as you like")
+    stage.screen.wait_for("no reviews: yolo")
+    stage.screen.wait_for("Very well.")
+    layer = stage.layer
+    (hook,) = json.loads(layer.read_text())["hooks"]["Stop"][0]["hooks"]
+    secret = hook["headers"]["Authorization"].split()[1]
+    files = [path for path in stage.sandbox.root.rglob("*") if path.is_file() and path != layer]
+    assert not [path for path in files if secret.encode() in path.read_bytes()]
+    assert secret not in stage.emacs.eval("process-environment")
+    stage.emacs.command("qwen-companion-mode")
+    stage.screen.wait_until(lambda: not layer.exists(), "the layer gone")
+    assert stage.emacs.eval('(getenv "QWEN_CODE_SYSTEM_DEFAULTS_PATH")') == "nil"
+
+
+def edit_by_a_subagent(stage: Stage) -> None:
+    """Review the edit of a subagent, which cannot ask in the terminal."""
     notes = str(stage.sandbox.notes)
     stage.model.start_subagent(
         Answer(calls=(Call("read_file", {"file_path": notes}),)),
@@ -79,30 +110,15 @@ def test_edits_are_reviewed_and_commands_run(stage: Stage) -> None:
     assert stage.sandbox.notes.read_text() == NEW_NOTES + "by hand\n"
     assert (stage.sandbox.project / "another").is_dir()
     assert "subagent" not in stage.emacs.eval("(qwen-companion-layer-help)")
-    assert "mode auto, model scripted" in stage.emacs.eval("(qwen-companion-layer-help)")
-    # Only what is open in Emacs.
+
+
+def edit_what_is_not_open(stage: Stage) -> None:
+    """Review only edits of files that are open in Emacs."""
     stage.emacs.eval("(progn (setq qwen-companion-review-edits 'open) (qwen-companion-privacy-update))")
-    stage.script_change(stage.sandbox.notes, NOTES)
-    stage.converse("pears please", "Pears again.")
-    assert stage.sandbox.notes.read_text() == NOTES
+    stage.script_change(stage.sandbox.notes, f"{NOTES}figs\n")
+    stage.converse("figs please", "Figs, too.")
+    assert stage.sandbox.notes.read_text() == f"{NOTES}figs\n"
     stage.propose(stage.sandbox.greeting, GREETING, "hello again")
     stage.emacs.command("qwen-companion-diff-reject")
     stage.screen.wait_gone("Yes, allow once")
     assert stage.sandbox.greeting.read_text() == EDITED + "# checked by a person"
-    # The user's own word: it is not fought, but said.
-    stage.screen.keys("BTab")
-    stage.screen.wait_for("YOLO mode")
-    stage.model.say("Very well.")
-    # It shows another sign before what is typed.
-    stage.screen.enter("as you like")
-    stage.screen.wait_for("no reviews: yolo")
-    stage.screen.wait_for("Very well.")
-    layer = stage.layer
-    (hook,) = json.loads(layer.read_text())["hooks"]["Stop"][0]["hooks"]
-    secret = hook["headers"]["Authorization"].split()[1]
-    files = [path for path in stage.sandbox.root.rglob("*") if path.is_file() and path != layer]
-    assert not [path for path in files if secret.encode() in path.read_bytes()]
-    assert secret not in stage.emacs.eval("process-environment")
-    stage.emacs.command("qwen-companion-mode")
-    stage.screen.wait_until(lambda: not layer.exists(), "the layer gone")
-    assert stage.emacs.eval('(getenv "QWEN_CODE_SYSTEM_DEFAULTS_PATH")') == "nil"

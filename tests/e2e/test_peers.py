@@ -64,6 +64,7 @@ def assert_session_is(stage: Stage, process: psutil.Process, directory: Path, bu
     assert found["buffer"] == buffer
 
 
+@pytest.mark.local("processes there are not shown")
 def test_a_cli_in_a_terminal_of_emacs(stage: Stage) -> None:
     stage.start()
     process = cli(stage)
@@ -81,6 +82,7 @@ def test_a_cli_in_a_terminal_of_emacs(stage: Stage) -> None:
     stage.accept("All done.")
 
 
+@pytest.mark.local("processes there are not shown")
 def test_a_restarted_backend_still_knows_the_process(stage: Stage) -> None:
     stage.start()
     before = session(stage)
@@ -103,6 +105,7 @@ def test_a_killed_cli_is_gone_and_leaves_its_proposal_in_a_buffer(stage: Stage) 
     assert f"Qwen Code {VERSION} disconnected" in stage.emacs.buffer_text("*Messages*")
 
 
+@pytest.mark.local("processes there are not shown")
 def test_a_cli_outside_of_emacs(stage: Stage) -> None:
     stage.end_cli()
     stage.start_emacs(stage.sandbox.greeting)
@@ -124,6 +127,7 @@ def test_a_cli_outside_of_emacs(stage: Stage) -> None:
     stage.screen.wait_gone("Qwen[1]")
 
 
+@pytest.mark.local("processes there are not shown")
 def test_a_cli_in_a_shell_of_another_frame_and_directory(stage: Stage) -> None:
     below = stage.sandbox.project / "below"
     below.mkdir()
