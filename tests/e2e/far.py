@@ -45,11 +45,12 @@ _USERS: Final = Path("/etc/passwd")
 PASSWORD: Final = "swordfish"
 
 # As root Emacs asks before it writes into a temporary directory; Emacs 28 has no docker of its own.  A method `netns`
-# is one of the user's own.
+# is one of the user's own.  Backups are files that tests would find.
 _TRAMP: Final = """
 (progn
   (require 'tramp)
-  (setq tramp-histfile-override nil tramp-verbose 1 tramp-allow-unsafe-temporary-files t password-cache nil)
+  (setq tramp-histfile-override nil tramp-verbose 1 tramp-allow-unsafe-temporary-files t password-cache nil
+        make-backup-files nil)
   (add-to-list 'tramp-remote-path 'tramp-own-remote-path)
   (unless (assoc "docker" tramp-methods)
     (push '("docker" (tramp-login-program "docker") (tramp-login-args (("exec" "-it") ("%h") ("/bin/sh")))

@@ -19,6 +19,8 @@ AGENT: Final = GREETING.replace('"hello "', '"good day "')
 PROMPT_BUFFER: Final = "*qwen prompt: project*"
 TERMINAL: Final = "*qwen: project*"
 
+pytestmark = pytest.mark.local("the daemon that rewinds a conversation is of this machine")
+
 TURNS: Final = "(qwen-companion-journal-turns)"
 _CONVERSATIONS: Final = (
     "(mapcar (lambda (session) (qwen-companion-cli-state-conversation (qwen-companion-session-state session)))"

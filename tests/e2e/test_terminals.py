@@ -5,7 +5,11 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from stage import Stage
+
+pytestmark = pytest.mark.local("Emacs is not the editor there, and does not list conversations")
 
 TERMINALS = (
     "(length (seq-filter (lambda (b) (process-live-p (get-buffer-process b))) (qwen-companion-terminal-buffers)))"
