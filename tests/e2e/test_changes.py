@@ -198,9 +198,14 @@ def three_turns(stage: Stage, tmp_path: Path, mode: str, cli: Cli, goes_on: bool
 def go_on(stage: Stage, session: str, cli: Cli) -> None:
     """Go on with the conversation `session` in another Emacs: its turns of before and the new one are the same's."""
     stage.emacs.command("qwen-companion-resume")
-    stage.screen.wait_for("Go on with:")
-    stage.screen.type("change a lot")
-    stage.screen.keys("Tab", "Enter")
+    if stage.far is None:
+        stage.screen.wait_for("Go on with:")
+        stage.screen.type("change a lot")
+        stage.screen.keys("Tab", "Enter")
+    else:
+        # There, the CLI itself asks.
+        stage.screen.wait_for("› change a lot")
+        stage.screen.keys("Enter")
     stage.screen.wait_for("Qwen[1]")
     stage.screen.wait_for("Type your message")
     run(stage, "echo again > again.txt")
