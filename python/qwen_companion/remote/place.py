@@ -88,7 +88,6 @@ class Place:
         self._stirred = stirred
         self._set_reachable = set_reachable
         self.copies = Copies(self.names, spool, self.link, tell)
-        self.copies.set_visited(wanted.files)
         self.askpass = Askpass(spool, self._token[:8], self._note_question)
         self._link: Link | None = None
         self._greeting: Greeting | None = None
@@ -119,7 +118,6 @@ class Place:
 
     def want(self, wanted: WantedPlace) -> None:
         """Take what Emacs says of the place now; try again at once where it could not be reached."""
-        self.copies.set_visited(wanted.files)
         before, self.wanted = self.wanted, wanted
         if replace(wanted, files=()) != replace(before, files=()):
             self._again.set()

@@ -115,6 +115,7 @@ class Places:
                 self._open[name].place.want(place)
             else:
                 self._begin(place)
+            self._open[name].place.copies.set_visited(place.files)
         for name in {self._name(session) for session in self._sessions} - wanted.keys():
             self._note_reachable(name, False)
 
