@@ -31,7 +31,8 @@ Options that have not are given their standard values by it."
      (when (and (boundp symbol)
                 (or (string-prefix-p "qwen-companion-python" (symbol-name symbol))
                     (memq symbol '(display-buffer-alist window-min-height
-                                   qwen-companion-remote-places))))
+                                   qwen-companion-remote-places
+                                   qwen-companion-qwen-command))))
        (setf (alist-get symbol reuse--values) (default-value symbol))))))
 
 (defun reuse--restore-options ()
