@@ -228,7 +228,7 @@ def look_at_all_worktrees(stage: Stage, tree: Path, third: Path) -> None:
     shown(stage, "made.txt  deleted")
     show(stage, LIST)
     stage.screen.keys("Enter")
-    stage.screen.wait_for("Turns, in feat")
+    stage.screen.wait_for("Turns  in feat")
     assert "entered" not in stage.emacs.buffer_text(CHANGES)
     show(stage, LIST)
     remove(stage, tree, 2)
