@@ -69,11 +69,14 @@ SETUP = """
         qwen-companion-review-ediff--least-lines 0
         bench-moves nil bench-began nil bench-ready nil bench-control nil bench-elapsed nil)
   (add-hook 'post-command-hook (lambda () (push (cons (line-number-at-pos) (float-time)) bench-moves)))
-  ;; Once Emacs waits again.
+  ;; Once it is drawn: after a `redisplay', or when Emacs waits again.
+  (defun bench-drawn (&rest _)
+    (when (eq bench-ready 'soon) (setq bench-ready (float-time))))
+  (advice-add 'redisplay :after #'bench-drawn)
   (add-hook 'ediff-startup-hook
             (lambda ()
-              (setq bench-control (current-buffer))
-              (run-at-time 0 nil (lambda () (setq bench-ready (float-time))))))
+              (setq bench-control (current-buffer) bench-ready 'soon)
+              (run-at-time 0 nil #'bench-drawn)))
   (defun bench-text (file)
     (with-current-buffer (generate-new-buffer "bench")
       (insert-file-contents file)
@@ -204,7 +207,7 @@ def number(stage: Stage, form: str) -> float:
 def when_ready(stage: Stage) -> float:
     """Wait until Emacs has noted the moment in `bench-ready`; return it in seconds since the epoch."""
     deadline = time.monotonic() + LIMIT_S
-    while stage.emacs.eval("bench-ready") == "nil":
+    while stage.emacs.eval("(numberp bench-ready)") == "nil":
         if time.monotonic() > deadline:
             raise SystemExit(f"Emacs is not ready after {LIMIT_S} s")
         # Asking keeps Emacs from its work.

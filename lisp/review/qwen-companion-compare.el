@@ -120,6 +120,8 @@ session that compared the texts before; it is deleted as well then."
                                   (qwen-companion-compare--adopt-directory directory))
                                 ediff-mode-hook))
          (temporary-file-directory directory)
+         ;; Of six files that it writes, Emacs waits for the disk.
+         (write-region-inhibit-fsync t)
          ;; Ediff goes to each difference by its line: with that cache Emacs
          ;; notes each newline on the way, which takes ten times as long.
          (cache-long-scans nil)

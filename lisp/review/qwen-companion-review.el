@@ -896,7 +896,9 @@ While one is awaited in the selected window, show only that, there."
         (unless (qwen-companion-proposal-disk-buffer proposal)
           (qwen-companion-review--prepare proposal))
         (setf (qwen-companion-proposal-state proposal) 'shown)
-        (qwen-companion-review-show (qwen-companion-proposal-style proposal) proposal select))
+        (qwen-companion-review-show (qwen-companion-proposal-style proposal) proposal select)
+        ;; Before garbage is collected.
+        (redisplay))
     (error (qwen-companion-review-fall-back proposal err select)))
   ;; Timers and processes run in the front end, and one may end it.
   (unless (qwen-companion-proposal-open-p proposal)
