@@ -445,13 +445,26 @@ wrote no file."
 (defvar qwen-companion-journal--proposals nil
   "The latest proposals, newest first: (PATH TIME . TEXT), TIME in seconds.")
 
+(defvar qwen-companion-journal--arrived nil
+  "Proposals that have just come, whose texts are not kept yet.")
+
 (defun qwen-companion-journal--proposed (proposal)
-  "Keep the text of PROPOSAL, which has just come."
+  "Keep the text of PROPOSAL, which has just come, once it may be on the screen.
+Emacs collects garbage for each long string that is made."
+  (push proposal qwen-companion-journal--arrived)
+  (run-at-time 0.2 nil #'qwen-companion-journal--keep-proposed proposal))
+
+(defun qwen-companion-journal--keep-proposed (proposal &rest _)
+  "Keep the text of PROPOSAL, unless that is done or it is too long."
   (let ((room (cdr qwen-companion-journal--proposals-limit)))
-    (push (cons (qwen-companion-proposal-path proposal)
-                (cons (qwen-companion-proposal-arrived proposal)
-                      (qwen-companion-buffers-text (qwen-companion-proposal-buffer proposal))))
-          qwen-companion-journal--proposals)
+    (when (memq proposal qwen-companion-journal--arrived)
+      (setq qwen-companion-journal--arrived (delq proposal qwen-companion-journal--arrived))
+      (let ((buffer (qwen-companion-proposal-buffer proposal)))
+        (when (<= (buffer-size buffer) room)
+          (push (cons (qwen-companion-proposal-path proposal)
+                      (cons (qwen-companion-proposal-arrived proposal)
+                            (qwen-companion-buffers-text buffer)))
+                qwen-companion-journal--proposals))))
     (setq qwen-companion-journal--proposals
           (cl-loop for kept in (seq-take qwen-companion-journal--proposals
                                          (car qwen-companion-journal--proposals-limit))
@@ -495,6 +508,7 @@ Only a turn that goes on counts."
     (vc-checkin-hook . qwen-companion-journal-committed)
     (git-commit-post-finish-hook . qwen-companion-journal-committed)
     (qwen-companion-proposal-begun-functions . qwen-companion-journal--proposed)
+    (qwen-companion-proposal-ended-functions . qwen-companion-journal--keep-proposed)
     (qwen-companion-proposal-changed-hook . qwen-companion-journal--watch-for-proposals)
     (qwen-companion-proposal-rival-functions . qwen-companion-journal--rival)
     (qwen-companion-backend-connected-hook . qwen-companion-journal-resend)
@@ -509,7 +523,8 @@ Only a turn that goes on counts."
   "Stop reporting, and forget each turn and all requests."
   (qwen-companion-buffers-set-hooks qwen-companion-journal--hooks nil)
   (setq qwen-companion-journal--watchers nil
-        qwen-companion-journal--proposals nil)
+        qwen-companion-journal--proposals nil
+        qwen-companion-journal--arrived nil)
   (qwen-companion-journal--forget-turns))
 
 (provide 'qwen-companion-journal)

@@ -8,13 +8,15 @@ import os
 import re
 import stat
 from collections.abc import Sequence
+from functools import partial
+from itertools import chain
 
 from qwen_companion.errors import CompanionError
 from qwen_companion.ide.context import ResolvedPath
+from qwen_companion.memory import PIECE_CHARACTERS
 
-_CHUNK_BYTES = 1024 * 1024
 _UTF16_AND_32_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
-_NO_TEXT = re.compile(rb"[\x01-\x06\x0e-\x1a\x1c-\x1f\x7f]")
+_NO_TEXT = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f\x7f]")
 """Control characters that no text in any 8-bit encoding holds; an escape may be one of ISO 2022."""
 
 
@@ -74,22 +76,17 @@ def is_text(path: str) -> bool:
     :raises OSError: when it cannot be read
     """
     decoder = codecs.getincrementaldecoder("utf-8")()
-    is_utf8 = True
-    looks_odd = False
     with open(path, "rb") as file:
-        chunk = file.read(_CHUNK_BYTES)
-        if chunk.startswith(_UTF16_AND_32_MARKS):
+        pieces = iter(partial(file.read, PIECE_CHARACTERS), b"")
+        first = next(pieces, b"")
+        if first.startswith(_UTF16_AND_32_MARKS):
             return True
-        while chunk:
-            if b"\0" in chunk:
-                return False
-            looks_odd = looks_odd or _NO_TEXT.search(chunk) is not None
-            if is_utf8:
-                try:
-                    decoder.decode(chunk)
-                except UnicodeDecodeError:
-                    is_utf8 = False
-            if looks_odd and not is_utf8:
-                return False
-            chunk = file.read(_CHUNK_BYTES)
+        try:
+            for piece in chain((first,), pieces):
+                if b"\0" in piece:
+                    return False
+                decoder.decode(piece)
+        except UnicodeDecodeError:
+            file.seek(0)
+            return not any(_NO_TEXT.search(piece) for piece in iter(partial(file.read, PIECE_CHARACTERS), b""))
     return True
