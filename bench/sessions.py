@@ -41,6 +41,7 @@ async def list_tools(context, params):
 async def main():
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
+    listener.listen()
     manager = StreamableHTTPSessionManager(Server("bare", on_list_tools=list_tools), json_response=True)
     async with manager.run():
         print(listener.getsockname()[1], flush=True)

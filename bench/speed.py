@@ -29,7 +29,10 @@ from typing import Any
 CHECKOUT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(CHECKOUT / name) for name in ("tests/e2e", "tests/helpers", "python")]
 
+import psutil  # noqa: E402  the path is set first
+
 from editor import lisp_string  # noqa: E402  the path is set first
+from sessions import BARE  # noqa: E402  the path is set first
 from stage import ROOTS_TOLD, Stage  # noqa: E402
 from support import Cli  # noqa: E402
 from table import ROUNDS, compare, exponent, percentile, row  # noqa: E402
@@ -381,13 +384,24 @@ def measure_start(stage: Stage, rounds: int) -> None:
     # What a session needs is imported in the background, and idleness tells nobody of its end.
     with Client(stage):
         pass
-    memory = process.memory_full_info()
+    memory, least = process.memory_full_info(), bare_memory()
     row(
         "speed",
-        "memory of the idle backend, resident",
-        f"{memory.rss / 1e6:.0f} MB, {memory.uss / 1e6:.0f} MB of them its own",
+        "memory of the idle backend, resident, beside a bare MCP server",
+        f"{memory.rss / 1e6:.0f} MB, {memory.uss / 1e6:.0f} MB of them its own, beside {least / 1e6:.0f} MB",
         "50 MB",
     )
+
+
+def bare_memory() -> int:
+    """Return the bytes that a server of the MCP library has in memory once it has answered a request."""
+    with subprocess.Popen([sys.executable, "-c", BARE], stdout=subprocess.PIPE) as server:
+        try:
+            assert server.stdout is not None
+            Cli(int(server.stdout.readline()), "").initialize()
+            return psutil.Process(server.pid).memory_info().rss
+        finally:
+            server.kill()
 
 
 def main(rounds: int = ROUNDS) -> None:

@@ -78,7 +78,7 @@ class Record:
             raise NoRecordError(reason_of(error)) from None
         self.rules = self.site.rules
         self._stamps: dict[bytes, tuple[int, int] | None] = {}
-        """The stamp of each file when a change of it was last found on the disk, rather than told by a tool."""
+        """The stamp of each file when an agent's change of it was last found on the disk, not told by a tool."""
         self._begin_with(store)
 
     def _begin_with(self, store: Store) -> None:
@@ -214,8 +214,10 @@ class Record:
         by_cause: dict[Cause, list[Change]] = {}
         for change, cause in zip(changes, choose([change.path for change in changes]), strict=True):
             by_cause.setdefault(cause if change.known else NOBODY, []).append(change)
-            if cause == NOBODY or cause.tool in _FOUND:
+            if cause.tool in _FOUND:
                 self._stamps[change.path] = self.site.stamp(change.path)
+            elif cause == NOBODY:
+                self._stamps.pop(change.path, None)
         for cause, its in by_cause.items():
             rows = [(change.path, change.before, change.after) for change in its]
             writes = self.store.record(rows, cause.turn, cause.tool, cause.agent)

@@ -101,7 +101,8 @@ class Meter:
             self._rounds[pid] = 0
         elif event.name == "UserPromptSubmit":
             self._rounds[pid] += 1
-        if event.name == "Stop":
+        if event.name == "Stop" and not self._rounds[pid]:
+            # How many requests there are to be was not told.
             await anyio.sleep(self._settle_s)
         used = await self._read(report.peer, event)
         if event.begins_turn and event.session_id in self._stopped:
