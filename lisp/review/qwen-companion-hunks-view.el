@@ -130,23 +130,23 @@ out, insert a button for these.  SOURCE is where the lines come from:
 \(`context' LINE), with the line of the first one on disk, or
 \(`removed' CHANGE), (`added' CHANGE), (`dropped' CHANGE)."
   (let ((start (point))
-        (left (- count (qwen-companion-hunks-count-lines text))))
+        (left count)
+        (sign (propertize sign 'help-echo (qwen-companion-hunks-view--sign-words source))))
     (insert text)
-    (let ((end (copy-marker (point) t))
-          (sign (propertize sign 'help-echo
-                            (qwen-companion-hunks-view--sign-words source))))
+    (let ((end (point)))
       (goto-char start)
       (while (< (point) end)
         (insert sign)
-        (forward-line 1))
+        (forward-line 1)
+        (cl-incf end (length sign))
+        (cl-decf left))
       (goto-char end)
       (unless (or (= start end) (bolp))
         (insert "\n"))
       (add-text-properties start (point)
                            (list 'face face
                                  'qwen-companion-hunks-view-source source
-                                 'fontified nil))
-      (set-marker end nil))
+                                 'fontified nil)))
     (cond
      ((> left 0)
       (qwen-companion-hunks-view-draw-button

@@ -123,8 +123,12 @@ With 0, stay even after a last line without a newline."
 
 (defun qwen-companion-hunks-count-lines (text)
   "Return the number of lines in TEXT; the last one may lack its newline."
-  (+ (cl-count ?\n text)
-     (if (qwen-companion-hunks-unterminated-p text) 1 0)))
+  (let ((count (if (qwen-companion-hunks-unterminated-p text) 1 0))
+        (place -1))
+    ;; `cl-count' looks at each character by itself.
+    (while (setq place (string-search "\n" text (1+ place)))
+      (cl-incf count))
+    count))
 
 (defun qwen-companion-hunks-line-count (buffer)
   "Return the number of lines in BUFFER; the last one may lack its newline."
