@@ -121,15 +121,6 @@ With 0, stay even after a last line without a newline."
         (widen)
         (buffer-substring-no-properties start end)))))
 
-(defun qwen-companion-hunks-count-lines (text)
-  "Return the number of lines in TEXT; the last one may lack its newline."
-  (let ((count (if (qwen-companion-hunks-unterminated-p text) 1 0))
-        (place -1))
-    ;; `cl-count' looks at each character by itself.
-    (while (setq place (string-search "\n" text (1+ place)))
-      (cl-incf count))
-    count))
-
 (defun qwen-companion-hunks-line-count (buffer)
   "Return the number of lines in BUFFER; the last one may lack its newline."
   (with-current-buffer buffer
