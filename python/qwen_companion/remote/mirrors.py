@@ -20,6 +20,7 @@ import anyio
 from qwen_companion.domain import PlacedFile, PlaceNames
 from qwen_companion.emacs.messages import ListPlaceFiles, Notification, PlaceFile, PlaceFiles
 from qwen_companion.errors import CompanionError
+from qwen_companion.ide.context import ResolvedPath
 from qwen_companion.ide.targets import TargetError, is_text
 from qwen_companion.remote.link import Link, LinkError, Look, RequestError, objects, read_look, strings
 from qwen_companion.threads import in_thread
@@ -100,6 +101,36 @@ class Copies:
         file = self._names.file(path)
         return (await self._add(path), file.name) if file.place else (file.path, None)
 
+    async def check_target(self, path: str, roots: Sequence[ResolvedPath]) -> None:
+        """Check that the file `path` there, below `roots`, can be given a new text in a review.
+
+        :raises TargetError: when it cannot; then no copy of it is left, unless a buffer visits it
+        """
+        try:
+            await self._check_target(path, roots)
+        except TargetError:
+            if path not in self._visited:
+                self._paths.pop(path, None)
+                self._fresh_until.pop(path, None)
+                await in_thread(self._write, self._name(path), None)
+            raise
+
+    async def _check_target(self, path: str, roots: Sequence[ResolvedPath]) -> None:
+        try:
+            look = await self.look(path)
+        except LinkError as error:
+            raise TargetError(f"{path} cannot be inspected: {error}. Decide in the terminal instead.") from None
+        if look is None:
+            raise TargetError(f"{path} cannot be inspected. Decide in the terminal instead.")
+        # A link that leads out of the roots is none of them: what it would write is not seen in its name.
+        real = ResolvedPath(look.spellings[-1], look.spellings[-1])
+        if not any(real.is_below(ResolvedPath(root.real, root.real)) for root in roots):
+            raise TargetError(f"{path} lies outside the workspace roots of Emacs. Decide in the terminal instead.")
+        if look.kind not in ("file", None) or path.endswith("/"):
+            raise TargetError(f"{path} is not a regular file and cannot be reviewed.")
+        if not await self.is_text(path, real.path):
+            raise TargetError(f"{path} is not a text file and cannot be reviewed. Decide in the terminal instead.")
+
     async def look(self, path: str) -> Look | None:
         """Return what lies at `path` there, None where that is not known; in the same round trip copy it for a review.
 
@@ -115,13 +146,6 @@ class Copies:
             with suppress(CompanionError):
                 found = objects((await link.request("look", paths=[path])).get("files"))
         return read_look(found[0]) if found else None
-
-    async def drop(self, path: str) -> None:
-        """Remove the copy of the file `path` there, which is not reviewed, unless a buffer visits it."""
-        if path not in self._visited:
-            self._paths.pop(path, None)
-            self._fresh_until.pop(path, None)
-            await in_thread(self._write, self._name(path), None)
 
     async def list_files(self, request: ListPlaceFiles) -> None:
         """Answer `request`, unless the place cannot be reached or has no such directory."""

@@ -21,7 +21,6 @@ from qwen_companion.errors import CompanionError, first_error
 from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.ide.context import ResolvedPath
 from qwen_companion.ide.guard import Keys
-from qwen_companion.ide.targets import TargetError
 from qwen_companion.remote.askpass import Askpass
 from qwen_companion.remote.channels import Way
 from qwen_companion.remote.commands import UnsupportedPlaceError, relay_source, terminal_command
@@ -144,29 +143,9 @@ class Place:
     async def check_target(self, path: str) -> None:
         """Check that the file `path` there can be given a new text in a review.
 
-        :raises TargetError: when it cannot; then no copy of it is left
+        :raises TargetError: when it cannot
         """
-        try:
-            await self._check_target(path)
-        except TargetError:
-            await self.copies.drop(path)
-            raise
-
-    async def _check_target(self, path: str) -> None:
-        try:
-            look = await self.copies.look(path)
-        except LinkError as error:
-            raise TargetError(f"{path} cannot be inspected: {error}. Decide in the terminal instead.") from None
-        if look is None:
-            raise TargetError(f"{path} cannot be inspected. Decide in the terminal instead.")
-        # A link that leads out of the roots is none of them: what it would write is not seen in its name.
-        real = ResolvedPath(look.spellings[-1], look.spellings[-1])
-        if not any(real.is_below(ResolvedPath(root.real, root.real)) for root in self._roots):
-            raise TargetError(f"{path} lies outside the workspace roots of Emacs. Decide in the terminal instead.")
-        if look.kind not in ("file", None) or path.endswith("/"):
-            raise TargetError(f"{path} is not a regular file and cannot be reviewed.")
-        if not await self.copies.is_text(path, real.path):
-            raise TargetError(f"{path} is not a text file and cannot be reviewed. Decide in the terminal instead.")
+        await self.copies.check_target(path, self._roots)
 
     async def run_at(self, request: RunAt) -> None:
         """Answer `request` once the discovery file there names its directory."""
