@@ -6,6 +6,7 @@ The messages are made of the classes that the real one sends, whole and damaged.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import os
 import random
@@ -56,7 +57,7 @@ CLASSES = [
     cast("type[messages.Outgoing[Any]]", found)
     for name in ("qwen_companion.emacs.messages", "qwen_companion.daemon.messages")
     for found in vars(importlib.import_module(name)).values()
-    if isinstance(found, type) and issubclass(found, messages.Outgoing) and hasattr(cast("Any", found), "method")
+    if isinstance(found, type) and issubclass(found, messages.Outgoing) and dataclasses.is_dataclass(cast("Any", found))
 ]
 
 
