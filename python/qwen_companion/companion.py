@@ -188,7 +188,7 @@ class Companion:
             report_context=lambda session, roots, sent, text: self._bridge.tell(
                 messages.ContextSent(session, roots is None, roots or (), sent, text)
             ),
-            report_exclusions=lambda exclusions: self._bridge.tell(messages.ExclusionList(exclusions)),
+            report_exclusions=lambda exclusions: self._places.tell_exclusions(exclusions),
             warn=self._warn,
         )
 

@@ -34,16 +34,16 @@ LOOK_S = 5.0
 """How long the rules that were read there count, in seconds: then they are read again before anything is told."""
 
 _UNKNOWN = excluded("its place does not say what it is")
-_RULE = excluded("a rule of its place excludes it")
+_OUTSIDE = "outside of the roots at its place"
 
 
 @frozen
 class Looked:
-    """What lies at a `path` there: its `kind`, None for nothing, and whether a rule has it `excluded`."""
+    """What lies at a `path` there: its `kind`, None for nothing, and the `rule` that excludes it, None for none."""
 
     path: ResolvedPath
     kind: str | None
-    excluded: bool
+    rule: str | None
 
 
 class Looks:
@@ -64,7 +64,10 @@ class Looks:
 
     def check(self, paths: Sequence[str], _roots: Sequence[str], _family: str | None) -> Mapping[str, Verdict]:
         """Return for each of `paths` whether a rule there excludes it; so does what cannot be found out."""
-        verdicts = [(_RULE if look.excluded else ALLOWED) if look else _UNKNOWN for look in self._find(paths)]
+        verdicts = [
+            _UNKNOWN if look is None else ALLOWED if look.rule is None else excluded(look.rule)
+            for look in self._find(paths)
+        ]
         return dict(zip(paths, verdicts, strict=True))
 
     def resolve(self, path: str) -> ResolvedPath:
@@ -105,6 +108,9 @@ class PlaceContext:
         self._changed = anyio.Event()
         self._basis: object = None
         self._allowed: dict[str, ResolvedPath] = {}
+        self._looked: dict[str, Looked] = {}
+        self._told: set[str] = set()
+        """The files that a session is told of."""
         self._look_again_at = 0.0
 
     def set_snapshot(self, snapshot: Snapshot) -> None:
@@ -146,6 +152,20 @@ class PlaceContext:
         """Return the names in Emacs of the roots below which `session` is told of files."""
         return tuple(self._names.file(root.path).name for root in self._scope(self._peer(session)))
 
+    def rule(self, name: str, rule: str) -> str | None:
+        """Return why no CLI there is told of the file with `name` in Emacs; None if one is.
+
+        It is `rule` for a file of elsewhere, or while no CLI is there.
+        """
+        path = self._names.path(name)
+        if path is None or not self._sessions:
+            return rule
+        if path in self._told:
+            return None
+        if path in self._allowed:
+            return _OUTSIDE
+        return (self._looked[path].rule if path in self._looked else None) or rule
+
     async def run(self) -> None:
         """Tell the sessions after each change, until cancelled."""
         while True:
@@ -173,6 +193,7 @@ class PlaceContext:
             self._allowed = await self._check(link, snapshot, settings)
             self._basis, self._look_again_at = basis, time.monotonic() + LOOK_S
         times = newest_times(snapshot)
+        self._told.clear()
         for identifier in self._sessions:
             scope = self._scope(self._peer(identifier))
             allowed = {
@@ -180,6 +201,7 @@ class PlaceContext:
                 for path, place in self._allowed.items()
                 if settings.all_roots or any(place.is_below(root) for root in scope)
             }
+            self._told.update(allowed)
             # Constant for the life of a connection.  Names of trusted directories mean those of this machine.
             trusted = self._trusted.setdefault(identifier, settings.trust if isinstance(settings.trust, bool) else None)
             self._deliver(identifier, context_update(describe(snapshot, allowed, trusted)))
@@ -191,11 +213,11 @@ class PlaceContext:
         :raises RequestError: when the relay cannot look
         """
         exposures = {file.path: file.exposure for file in snapshot.files if file.exposure != HIDE}
-        looked = await self._look(link, settings, list(exposures))
+        self._looked = await self._look(link, settings, list(exposures))
         return {
             path: look.path
-            for path, look in looked.items()
-            if look.kind == "file" and (exposures[path] == SHOW or not look.excluded)
+            for path, look in self._looked.items()
+            if look.kind == "file" and (exposures[path] == SHOW or look.rule is None)
         }
 
     def access(self, peer: Peer) -> Access | None:
@@ -238,14 +260,16 @@ class PlaceContext:
             if look is None:
                 continue
             names = look.spellings
-            is_excluded = (
-                any(map(secret, names))
-                or options.match(settled, names) is not None
-                or (look.repository and look.ignored is not False)
-                or any(rule.verdict(names) is not None for rule in rules)
-                or path in outside
+            verdicts = (rule.verdict(names) for rule in rules)
+            reasons = (
+                *map(secret, names),
+                options.match(settled, names),
+                "ignored by git" if look.repository and look.ignored is not False else None,
+                *(verdict.rule for verdict in verdicts if verdict is not None),
+                "a link that leads out of a shared directory" if path in outside else None,
             )
-            looked[path] = Looked(ResolvedPath(path, names[-1]), look.kind, is_excluded)
+            rule = next((reason for reason in reasons if reason is not None), None)
+            looked[path] = Looked(ResolvedPath(path, names[-1]), look.kind, rule)
         return looked
 
     async def _ignore_rules(self, link: Link) -> list[Rules]:

@@ -9,9 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from qwen_companion.domain import Peer, SessionState, Settings, Snapshot
+from qwen_companion.domain import Exclusion, Peer, SessionState, Settings, Snapshot
 from qwen_companion.emacs.messages import (
     ContextSent,
+    ExclusionList,
     ListPlaceFiles,
     Notification,
     PlacePassword,
@@ -21,6 +22,7 @@ from qwen_companion.emacs.messages import (
     WantedPlace,
 )
 from qwen_companion.errors import CompanionError
+from qwen_companion.ide.access import HIDDEN
 from qwen_companion.ide.peers import Caller, caller_at
 from qwen_companion.ide.targets import TargetError
 from qwen_companion.remote.link import LinkError
@@ -96,6 +98,7 @@ class Places:
         self._settings: Settings | None = None
         self._is_watched = False
         self._sent: dict[str, ContextSent] = {}
+        self._exclusions: tuple[Exclusion, ...] = ()
         self._tasks = Tasks()
 
     async def run(self) -> None:
@@ -290,6 +293,19 @@ class Places:
             sent = self._sent[session] = ContextSent(session, False, place.context.root_of(session), time, text)
             if self._is_watched:
                 self._tell(sent)
+                self.tell_exclusions(self._exclusions)
+
+    def tell_exclusions(self, exclusions: tuple[Exclusion, ...]) -> None:
+        """Tell Emacs of `exclusions`, but for files of places that CLIs there are told of."""
+        self._exclusions = exclusions
+        left: list[Exclusion] = []
+        for each in exclusions:
+            rule: str | None = each.rule
+            for item in self._open.values() if each.session is None and each.rule != HIDDEN else ():
+                rule = rule and item.place.context.rule(each.path, rule)
+            if rule is not None:
+                left.append(replace(each, rule=rule))
+        self._tell(ExclusionList(tuple(left)))
 
     async def check_target(self, session: str, path: str) -> bool:
         """Check the file `path` of a proposal by `session`; return whether that is one of a place.

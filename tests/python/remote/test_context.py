@@ -64,8 +64,9 @@ async def told(
     settings: Settings = Settings(),  # noqa: B008
     exposure: str | None = None,
     shared: str | None = None,
+    rules: dict[str, str | None] | None = None,
 ) -> list[str]:
-    """Return the files of which a CLI in `ROOT` is told, [] also where it is told nothing."""
+    """Return the files of which a CLI in `ROOT` is told, [] also where it is told nothing; put into `rules` why."""
     contexts: list[bytes] = []
     delivered = anyio.Event()
 
@@ -87,6 +88,8 @@ async def told(
         with anyio.move_on_after(0.1 if None in relay.changes.values() else None):
             await delivered.wait()
         tasks.cancel_scope.cancel()
+    if rules is not None:
+        rules.update((name, context.rule(name, "a remote file")) for name in names)
     if not contexts:
         return []
     files_told = json.loads(contexts[-1])["params"]["workspaceState"]["openFiles"]
@@ -98,6 +101,20 @@ async def test_only_files_of_the_place_and_the_root_are_told_without_the_place()
     assert await told(Relay(), *names) == [f"{ROOT}/a.txt"]
     everywhere = Settings(all_roots=True)
     assert await told(Relay(), *names, settings=everywhere) == ["/etc/hosts", f"{ROOT}/a.txt"]
+
+
+async def test_it_is_known_why_a_file_is_not_told() -> None:
+    there = [f"{PLACE}{ROOT}/{name}" for name in ("a.txt", "ignored.txt")] + [f"{PLACE}/etc/hosts"]
+    names, rules = (*there, "/ssh:other:/b.txt"), dict[str, str | None]()
+    await told(Relay(ignored={"ignored": True}), *names, rules=rules)
+    assert list(rules.values()) == [
+        None,
+        "ignored by git",
+        "outside of the roots at its place",
+        "a remote file",
+    ]
+    await told(Relay(a=None), *names, rules=rules)
+    assert set(rules.values()) == {"a remote file"}
 
 
 async def test_files_of_a_shared_directory_are_told_by_their_names_there(tmp_path: Path) -> None:
@@ -173,7 +190,7 @@ async def test_a_tool_is_asked_with_names_of_emacs_and_answers_with_those_there(
         "(3 in files that Emacs does not show, not listed.)",
     ]
     for path, reason in (
-        ("key.txt", "a rule of its place"),
+        ("key.txt", "ignored by git"),
         ("dir", "a directory"),
         (f"{PLACE}{ROOT}/a.py", "outside of"),
         ("../../../etc/passwd", "outside of"),
