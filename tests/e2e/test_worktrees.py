@@ -145,6 +145,8 @@ def work_on_one_file(stage: Stage, tree: Path) -> None:
     show(stage, "*qwen: project*")
     stage.ask("share the notes", FREE_QWEN)
     holds(stage, notes, shared)
+    # Else the other one may get the next answer of the model.
+    stage.screen.wait_for("until [ -e go ]")
     show(stage, "*qwen: feat*")
     wanted = NEW_NOTES + "shared\n"
     open_review(stage, notes, wanted, "plums in feat")
