@@ -15,9 +15,8 @@
 (require 'qwen-companion-tools-read)
 (require 'qwen-companion-test-helper)
 (require 'python)
-
-(defvar tramp-default-proxies-alist)
-(defvar tramp-remote-process-environment)
+(require 'tramp)
+(require 'tramp-cmds)
 
 (defmacro qwen-companion-remote-test--with (&rest body)
   "Run BODY with no place served, where TRAMP must not connect; return its value."
@@ -158,7 +157,6 @@
 (ert-deftest qwen-companion-remote-test-programs-there-get-the-variables ()
   "Programs at the place alone get them, beside the variables of the user."
   (qwen-companion-remote-test--with
-    (require 'tramp)
     (let ((connection-local-profile-alist nil)
           (connection-local-criteria-alist nil)
           (theirs '("EDITOR=vi")))
@@ -229,7 +227,6 @@
 ;; With a method whose other end is a shell of this machine.
 (ert-deftest qwen-companion-remote-test-a-line-of-tramp-carries-all-bytes ()
   "Where only TRAMP gets, a command opens a line, and the Python process uses it."
-  (require 'tramp)
   (let* ((directory (make-temp-file "qc-" t))
          (path (expand-file-name "line" directory))
          (place "/shell:localhost:")
