@@ -28,6 +28,7 @@
 (require 'qwen-companion-items)
 (require 'qwen-companion-layer)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-places)
 (require 'qwen-companion-privacy)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-spool)
@@ -763,10 +764,11 @@ shown.  For a file that you have hidden or shown, the rules apply again."
      buffer
      (cond ((qwen-companion-privacy-exposure buffer) nil)
            ((eq kind 'file) 'hide)
-           ((file-remote-p path)
-            (user-error "%s is on another machine: no CLI can be told of it"
+           ((and (file-remote-p path) (not (qwen-companion-places-root path)))
+            (user-error "%s is on another machine, where no CLI is served; see M-x qwen-companion-serve-place"
                         name))
-           ((not (file-exists-p path))
+           ;; TRAMP is not asked.
+           ((not (or (file-remote-p path) (file-exists-p path)))
             (user-error "%s is not on disk: save it first" name))
            ((qwen-companion-inspector--outside-p path id)
             (user-error "%s is outside of the project of this CLI; see `qwen-companion-tell-all-roots'"
