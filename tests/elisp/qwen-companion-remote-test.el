@@ -17,6 +17,7 @@
 (require 'python)
 (require 'tramp)
 (require 'tramp-cmds)
+(require 'tramp-sh)
 
 (defmacro qwen-companion-remote-test--with (&rest body)
   "Run BODY with no place served, where TRAMP must not connect; return its value."
