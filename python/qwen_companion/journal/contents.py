@@ -79,7 +79,7 @@ class Contents:
 
     def forget_unused(self) -> None:
         """Forget the bytes that neither a write nor a view has, nor a file on the disk."""
-        self._database.rows(
+        self._database.execute(
             "delete from blobs where digest not in (select before from writes where before is not null"
             " union select after from writes where after is not null"
             " union select digest from current where digest is not null union select digest from views)"

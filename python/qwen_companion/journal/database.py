@@ -128,6 +128,11 @@ class Database:
                         self._db.execute("rollback")
                 raise _failure(error) from None
 
+    def execute(self, statement: str, *values: object) -> None:
+        """Carry out `statement` with `values`, a transaction of its own."""
+        with self.transaction() as db:
+            db.execute(statement, values)
+
     def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         """Return all rows of the result of `query` with `values`, a transaction of its own."""
         with self.transaction() as db:

@@ -144,7 +144,7 @@ class Origins:
             # Of a file that is deleted, what it was: another may come of it.
             kept = start if write.after is None else text
             if kept is not None:
-                self._store.database.rows("insert or replace into origins values(?, ?)", number, _packed(kept))
+                self._store.database.execute("insert or replace into origins values(?, ?)", number, _packed(kept))
         return known and known.text
 
     def trace_long(self, turn: int) -> None:

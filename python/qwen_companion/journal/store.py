@@ -123,11 +123,11 @@ class Store:
 
     def end(self, turn: int, time: int | None) -> None:
         """Record that `turn` ended at `time`, or with None that it goes on."""
-        self.database.rows("update turns set end = ? where id = ?", time, turn)
+        self.database.execute("update turns set end = ? where id = ?", time, turn)
 
     def rename(self, turn: int, prompt: str) -> None:
         """Record that `turn` is to be shown with `prompt`."""
-        self.database.rows("update turns set prompt = ? where id = ?", prompt, turn)
+        self.database.execute("update turns set prompt = ? where id = ?", prompt, turn)
 
     def set_usage(self, session: str, start: int, usage: Iterable[Usage]) -> list[int]:
         """Record what the turn of `session` that began at `start` has used; return its number, if it is recorded."""
@@ -162,7 +162,7 @@ class Store:
         found = self.turn(turn)
         if found is not None and note not in found.notes:
             notes = json.dumps((*found.notes, note)[:20])
-            self.database.rows("update turns set notes = ? where id = ?", notes, turn)
+            self.database.execute("update turns set notes = ? where id = ?", notes, turn)
 
     def turns(self) -> list[TurnRow]:
         """Return all turns, the oldest first."""
@@ -238,8 +238,7 @@ class Store:
 
     def numbers(self, turn: int) -> list[int]:
         """Return the numbers of the writes of `turn`."""
-        with self.database.transaction() as db:
-            return [row[0] for row in db.execute("select id from writes where turn = ? order by id", (turn,))]
+        return [number for (number,) in self.database.rows("select id from writes where turn = ? order by id", turn)]
 
     def name(self, turn: TurnRow, since: int) -> list[int]:
         """Give the prompt of `turn` to those of its session that began after `since`, in ms, without one.
@@ -292,11 +291,11 @@ class Store:
     def mark(self, turn: int, path: bytes, row: SeenRow) -> None:
         """Keep the marks of `path` in `turn`."""
         columns = (turn, path, row.digest, row.whole, json.dumps(row.hunks))
-        self.database.rows("insert or replace into seen values(?, ?, ?, ?, ?)", *columns)
+        self.database.execute("insert or replace into seen values(?, ?, ?, ?, ?)", *columns)
 
     def note_rewinding(self, turn: int) -> None:
         """Record that a rewind to before `turn` begins."""
-        self.database.rows("insert or ignore into rewinding values(?)", turn)
+        self.database.execute("insert or ignore into rewinding values(?)", turn)
 
     def rewinding(self) -> list[str]:
         """Return the prompts to before which rewinds have begun and not ended."""

@@ -67,7 +67,7 @@ class Views:
 
     def name(self, session: str, view: View, digest: str, now: int) -> None:
         """Note that `session` was told, without the text, that the file of `view` has now the bytes of `digest`."""
-        self._database.rows(
+        self._database.execute(
             "insert or replace into views values(?, ?, ?, ?, (select coalesce(max(id), 0) from writes"
             " where path = ?), coalesce((select size from views where session = ? and path = ?), 0), ?)",
             *(session, view.path, view.digest, digest, view.path, session, view.path, now),
@@ -75,7 +75,7 @@ class Views:
 
     def forget(self, session: str, since: int) -> None:
         """Forget what the model of `session` has seen from `since` on, in ms."""
-        self._database.rows("delete from views where session = ? and time >= ?", session, since)
+        self._database.execute("delete from views where session = ? and time >= ?", session, since)
 
     def known(self, session: str) -> list[View]:
         """Return the views of `session`, the latest first."""
