@@ -254,7 +254,7 @@ class PlaceContext:
         rules = await self._ignore_rules(link)
         user = UserRules(Options(settings.patterns, settings.auth_sources), {"HOME": self._home})
         settled = user.settle(NoLinks())
-        outside = await in_thread(_lead_out, self._names, paths)
+        outside = await in_thread(_lead_out, self._names, paths) if self._names.shared else ()
         looked: dict[str, Looked] = {}
         for path, look in zip(paths, looks, strict=False):
             if look is None:
@@ -286,7 +286,7 @@ class PlaceContext:
 
 def _lead_out(names: PlaceNames, paths: Sequence[str]) -> set[str]:
     """Return those of `paths` in shared directories that lead out of these here, whatever the relay says of them."""
-    files = {path: names.file(path) for path in paths} if names.shared else {}
+    files = {path: names.file(path) for path in paths}
     here = {path: ResolvedPath.of(file.path).real for path, file in files.items() if not file.place}
     tops = [ResolvedPath.of(each.here).real for each in names.shared] if here else []
     return {

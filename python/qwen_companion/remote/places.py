@@ -99,6 +99,7 @@ class Places:
         self._is_watched = False
         self._sent: dict[str, ContextSent] = {}
         self._exclusions: tuple[Exclusion, ...] = ()
+        self._exclusions_told: tuple[Exclusion, ...] = ()
         self._tasks = Tasks()
 
     async def run(self) -> None:
@@ -293,19 +294,25 @@ class Places:
             sent = self._sent[session] = ContextSent(session, False, place.context.root_of(session), time, text)
             if self._is_watched:
                 self._tell(sent)
-                self.tell_exclusions(self._exclusions)
+                if self._excluded_everywhere() != self._exclusions_told:
+                    self.tell_exclusions(self._exclusions)
 
     def tell_exclusions(self, exclusions: tuple[Exclusion, ...]) -> None:
         """Tell Emacs of `exclusions`, but for files of places that CLIs there are told of."""
         self._exclusions = exclusions
+        self._exclusions_told = self._excluded_everywhere()
+        self._tell(ExclusionList(self._exclusions_told))
+
+    def _excluded_everywhere(self) -> tuple[Exclusion, ...]:
+        """Return the exclusions that hold at places too, with the rules that do there."""
         left: list[Exclusion] = []
-        for each in exclusions:
+        for each in self._exclusions:
             rule: str | None = each.rule
             for item in self._open.values() if each.session is None and each.rule != HIDDEN else ():
                 rule = rule and item.place.context.rule(each.path, rule)
             if rule is not None:
                 left.append(replace(each, rule=rule))
-        self._tell(ExclusionList(tuple(left)))
+        return tuple(left)
 
     async def check_target(self, session: str, path: str) -> bool:
         """Check the file `path` of a proposal by `session`; return whether that is one of a place.
