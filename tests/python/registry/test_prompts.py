@@ -399,7 +399,7 @@ async def test_the_token_goes_to_no_other_process(scene: Scene, qwen: tuple[str,
     """A record may name the socket of another program."""
     code = f"import socket; s = socket.socket(socket.AF_UNIX); s.bind({str(tmp_path / 'x')!r}); s.listen(); print(); "
     code += "s.settimeout(60); c, _ = s.accept(); print(len(c.recv(9)))"
-    async with await anyio.open_process([sys.executable, "-c", code]) as other:
+    async with await anyio.open_process([sys.executable, "-u", "-c", code]) as other:
         assert other.stdout is not None
         await other.stdout.receive()
         write(scene.cli.home, values_of(os.getpid(), scene.cli.project, ipcPath=str(tmp_path / "x")))
