@@ -3,7 +3,8 @@
 
     .build/venv/bin/python bench/speed.py [ROUNDS]
 
-A pause of the cursor to its context at the client; a proposal to Ediff on the screen, beside Ediff with the same texts,
+A pause of the cursor to its context at the client, also on a loaded machine, beside a timer and a program that pass the
+line on; a proposal to Ediff on the screen, beside Ediff with the same texts,
 of which one comes by one HTTP request and one message; an acceptance to its bytes at the client, beside saving the same
 text; the start of the mode, beside importing the packages it needs, and what memory the idle backend has then.  Emacs
 has its default `gc-cons-threshold`.  Medians of ROUNDS (5).  Asserts nothing.
@@ -48,6 +49,9 @@ CHANGES = 20
 MOVES = {1: 100, 10: 30, 50: 30}
 """Moves of the cursor by the number of clients."""
 
+BUSY_MOVES = 250
+"""Moves on a loaded machine: one collection of garbage in Emacs is more than 1 % of fewer."""
+
 PAUSE_MS = 50
 """How long Emacs waits for another command before it tells the context."""
 
@@ -70,7 +74,7 @@ SETUP = """
         qwen-companion-diff-arrival 'now
         qwen-companion-diff-style 'ediff
         qwen-companion-review-ediff--least-lines 0
-        bench-moves nil bench-began nil bench-ready nil bench-control nil bench-elapsed nil)
+        bench-moves nil bench-line nil bench-began nil bench-ready nil bench-control nil bench-elapsed nil)
   (add-hook 'post-command-hook (lambda () (push (cons (line-number-at-pos) (float-time)) bench-moves)))
   ;; Once it is drawn: after a `redisplay', or when Emacs waits again.
   (defun bench-drawn (&rest _)
@@ -89,6 +93,9 @@ SETUP = """
      :name "bench" :host "127.0.0.1" :service port :noquery t
      :filter (lambda (_process line)
                (apply #'ediff-buffers (mapcar #'bench-text (read line))))))
+  (defun bench-tell (port)
+    (setq bench-line (make-network-process :name "line" :host "127.0.0.1" :service port :noquery t))
+    (run-with-idle-timer 0.05 t (lambda () (process-send-string bench-line (format "<%d>" (line-number-at-pos))))))
   (defun bench-end-ediff ()
     (let ((buffers (with-current-buffer bench-control (list ediff-buffer-A ediff-buffer-B))))
       (with-current-buffer bench-control (ediff-really-quit nil))
@@ -142,6 +149,17 @@ while True:
 """The least that a proposal is: takes the text of an `openDiff` call, writes it to a file, tells Emacs both names."""
 
 
+BARE_LINE = """
+import socket
+editors, clients = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
+print(editors.getsockname()[1], clients.getsockname()[1], flush=True)
+editor, client = editors.accept()[0], clients.accept()[0]
+while line := editor.recv(4096):
+    client.sendall(line)
+"""
+"""The least that a pause is: passes on what Emacs sends after it."""
+
+
 class Bare:
     """Such a server, connected to the Emacs of `stage`."""
 
@@ -188,6 +206,10 @@ class Client:
         self.http.post(b"", method="DELETE")
         self._socket.close()
 
+    def told(self, line: int) -> float:
+        """Wait for the context with the cursor at `line`; return when it came, in seconds since the epoch."""
+        return self.arrival(rb'"line": ?%d\b' % line)
+
     def arrival(self, pattern: bytes) -> float:
         """Wait for the end of an event with `pattern`; return when it came, in seconds since the epoch."""
         start = -1
@@ -221,12 +243,12 @@ def when_ready(stage: Stage) -> float:
     return number(stage, "bench-ready")
 
 
-def pauses(stage: Stage, client: Client, line: int, moves: int) -> list[float]:
-    """Move the cursor `moves` times from `line` on; return how long each took after the pause, in ms."""
+def pauses(stage: Stage, arrival: Callable[[int], float], line: int, moves: int) -> list[float]:
+    """Move the cursor `moves` times from `line` on; return how long each took after the pause to `arrival`, in ms."""
     found: list[float] = []
     for moved in range(line + 1, line + 1 + moves):
         stage.screen.keys("Down")
-        came = client.arrival(rb'"line": ?%d\b' % moved)
+        came = arrival(moved)
         found.append(1000 * (came - number(stage, f"(cdr (assq {moved} bench-moves))")) - PAUSE_MS)
     return found
 
@@ -243,12 +265,15 @@ def busy(count: int) -> Generator[None]:
             program.wait()
 
 
-def measure_pauses(stage: Stage, client: Client) -> None:
-    """Print the time from the pause to the client, with more and more clients, and what it took of the disk."""
+def measure_pauses(stage: Stage, client: Client) -> int:
+    """Print the time from the pause to the client, with more and more clients, and what it took of the disk.
+
+    Return the line of the cursor.
+    """
     process = stage.sandbox.backend()
     line, connected, medians = 1, 1, dict[int, float]()
     # Python writes what it has compiled when it first needs it.
-    pauses(stage, client, line, MOVES[10])
+    pauses(stage, client.told, line, MOVES[10])
     line += MOVES[10]
     with ExitStack() as others:
         for count, moves in MOVES.items():
@@ -256,7 +281,7 @@ def measure_pauses(stage: Stage, client: Client) -> None:
                 others.enter_context(Client(stage))
             connected = count
             before = process.io_counters()
-            times = pauses(stage, client, line, moves)
+            times = pauses(stage, client.told, line, moves)
             after = process.io_counters()
             line += moves
             medians[count] = statistics.median(times)
@@ -269,18 +294,45 @@ def measure_pauses(stage: Stage, client: Client) -> None:
                 )
                 disk = after.read_bytes - before.read_bytes, after.write_bytes - before.write_bytes
                 row("speed", "the same: bytes that Python read from disk and wrote", "{}, {}".format(*disk), "0, 0")
-                with busy(BUSY):
-                    times = pauses(stage, client, line, moves)
-                line += moves
-                row(
-                    "speed",
-                    f"the same beside {BUSY} programs that are busy: p50, p99",
-                    f"{statistics.median(times):.1f} ms, {percentile(times, 0.99):.1f} ms",
-                    "p99 10 ms",
-                )
     said = ", ".join(f"{median:.1f}" for median in medians.values())
     grows = exponent([(count, max(0.1, median)) for count, median in medians.items()])
     row("speed", f"the same with {', '.join(map(str, MOVES))} CLIs; exponent", f"{said} ms; {grows:.2f}", "-")
+    return line
+
+
+def bare_pauses(stage: Stage, line: int) -> list[float]:
+    """Return the pauses, in ms, to a program that passes on what a timer of Emacs sends, with busy programs beside."""
+    with subprocess.Popen([sys.executable, "-I", "-c", BARE_LINE], stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        editors, clients = map(int, program.stdout.readline().split())
+        stage.emacs.eval(f"(progn (setq bench-timer (bench-tell {editors})) t)")
+        with socket.create_connection(("127.0.0.1", clients)) as lines, busy(BUSY):
+
+            def arrival(line: int) -> float:
+                data = b""
+                while b"<%d>" % line not in data:
+                    data += lines.recv(4096)
+                return time.time()
+
+            found = pauses(stage, arrival, line, BUSY_MOVES)
+        stage.emacs.eval("(progn (cancel-timer bench-timer) (delete-process bench-line) t)")
+    return found
+
+
+def measure_busy_pauses(stage: Stage, line: int) -> None:
+    """Print the time from the pause to the client on a loaded machine, beside the least; leave the mode off."""
+    with Client(stage) as client, busy(BUSY):
+        ours = pauses(stage, client.told, line, BUSY_MOVES)
+    stage.emacs.eval("(qwen-companion-mode -1)")
+    stage.emacs.wait_until('(not (get-process "qwen-companion"))')
+    least = bare_pauses(stage, line + BUSY_MOVES)
+    p50, p99 = (f"{percentile(ours, at):.1f} ms beside {percentile(least, at):.1f}" for at in (0.5, 0.99))
+    row(
+        "speed",
+        f"pause of the cursor with {BUSY} busy programs, {BUSY_MOVES} moves, beside a timer and a program: p50, p99",
+        f"{p50}, {p99}",
+        "p99 10 ms",
+    )
 
 
 def texts(lines: int, end: str) -> tuple[str, str]:
@@ -416,9 +468,12 @@ def main(rounds: int = ROUNDS) -> None:
         os.chdir(stage.sandbox.project)
         with Client(stage) as client:
             stage.screen.wait_for("Qwen[1]")
-            measure_pauses(stage, client)
+            line = measure_pauses(stage, client)
             with Bare(stage) as server:
                 measure_reviews(stage, client, server, rounds)
+        show = f"(find-file {lisp_string(str(text))}) (delete-other-windows) (goto-char 1) (forward-line {line - 1})"
+        stage.emacs.eval(f"(progn {show} t)")
+        measure_busy_pauses(stage, line)
         measure_start(stage, rounds)
         stage.end()
 

@@ -555,11 +555,9 @@ runpy.run_module(\"qwen_companion\", run_name=\"__main__\", alter_sys=True)'"
     (let ((qwen-companion-python
            (qwen-companion-backend-test--fake-python
             (format "exec %s -c '
-import signal, sys
-def say(text):
-    print(text, file=sys.stderr, flush=True)
-signal.signal(signal.SIGUSR1, lambda *_: say(\"later\"))
-say(\"early\")
+import os, signal, sys
+signal.signal(signal.SIGUSR1, lambda *_: os.write(2, b\"later\\n\"))
+os.write(2, b\"early\\n\")
 sys.stdin.read()'" (shell-quote-argument (executable-find qwen-companion-python))))))
       (qwen-companion-mode 1)
       (pcase-dolist (`(,signal ,text) '((nil "early\n") (USR1 "later\n")))
