@@ -6,6 +6,7 @@ So that each method is met, it may also be one behind a hop, another user, or a 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shlex
@@ -13,7 +14,7 @@ import socket
 import subprocess
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -28,19 +29,22 @@ PLACES: Final = {
     "hop": "/ssh:gate|ssh:far:",
     "docker": "/docker:box:",
     "ssh-docker": "/ssh:far|docker:box:",
-    "sudo": "/sudo:far-user@localhost:",
+    "sudo": "/sudo:{user}@localhost:",
 }
-"""What Emacs calls the places, by method."""
+"""What Emacs calls the places, by method; `Far.users` are the users in them."""
 LINE_PLACES: Final = {
     "netns": "/netns:box:",
-    "su": "/su:far-user@localhost:",
-    "sudo-su": "/sudo:far-plain@localhost|su:far-user@localhost:",
+    "su": "/su:{user}@localhost:",
+    "sudo-su": "/sudo:{plain}@localhost|su:{user}@localhost:",
 }
 """Likewise those that only TRAMP reaches, which has to be told to."""
 PLACE: Final = PLACES["ssh"]
 SHARED: Final = "shared"
 """The name of a container whose files are also those of this machine."""
 _USERS: Final = Path("/etc/passwd")
+_USERS_LOCK: Final = Path("/etc/.pwd.lock")
+_OURS: Final = re.compile(r"[^:]*:[^:]*:\d+:\d+:qwen-companion test (\d+):.*\n")
+"""A line about a user of a test, with the process that runs it."""
 
 PASSWORD: Final = "swordfish"
 
@@ -61,17 +65,36 @@ _TRAMP: Final = """
         tramp-methods))"""
 
 
+def _change_users(remove: Collection[str], add: str = "") -> None:
+    """Remove the users `remove`, and those of runs that were killed, and add the lines `add`."""
+
+    def stays(line: str) -> bool:
+        ours = _OURS.fullmatch(line)
+        return ours is None or (line.split(":")[0] not in remove and psutil.pid_exists(int(ours[1])))
+
+    with _USERS_LOCK.open("a") as lock:
+        # As the programs do that change users.
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        lines = _USERS.read_text().splitlines(keepends=True)
+        new = _USERS.with_name("passwd-qwen-companion-test")
+        new.write_text("".join(line for line in lines if stays(line)) + add)
+        new.chmod(0o644)
+        new.replace(_USERS)
+
+
 class Far:
     """A host `far` for the CLIs of `sandbox`, which have the variables of `environment`.
 
     `place` is how Emacs reaches it: by the hosts `far` and `gate`, the container `box` with processes and mounts of its
     own, of the method `netns` also with a network of its own, the container `shared`, whose files Emacs sees too, or
-    `far-user` on this machine, who has a `PASSWORD` for `far-plain`.
+    the `user` of `users` on this machine, who has a `PASSWORD` for the user `plain`.
     """
 
     def __init__(self, sandbox: Sandbox, environment: Mapping[str, str], place: str) -> None:
-        self.place = place
-        self.label = re.split("[:|]", place)[-2]
+        # Other runs on this machine have users of their own.
+        self.users = {name: f"{name}-{sandbox.root.name.removeprefix('qc-')}" for name in ("user", "plain")}
+        self.place = place.format_map(self.users)
+        self.label = re.split("[:|]", self.place)[-2]
         self.root = sandbox.root / "far"
         self.home = sandbox.home
         self.project = sandbox.project
@@ -82,7 +105,7 @@ class Far:
         path = f"{self.root}/bin:{environment['PATH']}"
         self._environment = {**environment, "PATH": path, "LC_ALL": "C"}
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._users = ""
+        self._has_users = "{user}" in place
         self._sandbox = sandbox
         self._server: subprocess.Popen[bytes] | None = None
         self._port = 0
@@ -98,7 +121,7 @@ class Far:
         (self.home / ".profile").write_text(f"PATH='{self._environment['PATH']}'\n")
         if self.label in ("box", SHARED):
             self._start_box()
-        if "far-user" in self.place:
+        if self._has_users:
             self._add_users()
         self.start()
 
@@ -136,15 +159,15 @@ class Far:
         """Add users, for real: one is another name of root's, since the files of this run are nobody else's to read."""
         words = ["openssl", "passwd", "-6", PASSWORD]
         digest = subprocess.run(words, capture_output=True, check=True, text=True).stdout.strip()
-        self._users = f"far-user:{digest}:0:0::{self.home}:/bin/sh\nfar-plain:*:4242:4242::/:/bin/sh\n"
-        with _USERS.open("a") as users:
-            users.write(self._users)
+        run = f"qwen-companion test {os.getpid()}"
+        user, plain = self.users["user"], self.users["plain"]
+        _change_users((), f"{user}:{digest}:0:0:{run}:{self.home}:/bin/sh\n{plain}:*:4242:4242:{run}:/:/bin/sh\n")
 
     def close(self) -> None:
         """Let nothing go on there."""
         self.stop()
-        if self._users:
-            _USERS.write_text(_USERS.read_text().replace(self._users, ""))
+        if self._has_users:
+            _change_users(self.users.values())
         for process in self._processes:
             process.kill()
             process.communicate()
@@ -264,7 +287,7 @@ class Far:
     def apart(self) -> list[str]:
         """The beginning of a command for a program here, which then has none of the files there by their own names."""
         # sudo would have none either.
-        if os.getuid() != 0 or self._users or self.label == SHARED:
+        if os.getuid() != 0 or self._has_users or self.label == SHARED:
             return []
         hide = 'mount -t tmpfs none "$1" && mount -t tmpfs none "$2" && shift 2 && exec "$@"'
         return ["unshare", "--mount", "sh", "-c", hide, "sh", str(self.home), str(self.project.parent)]
@@ -285,7 +308,7 @@ class Far:
         """The form with which Emacs reaches it."""
         folder = self.root / "bin"
         # Of its variables, sudo passes none on.
-        command = f"""(setq qwen-companion-qwen-command (list "{folder}/there" "qwen"))""" if self._users else ""
+        command = f"""(setq qwen-companion-qwen-command (list "{folder}/there" "qwen"))""" if self._has_users else ""
         return (
             f'(progn (push "{folder}" exec-path) (setenv "PATH" (concat "{folder}:" (getenv "PATH"))) {_TRAMP}'
             f' {command} (setq tramp-persistency-file-name "{self.root}/tramp")'

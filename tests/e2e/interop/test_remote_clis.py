@@ -34,7 +34,7 @@ pytestmark = pytest.mark.interop
 )
 def test_the_main_job_at_each_kind_of_place(stage: Stage, far: Far, method: str) -> None:
     """As on a host: context by the rules there, a review with an edit, turns recorded and undone, and nothing left."""
-    assert far.place == PLACES[method]
+    assert far.place == PLACES[method].format_map(far.users)
     do_the_main_job(stage, far)
     change_by_command(stage, far)
 
@@ -80,7 +80,7 @@ def test_the_main_job_where_only_tramp_gets(stage: Stage, far: Far, method: str)
 
     A line that breaks costs the CLI nothing.
     """
-    assert far.place == LINE_PLACES[method]
+    assert far.place == LINE_PLACES[method].format_map(far.users)
     do_the_main_job(stage, far)
     change_by_command(stage, far)
     stage.emacs.eval('(delete-process "qwen-companion-line")')
