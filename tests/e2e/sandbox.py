@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -191,7 +192,9 @@ class Sandbox:
     @property
     def discovery_files(self) -> list[Path]:
         """Return all discovery files: all CLIs look for them in directories of the same name."""
-        return sorted(self.root.rglob("ide/*"))
+        # Unlike a glob, it passes over a directory that goes meanwhile.
+        folders = [(Path(path), names) for path, *names in os.walk(self.root) if os.path.basename(path) == "ide"]
+        return sorted(folder / name for folder, names in folders for name in chain(*names))
 
     @property
     def lock_files(self) -> list[Path]:
