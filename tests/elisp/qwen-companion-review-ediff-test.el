@@ -23,17 +23,6 @@
      (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
        ,@body)))
 
-(ert-deftest qwen-companion-review-ediff-test-both-sides-and-the-terminal ()
-  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
-    (let ((selected (selected-window)))
-      (qwen-companion-test-show (qwen-companion-test-propose "a.txt" "two\n"))
-      (should (eq selected (selected-window)))
-      (should (equal '("*qwen-companion disk: a.txt*"
-                       "*qwen-companion proposal: a.txt*"
-                       "*Ediff Control Panel*"
-                       "*terminal*")
-                     (qwen-companion-test-shown))))))
-
 (defun qwen-companion-review-ediff-test--left-p ()
   "Return non-nil when a buffer or file of Ediff is left."
   (or (cl-find-if (lambda (buffer)
@@ -113,26 +102,37 @@
         (should (equal (list here) (qwen-companion-review-terminals proposal)))))))
 
 (ert-deftest qwen-companion-review-ediff-test-windows-come-back ()
-  "Whatever ends the review, the frame looks as before."
-  (dolist (end (list #'qwen-companion-diff-accept
-                     #'qwen-companion-diff-reject
-                     #'qwen-companion-diff-bury
-                     #'qwen-companion-proposal-end-all
-                     (lambda () (qwen-companion-test-close (car (qwen-companion-proposals))))
-                     (lambda ()
-                       (kill-buffer (qwen-companion-proposal-buffer
-                                     (car (qwen-companion-proposals)))))))
-    (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
-      (split-window-right)
-      (set-window-buffer (next-window) (get-buffer-create "*other*"))
-      (let ((before (current-window-configuration))
-            (proposal (qwen-companion-test-propose "a.txt" "two\n")))
-        (qwen-companion-test-show proposal)
-        (should (= 4 (length (qwen-companion-test-shown))))
-        (funcall end)
-        (should (equal '("*terminal*" "*other*") (qwen-companion-test-shown)))
-        (should (qwen-companion-test-same-windows-p before))
-        (should-not ediff-session-registry)))))
+  "Whatever ends the review, in either style, the frame looks as before."
+  (pcase-dolist (`(,style ,panel . ,shown)
+                 '((ediff "*Ediff Control Panel*" "*qwen-companion disk: a.txt*" "*qwen-companion proposal: a.txt*"
+                          "*Ediff Control Panel*" "*terminal*")
+                   (unified "*qwen-companion hunks: a.txt*" "*qwen-companion hunks: a.txt*" "*terminal*")))
+    (dolist (end (list #'qwen-companion-diff-accept
+                       #'qwen-companion-diff-reject
+                       (lambda (_) (qwen-companion-diff-bury))
+                       (lambda (_) (qwen-companion-proposal-end-all))
+                       #'qwen-companion-test-orphan
+                       #'qwen-companion-test-close
+                       (lambda (_) (kill-buffer panel))
+                       (lambda (proposal) (kill-buffer (qwen-companion-proposal-buffer proposal)))))
+      (qwen-companion-review-ediff-test-with-one
+        (split-window-right)
+        (set-window-buffer (next-window) (get-buffer-create "*other*"))
+        (let ((before (current-window-configuration))
+              (selected (selected-window)))
+          (setf (qwen-companion-proposal-style proposal) style)
+          (qwen-companion-test-show proposal)
+          (should (eq selected (selected-window)))
+          (should (equal shown (qwen-companion-test-shown)))
+          (funcall end proposal)
+          (should (equal '("*terminal*" "*other*") (qwen-companion-test-shown)))
+          (should (qwen-companion-test-same-windows-p before))
+          (should-not ediff-session-registry)
+          (should-not (get-buffer panel))
+          (should-not (cl-find-if (lambda (timer)
+                                    (string-prefix-p "qwen-companion-review-unified"
+                                                     (format "%s" (timer--function timer))))
+                                  timer-list)))))))
 
 (ert-deftest qwen-companion-review-ediff-test-dedicated-and-side-windows ()
   "A terminal that is dedicated, or in a side window, stays where it is."
@@ -521,13 +521,6 @@
                    (qwen-companion-diff-bury)
                    (qwen-companion-diff-open))))
       (should (equal 2 (length (split-string said "Qwen\\\\nCode proposes a change of .*a\\.txt")))))))
-
-(ert-deftest qwen-companion-review-ediff-test-arrival-on-command ()
-  (qwen-companion-review-ediff-test-with-one
-    (should-not (qwen-companion-test-review-awaits-p))
-    (should-not (qwen-companion-review-shown))
-    (qwen-companion-diff-open)
-    (should (eq proposal (qwen-companion-review-shown)))))
 
 (ert-deftest qwen-companion-review-ediff-test-no-room-beside-the-selected-window ()
   "A review does not take it by itself; by command its keys are where one is."

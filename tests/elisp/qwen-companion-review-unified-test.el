@@ -74,31 +74,23 @@ A text that is nil removes the line."
 (defmacro qwen-companion-review-unified-test-with-three (&rest body)
   "Run BODY in a review of three hunks, at lines 5, 20 and 35; `proposal'."
   (declare (indent 0) (debug t))
-  `(qwen-companion-review-unified-test-with
-       (list (list "a.txt" qwen-companion-review-unified-test--old))
-     (let ((proposal (qwen-companion-review-unified-test--review
-                      (qwen-companion-review-unified-test--new 5 "five" 20 "twenty" 35 nil))))
-       (ignore proposal)
-       ,@body)))
+  `(qwen-companion-review-unified-test-with-review qwen-companion-review-unified-test--old (qwen-companion-review-unified-test--new 5 "five" 20 "twenty" 35 nil)
+     ,@body))
 
 (ert-deftest qwen-companion-review-unified-test-shows-a-diff ()
-  (qwen-companion-review-unified-test-with-review "one\ntwo\nthree\n" "one\nTWO\nthree\n"
-    (should (equal "--- a/a.txt\n+++ b/a.txt\n@@ -1,3 +1,3 @@\n one\n-two\n+TWO\n three\n"
-                   (buffer-string)))
-    (should (looking-at "@@ "))
-    (should (equal "1 of 1 hunk kept" (qwen-companion-review-unified-test--count)))
-    (should buffer-read-only)))
-
-(ert-deftest qwen-companion-review-unified-test-new-emptied-and-open-ended ()
+  "Of changed, new and emptied files, with and without an end of the last line."
   (pcase-dolist (`(,old ,new ,shown)
-                 '((nil "a\nb\n" "--- /dev/null\n+++ b/a.txt\n@@ -0,0 +1,2 @@\n+a\n+b\n")
+                 '(("one\ntwo\nthree\n" "one\nTWO\nthree\n"
+                    "--- a/a.txt\n+++ b/a.txt\n@@ -1,3 +1,3 @@\n one\n-two\n+TWO\n three\n")
+                   (nil "a\nb\n" "--- /dev/null\n+++ b/a.txt\n@@ -0,0 +1,2 @@\n+a\n+b\n")
                    ("a\nb\n" "" "--- a/a.txt\n+++ b/a.txt\n@@ -1,2 +0,0 @@\n-a\n-b\n")
                    ("a\nb" "a\nb\n" "--- a/a.txt\n+++ b/a.txt\n@@ -1,2 +1,2 @@\n a\n-b\n\\ No newline at end of file\n+b\n")
                    ("a\nb\nc" "A\nb\nc" "--- a/a.txt\n+++ b/a.txt\n@@ -1,3 +1,3 @@\n-a\n+A\n b\n c\n\\ No newline at end of file\n")
                    ("a\n" "a\n" "--- a/a.txt\n+++ b/a.txt\nThere is no difference any more.\n")))
-    (qwen-companion-review-unified-test-with (and old (list (list "a.txt" old)))
-      (qwen-companion-review-unified-test--review new)
-      (should (equal shown (buffer-string))))))
+    (qwen-companion-review-unified-test-with-review old new
+      (should (equal shown (buffer-string)))
+      (should (equal (not (equal old new)) (looking-at "@@ ")))
+      (should buffer-read-only))))
 
 (ert-deftest qwen-companion-review-unified-test-drop-and-bring-back ()
   (qwen-companion-review-unified-test-with-three
@@ -134,12 +126,10 @@ A text that is nil removes the line."
 (defmacro qwen-companion-review-unified-test-with-joined (&rest body)
   "Run BODY in a review of one hunk with changes at 2, 5 and 8; `proposal'."
   (declare (indent 0) (debug t))
-  `(qwen-companion-review-unified-test-with '(("a.txt" "1\n2\n3\n4\n5\n6\n7\n8\n9\n"))
-     (let ((proposal (qwen-companion-review-unified-test--review
-                      "1\nTWO\n3\n4\nFIVE\n6\n7\nEIGHT\n9\n")))
-       (cl-flet ((text () (string-replace "\n" "" (qwen-companion-proposal-text proposal))))
-         (should (equal "1 of 1 hunk kept" (qwen-companion-review-unified-test--count)))
-         ,@body))))
+  `(qwen-companion-review-unified-test-with-review "1\n2\n3\n4\n5\n6\n7\n8\n9\n" "1\nTWO\n3\n4\nFIVE\n6\n7\nEIGHT\n9\n"
+     (cl-flet ((text () (string-replace "\n" "" (qwen-companion-proposal-text proposal))))
+       (should (equal "1 of 1 hunk kept" (qwen-companion-review-unified-test--count)))
+       ,@body)))
 
 (ert-deftest qwen-companion-review-unified-test-one-change-of-a-joined-hunk ()
   "Three lines between changes join them; a key on one is about that one."
@@ -446,9 +436,8 @@ A text that is nil removes the line."
 
 (ert-deftest qwen-companion-review-unified-test-context ()
   "More context joins hunks, less divides them; dropped hunks stay dropped."
-  (qwen-companion-review-unified-test-with '(("a.txt" "1\n2\n3\n4\n5\n6\n7\n8\n9\n"))
-    (let* ((text "1\nTWO\n3\n4\n5\n6\n7\nEIGHT\n9\n")
-           (proposal (qwen-companion-review-unified-test--review text)))
+  (let ((text "1\nTWO\n3\n4\n5\n6\n7\nEIGHT\n9\n"))
+    (qwen-companion-review-unified-test-with-review "1\n2\n3\n4\n5\n6\n7\n8\n9\n" text
       (should (equal "1 of 1 hunk kept" (qwen-companion-review-unified-test--count)))
       (qwen-companion-test-press "-")
       (should (equal "2 of 2 hunks kept" (qwen-companion-review-unified-test--count)))
@@ -500,6 +489,11 @@ A text that is nil removes the line."
         (should (equal new (qwen-companion-proposal-text proposal)))))))
 
 (ert-deftest qwen-companion-review-unified-test-split-of-a-dropped-hunk ()
+  ;; Nowhere that lines would run together.
+  (qwen-companion-review-unified-test-with-review "0\na" "0\nA\nB\n"
+    (search-forward "\n+A")
+    (should-error (qwen-companion-test-press "s") :type 'user-error)
+    (should (equal "1 of 1 hunk kept" (qwen-companion-review-unified-test--count))))
   (qwen-companion-review-unified-test-with-review "0\na\nb\n1\n" "0\nA\nB\nC\n1\n"
     (qwen-companion-test-press "k")
     (search-forward "\n+B")
@@ -509,27 +503,18 @@ A text that is nil removes the line."
     (qwen-companion-test-press "p" "u")
     (should (equal "0\nA\nB\nC\n1\n" (qwen-companion-proposal-text proposal)))))
 
-(ert-deftest qwen-companion-review-unified-test-no-split-where-lines-would-run-together ()
-  (qwen-companion-review-unified-test-with-review "0\na" "0\nA\nB\n"
-    (search-forward "\n+A")
-    (should-error (qwen-companion-test-press "s") :type 'user-error)
-    (should (equal "1 of 1 hunk kept" (qwen-companion-review-unified-test--count)))))
-
 (ert-deftest qwen-companion-review-unified-test-white-space ()
   "Hunks of it are out of sight, and accepted all the same."
-  (qwen-companion-review-unified-test-with
-      (list (list "a.txt" qwen-companion-review-unified-test--old))
-    (let* ((text (qwen-companion-review-unified-test--new 5 "  5\t" 20 "twenty"))
-           (proposal (qwen-companion-review-unified-test--review text))
-           (before (buffer-string)))
-      (qwen-companion-test-press "w")
-      (should (equal "2 of 2 hunks kept, 1 hidden: only white space"
-                     (qwen-companion-review-unified-test--count)))
-      (should-not (string-match-p "^-5" (buffer-string)))
-      (should (looking-at "@@ -17"))
-      (should (equal text (qwen-companion-proposal-text proposal)))
-      (qwen-companion-test-press "w")
-      (should (equal before (buffer-string))))))
+  (let ((text (qwen-companion-review-unified-test--new 5 "  5\t" 20 "twenty")))
+    (qwen-companion-review-unified-test-with-review qwen-companion-review-unified-test--old text
+      (let ((before (buffer-string)))
+        (qwen-companion-test-press "w")
+        (should (equal "2 of 2 hunks kept, 1 hidden: only white space" (qwen-companion-review-unified-test--count)))
+        (should-not (string-match-p "^-5" (buffer-string)))
+        (should (looking-at "@@ -17"))
+        (should (equal text (qwen-companion-proposal-text proposal)))
+        (qwen-companion-test-press "w")
+        (should (equal before (buffer-string)))))))
 
 (ert-deftest qwen-companion-review-unified-test-visit ()
   "The line in the file, or in the proposed text where there is no file."
@@ -685,7 +670,13 @@ Its state for editing has the keys n and x, the motion state has k."
     (goto-char (point-min))
     (qwen-companion-test-press "n" "u")
     (should (equal (qwen-companion-review-unified-test--new 5 "five" 20 "twenty and\nmore" 35 nil)
-                   (qwen-companion-proposal-text proposal)))))
+                   (qwen-companion-proposal-text proposal)))
+    ;; Lines stay apart.
+    (qwen-companion-test-press "e")
+    (erase-buffer)
+    (insert "all")
+    (qwen-companion-test-press "C-c C-c")
+    (should (string-prefix-p "1\nall\n9\n" (qwen-companion-proposal-text proposal)))))
 
 (ert-deftest qwen-companion-review-unified-test-edit-all-and-drop-the-edit ()
   (qwen-companion-review-unified-test-with-three
@@ -701,14 +692,6 @@ Its state for editing has the keys n and x, the motion state has k."
       (insert "mine\n")
       (qwen-companion-test-press "C-c C-c")
       (should (equal (concat "mine\n" text) (qwen-companion-proposal-text proposal))))))
-
-(ert-deftest qwen-companion-review-unified-test-lines-stay-apart-after-an-edit ()
-  (qwen-companion-review-unified-test-with-three
-    (qwen-companion-test-press "e")
-    (erase-buffer)
-    (insert "all")
-    (qwen-companion-test-press "C-c C-c")
-    (should (string-prefix-p "1\nall\n9\n" (qwen-companion-proposal-text proposal)))))
 
 (ert-deftest qwen-companion-review-unified-test-edit-of-lines-that-have-changed ()
   "No text of the edit or of the file is lost."
@@ -813,15 +796,11 @@ Its state for editing has the keys n and x, the motion state has k."
       (qwen-companion-test-edit proposal "\nmine")
       (should-error (qwen-companion-test-press key) :type 'user-error)
       (should (string-match-p "^\\+mine" (buffer-string))))
+    ;; And without a key after a little while.
+    (qwen-companion-test-edit proposal " too")
+    (qwen-companion-test-wait-for (string-match-p "^\\+mine too" (buffer-string)))
     (qwen-companion-test-press "C-c C-c")
-    (should (string-suffix-p "mine" (cadar (qwen-companion-test-outcomes))))))
-
-(ert-deftest qwen-companion-review-unified-test-a-text-changed-elsewhere-is-followed ()
-  (qwen-companion-review-unified-test-with-three
-    (with-current-buffer (qwen-companion-proposal-buffer proposal)
-      (goto-char (point-min))
-      (insert "mine\n"))
-    (qwen-companion-test-wait-for (string-match-p "^\\+mine" (buffer-string)))))
+    (should (string-suffix-p "mine too" (cadar (qwen-companion-test-outcomes))))))
 
 (ert-deftest qwen-companion-review-unified-test-comparing-takes-its-time ()
   "The header says so; an outdated comparison is not used."
@@ -1002,30 +981,6 @@ Its state for editing has the keys n and x, the motion state has k."
     (qwen-companion-review-unified-test--review (mapconcat #'identity (make-list 1001 "x\n") ""))
     (should (search-forward "\\ 1 more line: RET here shows it\n"))))
 
-(ert-deftest qwen-companion-review-unified-test-windows-and-ends ()
-  "Windows come back as in Ediff, whatever ends the review."
-  (dolist (end (list #'qwen-companion-diff-accept
-                     #'qwen-companion-diff-reject
-                     #'qwen-companion-diff-bury
-                     #'qwen-companion-proposal-end-all
-                     (lambda () (kill-buffer "*qwen-companion hunks: a.txt*"))
-                     (lambda () (qwen-companion-test-orphan (car (qwen-companion-proposals))))
-                     (lambda () (qwen-companion-test-close (car (qwen-companion-proposals))))))
-    (qwen-companion-review-unified-test-with '(("a.txt" "one\n"))
-      (split-window-right)
-      (set-window-buffer (next-window) (get-buffer-create "*other*"))
-      (let ((before (current-window-configuration))
-            (selected (selected-window))
-            (proposal (qwen-companion-test-propose "a.txt" "two\n")))
-        (qwen-companion-test-show proposal)
-        (should (eq selected (selected-window)))
-        (should (equal '("*qwen-companion hunks: a.txt*" "*terminal*") (qwen-companion-test-shown)))
-        (funcall end)
-        (should (qwen-companion-test-same-windows-p before))
-        (should-not (get-buffer "*qwen-companion hunks: a.txt*"))
-        (should-not (cl-find #'qwen-companion-review-unified--compare-again timer-list
-                             :key #'timer--function))))))
-
 (ert-deftest qwen-companion-review-unified-test-the-option-is-for-later-proposals ()
   "Open reviews keep their front end; nil offers both as before."
   (qwen-companion-review-unified-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
@@ -1158,15 +1113,14 @@ Its state for editing has the keys n and x, the motion state has k."
                    ("1\r\n2\r\n3\r\n4\r\n5\n6\r\n" "1\r\n2\r\n3\r\n4\r\nfive\r\n6\r\n")
                    ("one\r\ntwo\r\n" "one\r\nTWO\n")
                    ("one\rtwo\rthree\rfour\r" "one\rtwo\rthree\rFOUR\r")))
-    (qwen-companion-review-unified-test-with `(("a.txt" ,old))
-      (let ((proposal (qwen-companion-review-unified-test--review new)))
-        (should (equal "1 of 1 hunk kept" (qwen-companion-review-unified-test--count)))
-        (should (equal new (qwen-companion-proposal-text proposal)))
-        (qwen-companion-test-press "k")
-        (should (equal old (qwen-companion-proposal-text proposal)))
-        (qwen-companion-test-press "u")
-        (should (equal new (qwen-companion-proposal-text proposal)))
-        (should-not (qwen-companion-proposal-edited-p proposal))))))
+    (qwen-companion-review-unified-test-with-review old new
+      (should (equal "1 of 1 hunk kept" (qwen-companion-review-unified-test--count)))
+      (should (equal new (qwen-companion-proposal-text proposal)))
+      (qwen-companion-test-press "k")
+      (should (equal old (qwen-companion-proposal-text proposal)))
+      (qwen-companion-test-press "u")
+      (should (equal new (qwen-companion-proposal-text proposal)))
+      (should-not (qwen-companion-proposal-edited-p proposal)))))
 
 (ert-deftest qwen-companion-review-unified-test-only-line-ends-or-the-mark ()
   "The change is named, and dropping it gives the text on disk."
@@ -1178,35 +1132,30 @@ Its state for editing has the keys n and x, the motion state has k."
                    ("\ufeffone\n" "one\n" "Byte order mark: not proposed, on disk")
                    ("\ufeffone\r\n" "one\n"
                     "Line ends: LF proposed, CR LF on disk; byte order mark: not proposed, on disk")))
-    (qwen-companion-review-unified-test-with `(("a.txt" ,old))
-      (let ((proposal (qwen-companion-review-unified-test--review new)))
-        (should (equal "0 of 0 hunks kept" (qwen-companion-review-unified-test--count)))
-        (should-not (string-search "no difference" (buffer-string)))
-        (goto-char (point-min))
-        (should (search-forward said nil t))
-        (should (string-match-p "C-c C-l \\(line ends\\|byte order mark\\)"
-                                (qwen-companion-test-header)))
-        (qwen-companion-test-press "k")
-        (should (equal old (qwen-companion-proposal-text proposal)))
-        (should (qwen-companion-proposal-edited-p proposal))
-        (should (string-search "as on disk" (buffer-string)))
-        (qwen-companion-test-press "u")
-        (should (equal new (qwen-companion-proposal-text proposal)))
-        (should-not (qwen-companion-proposal-edited-p proposal))
-        ;; In the other style it stands in the header, with a key.
-        (qwen-companion-test-press "k")
-        (qwen-companion-diff-switch proposal)
-        (with-current-buffer (qwen-companion-proposal-buffer proposal)
-          (should (string-search "as on disk" (qwen-companion-test-header)))
-          (qwen-companion-diff-toggle-line-ends)
-          (should (string-search "proposed" (qwen-companion-test-header)))
-          (qwen-companion-diff-toggle-line-ends))
-        (qwen-companion-diff-accept proposal)
-        (should (equal `((accepted ,old))
-                       (mapcar (lambda (payload)
-                                 (list (plist-get payload :outcome)
-                                       (qwen-companion-test-text-in payload)))
-                               (qwen-companion-test-sent 'outcome))))))))
+    (qwen-companion-review-unified-test-with-review old new
+      (should (equal "0 of 0 hunks kept" (qwen-companion-review-unified-test--count)))
+      (should-not (string-search "no difference" (buffer-string)))
+      (goto-char (point-min))
+      (should (search-forward said nil t))
+      (should (string-match-p "C-c C-l \\(line ends\\|byte order mark\\)"
+                              (qwen-companion-test-header)))
+      (qwen-companion-test-press "k")
+      (should (equal old (qwen-companion-proposal-text proposal)))
+      (should (qwen-companion-proposal-edited-p proposal))
+      (should (string-search "as on disk" (buffer-string)))
+      (qwen-companion-test-press "u")
+      (should (equal new (qwen-companion-proposal-text proposal)))
+      (should-not (qwen-companion-proposal-edited-p proposal))
+      ;; In the other style it stands in the header, with a key.
+      (qwen-companion-test-press "k")
+      (qwen-companion-diff-switch proposal)
+      (with-current-buffer (qwen-companion-proposal-buffer proposal)
+        (should (string-search "as on disk" (qwen-companion-test-header)))
+        (qwen-companion-diff-toggle-line-ends)
+        (should (string-search "proposed" (qwen-companion-test-header)))
+        (qwen-companion-diff-toggle-line-ends))
+      (qwen-companion-diff-accept proposal)
+      (should (equal `((accepted ,old)) (qwen-companion-test-outcomes))))))
 
 (ert-deftest qwen-companion-review-unified-test-line-ends-beside-other-changes ()
   "They are one thing to drop, the lines are others."
@@ -1235,59 +1184,20 @@ Its state for editing has the keys n and x, the motion state has k."
                         (lambda () (goto-char (point-max)) (delete-char -1))
                         "a\nb\n")
                   (list "a\n" "a\nb" (lambda () (qwen-companion-test-append "c")) "a\nb\nc")))
-    (qwen-companion-review-unified-test-with `(("a.txt" ,old))
-      (let ((proposal (qwen-companion-review-unified-test--review new)))
-        (qwen-companion-test-press "k")
-        (with-current-buffer (qwen-companion-proposal-buffer proposal)
-          (save-excursion (funcall edit)))
-        (qwen-companion-review-refresh 'unified proposal)
-        (qwen-companion-test-go-to "dropped, u")
-        (qwen-companion-test-press "u")
-        (should (equal result (qwen-companion-proposal-text proposal)))
-        (should-not (string-search "more lines" (buffer-string)))
-        (should (equal result
-                       (qwen-companion-review-unified-test--patched
-                        old (qwen-companion-review-unified-test--shown-patch "\n"))))))))
+    (qwen-companion-review-unified-test-with-review old new
+      (qwen-companion-test-press "k")
+      (with-current-buffer (qwen-companion-proposal-buffer proposal)
+        (save-excursion (funcall edit)))
+      (qwen-companion-review-refresh 'unified proposal)
+      (qwen-companion-test-go-to "dropped, u")
+      (qwen-companion-test-press "u")
+      (should (equal result (qwen-companion-proposal-text proposal)))
+      (should-not (string-search "more lines" (buffer-string)))
+      (should (equal result
+                     (qwen-companion-review-unified-test--patched
+                      old (qwen-companion-review-unified-test--shown-patch "\n")))))))
 
-;;; What is accepted is exactly what is shown
-
-(defconst qwen-companion-review-unified-test--words
-  '("one" "two" "three" "" "  two" "- a/x" "-- a/x" "++ b/x" "@ -1 +1 @@"
-    "\\ No newline at end of file" "\tü" "# one")
-  "Texts for lines: few, so that they repeat, and some that look like a patch.")
-
-(defun qwen-companion-review-unified-test--random-of (list)
-  "Return a random element of LIST."
-  (nth (random (length list)) list))
-
-(defun qwen-companion-review-unified-test--random-lines (count)
-  "Return a list of COUNT random lines."
-  (cl-loop repeat count
-           collect (qwen-companion-review-unified-test--random-of
-                    qwen-companion-review-unified-test--words)))
-
-(defun qwen-companion-review-unified-test--random-edit (lines)
-  "Return LINES with one random edit: inserted, removed, replaced or moved ones."
-  (let* ((from (random (1+ (length lines))))
-         (to (min (length lines) (+ from (random 4))))
-         (run (cl-subseq lines from to))
-         (rest (append (cl-subseq lines 0 from) (cl-subseq lines to)))
-         (place (random (1+ (length rest)))))
-    (pcase (random 4)
-      (0 (append (cl-subseq lines 0 from)
-                 (qwen-companion-review-unified-test--random-lines (1+ (random 3)))
-                 (cl-subseq lines from)))
-      (1 rest)
-      (2 (append (cl-subseq lines 0 from)
-                 (qwen-companion-review-unified-test--random-lines (random 4))
-                 (cl-subseq lines to)))
-      (_ (append (cl-subseq rest 0 place) run (cl-subseq rest place))))))
-
-(defun qwen-companion-review-unified-test--join (lines open line-end)
-  "Return LINES as a text; OPEN says whether the last one has no LINE-END."
-  (if lines
-      (concat (mapconcat #'identity lines line-end) (unless open line-end))
-    ""))
+;;; What is accepted is exactly what is shown, see ../fuzz/hunks.el
 
 (defun qwen-companion-review-unified-test--shown-patch (line-end)
   "Return the hunks that are shown and not dropped, as a patch.
@@ -1331,64 +1241,6 @@ LINE-END is what ends the lines in the file."
               old
             (qwen-companion-test-file-text out)))
       (mapc #'delete-file (list one other out)))))
-
-(defun qwen-companion-review-unified-test--set-dropped (wanted)
-  "Drop the hunks with the numbers WANTED, and no others, by keys."
-  (let ((number 0))
-    (goto-char (point-min))
-    (while (qwen-companion-hunks-view-goto-hunk (point) nil)
-      (let ((hunk (qwen-companion-hunks-view-hunk-at (point))))
-        (unless (eq (and (memq number wanted) t) (qwen-companion-hunks-dropped-p hunk))
-          (qwen-companion-test-press (if (memq number wanted) "k" "u"))))
-      (cl-incf number))))
-
-(defun qwen-companion-review-unified-test--subsets (count)
-  "Return all sets of numbers below COUNT, or twenty of them in random order."
-  (if (<= count 4)
-      (cl-loop for bits from 0 below (ash 1 count)
-               collect (cl-loop for number from 0 below count
-                                when (/= 0 (logand bits (ash 1 number)))
-                                collect number))
-    (cl-loop repeat 20
-             collect (cl-loop for number from 0 below count
-                              when (zerop (random 2)) collect number))))
-
-(defun qwen-companion-review-unified-test--property ()
-  "Check one random proposal, each choice of hunks with the program patch."
-  (let* ((line-end (qwen-companion-review-unified-test--random-of '("\n" "\n" "\r\n")))
-         (lines (qwen-companion-review-unified-test--random-lines (random 25)))
-         (new (cl-loop with lines = lines repeat (1+ (random 5))
-                       do (setq lines (qwen-companion-review-unified-test--random-edit lines))
-                       finally return lines))
-         (old-text (qwen-companion-review-unified-test--join lines (zerop (random 4)) line-end))
-         (new-text (qwen-companion-review-unified-test--join new (zerop (random 4)) line-end))
-         (qwen-companion-unified-context (random 4)))
-    (qwen-companion-review-unified-test-with (list (list "a.txt" old-text))
-      (let ((proposal (qwen-companion-review-unified-test--review new-text))
-            (inhibit-message t))
-        ;; Also divided at random lines, inside of changes too.
-        (when (zerop qwen-companion-unified-context)
-          (dotimes (_ (random 4))
-            (goto-char (1+ (random (buffer-size))))
-            (condition-case nil
-                (qwen-companion-test-press "s")
-              (user-error nil))))
-        (dolist (dropped (qwen-companion-review-unified-test--subsets
-                          (length qwen-companion-review-unified--hunks)))
-          (qwen-companion-review-unified-test--set-dropped dropped)
-          (should (equal (qwen-companion-proposal-text proposal)
-                         (qwen-companion-review-unified-test--patched
-                          old-text (qwen-companion-review-unified-test--shown-patch line-end)))))
-        (qwen-companion-review-unified-test--set-dropped nil)
-        (should (equal new-text (qwen-companion-proposal-text proposal)))
-        (should-not (qwen-companion-proposal-edited-p proposal))))))
-
-(ert-deftest qwen-companion-review-unified-test-accepted-is-what-patch-makes-of-the-hunks ()
-  (should (executable-find "patch"))
-  ;; The same ones each time.
-  (random "qwen-companion")
-  (dotimes (_ 40)
-    (qwen-companion-review-unified-test--property)))
 
 (declare-function hunks-fuzz-run "../fuzz/hunks" (from count))
 

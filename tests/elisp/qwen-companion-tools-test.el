@@ -53,6 +53,28 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
                     (plist-get item :text)))
                 (plist-get answer :items)))))
 
+;; Most tests are a table of such cases.
+(defun qwen-companion-tools-test--expect (&rest cases)
+  "Check what the tools answer, each of CASES being (EXPECTED NAME ARGUMENT...).
+EXPECTED is a part of the error, or all items, see `qwen-companion-tools-test--call'."
+  (pcase-dolist (`(,expected ,name . ,arguments) cases)
+    (let ((answer (apply #'qwen-companion-tools-test--call name arguments)))
+      (if (stringp expected)
+          (should (string-search expected answer))
+        (should (equal (cons name expected) (cons name answer)))))))
+
+(defun qwen-companion-tools-test--told ()
+  "Return the tools that the Python process was told of last."
+  (let (qwen-companion-test-calls)
+    (qwen-companion-tools-forget)
+    (qwen-companion-tools-update)
+    (plist-get (car (last (qwen-companion-test-sent 'tools))) :tools)))
+
+(defun qwen-companion-tools-test--unasked-p (name)
+  "Say whether the tool NAME runs without a question."
+  (plist-get (cl-find name (qwen-companion-tools-test--told) :key (lambda (tool) (plist-get tool :name)) :test #'equal)
+             :unasked))
+
 (defmacro qwen-companion-tools-test--with (files &rest body)
   "Run BODY with FILES in a project and a backend that only notes calls."
   (declare (indent 1) (debug t))
@@ -60,10 +82,6 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
      (qwen-companion-test-with-backend
        (unwind-protect (progn ,@body)
          (qwen-companion-tools-forget)))))
-
-(defun qwen-companion-tools-test--file (name)
-  "Return the absolute name of the file NAME."
-  (expand-file-name name))
 
 ;;; Defining
 
@@ -78,19 +96,19 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
   (let ((qwen-companion-tools nil)
         (qwen-companion-tools-offered t))
     (eval '(qwen-companion-define-tool "mine"
-            ((path path "A file." :required t) (how (choice "a" "b") "How."))
-            "Do it."
-            :paged t
-            path)
+               ((path path "A file." :required t) (how (choice "a" "b") "How."))
+             "Do it."
+             :paged t
+             path)
           t)
     (should (equal '((:name "mine" :description "Do it."
                             :arguments ((:name "path" :kind path :description "A file." :required t)
                                         (:name "how" :kind string :description "How."
                                                :choices ("a" "b")))
                             :unasked nil :paged t))
-                   (qwen-companion-tools--definitions)))
+                   (qwen-companion-test-with-backend (qwen-companion-tools-test--told))))
     (setq qwen-companion-tools-offered nil)
-    (should-not (qwen-companion-tools--definitions))))
+    (should-not (qwen-companion-test-with-backend (qwen-companion-tools-test--told)))))
 
 ;; What the manual shows works as it stands there.
 (ert-deftest qwen-companion-tools-test-the-example-of-the-manual ()
@@ -106,14 +124,12 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
               (goto-char (match-beginning 0))
               (read (current-buffer)))
             t)
-      (should-not (qwen-companion-tools--tool-unasked (cdar qwen-companion-tools)))
-      (should (string-search "is not open"
-                             (qwen-companion-tools-test--call "open_tasks" "path" path)))
+      (should-not (qwen-companion-tools-test--unasked-p "open_tasks"))
+      (qwen-companion-tools-test--expect `("is not open" "open_tasks" "path" ,path))
       (find-file-noselect path)
-      (should (equal '((1 "TODO Plant plums") (3 "TODO Sell them"))
-                     (qwen-companion-tools-test--call "open_tasks" "path" path)))
-      (should (equal '((1 "TODO Plant plums"))
-                     (qwen-companion-tools-test--call "open_tasks" "path" path "tag" "garden"))))))
+      (qwen-companion-tools-test--expect
+       `(((1 "TODO Plant plums") (3 "TODO Sell them")) "open_tasks" "path" ,path)
+       `(((1 "TODO Plant plums")) "open_tasks" "path" ,path "tag" "garden")))))
 
 (ert-deftest qwen-companion-tools-test-changes-are-told-once ()
   (qwen-companion-tools-test--with nil
@@ -128,8 +144,9 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
         (should (equal "hover" (plist-get (car (plist-get (cadr sent) :tools)) :name)))))))
 
 (ert-deftest qwen-companion-tools-test-the-tools-of-the-package-run-unasked ()
-  (should (= 10 (length qwen-companion-tools)))
-  (should (cl-every #'qwen-companion-tools--tool-unasked (mapcar #'cdr qwen-companion-tools))))
+  (qwen-companion-tools-test--with nil
+    (should (= 10 (length qwen-companion-tools)))
+    (should (cl-every #'qwen-companion-tools-test--unasked-p (mapcar #'car qwen-companion-tools)))))
 
 ;;; Calling
 
@@ -154,11 +171,10 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
 (ert-deftest qwen-companion-tools-test-errors-are-answers ()
   (qwen-companion-tools-test--with nil
     (qwen-companion-tools-test--with-tool (lambda () (error "Odd %s" "thing"))
-      (should (equal "Emacs could not do that (Odd thing)."
-                     (qwen-companion-tools-test--call "test"))))
+      (should (equal "Emacs could not do that (Odd thing)." (qwen-companion-tools-test--call "test"))))
     (qwen-companion-tools-test--with-tool (lambda () 7)
-      (should (string-prefix-p "Emacs could not do that" (qwen-companion-tools-test--call "test"))))
-    (should (string-search "not there" (qwen-companion-tools-test--call "gone")))))
+      (qwen-companion-tools-test--expect '("Emacs could not do that" "test")))
+    (qwen-companion-tools-test--expect '("not there" "gone"))))
 
 (ert-deftest qwen-companion-tools-test-a-process-that-hangs-is-not-waited-for ()
   (qwen-companion-tools-test--with nil
@@ -237,18 +253,15 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
 (ert-deftest qwen-companion-tools-test-large-answers-are-cut ()
   (qwen-companion-tools-test--with nil
     (let ((qwen-companion-tools--limits '(3 . 100)))
-      (qwen-companion-tools-test--with-tool (lambda () (make-list 10 "x"))
-        (let* ((id (qwen-companion-tools-test--begin "test" nil))
-               (answer (qwen-companion-test-wait-for (qwen-companion-tools-test--sent id))))
-          (should (= 3 (length (plist-get answer :items))))
-          (should (= 7 (plist-get answer :more)))))
-      (qwen-companion-tools-test--with-tool (lambda () (make-list 3 (make-string 60 ?x)))
-        (let* ((id (qwen-companion-tools-test--begin "test" nil))
-               (answer (qwen-companion-test-wait-for (qwen-companion-tools-test--sent id))))
-          (should (= 1 (length (plist-get answer :items))))
-          (should (= 2 (plist-get answer :more))))))
+      (pcase-dolist (`(,items ,kept ,more) `((,(make-list 10 "x") 3 7)
+                                             (,(make-list 3 (make-string 60 ?x)) 1 2)))
+        (qwen-companion-tools-test--with-tool (lambda () items)
+          (let* ((id (qwen-companion-tools-test--begin "test" nil))
+                 (answer (qwen-companion-test-wait-for (qwen-companion-tools-test--sent id))))
+            (should (= kept (length (plist-get answer :items))))
+            (should (= more (plist-get answer :more)))))))
     (qwen-companion-tools-test--with-tool (lambda () (propertize "\377\x3FFF80 é" 'face 'bold))
-      (should (equal '("\uFFFD\uFFFD é") (qwen-companion-tools-test--call "test"))))))
+      (qwen-companion-tools-test--expect '(("\uFFFD\uFFFD é") "test")))))
 
 ;;; Files
 
@@ -261,49 +274,40 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
           (find-file-hook (list (lambda () (error "It was visited")))))
       ;; A file that is not open, and is not opened.
       (let ((emacs-lisp-mode-hook (list (lambda () (error "A hook was run")))))
-        (should (equal '((2 "my-first") (6 "Variables > my-second"))
-                       (qwen-companion-tools-test--call "symbols" "path" path)))
+        (qwen-companion-tools-test--expect `(((2 "my-first") (6 "Variables > my-second")) "symbols" "path" ,path))
         (should-not (get-file-buffer path)))
       (setq find-file-hook nil)
       (with-current-buffer (find-file-noselect path)
         (goto-char (point-min))
         (insert "\n\n")
         (narrow-to-region (point) (point-max))
-        (should (equal '((4 "my-first") (8 "Variables > my-second"))
-                       (qwen-companion-tools-test--call "symbols" "path" path))))
-      (should (string-search "no structure"
-                             (qwen-companion-tools-test--call
-                              "symbols" "path" (expand-file-name "b.txt"))))
-      (should (string-search "Give path" (qwen-companion-tools-test--call "symbols"))))))
+        (qwen-companion-tools-test--expect `(((4 "my-first") (8 "Variables > my-second")) "symbols" "path" ,path)))
+      (qwen-companion-tools-test--expect `("no structure" "symbols" "path" ,(expand-file-name "b.txt"))
+                                         '("Give path" "symbols")))))
 
 (ert-deftest qwen-companion-tools-test-buffer-text ()
   (qwen-companion-tools-test--with '(("a.txt" "one\ntwo\nthree\n") ("b.txt" ""))
-    (let ((path (expand-file-name "a.txt")))
-      (should (string-search "not open in Emacs; read it from the disk"
-                             (qwen-companion-tools-test--call "buffer_text" "path" path)))
+    (let ((path (expand-file-name "a.txt"))
+          (empty (expand-file-name "b.txt")))
+      (qwen-companion-tools-test--expect `("not open in Emacs; read it from the disk" "buffer_text" "path" ,path))
       (with-current-buffer (find-file-noselect path)
         (goto-char (point-min))
         (insert "zero\n")
         (narrow-to-region 1 3))
-      (should (equal '("Lines 1 to 4 of 4, with unsaved changes." (1 "zero\none\ntwo\nthree\n"))
-                     (qwen-companion-tools-test--call "buffer_text" "path" path)))
-      (should (equal '("Lines 2 to 3 of 4, with unsaved changes. For more, call again with start 4."
-                       (2 "one\ntwo\n"))
-                     (qwen-companion-tools-test--call "buffer_text" "path" path "start" 2 "end" 3)))
-      (should (string-search "has 4 lines, and none with the number 5"
-                             (qwen-companion-tools-test--call "buffer_text" "path" path "start" 5)))
-      (should (string-search "before"
-                             (qwen-companion-tools-test--call
-                              "buffer_text" "path" path "start" 3 "end" 2)))
+      (find-file-noselect empty)
+      (qwen-companion-tools-test--expect
+       `(("Lines 1 to 4 of 4, with unsaved changes." (1 "zero\none\ntwo\nthree\n"))
+         "buffer_text" "path" ,path)
+       `(("Lines 2 to 3 of 4, with unsaved changes. For more, call again with start 4."
+          (2 "one\ntwo\n"))
+         "buffer_text" "path" ,path "start" 2 "end" 3)
+       `("has 4 lines, and none with the number 5" "buffer_text" "path" ,path "start" 5)
+       `("before" "buffer_text" "path" ,path "start" 3 "end" 2)
+       `(("Lines 1 to 1 of 1, as saved." (1 "")) "buffer_text" "path" ,empty))
       (with-current-buffer (get-file-buffer path)
         (set-buffer-modified-p nil)
         (qwen-companion-privacy-set-exposure (current-buffer) 'hide))
-      (should (string-search "does not show"
-                             (qwen-companion-tools-test--call "buffer_text" "path" path)))
-      (find-file-noselect "b.txt")
-      (should (equal '("Lines 1 to 1 of 1, as saved." (1 ""))
-                     (qwen-companion-tools-test--call
-                      "buffer_text" "path" (expand-file-name "b.txt")))))))
+      (qwen-companion-tools-test--expect `("does not show" "buffer_text" "path" ,path)))))
 
 ;;; Files that are not for the CLI
 
@@ -392,33 +396,22 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
   (qwen-companion-tools-test--with
       `(("a.el" ,(concat qwen-companion-tools-test--lisp "(my-first my-second)\n"))
         ("b.py" "def f():\n    pass\n"))
-    (let ((path (expand-file-name "a.el")))
-      (should (string-search "is not open in Emacs"
-                             (qwen-companion-tools-test--call
-                              "definition" "symbol" "my-first" "path" path)))
+    (let ((path (expand-file-name "a.el"))
+          (python (expand-file-name "b.py")))
+      (qwen-companion-tools-test--expect `("is not open in Emacs" "definition" "symbol" "my-first" "path" ,path))
       (with-current-buffer (find-file-noselect path) (eval-buffer))
-      (should (equal '((2 "(defun my-first)"))
-                     (qwen-companion-tools-test--call
-                      "definition" "symbol" "my-first" "path" path "line" 8)))
-      (should (equal '((6 "(defvar my-second)"))
-                     (qwen-companion-tools-test--call
-                      "definition" "symbol" "my-second" "path" path)))
-      (should (string-search "There is no my-third in line 8"
-                             (qwen-companion-tools-test--call
-                              "definition" "symbol" "my-third" "path" path "line" 8)))
-      (should (string-search "none with the number 99"
-                             (qwen-companion-tools-test--call
-                              "definition" "symbol" "my-first" "path" path "line" 99)))
+      (find-file-noselect python)
+      (qwen-companion-tools-test--expect
+       `(((2 "(defun my-first)")) "definition" "symbol" "my-first" "path" ,path "line" 8)
+       `(((6 "(defvar my-second)")) "definition" "symbol" "my-second" "path" ,path)
+       `("There is no my-third in line 8" "definition" "symbol" "my-third" "path" ,path "line" 8)
+       `("none with the number 99" "definition" "symbol" "my-first" "path" ,path "line" 99)
+       ;; Without a tags table, etags would ask for one.
+       `("No language server runs" "definition" "symbol" "f" "path" ,python))
       ;; That would be a search by a program.
       (let ((exec-path nil))
-        (should (string-search "no more than a search in files"
-                               (qwen-companion-tools-test--call
-                                "references" "symbol" "my-first" "path" path))))
-      ;; Without a tags table, etags would ask for one.
-      (find-file-noselect "b.py")
-      (should (string-search "No language server runs"
-                             (qwen-companion-tools-test--call
-                              "definition" "symbol" "f" "path" (expand-file-name "b.py")))))
+        (qwen-companion-tools-test--expect
+         `("no more than a search in files" "references" "symbol" "my-first" "path" ,path))))
     (fmakunbound 'my-first)
     (makunbound 'my-second)))
 
@@ -439,23 +432,20 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
 
 (ert-deftest qwen-companion-tools-test-a-language-server-is-asked ()
   (qwen-companion-tools-test--with '(("a.py" "f()\n") ("b.py" "def f():\n    pass\n    f()\n"))
-    (let ((qwen-companion-tools-servers '(qwen-companion-tools-test)))
-      (with-current-buffer (find-file-noselect "a.py")
+    (let ((qwen-companion-tools-servers '(qwen-companion-tools-test))
+          (path (expand-file-name "a.py"))
+          (other (expand-file-name "b.py")))
+      (with-current-buffer (find-file-noselect path)
         (setq-local xref-backend-functions (list (lambda () 'qwen-companion-tools-test))))
-      (should (equal '((3 "use of f") (1 "use of f"))
-                     (qwen-companion-tools-test--call
-                      "references" "symbol" "f" "path" (expand-file-name "a.py") "line" 1)))
-      ;; About a file that is not open, a backend knows names only.
-      (should (string-search "is not open in Emacs"
-                             (qwen-companion-tools-test--call
-                              "references" "symbol" "f" "path" (expand-file-name "b.py"))))
-      (should (equal '((1 "def f"))
-                     (qwen-companion-tools-test--call
-                      "definition" "symbol" "f" "path" (expand-file-name "b.py"))))
-      (should (equal '("The backend qwen-companion-tools-test of Emacs knows no definition of lik.")
-                     (qwen-companion-tools-test--call "definition" "symbol" "lik")))
-      (should (equal '((1 "like f")) (qwen-companion-tools-test--call "symbols" "query" "g")))
-      (should-not (get-file-buffer "b.py")))))
+      (qwen-companion-tools-test--expect
+       `(((3 "use of f") (1 "use of f")) "references" "symbol" "f" "path" ,path "line" 1)
+       ;; About a file that is not open, a backend knows names only.
+       `("is not open in Emacs" "references" "symbol" "f" "path" ,other)
+       `(((1 "def f")) "definition" "symbol" "f" "path" ,other)
+       '(("The backend qwen-companion-tools-test of Emacs knows no definition of lik.")
+         "definition" "symbol" "lik")
+       '(((1 "like f")) "symbols" "query" "g"))
+      (should-not (get-file-buffer other)))))
 
 (ert-deftest qwen-companion-tools-test-a-real-language-server-is-asked ()
   ;; A part of Emacs since 29; before that, it comes from a package of Debian.
@@ -470,18 +460,16 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
       (with-current-buffer (find-file-noselect "a.py")
         (qwen-companion-test-eglot "pyright-langserver" "--stdio")
         (let ((path buffer-file-name))
-          (should (equal '((1 "def greet(name):"))
-                         (qwen-companion-tools-test--call
-                          "definition" "symbol" "greet" "path" path "line" 6)))
+          (qwen-companion-tools-test--expect
+           `(((1 "def greet(name):")) "definition" "symbol" "greet" "path" ,path "line" 6)
+           ;; Not the line of another definition that has the name in it.
+           '(((1 "def greet(name):")) "definition" "symbol" "greet")
+           '(("The language server for python knows no definition of gree.")
+             "definition" "symbol" "gree"))
           (let ((found (qwen-companion-tools-test--call
                         "references" "symbol" "greet" "path" path "line" 1)))
             (should (member '(6 "print(greet(1))") found))
             (should (member '(3 "greet(2)") found)))
-          ;; Not the line of another definition that has the name in it.
-          (should (equal '((1 "def greet(name):"))
-                         (qwen-companion-tools-test--call "definition" "symbol" "greet")))
-          (should (equal '("The language server for python knows no definition of gree.")
-                         (qwen-companion-tools-test--call "definition" "symbol" "gree")))
           (let ((found (qwen-companion-tools-test--call "symbols" "path" path)))
             (should (member '(1 "greet (function)") found))
             (should (member '(9 "greet_all (variable)") found)))
@@ -500,23 +488,19 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
         (qwen-companion-test-language-server
          :capabilities '(:definitionProvider t :referencesProvider t :hoverProvider t)
          :answers '(:textDocument/references (:error (:code -1 :message "Odd"))
-                    :textDocument/hover (:result :null)))
-        (cl-flet ((ask (name &rest arguments)
-                    (apply #'qwen-companion-tools-test--call name arguments))
-                  (told (words answer)
-                    (should (stringp answer))
-                    (should (string-search words answer))))
-          (let ((path buffer-file-name))
-            (told "has not answered within" (ask "definition" "symbol" "greet" "path" path "line" 1))
-            (told "refuses to say that (Odd)" (ask "references" "symbol" "greet" "path" path "line" 1))
-            (told "does not answer that (textDocument/documentSymbol)" (ask "symbols" "path" path))
-            (told "does not answer that (workspace/symbol)" (ask "symbols" "query" "greet"))
-            (told "has loaded no definition of nobody" (ask "definition" "symbol" "nobody"))
-            ;; This is what it has said.
-            (should (string-search "knows nothing of that place"
-                                   (car (ask "hover" "path" path "line" 1)))))
-          (told "has loaded no definition of my-unloaded"
-                (ask "definition" "symbol" "my-unloaded" "path" (expand-file-name "b.el"))))
+                                             :textDocument/hover (:result :null)))
+        (let ((path buffer-file-name))
+          (qwen-companion-tools-test--expect
+           `("has not answered within" "definition" "symbol" "greet" "path" ,path "line" 1)
+           `("refuses to say that (Odd)" "references" "symbol" "greet" "path" ,path "line" 1)
+           `("does not answer that (textDocument/documentSymbol)" "symbols" "path" ,path)
+           '("does not answer that (workspace/symbol)" "symbols" "query" "greet")
+           '("has loaded no definition of nobody" "definition" "symbol" "nobody")
+           `("has loaded no definition of my-unloaded"
+             "definition" "symbol" "my-unloaded" "path" ,(expand-file-name "b.el")))
+          ;; This is what it has said.
+          (should (string-search "knows nothing of that place"
+                                 (car (qwen-companion-tools-test--call "hover" "path" path "line" 1)))))
         (ignore-error jsonrpc-error (kill-buffer))))))
 
 (ert-deftest qwen-companion-tools-test-hover ()
@@ -524,54 +508,40 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
     (let ((path (expand-file-name "a.txt"))
           (qwen-companion-tools-read--hover-wait 0.05))
       (with-current-buffer (find-file-noselect path)
-        (setq-local eldoc-documentation-functions
-                    (list (lambda (_) (concat "at once: " (thing-at-point 'word)))
-                          (lambda (answer)
-                            (run-at-time 0 nil answer (propertize "later" 'face 'bold))
-                            t)
-                          (lambda (_) nil)
-                          (lambda (_) (error "Broken")))))
-      (should (equal '((nil "at once: beta") (nil "later"))
-                     (qwen-companion-tools-test--call
-                      "hover" "path" path "line" 1 "symbol" "beta")))
-      ;; One that never answers.
-      (with-current-buffer (get-file-buffer path)
-        (setq-local eldoc-documentation-functions (list (lambda (_) t))))
-      (should (string-search "No answer about"
-                             (qwen-companion-tools-test--call "hover" "path" path "line" 1)))
-      (with-current-buffer (get-file-buffer path) (setq-local eldoc-documentation-functions nil))
-      (should (string-search "nothing else in Emacs describes line 1"
-                             (qwen-companion-tools-test--call "hover" "path" path "line" 1))))))
+        (cl-flet ((says (expected functions &rest more)
+                    (setq-local eldoc-documentation-functions functions)
+                    (qwen-companion-tools-test--expect `(,expected "hover" "path" ,path "line" 1 ,@more))))
+          (says '((nil "at once: beta") (nil "later"))
+                (list (lambda (_) (concat "at once: " (thing-at-point 'word)))
+                      (lambda (answer)
+                        (run-at-time 0 nil answer (propertize "later" 'face 'bold))
+                        t)
+                      (lambda (_) nil)
+                      (lambda (_) (error "Broken")))
+                "symbol" "beta")
+          ;; One that never answers.
+          (says "No answer about" (list (lambda (_) t)))
+          (says "nothing else in Emacs describes line 1" nil))))))
 
 (ert-deftest qwen-companion-tools-test-diagnostics ()
   (qwen-companion-tools-test--with '(("a.txt" "one\ntwo\n") ("b.txt" "x\n"))
-    (let ((path (expand-file-name "a.txt")))
+    (let ((path (expand-file-name "a.txt"))
+          (other (expand-file-name "b.txt")))
       (with-current-buffer (find-file-noselect path)
         (setq-local flymake-diagnostic-functions (list #'qwen-companion-tools-test--check))
         (flymake-mode)
-        (should (equal (list (format "%s has not been checked yet." path))
-                       (qwen-companion-tools-test--call "diagnostics" "path" path)))
-        (should (equal '((nil "has not been checked yet"))
-                       (qwen-companion-tools-test--call "diagnostics")))
+        (qwen-companion-tools-test--expect
+         `((,(format "%s has not been checked yet." path)) "diagnostics" "path" ,path)
+         '(((nil "has not been checked yet")) "diagnostics"))
         (flymake-start)
-        (should (equal '((2 "error: Bad two (qwen-companion-tools-test-check)")
-                         (1 "note: Odd one (qwen-companion-tools-test-check)"))
-                       (qwen-companion-tools-test--call "diagnostics" "path" path)))
+        (qwen-companion-tools-test--expect
+         `(((2 "error: Bad two (qwen-companion-tools-test-check)") (1 "note: Odd one (qwen-companion-tools-test-check)"))
+           "diagnostics" "path" ,path))
         (should (equal 2 (length (qwen-companion-tools-test--call "diagnostics"))))
         (flymake-mode -1))
-      (find-file-noselect "b.txt")
-      (should (string-search "Nothing checks"
-                             (qwen-companion-tools-test--call
-                              "diagnostics" "path" (expand-file-name "b.txt"))))
-      (should (equal '("No open file of the project is checked by Emacs.")
-                     (qwen-companion-tools-test--call "diagnostics"))))))
-
-(ert-deftest qwen-companion-tools-test-markup-of-language-servers ()
-  (should (equal '("a" "b" "c")
-                 (qwen-companion-tools-read--markup
-                  ["a" (:language "x" :value "b") " " (:kind "markdown" :value "c")])))
-  (should (equal '("d") (qwen-companion-tools-read--markup '(:kind "plaintext" :value "d"))))
-  (should-not (qwen-companion-tools-read--markup nil)))
+      (find-file-noselect other)
+      (qwen-companion-tools-test--expect `("Nothing checks" "diagnostics" "path" ,other)
+                                         '(("No open file of the project is checked by Emacs.") "diagnostics")))))
 
 (defun qwen-companion-tools-test--check (report &rest _)
   "Report to REPORT, a function of flymake, each line of the current buffer."
@@ -588,38 +558,36 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
 (ert-deftest qwen-companion-tools-test-output-and-problems-of-a-compilation ()
   (qwen-companion-tools-test--with '(("a.c" "x\n"))
     (let ((next-error-last-buffer nil))
-      (should (string-search "No compilation" (qwen-companion-tools-test--call "test_output")))
+      (qwen-companion-tools-test--expect '("No compilation" "test_output"))
       (with-current-buffer (get-buffer-create "*qwen-companion test compilation*")
         (setq default-directory directory)
         (insert "cc a.c\na.c:1:2: error: no such thing\na.c:1: warning: odd\nexit 1\n")
         (compilation-mode)
         (setq next-error-last-buffer (current-buffer)))
-      (should (equal '((1 "error a.c:1:2: error: no such thing") (1 "warning a.c:1: warning: odd"))
-                     (qwen-companion-tools-test--call "diagnostics" "source" "compilation")))
+      (qwen-companion-tools-test--expect
+       '(((1 "error a.c:1:2: error: no such thing") (1 "warning a.c:1: warning: odd"))
+         "diagnostics" "source" "compilation"))
       (let ((answer (qwen-companion-tools-test--call "test_output" "lines" 2)))
         (should (string-search "lines 3 to 4 of 4" (car answer)))
         (should (equal '(3 "a.c:1: warning: odd\nexit 1\n") (cadr answer))))
       ;; That of another project is none of this one's business.
       (with-current-buffer "*qwen-companion test compilation*" (setq default-directory "/"))
-      (should (string-search "No compilation" (qwen-companion-tools-test--call "test_output"))))))
+      (qwen-companion-tools-test--expect '("No compilation" "test_output")))))
 
 (ert-deftest qwen-companion-tools-test-describe ()
   (qwen-companion-tools-test--with `(("a.el" ,qwen-companion-tools-test--lisp))
     (with-current-buffer (find-file-noselect "a.el")
       (set-visited-file-modtime)
       (load buffer-file-name nil t))
-    (should (equal '("my-first is a function: (my-first x)" (2 "defined here") (nil "Return X."))
-                   (qwen-companion-tools-test--call "describe" "symbol" "my-first")))
+    (qwen-companion-tools-test--expect
+     '(("my-first is a function: (my-first x)" (2 "defined here") (nil "Return X."))
+       "describe" "symbol" "my-first")
+     '("there are my-first" "describe" "symbol" "my-firs"))
     ;; A value may be a secret.
     (set (intern "my-second") "the value")
-    (should-not (string-search "the value"
-                               (format "%S" (qwen-companion-tools-test--call
-                                             "describe" "symbol" "my-second"))))
-    (should (string-search "in the library files"
-                           (format "%S" (qwen-companion-tools-test--call
-                                         "describe" "symbol" "find-file"))))
-    (let ((answer (qwen-companion-tools-test--call "describe" "symbol" "my-firs")))
-      (should (string-search "there are my-first" answer)))
+    (cl-flet ((described (symbol) (format "%S" (qwen-companion-tools-test--call "describe" "symbol" symbol))))
+      (should-not (string-search "the value" (described "my-second")))
+      (should (string-search "in the library files" (described "find-file"))))
     (fmakunbound 'my-first)
     (makunbound 'my-second)))
 
@@ -628,23 +596,18 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
   (qwen-companion-tools-test--with
       '(("own.info" "This is own.info.\n\n\^_\nFile: own.info,  Node: Top,  Next: Part\n\nThe top.\n\n\^_\nFile: own.info,  Node: Part,  Prev: Top\n\nAbout zebras and é.\nMore.\n\^_\nEnd\n"))
     (let ((Info-directory-list (list default-directory)))
-      (should (equal '("Node \"Part\": About zebras and é.")
-                     (qwen-companion-tools-test--call
-                      "search_docs" "manual" "own" "query" "ZEBRA")))
       (should (equal '((nil "\nAbout zebras and é.\nMore."))
                      (mapcar (lambda (item) (list (car item) (cadr item)))
                              (qwen-companion-tools-test--call
                               "search_docs" "manual" "own" "node" "part"))))
-      (should (equal '("The manual own has nothing like that.")
-                     (qwen-companion-tools-test--call "search_docs" "manual" "own" "query" "lion")))
-      ;; Not one that is not there, as that of Emacs Lisp here.
-      (should (equal "Emacs has no manual elisp; it has none that is usual."
-                     (qwen-companion-tools-test--call "search_docs" "manual" "elisp" "query" "x")))
-      (should (string-search "no manual other"
-                             (qwen-companion-tools-test--call
-                              "search_docs" "manual" "other" "query" "x")))
-      (should (string-search "Give query"
-                             (qwen-companion-tools-test--call "search_docs" "manual" "own"))))))
+      (qwen-companion-tools-test--expect
+       '(("Node \"Part\": About zebras and é.") "search_docs" "manual" "own" "query" "ZEBRA")
+       '(("The manual own has nothing like that.") "search_docs" "manual" "own" "query" "lion")
+       ;; Not one that is not there, as that of Emacs Lisp here.
+       '("Emacs has no manual elisp; it has none that is usual."
+         "search_docs" "manual" "elisp" "query" "x")
+       '("no manual other" "search_docs" "manual" "other" "query" "x")
+       '("Give query" "search_docs" "manual" "own")))))
 
 (defvar devdocs-data-dir)
 
@@ -658,25 +621,18 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
         ("docs/own~3/animals%2Fzebra.html"
          "<h1>Zebra</h1><p>Stripes.</p><h2 id=\"run\">run</h2><p>Run <b>away</b>.</p>"))
     (let ((Info-directory-list nil))
-      (should (equal "Emacs has no manual own; it has none that is usual."
-                     (qwen-companion-tools-test--call
-                      "search_docs" "manual" "own" "query" "zebra"))))
-    (let ((devdocs-data-dir (expand-file-name "docs"))
-          (Info-directory-list nil))
-      (dolist (manual '("own" "own~3"))
-        (should (equal '("Node \"zebra.run()\": Animals")
-                       (qwen-companion-tools-test--call
-                        "search_docs" "manual" manual "query" "ZEBRA"))))
-      (should (equal '((nil "run\n\nRun away."))
-                     (qwen-companion-tools-test--call
-                      "search_docs" "manual" "own" "node" "zebra.run()")))
-      (should (equal '("The manual own has nothing like that.")
-                     (qwen-companion-tools-test--call "search_docs" "manual" "own" "query" "cat")))
-      ;; Nothing outside of the installed manuals is read.
-      (dolist (manual '("." ".." "../docs/own~3" "other"))
-        (should (string-search "it has own~3"
-                               (qwen-companion-tools-test--call
-                                "search_docs" "manual" manual "query" "zebra")))))))
+      (qwen-companion-tools-test--expect '("Emacs has no manual own; it has none that is usual."
+                                           "search_docs" "manual" "own" "query" "zebra"))
+      (let ((devdocs-data-dir (expand-file-name "docs")))
+        (dolist (manual '("own" "own~3"))
+          (qwen-companion-tools-test--expect
+           `(("Node \"zebra.run()\": Animals") "search_docs" "manual" ,manual "query" "ZEBRA")))
+        (qwen-companion-tools-test--expect
+         '(((nil "run\n\nRun away.")) "search_docs" "manual" "own" "node" "zebra.run()")
+         '(("The manual own has nothing like that.") "search_docs" "manual" "own" "query" "cat"))
+        ;; Nothing outside of the installed manuals is read.
+        (dolist (manual '("." ".." "../docs/own~3" "other"))
+          (qwen-companion-tools-test--expect `("it has own~3" "search_docs" "manual" ,manual "query" "zebra")))))))
 
 (provide 'qwen-companion-tools-test)
 ;;; qwen-companion-tools-test.el ends here

@@ -30,6 +30,33 @@
 
 ;;; Texts
 
+(defconst hunks-fuzz--words
+  '("one" "two" "three" "" "  two" "- a/x" "-- a/x" "++ b/x" "@ -1 +1 @@"
+    "\\ No newline at end of file" "\tü" "# one")
+  "Texts for lines: few, so that they repeat, and some that look like a patch.")
+
+(defun hunks-fuzz--random-lines (count)
+  "Return a list of COUNT random lines."
+  (cl-loop repeat count
+           collect (apply #'hunks-fuzz--one-of hunks-fuzz--words)))
+
+(defun hunks-fuzz--random-edit (lines)
+  "Return LINES with one random edit: inserted, removed, replaced or moved ones."
+  (let* ((from (random (1+ (length lines))))
+         (to (min (length lines) (+ from (random 4))))
+         (run (cl-subseq lines from to))
+         (rest (append (cl-subseq lines 0 from) (cl-subseq lines to)))
+         (place (random (1+ (length rest)))))
+    (pcase (random 4)
+      (0 (append (cl-subseq lines 0 from)
+                 (hunks-fuzz--random-lines (1+ (random 3)))
+                 (cl-subseq lines from)))
+      (1 rest)
+      (2 (append (cl-subseq lines 0 from)
+                 (hunks-fuzz--random-lines (random 4))
+                 (cl-subseq lines to)))
+      (_ (append (cl-subseq rest 0 place) run (cl-subseq rest place))))))
+
 (defun hunks-fuzz--line ()
   "Return a random line without its end."
   (if (zerop (random 4))
@@ -53,7 +80,7 @@
       (cl-loop for line in lines
                unless (zerop (random 9)) collect (if (zerop (random 5)) (hunks-fuzz--line) line))
     (dotimes (_ (random 5))
-      (setq lines (qwen-companion-review-unified-test--random-edit lines)))
+      (setq lines (hunks-fuzz--random-edit lines)))
     lines))
 
 (defun hunks-fuzz--text (lines style open mark)
