@@ -84,14 +84,6 @@
                            (qwen-companion-context-line (point))
                            (qwen-companion-context-character (point))))))))
 
-(ert-deftest qwen-companion-context-test-narrowing-does-not-count ()
-  (with-temp-buffer
-    (insert "one\ntwo\n  three\n")
-    (qwen-companion-test-go-to "th")
-    (narrow-to-region (1- (point)) (point-max))
-    (should (= 3 (qwen-companion-context-line (point))))
-    (should (= 5 (qwen-companion-context-character (point))))))
-
 (ert-deftest qwen-companion-context-test-line-ends-are-no-characters ()
   "They are none where Emacs hides them, and none where it shows them as ^M."
   (pcase-dolist (`(,bytes ,search ,line ,character)
@@ -100,25 +92,22 @@
                    ;; Both kinds in one file: Emacs keeps the carriage return.
                    ("one\r\ntwo\nthree\n" "one\r" 1 4)
                    ("one\r\ntwo\nthree\n" "one" 1 4)
-                   ("a\rb\n" "a\r" 1 3)))
+                   ("a\rb\n" "a\r" 1 3)
+                   ;; Nor is a byte order mark a character.
+                   ("\xEF\xBB\xBFone\ntwo\n" "on" 1 3)))
     (qwen-companion-context-test--with '(("a.txt" ""))
       (let ((coding-system-for-write 'no-conversion))
         (write-region bytes nil "a.txt" nil 'silent))
       (qwen-companion-context-test--look-at "a.txt")
       (qwen-companion-test-go-to search)
       (should (equal (list bytes line character)
+                     (cons bytes (qwen-companion-context-test--place))))
+      ;; Nothing that is not seen is left out.
+      (put-text-property (point-min) (1- (point)) 'invisible t)
+      (narrow-to-region (1- (point)) (point-max))
+      (qwen-companion-context-test--last)
+      (should (equal (list bytes line character)
                      (cons bytes (qwen-companion-context-test--place)))))))
-
-(ert-deftest qwen-companion-context-test-byte-order-mark-is-no-character ()
-  (qwen-companion-context-test--in "\uFEFFone\ntwo\n"
-    (qwen-companion-test-go-to "on")
-    (should (equal '(1 3) (qwen-companion-context-test--place)))))
-
-(ert-deftest qwen-companion-context-test-invisible-text-counts ()
-  (qwen-companion-context-test--in "one\ntwo\nthree\n"
-    (put-text-property 2 9 'invisible t)
-    (qwen-companion-test-go-to "thr")
-    (should (equal '(3 4) (qwen-companion-context-test--place)))))
 
 (ert-deftest qwen-companion-context-test-long-line-does-not-block ()
   "A snapshot at the end of a line of 1 MB takes less than 5 ms."
@@ -131,7 +120,7 @@
       (buffer-disable-undo)
       (insert text)
       (let ((times (cl-loop repeat 7
-                            do (setq qwen-companion-context--key nil)
+                            do (qwen-companion-context-resend)
                             collect (car (benchmark-run 1 (qwen-companion-test-context-update))))))
         (should (equal (list what 1 character) (cons what (qwen-companion-context-test--place))))
         ;; The quickest one, and the limit stretched: the machine may be busy
@@ -220,14 +209,6 @@
     (delete-other-windows)
     (should (equal "one" (qwen-companion-context-test--text)))))
 
-(ert-deftest qwen-companion-context-test-empty-selection-is-none ()
-  (qwen-companion-context-test--with '(("a.txt" "one\ntwo\n"))
-    (let ((use-empty-active-region t))
-      (qwen-companion-context-test--look-at "a.txt")
-      (push-mark (point) t t)
-      (should (use-region-p))
-      (should-not (qwen-companion-context-test--text)))))
-
 (ert-deftest qwen-companion-context-test-selection-that-is-no-unicode ()
   "Text that JSON cannot hold is replaced, as other editors do."
   (qwen-companion-context-test--with '(("a.txt" ""))
@@ -262,11 +243,16 @@
     (rectangle-forward-char 1)
     (should (equal "abcde\ngh   " (qwen-companion-context-test--text)))
     (qwen-companion-context-test--go-to-terminal)
-    (setq qwen-companion-context--sent nil qwen-companion-context--key nil)
+    (qwen-companion-context-resend)
     (should (equal "abcde\ngh   " (qwen-companion-context-test--text)))))
 
-(ert-deftest qwen-companion-context-test-rectangle-without-columns-is-none ()
+(ert-deftest qwen-companion-context-test-empty-selection-is-none ()
   (qwen-companion-context-test--in "abc\ndef\nghi\n"
+    (let ((use-empty-active-region t))
+      (push-mark (point) t t)
+      (should (use-region-p))
+      (should-not (qwen-companion-context-test--text)))
+    ;; Nor has a rectangle without columns a text.
     (rectangle-mark-mode)
     (forward-line 2)
     (should (equal "" (qwen-companion-context-test--text)))))
@@ -419,11 +405,11 @@
     (with-current-buffer (find-file-noselect "a.txt") (setq buffer-display-time '(0 5)))
     (with-current-buffer (find-file-noselect "b.txt") (setq buffer-display-time '(0 7)))
     (switch-to-buffer "*scratch*")
-    (qwen-companion-context--adopt-open-files)
+    (qwen-companion-context-enable)
     (should (equal '(("b.txt" . 7000) ("a.txt" . 5000))
-                   (cl-loop for (buffer . time) in qwen-companion-context--focused
-                            when (member (buffer-name buffer) '("a.txt" "b.txt" "c.txt"))
-                            collect (cons (buffer-name buffer) time))))))
+                   (mapcar (lambda (file) (cons (file-name-nondirectory (plist-get file :path))
+                                                (plist-get file :timestamp)))
+                           (plist-get (qwen-companion-context-test--last) :files))))))
 
 (ert-deftest qwen-companion-context-test-other-names ()
   "A file follows its buffer to another name, and goes when it has none."
@@ -537,9 +523,13 @@
       (let ((qwen-companion-diff-style nil))
         (qwen-companion-test-context-update)
         (should (plist-get (car (last (qwen-companion-test-sent 'settings))) :no-reviews)))
-      (let ((qwen-companion-tell-agents nil))
-        (qwen-companion-test-context-update)
-        (should-not (plist-get (car (last (qwen-companion-test-sent 'settings))) :tell-agents))))))
+      (pcase-dolist (`(,option ,key ,value)
+                     '((qwen-companion-tell-agents :tell-agents nil)
+                       (qwen-companion-review-edits :review-edits open)
+                       (qwen-companion-settings-layer :settings-layer nil)))
+        (cl-progv (list option) (list value)
+          (qwen-companion-test-context-update)
+          (should (eq value (plist-get (car (last (qwen-companion-test-sent 'settings))) key))))))))
 
 (ert-deftest qwen-companion-context-test-a-file-may-hide-but-not-show-itself ()
   (should (safe-local-variable-p 'qwen-companion-exposure 'hide))
@@ -572,13 +562,21 @@
         (should (equal " Qwen[1]" (qwen-companion-test-lighter)))))))
 
 (ert-deftest qwen-companion-context-test-enable-disable-is-symmetric ()
-  (let ((hooks (mapcar #'car qwen-companion-context--hooks))
-        (idle (length timer-idle-list)))
-    (let ((before (mapcar #'default-value hooks)))
+  (cl-flet ((hooks ()
+              ;; Those of anybody that have a function of ours.
+              (let (found)
+                (mapatoms (lambda (symbol)
+                            (when (and (string-match-p "-\\(?:hook\\|functions\\)\\'" (symbol-name symbol))
+                                       (default-boundp symbol))
+                              (push (cons symbol (default-value symbol)) found))))
+                (sort (mapcar (lambda (hook) (format "%S" hook)) found) #'string<))))
+    (let ((before (hooks))
+          (idle (length timer-idle-list)))
       (qwen-companion-context-enable)
       (should (> (length timer-idle-list) idle))
+      (should-not (equal before (hooks)))
       (qwen-companion-context-disable)
-      (should (equal before (mapcar #'default-value hooks)))
+      (should (equal before (hooks)))
       (should (= idle (length timer-idle-list))))))
 
 (provide 'qwen-companion-context-test)

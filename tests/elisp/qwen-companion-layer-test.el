@@ -20,39 +20,17 @@
   "Return a session with STATE."
   (list :id "i" :client "Qwen Code" :version "0.24.4" :state state))
 
-(ert-deftest qwen-companion-layer-test-options-are-told ()
-  (let ((qwen-companion-settings-layer t)
-        (qwen-companion-review-edits 'open))
-    (let ((payload (qwen-companion-privacy--payload)))
-      (should (eq t (plist-get payload :settings-layer)))
-      (should (eq 'open (plist-get payload :review-edits)))))
-  ;; A change is told, not only the first value.
-  (let ((qwen-companion-privacy--sent nil)
-        (qwen-companion-review-edits 'all)
-        calls)
-    (cl-letf (((symbol-function 'qwen-companion-backend-call)
-               (lambda (_method payload) (push (plist-get payload :review-edits) calls))))
-      (qwen-companion-privacy-update)
-      (qwen-companion-privacy-update)
-      (setq qwen-companion-review-edits nil)
-      (qwen-companion-privacy-update)
-      (setq qwen-companion-settings-layer (not qwen-companion-settings-layer))
-      (unwind-protect
-          (qwen-companion-privacy-update)
-        (setq qwen-companion-settings-layer (not qwen-companion-settings-layer)))
-      (should (equal '(all nil nil) (nreverse calls))))))
-
 ;; A question matters more than work.
 (ert-deftest qwen-companion-layer-test-activity-in-the-mode-line ()
-  (let ((qwen-companion-backend--state 'ready)
-        (working (qwen-companion-layer-test--session :activity 'working))
+  (let ((working (qwen-companion-layer-test--session :activity 'working))
         (asking (qwen-companion-layer-test--session :activity 'asking))
         (idle (qwen-companion-layer-test--session :activity 'idle)))
     (pcase-dolist (`(,sessions ,expected)
                    `(((,idle) " Qwen[1]") ((,working) " Qwen[1] working")
                      ((,working ,asking) " Qwen[2] asks")))
-      (qwen-companion-test-with-sessions sessions
-        (should (equal expected (substring-no-properties (qwen-companion-test-lighter))))))))
+      (qwen-companion-test-with-state 'ready
+        (qwen-companion-test-with-sessions sessions
+          (should (equal expected (substring-no-properties (qwen-companion-test-lighter)))))))))
 
 (ert-deftest qwen-companion-layer-test-to-dos ()
   "The help of the mode line lists them; elsewhere it is how many are done."
@@ -95,7 +73,7 @@
         (list (qwen-companion-layer-test--session :mode "auto")
               (qwen-companion-layer-test--session :mode mode))
       ;; Not of the one that is reviewed.
-      (cl-letf (((symbol-function 'qwen-companion-state) (lambda () 'ready)))
+      (qwen-companion-test-with-state 'ready
         (should (string-search (format " no reviews: %s (1 of 2)" mode)
                                (qwen-companion-test-lighter))))
       (let ((qwen-companion-review-edits nil))
@@ -106,39 +84,25 @@
       (should-not (qwen-companion-layer-unreviewed-mode)))))
 
 (ert-deftest qwen-companion-layer-test-states-in-words ()
+  (pcase-dolist (`(,expected ,now . ,state)
+                 '(("working for 1 min, \"change it\", mode auto, model m, 2 subagents" 100.0
+                    :activity working :since 20000 :prompt "change it"
+                    :mode "auto" :model "m" :subagents 2)
+                   ("asking for 9 s, \"may I?\", \"change it\"" 100.0
+                    :activity asking :since 91000 :question "may I?" :prompt "change it" :subagents 0)
+                   ("idle for 2 h, 31% of the context used, 314 tokens, 1 subagent" 7200.0
+                    :activity idle :since 0 :tokens 314 :context 31 :subagents 1)
+                   ;; The clock was set back.
+                   ("cancelled for 0 s" 100.0 :activity cancelled :since 200000)))
+    (should (equal expected (qwen-companion-layer-describe (apply #'qwen-companion-layer-test--session state) now))))
   (should-not (qwen-companion-layer-describe '(:id "i") 100.0))
-  (should (equal "working for 1 min, \"change it\", mode auto, model m, 2 subagents"
-                 (qwen-companion-layer-describe
-                  (qwen-companion-layer-test--session
-                   :activity 'working :since 20000 :prompt "change it"
-                   :mode "auto" :model "m" :subagents 2)
-                  100.0)))
-  (should (equal "asking for 9 s, \"may I?\", \"change it\""
-                 (qwen-companion-layer-describe
-                  (qwen-companion-layer-test--session
-                   :activity 'asking :since 91000 :question "may I?"
-                   :prompt "change it" :subagents 0)
-                  100.0)))
-  (should (equal "idle for 2 h, 31% of the context used, 314 tokens, 1 subagent"
-                 (qwen-companion-layer-describe
-                  (qwen-companion-layer-test--session
-                   :activity 'idle :since 0 :tokens 314 :context 31 :subagents 1)
-                  7200.0)))
-  ;; The clock was set back.
-  (should (equal "cancelled for 0 s"
-                 (qwen-companion-layer-describe
-                  (qwen-companion-layer-test--session :activity 'cancelled :since 200000)
-                  100.0)))
   (should (equal "calls no hooks: disableAllHooks in ~/x"
-                 (qwen-companion-layer-describe
-                  '(:id "i" :no-hooks "disableAllHooks in ~/x") 100.0)))
+                 (qwen-companion-layer-describe '(:id "i" :no-hooks "disableAllHooks in ~/x") 100.0)))
   ;; What others have written does nothing.
-  (let ((text (qwen-companion-layer-describe
-               (qwen-companion-layer-test--session
-                :activity 'working :prompt "a\u202Eb\nc" :mode "x\ny")
-               100.0)))
-    (should-not (string-search "\u202E" text))
-    (should-not (string-search "\n" text))))
+  (should-not (string-match-p "[\u202E\n]"
+                              (qwen-companion-layer-describe
+                               (qwen-companion-layer-test--session :activity 'working :prompt "a\u202Eb\nc" :mode "x\ny")
+                               100.0))))
 
 (ert-deftest qwen-companion-layer-test-help-has-a-line-for-each ()
   (qwen-companion-test-with-sessions nil
@@ -150,16 +114,8 @@
     (should (equal "Qwen Code: idle\nQwen Code: mode plan" (qwen-companion-layer-help)))
     ;; The mode line is made after each command, and this costs more with
     ;; each CLI: it is for the mouse only.
-    (cl-letf* (((symbol-function 'qwen-companion-state) (lambda () 'ready))
-               (described 0)
-               (describe (symbol-function 'qwen-companion-layer-describe))
-               ((symbol-function 'qwen-companion-layer-describe)
-                (lambda (&rest arguments)
-                  (cl-incf described)
-                  (apply describe arguments)))
-               (text (qwen-companion-test-lighter)))
+    (let ((text (qwen-companion-test-with-state 'ready (qwen-companion-test-lighter))))
       (should (string-prefix-p " Qwen[3]" text))
-      (should (= 0 described))
       (should (equal "Qwen Code: idle\nQwen Code: mode plan"
                      (funcall (get-text-property 0 'help-echo text) nil nil 1))))))
 
@@ -182,18 +138,14 @@
 
 (ert-deftest qwen-companion-layer-test-held-requests-do-not-supersede ()
   "A subagent's review of a file and its CLI's of the same are two."
-  (let ((held (qwen-companion-proposal--make :id "hook-1" :session "i" :path "/a" :held t))
-        (other (qwen-companion-proposal--make :id "1" :session "i" :path "/a"))
-        ended)
-    (cl-letf (((symbol-function 'qwen-companion-proposal--end)
-               (lambda (proposal &rest _) (push (qwen-companion-proposal-id proposal) ended)))
-              ((symbol-function 'qwen-companion-proposal--rescue-or-kill) #'ignore))
-      (let ((qwen-companion-proposal--open (list held)))
-        (qwen-companion-proposal--supersede other)
-        (should-not ended))
-      (let ((qwen-companion-proposal--open (list held other)))
-        (qwen-companion-proposal--supersede other)
-        (should (equal '("1") ended))))))
+  (qwen-companion-test-with-files '(("a.txt" "one\n"))
+    (qwen-companion-test-with-backend
+      (let* ((qwen-companion-diff-arrival 'command)
+             (inhibit-message t)
+             (held (qwen-companion-test-propose "a.txt" "two\n" :held t))
+             (other (qwen-companion-test-propose "a.txt" "three\n")))
+        (should (equal (list held other) (qwen-companion-proposals)))
+        (should (equal (list held (qwen-companion-test-propose "a.txt" "four\n")) (qwen-companion-proposals)))))))
 
 (provide 'qwen-companion-layer-test)
 ;;; qwen-companion-layer-test.el ends here

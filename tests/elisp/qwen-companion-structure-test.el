@@ -33,20 +33,20 @@
           (mapcar #'cdr (structure-findings directory)))
       (delete-directory directory t))))
 
+(defun qwen-companion-structure-test--found (expected &rest files)
+  "Check that the findings in FILES, each (NAME . FORMS), are EXPECTED."
+  (should (equal expected (qwen-companion-structure-test--findings files))))
+
 (ert-deftest qwen-companion-structure-test-circles-are-found ()
   "A circle is found through declarations and autoloads, too."
   (dolist (door '((declare-function qwen-companion-a-do "qwen-companion-a" ())
                   (require 'qwen-companion-a)
                   (defun qwen-companion-c () (require 'qwen-companion-a))
                   (autoload 'qwen-companion-a-do "qwen-companion-a")))
-    (should (equal '("circle: qwen-companion-a > qwen-companion-b > qwen-companion-a")
-                   (qwen-companion-structure-test--findings
-                    `(("qwen-companion-a" (require 'qwen-companion-b))
-                      ("qwen-companion-b" ,door))))))
-  (should-not (qwen-companion-structure-test--findings
-               '(("qwen-companion" (require 'qwen-companion-a) (require 'qwen-companion-b))
-                 ("qwen-companion-a" (require 'qwen-companion-b))
-                 ("qwen-companion-b" (require 'cl-lib))))))
+    (qwen-companion-structure-test--found
+     '("circle: qwen-companion-a > qwen-companion-b > qwen-companion-a") '("qwen-companion-a" (require 'qwen-companion-b)) `("qwen-companion-b" ,door)))
+  (qwen-companion-structure-test--found
+   nil '("qwen-companion" (require 'qwen-companion-a) (require 'qwen-companion-b)) '("qwen-companion-a" (require 'qwen-companion-b)) '("qwen-companion-b" (require 'cl-lib))))
 
 (ert-deftest qwen-companion-structure-test-private-names-of-others-are-found ()
   (dolist (use '((qwen-companion-a--do)
@@ -55,44 +55,35 @@
                  (setq x `(,(qwen-companion-a--do)))
                  (setq x [qwen-companion-a--do])
                  (setq x '(1 . qwen-companion-a--do))))
-    (should (equal '("private to qwen-companion-a: qwen-companion-a--do")
-                   (qwen-companion-structure-test--findings `(("qwen-companion-a-b" ,use))))))
-  (should (equal '("private to qwen-companion-a: make-qwen-companion-a--thing")
-                 (qwen-companion-structure-test--findings
-                  '(("qwen-companion" (make-qwen-companion-a--thing))))))
-  (should-not (qwen-companion-structure-test--findings
-               '(("qwen-companion" (defun qwen-companion--do () (qwen-companion-a-do)))
-                 ("qwen-companion-a"
-                  (defun qwen-companion-a-do () (make-qwen-companion-a--thing)))))))
+    (qwen-companion-structure-test--found '("private to qwen-companion-a: qwen-companion-a--do") `("qwen-companion-a-b" ,use)))
+  (qwen-companion-structure-test--found
+   '("private to qwen-companion-a: make-qwen-companion-a--thing") '("qwen-companion" (make-qwen-companion-a--thing)))
+  (qwen-companion-structure-test--found
+   nil
+   '("qwen-companion" (defun qwen-companion--do () (qwen-companion-a-do)))
+   '("qwen-companion-a" (defun qwen-companion-a-do () (make-qwen-companion-a--thing)))))
 
 (ert-deftest qwen-companion-structure-test-declared-variables-of-others-are-found ()
   (dolist (definition '((defcustom qwen-companion-a nil "Doc.")
                         (defvar qwen-companion-a nil)
                         (defvar-local qwen-companion-a nil)
                         (define-minor-mode qwen-companion-a "Doc.")))
-    (should (equal '("variable of qwen-companion-a declared: qwen-companion-a")
-                   (qwen-companion-structure-test--findings
-                    `(("qwen-companion-a" ,definition)
-                      ("qwen-companion-b" (defvar qwen-companion-a)))))))
-  (should-not (qwen-companion-structure-test--findings
-               '(("qwen-companion-a" (defvar qwen-companion-a) (defvar qwen-companion-a nil))
-                 ("qwen-companion-b" (defvar auth-sources))))))
+    (qwen-companion-structure-test--found
+     '("variable of qwen-companion-a declared: qwen-companion-a") `("qwen-companion-a" ,definition) '("qwen-companion-b" (defvar qwen-companion-a))))
+  (qwen-companion-structure-test--found
+   nil '("qwen-companion-a" (defvar qwen-companion-a) (defvar qwen-companion-a nil)) '("qwen-companion-b" (defvar auth-sources))))
 
-(ert-deftest qwen-companion-structure-test-forms-without-a-star-are-found ()
-  (dolist (name '(if-let when-let and-let))
-    (should (equal (list (format "without a star: %s" name))
-                   (qwen-companion-structure-test--findings
-                    `(("qwen-companion-a" (defun qwen-companion-a () (,name ((x 1)) x)))))))))
-
-(ert-deftest qwen-companion-structure-test-timers-without-a-name-are-found ()
-  (should (equal '("a timer runs a lambda")
-                 (qwen-companion-structure-test--findings
-                  '(("qwen-companion-a" (setq x (run-at-time 1 nil (lambda () x))))))))
-  (should (equal '("a timer runs a function of others: look")
-                 (qwen-companion-structure-test--findings
-                  '(("qwen-companion-a" (cl-labels ((look ())) (run-at-time 1 nil #'look)))))))
-  (should-not (qwen-companion-structure-test--findings
-               '(("qwen-companion-a" (setq x (run-at-time 1 nil #'qwen-companion-a)))))))
+(ert-deftest qwen-companion-structure-test-single-forms-that-are-found ()
+  "Forms without a star, and timers without a name."
+  (pcase-dolist (`(,expected ,form)
+                 '((("without a star: if-let") (defun qwen-companion-a () (if-let ((x 1)) x)))
+                   (("without a star: when-let") (defun qwen-companion-a () (when-let ((x 1)) x)))
+                   (("without a star: and-let") (defun qwen-companion-a () (and-let ((x 1)) x)))
+                   (("a timer runs a lambda") (setq x (run-at-time 1 nil (lambda () x))))
+                   (("a timer runs a function of others: look")
+                    (cl-labels ((look ())) (run-at-time 1 nil #'look)))
+                   (nil (setq x (run-at-time 1 nil #'qwen-companion-a)))))
+    (qwen-companion-structure-test--found expected (list "qwen-companion-a" form))))
 
 ;;; Floors
 
@@ -103,27 +94,22 @@
                  (define-key map "b" 'qwen-companion-b)
                  (setq x '((key . qwen-companion-b)))))
     (pcase-dolist (`(,lower ,higher) '(("base" "backend") ("disk" "tools") ("review" "menu")))
-      (should (equal (list (format "%s/ is not below %s/: qwen-companion-b of qwen-companion-two"
-                                   higher lower))
-                     (qwen-companion-structure-test--findings
-                      `((,(format "lisp/%s/qwen-companion-one" lower) ,use)
-                        (,(format "lisp/%s/qwen-companion-two" higher)
-                         (defun qwen-companion-b ()))))))
-      (should-not (qwen-companion-structure-test--findings
-                   `((,(format "lisp/%s/qwen-companion-one" lower)
-                      (defun qwen-companion-b ()))
-                     (,(format "lisp/%s/qwen-companion-two" (if (equal higher "tools") "review" higher))
-                      ,use)))))))
+      (qwen-companion-structure-test--found
+       (list (format "%s/ is not below %s/: qwen-companion-b of qwen-companion-two" higher lower))
+       (list (format "lisp/%s/qwen-companion-one" lower) use)
+       (list (format "lisp/%s/qwen-companion-two" higher) '(defun qwen-companion-b ())))
+      (qwen-companion-structure-test--found
+       nil
+       (list (format "lisp/%s/qwen-companion-one" lower) '(defun qwen-companion-b ()))
+       (list (format "lisp/%s/qwen-companion-two" (if (equal higher "tools") "review" higher)) use)))))
 
 (ert-deftest qwen-companion-structure-test-the-top-file-is-above-all-but-the-menu ()
-  (pcase-dolist (`(,folder ,finding)
-                 '(("review" "./ is not below review/: qwen-companion-b of qwen-companion-two")
-                   ("menu" nil)))
-    (should (equal (ensure-list finding)
-                   (qwen-companion-structure-test--findings
-                    `((,(format "lisp/%s/qwen-companion-one" folder)
-                       (define-key map "b" #'qwen-companion-b))
-                      ("qwen-companion-two" (defun qwen-companion-b ()))))))))
+  (pcase-dolist (`(,folder . ,expected)
+                 '(("review" "./ is not below review/: qwen-companion-b of qwen-companion-two") ("menu")))
+    (qwen-companion-structure-test--found
+     expected
+     (list (format "lisp/%s/qwen-companion-one" folder) '(define-key map "b" #'qwen-companion-b))
+     '("qwen-companion-two" (defun qwen-companion-b ())))))
 
 ;;; What package-vc compiles
 

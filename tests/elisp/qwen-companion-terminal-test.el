@@ -33,54 +33,41 @@
   (setq-default process-environment
                 (setenv-internal (default-value 'process-environment) name value nil)))
 
+(defun qwen-companion-terminal-test--open (root &optional input)
+  "Start the CLI in ROOT, as is done once its files are there.
+INPUT is the number of the event with which the user asked for it."
+  (qwen-companion-terminal--open root nil input))
+
 (ert-deftest qwen-companion-terminal-test-environment-comes-and-goes ()
-  (let ((before (copy-sequence (default-value 'process-environment))))
-    (unwind-protect
-        (progn
-          (qwen-companion-terminal-set-environment qwen-companion-terminal-test--variables)
-          (should (equal "/x:/y" (qwen-companion-terminal-test--shell-says
-                                  "QWEN_COMPANION_TEST_B")))
-          (qwen-companion-terminal-set-environment '(("QWEN_COMPANION_TEST_B" "/z")))
-          (should (equal "/z" (qwen-companion-terminal-test--shell-says "QWEN_COMPANION_TEST_B"))))
-      (qwen-companion-terminal-restore-environment))
-    (should (equal "unset" (qwen-companion-terminal-test--shell-says "QWEN_COMPANION_TEST_B")))
-    (should (equal (sort before #'string<)
-                   (sort (copy-sequence (default-value 'process-environment)) #'string<)))))
-
-(ert-deftest qwen-companion-terminal-test-value-of-the-user-comes-back ()
-  (unwind-protect
-      (progn
-        (qwen-companion-terminal-test--setenv "QWEN_COMPANION_TEST_A" "mine")
-        (qwen-companion-terminal-set-environment qwen-companion-terminal-test--variables)
+  "A value that the user has set, before or meanwhile, is neither lost nor undone."
+  (let ((before (copy-sequence (default-value 'process-environment)))
+        (mine (lambda (value) (qwen-companion-terminal-test--setenv "QWEN_COMPANION_TEST_A" value))))
+    (cl-flet ((given (variables a b)
+                (if variables
+                    (qwen-companion-terminal-set-environment variables)
+                  (qwen-companion-terminal-restore-environment))
+                (should (equal (list a b)
+                               (mapcar #'qwen-companion-terminal-test--shell-says
+                                       '("QWEN_COMPANION_TEST_A" "QWEN_COMPANION_TEST_B"))))))
+      (unwind-protect
+          (progn
+            (given qwen-companion-terminal-test--variables "1" "/x:/y")
+            (given '(("QWEN_COMPANION_TEST_B" "/z")) "unset" "/z")
+            (given nil "unset" "unset")
+            (should (equal (sort before #'string<)
+                           (sort (copy-sequence (default-value 'process-environment)) #'string<)))
+            (funcall mine "before")
+            (given qwen-companion-terminal-test--variables "1" "/x:/y")
+            (given nil "before" "unset")
+            (given qwen-companion-terminal-test--variables "1" "/x:/y")
+            (funcall mine "meanwhile")
+            (given nil "meanwhile" "unset")
+            (given qwen-companion-terminal-test--variables "1" "/x:/y")
+            (funcall mine "last")
+            (given '(("QWEN_COMPANION_TEST_A" "2")) "2" "unset")
+            (given nil "last" "unset"))
         (qwen-companion-terminal-restore-environment)
-        (should (equal "mine" (qwen-companion-terminal-test--shell-says "QWEN_COMPANION_TEST_A"))))
-    (qwen-companion-terminal-test--setenv "QWEN_COMPANION_TEST_A" nil)))
-
-(ert-deftest qwen-companion-terminal-test-value-set-meanwhile-stays ()
-  "A value that the user sets while the mode is on is neither lost nor undone."
-  (unwind-protect
-      (progn
-        (qwen-companion-terminal-set-environment qwen-companion-terminal-test--variables)
-        (qwen-companion-terminal-test--setenv "QWEN_COMPANION_TEST_A" "mine")
-        (qwen-companion-terminal-restore-environment)
-        (should (equal "mine" (qwen-companion-terminal-test--shell-says "QWEN_COMPANION_TEST_A")))
-        (qwen-companion-terminal-set-environment qwen-companion-terminal-test--variables)
-        (qwen-companion-terminal-test--setenv "QWEN_COMPANION_TEST_A" "other")
-        (qwen-companion-terminal-set-environment '(("QWEN_COMPANION_TEST_A" "2")))
-        (should (equal "2" (qwen-companion-terminal-test--shell-says "QWEN_COMPANION_TEST_A")))
-        (qwen-companion-terminal-restore-environment)
-        (should (equal "other" (qwen-companion-terminal-test--shell-says "QWEN_COMPANION_TEST_A"))))
-    (qwen-companion-terminal-restore-environment)
-    (qwen-companion-terminal-test--setenv "QWEN_COMPANION_TEST_A" nil)))
-
-(ert-deftest qwen-companion-terminal-test-variable-no-longer-given ()
-  (unwind-protect
-      (progn
-        (qwen-companion-terminal-set-environment qwen-companion-terminal-test--variables)
-        (qwen-companion-terminal-set-environment '(("QWEN_COMPANION_TEST_A" "1")))
-        (should (equal "1" (qwen-companion-terminal-test--shell-says "QWEN_COMPANION_TEST_A")))
-        (should (equal "unset" (qwen-companion-terminal-test--shell-says "QWEN_COMPANION_TEST_B"))))
-    (qwen-companion-terminal-restore-environment)))
+        (funcall mine nil)))))
 
 ;;; Every kind of terminal
 
@@ -275,10 +262,6 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
           (qwen-companion-terminal-published)
           (should (equal (list root) opened)))))))
 
-(defun qwen-companion-terminal-test--open (root)
-  "Start the CLI in ROOT, as is done once its files are there."
-  (qwen-companion-terminal--open root))
-
 (defun qwen-companion-terminal-test--buffer (root)
   "Return the buffer in which a CLI runs in ROOT, if any."
   (qwen-companion-terminal--buffer-for root))
@@ -434,7 +417,7 @@ What git cannot make one of is said before, and what it will lack."
              (window (selected-window)))
         (dolist (case (list (cons (1- num-nonmacro-input-events) t)
                             (cons num-nonmacro-input-events nil)))
-          (qwen-companion-terminal--open directory nil (car case))
+          (qwen-companion-terminal-test--open directory (car case))
           (should (eq (cdr case) (eq window (selected-window))))
           (let ((buffer (car (qwen-companion-terminal-buffers)))
                 (kill-buffer-query-functions nil))
