@@ -105,6 +105,25 @@ It is changed from OLD-SIZE, nil for a new file, to NEW-SIZE."
        (:diffs '((:index 0 :path "/project/a.txt" :old-size ,old-size :new-size ,new-size))) ()
      ,@body))
 
+(defmacro qwen-companion-chat-permissions-test-changing-much (keys &rest body)
+  "Run BODY in a chat where a tool has asked to change /project/a.txt much.
+KEYS are more keys of the tool, or others than those of that change."
+  (declare (indent 1) (debug t))
+  `(let ((qwen-companion-diff-style 'unified))
+     (qwen-companion-chat-permissions-test-asked
+         (,@keys :diffs '((:index 0 :path "/project/a.txt" :old-size 100000 :new-size 9))) ()
+       ,@body)))
+
+(defun qwen-companion-chat-permissions-test--difference ()
+  "Wait for the buffer with the difference of a.txt, and return its text."
+  (qwen-companion-test-wait-for (get-buffer "*qwen-companion difference: a.txt*"))
+  (qwen-companion-test-buffer-text "*qwen-companion difference: a.txt*"))
+
+(defun qwen-companion-chat-permissions-test--texts (old new)
+  "Let the Python process tell the texts OLD and NEW of the change of \"c1\"."
+  (qwen-companion-chat-permissions-test--text 'new new)
+  (qwen-companion-chat-permissions-test--text 'old old))
+
 ;;; Asking
 
 (ert-deftest qwen-companion-chat-permissions-test-says-all-before-the-answer ()
@@ -153,6 +172,25 @@ It is changed from OLD-SIZE, nil for a new file, to NEW-SIZE."
     (qwen-companion-test-go-to "Number 10")
     (call-interactively (key-binding (kbd "RET")))
     (should (equal "o10" (qwen-companion-chat-permissions-test--chosen)))))
+
+(ert-deftest qwen-companion-chat-permissions-test-shows-what-is-asked-for ()
+  "A change of any kind of file, and what is run beside it."
+  (pcase-dolist (`(,tool . ,lines)
+                 '(((:diffs ((:index 0 :path "/project/.envrc" :old-size 8 :new-size 9)
+                             (:index 1 :path ".git/hooks/pre-commit" :old-size 8 :new-size 9)
+                             (:index 2 :path "/project/a.txt" :old-size 8 :new-size 9)))
+                    "\\.envrc  can run code (direnv)\n" "pre-commit  can run code (git)\n" "a\\.txt\n")
+                   ((:diffs ((:index 0 :path "/project/a.txt" :old-size 0 :new-size 4)))
+                    "    /project/a.txt (new file, or an empty one)\n")
+                   ((:command "sed -i s/a/b/ a.txt"
+                              :input "command: sed -i s/a/b/ a.txt\nis_background: false"
+                              :diffs ((:index 0 :path "/project/a.txt" :old-size 1 :new-size 1)))
+                    "command: sed -i s/a/b/ a.txt\nis_background: false\n    /project/a.txt\n")))
+    (qwen-companion-chat-permissions-test-with
+      (apply #'qwen-companion-chat-permissions-test--tool tool)
+      (qwen-companion-chat-permissions-test--ask)
+      (dolist (line lines)
+        (should (qwen-companion-chat-permissions-test--shown-p line))))))
 
 (ert-deftest qwen-companion-chat-permissions-test-shows-the-warning-of-the-daemon ()
   "A warning is between the title and the tool's input; nothing is hidden in it."
@@ -301,9 +339,8 @@ It is changed from OLD-SIZE, nil for a new file, to NEW-SIZE."
     (qwen-companion-chat-permissions-test--refuses "C-c C-a y" "connection to the daemon is lost")
     (qwen-companion-chat-permissions-test--ask)
     (should-not (qwen-companion-chat-permissions-test--shown-p "Held"))
-    (qwen-companion-chat-permissions-test--answers "C-c C-a y")))
-
-(ert-deftest qwen-companion-chat-permissions-test-python-gone-is-held-too ()
+    (qwen-companion-chat-permissions-test--answers "C-c C-a y"))
+  ;; So is it when the Python process is gone.
   (qwen-companion-chat-permissions-test-asked () ()
     (run-hooks 'qwen-companion-backend-disconnected-hook)
     (should (qwen-companion-chat-permissions-test--shown-p "Held"))
@@ -311,23 +348,19 @@ It is changed from OLD-SIZE, nil for a new file, to NEW-SIZE."
 
 (ert-deftest qwen-companion-chat-permissions-test-answered-elsewhere ()
   "It says which client answered, and its keys are gone."
-  (pcase-dolist (`(,by ,label ,text)
+  (pcase-dolist (`(,by ,label ,text . ,title)
                  '((other "Allow" "touch x: answered by another client: \"Allow\"")
                    (me "Reject" "touch x: you answered \"Reject\"")
                    (me nil "touch x: you dismissed it")
                    (nobody nil "touch x: closed, and nobody has answered")
-                   (nil nil "touch x: closed; the answer is not known here")))
-    (qwen-companion-chat-permissions-test-asked () ()
-      (qwen-companion-chat-permissions-test--ask :state 'closed :by by :label label :options nil)
-      (should (qwen-companion-chat-permissions-test--shown-p (regexp-quote text)))
+                   (nil nil "touch x: closed; the answer is not known here")
+                   ;; The daemon's title of a plan ends in a colon.
+                   (me "Yes" "\nPlan: you answered \"Yes\"\n" "Plan:")))
+    (qwen-companion-chat-permissions-test-asked () (:title (or (car title) "touch x"))
+      (qwen-companion-chat-permissions-test--ask :state 'closed :by by :label label :options nil :title (or (car title) "touch x"))
+      (should (string-search text (qwen-companion-chat-test-conversation)))
       (should-not (qwen-companion-chat-permissions-test--shown-p "C-c C-a y"))
       (qwen-companion-chat-permissions-test--refuses "C-c C-a y" "Nothing waits"))))
-
-(ert-deftest qwen-companion-chat-permissions-test-closed-title-with-a-colon ()
-  "The daemon's title of a plan ends in one."
-  (qwen-companion-chat-permissions-test-asked () (:title "Plan:")
-    (qwen-companion-chat-permissions-test--ask :title "Plan:" :state 'closed :by 'me :label "Yes")
-    (should (qwen-companion-chat-permissions-test--shown-p "^Plan: you answered \"Yes\"$"))))
 
 (ert-deftest qwen-companion-chat-permissions-test-answer-not-taken ()
   "It is not sent twice; a failure is reported, and the keys work again."
@@ -350,10 +383,8 @@ It is changed from OLD-SIZE, nil for a new file, to NEW-SIZE."
     (should (equal "" (qwen-companion-chat-permissions-lighter)))
     (should-not (qwen-companion-chat-permissions-test--shown-p "Permission"))
     (qwen-companion-chat-permissions-test--ask)
-    (should (equal " Asks:1" (qwen-companion-chat-permissions-lighter)))))
-
-(ert-deftest qwen-companion-chat-permissions-test-killed-chat-asks-nothing ()
-  (qwen-companion-chat-permissions-test-asked () ()
+    (should (equal " Asks:1" (qwen-companion-chat-permissions-lighter)))
+    ;; A chat that is killed asks nothing.
     (kill-buffer)
     (should (equal "" (qwen-companion-chat-permissions-lighter)))))
 
@@ -371,9 +402,8 @@ It is changed from OLD-SIZE, nil for a new file, to NEW-SIZE."
       (should buffer-read-only)
       (should (equal "command: echo\n; rm -rf /"
                      (buffer-substring-no-properties (point-min) (point-max)))))
-    (qwen-companion-chat-permissions-test--answers "C-c C-a y")))
-
-(ert-deftest qwen-companion-chat-permissions-test-rejecting-needs-no-look ()
+    (qwen-companion-chat-permissions-test--answers "C-c C-a y"))
+  ;; To reject it needs no look.
   (qwen-companion-chat-permissions-test-asked (:input "command: echo" :input-more 17) ()
     (qwen-companion-chat-permissions-test--answers "C-c C-a n")))
 
@@ -382,8 +412,7 @@ It is changed from OLD-SIZE, nil for a new file, to NEW-SIZE."
   (qwen-companion-chat-permissions-test-changing 8 9
     (should (qwen-companion-chat-permissions-test--shown-p "being fetched"))
     (qwen-companion-chat-permissions-test--refuses "C-c C-a y" "the change is not shown here")
-    (qwen-companion-chat-permissions-test--text 'new "one\n2\u200b\n")
-    (qwen-companion-chat-permissions-test--text 'old "one\ntwo\n")
+    (qwen-companion-chat-permissions-test--texts "one\ntwo\n" "one\n2\u200b\n")
     (qwen-companion-test-wait-for
      (qwen-companion-chat-permissions-test--shown-p
       "    /project/a\\.txt\n@@ -1,2 \\+1,2 @@\n one\n-two\n\\+2\\\\u200B\n"))
@@ -412,17 +441,6 @@ It is changed from OLD-SIZE, nil for a new file, to NEW-SIZE."
       (qwen-companion-chat-permissions-test--text 'new "one\n"))
     (should (qwen-companion-chat-permissions-test--shown-p "could not be fetched"))))
 
-(ert-deftest qwen-companion-chat-permissions-test-file-that-makes-something-run ()
-  (qwen-companion-chat-permissions-test-asked
-      (:diffs '((:index 0 :path "/project/.envrc" :old-size 8 :new-size 9)
-                (:index 1 :path ".git/hooks/pre-commit" :old-size 8 :new-size 9)
-                (:index 2 :path "/project/a.txt" :old-size 8 :new-size 9)))
-      ()
-    (dolist (line '("\\.envrc  can run code (direnv)\n"
-                    "pre-commit  can run code (git)\n"
-                    "a\\.txt\n"))
-      (should (qwen-companion-chat-permissions-test--shown-p line)))))
-
 (ert-deftest qwen-companion-chat-permissions-test-change-that-cannot-be-had ()
   "It is said and not allowed; it can be tried again."
   (qwen-companion-chat-permissions-test-changing 8 9
@@ -437,24 +455,17 @@ It is changed from OLD-SIZE, nil for a new file, to NEW-SIZE."
 
 (ert-deftest qwen-companion-chat-permissions-test-long-change-opens-a-buffer ()
   "A change that is long is fetched on command, and shown as a diff."
-  (qwen-companion-chat-permissions-test-with
-    (let ((qwen-companion-diff-style 'unified))
-      (qwen-companion-chat-permissions-test--tool
-       :diffs '((:index 0 :path "/ssh:nowhere.invalid:/a.txt" :old-size 100000 :new-size 9)))
-      (qwen-companion-chat-permissions-test--ask)
-      (should-not (qwen-companion-test-sent 'daemon-fetch))
-      (should (qwen-companion-chat-permissions-test--shown-p "The change is long  C-c C-v shows all"))
-      (qwen-companion-chat-permissions-test--refuses "C-c C-a y")
-      (qwen-companion-chat-permissions-test--press "C-c C-v")
-      (qwen-companion-chat-permissions-test--text 'new "new\n")
-      (qwen-companion-chat-permissions-test--text 'old "old\n")
-      (let ((buffer (qwen-companion-test-wait-for
-                     (get-buffer "*qwen-companion difference: a.txt*"))))
-        (should (get-buffer-window buffer))
-        (with-current-buffer buffer
-          (should buffer-read-only)
-          (should (string-match-p "^-old\n\\+new\n" (buffer-string)))))
-      (qwen-companion-chat-permissions-test--answers "C-c C-a y"))))
+  (qwen-companion-chat-permissions-test-changing-much
+      (:diffs '((:index 0 :path "/ssh:nowhere.invalid:/a.txt" :old-size 100000 :new-size 9)))
+    (should-not (qwen-companion-test-sent 'daemon-fetch))
+    (should (qwen-companion-chat-permissions-test--shown-p "The change is long  C-c C-v shows all"))
+    (qwen-companion-chat-permissions-test--refuses "C-c C-a y")
+    (qwen-companion-chat-permissions-test--press "C-c C-v")
+    (qwen-companion-chat-permissions-test--texts "old\n" "new\n")
+    (should (string-match-p "^-old\n\\+new\n" (qwen-companion-chat-permissions-test--difference)))
+    (should (get-buffer-window "*qwen-companion difference: a.txt*"))
+    (should (buffer-local-value 'buffer-read-only (get-buffer "*qwen-companion difference: a.txt*")))
+    (qwen-companion-chat-permissions-test--answers "C-c C-a y")))
 
 (ert-deftest qwen-companion-chat-permissions-test-change-in-ediff ()
   "Both sides, read-only, in the mode of the file; quitting leaves nothing."
@@ -486,68 +497,37 @@ It is changed from OLD-SIZE, nil for a new file, to NEW-SIZE."
 
 (ert-deftest qwen-companion-chat-permissions-test-change-that-ediff-cannot-show ()
   "It is shown as a difference, with the reason; Ediff leaves nothing."
-  (qwen-companion-chat-permissions-test-with
+  (qwen-companion-chat-permissions-test-changing-much ()
     (let ((qwen-companion-diff-style 'ediff))
-      (qwen-companion-chat-permissions-test--tool
-       :diffs '((:index 0 :path "/project/a.txt" :old-size 8 :new-size 90000)))
-      (qwen-companion-chat-permissions-test--ask)
       (qwen-companion-chat-permissions-test--press "C-c C-v")
-      (qwen-companion-chat-permissions-test--text 'new "n\0ew\n")
-      (qwen-companion-test-said "NUL" (qwen-companion-chat-permissions-test--text 'old "old\n"))
+      (qwen-companion-test-said "NUL" (qwen-companion-chat-permissions-test--texts "old\n" "n\0ew\n"))
       (should-not ediff-session-registry)
       (should-not (get-buffer "*qwen-companion after: a.txt*"))
-      (qwen-companion-chat-permissions-test--text 'new "n\0ew\n")
-      (qwen-companion-chat-permissions-test--text 'old "old\n")
-      (qwen-companion-test-wait-for (get-buffer "*qwen-companion difference: a.txt*"))
-      (with-current-buffer "*qwen-companion difference: a.txt*"
-        (should (string-match-p "^-old\n\\+n" (buffer-string)))))))
-
-(ert-deftest qwen-companion-chat-permissions-test-new-or-empty-is-not-called-new ()
-  (qwen-companion-chat-permissions-test-changing 0 4
-    (should (qwen-companion-chat-permissions-test--shown-p
-             "    /project/a.txt (new file, or an empty one)\n"))))
-
-(ert-deftest qwen-companion-chat-permissions-test-command-beside-a-change ()
-  "A tool that runs something and says how a file would change shows both."
-  (qwen-companion-chat-permissions-test-asked
-      (:command "sed -i s/a/b/ a.txt" :input "command: sed -i s/a/b/ a.txt\nis_background: false"
-       :diffs '((:index 0 :path "/project/a.txt" :old-size 1 :new-size 1)))
-      ()
-    (should (qwen-companion-chat-permissions-test--shown-p
-             "command: sed -i s/a/b/ a.txt\nis_background: false\n    /project/a.txt\n"))))
+      (qwen-companion-chat-permissions-test--texts "old\n" "n\0ew\n")
+      (should (string-match-p "^-old\n\\+n" (qwen-companion-chat-permissions-test--difference))))))
 
 (ert-deftest qwen-companion-chat-permissions-test-long-command-and-change-are-both-seen ()
-  (qwen-companion-chat-permissions-test-with
-    (let ((qwen-companion-diff-style 'unified))
-      (qwen-companion-chat-permissions-test--tool
-       :command "sed" :command-more 9 :input "command: sed" :input-more 9
-       :diffs '((:index 0 :path "/project/a.txt" :old-size 100000 :new-size 1)))
-      (qwen-companion-chat-permissions-test--ask)
-      (qwen-companion-chat-permissions-test--press "C-c C-v")
-      (qwen-companion-chat-permissions-test--text 'input "command: sed -i s/a/b/")
-      (should (get-buffer-window "*qwen-companion chat: input of touch x*"))
-      (qwen-companion-chat-permissions-test--refuses "C-c C-a y")
-      (qwen-companion-chat-permissions-test--text 'new "b\n")
-      (qwen-companion-chat-permissions-test--text 'old "a\n")
-      (qwen-companion-test-wait-for (get-buffer "*qwen-companion difference: a.txt*"))
-      (qwen-companion-chat-permissions-test--answers "C-c C-a y"))))
+  (qwen-companion-chat-permissions-test-changing-much (:command "sed" :command-more 9 :input "command: sed" :input-more 9)
+    (qwen-companion-chat-permissions-test--press "C-c C-v")
+    (qwen-companion-chat-permissions-test--text 'input "command: sed -i s/a/b/")
+    (should (get-buffer-window "*qwen-companion chat: input of touch x*"))
+    (qwen-companion-chat-permissions-test--refuses "C-c C-a y")
+    (qwen-companion-chat-permissions-test--texts "a\n" "b\n")
+    (qwen-companion-chat-permissions-test--difference)
+    (qwen-companion-chat-permissions-test--answers "C-c C-a y")))
 
 (ert-deftest qwen-companion-chat-permissions-test-changes-left-out-are-never-allowed ()
   "It is said how many there are; even having looked at the rest is not enough."
-  (qwen-companion-chat-permissions-test-with
-    (let ((qwen-companion-diff-style 'unified))
-      (qwen-companion-chat-permissions-test--tool
-       :diffs '((:index 0 :path "/project/a.txt" :old-size nil :new-size 4)) :diffs-more 30)
-      (qwen-companion-chat-permissions-test--ask)
-      (should (qwen-companion-chat-permissions-test--shown-p
-               "    30 more changes, which cannot be shown here\n"))
-      (qwen-companion-chat-permissions-test--text 'new "one\n")
-      (qwen-companion-test-wait-for (qwen-companion-chat-permissions-test--shown-p "\n\\+one\n"))
-      (qwen-companion-chat-permissions-test--press "C-c C-v")
-      (qwen-companion-chat-permissions-test--text 'new "one\n")
-      (qwen-companion-test-wait-for (get-buffer "*qwen-companion difference: a.txt*"))
-      (qwen-companion-chat-permissions-test--refuses "C-c C-a y" "can only be rejected")
-      (qwen-companion-chat-permissions-test--answers "C-c C-a n"))))
+  (qwen-companion-chat-permissions-test-changing-much
+      (:diffs '((:index 0 :path "/project/a.txt" :old-size nil :new-size 4)) :diffs-more 30)
+    (should (qwen-companion-chat-permissions-test--shown-p "    30 more changes, which cannot be shown here\n"))
+    (qwen-companion-chat-permissions-test--text 'new "one\n")
+    (qwen-companion-test-wait-for (qwen-companion-chat-permissions-test--shown-p "\n\\+one\n"))
+    (qwen-companion-chat-permissions-test--press "C-c C-v")
+    (qwen-companion-chat-permissions-test--text 'new "one\n")
+    (qwen-companion-chat-permissions-test--difference)
+    (qwen-companion-chat-permissions-test--refuses "C-c C-a y" "can only be rejected")
+    (qwen-companion-chat-permissions-test--answers "C-c C-a n")))
 
 (ert-deftest qwen-companion-chat-permissions-test-changed-input-is-shown-again ()
   "A change of the same size counts too; earlier fetched text does not."
@@ -565,8 +545,7 @@ It is changed from OLD-SIZE, nil for a new file, to NEW-SIZE."
                      (process-list))))
       (should (qwen-companion-chat-permissions-test--shown-p "being fetched"))
       (qwen-companion-chat-permissions-test--refuses "C-c C-a y")
-      (qwen-companion-chat-permissions-test--text 'new "two\n")
-      (qwen-companion-chat-permissions-test--text 'old "old\n")
+      (qwen-companion-chat-permissions-test--texts "old\n" "two\n")
       (qwen-companion-test-wait-for (qwen-companion-chat-permissions-test--shown-p "\n\\+two\n"))
       (should-not (qwen-companion-chat-permissions-test--shown-p "\\+one"))
       ;; Told again as it is, it stays.
@@ -626,24 +605,19 @@ It is changed from OLD-SIZE, nil for a new file, to NEW-SIZE."
                                :answers (("postgres") ("blue" "green"))))
                    (qwen-companion-chat-permissions-test--sent)))))
 
-(ert-deftest qwen-companion-chat-permissions-test-form-cancelled-has-no-answers ()
+(ert-deftest qwen-companion-chat-permissions-test-form-keeps-its-answers-while-held ()
+  "Cancelled, it has none."
   (qwen-companion-chat-permissions-test-with
     (qwen-companion-chat-permissions-test--form)
     (qwen-companion-chat-permissions-test--choose "sqlite")
+    (qwen-companion-chat-permissions-test--ask :state 'held :questions qwen-companion-chat-permissions-test--questions)
+    (should (qwen-companion-chat-permissions-test--shown-p "(x) sqlite"))
+    (qwen-companion-test-refused "connection" (qwen-companion-chat-permissions-test--choose "postgres"))
+    (should (qwen-companion-chat-permissions-test--shown-p "(x) sqlite"))
+    (qwen-companion-chat-permissions-test--form)
     (qwen-companion-chat-permissions-test--press "C-c C-a n")
     (should (equal '((:session "s" :permission "p1" :option "cancel" :answers nil))
                    (qwen-companion-chat-permissions-test--sent)))))
-
-(ert-deftest qwen-companion-chat-permissions-test-form-keeps-its-answers-while-held ()
-  (qwen-companion-chat-permissions-test-with
-    (qwen-companion-chat-permissions-test--form)
-    (qwen-companion-chat-permissions-test--choose "sqlite")
-    (qwen-companion-chat-permissions-test--ask
-     :state 'held :questions qwen-companion-chat-permissions-test--questions)
-    (should (qwen-companion-chat-permissions-test--shown-p "(x) sqlite"))
-    (qwen-companion-test-refused "connection"
-      (qwen-companion-chat-permissions-test--choose "postgres"))
-    (should (qwen-companion-chat-permissions-test--shown-p "(x) sqlite"))))
 
 (provide 'qwen-companion-chat-permissions-test)
 ;;; qwen-companion-chat-permissions-test.el ends here

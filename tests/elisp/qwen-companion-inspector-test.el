@@ -44,6 +44,11 @@
    `((jsonrpc . "2.0") (method . "ide/contextUpdate")
      (params (workspaceState (openFiles . ,(vconcat files)) ,@state)))))
 
+(defun qwen-companion-inspector-test--told (&rest files)
+  "Report that the session \"s1\" was told of FILES, names or entries."
+  (qwen-companion-inspector-test--tell "s1" (qwen-companion-inspector-test--json (mapcar (lambda (file) (if (stringp file) (qwen-companion-inspector-test--file file) file))
+                                                                                         files))))
+
 (defun qwen-companion-inspector-test--file (path &rest more)
   "Return the entry of PATH, in focus two minutes ago, with MORE about it."
   `((path . ,(expand-file-name path))
@@ -79,6 +84,13 @@ MORE are keys and values that come first."
   (qwen-companion-test-wait-for
    (null (buffer-local-value 'qwen-companion-timers--soon (get-buffer "*qwen-companion context*"))))
   (with-current-buffer qwen-companion-inspector--buffer (substring-no-properties (buffer-string))))
+
+(defun qwen-companion-inspector-test--shows (&rest regexps)
+  "Check that the inspector shows REGEXPS, and return its text."
+  (declare (indent 0))
+  (let ((text (qwen-companion-inspector-test--text)))
+    (dolist (regexp regexps text)
+      (should (string-match-p regexp text)))))
 
 (defmacro qwen-companion-inspector-test--with-cli (files &rest body)
   "Run BODY with FILES in the inspector, which shows the CLI \"s1\"."
@@ -144,14 +156,12 @@ MORE are keys and values that come first."
                          :answer "denied: The user rejected\nthis change.")
                    (list :event "Stop" :tool "" :count 1 :time (- now 120500)
                          :answer "no decision")))))
-    (let ((text (qwen-companion-inspector-test--text)))
-      (should (string-match-p "^  Hooks +3 answers, last [0-9]+ s ago \\.\\.\\.$" text))
-      (should-not (string-search "rejected" text)))
+    (should-not (string-search "rejected" (qwen-companion-inspector-test--shows "^  Hooks +3 answers, last [0-9]+ s ago \\.\\.\\.$")))
     (qwen-companion-inspector-test--go-to "Hooks")
     (qwen-companion-inspector-toggle-fold)
-    (let ((text (qwen-companion-inspector-test--text)))
-      (should (string-match-p "^    PermissionRequest edit  2 x, last [0-9]+ s ago  denied: The user rejected.+this change\\.$" text))
-      (should (string-match-p "^    Stop  1 x, last 2 min ago  no decision$" text)))
+    (qwen-companion-inspector-test--shows
+      "^    PermissionRequest edit  2 x, last [0-9]+ s ago  denied: The user rejected.+this change\\.$"
+      "^    Stop  1 x, last 2 min ago  no decision$")
     ;; It goes with the CLI.
     (qwen-companion-inspector-test--gone '("s1"))
     (should-not (string-search "Hooks" (qwen-companion-inspector-test--text)))))
@@ -166,43 +176,36 @@ MORE are keys and values that come first."
            (list (qwen-companion-inspector-test--active "main.py" "return\n  1")
                  (qwen-companion-inspector-test--file "doc/notes.txt"))
            '(isTrusted . t)))
-    (let ((text (qwen-companion-inspector-test--text)))
-      (dolist (wanted '("^Qwen Code 0\\.15\\.1$"
-                        "^  Process +4711 in ~/src$"
-                        "^  Trust +told that the workspace is trusted$"
-                        "^  Last told +[0-9]+ s ago$"
-                        "^    main\\.py +2 min  active at 4:18$"
-                        "^      10 characters selected$"
-                        "^return\n  1$"
-                        "^    doc/notes\\.txt +2 min$"
-                        "^  JSON +[0-9]+ bytes \\.\\.\\.$"))
-        (should (string-match-p wanted text)))
-      (should (string-search (concat "Hears of  " (directory-file-name default-directory)) text))
+    (let ((text (qwen-companion-inspector-test--shows
+                  "^Qwen Code 0\\.15\\.1$"
+                  "^  Process +4711 in ~/src$"
+                  "^  Trust +told that the workspace is trusted$"
+                  "^  Last told +[0-9]+ s ago$"
+                  (concat "Hears of  " (directory-file-name default-directory))
+                  ;; Newest first, as it was told.
+                  "^    main\\.py +2 min  active at 4:18\n      10 characters selected\nreturn\n  1\n    doc/notes\\.txt +2 min$"
+                  "^  JSON +[0-9]+ bytes \\.\\.\\.$")))
       ;; Folded: it is not there.
-      (should-not (string-search "jsonrpc" text))
-      ;; Newest first, as it was told.
-      (should (< (string-search "main.py" text) (string-search "doc/notes.txt" text))))))
+      (should-not (string-search "jsonrpc" text)))))
 
 (ert-deftest qwen-companion-inspector-test-shows-nothing-that-was-not-told ()
   "The inspector invents nothing that the CLI was not told."
   (qwen-companion-inspector-test--with nil
     (qwen-companion-inspector-test--connect "s1" :client "" :version "" :streaming nil)
     (qwen-companion-context)
-    (let ((text (qwen-companion-inspector-test--text)))
-      (dolist (wanted '("^Unnamed CLI$"
-                        "^  Process +not known$"
-                        "^  Trust +told nothing$"
-                        "^  Last told +nothing yet, does not listen now$"))
-        (should (string-match-p wanted text)))
-      (should-not (string-match-p "JSON\\|Terminal\\|Hears of" text)))
+    (should-not (string-match-p "JSON\\|Terminal\\|Hears of"
+                                (qwen-companion-inspector-test--shows
+                                  "^Unnamed CLI$"
+                                  "^  Process +not known$"
+                                  "^  Trust +told nothing$"
+                                  "^  Last told +nothing yet, does not listen now$")))
     (qwen-companion-inspector-test--tell
      "s1" (qwen-companion-inspector-test--json nil '(isTrusted . :json-false))
      :everywhere t)
-    (let ((text (qwen-companion-inspector-test--text)))
-      (dolist (wanted '("^  Hears of +files everywhere$"
-                        "^  Trust +told that the workspace is not trusted$"
-                        "^  Files +none$"))
-        (should (string-match-p wanted text))))))
+    (qwen-companion-inspector-test--shows
+      "^  Hears of +files everywhere$"
+      "^  Trust +told that the workspace is not trusted$"
+      "^  Files +none$")))
 
 (ert-deftest qwen-companion-inspector-test-excluded-files-with-their-rule ()
   "Files excluded for all CLIs, and files excluded for one."
@@ -214,9 +217,7 @@ MORE are keys and values that come first."
      '("/p/.env" "environment variables, often secret (.env*)")
      '("/q/other.py" "outside /p" "s1")
      '("/q/gone.py" "outside /p" "gone"))
-    (let ((text (qwen-companion-inspector-test--text)))
-      (should (string-match-p "^Not told to any CLI\n    /p/\\.env  environment variables, often secret (\\.env\\*)\n\nNot told to Qwen Code 0\\.15\\.1, process 4711\n    /q/other\\.py  outside /p\n"
-                              text))
+    (let ((text (qwen-companion-inspector-test--shows "^Not told to any CLI\n    /p/\\.env  environment variables, often secret (\\.env\\*)\n\nNot told to Qwen Code 0\\.15\\.1, process 4711\n    /q/other\\.py  outside /p\n")))
       (should-not (string-search "gone" text)))))
 
 (ert-deftest qwen-companion-inspector-test-unsaved-and-shown-files-are-marked ()
@@ -225,12 +226,8 @@ MORE are keys and values that come first."
     (with-current-buffer (find-file-noselect ".env") (setq qwen-companion-exposure 'show))
     (qwen-companion-inspector-test--connect "s1")
     (qwen-companion-context)
-    (qwen-companion-inspector-test--tell
-     "s1" (qwen-companion-inspector-test--json
-           (mapcar #'qwen-companion-inspector-test--file '("main.py" ".env"))))
-    (let ((text (qwen-companion-inspector-test--text)))
-      (should (string-match-p "main\\.py .*unsaved$" text))
-      (should (string-match-p "\\.env .*min  shown by you$" text)))))
+    (qwen-companion-inspector-test--told "main.py" ".env")
+    (qwen-companion-inspector-test--shows "main\\.py .*unsaved$" "\\.env .*min  shown by you$")))
 
 (ert-deftest qwen-companion-inspector-test-a-selection-that-was-cut ()
   "It says how much of the selection a CLI does not get."
@@ -242,33 +239,26 @@ MORE are keys and values that come first."
       (qwen-companion-test-context-update)
       (qwen-companion-inspector-test--connect "s1")
       (qwen-companion-context)
-      (qwen-companion-inspector-test--tell
-       "s1" (qwen-companion-inspector-test--json
-             (list (qwen-companion-inspector-test--active "main.py" (make-string 16384 ?x)))))
+      (qwen-companion-inspector-test--told (qwen-companion-inspector-test--active "main.py" (make-string 16384 ?x)))
       (let ((text (qwen-companion-inspector-test--text)))
         (should (string-search "16384 characters selected, 3616 more are not told ...\n" text))
         (should (< (length text) 2000)))
       ;; Still the same is selected, but that has not been told yet.
-      (qwen-companion-inspector-test--tell
-       "s1" (qwen-companion-inspector-test--json
-             (list (qwen-companion-inspector-test--active "main.py" "xxx"))))
-      (should (string-match-p "      3 characters selected$"
-                              (qwen-companion-inspector-test--text))))))
+      (qwen-companion-inspector-test--told (qwen-companion-inspector-test--active "main.py" "xxx"))
+      (qwen-companion-inspector-test--shows "      3 characters selected$"))))
 
 (ert-deftest qwen-companion-inspector-test-nobody-is-connected ()
   "It says so, and why or how."
   (qwen-companion-inspector-test--with nil
     (qwen-companion-context)
-    (should (string-match-p "\\`No CLI is connected.*qwen-companion-run"
-                            (qwen-companion-inspector-test--text)))
+    (qwen-companion-inspector-test--shows "\\`No CLI is connected.*qwen-companion-run")
     (qwen-companion-test-with-roots nil
       (qwen-companion-inspector-changed)
-      (should (string-search "no file, Dired buffer or terminal is open"
-                             (qwen-companion-inspector-test--text))))
-    (let ((qwen-companion-backend--failure "Python has gone"))
-      (qwen-companion-backend--set-state 'error)
-      (should (string-search "not running: Python has gone"
-                             (qwen-companion-inspector-test--text))))))
+      (qwen-companion-inspector-test--shows "no file, Dired buffer or terminal is open"))
+    (qwen-companion-test-with-failure "Python has gone"
+      (run-hook-with-args 'qwen-companion-state-functions 'error)
+      (qwen-companion-inspector-changed)
+      (qwen-companion-inspector-test--shows "not running: Python has gone"))))
 
 (ert-deftest qwen-companion-inspector-test-the-mode-is-off ()
   "The command says so and opens nothing."
@@ -282,17 +272,15 @@ MORE are keys and values that come first."
     (qwen-companion-inspector-test--connect
      "s1" :client "Evil\nNot told to any CLI" :directory "/tmp/a\nb")
     (qwen-companion-context)
-    (qwen-companion-inspector-test--tell
-     "s1" (qwen-companion-inspector-test--json
-           (list (qwen-companion-inspector-test--active
-                  "/tmp/x\n    y\u202E.py" "a\e[31m\r\nb\0\tc"))))
+    (qwen-companion-inspector-test--told (qwen-companion-inspector-test--active
+                                          "/tmp/x\n    y\u202E.py" "a\e[31m\r\nb\0\tc"))
     (qwen-companion-inspector-test--exclude '("/tmp/\n.env" "rule\nNot a line"))
-    (let ((text (qwen-companion-inspector-test--text)))
-      (should (string-match-p "^Evil\\\\nNot told to any CLI 0\\.15\\.1$" text))
-      (should (string-match-p "in /tmp/a\\\\nb$" text))
-      (should (string-match-p "^    /tmp/x\\\\n    y\\\\u202E\\.py +2 min" text))
-      (should (string-match-p "^a\\\\u001B\\[31m\\\\u000D\nb\\\\u0000\tc$" text))
-      (should (string-match-p "^    /tmp/\\\\n\\.env  rule\\\\nNot a line$" text)))
+    (qwen-companion-inspector-test--shows
+      "^Evil\\\\nNot told to any CLI 0\\.15\\.1$"
+      "in /tmp/a\\\\nb$"
+      "^    /tmp/x\\\\n    y\\\\u202E\\.py +2 min"
+      "^a\\\\u001B\\[31m\\\\u000D\nb\\\\u0000\tc$"
+      "^    /tmp/\\\\n\\.env  rule\\\\nNot a line$")
     ;; The item is still that file.
     (qwen-companion-inspector-test--go-to "/tmp/x")
     (should-error (qwen-companion-inspector-visit) :type 'user-error)
@@ -373,9 +361,7 @@ MORE are keys and values that come first."
 (ert-deftest qwen-companion-inspector-test-next-and-previous ()
   "They go from item to item and stop at the ends."
   (qwen-companion-inspector-test--with-cli nil
-    (qwen-companion-inspector-test--tell
-     "s1" (qwen-companion-inspector-test--json
-           (list (qwen-companion-inspector-test--active "main.py" "1\n2"))))
+    (qwen-companion-inspector-test--told (qwen-companion-inspector-test--active "main.py" "1\n2"))
     (qwen-companion-inspector-test--exclude '("/p/.env" "rule"))
     (qwen-companion-inspector-test--text)
     (goto-char (point-min))
@@ -400,10 +386,7 @@ MORE are keys and values that come first."
              "s1" :pid 1 :ancestors (list (process-id process)))
             (qwen-companion-inspector-test--connect "s2" :client "Elsewhere")
             (qwen-companion-context)
-            (qwen-companion-inspector-test--tell
-             "s1" (qwen-companion-inspector-test--json
-                   (mapcar #'qwen-companion-inspector-test--file
-                           '("main.py" "closed.py" "deleted.py"))))
+            (qwen-companion-inspector-test--told "main.py" "closed.py" "deleted.py")
             (pcase-dolist (`(,item ,name) `(("main.py" ,(buffer-name buffer))
                                             ("closed.py" "closed.py")
                                             ("Qwen Code" "*the terminal*")
@@ -438,9 +421,7 @@ MORE are keys and values that come first."
           (progn
             (qwen-companion-inspector-test--connect "s1")
             (qwen-companion-context)
-            (qwen-companion-inspector-test--tell
-             "s1" (qwen-companion-inspector-test--json
-                   (list (qwen-companion-inspector-test--file "main.py"))))
+            (qwen-companion-inspector-test--told (qwen-companion-inspector-test--file "main.py"))
             (qwen-companion-inspector-test--exclude '(".env" "rule"))
             (pcase-dolist (`(,item ,buffer ,exposure)
                            `(("main.py" ,told hide) ("main.py" ,told nil)
@@ -516,7 +497,7 @@ MORE are keys and values that come first."
 (ert-deftest qwen-companion-inspector-test-a-cli-goes-while-it-is-shown ()
   "Its section disappears; commands on it are refused."
   (qwen-companion-inspector-test--with-cli nil
-    (qwen-companion-inspector-test--tell "s1" (qwen-companion-inspector-test--json nil))
+    (qwen-companion-inspector-test--told)
     (qwen-companion-inspector-test--exclude '("/p/.env" "rule"))
     (qwen-companion-inspector-test--go-to "Qwen Code")
     (qwen-companion-inspector-test--gone '("s1"))
@@ -541,9 +522,7 @@ MORE are keys and values that come first."
       (unwind-protect
           (progn
             (dotimes (number 50)
-              (qwen-companion-inspector-test--tell
-               "s1" (qwen-companion-inspector-test--json
-                     (list (qwen-companion-inspector-test--file (format "%d.py" number))))))
+              (qwen-companion-inspector-test--told (qwen-companion-inspector-test--file (format "%d.py" number))))
             (should (= 0 drawn))
             (should (string-search "49.py" (qwen-companion-inspector-test--text)))
             (should (= 1 drawn)))
@@ -552,7 +531,7 @@ MORE are keys and values that come first."
 (ert-deftest qwen-companion-inspector-test-ages-follow-the-clock ()
   "A timer updates the ages only while the inspector is shown."
   (qwen-companion-inspector-test--with-cli nil
-    (qwen-companion-inspector-test--tell "s1" (qwen-companion-inspector-test--json nil))
+    (qwen-companion-inspector-test--told)
     (let ((age (lambda ()
                  (let ((text (qwen-companion-inspector-test--text)))
                    (should (string-match "Last told \\([0-9]+\\) s ago" text))
@@ -580,7 +559,9 @@ MORE are keys and values that come first."
     (qwen-companion-context)
     (qwen-companion-context)
     (should (equal '((:on t)) (qwen-companion-test-sent 'watch)))
-    ;; Another process takes the place of the first.
+    ;; It asks anew on demand; and of another process that takes the place of the first.
+    (revert-buffer)
+    (should (equal '(watch :on t) (pop qwen-companion-test-calls)))
     (qwen-companion--connected)
     (should (equal '((:on t) (:on t)) (qwen-companion-test-sent 'watch)))
     (kill-buffer "*qwen-companion context*")
@@ -596,21 +577,13 @@ MORE are keys and values that come first."
 (ert-deftest qwen-companion-inspector-test-a-new-process-takes-over ()
   "Earlier context is still shown, with a note that the process is new."
   (qwen-companion-inspector-test--with-cli nil
-    (qwen-companion-inspector-test--tell
-     "s1" (qwen-companion-inspector-test--json
-           (list (qwen-companion-inspector-test--file "main.py"))))
+    (qwen-companion-inspector-test--told (qwen-companion-inspector-test--file "main.py"))
     (qwen-companion-backend--set-state 'starting)
     (let ((text (qwen-companion-inspector-test--text)))
       (should (string-search "starting anew" text))
       (should (string-search "main.py" text)))
     (qwen-companion-backend--set-state 'ready)
     (should-not (string-search "starting" (qwen-companion-inspector-test--text)))))
-
-(ert-deftest qwen-companion-inspector-test-refresh-asks-anew ()
-  (qwen-companion-inspector-test--with nil
-    (qwen-companion-context)
-    (revert-buffer)
-    (should (equal '((:on t) (:on t)) (qwen-companion-test-sent 'watch)))))
 
 (ert-deftest qwen-companion-inspector-test-another-major-mode ()
   "A buffer that has become another one is let go."
