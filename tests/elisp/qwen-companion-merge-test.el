@@ -14,13 +14,16 @@
     (insert text)
     (current-buffer)))
 
-(defun qwen-companion-merge-test--compare (old new)
-  "Return the edits between the texts OLD and NEW."
+(defun qwen-companion-merge-test--compare (old new &optional meanwhile)
+  "Return the edits between OLD and NEW, texts or buffers.
+The function MEANWHILE is called before the answer comes."
   (let ((answer 'none))
-    (qwen-companion-merge-compare (qwen-companion-merge-test--buffer old)
-                                  (qwen-companion-merge-test--buffer new)
+    (qwen-companion-merge-compare (if (bufferp old) old (qwen-companion-merge-test--buffer old))
+                                  (if (bufferp new) new (qwen-companion-merge-test--buffer new))
                                   (lambda (hunks) (setq answer hunks)))
     (should (eq answer 'none))
+    (when meanwhile
+      (funcall meanwhile))
     (qwen-companion-test-wait-for (not (eq answer 'none)))
     answer))
 
@@ -275,10 +278,16 @@ Check that the text is then what it should be, and return it."
             (should (= (window-point window) (qwen-companion-merge-test--at point)))))))))
 
 (ert-deftest qwen-companion-merge-test-read-only-is-no-hindrance ()
-  (qwen-companion-merge-test--with (concat "a" (propertize "b" 'read-only t) "c\n")
+  "Nor for a region, which stays active."
+  (qwen-companion-merge-test--with (concat "a" (propertize "b" 'read-only t) "c two\n")
     (setq buffer-read-only t)
-    (qwen-companion-merge-test--apply '(1 2 "B"))
-    (should buffer-read-only)))
+    (let ((transient-mark-mode t)
+          deactivate-mark)
+      (push-mark 5 t t)
+      (qwen-companion-merge-test--apply '(1 2 ""))
+      (should buffer-read-only)
+      (should-not deactivate-mark)
+      (should (= 4 (mark))))))
 
 (ert-deftest qwen-companion-merge-test-undo-that-is-off-stays-off ()
   (dolist (count (list 1 (* 2 qwen-companion-merge-test--some)))
@@ -342,15 +351,6 @@ Check that the text is then what it should be, and return it."
         (widen)
         (should (equal text (buffer-string)))))))
 
-(ert-deftest qwen-companion-merge-test-the-region-stays-active ()
-  (qwen-companion-merge-test--with "one two\n"
-    (let ((transient-mark-mode t)
-          deactivate-mark)
-      (push-mark 5 t t)
-      (qwen-companion-merge-test--apply '(0 3 "1"))
-      (should-not deactivate-mark)
-      (should (= 3 (mark))))))
-
 ;;; Requests
 
 (ert-deftest qwen-companion-merge-test-without-a-process-it-fails-soon ()
@@ -372,9 +372,7 @@ Check that the text is then what it should be, and return it."
                           (qwen-companion-test-buffer-text unibyte)))
         (should-not (qwen-companion-merge-test--merge text "a" "b"))
         (should-not (qwen-companion-merge-test--merge nil text "b")))
-      (let ((answer 'none))
-        (qwen-companion-merge-compare unibyte unibyte (lambda (hunks) (setq answer hunks)))
-        (qwen-companion-test-wait-for (eq answer 'failed))))
+      (should (eq 'failed (qwen-companion-merge-test--compare unibyte unibyte))))
     (should (equal '((1 1 1 1)) (qwen-companion-merge-test--compare "é" "😀")))))
 
 (ert-deftest qwen-companion-merge-test-long-texts-go-by-file-and-nothing-stays ()
@@ -396,13 +394,10 @@ Check that the text is then what it should be, and return it."
     (dolist (size '(1 100000))
       (let* ((tail (concat (make-string size ?x) "\n"))
              (old (qwen-companion-merge-test--buffer (concat "a\nb\n" tail)))
-             (new (qwen-companion-merge-test--buffer (concat "A\nb\n" tail)))
-             (answer 'none))
+             (new (qwen-companion-merge-test--buffer (concat "A\nb\n" tail))))
         (dolist (buffer (list old new))
           (with-current-buffer buffer (narrow-to-region 3 4)))
-        (qwen-companion-merge-compare old new (lambda (hunks) (setq answer hunks)))
-        (qwen-companion-test-wait-for (not (eq answer 'none)))
-        (should (equal '((1 1 1 1)) answer))
+        (should (equal '((1 1 1 1)) (qwen-companion-merge-test--compare old new)))
         (should (equal "b" (qwen-companion-test-buffer-text old)))))))
 
 (defun qwen-companion-merge-test--die ()
@@ -421,16 +416,16 @@ Check that the text is then what it should be, and return it."
 (ert-deftest qwen-companion-merge-test-a-process-that-dies-fails-each-question-once ()
   "Whether there is another one after it or not."
   (qwen-companion-test-with-process
-    (let ((qwen-companion-backend--restart-limit '(1 . 60))
-          (failed '((0 . failed) (1 . failed) (2 . failed))))
-      (qwen-companion-mode 1)
-      (qwen-companion-test-wait-for (qwen-companion-backend-connected-p))
-      (should (equal failed (qwen-companion-merge-test--die)))
-      (qwen-companion-test-wait-for (qwen-companion-backend-connected-p))
-      (should-not (directory-files (qwen-companion-backend-spool) nil "\\`text-"))
-      (should (equal '((1 1 1 1)) (qwen-companion-merge-test--compare "a" "b")))
-      (should (equal failed (qwen-companion-merge-test--die)))
-      (should (eq 'error (qwen-companion-state))))))
+    (let ((failed '((0 . failed) (1 . failed) (2 . failed))))
+      (qwen-companion-test-with-restart-limit '(1 . 60)
+        (qwen-companion-mode 1)
+        (qwen-companion-test-wait-for (qwen-companion-backend-connected-p))
+        (should (equal failed (qwen-companion-merge-test--die)))
+        (qwen-companion-test-wait-for (qwen-companion-backend-connected-p))
+        (should-not (directory-files (qwen-companion-backend-spool) nil "\\`text-"))
+        (should (equal '((1 1 1 1)) (qwen-companion-merge-test--compare "a" "b")))
+        (should (equal failed (qwen-companion-merge-test--die)))
+        (should (eq 'error (qwen-companion-state)))))))
 
 (ert-deftest qwen-companion-merge-test-turning-the-mode-off-drops-the-questions ()
   (qwen-companion-merge-test-with-process
@@ -447,14 +442,10 @@ Check that the text is then what it should be, and return it."
 (ert-deftest qwen-companion-merge-test-a-lost-file-fails ()
   (qwen-companion-merge-test-with-process
     (signal-process (qwen-companion-test-process) 'STOP)
-    (let ((answer 'none))
-      (qwen-companion-merge-compare
-       (qwen-companion-merge-test--buffer (make-string 100000 ?a))
-       (qwen-companion-merge-test--buffer (make-string 100000 ?b))
-       (lambda (hunks) (setq answer hunks)))
-      (delete-file (car (directory-files (qwen-companion-backend-spool) t "\\`text-")))
-      (signal-process (qwen-companion-test-process) 'CONT)
-      (qwen-companion-test-wait-for (eq answer 'failed))
+    (let ((lose (lambda ()
+                  (delete-file (car (directory-files (qwen-companion-backend-spool) t "\\`text-")))
+                  (signal-process (qwen-companion-test-process) 'CONT))))
+      (should (eq 'failed (qwen-companion-merge-test--compare (make-string 100000 ?a) (make-string 100000 ?b) lose)))
       (should-not (directory-files (qwen-companion-backend-spool) nil "\\`text-")))))
 
 (ert-deftest qwen-companion-merge-test-too-large-text-fails ()

@@ -168,6 +168,39 @@ of tests/helpers/limit.py, which only ends a hang."
   "Return the Python process that is connected or starts."
   (qwen-companion-backend--process))
 
+(defun qwen-companion-test-secrets ()
+  "Return what nobody but CLIs and the process may know: (TOKEN SECRET)."
+  (list qwen-companion-backend--token qwen-companion-backend--secret))
+
+(defun qwen-companion-test-take-port ()
+  "Let another program take the port in the place of our process; return it."
+  (setf (qwen-companion-backend--server-port qwen-companion-backend--server) nil)
+  (let ((squatter (make-network-process :name "squatter" :server t :host "127.0.0.1"
+                                        :family 'ipv4 :service t :noquery t)))
+    (setf (qwen-companion-backend--server-port qwen-companion-backend--server) (process-contact squatter :service))
+    squatter))
+
+(defmacro qwen-companion-test-with-ping-limit (limit &rest body)
+  "Run BODY where a process is asked whether it lives as LIMIT says."
+  (declare (indent 1) (debug t))
+  `(let ((qwen-companion-backend--ping-limit ,limit))
+     ,@body))
+
+(defun qwen-companion-test-ping-seconds ()
+  "Return the seconds after which a process that hangs is replaced."
+  (* (car qwen-companion-backend--ping-limit) (1+ (cdr qwen-companion-backend--ping-limit))))
+
+(defun qwen-companion-test-wait-for-unanswered (count)
+  "Wait until the process has COUNT questions to answer whether it lives."
+  (qwen-companion-test-wait-for
+   (eql count (qwen-companion-backend--connection-unanswered qwen-companion-backend--connection))))
+
+(defmacro qwen-companion-test-with-restart-limit (limit &rest body)
+  "Run BODY where a process that dies is replaced as often as LIMIT says."
+  (declare (indent 1) (debug t))
+  `(let ((qwen-companion-backend--restart-limit ,limit))
+     ,@body))
+
 (defun qwen-companion-test-context-update ()
   "Tell the CLIs of the open files, as a little idle time does."
   (qwen-companion-context--update))
