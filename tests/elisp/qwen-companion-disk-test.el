@@ -8,9 +8,9 @@
 
 (require 'qwen-companion-test-helper)
 
-(defun qwen-companion-disk-test--write (file text)
-  "Write TEXT to FILE as a CLI does, with a time of its own."
-  (let ((coding-system-for-write 'utf-8-unix))
+(defun qwen-companion-disk-test--write (file text &optional coding)
+  "Write TEXT to FILE in CODING as a CLI does, with a time of its own."
+  (let ((coding-system-for-write (or coding 'utf-8-unix)))
     (make-directory (file-name-directory (expand-file-name file)) t)
     (write-region text nil file nil 'silent)
     ;; Later than what a buffer has seen, however coarse the clock.
@@ -44,8 +44,6 @@
 (ert-deftest qwen-companion-disk-test-other-files-of-the-directory-cost-no-reading ()
   (qwen-companion-disk-test-with '(("a.txt" "one\n"))
     (let* ((path (expand-file-name "a.txt"))
-           (read 0)
-           (bytes (symbol-function 'qwen-companion-disk-bytes))
            (seen 0)
            (watch (file-notify-add-watch
                    default-directory '(change)
@@ -53,10 +51,7 @@
                      (when (eq 'created (nth 1 event))
                        (cl-incf seen))))))
       (set-file-times path (time-subtract nil 60))
-      (cl-letf (((symbol-function 'qwen-companion-disk-bytes)
-                 (lambda (file)
-                   (cl-incf read)
-                   (funcall bytes file))))
+      (qwen-companion-test-counting read 'qwen-companion-disk-bytes
         (qwen-companion-disk-expect path "two\n")
         (dotimes (number 30)
           (write-region "x" nil (format "%d.txt" number) nil 'silent))
@@ -121,20 +116,17 @@
       (qwen-companion-test-wait-for (qwen-companion-test-written-p))
       (should-not (qwen-companion-disk-expected-p path)))))
 
-(defun qwen-companion-disk-test--result (text write)
-  "Expect TEXT in the file a.txt, call WRITE, and return the final report."
-  (let ((qwen-companion-disk--patience 0.3)
-        (path (expand-file-name "a.txt"))
-        told)
+(defun qwen-companion-disk-test--result (text write &rest keys)
+  "Expect TEXT in the file a.txt, call WRITE, and return the final report.
+KEYS are further ones of what is expected."
+  (let* ((qwen-companion-disk--patience 0.3)
+         (told nil)
+         (done (lambda (&rest arguments) (setq told arguments))))
     (qwen-companion-disk-expect-soon
-     (qwen-companion-disk-expect path text :done (lambda (&rest arguments) (setq told arguments))))
+     (apply #'qwen-companion-disk-expect (expand-file-name "a.txt") text (or keys (list :done done))))
     (funcall write)
     (qwen-companion-test-wait-for (qwen-companion-test-written-p))
     told))
-
-(ert-deftest qwen-companion-disk-test-says-when-nothing-is-written ()
-  (qwen-companion-disk-test-with '(("a.txt" "one\n"))
-    (should (equal '(unchanged "within 0 s") (qwen-companion-disk-test--result "two\n" #'ignore)))))
 
 (ert-deftest qwen-companion-disk-test-without-a-watch-it-looks-once ()
   (qwen-companion-disk-test-with '(("a.txt" "one\n"))
@@ -147,32 +139,18 @@
                         "two\n"
                         (lambda () (qwen-companion-disk-test--write "a.txt" "two\n")))))))))
 
-(ert-deftest qwen-companion-disk-test-other-text-is-told-and-reported ()
+(ert-deftest qwen-companion-disk-test-how-a-write-that-is-expected-ends ()
+  "Without one, with another text than is expected, and with none that is known."
   (qwen-companion-disk-test-with '(("a.txt" "one\n"))
     (let* ((told nil)
            (qwen-companion-disk-written-functions (list (lambda (file) (push file told)))))
+      (should (equal '(unchanged "within 0 s") (qwen-companion-disk-test--result "two\n" #'ignore)))
+      ;; After an answer in the terminal nothing may come, which is no news.
+      (should (equal "" (qwen-companion-test-messages (should-not (qwen-companion-disk-test--result nil #'ignore :optional t)))))
+      (should-not told)
       (should (equal '(changed "within 0 s")
-                     (qwen-companion-disk-test--result
-                      "two\n"
-                      (lambda () (qwen-companion-disk-test--write "a.txt" "other\n")))))
+                     (qwen-companion-disk-test--result "two\n" (lambda () (qwen-companion-disk-test--write "a.txt" "other\n")))))
       (should (equal (list (expand-file-name "a.txt")) told)))))
-
-(ert-deftest qwen-companion-disk-test-unknown-write-ends-silently ()
-  "After an answer in the terminal nothing may come, which is no news."
-  (qwen-companion-disk-test-with '(("a.txt" "one\n"))
-    (let ((qwen-companion-disk--patience 0.2))
-      (should (equal ""
-                     (qwen-companion-test-messages
-                       (qwen-companion-disk-expect-soon
-                        (qwen-companion-disk-expect (expand-file-name "a.txt") nil :optional t))
-                       (qwen-companion-test-wait-for
-                        (qwen-companion-test-written-p))))))))
-
-(defun qwen-companion-disk-test--encode (file text coding)
-  "Write TEXT to FILE in CODING, with a time of its own."
-  (let ((coding-system-for-write coding))
-    (write-region text nil file nil 'silent)
-    (set-file-times file (time-add nil 2))))
 
 (ert-deftest qwen-companion-disk-test-holds-a-text-in-any-encoding ()
   "It holds text that Emacs would decode wrongly, such as Latin-2 as Latin-1."
@@ -188,7 +166,7 @@
         (dolist (coding (cdr case))
           (dolist (line-end '(unix dos))
             (let ((text (car case)))
-              (qwen-companion-disk-test--encode
+              (qwen-companion-disk-test--write
                path text (coding-system-change-eol-conversion coding line-end))
               (dolist (same (list text (string-replace "\n" "\r\n" text) (concat "\ufeff" text)))
                 (should (qwen-companion-disk-holds-p path same))
@@ -201,9 +179,12 @@
   (qwen-companion-disk-test-with nil
     (let ((path (expand-file-name "a.txt")))
       (dolist (bytes '("a\r\nb\n" "a\nb\r\n" "a\r\r\nb\n" "a\nb\r\r\n" "\r\na\r\nb"))
-        (qwen-companion-disk-test--encode path bytes 'utf-8-unix)
+        (qwen-companion-disk-test--write path bytes)
         (should (qwen-companion-disk-holds-p path bytes))
-        (should-not (qwen-companion-disk-holds-p path "a\nb\n"))))))
+        (should-not (qwen-companion-disk-holds-p path "a\nb\n")))
+      ;; Nor is a text held that its encoding cannot hold.
+      (qwen-companion-disk-test--write path "caf\u00e9 ?\n" 'iso-latin-1)
+      (should-not (qwen-companion-disk-holds-p path "caf\u00e9 \u0161\n")))))
 
 (ert-deftest qwen-companion-disk-test-unified-line-ends ()
   "CR LF is LF where all lines end so, in any encoding."
@@ -229,7 +210,7 @@
                        ("one" nil "one" ,none)
                        ("" nil "" ,none)))
         (dolist (coding codings)
-          (qwen-companion-disk-test--encode path text coding)
+          (qwen-companion-disk-test--write path text coding)
           (dolist (inhibit-eol-conversion '(nil t))
             (with-temp-buffer
               (buffer-enable-undo)
@@ -249,7 +230,7 @@
   (qwen-companion-disk-test-with nil
     (let* ((path (expand-file-name "a.txt"))
            (text (concat "na\u00efve\n" (make-string 5000 ?x) "\n")))
-      (qwen-companion-disk-test--encode path (concat text "end\n") 'utf-8-unix)
+      (qwen-companion-disk-test--write path (concat text "end\n") 'utf-8-unix)
       (cl-letf* ((encode (symbol-function 'encode-coding-string))
                  ((symbol-function 'encode-coding-string)
                   (lambda (string &rest arguments)
@@ -262,16 +243,10 @@
   (qwen-companion-disk-test-with nil
     (let ((path (expand-file-name "a.txt")))
       (dolist (coding '(utf-8-unix utf-8-dos utf-16le-with-signature-dos))
-        (qwen-companion-disk-test--encode path "one\ntwo\nthree\n" coding)
+        (qwen-companion-disk-test--write path "one\ntwo\nthree\n" coding)
         (cl-letf (((symbol-function 'qwen-companion-disk-bytes) (lambda (_path) (error "Read"))))
           (dolist (other '("one\ntwo\nthree\n\n" "one\ntwo\n" "one\r\ntwo" ""))
             (should-not (qwen-companion-disk-holds-p path other))))))))
-
-(ert-deftest qwen-companion-disk-test-unencodable-text-is-not-held ()
-  (qwen-companion-disk-test-with nil
-    (let ((path (expand-file-name "a.txt")))
-      (qwen-companion-disk-test--encode path "caf\u00e9 ?\n" 'iso-latin-1)
-      (should-not (qwen-companion-disk-holds-p path "caf\u00e9 \u0161\n")))))
 
 (defmacro qwen-companion-disk-test-watching (path calls &rest body)
   "Run BODY while PATH is watched; CALLS counts how often that is notified."
@@ -288,14 +263,12 @@
   "Thousands of events are not taken one by one, and nothing is missed."
   (qwen-companion-disk-test-with '(("a.txt" "one\n"))
     (qwen-companion-disk-test-watching (expand-file-name "a.txt") calls
-      (let ((qwen-companion-disk--poll-intervals '(0.1 . 5)))
+      (qwen-companion-test-with-polling 0.1 5
         (dotimes (number 500)
           (write-region "x" nil (format "%d.new" number) nil 'silent))
         (qwen-companion-test-wait-for (> calls 0))
         (should (< calls 5))
-        (qwen-companion-test-wait-for
-         (qwen-companion-disk--directory-descriptor
-          (gethash default-directory qwen-companion-disk--directories)))
+        (qwen-companion-test-wait-for (qwen-companion-test-notified-p))
         (let ((before calls))
           (qwen-companion-disk-test--write "a.txt" "two\n")
           (qwen-companion-test-wait-for (> calls before)))))))

@@ -52,6 +52,7 @@ A question fails the test."
      (let ((inhibit-message t)
            (qwen-companion-roots--answer
             (list :roots (list (directory-file-name default-directory))))
+           (qwen-companion-backend--noticed nil)
            (qwen-companion-backend--server
             (qwen-companion-test-server
              :sessions '((:id "1"))))
@@ -135,19 +136,11 @@ visits and that has changed."
   "Wait until the current buffer has followed its file."
   (qwen-companion-test-wait-for (not (qwen-companion-follow-test--behind-p))))
 
-(defun qwen-companion-follow-test--undo ()
-  "Undo once in the current buffer, as a command of its own."
-  (let (last-command this-command)
-    (undo-boundary)
-    (undo)
-    (undo-boundary)))
-
 ;;; Unmodified buffers
 
 (ert-deftest qwen-companion-follow-test-the-clock-is-set-back ()
   "The clock is set back between an event and the check of the file."
-  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
-    (qwen-companion-follow-test--visit "a.txt")
+  (qwen-companion-follow-test-visiting "one\n"
     (with-current-buffer (find-buffer-visiting "a.txt")
       (qwen-companion-follow-test--write "a.txt" "two\n")
       (qwen-companion-test-wait-for qwen-companion-disk--pending-times)
@@ -157,13 +150,12 @@ visits and that has changed."
       (should (equal "two\n" (buffer-string))))))
 
 (ert-deftest qwen-companion-follow-test-a-write-is-one-undo-step ()
-  (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\nfour\n"))
-    (qwen-companion-follow-test--visit "a.txt")
+  (qwen-companion-follow-test-visiting "one\ntwo\nthree\nfour\n"
     (qwen-companion-follow-test-written "a.txt" "ONE\ntwo\nTHREE\nfour\nfive\n"
       (should (equal "ONE\ntwo\nTHREE\nfour\nfive\n" (buffer-string)))
       (should-not (buffer-modified-p))
       (should (verify-visited-file-modtime))
-      (qwen-companion-follow-test--undo)
+      (qwen-companion-test-undo)
       (should (equal "one\ntwo\nthree\nfour\n" (buffer-string)))
       (should (buffer-modified-p))
       ;; Saved like any other text; the question is about files that changed.
@@ -214,12 +206,22 @@ visits and that has changed."
       (should-not buffer-undo-list)
       (should (= tick (buffer-modified-tick))))))
 
-(ert-deftest qwen-companion-follow-test-letters-in-another-case-are-a-change ()
-  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
-    (qwen-companion-follow-test--visit "a.txt")
-    (let ((case-fold-search t))
-      (qwen-companion-follow-test-written "a.txt" "ONE\n"
-        (should (equal "ONE\n" (buffer-string)))))))
+(ert-deftest qwen-companion-follow-test-whatever-the-state-of-the-buffer ()
+  (pcase-dolist (`(,prepare ,old ,written . ,text)
+                 `((,(lambda () (setq case-fold-search t)) "one\n" "ONE\n")
+                   (,(lambda () (read-only-mode 1)) "one\n" "two\n")
+                   ;; The buffer equals the file, so it is unmodified.
+                   (,(lambda () (insert "zero\n")) "one\n" "zero\none\n")
+                   ;; The state of following outlives the buffer's local variables.
+                   (,(lambda () (qwen-companion-test-append "mine\n") (emacs-lisp-mode))
+                    "one\ntwo\nthree\n" "ONE\ntwo\nthree\n" "ONE\ntwo\nthree\nmine\n")))
+    (qwen-companion-follow-test-visiting old
+      (funcall prepare)
+      (let ((read-only buffer-read-only))
+        (qwen-companion-follow-test-written "a.txt" written
+          (should (equal (or (car text) written) (buffer-string)))
+          (should (eq read-only buffer-read-only))
+          (should (eq (and text t) (buffer-modified-p))))))))
 
 (ert-deftest qwen-companion-follow-test-hooks-of-a-revert ()
   "Both run, without a change of mode; an error in one is reported."
@@ -274,21 +276,14 @@ visits and that has changed."
 (ert-deftest qwen-companion-follow-test-a-burst-ends-the-watch-for-a-while ()
   "Thousands of events are not taken one by one, and nothing is missed."
   (qwen-companion-follow-test-visiting "one\n"
-    (let ((watch (gethash default-directory qwen-companion-disk--directories))
-          (qwen-companion-disk--poll-intervals '(0.1 . 5))
-          (taken 0))
-      (cl-letf* ((noticed (symbol-function 'qwen-companion-disk--note-event))
-                 ((symbol-function 'qwen-companion-disk--note-event)
-                  (lambda (&rest arguments)
-                    (cl-incf taken)
-                    (apply noticed arguments))))
+    (qwen-companion-test-with-polling 0.1 5
+      (qwen-companion-test-counting taken 'qwen-companion-disk--note-event
         (dotimes (number 500)
           (write-region "x" nil (format "%d.new" number) nil 'silent))
-        (qwen-companion-test-wait-for (qwen-companion-disk--directory-timer watch))
-        (should-not (qwen-companion-disk--directory-descriptor watch))
+        (qwen-companion-test-wait-for (not (qwen-companion-test-notified-p)))
         (qwen-companion-follow-test--write "a.txt" "two\n")
         (qwen-companion-test-wait-for (equal "two\n" (buffer-string)))
-        (qwen-companion-test-wait-for (qwen-companion-disk--directory-descriptor watch))
+        (qwen-companion-test-wait-for (qwen-companion-test-notified-p))
         ;; Each file gives two events at least.
         (should (< taken 800)))
       (qwen-companion-follow-test-written "a.txt" "three\n"
@@ -303,7 +298,6 @@ visits and that has changed."
     (qwen-companion-follow-test-with
         (append others (mapcar (lambda (name) (list name "one\n")) names))
       (let ((new (make-temp-file "written-" t))
-            (watch (lambda () (gethash default-directory qwen-companion-disk--directories)))
             (buffers (mapcar #'find-file-noselect names)))
         (qwen-companion-test-wait-for
          (cl-every (lambda (buffer) (qwen-companion-follow-test--link buffer)) buffers))
@@ -313,7 +307,7 @@ visits and that has changed."
         (should (zerop (call-process "cp" nil nil nil "-r" (concat new "/.") ".")))
         (delete-directory new t)
         (qwen-companion-test-wait-for
-         (and (qwen-companion-disk--directory-descriptor (funcall watch))
+         (and (qwen-companion-test-notified-p)
               (cl-every (lambda (buffer)
                           (with-current-buffer buffer
                             (and (equal "two\n" (buffer-string))
@@ -334,17 +328,15 @@ visits and that has changed."
 (ert-deftest qwen-companion-follow-test-without-a-watch ()
   "The files are looked at now and then, which is said once."
   (qwen-companion-follow-test-with '(("a.txt" "one\n") ("b/b.txt" "one\n"))
-    (let ((qwen-companion-disk--poll-intervals '(0.5 . 0.1))
-          (qwen-companion-backend--noticed nil)
-          said)
-      (cl-letf (((symbol-function 'file-notify-add-watch)
-                 (lambda (&rest _) (signal 'file-notify-error '("No space left on device")))))
-        (setq said
-              (qwen-companion-test-messages
-                (qwen-companion-follow-test--visit "a.txt")
-                (qwen-companion-follow-test--visit "b/b.txt")
-                (qwen-companion-follow-test-written "a.txt" "two\n"
-                  (qwen-companion-test-wait-for (equal "two\n" (buffer-string)))))))
+    (let ((said
+           (cl-letf (((symbol-function 'file-notify-add-watch)
+                      (lambda (&rest _) (signal 'file-notify-error '("No space left on device")))))
+             (qwen-companion-test-with-polling 0.5 0.1
+               (qwen-companion-test-messages
+                 (qwen-companion-follow-test--visit "a.txt")
+                 (qwen-companion-follow-test--visit "b/b.txt")
+                 (qwen-companion-follow-test-written "a.txt" "two\n"
+                   (qwen-companion-test-wait-for (equal "two\n" (buffer-string)))))))))
       (should (string-match-p "cannot be watched (.*No space.*)" said))
       (should-not (string-match-p "cannot.*\n*.*cannot" said)))))
 
@@ -528,15 +520,15 @@ visits and that has changed."
     (undo-boundary)
     (should (verify-visited-file-modtime))
     (should-not (equal 0 (visited-file-modtime)))
-    (qwen-companion-follow-test--undo)
+    (qwen-companion-test-undo)
     (should-not (buffer-modified-p))
     (insert "y")
     (undo-boundary)
     (save-buffer)
     (qwen-companion-test-append "z")
-    (qwen-companion-follow-test--undo)
+    (qwen-companion-test-undo)
     (should-not (buffer-modified-p))
-    (qwen-companion-follow-test--undo)
+    (qwen-companion-test-undo)
     (should (buffer-modified-p))))
 
 (ert-deftest qwen-companion-follow-test-unfollowed-buffer-keeps-its-time ()
@@ -578,7 +570,7 @@ visits and that has changed."
     (should (buffer-modified-p))
     (should (verify-visited-file-modtime))
     (should (equal "ONE\ntwo\nthree\n" (qwen-companion-test-file-text "a.txt")))
-    (qwen-companion-follow-test--undo)
+    (qwen-companion-test-undo)
     (should (equal "one\ntwo\nthree\nmine\n" (buffer-string)))))
 
 (ert-deftest qwen-companion-follow-test-the-next-merge-starts-from-the-last ()
@@ -589,27 +581,20 @@ visits and that has changed."
     (qwen-companion-follow-test-written "a.txt" "One\ntwo\nthree\nfour\n"
       (should (equal "One\ntwo\nthree\nfour\nmine\n" (buffer-string))))))
 
-(ert-deftest qwen-companion-follow-test-conflicts-are-marked ()
-  (qwen-companion-follow-test-visiting "one\ntwo\n"
-    (erase-buffer)
-    (insert "mine\ntwo\n")
-    (qwen-companion-test-said "1 conflict between your text in a\\.txt"
-      (qwen-companion-follow-test-written "a.txt" "theirs\ntwo\n"))
-    (should smerge-mode)
-    (should (buffer-modified-p))
-    (goto-char (point-min))
-    (should (search-forward "|||||||" nil t))
-    (should (equal "theirs\ntwo\n" (qwen-companion-test-file-text "a.txt")))))
-
 (defmacro qwen-companion-follow-test-with-conflict (mine theirs &rest body)
   "Run BODY in the buffer of a file in which MINE, unsaved, meets THEIRS."
   (declare (indent 2) (debug t))
   `(qwen-companion-follow-test-visiting "one\ntwo\nthree\n"
      (erase-buffer)
      (insert ,mine)
-     (qwen-companion-follow-test-written "a.txt" ,theirs
-       (should (string-search "<<<<<<< yours" (buffer-string)))
-       ,@body)))
+     (qwen-companion-test-said "[12] conflicts? between your text in a\\.txt"
+       (qwen-companion-follow-test-written "a.txt" ,theirs))
+     (dolist (marker '("<<<<<<< yours" "|||||||"))
+       (should (string-search marker (buffer-string))))
+     (should smerge-mode)
+     (should (buffer-modified-p))
+     (should (equal ,theirs (qwen-companion-test-file-text "a.txt")))
+     ,@body))
 
 (defun qwen-companion-follow-test--save-error (&optional command)
   "Save the current buffer by COMMAND, which must refuse; return why."
@@ -630,7 +615,7 @@ visits and that has changed."
     (smerge-keep-upper)
     (save-buffer)
     (should (equal "mine\ntwo\nthree\n" (qwen-companion-test-file-text "a.txt")))
-    (qwen-companion-follow-test--undo)
+    (qwen-companion-test-undo)
     (should (string-search "<<<<<<< yours" (buffer-string)))
     (should (qwen-companion-follow-test--save-error))))
 
@@ -757,13 +742,6 @@ visits and that has changed."
       (qwen-companion-test-wait-for (equal "Theirs\ntwo\nthree\nfour\n" (buffer-string)))
       (should-not (buffer-modified-p)))))
 
-(ert-deftest qwen-companion-follow-test-the-unsaved-text-itself-is-written ()
-  "The buffer equals the file, so it is unmodified."
-  (qwen-companion-follow-test-visiting "one\n"
-    (insert "zero\n")
-    (qwen-companion-follow-test-written "a.txt" "zero\none\n"
-      (should-not (buffer-modified-p)))))
-
 (ert-deftest qwen-companion-follow-test-text-unsaved-before-a-cli-came ()
   "The base is still on disk, unless the file had changed by then."
   (dolist (changed '(nil t))
@@ -852,7 +830,7 @@ visits and that has changed."
       (qwen-companion-test-wait-for (equal "ONE\ntwo\nthree\nfour\nfive\n" (buffer-string)))
       (should (looking-back "fo" (line-beginning-position)))
       (should (equal "four" (buffer-substring (overlay-start overlay) (overlay-end overlay))))
-      (qwen-companion-follow-test--undo)
+      (qwen-companion-test-undo)
       (should (equal text (buffer-string))))))
 
 (ert-deftest qwen-companion-follow-test-a-writer-that-rests-is-followed ()
@@ -903,7 +881,7 @@ Return the texts that it had meanwhile, newest first."
           (let ((qwen-companion-disk-idle-writer 1.5))
             (should (equal (list new old) (qwen-companion-follow-test--run script))))
           (should (looking-back "^old 100" (line-beginning-position)))
-          (qwen-companion-follow-test--undo)
+          (qwen-companion-test-undo)
           (should (equal old (buffer-string))))))))
 
 (ert-deftest qwen-companion-follow-test-a-file-cut-off-is-merged-once ()
@@ -1070,13 +1048,6 @@ with open('a.txt', 'r+b') as file, mmap.mmap(file.fileno(), 0) as memory:
 
 ;;; The odd ones
 
-(ert-deftest qwen-companion-follow-test-read-only ()
-  (qwen-companion-follow-test-visiting "one\n"
-    (read-only-mode 1)
-    (qwen-companion-follow-test-written "a.txt" "two\n"
-      (should (equal "two\n" (buffer-string)))
-      (should buffer-read-only))))
-
 (ert-deftest qwen-companion-follow-test-symlinks ()
   "The text, and another file in the link's place."
   (qwen-companion-follow-test-with '(("real/a.txt" "one\n") ("link/b.txt" ""))
@@ -1195,13 +1166,12 @@ with open('a.txt', 'r+b') as file, mmap.mmap(file.fileno(), 0) as memory:
           (qwen-companion-follow-test--wait)
           (should (equal "caf\u00e9\ntwo\n" (buffer-string)))
           (should-not (buffer-modified-p))
-          (let (last-command this-command) (undo))
+          (qwen-companion-test-undo)
           (should (equal "caf\u00e9\none\n" (buffer-string)))
           (save-buffer)
           (should (equal before (qwen-companion-test-file-bytes "a.txt")))
           ;; The undoing itself.
-          (undo-boundary)
-          (let (last-command this-command) (undo))
+          (qwen-companion-test-undo)
           (save-buffer)
           (should (equal after (qwen-companion-test-file-bytes "a.txt"))))))))
 
@@ -1298,16 +1268,8 @@ Local Variables:\nmode: emacs-lisp\nfill-column: 33\neval: (setq fill-column 44)
         (qwen-companion-follow-test-written "a.js" (concat (make-string 20000 ?x) "y\n")
           (should (= 20002 (buffer-size)))
           (should (eq 'so-long-mode major-mode))
-          (qwen-companion-follow-test--undo)
+          (qwen-companion-test-undo)
           (should (= 20000 (buffer-size))))))))
-
-(ert-deftest qwen-companion-follow-test-a-new-major-mode-changes-nothing ()
-  "The state of following outlives the buffer's local variables."
-  (qwen-companion-follow-test-visiting "one\ntwo\nthree\n"
-    (qwen-companion-test-append "mine\n")
-    (emacs-lisp-mode)
-    (qwen-companion-follow-test-written "a.txt" "ONE\ntwo\nthree\n"
-      (should (equal "ONE\ntwo\nthree\nmine\n" (buffer-string))))))
 
 (ert-deftest qwen-companion-follow-test-auto-save-goes-on ()
   "Typed text is auto-saved, even if a merge made the buffer much shorter."

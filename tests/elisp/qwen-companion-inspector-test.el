@@ -516,17 +516,12 @@ MORE are keys and values that come first."
     (let ((qwen-companion-inspector--tick-seconds 3600))
       (qwen-companion-context))
     (qwen-companion-inspector-test--text)
-    (let ((drawn 0))
-      (advice-add 'qwen-companion-inspector--draw :before
-                  (lambda () (cl-incf drawn)) '((name . count)))
-      (unwind-protect
-          (progn
-            (dotimes (number 50)
-              (qwen-companion-inspector-test--told (qwen-companion-inspector-test--file (format "%d.py" number))))
-            (should (= 0 drawn))
-            (should (string-search "49.py" (qwen-companion-inspector-test--text)))
-            (should (= 1 drawn)))
-        (advice-remove 'qwen-companion-inspector--draw 'count)))))
+    (qwen-companion-test-counting drawn 'qwen-companion-inspector--draw
+      (dotimes (number 50)
+        (qwen-companion-inspector-test--told (format "%d.py" number)))
+      (should (= 0 drawn))
+      (qwen-companion-inspector-test--shows "49\\.py")
+      (should (= 1 drawn)))))
 
 (ert-deftest qwen-companion-inspector-test-ages-follow-the-clock ()
   "A timer updates the ages only while the inspector is shown."

@@ -102,15 +102,6 @@ Check that the text is then what it should be, and return it."
      (goto-char (point-min))
      ,@body))
 
-(defun qwen-companion-merge-test--undo ()
-  "Undo once, as a command after another one."
-  (let ((inhibit-message t)
-        (last-command 'other)
-        (this-command 'undo))
-    (undo-boundary)
-    (undo)
-    (undo-boundary)))
-
 (defconst qwen-companion-merge-test--some qwen-companion-merge--single-changes
   "Up to so many changes are made one by one.")
 
@@ -149,12 +140,12 @@ Check that the text is then what it should be, and return it."
                 after)
             (should (equal "" (qwen-companion-test-messages
                                 (setq after (apply #'qwen-companion-merge-test--apply changes)))))
-            (qwen-companion-merge-test--undo)
+            (qwen-companion-test-undo)
             (should (equal before (buffer-string)))
             (should (= 15 (point)))
-            (qwen-companion-merge-test--undo)
+            (qwen-companion-test-undo)
             (should (equal after (buffer-string)))
-            (qwen-companion-merge-test--undo)
+            (qwen-companion-test-undo)
             (should (equal before (buffer-string)))))))))
 
 (ert-deftest qwen-companion-merge-test-typing-before-and-after-are-steps-of-their-own ()
@@ -163,7 +154,7 @@ Check that the text is then what it should be, and return it."
     (qwen-companion-merge-test--apply '(2 4 "NE"))
     (goto-char (point-min))
     (insert "b")
-    (qwen-companion-merge-test--undo)
+    (qwen-companion-test-undo)
     (should (equal "aoNE\n" (buffer-string)))
     (let ((last-command 'undo)
           (inhibit-message t))
@@ -193,9 +184,9 @@ Check that the text is then what it should be, and return it."
         (goto-char (1+ (random 60)))
         (let ((after (apply #'qwen-companion-merge-test--apply changes)))
           (when changes
-            (qwen-companion-merge-test--undo)
+            (qwen-companion-test-undo)
             (should (equal text (buffer-string)))
-            (qwen-companion-merge-test--undo)
+            (qwen-companion-test-undo)
             (should (equal after (buffer-string)))))))))
 
 (ert-deftest qwen-companion-merge-test-point-and-markers-stay-with-their-text ()
@@ -333,7 +324,7 @@ Check that the text is then what it should be, and return it."
           (apply #'qwen-companion-merge-test--apply changes)
           (should (equal mirror (buffer-string)))
           (should (= calls (if (= count 3) 6 1)))
-          (qwen-companion-merge-test--undo)
+          (qwen-companion-test-undo)
           (should (equal mirror (buffer-string))))))))
 
 (ert-deftest qwen-companion-merge-test-all-or-nothing ()

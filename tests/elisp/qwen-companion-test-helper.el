@@ -58,6 +58,7 @@ unless it is among them."
 Calls are collected in `qwen-companion-test-calls'."
   (declare (indent 0) (debug t))
   `(let ((qwen-companion-test-calls nil)
+         (qwen-companion-backend--noticed nil)
          (qwen-companion-backend--requests nil)
          (qwen-companion-backend--server
           (qwen-companion-test-server
@@ -221,6 +222,18 @@ of tests/helpers/limit.py, which only ends a hang."
   "Return the directories that are watched."
   (hash-table-keys qwen-companion-disk--directories))
 
+(defun qwen-companion-test-notified-p (&optional directory)
+  "Say whether events of DIRECTORY, by default the current one, come."
+  (when-let* ((watch (gethash (or directory default-directory) qwen-companion-disk--directories)))
+    (qwen-companion-disk--directory-descriptor watch)))
+
+(defmacro qwen-companion-test-with-polling (seconds pause &rest body)
+  "Run BODY where files without a watch are looked at every SECONDS.
+A watch with a burst of events is put aside for PAUSE in seconds."
+  (declare (indent 2) (debug t))
+  `(let ((qwen-companion-disk--poll-intervals (cons ,seconds ,pause)))
+     ,@body))
+
 (defun qwen-companion-test-review-awaits-p ()
   "Say whether a proposal is to be shown by itself, at a good moment."
   qwen-companion-review--timers)
@@ -287,6 +300,31 @@ MORE are further keys and values of the payload."
        ,@body)
      ;; Not as the value of the form: Emacs 30 warns where that is not used.
      (setq said (mapconcat #'identity (nreverse said) "\n"))))
+
+(defmacro qwen-companion-test-counting (variable function &rest body)
+  "Run BODY where VARIABLE is how often FUNCTION, a symbol, has been called."
+  (declare (indent 2) (debug t))
+  `(let* ((,variable 0)
+          (count-call (lambda (&rest _) (cl-incf ,variable))))
+     (advice-add ,function :before count-call)
+     (unwind-protect
+         (progn ,@body)
+       (advice-remove ,function count-call))))
+
+(defun qwen-companion-test-candidates (table)
+  "Return what is offered in TABLE: (CATEGORY (NAME . ANNOTATION)...)."
+  (let* ((metadata (completion-metadata "" table nil))
+         (annotate (completion-metadata-get metadata 'annotation-function)))
+    (cons (completion-metadata-get metadata 'category)
+          (mapcar (lambda (name) (cons name (and annotate (funcall annotate name))))
+                  (all-completions "" table)))))
+
+(defun qwen-companion-test-undo ()
+  "Undo once in the current buffer, as a command of its own."
+  (let (last-command this-command)
+    (undo-boundary)
+    (undo)
+    (undo-boundary)))
 
 (defun qwen-companion-test-header (&optional buffer)
   "Return the header line of BUFFER, the current one by default, as a string.
