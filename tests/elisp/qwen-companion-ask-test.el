@@ -297,16 +297,12 @@ The function `typed' returns what a terminal has got."
       (let (offered)
         (qwen-companion-test-choosing
             (lambda (_prompt table &rest _)
-              (setq offered (all-completions "" table))
-              (let ((metadata (completion-metadata "" table nil)))
-                (should (eq 'buffer (completion-metadata-get metadata 'category)))
-                (should (string-match-p
-                         "\\`  idle for [0-9]+ s\\'"
-                         (funcall (completion-metadata-get metadata 'annotation-function)
-                                  "*one*"))))
+              (setq offered (qwen-companion-test-candidates table))
               "*one*")
           (qwen-companion-ask-send "Hello")
-          (should (equal '("*one*" "*two*") offered))
+          (should (eq 'buffer (pop offered)))
+          (should (equal '("*one*" "*two*") (mapcar #'car offered)))
+          (should (string-match-p "\\`  idle for [0-9]+ s\\'" (cdar offered)))
           (should (equal "*one*" (caar typed))))))))
 
 (ert-deftest qwen-companion-ask-test-nothing-is-lost ()
@@ -435,20 +431,13 @@ The function `typed' returns what a terminal has got."
               (qwen-companion-ask t)
               (insert prompt)
               (qwen-companion-ask-submit))
-            (let (offered)
-              (qwen-companion-test-choosing
-                  (lambda (_prompt table &rest _)
-                    (setq offered (all-completions "" table))
-                    (let ((metadata (completion-metadata "" table nil)))
-                      (should (eq 'qwen-companion-prompt
-                                  (completion-metadata-get metadata 'category)))
-                      (should (equal "  *one*"
-                                     (funcall (completion-metadata-get
-                                               metadata 'annotation-function)
-                                              "2 Second"))))
-                    "2 Second")
-                (qwen-companion-ask-take-back))
-              (should (equal '("1 First" "2 Second" "3 Third") offered)))
+            (qwen-companion-test-choosing
+                (lambda (_prompt table &rest _)
+                  (should (equal '(qwen-companion-prompt ("1 First" . "   *one*") ("2 Second" . "  *one*")
+                                                         ("3 Third" . "   *one*"))
+                                 (qwen-companion-test-candidates table)))
+                  "2 Second")
+              (qwen-companion-ask-take-back))
             (should (equal "Second\n" (qwen-companion-ask-test--prompt)))
             (should (equal '("First" "Third")
                            (mapcar (lambda (waiting) (nth 2 waiting))

@@ -354,5 +354,29 @@ turn.  The files are written and Emacs is told."
   (with-current-buffer qwen-companion-changes-items-buffer-name
     (buffer-substring-no-properties (point-min) (point-max))))
 
+(defun qwen-companion-changes-test-shows (&rest strings)
+  "Settle, and check that the buffer of changes shows STRINGS."
+  (qwen-companion-changes-test-settle)
+  (let ((text (qwen-companion-changes-test-text)))
+    (dolist (string strings)
+      (should (string-search string text)))))
+
+(defun qwen-companion-changes-test-told (index texts)
+  "Have the turn INDEX, 0 for the newest, told again with TEXTS.
+These are lists of (NAME BEFORE AFTER . KEYS), the files it has then."
+  (let ((turn (copy-sequence (nth index qwen-companion-changes-test-turns))))
+    (qwen-companion-changes-test-add
+     (plist-put turn :files
+                (mapcar (pcase-lambda (`(,name ,before ,after . ,keys))
+                          (puthash (cons (plist-get turn :id) (expand-file-name name))
+                                   (cons before after) qwen-companion-changes-test-texts)
+                          (append keys (list :path (expand-file-name name) :kind 'modified
+                                             :added 1 :deleted 1)))
+                        texts)))))
+
+(defun qwen-companion-test-born-after-p (directory time)
+  "Say whether DIRECTORY was made after TIME in ms; nil where that is not known."
+  (qwen-companion-undo--born-after (list directory) time))
+
 (provide 'qwen-companion-changes-test-helper)
 ;;; qwen-companion-changes-test-helper.el ends here

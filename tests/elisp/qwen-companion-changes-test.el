@@ -20,6 +20,10 @@ A text that is nil removes the line."
              do (setf (nth (1- number) lines) text))
     (concat (mapconcat #'identity (delq nil lines) "\n") "\n")))
 
+(defun qwen-companion-changes-test--holds (&rest changes)
+  "Check that a.txt has forty lines with CHANGES, see `qwen-companion-changes-test--new'."
+  (should (equal (apply #'qwen-companion-changes-test--new changes) (qwen-companion-changes-test-bytes "a.txt"))))
+
 (defmacro qwen-companion-changes-test--with-hunks (&rest body)
   "Run BODY where a turn has changed the lines 5, 20 and 35 of a.txt."
   (declare (indent 0) (debug t))
@@ -70,8 +74,7 @@ A text that is nil removes the line."
   (qwen-companion-changes-test--with-hunks
     (let ((after (qwen-companion-changes-test-bytes "a.txt")))
       (qwen-companion-test-press "n" "k")
-      (should (equal (qwen-companion-changes-test--new 5 "five" 35 nil)
-                     (qwen-companion-changes-test-bytes "a.txt")))
+      (qwen-companion-changes-test--holds 5 "five" 35 nil)
       (should (looking-at "@@ -17,7 \\+17,7 @@ undone, u brings it back\n"))
       (pcase-let ((`(,wrote) (qwen-companion-test-sent 'journal-wrote)))
         (should (equal (list (expand-file-name "a.txt")) (plist-get wrote :paths)))
@@ -110,8 +113,7 @@ A text that is nil removes the line."
       (with-current-buffer buffer (qwen-companion-test-go-to "twenty"))
       (qwen-companion-test-press "k")
       (should-not (buffer-modified-p buffer))
-      (should (equal (qwen-companion-changes-test--new 20 "twenty" 35 nil)
-                     (qwen-companion-changes-test-bytes "a.txt")))
+      (qwen-companion-changes-test--holds 20 "twenty" 35 nil)
       (with-current-buffer buffer
         (should (equal (qwen-companion-changes-test--new 20 "twenty" 35 nil) (buffer-string)))
         (should (looking-back "twenty" 1))
@@ -141,8 +143,7 @@ A text that is nil removes the line."
     (qwen-companion-changes-test-write
      "a.txt" (qwen-companion-changes-test--new 1 "later" 5 "five" 20 "twenty" 35 nil 40 "end"))
     (qwen-companion-test-press "k")
-    (should (equal (qwen-companion-changes-test--new 1 "later" 20 "twenty" 35 nil 40 "end")
-                   (qwen-companion-changes-test-bytes "a.txt")))))
+    (qwen-companion-changes-test--holds 1 "later" 20 "twenty" 35 nil 40 "end")))
 
 (ert-deftest qwen-companion-changes-test-file-changed-unnoticed ()
   "A buffer that nobody has synchronised is reverted; unsaved text is left alone."
@@ -152,8 +153,7 @@ A text that is nil removes the line."
       (qwen-companion-changes-test-write "a.txt" text)
       (set-file-times "a.txt" (time-add nil 10))
       (qwen-companion-test-press "k")
-      (should (equal (qwen-companion-changes-test--new 20 "twenty" 35 nil 40 "end")
-                     (qwen-companion-changes-test-bytes "a.txt")))
+      (qwen-companion-changes-test--holds 20 "twenty" 35 nil 40 "end")
       (should-not (buffer-modified-p buffer))
       (with-current-buffer buffer (insert "mine"))
       (qwen-companion-changes-test-write "a.txt" text)
@@ -167,8 +167,7 @@ A text that is nil removes the line."
   "A part of a turn, and nothing once that is brought back."
   (qwen-companion-changes-test--with-hunks
     (qwen-companion-test-press "k")
-    (qwen-companion-changes-test-settle)
-    (should (string-search "partly undone  Prompt of one" (qwen-companion-changes-test-text)))
+    (qwen-companion-changes-test-shows "partly undone  Prompt of one")
     (qwen-companion-test-press "u")
     (qwen-companion-changes-test-settle)
     (should-not (string-search "undone  Prompt" (qwen-companion-changes-test-text)))
@@ -284,18 +283,13 @@ A text that is nil removes the line."
 (ert-deftest qwen-companion-changes-test-merges-bytes ()
   "A file with CR LF in Latin-1 that nobody visits keeps them in a merge."
   (qwen-companion-changes-test-with nil
-    (let* ((path (expand-file-name "a.txt"))
-           (line (lambda (text) (concat text "\r\n")))
-           (lines (lambda (&rest texts) (string-to-unibyte (mapconcat line texts "")))))
-      (qwen-companion-changes-test-write path (funcall lines "\xe4" "b" "c" "d" "e" "f"))
+    (let ((path (expand-file-name "a.txt"))
+          (lines (lambda (&rest texts)
+                   (string-to-unibyte (mapconcat (lambda (text) (concat text "\r\n")) texts "")))))
+      (qwen-companion-changes-test-write path (funcall lines "\xf6" "b" "c" "d" "e" "F"))
       (qwen-companion-changes-test-turn "one" nil)
-      (let ((before (qwen-companion-changes-test-bytes path))
-            (after (funcall lines "\xe4" "b" "c" "d" "e" "F")))
-        (qwen-companion-changes-test-write path (funcall lines "\xf6" "b" "c" "d" "e" "F"))
-        (puthash (cons "one" path) (cons before after) qwen-companion-changes-test-texts)
-        (qwen-companion-changes-test-add
-         (plist-put (copy-sequence (car qwen-companion-changes-test-turns)) :files
-                    (list (list :path path :kind 'modified :added 1 :deleted 1)))))
+      (qwen-companion-changes-test-told 0 `((,path ,(funcall lines "\xe4" "b" "c" "d" "e" "f")
+                                                   ,(funcall lines "\xe4" "b" "c" "d" "e" "F"))))
       (qwen-companion-changes-test-open)
       (qwen-companion-changes-test-press-at "a.txt" "k")
       (should (equal (funcall lines "\xf6" "b" "c" "d" "e" "f")
@@ -436,8 +430,7 @@ A text that is nil removes the line."
           (tick (buffer-chars-modified-tick)))
       ;; A turn above, and news of another file in this one.
       (qwen-companion-changes-test-turn "two" '(("b.txt" "x\n")) :end nil)
-      (qwen-companion-changes-test-settle)
-      (should (string-search "working" (qwen-companion-changes-test-text)))
+      (qwen-companion-changes-test-shows "working")
       (should (equal line (buffer-substring (line-beginning-position) (line-end-position))))
       (should (eq hunk (qwen-companion-hunks-view-hunk-at (point))))
       (should (looking-back "twenty" 1))
@@ -445,14 +438,9 @@ A text that is nil removes the line."
       (qwen-companion-changes-test-press-at "Prompt of two" "TAB")
       (qwen-companion-changes-test-unfold "b.txt")
       (qwen-companion-changes-test-goto "+x")
-      (puthash (cons "two" (expand-file-name "b.txt")) (cons nil "w\nx\n")
-               qwen-companion-changes-test-texts)
       (qwen-companion-changes-test-write "b.txt" "w\nx\n")
-      (qwen-companion-journal-on-turns
-       (list :turns (list (plist-put (copy-sequence (car qwen-companion-changes-test-turns))
-                                     :end 1))))
-      (qwen-companion-changes-test-settle)
-      (should (string-search "+w\n+x\n" (qwen-companion-changes-test-text)))
+      (qwen-companion-changes-test-told 0 '(("b.txt" nil "w\nx\n" :kind added)))
+      (qwen-companion-changes-test-shows "+w\n+x\n")
       (should (equal (list 'body "two" (expand-file-name "b.txt"))
                      (qwen-companion-items-key-at (point))))
       ;; Nothing at all happens where nothing has changed.
@@ -483,13 +471,11 @@ A text that is nil removes the line."
            (list :turn "one" :path (expand-file-name "a.txt") :seen t
                  :hunks (list (qwen-companion-changes-file-key
                                view (car (qwen-companion-changes-file-changes view))))))
-          (qwen-companion-changes-test-settle)
-          (should (string-search "@@ -2,7 +2,7 @@ seen" (qwen-companion-changes-test-text)))
+          (qwen-companion-changes-test-shows "@@ -2,7 +2,7 @@ seen")
           (should (use-region-p))
           (should (equal marked (buffer-substring-no-properties (region-beginning) (region-end))))))
       (qwen-companion-test-press "k")
-      (should (equal (qwen-companion-changes-test--new 5 "five" 35 nil)
-                     (qwen-companion-changes-test-bytes "a.txt"))))))
+      (qwen-companion-changes-test--holds 5 "five" 35 nil))))
 
 (ert-deftest qwen-companion-changes-test-lines-that-change-while-they-are-marked ()
   "Nothing is undone where the marked lines have become others."
@@ -499,12 +485,8 @@ A text that is nil removes the line."
       (qwen-companion-changes-test--mark "-5" " 6")
       ;; The agent goes on in the same file and turn.
       (qwen-companion-changes-test-write "a.txt" text)
-      (puthash (cons "one" (expand-file-name "a.txt"))
-               (cons qwen-companion-changes-test--old text)
-               qwen-companion-changes-test-texts)
-      (qwen-companion-journal-on-turns (list :turns (list (car qwen-companion-changes-test-turns))))
-      (qwen-companion-changes-test-settle)
-      (should (string-search "+two" (qwen-companion-changes-test-text)))
+      (qwen-companion-changes-test-told 0 `(("a.txt" ,qwen-companion-changes-test--old ,text)))
+      (qwen-companion-changes-test-shows "+two")
       (should-not (use-region-p))
       (qwen-companion-test-refused "marked lines have just changed" (qwen-companion-test-press "k"))
       (should (equal text (qwen-companion-changes-test-bytes "a.txt"))))))
@@ -576,8 +558,7 @@ A text that is nil removes the line."
         (should (equal '(nil t t)
                        (mapcar (lambda (payload) (plist-get payload :wait))
                                (cdr (qwen-companion-test-sent 'journal-busy)))))
-        (should (equal (qwen-companion-changes-test--new 20 "twenty" 35 nil)
-                       (qwen-companion-changes-test-bytes "a.txt")))))))
+        (qwen-companion-changes-test--holds 20 "twenty" 35 nil)))))
 
 (ert-deftest qwen-companion-changes-test-news-while-it-asks ()
   "A key that waits for an answer also waits for files compared anew meanwhile."
@@ -593,12 +574,10 @@ A text that is nil removes the line."
                  (lambda (old new callback)
                    (run-at-time 0.05 nil callback (qwen-companion-test-compare old new)))))
         (qwen-companion-test-press "k")
-        (should (equal (qwen-companion-changes-test--new 20 "twenty" 35 nil)
-                       (qwen-companion-changes-test-bytes "a.txt")))
+        (qwen-companion-changes-test--holds 20 "twenty" 35 nil)
         ;; And a key that comes right after it.
         (qwen-companion-test-press "u")
-        (should (equal (qwen-companion-changes-test--new 5 "five" 20 "twenty" 35 nil)
-                       (qwen-companion-changes-test-bytes "a.txt")))))))
+        (qwen-companion-changes-test--holds 5 "five" 20 "twenty" 35 nil)))))
 
 (ert-deftest qwen-companion-changes-test-leaves-files-alone-that-it-may-not-touch ()
   "Nothing is written through a link, outside of the root or into git."
@@ -656,8 +635,7 @@ A text that is nil removes the line."
   (qwen-companion-changes-test--with-hunks
     (with-current-buffer (find-file-noselect "a.txt") (setq buffer-read-only t))
     (qwen-companion-test-press "k")
-    (should (equal (qwen-companion-changes-test--new 20 "twenty" 35 nil)
-                   (qwen-companion-changes-test-bytes "a.txt")))
+    (qwen-companion-changes-test--holds 20 "twenty" 35 nil)
     (with-current-buffer (find-buffer-visiting "a.txt")
       (should buffer-read-only)
       (should-not (buffer-modified-p)))
@@ -722,18 +700,11 @@ A text that is nil removes the line."
     (delete-directory "d")
     (qwen-companion-changes-test-write "a/b/c" "new\n")
     (qwen-companion-changes-test-write "d" "file\n")
-    (let ((add (lambda (name before after kind)
-                 (puthash (cons "one" (expand-file-name name)) (cons before after)
-                          qwen-companion-changes-test-texts)
-                 (list :path (expand-file-name name) :kind kind :added 1 :deleted 1))))
-      (qwen-companion-changes-test-turn "one" nil)
-      (qwen-companion-changes-test-add
-       (plist-put (copy-sequence (car qwen-companion-changes-test-turns)) :files
-                  (list (funcall add "a" "file\n" nil 'deleted)
-                        (funcall add "a/b/c" nil "new\n" 'added)
-                        (funcall add "d" nil "file\n" 'added)
-                        (append (funcall add "x" "x\n" "x\n" 'renamed)
-                                (list :from (expand-file-name "d/x")))))))
+    (qwen-companion-changes-test-turn "one" nil)
+    (qwen-companion-changes-test-told 0 `(("a" "file\n" nil :kind deleted)
+                                          ("a/b/c" nil "new\n" :kind added)
+                                          ("d" nil "file\n" :kind added)
+                                          ("x" "x\n" "x\n" :kind renamed :from ,(expand-file-name "d/x"))))
     (qwen-companion-changes-test-open)
     (qwen-companion-changes-test--undo-turn "Prompt of one")
     (should (equal '("file\n" "x\n" nil)
@@ -744,27 +715,17 @@ A text that is nil removes the line."
 (ert-deftest qwen-companion-changes-test-says-what-is-in-the-way ()
   "The user's file in a directory that replaced a file, and two files in each other's."
   (qwen-companion-changes-test-with '(("a/b" "mine\n") ("q/p" "p\n") ("p/q" "q\n"))
-    (let ((add (lambda (name before after &rest keys)
-                 (puthash (cons "one" (expand-file-name name)) (cons before after)
-                          qwen-companion-changes-test-texts)
-                 (append keys (list :path (expand-file-name name) :added 1 :deleted 1)))))
-      (qwen-companion-changes-test-turn "one" nil)
-      (qwen-companion-changes-test-add
-       (plist-put (copy-sequence (car qwen-companion-changes-test-turns)) :files
-                  (list (funcall add "a" "file\n" nil :kind 'deleted)
-                        (funcall add "a/b" nil "new\n" :kind 'added)
-                        (funcall add "q/p" "p\n" "p\n" :kind 'renamed :from (expand-file-name "p"))
-                        (funcall add "p/q" "q\n" "q\n" :kind 'renamed
-                                 :from (expand-file-name "q"))))))
+    (qwen-companion-changes-test-turn "one" nil)
+    (qwen-companion-changes-test-told 0 `(("a" "file\n" nil :kind deleted)
+                                          ("a/b" nil "new\n" :kind added)
+                                          ("q/p" "p\n" "p\n" :kind renamed :from ,(expand-file-name "p"))
+                                          ("p/q" "q\n" "q\n" :kind renamed :from ,(expand-file-name "q"))))
     (qwen-companion-changes-test-open)
     (qwen-companion-changes-test-settle)
     (qwen-companion-changes-test-goto "Prompt of one")
-    (cl-letf* ((said "")
-               ((symbol-function 'message)
-                (lambda (format &rest arguments)
-                  (setq said (concat said (apply #'format-message format arguments) "\n"))))
-               ((symbol-function 'y-or-n-p) #'always))
-      (should-error (qwen-companion-test-press "k") :type 'user-error)
+    (let ((said (qwen-companion-test-messages
+                  (qwen-companion-test-answering t
+                    (should-error (qwen-companion-test-press "k") :type 'user-error)))))
       (dolist (reason '("b (It has other changes too, so it is not deleted)"
                         "p (There is a directory of that name now, with q in it)"
                         "q (There is a directory of that name now, with p in it)"
@@ -795,9 +756,10 @@ A text that is nil removes the line."
   (qwen-companion-changes-test-with '(("a" "a\n"))
     (make-directory "made")
     (let ((made (* 1000 (float-time))))
-      (skip-unless (qwen-companion-undo--born-after '("made") 0))
-      (should (qwen-companion-undo--born-after '("made") (- made 100)))
-      (should-not (qwen-companion-undo--born-after '("made") (+ made 100))))))
+      (cl-flet ((born-p (after) (qwen-companion-test-born-after-p "made" after)))
+        (skip-unless (born-p 0))
+        (should (born-p (- made 100)))
+        (should-not (born-p (+ made 100)))))))
 
 (ert-deftest qwen-companion-changes-test-quits-between-two-files ()
   "It says how far it came, and the same key goes on."
@@ -862,9 +824,7 @@ A text that is nil removes the line."
     (cl-letf (((symbol-function 'qwen-companion-changes-test--texts)
                (lambda (&rest _) (list :error "it was removed\e[2J"))))
       (qwen-companion-test-press "g")
-      (qwen-companion-changes-test-settle)
-      (should (string-search "It was removed\\u001B[2J; g tries again"
-                             (qwen-companion-changes-test-text)))
+      (qwen-companion-changes-test-shows "It was removed\\u001B[2J; g tries again")
       (qwen-companion-changes-test-goto "a.txt")
       (should-error (qwen-companion-test-press "k") :type 'user-error))
     ;; The process is gone.
@@ -872,8 +832,7 @@ A text that is nil removes the line."
       (qwen-companion-test-refused "not running" (qwen-companion-test-press "k")))
     ;; And a new one is there.
     (qwen-companion-journal-resend)
-    (qwen-companion-changes-test-settle)
-    (should (string-search "+twenty" (qwen-companion-changes-test-text)))))
+    (qwen-companion-changes-test-shows "+twenty")))
 
 (ert-deftest qwen-companion-changes-test-still-comparing ()
   (qwen-companion-changes-test-with '(("a.txt" "a\n"))
@@ -885,8 +844,7 @@ A text that is nil removes the line."
       (should (string-search "Comparing..." (qwen-companion-changes-test-text)))
       (should-error (qwen-companion-test-press "k") :type 'user-error)
       (qwen-companion-changes-test-release)
-      (qwen-companion-changes-test-settle)
-      (should (string-search "-a\n+b\n" (qwen-companion-changes-test-text)))
+      (qwen-companion-changes-test-shows "-a\n+b\n")
       ;; What is shown and where point is stay while it is looked at again.
       (qwen-companion-changes-test-goto "+b")
       (let ((tick (buffer-chars-modified-tick)))
@@ -974,20 +932,15 @@ A text that is nil removes the line."
                   (cl-letf (((symbol-function 'qwen-companion-backend-sessions)
                              (lambda ()
                                (list other
-                                     (list :id "third" :client "qwen" :pid 3
-                                           :directory directory
+                                     (list :id "third" :client "qwen" :pid 3 :directory directory
                                            :state (list :activity 'idle
                                                         :since (* 1000 (float-time)))))))
                             ((symbol-function 'completing-read)
                              (lambda (_prompt table &rest _)
-                               (let ((metadata (completion-metadata "" table nil)))
-                                 (should (eq 'qwen-companion-session
-                                             (completion-metadata-get metadata 'category)))
-                                 (should (string-match-p
-                                          "\\`  idle for [0-9]+ s\\'"
-                                          (funcall (completion-metadata-get
-                                                    metadata 'annotation-function)
-                                                   "qwen 3"))))
+                               (pcase-let ((`(,category . ,offered) (qwen-companion-test-candidates table)))
+                                 (should (eq 'qwen-companion-session category))
+                                 (should (string-match-p "\\`  idle for [0-9]+ s\\'"
+                                                         (cdr (assoc "qwen 3" offered)))))
                                "qwen 3")))
                     (should (equal "third"
                                    (plist-get (qwen-companion-changes-comments--session) :id)))))))
@@ -1123,8 +1076,7 @@ BYTES is nil for a whole change."
                   ((symbol-function 'ask-user-about-supersession-threat)
                    (lambda (&rest _) (ert-fail "Asked about the file"))))
           (qwen-companion-test-press "k")
-          (should (equal (qwen-companion-changes-test--new 20 "twenty" 35 nil)
-                         (qwen-companion-changes-test-bytes "a.txt")))
+          (qwen-companion-changes-test--holds 20 "twenty" 35 nil)
           (should-not (buffer-modified-p buffer))
           ;; An agent goes on, and the buffer follows.
           (qwen-companion-changes-test-turn

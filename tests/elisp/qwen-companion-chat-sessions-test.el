@@ -202,12 +202,10 @@
           (should (= 1 (length (qwen-companion-test-sent 'daemon-list))))
           (qwen-companion-chat-sessions-test--tell
            '(:id "x" :title "Same" :clients 3) '(:id "y" :title "Same" :busy t))
-          (should (equal '("Same" "Same <2>" "(no title)") (all-completions "" table)))
-          (let ((annotate (completion-metadata-get
-                           (completion-metadata "" table nil)
-                           'annotation-function)))
-            (should (string-suffix-p "  idle, 3 clients" (funcall annotate "Same")))
-            (should (string-suffix-p "  busy" (funcall annotate "Same <2>"))))
+          (let ((offered (cdr (qwen-companion-test-candidates table))))
+            (should (equal '("Same" "Same <2>" "(no title)") (mapcar #'car offered)))
+            (should (string-suffix-p "  idle, 3 clients" (cdr (nth 0 offered))))
+            (should (string-suffix-p "  busy" (cdr (nth 1 offered)))))
           "Same <2>")
       (call-interactively #'qwen-companion-chat-switch))
     (should (eq (window-buffer) (qwen-companion-chat-buffer "y")))
