@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import patch
 
 from qwen_companion.domain import ChangedFile
-from qwen_companion.journal.answers import RecordError, Scope
+from qwen_companion.journal.answers import RecordError, Scope, Summary
 from qwen_companion.journal.changes import Net
 from qwen_companion.journal.record import NOBODY, Cause, Record
 from qwen_companion.journal.store import DISK, TurnRow
-from qwen_companion.journal.versions import LINK
+from qwen_companion.journal.versions import LINK, Loaded
 
 SHELL = "run_shell_command"
 
@@ -22,6 +23,15 @@ SHELL = "run_shell_command"
 def turn_row(session: str = "s", prompt: str = "do it", start: int = 1000, source: str = "hooks") -> TurnRow:
     """Return a turn that begins."""
     return TurnRow(0, session, "Qwen Code", source, prompt, start, None, None, (), os.getpid(), "")
+
+
+def data_of(side: Loaded | None) -> bytes | None:
+    """Return the bytes of a version of a file, or None where there is none."""
+    return None if side is None else side.data
+
+
+def text(*lines: str, end: str = "\n") -> bytes:
+    return "".join(line + end for line in lines).encode()
 
 
 class Project:
@@ -98,6 +108,16 @@ class Project:
         """Record the changes that a command has made."""
         self.record.scan(NOBODY if turn is None else Cause(turn, tool))
 
+    def scan_with(self, turn: int, owner: type[object], name: str, wrapper: Callable[..., object]) -> None:
+        """Record changes as `scan` does; `wrapper` is called for the method `name` of `owner`, with it as first."""
+        method = getattr(owner, name)
+
+        def call(*arguments: object) -> object:
+            return wrapper(method, *arguments)
+
+        with patch.object(owner, name, call):
+            self.scan(turn)
+
     def command(self, files: Mapping[str, bytes] | None = None, /, **more: bytes) -> int:
         """Begin a turn in which a command writes `files` and `more`, and return its number."""
         turn = self.begin()
@@ -131,6 +151,12 @@ class Project:
         self.end(turn, end)
         return turn
 
+    def summary(self, turn: int) -> Summary:
+        """Return what is told of `turn`, which has changed something."""
+        found = self.record.answers.summary(turn)
+        assert found is not None
+        return found
+
     def files(self, turn: int) -> dict[str, ChangedFile]:
         """Return the files of `turn` by their names below the root."""
         summary = self.record.answers.summary(turn)
@@ -161,13 +187,15 @@ class Project:
 
     def before(self, name: str, turn: int) -> bytes | None:
         """Return the bytes of `name` before `turn`."""
-        side = self.net(name, turn).before
-        return None if side is None else side.data
+        return data_of(self.net(name, turn).before)
+
+    def after(self, name: str, turn: int) -> bytes | None:
+        """Return the bytes of `name` after `turn`."""
+        return data_of(self.net(name, turn).after)
 
     def all_before(self, names: Iterable[str], turn: int) -> dict[str, bytes | None]:
         """Return the bytes of each of `names` before `turn`."""
-        sides = {name: net.before for name, net in zip(names, self.nets(names, turn), strict=True)}
-        return {name: None if side is None else side.data for name, side in sides.items()}
+        return {name: data_of(net.before) for name, net in zip(names, self.nets(names, turn), strict=True)}
 
     def notes(self, turn: int) -> tuple[str, ...]:
         """Return the notes of `turn`."""

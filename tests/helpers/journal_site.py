@@ -30,7 +30,9 @@ from qwen_companion.emacs.messages import (
     JournalReply,
     JournalTexts,
     JournalWatch,
+    JournalWrote,
     Notification,
+    Texts,
     TurnChanges,
     Unrecorded,
     WantedFile,
@@ -66,6 +68,13 @@ class Agent:
 
     async def prompt(self, text: str) -> Any:
         return await self.report("UserPromptSubmit", prompt=text)
+
+    async def turn(self, prompt: str, files: Mapping[str, bytes]) -> None:
+        """Take a whole turn, from `prompt` to its end, in which tools write `files`."""
+        await self.prompt(prompt)
+        for name, data in files.items():
+            await self.edit(name, data)
+        await self.report("Stop")
 
     async def begin(self, tool: str, agent: str | None = None, **values: str) -> dict[str, Any]:
         """Begin a call of `tool`."""
@@ -199,12 +208,24 @@ class Site:
 
         return sorted(self.turns.values(), key=order)
 
+    async def texts(self, scope: ChangeScope, *paths: str) -> Sequence[Texts]:
+        """Return the texts of the files `paths` before and after `scope`."""
+        wanted = tuple(map(WantedFile, paths))
+        return (await self.ask(lambda n: JournalTexts(n, scope, wanted))).texts or ()
+
     async def before(self, turn: Turn, name: str) -> bytes | None:
         """Return the bytes of the file `name` before `turn`."""
         scope = ChangeScope(turn.root, "turn", turn.id, None)
-        wanted = WantedFile(os.path.join(turn.root, name))
-        [texts] = list((await self.ask(lambda n: JournalTexts(n, scope, (wanted,)))).texts or ())
+        (texts,) = await self.texts(scope, os.path.join(turn.root, name))
         return texts.before and texts.before.data
+
+    async def agent(self, prompt: str | None = None, session: str = "s", cwd: Path | None = None) -> Agent:
+        """Return an agent in the project, or in `cwd`, which has got `prompt` unless it is None."""
+        agent = Agent(self.front, self.project, session)
+        agent.cwd = str(cwd or self.project.root)
+        if prompt is not None:
+            await agent.prompt(prompt)
+        return agent
 
     async def ask(self, make: Callable[[int], JournalCall]) -> JournalReply:
         """Send a request and return the answer to it."""
@@ -216,6 +237,13 @@ class Site:
 
     def say(self, call: JournalCall) -> None:
         self.front.take(call)
+
+    def write(
+        self, name: str, data: bytes, turn: str | None = None, label: str | None = None, source: str | None = None
+    ) -> None:
+        """Write the file `name` as Emacs does, for the user or to undo or merge `turn`, and tell that."""
+        path = self.project.write(name, data)
+        self.say(JournalWrote((str(path),), turn, label, source))
 
 
 def _is_watched(project: Project) -> bool:
@@ -247,8 +275,4 @@ async def at_work(
 ) -> AsyncGenerator[tuple[Site, Agent]]:
     """Yield a journal of `project` and an agent there, or in `cwd`, which has got `prompt` unless it is None."""
     async with site(project, settings) as place:
-        agent = Agent(place.front, project)
-        agent.cwd = str(cwd or project.root)
-        if prompt is not None:
-            await agent.prompt(prompt)
-        yield place, agent
+        yield place, await place.agent(prompt, cwd=cwd)

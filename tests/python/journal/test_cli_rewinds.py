@@ -18,7 +18,6 @@ from qwen_companion.emacs.messages import (
     JournalBusy,
     JournalRewound,
     JournalSeen,
-    JournalWrote,
     Notice,
     RewindTook,
     TurnChanges,
@@ -43,12 +42,16 @@ def rewound(project: Project, since: int, time: int = 9000) -> Restored:
     return restored
 
 
+def taken_by(restored: Restored) -> int:
+    """Return the turn of what a rewind took of the users'."""
+    assert restored.turn is not None
+    return restored.turn
+
+
 def texts(project: Project, name: str, turn: int | None) -> tuple[bytes | None, bytes | None]:
     """Return the bytes of the file `name` before and after `turn`, which there is."""
     assert turn is not None
-    net = project.net(name, turn)
-    before, after = (None if side is None else side.data for side in (net.before, net.after))
-    return before, after
+    return project.before(name, turn), project.after(name, turn)
 
 
 @pytest.fixture
@@ -64,15 +67,12 @@ def test_what_it_took_of_the_users_own_is_a_turn_that_can_be_undone(project: Pro
     project.write("a", OLD)
     (project.root / "new").unlink()
     restored = rewound(project, 1000)
-    assert restored.turn is not None
     assert texts(project, "a", restored.turn) == (MINE, OLD)
-    assert project.kinds(restored.turn) == {"a": "modified"}
-    summary = project.record.answers.summary(restored.turn)
-    assert summary is not None
+    assert project.kinds(taken_by(restored)) == {"a": "modified"}
+    summary = project.summary(taken_by(restored))
     assert (summary.turn.source, [file.deleted for file in summary.files.values()]) == (REWIND, [2])
     # What the agent did is undone, and can be brought back.
-    told = project.record.answers.summary(turn)
-    assert told is not None
+    told = project.summary(turn)
     (undo,) = (each for each in project.record.store.turns() if each.source == UNDO)
     assert told.turn.undone_by == (project.record.names.identifier(undo.id),)
     assert texts(project, "a", undo.id) == (BOTH, MINE)
@@ -101,8 +101,7 @@ def test_a_file_that_somebody_else_has_written_is_left_alone(project: Project, t
     # The daemon writes it a moment after its record.
     project.write("a", OLD)
     assert restored.record()
-    assert restored.turn is not None
-    assert restored.turn > turn
+    assert taken_by(restored) > turn
     assert texts(project, "a", restored.turn) == (MINE, OLD)
 
 
@@ -114,9 +113,7 @@ def test_later_turns_of_other_agents_count_as_the_users_own(project: Project, tu
     project.write("a", OLD)
     restored = rewound(project, 1000)
     assert texts(project, "a", restored.turn) == (MINE.replace(b"5\n", b"5\nother\n"), OLD)
-    told = project.record.answers.summary(other)
-    assert told is not None
-    assert told.turn.undone_by == ()
+    assert project.summary(other).turn.undone_by == ()
 
 
 def test_edits_that_touch_the_agents_come_with_these_and_that_is_said(project: Project, turn: int) -> None:
@@ -126,12 +123,12 @@ def test_edits_that_touch_the_agents_come_with_these_and_that_is_said(project: P
     project.write("a", OLD)
     (project.root / "new").unlink()
     restored = rewound(project, 1000)
-    assert restored.turn is not None
     assert texts(project, "a", restored.turn) == (touching, OLD)
     assert texts(project, "new", restored.turn) == (b"new\nmine\n", None)
-    told = project.record.answers.summary(restored.turn)
-    assert told is not None
-    assert [note.split(" that")[0] for note in told.turn.notes] == ["the lines of a", "the lines of new"]
+    assert [note.split(" that")[0] for note in project.notes(taken_by(restored))] == [
+        "the lines of a",
+        "the lines of new",
+    ]
 
 
 def test_a_file_that_only_a_kept_turn_has_written_is_put_back_too(project: Project, turn: int) -> None:
@@ -141,9 +138,7 @@ def test_a_file_that_only_a_kept_turn_has_written_is_put_back_too(project: Proje
     project.write("a", BOTH)
     restored = rewound(project, 5000)
     assert texts(project, "a", restored.turn) == (BOTH + b"also mine\n", BOTH)
-    told = project.record.answers.summary(turn)
-    assert told is not None
-    assert told.turn.undone_by == ()
+    assert project.summary(turn).turn.undone_by == ()
     # Nothing was made to be rewound.
     project.write("a", OLD)
     rewound(project, 9500)
@@ -175,13 +170,11 @@ async def notice(place: Site, agent: Agent, age_ms: int) -> None:
 @pytest.mark.anyio
 async def test_emacs_is_told_once_of_what_a_rewind_took(project: Project) -> None:
     project.commit(a=OLD)
-    async with at_work(project, "Do it") as (place, agent):
-        await agent.edit("a", AGENT)
-        await agent.report("Stop")
+    async with at_work(project) as (place, agent):
+        await agent.turn("Do it", {"a": AGENT})
         [turn] = await place.until({"a": "modified"})
         await place.until_ended(turn.id)
-        project.write("a", BOTH)
-        place.say(JournalWrote((str(project.root / "a"),), None, None, None))
+        place.write("a", BOTH)
         await place.ask(lambda n: JournalBusy(n, (), wait=False))
         project.write("a", OLD)
         await notice(place, agent, 0)
@@ -209,9 +202,7 @@ async def test_a_rewind_that_has_begun_and_not_ended_is_told_of_at_the_next_star
     project.commit(a=OLD)
     async with at_work(project) as (place, agent):
         for number in (1, 2):
-            await agent.prompt(f"Do {number}")
-            await agent.edit("a", b"%d\n" % number)
-            await agent.report("Stop")
+            await agent.turn(f"Do {number}", {"a": b"%d\n" % number})
         turns = await place.until_turns(("Do 1", {"a": "modified"}), ("Do 2", {"a": "modified"}))
         conversation = local_id("session", "s")
         place.say(JournalRewound(conversation, turns[1].start, None, True))
@@ -236,14 +227,11 @@ async def test_what_a_second_rewind_takes_at_once_is_a_turn_of_its_own(project: 
     project.commit(a=OLD, b=OLD)
     async with at_work(project) as (place, agent):
         for name in ("a", "b"):
-            await agent.prompt(f"Do {name}")
-            await agent.edit(name, AGENT)
-            await agent.report("Stop")
+            await agent.turn(f"Do {name}", {name: AGENT})
         for turn in await place.until({"a": "modified"}, {"b": "modified"}):
             await place.until_ended(turn.id)
         for count, name in enumerate(("b", "a"), 1):
-            project.write(name, BOTH)
-            place.say(JournalWrote((str(project.root / name),), None, None, None))
+            place.write(name, BOTH)
             await place.ask(lambda n: JournalBusy(n, (), wait=False))
             project.write(name, OLD)
             await notice(place, agent, 0)
@@ -259,14 +247,10 @@ async def test_a_rewind_that_nobody_could_notice_then_is_marked_and_no_file_is_t
     project.commit(a=OLD)
     async with at_work(project) as (place, agent):
         agent.time -= 200_000
-        await agent.prompt("Do it")
-        await agent.edit("a", AGENT)
-        await agent.report("Stop")
+        await agent.turn("Do it", {"a": AGENT})
         [turn] = await place.until({"a": "modified"})
         agent.time += 180_000
-        await agent.prompt("Go on")
-        await agent.edit("b", b"b\n")
-        await agent.report("Stop")
+        await agent.turn("Go on", {"b": b"b\n"})
         [_, later] = await place.until({"a": "modified"}, {"b": "added"})
         await place.until_ended(later.id)
         project.write("a", OLD)
@@ -309,11 +293,8 @@ def test_edits_of_a_file_whose_deletion_was_undone_are_told_from_the_agents(proj
     project.write("a", OLD)
     (project.root / "new").unlink()
     restored = rewound(project, 1000)
-    assert restored.turn is not None
     assert texts(project, "a", restored.turn) == (MINE + b"also mine\n", OLD)
-    told = project.record.answers.summary(restored.turn)
-    assert told is not None
-    assert [note.split(" that")[0] for note in told.turn.notes] == ["the lines of new"]
+    assert [note.split(" that")[0] for note in project.notes(taken_by(restored))] == ["the lines of new"]
 
 
 def test_a_file_of_the_users_in_the_place_of_one_that_was_rewound_comes_back(project: Project, turn: int) -> None:
@@ -323,11 +304,8 @@ def test_a_file_of_the_users_in_the_place_of_one_that_was_rewound_comes_back(pro
     project.edit(None, "new", b"mine\n")
     (project.root / "new").unlink()
     restored = rewound(project, 1000)
-    assert restored.turn is not None
     assert texts(project, "new", restored.turn) == (b"mine\n", None)
-    told = project.record.answers.summary(restored.turn)
-    assert told is not None
-    assert told.turn.notes == ()
+    assert project.summary(taken_by(restored)).turn.notes == ()
 
 
 def test_a_look_before_the_news_of_a_rewind_hides_nothing_of_what_it_took(project: Project, turn: int) -> None:
@@ -335,9 +313,8 @@ def test_a_look_before_the_news_of_a_rewind_hides_nothing_of_what_it_took(projec
     (project.root / "new").unlink()
     project.scan(None)
     restored = rewound(project, 1000, int(time.time() * 1000))
-    assert restored.turn is not None
     assert texts(project, "a", restored.turn) == (MINE, OLD)
-    assert project.kinds(restored.turn) == {"a": "modified"}
+    assert project.kinds(taken_by(restored)) == {"a": "modified"}
     (undo,) = (each for each in project.record.store.turns() if each.source == UNDO)
     assert texts(project, "new", undo.id) == (b"new\n", None)
 
@@ -363,9 +340,7 @@ def test_a_turn_whose_lines_a_later_one_replaced_is_undone_but_once(project: Pro
     second = rewound(project, 1000)
     assert second.turn is not None
     assert texts(project, "a", second.turn) == (OLD + b"mine\n", OLD)
-    told = project.record.answers.summary(second.turn)
-    assert told is not None
-    assert told.turn.notes == ()
+    assert project.summary(second.turn).turn.notes == ()
 
 
 def test_what_the_user_brings_back_at_once_is_not_taken_for_a_part_of_the_rewind(project: Project, turn: int) -> None:

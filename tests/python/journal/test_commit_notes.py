@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from journal_project import Project
+from journal_project import Project, text
 from journal_site import ON, Agent, site
 from qwen_companion.domain import AGENT, LineOrigin, TurnOrigin, Usage
 from qwen_companion.emacs.messages import JournalForget, JournalOrigins, JournalPrompts, JournalWrote
@@ -30,10 +30,6 @@ def project(tmp_path: Path) -> Project:
     return found
 
 
-def text(*lines: str, end: str = "\n") -> bytes:
-    return "".join(line + end for line in lines).encode()
-
-
 def notes(project: Project, root: Path | None = None) -> CommitNotes:
     return CommitNotes(os.path.realpath(root or project.root), project.environ)
 
@@ -43,8 +39,7 @@ def note(project: Project, commit: str = "HEAD") -> dict[str, Any]:
 
 
 def agent(project: Project, name: str, *lines: str, end: str = "\n") -> int:
-    turn = project.turn({name: text(*lines, end=end)}, start=START)
-    return turn
+    return project.turn({name: text(*lines, end=end)}, start=START)
 
 
 def written(project: Project, before: dict[str, tuple[bytes, int]]) -> set[str]:

@@ -353,9 +353,7 @@ async def test_which_files_are_recorded(project: Project) -> None:
 
 async def test_nothing_is_recorded_where_it_is_not_wanted(project: Project) -> None:
     project.commit(a=b"a\n")
-    async with site(project, Settings()) as place:
-        agent = Agent(place.front, project)
-        await agent.prompt("Fix it")
+    async with at_work(project, "Fix it", Settings()) as (place, agent):
         await agent.edit("a", b"agent\n")
         agent.cwd = str(project.home)
         await agent.prompt("Elsewhere")
@@ -393,18 +391,24 @@ def replace_repository(project: Project, path: str) -> None:
     (project.root / ".git").symlink_to(path)
 
 
+def hide_all(project: Project, _path: str) -> None:
+    project.write(".qwenignore", b"x\n" * 400_000)
+
+
 ODD_FILES: dict[str, tuple[Callable[[Project, str], None] | None, str]] = {
     ".gitignore": (None, "not a regular file"),
     "deep/.gitignore": (None, "no answer"),
     ".gitattributes": (None, "not a regular file"),
     ".git/config": (None, "not a regular file"),
     ".git/HEAD": (None, ""),
+    ".git/info/exclude": (None, "not a regular file"),
     "included": (include, "no answer"),
     "excludes": (exclude_by, "not a regular file"),
     "/dev/zero": (exclude_by, "not a regular file"),
     "/dev/./zero": (include, "bad config"),
     "/dev/../dev/zero": (replace_repository, ""),
     ".qwenignore": (None, ".qwenignore cannot be read: It is no regular file"),
+    "too long": (hide_all, ".qwenignore is longer than 64 KiB"),
 }
 """Odd files in place of rules: the function that leads git there, and the reason in the notice, "" if recorded."""
 
@@ -433,31 +437,17 @@ async def test_an_odd_file_of_rules_stalls_no_tool_and_is_told_until_it_is_mende
             await place.until({"a": "modified"})
             return
         await until(lambda: reason in str(place.refused()))
-        assert len(place.told_of(Notice)) == 1
+        (notice,) = place.told_of(Notice)
+        assert reason in notice.text
+        assert place.kinds() == []
         if lead is None:
             pipe.unlink()
             with anyio.fail_after(TIMEOUT_S):
                 while place.refused():
                     await agent.prompt("Again")
                     await anyio.sleep(0.05)
-
-
-async def test_rules_that_are_too_long_hide_all_files_and_that_is_told(project: Project) -> None:
-    project.commit(a=b"a\n")
-    project.write(".qwenignore", b"x\n" * 400_000)
-    async with at_work(project, "Fix it") as (place, agent):
-        await agent.edit("a", b"agent\n")
-        await until(lambda: ".qwenignore is longer than 64 KiB" in str(place.refused()))
-        (notice,) = place.told_of(Notice)
-        assert ".qwenignore is longer than 64 KiB" in notice.text
-        assert place.kinds() == []
-        project.write(".qwenignore", b"x\n")
-        with anyio.fail_after(TIMEOUT_S):
-            while place.refused():
-                await agent.prompt("Again")
-                await anyio.sleep(0.05)
-        await agent.edit("b", b"new\n")
-        await until(lambda: {"b": "added"} in place.kinds())
+            await agent.edit("b", b"new\n")
+            await until(lambda: {"b": "added"} in place.kinds())
 
 
 async def test_a_command_that_could_not_wait_any_longer_is_noted(
@@ -563,9 +553,7 @@ async def test_what_a_command_did_that_ended_before_the_look_of_another_is_noted
     project.commit(a=b"a\n", b=b"b\n")
     may_look.set()
     async with site(project) as place:
-        first, second = Agent(place.front, project, "first"), Agent(place.front, project, "second")
-        await first.prompt("One")
-        await second.prompt("Two")
+        first, second = await place.agent("One", "first"), await place.agent("Two", "second")
         await second.edit("c", b"second\n")
         await place.until({"c": "added"})
         may_look.clear()
@@ -579,16 +567,13 @@ async def test_what_a_command_did_that_ended_before_the_look_of_another_is_noted
 async def test_two_agents_and_the_user_at_once(project: Project) -> None:
     project.commit(a=b"a\n", b=b"b\n", c=b"c\n", d=b"d\n")
     async with site(project) as place:
-        first, second = Agent(place.front, project, "first"), Agent(place.front, project, "second")
-        await first.prompt("One")
-        await second.prompt("Two")
+        first, second = await place.agent("One", "first"), await place.agent("Two", "second")
         command = await first.begin(SHELL, command="...")
         edit = await second.begin("edit", file_path=str(project.root / "b"))
         project.write("a", b"first\n")
         project.write("b", b"second\n")
         # The user saves while both are at work.
-        project.write("c", b"user\n")
-        place.say(JournalWrote((str(project.root / "c"),), None, None))
+        place.write("c", b"user\n")
         await first.done(command)
         await second.done(edit)
         await first.report("Stop")
@@ -632,7 +617,7 @@ class Shells:
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def looks_at_processes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the word "look" for each look at processes that is done."""
     done: list[str] = []
     look = Activity.look
@@ -648,7 +633,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def test_what_two_agents_commands_write_at_once_is_told_apart_by_their_processes(
-    project: Project, looks: list[str]
+    project: Project, looks_at_processes: list[str]
 ) -> None:
     project.commit(a=b"a\n", b=b"b\n")
     with SilentCli(project.root) as one, SilentCli(project.root) as two:
@@ -663,7 +648,7 @@ async def test_what_two_agents_commands_write_at_once_is_told_apart_by_their_pro
                 await shells.start(0, f"{works}; wait third"),
                 await shells.start(1, "wait second; exec 3> c; echo 1 >&3; wait open; rm b; wait end"),
             ]
-            await until_more(looks, "look", len(looks) + 8)
+            await until_more(looks_at_processes, "look", len(looks_at_processes) + 8)
             # The other one sleeps.
             await shells.go("first")
             (turn,) = await place.until({"one": "added", "moved": "renamed"})
@@ -723,17 +708,10 @@ async def test_requests_about_a_turn(project: Project) -> None:
         assert free.busy == []
         (turn,) = await place.until({"a": "modified"})
         assert turn.prompt == ""
-        scope = ChangeScope(root, "turn", turn.id, None)
-        wanted = (WantedFile(path), WantedFile(f"{root}/b"))
-        texts, missing = list((await place.ask(lambda n: JournalTexts(n, scope, wanted))).texts or ())
+        texts, missing = await place.texts(ChangeScope(root, "turn", turn.id, None), path, f"{root}/b")
         assert missing.error
-        assert texts.before is not None
-        assert texts.after is not None
-        assert (texts.before.data, texts.after.data, texts.before.permissions) == (
-            b"1\n2\n",
-            b"1\nagent\n",
-            0o644,
-        )
+        sides = [(side.data, side.permissions) for side in (texts.before, texts.after) if side is not None]
+        assert sides == [(b"1\n2\n", 0o644), (b"1\nagent\n", 0o644)]
         spans = await place.ask(lambda n: JournalSpans(n, path))
         assert [span[:3] for span in spans.spans or ()] == [(2, 1, turn.id)]
         place.say(JournalSeen(turn.id, None, (), seen=True))
@@ -741,7 +719,8 @@ async def test_requests_about_a_turn(project: Project) -> None:
         reply = await place.ask(lambda n: JournalFiles(n, ChangeScope(root, "look", None, None)))
         assert reply.files == []
         for wrong in (ChangeScope(root, "turn", "other-1", None), ChangeScope("/", "all", None, None)):
-            assert (await place.ask(lambda n, wrong=wrong: JournalTexts(n, wrong, wanted))).error
+            reply = await place.ask(lambda n, wrong=wrong: JournalTexts(n, wrong, (WantedFile(path),)))
+            assert reply.error
         assert (await place.ask(lambda n: JournalSpans(n, "/elsewhere"))).spans == ()
         assert (await place.ask(lambda n: JournalForget(n, None))).error is None
         await place.until()
@@ -799,8 +778,7 @@ async def test_a_cli_without_hooks_has_turns_by_what_it_writes(
             for name in ("go", "next"):
                 os.mkfifo(project.root / ".git" / name)
             cli.type("echo again >> new/file", "read _ <.git/go; echo more > more", "read _ <.git/next; echo next > a")
-            project.write("b", b"user\n")
-            place.say(JournalWrote((str(project.root / "b"),), None, None))
+            place.write("b", b"user\n")
             await place.until_size(turn.id, "file", 2)
             assert "b" not in place.files[turn.id]
             await place.until_ended(turn.id)
@@ -811,11 +789,7 @@ async def test_a_cli_without_hooks_has_turns_by_what_it_writes(
             project.write(".git/next", b"")
             _, second = await place.until({**changes, "more": "added"}, {"a": "modified"})
             assert place.turns[turn.id].end is not None
-            scope = ChangeScope(str(project.root), "turn", second.id, None)
-            reply = await place.ask(lambda n: JournalTexts(n, scope, (WantedFile(str(project.root / "a")),)))
-            [texts] = list(reply.texts or ())
-            assert texts.before is not None
-            assert texts.before.data == b"agent\n"
+            assert await place.before(second, "a") == b"agent\n"
         place.front.silent.set_sessions([], ["gemini"])
         await place.until_ended(second.id)
 
@@ -871,10 +845,7 @@ async def test_a_cli_that_goes_before_it_is_sure_that_it_calls_no_hooks_has_its_
     """Changes before the first look at it count too, if there was an earlier look."""
     project.commit(a=b"a\n", b=b"b\n", c=b"c\n")
     async with site(project, silence_s=math.inf) as place:
-        earlier = Agent(place.front, project)
-        await earlier.prompt("Fix it")
-        await earlier.edit("a", b"first\n")
-        await earlier.report("Stop")
+        await (await place.agent()).turn("Fix it", {"a": b"first\n"})
         (turn,) = await place.until({"a": "modified"})
         await place.until_ended(turn.id)
         await place.until_unwatched(project)
@@ -899,9 +870,7 @@ async def test_what_a_cli_that_calls_hooks_late_found_is_not_its(project: Projec
             await anyio.wait_all_tasks_blocked()
             project.write("c", b"by the user, while it starts\n")
             place.front.silent.set_sessions([replace(cli.state, state=CliState(activity="idle"))])
-            await agent.prompt("Fix it")
-            await agent.edit("a", b"agent\n")
-            await agent.report("Stop")
+            await agent.turn("Fix it", {"a": b"agent\n"})
             (turn,) = await place.until({"a": "modified"})
             await place.until_ended(turn.id)
 
@@ -1105,20 +1074,30 @@ async def test_what_the_agent_of_a_chat_writes_is_the_chats_though_its_process_c
             assert (turn.source, turn.prompt) == ("chat", "Fix it")
 
 
+class HeldLooks:
+    """From `hold` to `go_on`, looks at files wait when they begin."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._begun, self._may_go_on = threading.Event(), threading.Event()
+        self.hold, self.go_on = self._may_go_on.clear, self._may_go_on.set
+        self.go_on()
+        before_each_look(monkeypatch, self._wait)
+
+    def _wait(self) -> None:
+        if not self._may_go_on.is_set():
+            self._begun.set()
+            self._may_go_on.wait(TIMEOUT_S)
+
+    async def until_begun(self) -> None:
+        """Wait until a look waits."""
+        await to_thread.run_sync(self._begun.wait, TIMEOUT_S)
+
+
 @pytest.fixture
-def held_looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, threading.Event]]:
-    """Once the second event is cleared, set the first one when a look begins, which waits for the second one."""
-    begun, may_go_on = threading.Event(), threading.Event()
-    may_go_on.set()
-
-    def wait() -> None:
-        if not may_go_on.is_set():
-            begun.set()
-            may_go_on.wait(TIMEOUT_S)
-
-    before_each_look(monkeypatch, wait)
-    yield begun, may_go_on
-    may_go_on.set()
+def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldLooks]:
+    looks = HeldLooks(monkeypatch)
+    yield looks
+    looks.go_on()
 
 
 def ms() -> int:
@@ -1128,16 +1107,10 @@ def ms() -> int:
 
 @pytest.mark.parametrize("live", [False, True])
 async def test_what_a_look_finds_at_the_end_of_a_chat_is_the_chats_and_not_that_of_another_process(
-    project: Project,
-    calls: list[str],
-    held_looks: tuple[threading.Event, threading.Event],
-    live: bool,
-    agent: ChatAgent,
-    cli: SilentCli,
+    project: Project, calls: list[str], looks: HeldLooks, live: bool, agent: ChatAgent, cli: SilentCli
 ) -> None:
     """While the connection to the daemon was lost: the tool and its end are told together, or with the turn's."""
     project.commit(a=b"a\n")
-    begun, may_go_on = held_looks
     working = chat_of(project, "turn 1", "Fix it")
     async with site(project) as place:
         place.front.silent.set_sessions([agent.state, *([cli.state] if live else [])])
@@ -1148,15 +1121,15 @@ async def test_what_a_look_finds_at_the_end_of_a_chat_is_the_chats_and_not_that_
         if live:
             # It draws, and writes nothing.
             cli.type("true")
-        may_go_on.clear()
+        looks.hold()
         agent.run("echo agent > a")
-        await to_thread.run_sync(begun.wait, TIMEOUT_S)
+        await looks.until_begun()
         place.front.take_chat(replace(working, tools=(("1", "edit"),)))
         place.front.take_chat(working)
         if not live:
             place.front.take_chat(chat_of(project))
         await anyio.wait_all_tasks_blocked()
-        may_go_on.set()
+        looks.go_on()
         (turn,) = await place.until({"a": "modified"})
         assert (turn.source, turn.prompt) == ("chat", "Fix it")
         assert live or turn.notes == ()
@@ -1174,8 +1147,7 @@ async def test_a_chat_that_is_told_of_late_has_what_was_written_since_its_prompt
         first = ms()
         agent.run("echo agent > a; echo agent > c")
         await place.until({"d": "modified", "a": "modified", "c": "modified"})
-        project.write("c", b"by the user\n")
-        place.say(JournalWrote((str(project.root / "c"),), None, None))
+        place.write("c", b"by the user\n")
         await place.until_done(project)
         second = ms()
         agent.run("echo agent > b")
@@ -1202,18 +1174,17 @@ async def test_a_chat_that_is_told_of_late_has_what_was_written_since_its_prompt
 
 
 async def test_a_chat_that_is_told_of_late_has_what_nobody_has_looked_at(
-    project: Project, calls: list[str], held_looks: tuple[threading.Event, threading.Event], agent: ChatAgent
+    project: Project, calls: list[str], looks: HeldLooks, agent: ChatAgent
 ) -> None:
     project.commit(a=b"a\n")
-    begun, may_go_on = held_looks
     async with watching(project, calls, agent) as place:
         start = ms()
-        may_go_on.clear()
+        looks.hold()
         agent.run("echo agent > a")
-        await to_thread.run_sync(begun.wait, TIMEOUT_S)
+        await looks.until_begun()
         place.front.take_chat(chat_of(project, "1", "Fix it", start=start))
         await anyio.wait_all_tasks_blocked()
-        may_go_on.set()
+        looks.go_on()
         (turn,) = await place.until_turns(("Fix it", {"a": "modified"}))
         assert turn.notes == ()
 
@@ -1260,26 +1231,21 @@ async def test_what_was_written_just_before_another_agent_came_is_that_of_the_tu
 
 @pytest.mark.parametrize("change", ["end", "cli"])
 async def test_what_a_look_finds_that_began_before_the_agents_changed_is_that_of_the_turn_that_went_on(
-    project: Project,
-    calls: list[str],
-    held_looks: tuple[threading.Event, threading.Event],
-    cli: SilentCli,
-    change: str,
+    project: Project, calls: list[str], looks: HeldLooks, cli: SilentCli, change: str
 ) -> None:
     project.commit(a=b"a\n")
-    begun, may_go_on = held_looks
     async with at_work(project, "Fix it") as (place, agent):
         await until_more(calls, "begin", 0)
         await place.until_watched(project)
-        may_go_on.clear()
+        looks.hold()
         project.write("a", b"agent\n")
-        await to_thread.run_sync(begun.wait, TIMEOUT_S)
+        await looks.until_begun()
         if change == "end":
             await agent.report("Stop")
         else:
             place.front.silent.set_sessions([cli.state])
             await anyio.wait_all_tasks_blocked()
-        may_go_on.set()
+        looks.go_on()
         (turn,) = await place.until({"a": "modified"})
         assert turn.prompt == "Fix it"
 
@@ -1289,11 +1255,7 @@ async def test_a_file_that_the_user_hides_is_not_recorded(project: Project) -> N
     async with site(project) as place:
         hidden = VisitedFile(str(project.root / "a"), 0, "hide")
         place.front.set_snapshot(Snapshot((hidden,), None, None, None, None))
-        agent = Agent(place.front, project)
-        await agent.prompt("Fix it")
-        await agent.edit("a", b"agent\n")
-        await agent.edit("b", b"agent\n")
-        await agent.report("Stop")
+        await (await place.agent()).turn("Fix it", {"a": b"agent\n", "b": b"agent\n"})
         await place.until({"b": "modified"})
 
 
@@ -1301,9 +1263,7 @@ async def test_why_nothing_is_recorded_is_said_once(project: Project) -> None:
     project.environ = {**project.environ, "PATH": str(project.home)}
     async with at_work(project) as (place, agent):
         for _ in range(3):
-            await agent.prompt("Fix it")
-            await agent.edit("a", b"agent\n")
-            await agent.report("Stop")
+            await agent.turn("Fix it", {"a": b"agent\n"})
         notice = await place.until_told(Notice)
         assert notice.text == f"Changes in {project.root} are not recorded: git is not installed"
         assert place.told_of(Notice) == [notice]
@@ -1343,11 +1303,10 @@ async def test_forgotten_turns_are_told(project: Project, monkeypatch: pytest.Mo
 async def test_a_model_is_told_once_a_turn_that_another_agent_works_on_its_file(project: Project, tells: bool) -> None:
     project.commit(a_txt=BEFORE, b_txt=BEFORE)
     async with site(project, replace(ON, tell_agents=tells)) as place:
-        one, other = Agent(place.front, project, "one"), Agent(place.front, project, "other")
-        await one.prompt("One")
+        one = await place.agent("One", "one")
         assert await one.edit("a.txt", b"1\n") is None
         await place.until({"a.txt": "modified"})
-        await other.prompt("Other")
+        other = await place.agent("Other", "other")
         assert await other.edit("b.txt", b"1\n") is None
         told = await other.edit("a.txt", b"2\n")
         assert (f"Qwen Code 0.24.4 (process {os.getpid()}) has changed it" in (told or "")) == tells
@@ -1365,11 +1324,10 @@ async def test_a_model_is_told_of_a_proposal_of_another_agent_that_waits_for_its
     project.commit(a_txt=BEFORE, b_txt=BEFORE)
     (project.home / "link").symlink_to(project.root)
     async with site(project, replace(ON, tell_agents=True)) as place:
-        agent = Agent(place.front, project)
         waits = WaitingProposal("other", "Gemini CLI 0.50.0", 1, str(project.home / "link/a.txt"))
         # Its own does not count.
         place.waiting = [replace(waits, session="connected", path=str(project.root / "b.txt")), waits]
-        await agent.prompt("One")
+        agent = await place.agent("One")
         assert await agent.edit("b.txt", b"1\n") is None
         told = await agent.edit("a.txt", b"1\n")
         assert "Gemini CLI 0.50.0 has proposed a change of it, on which the user has not decided" in told
@@ -1409,12 +1367,10 @@ async def test_a_cli_that_was_started_in_a_worktree_is_recorded_there(project: P
         (turn,) = await place.until({"a.txt": "modified", "made.txt": "added"})
         assert turn.root == str(tree)
         assert await place.before(turn, "a.txt") == BEFORE
-        spans = (await place.ask(lambda number: JournalSpans(number, str(tree / "a.txt")))).spans
-        assert spans is not None
-        assert [(line, of) for line, _, of, _ in spans] == [(2, turn.id)]
+        reply = await place.ask(lambda number: JournalSpans(number, str(tree / "a.txt")))
+        assert [(line, of) for line, _, of, _ in reply.spans or ()] == [(2, turn.id)]
         # One at work in the project itself has not made what is in the worktree.
-        other = Agent(place.front, project, "other")
-        await other.prompt("in the project")
+        other = await place.agent("in the project", "other")
         await other.run(lambda: ((tree / "made.txt").write_bytes(b"by hand\n"), project.write("b.txt", b"b\n")))
         await other.report("Stop")
         await place.until({"a.txt": "modified", "made.txt": "added"}, {"b.txt": "added"})
@@ -1433,20 +1389,17 @@ async def test_a_worktree_that_is_a_root_itself_is_recorded_once_also_on_another
             project.git("worktree", "add", "--quiet", str(tree), "worktree-x")
         async with site(project) as place:
             place.front.set_roots([str(project.root), str(tree)])
-            agent = Agent(place.front, project)
-            agent.cwd = str(tree)
-            await agent.prompt("in the tree")
+            agent = await place.agent("in the tree", cwd=tree)
             await agent.edit("a.txt", AFTER)
             await agent.run(lambda: (tree / "made.txt").write_bytes(b"made\n"))
             await agent.report("Stop")
             (turn,) = await place.until({"a.txt": "modified", "made.txt": "added"})
             assert turn.root == str(tree)
-            found = (await place.ask(lambda number: JournalWorktrees(number, str(project.root), str(tree)))).worktrees
-            assert found is not None
-            assert (found[0].path, found[0].files, found[0].conflicts) == (str(tree), 2, ())
+            reply = await place.ask(lambda number: JournalWorktrees(number, str(project.root), str(tree)))
+            found = list(reply.worktrees or ())[0]
+            assert (found.path, found.files, found.conflicts) == (str(tree), 2, ())
             assert (await place.ask(lambda number: JournalMerge(number, str(tree)))).root == str(project.root)
-            home = project.write("a.txt", AFTER)
-            place.say(JournalWrote((str(home),), turn.id, "From feat", "merge"))
+            place.write("a.txt", AFTER, turn.id, "From feat", "merge")
             await place.until({"a.txt": "modified", "made.txt": "added"}, {"a.txt": "modified"})
 
 
@@ -1465,14 +1418,10 @@ async def test_a_rule_that_comes_later_makes_git_ignore_a_worktree(project: Proj
     tree = add_worktree(project)
     project.write(".qwen/.gitignore", b"")
     async with at_work(project, "Fix it") as (place, agent):
-        call = await agent.begin("edit", file_path=str(tree / "a.txt"))
-        (tree / "a.txt").write_bytes(AFTER)
-        await agent.done(call)
+        await agent.edit(tree / "a.txt", AFTER)
         await place.until({"a.txt": "modified"})
         project.write(".git/info/exclude", b"worktrees/\n")
-        call = await agent.begin("edit", file_path=str(tree / "new.txt"))
-        (tree / "new.txt").write_bytes(AFTER)
-        await agent.done(call)
+        await agent.edit(tree / "new.txt", AFTER)
         await place.until({"a.txt": "modified"}, {"new.txt": "added"})
         assert sorted(roots_of(place)) == [str(project.root), str(tree)]
 
@@ -1498,11 +1447,8 @@ async def test_a_project_below_its_repository_has_recorded_worktrees_beside_it(p
     sub = project.root / "sub"
     async with site(project) as place:
         place.front.set_roots([str(sub), str(project.root / ".qwen/worktrees"), *([str(tree)] if is_open else [])])
-        agent = Agent(place.front, project)
-        agent.cwd = str(sub)
-        await agent.prompt("enter it")
-        call = {"tool_name": "enter_worktree", "tool_input": {"name": "feat"}}
-        await agent.report("PostToolUse", **call)
+        agent = await place.agent("enter it", cwd=sub)
+        await agent.report("PostToolUse", tool_name="enter_worktree", tool_input={"name": "feat"})
         await agent.edit(tree / "sub/a.txt", AFTER)
         await agent.edit(sub / "b.txt", b"b\n")
         await agent.run(lambda: (tree / "made.txt").write_bytes(b"made\n"))
@@ -1510,9 +1456,7 @@ async def test_a_project_below_its_repository_has_recorded_worktrees_beside_it(p
         turns = await place.until({"b.txt": "added"}, {"a.txt": "modified", "made.txt": "added"})
         assert {turn.root: turn.prompt for turn in turns} == {str(sub): "enter it", str(tree): "enter it"}
         # One that works there may also write to the main tree.
-        other = Agent(place.front, project, "other")
-        other.cwd = str(tree)
-        await other.prompt("go home")
+        other = await place.agent("go home", "other", cwd=tree)
         await other.edit(sub / "c.txt", b"c\n")
         await other.report("Stop")
         await place.until({"b.txt": "added"}, {"a.txt": "modified", "made.txt": "added"}, {"c.txt": "added"})
@@ -1574,10 +1518,8 @@ async def test_what_was_recorded_of_a_worktree_is_told_by_the_next_backend(proje
     async with site(project) as place:
         (turn,) = await place.until({"a.txt": "modified"})
         assert turn.root == str(tree)
-        scope = ChangeScope(turn.root, "turn", turn.id, None)
-        texts = (await place.ask(lambda number: JournalTexts(number, scope, (WantedFile(str(tree / "a.txt")),)))).texts
-        assert texts is not None
-        assert [side and side.data for side in (texts[0].before, texts[0].after)] == [BEFORE, AFTER]
+        (texts,) = await place.texts(ChangeScope(turn.root, "turn", turn.id, None), str(tree / "a.txt"))
+        assert [side and side.data for side in (texts.before, texts.after)] == [BEFORE, AFTER]
         # It goes with what is recorded of the project.
         await place.ask(lambda number: JournalForget(number, str(tree)))
         await place.until()
@@ -1608,45 +1550,38 @@ async def test_a_change_that_is_merged_from_a_worktree_is_a_turn_that_can_be_und
         (turn,) = await place.until({"a.txt": "modified", "made.txt": "added"})
         reply = await place.ask(lambda number: JournalMerge(number, str(tree)))
         assert (reply.error, reply.root) == (None, str(project.root))
-        home, made = project.write("a.txt", AFTER), project.write("made.txt", AFTER)
-        for path in (home, made):
-            place.say(JournalWrote((str(path),), turn.id, "From feat", "merge"))
+        for name in ("a.txt", "made.txt"):
+            place.write(name, AFTER, turn.id, "From feat", "merge")
         expected = {"a.txt": "modified", "made.txt": "added"}
         turns = {turn.root: turn for turn in await place.until(expected, expected)}
         merged = turns[str(project.root)]
         assert (merged.prompt, merged.source, merged.client) == ("From feat", "merge", "Qwen Code 0.24.4")
         assert await place.before(merged, "a.txt") == BEFORE
-        project.write("a.txt", BEFORE)
-        place.say(JournalWrote((str(home),), merged.id, "Undo", "undo"))
+        place.write("a.txt", BEFORE, merged.id, "Undo", "undo")
         await place.until(expected, expected, {"a.txt": "modified"})
         assert (await place.ask(lambda number: JournalMerge(number, str(project.root)))).error
 
 
-async def test_an_undo_that_is_brought_back_at_once_is_recorded(
-    project: Project, held_looks: tuple[threading.Event, threading.Event]
-) -> None:
+async def test_an_undo_that_is_brought_back_at_once_is_recorded(project: Project, looks: HeldLooks) -> None:
     """Emacs writes again as soon as its next call is answered, however long the record takes."""
     project.commit(a_txt=BEFORE)
-    begun, may_go_on = held_looks
     path = str(project.root / "a.txt")
     async with at_work(project, "Fix it") as (place, agent):
         await agent.edit("a.txt", AFTER)
         (turn,) = await place.until({"a.txt": "modified"})
-        may_go_on.clear()
+        looks.hold()
         await agent.report("Stop")
-        await to_thread.run_sync(begun.wait, TIMEOUT_S)
+        await looks.until_begun()
 
         async def bring_back() -> None:
             await place.ask(lambda number: JournalBusy(number, (path,), wait=False))
-            project.write("a.txt", AFTER)
-            place.say(JournalWrote((path,), turn.id, "Bring back", "bring-back"))
+            place.write("a.txt", AFTER, turn.id, "Bring back", "bring-back")
 
-        project.write("a.txt", BEFORE)
-        place.say(JournalWrote((path,), turn.id, "Undo", "undo"))
+        place.write("a.txt", BEFORE, turn.id, "Undo", "undo")
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(bring_back)
             await anyio.wait_all_tasks_blocked()
-            may_go_on.set()
+            looks.go_on()
         _, undo, again = await place.until(*[{"a.txt": "modified"}] * 3)
         assert (undo.undone, again.undone) == (turn.id, undo.id)
 
@@ -1656,19 +1591,13 @@ async def test_what_differs_in_a_worktree_is_told_and_merged_without_a_turn_ther
     (tree / "a.txt").write_bytes(AFTER)
     async with site(project) as place:
         scope = ChangeScope(str(tree), "merge", None, None)
-        files = (await place.ask(lambda number: JournalFiles(number, scope))).files
-        assert files is not None
-        (file,) = files
+        [file] = list((await place.ask(lambda number: JournalFiles(number, scope))).files or ())
         assert (file.path, file.kind, file.added, file.deleted) == (str(tree / "a.txt"), "modified", 1, 1)
-        wanted = (WantedFile(file.path), WantedFile(str(tree / "other")))
-        found = (await place.ask(lambda number: JournalTexts(number, scope, wanted))).texts
-        assert found is not None
-        texts, other = found
+        texts, other = await place.texts(scope, file.path, str(tree / "other"))
         assert (texts.before and texts.before.data, texts.after and texts.after.data) == (BEFORE, AFTER)
         assert other.error == "it does not differ any more"
         await place.ask(lambda number: JournalMerge(number, str(tree)))
-        home = project.write("a.txt", AFTER)
-        place.say(JournalWrote((str(home),), None, "From feat", "merge"))
+        place.write("a.txt", AFTER, None, "From feat", "merge")
         (turn,) = await place.until({"a.txt": "modified"})
         assert (turn.root, turn.prompt, turn.source, turn.client) == (str(project.root), "From feat", "merge", "")
 
@@ -1808,9 +1737,7 @@ async def test_a_prompt_that_is_told_of_late_names_the_turn_that_hooks_have_told
     project.commit(a=b"a\n", b=b"b\n")
     async with at_work(project) as (place, agent):
         session = KnownSession("mcp", "", "Qwen Code", "0.24.4", agent.peer)
-        await agent.prompt("Before")
-        await agent.edit("a", b"before\n")
-        await agent.report("Stop")
+        await agent.turn("Before", {"a": b"before\n"})
         since = agent.time + 1
         call = await agent.begin("write_file", file_path=str(project.root / "b"))
         project.write("b", b"agent\n")

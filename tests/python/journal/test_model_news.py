@@ -21,7 +21,7 @@ from journal_project import Project
 from journal_site import ON, Agent, Site, site
 from qwen_companion.domain import ChatWork, Peer
 from qwen_companion.doors.listeners import Words
-from qwen_companion.emacs.messages import JournalBusy, JournalForget, JournalWrote
+from qwen_companion.emacs.messages import JournalBusy, JournalForget
 from qwen_companion.journal import model_news, views
 from support import TIMEOUT_S
 
@@ -60,15 +60,21 @@ class Reader(Agent):
 
 
 @asynccontextmanager
-async def reader_of(project: Project, *names: str, cwd: Path | None = None) -> AsyncGenerator[tuple[Site, Reader]]:
-    """Yield a journal of `project` and an agent there, or in `cwd`, that has read the files `names` in a turn."""
+async def reader_of(
+    project: Project, *names: str, cwd: Path | None = None, stops: bool = True
+) -> AsyncGenerator[tuple[Site, Reader]]:
+    """Yield a journal of `project` and an agent there, or in `cwd`, that has read the files `names` in a turn.
+
+    The turn has ended, unless it is told not to stop.
+    """
     async with site(project, TELLS) as place:
         agent = Reader(place.front, project)
         agent.cwd = str(cwd or project.root)
         await agent.prompt("Fix it")
         for name in names:
             await agent.read(name)
-        await agent.stop()
+        if stops:
+            await agent.stop()
         yield place, agent
 
 
@@ -105,13 +111,16 @@ class TwoHands:
     def there(self, name: str) -> bytes:
         return (self._project.root / name).read_bytes()
 
-    def write(self, name: str) -> None:
-        """Replace up to two lines of the file `name` by one or two others."""
+    def changed(self, name: str) -> bytes:
+        """Return the file `name` with up to two lines replaced by one or two others."""
         lines = self.there(name).splitlines(keepends=True)
         place = self.chance.randrange(len(lines))
         new = [b"new %d\n" % next(self._unique) for _ in range(self.chance.randint(1, 2))]
         lines[place : place + self.chance.randint(0, 2)] = new
-        self._project.write(name, b"".join(lines))
+        return b"".join(lines)
+
+    def write(self, name: str) -> None:
+        self._project.write(name, self.changed(name))
 
     async def act(self, name: str) -> None:
         """Have the agent or the user do something with the file `name`."""
@@ -127,8 +136,7 @@ class TwoHands:
         elif kind == "read by a subagent":
             await self.agent.read(name, agent="explorer-1")
         else:
-            self.write(name)
-            self._place.say(JournalWrote((str(self._project.root / name),), None, None, None))
+            self._place.write(name, self.changed(name))
             await self._place.ask(lambda number: JournalBusy(number, (), wait=False))
         await self.agent.front.records(self.agent.cwd, [str(self._project.root / name)])
         if kind in ("read", "edit", "command"):
@@ -160,14 +168,11 @@ async def test_it_holds_exactly_what_the_model_has_not_seen(
 
 async def test_what_was_undone_is_told_once_and_what_was_brought_back_is_not(project: Project) -> None:
     project.commit(a=LONG, b=b"b\n")
-    async with site(project, TELLS) as place:
-        agent = Reader(place.front, project)
-        await agent.prompt("Fix it")
+    async with reader_of(project, stops=False) as (place, agent):
         await agent.edit("a", LATER)
         await agent.stop()
         (turn,) = await place.until({"a": "modified"})
-        project.write("a", LONG)
-        place.say(JournalWrote((str(project.root / "a"),), turn.id, "Undo 1 hunk of a", "undo"))
+        place.write("a", LONG, turn.id, "Undo 1 hunk of a", "undo")
         _, undo = await place.until({"a": "modified"}, {"a": "modified"})
         assert (undo.undone, undo.source, undo.prompt) == (turn.id, "undo", "Undo 1 hunk of a")
         text = await agent.asked()
@@ -211,10 +216,7 @@ async def test_only_what_this_conversation_has_seen_is_told(project: Project) ->
 async def test_what_another_program_writes_in_the_middle_of_a_turn_is_told(project: Project) -> None:
     """The record may take it for the agent's, as nobody tells whose it is."""
     project.commit(a=LONG)
-    async with site(project, TELLS) as place:
-        agent = Reader(place.front, project)
-        await agent.prompt("Fix it")
-        await agent.read("a")
+    async with reader_of(project, "a", stops=False) as (_, agent):
         project.write("a", LATER)
         project.write("b", b"new\n")
         await agent.stop()
@@ -388,9 +390,7 @@ async def test_the_model_of_a_chat_is_told(project: Project) -> None:
 async def test_names_that_lead_to_no_file_do_no_harm(project: Project, path: str) -> None:
     project.commit(a=LONG)
     os.mkfifo(project.root / "fifo")
-    async with site(project, TELLS) as place:
-        agent = Reader(place.front, project)
-        await agent.prompt("Fix it")
+    async with reader_of(project, stops=False) as (_, agent):
         await agent.report("PostToolUse", tool_name="read_file", tool_input={"file_path": path})
         await agent.report("PostToolUse", tool_name="read_file", tool_input={"file_path": json.loads("[1]")})
         await agent.prompt(f"x\n--- Content from referenced files ---\nContent from {path}:\nx")

@@ -10,23 +10,14 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from journal_project import Project
+from journal_project import Project, text, turn_row
 from qwen_companion.domain import AGENT, USER
 from qwen_companion.journal.answers import RecordError
-from qwen_companion.journal.store import MAX_AGE_MS, TurnRow
+from qwen_companion.journal.store import MAX_AGE_MS
 
 FUZZES = hypothesis.settings().max_examples >= 1000
 BLOCK = [f"agent wrote line {number}" for number in range(4)]
 OTHERS = [f"somebody's line {number}" for number in range(12)]
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    return Project(tmp_path)
-
-
-def text(*lines: str, end: str = "\n") -> bytes:
-    return "".join(line + end for line in lines).encode()
 
 
 def authors(project: Project, name: str = "a", data: bytes | None = None) -> list[str]:
@@ -45,8 +36,7 @@ def authors(project: Project, name: str = "a", data: bytes | None = None) -> lis
 
 def write(project: Project, lines: Sequence[str], name: str = "a") -> int:
     """Have an agent write `lines` in a turn, and return its number."""
-    turn = project.turn({name: text(*lines)})
-    return turn
+    return project.turn({name: text(*lines)})
 
 
 def test_lines_of_an_agent_the_user_and_others(project: Project) -> None:
@@ -218,7 +208,7 @@ def test_many_turns_in_one_file_and_a_long_file(project: Project) -> None:
     lines = list(OTHERS)
     turns: list[int] = []
     for number in range(1000 if FUZZES else 300):
-        turns.append(project.record.store.begin(turn_of(project)).id)
+        turns.append(project.record.store.begin(turn_row()).id)
         lines.insert(6, f"turn number {number} wrote this")
         project.edit(turns[-1], "a", text(*lines))
     assert authors(project) == [""] * 6 + [str(turn) for turn in reversed(turns)] + [""] * 6
@@ -230,10 +220,3 @@ def test_many_turns_in_one_file_and_a_long_file(project: Project) -> None:
     assert authors(project, "long")[99_999:100_005] == ["", *[str(turn)] * 4, ""]
     with pytest.raises(RecordError, match="larger than 8 MiB"):
         authors(project, "long", b"1234567\n" * 1024 * 1025)
-
-
-def turn_of(project: Project) -> TurnRow:
-    """Return a turn that begins."""
-    last = project.record.store.last_turn()
-    assert last is not None
-    return last

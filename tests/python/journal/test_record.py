@@ -11,7 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -90,9 +90,7 @@ def test_everything_a_command_does_to_files_is_recorded_with_its_bytes(any_proje
     )
     assert project.before("link", turn) == b"latin"
     assert project.before("made/here", turn) is None
-    net = project.net("latin", turn)
-    assert net.after is not None
-    assert net.after.data == (project.root / "latin").read_bytes()
+    assert project.after("latin", turn) == (project.root / "latin").read_bytes()
     assert project.files(turn)["latin"].writers == ((SHELL, None),)
     assert project.files(turn)["png"].binary
     assert (project.files(turn)["made/here"].added, project.files(turn)["d/gone"].deleted) == (1, 1)
@@ -361,9 +359,7 @@ def test_a_sparse_checkout_shows_what_comes_and_goes_and_nothing_that_is_away(pr
     project.scan(turn)
     assert project.kinds(turn) == {"in/a": "deleted", "out/b": "added", "out/deep/c": "added"}
     assert project.before("in/a", turn) == b"in/a"
-    net = project.net("out/deep/c", turn)
-    assert net.after is not None
-    assert net.after.data == b"out/deep/c"
+    assert project.after("out/deep/c", turn) == b"out/deep/c"
     turn = project.begin()
     project.git("sparse-checkout", "disable")
     project.scan(turn)
@@ -520,31 +516,24 @@ def test_many_files_in_one_command(project: Project) -> None:
 
 
 @pytest.mark.parametrize("what", ["written", "deleted"])
-def test_a_file_that_changes_after_a_look_has_read_it_is_recorded_by_the_next(
-    any_project: Project, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
+def test_a_file_that_changes_after_a_look_has_read_it_is_recorded_by_the_next(any_project: Project, what: str) -> None:
     project = any_project
     project.write("a", b"one\n")
     turn = project.begin()
-    update = Index.update
 
-    def change_and_update(index: Index, paths: Sequence[bytes]) -> None:
+    def change_and_update(update: Callable[..., None], *arguments: object) -> None:
         if what == "written":
             project.write("new", b"three\n")
         else:
             (project.root / "new").unlink()
-        update(index, paths)
+        update(*arguments)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Index, "update", change_and_update)
-        project.write("new", b"two\n")
-        project.scan(turn)
+    project.write("new", b"two\n")
+    project.scan_with(turn, Index, "update", change_and_update)
     project.scan(turn)
     assert project.kinds(turn) == ({"new": "added"} if what == "written" else {})
     if what == "written":
-        after = project.net("new", turn).after
-        assert after is not None
-        assert after.data == b"three\n"
+        assert project.after("new", turn) == b"three\n"
 
 
 def test_a_file_that_moves_right_after_it_was_listed_is_known_at_its_new_name(
@@ -578,9 +567,7 @@ def test_a_large_file_is_recorded_and_one_too_large_is_told(project: Project, mo
     project.scan(turn)
     assert {name: (file.kind, file.added) for name, file in project.files(turn).items()} == {"a": ("modified", 1)}
     assert project.before("a", turn) == large
-    summary = project.record.answers.summary(turn)
-    assert summary is not None
-    assert summary.turn.notes == (f"not recorded: {project.root / 'b'}: larger than 64 MiB",)
+    assert project.notes(turn) == (f"not recorded: {project.root / 'b'}: larger than 64 MiB",)
 
 
 def test_limits_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -605,12 +592,6 @@ def test_the_home_directory_is_not_recorded(tmp_path: Path) -> None:
     for root in ("/", str(tmp_path), str(tmp_path / "home")):
         with pytest.raises(NoRecordError, match="home directory"):
             Record(root, environ)
-
-
-def test_without_git_nothing_is_recorded_and_it_is_said(project: Project) -> None:
-    project.environ = {**project.environ, "PATH": str(project.home)}
-    with pytest.raises(GitError, match="git is not installed"):
-        project.scan(None)
 
 
 def test_unreadable_files_are_told_and_the_others_recorded(project: Project) -> None:
@@ -643,24 +624,7 @@ def test_another_process_goes_on_with_the_record(any_project: Project) -> None:
     assert record.names.number(record.names.identifier(turn)) == turn
 
 
-def test_a_baseline_that_was_not_finished_is_taken_anew(any_project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    project = any_project
-    project.write("a", b"a\n")
-
-    def fail(*_: object) -> None:
-        raise OSError("killed")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("qwen_companion.journal.baselines.Baseline._finish", fail)
-        with pytest.raises(OSError, match="killed"):
-            project.begin()
-    project.write("a", b"later\n")
-    project.reopen()
-    turn = project.command(a=b"agent\n")
-    assert project.before("a", turn) == b"later\n"
-
-
-def test_an_unfinished_baseline_takes_no_room_when_it_is_taken_again(
+def test_a_baseline_that_was_not_finished_is_taken_anew_and_takes_no_more_room(
     any_project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = any_project
@@ -680,6 +644,9 @@ def test_an_unfinished_baseline_takes_no_room_when_it_is_taken_again(
             sizes.append(kept.stat().st_size)
             project.reopen()
     assert sizes[-1] == sizes[1]
+    project.write("a", b"later\n")
+    turn = project.command(a=b"agent\n")
+    assert project.before("a", turn) == b"later\n"
 
 
 def test_what_is_written_while_the_first_look_is_taken_is_not_the_agents(
@@ -783,9 +750,7 @@ def test_a_command_that_takes_back_an_edit_within_the_second_is_recorded(any_pro
         project.reopen()
     project.write("a", b"command\n")
     project.scan(turn)
-    net = project.net("a", turn)
-    assert net.after is not None
-    assert net.after.data == b"command\n"
+    assert project.after("a", turn) == b"command\n"
 
 
 def take_news(project: Project) -> list[str]:
@@ -911,8 +876,7 @@ def test_hunks_undone_one_after_the_other_are_one_turn(project: Project) -> None
     first = undo("a", changed.replace(b"three", b"3"), turn, 3000)
     assert undo("a", lines, turn, 4000) == first
     assert (project.before("a", first), project.kinds(first)) == (changed, {"a": "modified"})
-    summary = project.record.answers.summary(first)
-    assert summary is not None
+    summary = project.summary(first)
     assert (summary.turn.prompt, summary.turn.end) == ("Undo changes of a", 4000)
     assert undo("b", b"b\n", turn, 5000) == first
     assert take_news(project) == ["a", "b"]
@@ -920,8 +884,7 @@ def test_hunks_undone_one_after_the_other_are_one_turn(project: Project) -> None
     assert project.record.undo(turn, "again", [os.fsencode(project.root / "b")], 6000) is None
     again = undo("a", changed, first, 7000)
     assert undo("b", b"agent\n", first, 8000) == again
-    summary = project.record.answers.summary(again)
-    assert summary is not None
+    summary = project.summary(again)
     assert (summary.turn.prompt, project.kinds(again)) == (
         "Bring back changes of 2 files",
         {"a": "modified", "b": "modified"},
@@ -1072,25 +1035,6 @@ def test_an_index_of_a_stranger_does_not_fill_the_disk(project: Project) -> None
     assert (written_by(os.getpid()) or 0) - before < 64 << 20
 
 
-@pytest.mark.parametrize(
-    "name", [".gitignore", ".gitattributes", ".git/config", ".git/info/exclude", "deep/.gitignore"]
-)
-def test_a_pipe_in_place_of_rules_does_not_stall_the_record(
-    project: Project, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setattr(git, "STALL_S", 0.3)
-    project.write("deep/a.txt", b"one\n")
-    path = project.root / name
-    path.unlink(missing_ok=True)
-    path.parent.mkdir(exist_ok=True)
-    os.mkfifo(path)
-    start = time.monotonic()
-    for _ in range(5):
-        with pytest.raises(GitError, match="not a regular file|no answer"):
-            project.begin()
-    assert time.monotonic() - start < git.TIMEOUT_S / 2
-
-
 def test_git_is_not_asked_again_where_it_has_just_stalled(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(git, "STALL_S", 0.3)
     os.mkfifo(project.home / "included")
@@ -1111,25 +1055,16 @@ def damaged(project: Project, change: Callable[[Path], object]) -> tuple[Record,
     return project.reopen_after_close(), file
 
 
-def spoil_header(file: Path) -> None:
-    file.write_bytes(b"x" * 100 + file.read_bytes()[100:])
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "header": lambda data: b"x" * 100 + data[100:],
+    "all": lambda _: b"garbage" * 1000,
+    "end": lambda data: data[:9000],
+}
 
 
-def fill_with_garbage(file: Path) -> None:
-    file.write_bytes(b"garbage" * 1000)
-
-
-def cut(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:9000])
-
-
-def cut_to_nothing(file: Path) -> None:
-    file.write_bytes(b"")
-
-
-@pytest.mark.parametrize("change", [spoil_header, fill_with_garbage, cut])
-def test_a_damaged_journal_is_put_aside_and_begun_anew(project: Project, change: Callable[[Path], object]) -> None:
-    record, file = damaged(project, change)
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_journal_is_put_aside_and_begun_anew(project: Project, damage: Callable[[bytes], bytes]) -> None:
+    record, file = damaged(project, lambda file: file.write_bytes(damage(file.read_bytes())))
     (aside,) = file.parent.glob("journal.sqlite.damaged-*")
     assert str(aside) in (record.news or "")
     assert record.answers.turns() == []
@@ -1140,7 +1075,7 @@ def test_a_damaged_journal_is_put_aside_and_begun_anew(project: Project, change:
 
 
 def test_a_journal_that_was_emptied_is_told(project: Project) -> None:
-    record, _ = damaged(project, cut_to_nothing)
+    record, _ = damaged(project, lambda file: file.write_bytes(b""))
     assert "empty" in (record.news or "")
     assert project.reopen().news is None
 

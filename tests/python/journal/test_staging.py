@@ -23,11 +23,6 @@ FUZZES = hypothesis.settings().max_examples >= 1000
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    return Project(tmp_path)
-
-
 def staging(project: Project) -> Staging:
     return Staging(os.path.realpath(project.root), project.environ)
 

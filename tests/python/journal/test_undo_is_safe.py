@@ -6,14 +6,13 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from journal_project import SHELL, Project
+from journal_project import SHELL, Project, data_of
 from qwen_companion.journal.baselines import Baseline
 from qwen_companion.journal.index import Index, Listing
 from qwen_companion.journal.last_look import clock_ns
@@ -220,9 +219,7 @@ def test_another_name_of_a_file_that_was_there_is_not_deleted(
 
 
 @pytest.mark.parametrize("how", ["during a look", "with its repository"])
-def test_an_excluded_file_that_is_committed_and_renamed_is_not_deleted(
-    project: Project, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+def test_an_excluded_file_that_is_committed_and_renamed_is_not_deleted(project: Project, how: str) -> None:
     project.commit(_env=b"SECRET=1\n", a=b"a\n")
     nest = project.root / "nest"
     project.git("worktree", "add", "--quiet", "nest")
@@ -234,9 +231,7 @@ def test_an_excluded_file_that_is_committed_and_renamed_is_not_deleted(
     def rename() -> None:
         (nest / ".env").rename(project.root / "nest2/notes.txt")
 
-    changes = Index.changes
-
-    def rename_after_the_list_of_nest(index: Index) -> Listing:
+    def rename_after_the_list_of_nest(changes: Callable[[Index], Listing], index: Index) -> Listing:
         listing = changes(index)
         if index.top == str(nest) and (nest / ".env").exists():
             rename()
@@ -248,28 +243,23 @@ def test_an_excluded_file_that_is_committed_and_renamed_is_not_deleted(
         project.scan(turn)
     else:
         (nest / "a").unlink()
-        with monkeypatch.context() as patch:
-            patch.setattr(Index, "changes", rename_after_the_list_of_nest)
-            project.scan(turn)
+        project.scan_with(turn, Index, "changes", rename_after_the_list_of_nest)
     assert project.kinds(turn) == {"nest/a": "deleted"}
     project.undo(turn)
     before["nest2/notes.txt"] = before.pop("nest/.env")
     assert project.tree() == before
 
 
-def test_what_is_renamed_during_a_look_is_the_agents(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_renamed_during_a_look_is_the_agents(project: Project) -> None:
     older(project.write("sub/a", b"a\n"))
     turn = project.begin()
-    changes = Index.changes
 
-    def rename_between_the_lists(index: Index) -> Listing:
+    def rename_between_the_lists(changes: Callable[[Index], Listing], index: Index) -> Listing:
         before = changes(index)
         (project.root / "sub").rename(project.root / "moved")
         return replace(changes(index), changed=before.changed)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Index, "changes", rename_between_the_lists)
-        project.scan(turn)
+    project.scan_with(turn, Index, "changes", rename_between_the_lists)
     project.scan(turn)
     assert project.kinds(turn) == {"moved/a": "renamed"}
 
@@ -297,7 +287,7 @@ def test_what_is_renamed_and_made_again_is_the_agents(project: Project, again: b
     ],
 )
 def test_what_is_renamed_after_it_was_listed_and_before_it_is_read_is_the_agents(
-    project: Project, monkeypatch: pytest.MonkeyPatch, how: str, kinds: dict[str, str], moment: str
+    project: Project, how: str, kinds: dict[str, str], moment: str
 ) -> None:
     text = "".join(f"{number}\n" for number in range(9)).encode()
     project.write(".gitignore", b"shown\n")
@@ -313,66 +303,52 @@ def test_what_is_renamed_after_it_was_listed_and_before_it_is_read_is_the_agents
     else:
         project.write(how, text + b"agent\n")
     older(path)
-    kind = Baseline if moment == "load" else Index
-    method = getattr(kind, moment)
 
-    def rename(*arguments: Any) -> object:
+    def rename(method: Callable[..., object], *arguments: object) -> object:
         found = method(*arguments) if moment == "changes" else None
         if path.exists():
             path.rename(project.root / "moved")
         return found or method(*arguments)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(kind, moment, rename)
-        project.scan(turn)
+    project.scan_with(turn, Baseline if moment == "load" else Index, moment, rename)
     project.scan(turn)
     # What has come to light is recorded by the name it has then.
     assert project.kinds(turn) == ({"visible": "deleted"} if (how, moment) == ("shown", "update") else kinds)
 
 
 @pytest.mark.parametrize(("old", "new"), [("a", "a/deep/b"), ("a/deep/b", "a")])
-def test_what_takes_the_place_of_another_during_a_look_does_not_hide_it(
-    project: Project, monkeypatch: pytest.MonkeyPatch, old: str, new: str
-) -> None:
+def test_what_takes_the_place_of_another_during_a_look_does_not_hide_it(project: Project, old: str, new: str) -> None:
     project.write(old, b"old\n")
     turn = project.begin()
-    raw = Index.__dict__["_raw"]
 
-    def exchange_after_the_list_of_changes(index: Index, *command: str) -> object:
-        found = list(raw(index, *command))
+    def exchange_after_the_list_of_changes(raw: Callable[..., Iterable[object]], *arguments: object) -> object:
+        found = list(raw(*arguments))
         path = project.root / "a"
         shutil.rmtree(path) if path.is_dir() else path.unlink()
         project.write(new, b"new\n")
         return found
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Index, "_raw", exchange_after_the_list_of_changes)
-        project.scan(turn)
+    project.scan_with(turn, Index, "_raw", exchange_after_the_list_of_changes)
     project.scan(turn)
     assert project.kinds(turn) == {old: "deleted", new: "added"}
     assert project.before(old, turn) == b"old\n"
 
 
 @pytest.mark.parametrize("name", ["nest/sub", "nest"])
-def test_what_is_moved_from_a_repository_during_a_look_is_the_agents(
-    project: Project, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_what_is_moved_from_a_repository_during_a_look_is_the_agents(project: Project, name: str) -> None:
     repository(project, "nest", b=b"b\n")
     repository(project, "nest/inner", c=b"c\n")
     older(project.write("nest/sub/a", b"a\n"))
     turn = project.begin()
     before = project.tree()
-    changes = Index.changes
 
-    def move_after_the_list_of_the_root(index: Index) -> Listing:
+    def move_after_the_list_of_the_root(changes: Callable[[Index], Listing], index: Index) -> Listing:
         listing = changes(index)
         if (project.root / name).exists():
             (project.root / name).rename(project.root / "moved")
         return listing
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Index, "changes", move_after_the_list_of_the_root)
-        project.scan(turn)
+    project.scan_with(turn, Index, "changes", move_after_the_list_of_the_root)
     project.scan(turn)
     moved = {path.replace(name, "moved", 1) for path in before if path.startswith(f"{name}/")}
     assert project.kinds(turn) == dict.fromkeys(moved, "renamed")
@@ -392,9 +368,7 @@ def test_a_repository_that_is_made_around_the_root_makes_nothing_new(project: Pr
     turn = project.command(a=b"agent\n")
     assert project.kinds(turn) == {"a": "modified"}
     project.edit(turn, "b", b"agent\n2\nagent\n4\nuser\n")
-    net = project.net("b", first, "since")
-    assert net.before is not None
-    assert net.before.data == b"1\n2\n3\n4\nuser\n"
+    assert data_of(project.net("b", first, "since").before) == b"1\n2\n3\n4\nuser\n"
 
 
 # --- Directories that become something else ---
