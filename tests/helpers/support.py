@@ -10,10 +10,11 @@ import os
 import queue
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -62,6 +63,9 @@ KNOWN: dict[str, object] = {
     "reviews": True,
 }
 """As one of the sessions of a `Backend`: its stream needs no library."""
+
+ANYWHERE = dumps({"all-roots": True})
+"""What a test opens lies in a temporary directory, and the CLI that it plays works somewhere else."""
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
@@ -248,12 +252,13 @@ class Backend:
         self.emacs = EpcPeer(int(self.process.stdout.readline()))
         return self.emacs
 
-    def greet(self) -> dict[str, Any]:
-        """Connect and name the roots; return the `published` message."""
+    def greet(self, settings: str = ANYWHERE, tools: Sequence[object] | None = None) -> dict[str, Any]:
+        """Connect with `settings` and `tools`, if any, and name the roots; return the `published` message."""
         self.connect()
+        self.emacs.call("settings", settings)
+        if tools is not None:
+            self.emacs.call("tools", dumps({"tools": tools}))
         self.emacs.call("roots", dumps({"roots": [str(self.home.work)]}))
-        # What a test opens lies in a temporary directory, and the CLI that it plays works somewhere else.
-        self.emacs.call("settings", dumps({"all-roots": True}))
         published = self.emacs.wait_for("published")
         self.port, self.token = published["port"], published["token"]
         return published
@@ -369,6 +374,11 @@ class Stream:
     def close(self) -> None:
         self._file.close()
         self._socket.close()
+
+    def reset(self) -> None:
+        """Break the connection off, as a killed client's system does."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close()
 
     def block(self, *, keep_alives: bool = False) -> list[str]:
         """Return the lines up to the next empty one; an empty list at the end of the stream."""

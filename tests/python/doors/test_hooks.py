@@ -64,11 +64,7 @@ def working_directory(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
 def backend(home: Home) -> Iterator[Backend]:
     """Yield a process whose terminals have the layer."""
     with Backend(home) as process:
-        process.connect()
-        process.emacs.call("settings", settings(layer=True))
-        process.emacs.call("roots", dumps({"roots": [str(home.work)]}))
-        published = process.emacs.wait_for("published")
-        process.port, process.token = published["port"], published["token"]
+        process.greet(settings(layer=True))
         process.emacs.wait_for("serving")
         yield process
 
@@ -109,10 +105,7 @@ def request(home: Home, **fields: Any) -> dict[str, Any]:
 
 def test_terminals_are_told_of_a_file_that_is_complete(home: Home, layer: Path) -> None:
     with Backend(home) as backend:
-        backend.connect()
-        backend.emacs.call("settings", settings(layer=True))
-        backend.emacs.call("roots", dumps({"roots": [str(home.work)]}))
-        environment = dict(backend.emacs.wait_for("published")["environment"])
+        environment = dict(backend.greet(settings(layer=True))["environment"])
         assert environment[VARIABLE] == str(layer)
         content = json.loads(layer.read_text())
         assert content["permissions"] == {"ask": ["Edit(/**)"]}
@@ -145,10 +138,8 @@ def test_a_layer_that_is_not_as_it_should_be_is_written_again(home: Home, layer:
     environ = {VARIABLE: str(theirs)}
     begin = f"import os; os.environ.update({environ}); import qwen_companion.publisher as c; c.RENEW_S = 0.01"
     with Backend(home, settings=begin) as backend:
-        backend.greet()
-        backend.emacs.call("settings", settings(layer=True))
         variable = [VARIABLE, str(layer)]
-        backend.emacs.wait_until("published", lambda told: variable in told["environment"])
+        assert variable in backend.greet(settings(layer=True))["environment"]
         layer.unlink()
         backend.emacs.wait_until("published", lambda _: layer.exists())
         theirs.write_text('{"ui": {"theme": "theirs"}}')
@@ -168,9 +159,7 @@ def test_a_layer_that_is_not_as_it_should_be_is_written_again(home: Home, layer:
 def test_the_secret_is_the_same_after_a_restart(home: Home, backend: Backend, layer: Path, caller: Caller) -> None:
     backend.kill()
     with Backend(home, token=backend.token, port=backend.port) as other:
-        other.connect()
-        other.emacs.call("settings", settings(layer=True))
-        other.emacs.call("roots", dumps({"roots": [str(home.work)]}))
+        other.greet(settings(layer=True))
         other.emacs.wait_for("serving")
         assert caller.call({"hook_event_name": "Stop", "session_id": "s"}) == (200, {})
         assert caller.hook["headers"] == Caller(layer).hook["headers"]
@@ -297,10 +286,7 @@ def test_a_state_outlives_the_backend(home: Home) -> None:
     session = {"id": "i", "protocol": "2025-11-25", "client": "Qwen Code", "version": "1", "state": state}
     silent = {name: session[name] for name in ("protocol", "client", "version")}
     with Backend(home, sessions=[session, {**silent, "id": "silent", "no-hooks": "why"}]) as backend:
-        backend.connect()
-        backend.emacs.call("roots", dumps({"roots": [str(home.work)]}))
-        published = backend.emacs.wait_for("published")
-        backend.port, backend.token = published["port"], published["token"]
+        backend.greet()
         restored: dict[str, dict[str, Any]] = {}
         with backend.cli().stream():
             while not {"i", "silent"} <= restored.keys():

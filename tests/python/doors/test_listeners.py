@@ -8,7 +8,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from qwen_companion.doors.states import States
 from qwen_companion.ide.peers import Caller
 from qwen_companion.processes import start_of
 from qwen_companion.sockets import Connection
-from support import TIMEOUT_S, FakeEditor, nothing_recorded
+from support import TIMEOUT_S, FakeEditor, nothing_recorded, soon
 
 pytestmark = pytest.mark.anyio
 
@@ -38,15 +38,17 @@ CONNECTION = Connection(("127.0.0.1", 1), ("127.0.0.1", 2))
 
 
 class Listener:
-    """Hears of everything that `subscriptions` say, and answers once it is let."""
+    """Hears of everything that `subscriptions` say; one that `waits` answers once it is let."""
 
-    def __init__(self, *subscriptions: Subscription, says: Words | None = None) -> None:
+    def __init__(self, *subscriptions: Subscription, says: Words | None = None, waits: bool = False) -> None:
         self.subscriptions: Sequence[Subscription] = subscriptions
         self.says = says
         self.wants_wait = True
         self.heard: list[Report] = []
         self.may_answer = anyio.Event()
         self.has_ended = anyio.Event()
+        if not waits:
+            self.may_answer.set()
 
     def holds(self, event: Event) -> bool:
         return self.wants_wait
@@ -58,6 +60,10 @@ class Listener:
 
     def ended(self, peer: Peer) -> None:
         self.has_ended.set()
+
+    def names(self) -> list[str]:
+        """Return the names of the events that it has heard of."""
+        return [report.event.name for report in self.heard]
 
 
 class Site:
@@ -81,7 +87,26 @@ class Site:
 
 
 async def answer_of(call: asyncio.Task[Reply]) -> Any:
-    return (await asyncio.wait_for(call, TIMEOUT_S)).answer
+    return (await soon(call)).answer
+
+
+def handler_of(
+    tasks: anyio.abc.TaskGroup,
+    listeners: Sequence[Listener],
+    find_caller: Callable[[Connection], Caller],
+    *sessions: SessionState,
+) -> HookHandler:
+    return HookHandler(
+        tasks,
+        States(),
+        HookReviews(FakeEditor(), {"HOME": "/w"}, nothing_recorded),
+        Questions(tasks, FakeEditor(), "/w", {"HOME": "/w"}, print),
+        listeners,
+        find_caller=find_caller,
+        sessions=lambda: sessions,
+        changed=lambda: None,
+        answered=lambda _: None,
+    )
 
 
 @asynccontextmanager
@@ -91,18 +116,7 @@ async def site(*listeners: Listener) -> AsyncGenerator[Site]:
         peer = Peer(process.pid, start_of(process.pid) or "", "/w", "qwen", ())
         state = SessionState(KnownSession("connected", "", "Qwen Code", "1", peer), streaming=True)
         async with anyio.create_task_group() as tasks:
-            handler = HookHandler(
-                tasks,
-                States(),
-                HookReviews(FakeEditor(), {"HOME": "/w"}, nothing_recorded),
-                Questions(tasks, FakeEditor(), "/w", {"HOME": "/w"}, print),
-                listeners,
-                find_caller=lambda _: Caller(peer, "Qwen Code", "1"),
-                sessions=lambda: [state],
-                changed=lambda: None,
-                answered=lambda _: None,
-            )
-            yield Site(handler, process)
+            yield Site(handler_of(tasks, listeners, lambda _: Caller(peer, "Qwen Code", "1"), state), process)
             process.kill()
             tasks.cancel_scope.cancel()
 
@@ -116,10 +130,8 @@ async def test_a_text_that_fits_gets_the_room_that_others_leave_and_only_in_time
 
     first = Listener(Subscription("UserPromptSubmit", hold_s=TIMEOUT_S), says=fitting)
     second = Listener(Subscription("UserPromptSubmit", hold_s=TIMEOUT_S), says="one \U0001f600")
-    late = Listener(Subscription("UserPromptSubmit", hold_s=0.01), says=fitting)
+    late = Listener(Subscription("UserPromptSubmit", hold_s=0.01), says=fitting, waits=True)
     async with site(first, second, late) as place:
-        first.may_answer.set()
-        second.may_answer.set()
         added = {"hookEventName": "UserPromptSubmit", "additionalContext": "one \U0001f600\n\ntwo"}
         assert await place.answer("UserPromptSubmit", prompt="x") == {"hookSpecificOutput": added}
         late.may_answer.set()
@@ -130,16 +142,14 @@ async def test_a_prompt_is_kept_from_the_model() -> None:
     listener = Listener(Subscription("UserPromptSubmit", hold_s=TIMEOUT_S), says=Block("enough"))
     other = Listener(Subscription("UserPromptSubmit", hold_s=TIMEOUT_S), says="a text")
     async with site(listener, other) as place:
-        listener.may_answer.set()
-        other.may_answer.set()
         assert await place.answer("UserPromptSubmit", prompt="") == {"decision": "block", "reason": "enough"}
 
 
 async def test_a_text_is_added_to_what_the_model_reads() -> None:
     first = Listener(Subscription("PostToolUse", "edit|write_file", hold_s=TIMEOUT_S), says="one")
-    second = Listener(Subscription("PostToolUse", hold_s=TIMEOUT_S), Subscription("PreToolUse", hold_s=1), says="two")
+    both = Subscription("PostToolUse", hold_s=TIMEOUT_S), Subscription("PreToolUse", hold_s=1)
+    second = Listener(*both, says="two", waits=True)
     async with site(first, second) as place:
-        first.may_answer.set()
         call = await place.call("PostToolUse", tool_name="edit")
         await anyio.wait_all_tasks_blocked()
         assert not call.done()
@@ -153,7 +163,7 @@ async def test_a_text_is_added_to_what_the_model_reads() -> None:
         answer = await place.answer("PostToolUse", tool_name="edits")
         assert answer["hookSpecificOutput"]["additionalContext"] == "two"
         assert await place.answer("PreToolUse", tool_name="edit") == {}
-        assert [report.event.name for report in first.heard] == ["PostToolUse"]
+        assert first.names() == ["PostToolUse"]
         # The texts of this one were too long to be kept.
         assert await place.answer("PostToolUse", shortened=True) == {}
 
@@ -184,22 +194,23 @@ async def test_a_command_is_looked_at_with_the_calls_before_it_until_one_begins(
 
 
 async def test_no_listener_holds_a_cli_longer_than_it_said() -> None:
-    slow = Listener(Subscription("PostToolUse", hold_s=0.05), Subscription("UserPromptSubmit"), says="late")
+    subscriptions = Subscription("PostToolUse", hold_s=0.05), Subscription("UserPromptSubmit")
+    slow = Listener(*subscriptions, says="late", waits=True)
     async with site(slow) as place:
         assert await place.answer("UserPromptSubmit", prompt="x") == {}
         assert await place.answer("PostToolUse", tool_name="edit") == {}
         # One report after the other, and none is lost.
         await anyio.wait_all_tasks_blocked()
-        assert [report.event.name for report in slow.heard] == ["UserPromptSubmit"]
+        assert slow.names() == ["UserPromptSubmit"]
         slow.may_answer.set()
         await anyio.wait_all_tasks_blocked()
-        assert [report.event.name for report in slow.heard] == ["UserPromptSubmit", "PostToolUse"]
+        assert slow.names() == ["UserPromptSubmit", "PostToolUse"]
 
 
 async def test_a_cli_does_not_wait_where_a_listener_need_not() -> None:
-    busy = Listener(Subscription("PostToolUse", hold_s=TIMEOUT_S), says="unused")
+    busy = Listener(Subscription("PostToolUse", hold_s=TIMEOUT_S), says="unused", waits=True)
     busy.wants_wait = False
-    holding = Listener(Subscription("PostToolUse", "edit", hold_s=TIMEOUT_S), says="used")
+    holding = Listener(Subscription("PostToolUse", "edit", hold_s=TIMEOUT_S), says="used", waits=True)
     async with site(busy, holding) as place:
         assert await place.answer("PostToolUse", tool_name="write_file") == {}
         await anyio.wait_all_tasks_blocked()
@@ -207,8 +218,7 @@ async def test_a_cli_does_not_wait_where_a_listener_need_not() -> None:
         # Its process ends while the other one is waited for; it hears of this nevertheless.
         call = await place.call("PostToolUse", tool_name="edit")
         place.process.kill()
-        with anyio.fail_after(TIMEOUT_S):
-            await holding.has_ended.wait()
+        await soon(holding.has_ended.wait())
         holding.may_answer.set()
         busy.may_answer.set()
         assert (await answer_of(call))["hookSpecificOutput"]["additionalContext"] == "used"
@@ -239,14 +249,12 @@ class FaultyHearer(Listener):
 async def test_a_listener_that_fails_ends_only_its_own_call(caplog: pytest.LogCaptureFixture) -> None:
     every = Subscription("PostToolUse", hold_s=TIMEOUT_S)
     good = Listener(every, says="good")
-    good.may_answer.set()
     async with site(Faulty(every), FaultyHearer(every), good) as place:
         for _ in range(2):
             answer = await place.answer("PostToolUse", tool_name="edit")
             assert answer["hookSpecificOutput"]["additionalContext"] == "good"
         place.process.kill()
-        with anyio.fail_after(TIMEOUT_S):
-            await good.has_ended.wait()
+        await soon(good.has_ended.wait())
     # Each failure once, and nothing of a report.
     places = sorted(message.partition(" (")[0] for message in caplog.messages)
     assert places == [
@@ -260,8 +268,7 @@ async def test_a_listener_is_told_that_the_process_has_ended() -> None:
     async with site(listener) as place:
         await place.call("PreToolUse", tool_name="edit")
         place.process.kill()
-        with anyio.fail_after(TIMEOUT_S):
-            await listener.has_ended.wait()
+        await soon(listener.has_ended.wait())
 
 
 async def test_what_a_process_said_last_is_heard_after_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,15 +276,14 @@ async def test_what_a_process_said_last_is_heard_after_its_end(monkeypatch: pyte
         pass
 
     monkeypatch.setattr(hook_handler, "ended", at_once)
-    listener = Listener(Subscription(PreToolUse.name))
+    listener = Listener(Subscription(PreToolUse.name), waits=True)
     async with site(listener) as place:
         await place.call("PreToolUse", tool_name="edit")
-        with anyio.fail_after(TIMEOUT_S):
-            await listener.has_ended.wait()
+        await soon(listener.has_ended.wait())
         await anyio.wait_all_tasks_blocked()
         listener.may_answer.set()
         await anyio.wait_all_tasks_blocked()
-        assert [report.event.name for report in listener.heard] == ["PreToolUse"]
+        assert listener.names() == ["PreToolUse"]
 
 
 async def test_two_clis_of_one_conversation_are_told_apart() -> None:
@@ -300,17 +306,7 @@ async def test_two_clis_of_one_conversation_are_told_apart() -> None:
             return callers[connection]
 
         async with anyio.create_task_group() as tasks:
-            handler = HookHandler(
-                tasks,
-                States(),
-                HookReviews(FakeEditor(), {"HOME": "/w"}, nothing_recorded),
-                Questions(tasks, FakeEditor(), "/w", {"HOME": "/w"}, print),
-                [listener],
-                find_caller=find_caller,
-                sessions=lambda: (),
-                changed=lambda: None,
-                answered=lambda _: None,
-            )
+            handler = handler_of(tasks, [listener], find_caller)
             of_first, of_second = callers
 
             async def call(connection: Connection, name: str, **fields: str) -> None:
@@ -332,8 +328,7 @@ async def test_two_clis_of_one_conversation_are_told_apart() -> None:
             await call(of_second, "UserPromptSubmit", prompt="y")
             assert (activity(first), activity(second)) == ("idle", "working")
             first.kill()
-            with anyio.fail_after(TIMEOUT_S):
-                await listener.has_ended.wait()
+            await soon(listener.has_ended.wait())
             looked.clear()
             await call(of_second, "Stop")
             assert looked == []

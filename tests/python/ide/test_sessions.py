@@ -86,6 +86,11 @@ class Table:
         return self.sessions.open("c", "1", "2025-11-25").id
 
 
+@pytest.fixture
+async def table() -> Table:
+    return Table()
+
+
 class Get:
     """A GET by a client that reads the stream until `stall`ed."""
 
@@ -139,8 +144,7 @@ def event(data: bytes) -> bytes:
     return b"event: message\ndata: " + data + b"\n\n"
 
 
-async def test_a_stream_begins_with_the_time_to_come_back_and_the_context() -> None:
-    table = Table()
+async def test_a_stream_begins_with_the_time_to_come_back_and_the_context(table: Table) -> None:
     session = table.open()
     table.tell(b"context")
     get = await Get(table, session).ready()
@@ -154,8 +158,7 @@ async def test_a_stream_begins_with_the_time_to_come_back_and_the_context() -> N
     assert await soon(get.task)
 
 
-async def test_a_context_that_comes_later_is_sent_and_the_same_one_is_not() -> None:
-    table = Table()
+async def test_a_context_that_comes_later_is_sent_and_the_same_one_is_not(table: Table) -> None:
     get = await Get(table, table.open()).ready()
     table.tell(b"one")
     assert await get.next() == event(b"one")
@@ -195,8 +198,7 @@ async def test_a_long_sleep_of_the_machine_ends_no_stream(forward: Callable[[flo
     await get.end()
 
 
-async def test_what_is_posted_waits_for_the_stream_and_is_confirmed_once_out() -> None:
-    table = Table()
+async def test_what_is_posted_waits_for_the_stream_and_is_confirmed_once_out(table: Table) -> None:
     session = table.open()
     assert table.sessions.post(session, [b"one"], "1")
     assert table.sessions.post(session, [b"two"])
@@ -211,8 +213,7 @@ async def test_what_is_posted_waits_for_the_stream_and_is_confirmed_once_out() -
     assert not table.sessions.post("never", [b"x"])
 
 
-async def test_what_is_withdrawn_does_not_go_out() -> None:
-    table = Table()
+async def test_what_is_withdrawn_does_not_go_out(table: Table) -> None:
     session = table.open()
     table.sessions.post(session, [b"one"], "1")
     table.sessions.post(session, [b"two"], "2")
@@ -224,8 +225,7 @@ async def test_what_is_withdrawn_does_not_go_out() -> None:
     await get.end()
 
 
-async def test_a_stalled_client_holds_up_nobody_and_gets_the_newest_context_later() -> None:
-    table = Table()
+async def test_a_stalled_client_holds_up_nobody_and_gets_the_newest_context_later(table: Table) -> None:
     slow = await Get(table, table.open()).ready()
     fast = await Get(table, table.open()).ready()
     slow.stall()
@@ -241,8 +241,7 @@ async def test_a_stalled_client_holds_up_nobody_and_gets_the_newest_context_late
         await get.end()
 
 
-async def test_a_second_stream_takes_the_place_of_the_first() -> None:
-    table = Table()
+async def test_a_second_stream_takes_the_place_of_the_first(table: Table) -> None:
     session = table.open()
     first = await Get(table, session).ready()
     second = await Get(table, session).ready()
@@ -366,8 +365,7 @@ async def test_a_session_of_a_place_is_kept_as_long_as_no_line_leads_there(forwa
     assert await soon(table.gone.get()) == "far"
 
 
-async def test_every_change_is_told() -> None:
-    table = Table()
+async def test_every_change_is_told(table: Table) -> None:
     session = table.open()
     get = await Get(table, session).ready()
     await get.end()
@@ -378,8 +376,7 @@ async def test_every_change_is_told() -> None:
     assert table.sessions.states() == ()
 
 
-async def test_a_change_of_one_session_tells_of_no_other() -> None:
-    table = Table()
+async def test_a_change_of_one_session_tells_of_no_other(table: Table) -> None:
     first, second = table.open(), table.open()
     get = await Get(table, second).ready()
     assert [(state.session.id, state.streaming) for state in table.states] == [
@@ -399,8 +396,7 @@ async def test_all_streams_end_in_good_order_and_no_session_is_given_up() -> Non
     assert table.gone.empty()
 
 
-async def test_a_stalled_stream_does_not_hold_up_the_end() -> None:
-    table = Table()
+async def test_a_stalled_stream_does_not_hold_up_the_end(table: Table) -> None:
     get = await Get(table, table.open()).ready()
     get.stall()
     table.tell(b"context")
@@ -443,8 +439,7 @@ async def told(table: Table, session: str) -> SessionState:
         await soon(table.changed.wait())
 
 
-async def test_a_session_is_there_at_once_and_whose_it_is_is_told_later(child: Child) -> None:
-    table = Table()
+async def test_a_session_is_there_at_once_and_whose_it_is_is_told_later(table: Table, child: Child) -> None:
     table.callers[7] = Caller(child.peer, "Qwen Code", "0.24.4")
     table.may_answer.clear()
     session = table.open()
@@ -461,8 +456,7 @@ async def test_a_session_is_there_at_once_and_whose_it_is_is_told_later(child: C
     assert table.asked.empty()
 
 
-async def test_a_process_that_was_not_found_is_looked_for_again(child: Child) -> None:
-    table = Table()
+async def test_a_process_that_was_not_found_is_looked_for_again(table: Table, child: Child) -> None:
     table.callers[8] = Caller(child.peer, "", "")
     table.may_answer.clear()
     session = table.open()
@@ -476,8 +470,7 @@ async def test_a_process_that_was_not_found_is_looked_for_again(child: Child) ->
     assert (state.session.label, state.session.peer) == ("c 1", child.peer)
 
 
-async def test_a_client_that_nobody_knows_stays_unknown() -> None:
-    table = Table()
+async def test_a_client_that_nobody_knows_stays_unknown(table: Table) -> None:
     session = table.open()
     for port in (7, 8):
         table.sessions.identify(session, connection(port))

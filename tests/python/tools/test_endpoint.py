@@ -103,12 +103,7 @@ def backend(home: Home, request: pytest.FixtureRequest) -> Iterator[Backend]:
     The parameter is Python that it runs first.
     """
     with Backend(home, settings=getattr(request, "param", "")) as process:
-        process.connect()
-        process.emacs.call("settings", dumps({"settings-layer": True}))
-        process.emacs.call("tools", dumps({"tools": [LOOK, MINE]}))
-        process.emacs.call("roots", dumps({"roots": [str(home.work)]}))
-        published = process.emacs.wait_for("published")
-        process.port, process.token = published["port"], published["token"]
+        process.greet(dumps({"settings-layer": True}), [LOOK, MINE])
         process.emacs.wait_for("serving")
         yield process
 
@@ -284,14 +279,10 @@ def test_a_cancelled_call_is_not_answered(home: Home, backend: Backend, client: 
     call = backend.emacs.wait_for("tool-call")
     other = connect()
     # Another CLI has calls with the same number.
-    other.session = "other"
-    other.begin("notifications/cancelled", {"requestId": 7}, identifier=None)
-    assert other.end() == (202, None)
-    other.session = client.session
-    other.begin("notifications/cancelled", {"requestId": 8}, identifier=None)
-    assert other.end() == (202, None)
-    other.begin("notifications/cancelled", {"requestId": 7}, identifier=None)
-    assert other.end() == (202, None)
+    for session, number in (("other", 7), (client.session, 8), (client.session, 7)):
+        other.session = session
+        other.begin("notifications/cancelled", {"requestId": number}, identifier=None)
+        assert other.end() == (202, None)
     answer(backend, call["id"], {"text": "late"})
     assert client.end() == (202, None)
     # The connection goes on, and so does a session that this process has never seen.
@@ -305,11 +296,7 @@ def test_a_busy_emacs_is_not_waited_for_longer_than_the_bound(home: Home, connec
     (home.work / "a.txt").write_text("x\n")
     shorter = "import qwen_companion.tools.calls as c; c.Tools.__init__.__defaults__ = (0.05,)"
     with Backend(home, settings=shorter) as backend:
-        backend.connect()
-        backend.emacs.call("settings", dumps({"settings-layer": True}))
-        backend.emacs.call("tools", dumps({"tools": [LOOK]}))
-        backend.emacs.call("roots", dumps({"roots": [str(home.work)]}))
-        backend.emacs.wait_for("published")
+        backend.greet(dumps({"settings-layer": True}), [LOOK])
         client = connect()
         client.begin("tools/call", {"name": "look", "arguments": {"path": "a.txt"}})
         text, failed = client.text()
@@ -337,11 +324,7 @@ def test_tools_are_listed_and_called_before_the_mcp_library_is_there(home: Home,
     gate = home.home / "gate"
     os.mkfifo(gate)
     with Backend(home, settings=f"GATE = {str(gate)!r}\n{LATE_LIBRARY}") as backend:
-        backend.connect()
-        backend.emacs.call("settings", dumps({"settings-layer": True}))
-        backend.emacs.call("tools", dumps({"tools": [LOOK, MINE]}))
-        backend.emacs.call("roots", dumps({"roots": [str(home.work)]}))
-        backend.emacs.wait_for("published")
+        backend.greet(dumps({"settings-layer": True}), [LOOK, MINE])
         client = connect()
         try:
             assert client.server["discoveryTimeoutMs"] > 5000
