@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from enum import Enum
 from typing import Any
 
 from qwen_companion.daemon import models
@@ -28,13 +27,6 @@ _OUTCOMES = {"end_turn": DONE, "cancelled": "cancelled"}
 _SHUTDOWN = "daemon_shutdown"
 _KIND = re.compile(r"[\w./-]{1,80}")
 _SHORT_TEXT = 2000
-
-
-class Treatment(Enum):
-    """The treatment of an event without a handler."""
-
-    QUIET = "it says nothing to a chat"
-    UNSUPPORTED = "it ought to be shown and cannot be: the user is told its name"
 
 
 class SessionEvents:
@@ -76,24 +68,17 @@ class SessionEvents:
         payload = envelope.payload
         if isinstance(payload, models.Unknown):
             yield from self._unknown(payload.kind, envelope)
-            return
-        treatment = EVENTS[payload.KIND]
-        if not isinstance(treatment, Treatment):
-            yield from treatment(self, envelope, payload)
-        elif treatment is Treatment.UNSUPPORTED:
-            yield from self.transcript.unsupported(payload.KIND, envelope)
+        elif payload.KIND in HANDLERS:
+            yield from HANDLERS[payload.KIND](self, envelope, payload)
 
     def _unknown(self, kind: str, envelope: models.Envelope) -> Iterator[Output]:
         """Return the message to Emacs about an unrecognised or malformed event."""
         name = kind.rpartition("/")[2]
-        treatment = EVENTS.get(name)
-        if treatment is None:
-            if kind not in self._logged:
-                self._logged.add(kind)
-                _log.info("unknown event: %s", kind if _KIND.fullmatch(kind) else "(with an odd name)")
-        elif treatment is not Treatment.QUIET:
-            # Of an event that is usually shown, something is missing now.
+        if name in HANDLERS or name in _NOT_SHOWN:
             yield from self.transcript.unsupported(name, envelope)
+        elif kind not in self._logged:
+            self._logged.add(kind)
+            _log.info("unknown event: %s", kind if _KIND.fullmatch(kind) else "(with an odd name)")
 
     def _author(self, client_id: str | None) -> str | None:
         if client_id is None:
@@ -234,41 +219,23 @@ class SessionEvents:
         yield from self.permissions.close(request_id, by, option_id)
 
 
-_ABOUT_THE_WORKSPACE = (
-    "agent_changed",
-    "artifact_changed",
-    "auth_device_flow_authorized",
-    "auth_device_flow_cancelled",
-    "auth_device_flow_failed",
-    "auth_device_flow_started",
-    "auth_device_flow_throttled",
-    "channel_delivery_result",
-    "extensions_changed",
-    "git_branch_changed",
-    "git_status_changed",
-    "github_setup_completed",
-    "language_changed",
-    "mcp_budget_warning",
-    "mcp_child_refused_batch",
-    "mcp_server_added",
-    "mcp_server_changed",
-    "mcp_server_removed",
-    "mcp_server_restart_refused",
-    "mcp_server_restarted",
-    "memory_changed",
-    "settings_reloaded",
-    "source_changed",
-    "tool_toggled",
-    "trust_change_requested",
-    "workspace_initialized",
+_NOT_SHOWN = frozenset(
+    {
+        # A command that another client ran in the session, with its output, for the model to read.
+        "user_shell_command",
+        "session_cwd_changed",
+        # Never seen on the wire, only in the daemon's code.
+        "session_branched",
+        "session_recording_degraded",
+        "permission_forbidden",
+        "permission_partial_vote",
+    }
 )
-"""Events that every session gets of what is around it, as 0.24.4 lists them; none has been said in a conversation."""
-
-_Handler = Callable[[SessionEvents, models.Envelope, Any], Iterator[Output]]
+"""Events that ought to be shown and cannot be: the user is told their names."""
 
 # The private methods are the table's alone.
 # pyright: reportPrivateUsage=false
-EVENTS: Mapping[str, _Handler | Treatment] = {
+HANDLERS: Mapping[str, Callable[[SessionEvents, models.Envelope, Any], Iterator[Output]]] = {
     "user_message_chunk": SessionEvents._transcribe,
     "agent_message_chunk": SessionEvents._transcribe,
     "agent_thought_chunk": SessionEvents._transcribe,
@@ -300,30 +267,11 @@ EVENTS: Mapping[str, _Handler | Treatment] = {
     "pending_prompt_completed": SessionEvents._queue,
     "session_closed": SessionEvents._closed,
     "session_died": SessionEvents._died,
-    # Its words came as chunks before it.
-    "background_notification_turn_complete": Treatment.QUIET,
-    # About the stream, which deals with them.
-    "replay_complete": Treatment.QUIET,
-    "state_resync_required": Treatment.QUIET,
-    "slow_client_warning": Treatment.QUIET,
-    "client_evicted": Treatment.QUIET,
-    "stream_error": Treatment.QUIET,
-    # A command that another client ran in the session, with its output, for the model to read.
-    "user_shell_command": Treatment.UNSUPPORTED,
-    # That was named with the command.
-    "shell_output": Treatment.QUIET,
-    "user_shell_result": Treatment.QUIET,
-    "session_cwd_changed": Treatment.UNSUPPORTED,
-    # Never seen on the wire, only in the daemon's code.
-    "session_branched": Treatment.UNSUPPORTED,
-    "session_recording_degraded": Treatment.UNSUPPORTED,
-    "permission_forbidden": Treatment.UNSUPPORTED,
-    "permission_partial_vote": Treatment.UNSUPPORTED,
-    **dict.fromkeys(_ABOUT_THE_WORKSPACE, Treatment.QUIET),
 }
-"""The handler of each kind of event (spec A4, A5); a kind that is not here is logged by its name, and that is all.
+"""The handler of each kind of event that says something to a chat (spec A4, A5).
 
-An event with a handler that comes in a shape the handler cannot read is unsupported, too.
+An event that comes in a shape its handler cannot read is told by its name, once in a turn.  Those about the stream are
+the stream's, and any other kind is logged.
 """
 
 
