@@ -126,11 +126,5 @@ names, which nobody but you may be able to read."
   :type '(choice (const :tag "From the environment" nil)
                  (string :tag "URL")))
 
-;; Options of earlier versions whose values would else be lost without a word.
-(dolist (option '(qwen-companion-chat-rename-buffer qwen-companion-chat-time-format
-                  qwen-companion-ediff-least-lines qwen-companion-imitate-vscode
-                  qwen-companion-tell-undone))
-  (make-obsolete-variable option "it has no effect." "0.1.0"))
-
 (provide 'qwen-companion-options)
 ;;; qwen-companion-options.el ends here

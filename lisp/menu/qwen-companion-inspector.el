@@ -509,8 +509,8 @@ BUFFER visits it, if any does; NOW is the time in seconds."
                     text)))
       (concat
        (qwen-companion-inspector--annotate
-        (format "      %d %s selected" length
-                (if (= length 1) "character" "characters")))
+        (format (ngettext "      %d character selected" "      %d characters selected" length)
+                length))
        (when (and marked (> marked length)
                   (qwen-companion-context-selection-full-p text))
          (propertize (format ", %d more are not told" (- marked length))
@@ -531,7 +531,7 @@ It is the LAST one of its session or not."
           (concat
            (qwen-companion-inspector--field
             "Hooks"
-            (format "%d %s, last %s ago" count (if (= count 1) "answer" "answers")
+            (format (ngettext "%d answer, last %s ago" "%d answers, last %s ago" count) count
                     (qwen-companion-inspector--age
                      (qwen-companion-hook-answer-time (car answers)) now))
             (when folded (qwen-companion-inspector--annotate " ...")))

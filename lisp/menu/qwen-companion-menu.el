@@ -136,10 +136,6 @@
 
 ;;; State
 
-(defun qwen-companion-menu--count (number singular plural)
-  "Return NUMBER in words with SINGULAR or PLURAL, the noun and its verb."
-  (format "%d %s" number (if (= number 1) singular plural)))
-
 (defun qwen-companion-menu--clis ()
   "Return a line on the companion and the connected CLIs."
   (pcase (qwen-companion-state)
@@ -166,14 +162,14 @@
     (concat
      "Excluded: what the rules name"
      (and (> patterns 0)
-          (format ", with %s of yours"
-                  (qwen-companion-menu--count patterns "pattern" "patterns")))
+          (format (ngettext ", with %d pattern of yours" ", with %d patterns of yours" patterns)
+                  patterns))
      (and (> hidden 0)
-          (format ", and %s you hide"
-                  (qwen-companion-menu--count hidden "file" "files")))
+          (format (ngettext ", and %d file you hide" ", and %d files you hide" hidden) hidden))
      (and (> shown 0)
-          (format "; %s in spite of them"
-                  (qwen-companion-menu--count shown "file is shown" "files are shown"))))))
+          (format (ngettext "; %d file is shown in spite of them"
+                            "; %d files are shown in spite of them" shown)
+                  shown)))))
 
 (defun qwen-companion-menu--activities ()
   "Return the activities of the CLIs, two lines at most, or nil.

@@ -234,16 +234,6 @@ For a registered CLI that does nothing for us, return when it has started."
                                 "" "" "" "" "" "" "")))))
   (tabulated-list-revert))
 
-(defun qwen-companion-session-list--clean-up ()
-  "Remove the hooks: the buffer of the list is being killed."
-  (remove-hook 'qwen-companion-proposal-changed-hook
-               #'qwen-companion-session-list-refresh)
-  (remove-hook 'qwen-companion-journal-changed-functions
-               #'qwen-companion-session-list-refresh)
-  (remove-hook 'qwen-companion-registry-changed-hook
-               #'qwen-companion-session-list-refresh)
-  (qwen-companion-journal-watch 'sessions nil))
-
 (defun qwen-companion-session-list-close ()
   "Kill the buffer of the list if there is one."
   (when-let* ((buffer (get-buffer qwen-companion-session-list--buffer-name)))
@@ -364,13 +354,14 @@ Info node `(qwen-companion)Terminals' is about it.
   (qwen-companion-completion-offer-targets #'qwen-companion-session-list--targets)
   (tabulated-list-init-header)
   (setq-local revert-buffer-function #'qwen-companion-session-list--revert)
-  (add-hook 'qwen-companion-proposal-changed-hook #'qwen-companion-session-list-refresh)
-  (add-hook 'qwen-companion-journal-changed-functions #'qwen-companion-session-list-refresh)
-  (add-hook 'qwen-companion-registry-changed-hook #'qwen-companion-session-list-refresh)
+  (qwen-companion-buffers-add-hooks
+   '((qwen-companion-proposal-changed-hook . qwen-companion-session-list-refresh)
+     (qwen-companion-journal-changed-functions . qwen-companion-session-list-refresh)
+     (qwen-companion-registry-changed-hook . qwen-companion-session-list-refresh)))
   (qwen-companion-journal-watch 'sessions t)
   (qwen-companion-timers-keep-updated #'qwen-companion-timers-revert-visible
                                       qwen-companion-session-list--period)
-  (add-hook 'kill-buffer-hook #'qwen-companion-session-list--clean-up nil t))
+  (add-hook 'kill-buffer-hook (lambda () (qwen-companion-journal-watch 'sessions nil)) nil t))
 
 (easy-menu-define qwen-companion-session-list-menu qwen-companion-sessions-mode-map
   "Menu of the list of CLIs."

@@ -89,8 +89,7 @@ Texts of the CLI in it are sanitised."
                      (format "%d tokens" tokens))
                    (let ((agents (or (qwen-companion-cli-state-subagents state) 0)))
                      (and (> agents 0)
-                          (format "%d %s" agents
-                                  (if (= agents 1) "subagent" "subagents"))))
+                          (format (ngettext "%d subagent" "%d subagents" agents) agents)))
                    (when-let* ((reason (qwen-companion-session-no-hooks session)))
                      (concat "calls no hooks: "
                              (qwen-companion-untrusted-text reason)))))
