@@ -90,11 +90,11 @@ its key, nil where there is none."
 (qwen-companion-messages-define "qwen-companion-tool-called" ToolCalled
   client request size ms called failed text)
 (qwen-companion-messages-define "qwen-companion-notice" Notice
-  level text)
+  text)
 (qwen-companion-messages-define "qwen-companion-kept-plans" Plans
   id plans)
 (qwen-companion-messages-define "qwen-companion-kept-plan" KeptPlan
-  path time conversation title)
+  path time title)
 (qwen-companion-messages-define "qwen-companion-recorded-rewound" RecordedRewound
   id text copy error)
 (qwen-companion-messages-define "qwen-companion-recorded-sessions" RecordedSessions
@@ -120,8 +120,8 @@ its key, nil where there is none."
 (qwen-companion-messages-define "qwen-companion-changed-file" ChangedFile
   path kind from binary added deleted seen seen-hunks mixed by)
 (qwen-companion-messages-define "qwen-companion-journal-reply" JournalReply
-  id error files texts spans seen origins runs turns prompts busy staged others
-  root worktrees texts-file)
+  id error files texts spans origins runs turns prompts busy staged others root
+  worktrees texts-file)
 (qwen-companion-messages-define "qwen-companion-line-origin" LineOrigin
   who turn)
 (qwen-companion-messages-define "qwen-companion-turn-origin" TurnOrigin

@@ -290,7 +290,7 @@ class Companion:
                 self._bridge.tell(messages.ProposalOrphan(item.id))
 
     def _warn(self, text: str) -> None:
-        self._bridge.tell(messages.Notice("warning", text))
+        self._bridge.tell(messages.Notice(text))
 
     async def run(self, input_descriptor: int) -> None:
         """Serve until told to stop or until `input_descriptor` ends, which means that Emacs is gone.

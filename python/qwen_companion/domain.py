@@ -242,11 +242,10 @@ class RecordedSession:
 
 @frozen
 class KeptPlan:
-    """An approved plan in the file `path`: the `time` when it was proposed, its `conversation` and its first line."""
+    """An approved plan in the file `path`: the `time` when it was proposed, and its first line."""
 
     path: str
     time: int
-    conversation: str
     title: str
 
 

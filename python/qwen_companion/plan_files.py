@@ -86,9 +86,7 @@ def kept_plans(environ: Mapping[str, str], project: str, conversation: str | Non
         if (match := _NAME.fullmatch(entry.name)) is not None
         and conversation in (None, match[2], local_id("session", match[2]))
     ]
-    plans = [
-        KeptPlan(path, int(match[1]), match[2], title) for path, match in found if (title := _title(path)) is not None
-    ]
+    plans = [KeptPlan(path, int(match[1]), title) for path, match in found if (title := _title(path)) is not None]
     return tuple(sorted(plans, key=lambda plan: plan.time, reverse=True))
 
 

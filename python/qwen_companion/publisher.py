@@ -115,7 +115,7 @@ class Publisher:
                 warnings = await in_thread(task)
                 self._tell_files(await in_thread(self._discovery.paths))
             for warning in warnings:
-                self._tell(Notice("warning", warning))
+                self._tell(Notice(warning))
 
     async def _wait_for_ancestors(self) -> None:
         """Return when a process above Emacs has ended, or when it is time to look."""

@@ -118,7 +118,7 @@ class JournalFront:
         journal = Journal(
             self._environ,
             self._tell_turns,
-            lambda text: self._tell(messages.Notice("warning", text)),
+            lambda text: self._tell(messages.Notice(text)),
             lambda reasons: self._tell(messages.Unrecorded(reasons)),
             lambda name: None if self._elsewhere is None else self._elsewhere.site(name),
             self._excluded,

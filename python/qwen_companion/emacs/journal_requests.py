@@ -199,8 +199,7 @@ def _version(loaded: Loaded | None) -> messages.FileVersion | None:
 
 
 def _spans(record: Record, call: messages.JournalSpans) -> messages.JournalReply:
-    found, keys = record.answers.spans(call.path)
-    return messages.JournalReply(call.id, spans=found, seen=keys)
+    return messages.JournalReply(call.id, spans=record.answers.spans(call.path))
 
 
 def _origins(record: Record | None, call: messages.JournalOrigins, environ: Mapping[str, str]) -> messages.JournalReply:

@@ -1167,7 +1167,6 @@ class ToolCalled(Notification):
 class Notice(Notification):
     """`notice`: show the user a warning or an error."""
 
-    level: Annotated[str, domain.Words("warning", "error")]
     text: str
 
 
@@ -1302,7 +1301,6 @@ class JournalReply(Notification):
     files: Sequence[domain.ChangedFile] | None = None
     texts: Sequence[Texts] | None = None
     spans: Sequence[tuple[int, int, str, bool]] | None = None
-    seen: Sequence[str] = ()
     origins: Sequence[domain.LineOrigin] | None = None
     runs: Numbers = ()
     turns: Sequence[domain.TurnOrigin] | None = None

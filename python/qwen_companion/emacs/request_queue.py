@@ -68,7 +68,7 @@ class RequestQueue:
                 try:
                     await in_thread(append_prompt, self._directory, call.file, call.text)
                 except PromptError as error:
-                    self._bridge.tell(messages.Notice("warning", f"{error}; the prompt is in the history"))
+                    self._bridge.tell(messages.Notice(f"{error}; the prompt is in the history"))
             elif isinstance(call, messages.ListPlans):
                 plans = await in_thread(kept_plans, os.environ, call.directory, call.conversation)
                 self._bridge.tell(messages.Plans(call.id, plans))

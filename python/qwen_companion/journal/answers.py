@@ -151,24 +151,23 @@ class Answers:
                 is_moved = old is not None and (old.kind, net.kind) == ("deleted", "added")
                 yield renamed(old, net) if old is not None and is_moved else net
 
-    def spans(self, path: str) -> tuple[list[tuple[int, int, str, bool]], tuple[str, ...]]:
+    def spans(self, path: str) -> list[tuple[int, int, str, bool]]:
         """Return which lines of `path` are an agent's: the first, their number, the turn, and whether it was seen.
 
-        A number of 0 stands for lines that were deleted before that line.  Also return all marked hunks.
+        A number of 0 stands for lines that were deleted before that line.
         """
         name = self._names.name_in(path)
         text = None if name is None or not self._store.is_known(name) else self.origins.of(name)
         if name is None or text is None:
-            return [], ()
+            return []
         found = [(line, count, turn) for line, count, turn in text.runs if turn > BEFORE]
         found += [(gap + 1, 0, turn) for gap, turn in text.gaps.items()]
         # Each read by itself would be a transaction.
         with self._store.database.transaction():
             turns = {write.turn for write in self._store.writes(name) if write.turn is not None}
-            seen = {turn: self._seen(turn, name) for turn in turns}
-        keys = tuple(dict.fromkeys(key for row in seen.values() for key in row.hunks))
+            seen = {turn: self._seen(turn, name).whole for turn in turns}
         known = [(line, count, turn) for line, count, turn in sorted(found) if turn in seen]
-        return [(line, count, self._names.identifier(turn), seen[turn].whole) for line, count, turn in known], keys
+        return [(line, count, self._names.identifier(turn), seen[turn]) for line, count, turn in known]
 
     def line_origins(self, path: str, data: bytes | None) -> tuple[list[tuple[int, int, int]], list[LineOrigin]]:
         """Return the runs of lines of `path` with one origin, and these origins.

@@ -273,7 +273,7 @@ class Place:
         self._tell(PlaceState(self.wanted.name, state, reason, roots, self.home or None, self._environment, line))
 
     def _warn(self, text: str) -> None:
-        self._tell(Notice("warning", f"{self.wanted.name}: {text}"))
+        self._tell(Notice(f"{self.wanted.name}: {text}"))
 
     def _note_changes(self, paths: Sequence[str]) -> None:
         for path in paths:

@@ -172,7 +172,7 @@ async def test_a_call_that_could_not_be_sent_in_time_is_sent_later(spool: Spool)
         body = f'(call 1 stop ("{SECRET}" nil))'.encode()
         busy.sendall(b"%06x" % len(body) + body)
         for _ in range(8):
-            bridge.tell(messages.Notice("warning", "x" * 1_000_000))
+            bridge.tell(messages.Notice("x" * 1_000_000))
         with pytest.raises(EmacsBusyError):
             await bridge.call(messages.Delivered("the last"), timeout=0.01)
         bridge.tell(messages.Serving())
@@ -236,7 +236,7 @@ async def test_a_lost_connection_fails_what_waits_and_what_comes(site: Site) -> 
 async def test_a_message_too_large_for_a_frame_fails_alone(site: Site) -> None:
     await site.connect()
     with pytest.raises(EmacsRefusedError, match="too large"):
-        await soon(site.bridge.call(messages.Notice("warning", "x" * module.MAX_FRAME_BYTES)))
+        await soon(site.bridge.call(messages.Notice("x" * module.MAX_FRAME_BYTES)))
     await soon(site.bridge.call(messages.Serving()))
 
 
@@ -288,7 +288,7 @@ async def test_an_emacs_that_does_not_read_blocks_only_the_writer(spool: Spool) 
         deaf.sendall(b"%06x" % len(body) + body)
         await soon(received.get())
         for _ in range(20):
-            bridge.tell(messages.Notice("warning", "x" * 1_000_000))
+            bridge.tell(messages.Notice("x" * 1_000_000))
         # The loop goes on, and so does the reader.
         deaf.sendall(b"%06x" % len(body) + body)
         await soon(received.get())
