@@ -97,9 +97,8 @@
   "The last report to a CLI.
 TEXT is the exact JSON, SENT when it went out in milliseconds, ROOTS the
 directories below which the CLI hears of files, or t for everywhere.
-CONTEXT is TEXT as parsed by `qwen-companion-inspector--parse'; PRETTY
-is TEXT on many lines, made when it is first needed."
-  text sent roots context pretty)
+CONTEXT is TEXT as parsed by `qwen-companion-inspector--parse'."
+  text sent roots context)
 
 (defun qwen-companion-inspector-on-context-sent (payload)
   "Handle the `context-sent' message PAYLOAD: a report to a session's CLI."
@@ -198,76 +197,34 @@ ACTIVE one, and nil if not reported."
   path time active line character selection)
 
 (defun qwen-companion-inspector--parse (text &optional place)
-  "Return the content of the JSON TEXT as (TRUST . FILES), or nil if unreadable.
+  "Return the content of the JSON TEXT as (TRUST . FILES).
 The names in it are those at PLACE, nil for this machine.
 TRUST is `trusted', `untrusted' or nil.  This is for display only, and
 the only place in Lisp that knows names of the protocol."
-  (condition-case nil
-      (let-alist (qwen-companion-inspector--read-json text)
-        (cons (pcase (assq 'isTrusted .params.workspaceState)
-                ('nil nil)
-                ('(isTrusted . t) 'trusted)
-                (_ 'untrusted))
-              (mapcar (lambda (file)
-                        (let-alist file
-                          (qwen-companion-inspector--make-file
-                           :path (concat place .path)
-                           :time .timestamp
-                           :active (eq t .isActive)
-                           :line .cursor.line
-                           :character .cursor.character
-                           :selection .selectedText)))
-                      .params.workspaceState.openFiles)))
-    (error nil)))
+  (let-alist (let ((json-object-type 'alist)
+                   (json-array-type 'list))
+               (json-read-from-string text))
+    (cons (pcase (assq 'isTrusted .params.workspaceState)
+            ('nil nil)
+            ('(isTrusted . t) 'trusted)
+            (_ 'untrusted))
+          (mapcar (lambda (file)
+                    (let-alist file
+                      (qwen-companion-inspector--make-file
+                       :path (concat place .path)
+                       :time .timestamp
+                       :active (eq t .isActive)
+                       :line .cursor.line
+                       :character .cursor.character
+                       :selection .selectedText)))
+                  .params.workspaceState.openFiles))))
 
-(defun qwen-companion-inspector--read-json (text)
-  "Return the value of the JSON TEXT: alists, lists, :json-false for false."
-  (condition-case nil
-      (json-parse-string text :object-type 'alist :array-type 'list
-                         :null-object nil :false-object :json-false)
-    ;; Emacs 28 and 29 may lack it, or refuse a null character.
-    (error (let ((json-object-type 'alist)
-                 (json-array-type 'list)
-                 (json-null nil)
-                 (json-false :json-false))
-             (json-read-from-string text)))))
-
-(defun qwen-companion-inspector--pretty (report)
-  "Return the JSON of REPORT on many lines; only white space is added."
-  (or (qwen-companion-inspector--report-pretty report)
-      (setf (qwen-companion-inspector--report-pretty report)
-            (let ((text (qwen-companion-inspector--report-text report)))
-              (qwen-companion-untrusted-text
-               (if (qwen-companion-inspector--report-context report)
-                   (qwen-companion-inspector--indent-json text)
-                 text)
-               t)))))
-
-(defun qwen-companion-inspector--indent-json (text)
-  "Return TEXT, valid JSON, with lines and indentation outside of strings."
+(defun qwen-companion-inspector--pretty (json)
+  "Return JSON on many lines."
   (with-temp-buffer
-    (insert text)
-    (goto-char (point-min))
-    (let ((depth 0))
-      (cl-flet ((break () (insert ?\n (make-string (* 2 depth) ?\s))))
-        (while (re-search-forward "[][{}\",:]" nil t)
-          (pcase (char-before)
-            (?\" (while (progn (skip-chars-forward "^\"\\\\")
-                               (eq ?\\ (char-after)))
-                   (forward-char 2))
-                 (forward-char))
-            (?: (insert ?\s))
-            (?, (break))
-            ((or ?\{ ?\[)
-             (unless (memq (char-after) '(?\} ?\]))
-               (cl-incf depth)
-               (break)))
-            (_ (unless (memq (char-before (1- (point))) '(?\{ ?\[))
-                 (backward-char)
-                 (setq depth (max 0 (1- depth)))
-                 (break)
-                 (forward-char)))))))
-    (buffer-string)))
+    (insert json)
+    (json-pretty-print-buffer)
+    (qwen-companion-untrusted-text (buffer-string) t)))
 
 ;;; In words
 
@@ -441,12 +398,9 @@ BUFFERS are those of the visited files, NOW the time in seconds."
       (unless (qwen-companion-session-streaming session)
         (propertize ", does not listen now"
                     'face 'qwen-companion-inspector-warning)))
-     (cond ((and report (null context))
-            (qwen-companion-inspector--field
-             "Files" "what was told cannot be shown in parts"))
-           ((and context (null (cdr context)))
-            (qwen-companion-inspector--field
-             "Files" (qwen-companion-inspector--annotate "none")))))))
+     (when (and report (null (cdr context)))
+       (qwen-companion-inspector--field
+        "Files" (qwen-companion-inspector--annotate "none"))))))
 
 (defun qwen-companion-inspector--file-items (id report files buffers now)
   "Return the items about FILES in REPORT to the session ID.
@@ -604,7 +558,8 @@ It is the LAST one of its session or not."
             (when folded (qwen-companion-inspector--annotate " ...")))
            (unless folded
              (qwen-companion-inspector--block
-              (qwen-companion-inspector--pretty report)))
+              (qwen-companion-inspector--pretty
+               (qwen-companion-inspector--report-text report))))
            "\n"))))
 
 (defun qwen-companion-inspector--exclusion-items (session)

@@ -291,18 +291,6 @@ MORE are keys and values that come first."
     (should-not (get-text-property (point) 'display))
     (should-not (get-text-property (point) 'keymap))))
 
-(ert-deftest qwen-companion-inspector-test-json-that-cannot-be-read ()
-  "It is shown as it is."
-  (qwen-companion-inspector-test--with-cli nil
-    (dolist (json '("{\"params\": \"unfinished" "[1, 2]" "{\"params\":{\"workspaceState\":{\"openFiles\":[3]}}}"))
-      (qwen-companion-inspector-test--tell "s1" json)
-      (should (string-search "JSON" (qwen-companion-inspector-test--text))))
-    (qwen-companion-inspector-test--tell "s1" "{\"params\": \"unfinished")
-    (should (string-search "cannot be shown in parts" (qwen-companion-inspector-test--text)))
-    (qwen-companion-inspector-test--go-to "JSON")
-    (qwen-companion-inspector-toggle-fold)
-    (should (string-search "{\"params\": \"unfinished" (qwen-companion-inspector-test--text)))))
-
 ;;; Keys
 
 (ert-deftest qwen-companion-inspector-test-the-exact-json-is-copied ()
