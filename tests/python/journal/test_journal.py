@@ -69,6 +69,9 @@ pytestmark = pytest.mark.anyio
 
 TOGETHER = "another agent was at work at the same time"
 
+DRAW = "for i in 1 2 3 4 5 6 7 8 9; do echo .; sleep 0.1; done"
+"""A command of a process that goes on working for a second, as agents do that have written a file."""
+
 
 class SilentCli:
     """A process that calls no hooks: a shell in a terminal of its own, which runs given commands."""
@@ -86,8 +89,7 @@ class SilentCli:
 
     def type(self, *commands: str) -> None:
         """Have it run `commands`, one line, and after each of them draw for a second as one that goes on working."""
-        drawing = "for i in 1 2 3 4 5 6 7 8 9; do echo .; sleep 0.1; done"
-        os.write(self._terminal, "; ".join(f"{command}; {drawing}" for command in commands).encode() + b"\n")
+        os.write(self._terminal, "; ".join(f"{command}; {DRAW}" for command in commands).encode() + b"\n")
 
     def type_quietly(self, command: str) -> None:
         """Have it run `command`, and nothing after it."""
@@ -125,7 +127,8 @@ class ChatAgent:
     """The agent of a chat as the daemon starts it, a process without a terminal, that runs given commands."""
 
     def __init__(self, project: Project, family: str = "gemini") -> None:
-        self.process = subprocess.Popen(["sh"], stdin=subprocess.PIPE, cwd=project.root, text=True)
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(["sh"], stdin=pipe, stdout=pipe, cwd=project.root, text=True)
         peer = Peer(self.process.pid, start_of(self.process.pid) or "", str(project.root), family, ())
         self.state = SessionState(KnownSession("agent", "", "Qwen Code", "0.24.4", peer), streaming=True)
 
@@ -134,6 +137,13 @@ class ChatAgent:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{command}\n")
         self.process.stdin.flush()
+
+    async def until_idle(self) -> None:
+        """Wait until it has done all that it was told."""
+        assert self.process.stdout is not None
+        self.run("echo idle")
+        while await to_thread.run_sync(self.process.stdout.readline) != "idle\n":
+            pass
 
     def __enter__(self) -> ChatAgent:
         return self
@@ -1201,9 +1211,10 @@ async def test_what_a_chat_writes_while_nobody_tells_of_it_is_told_from_what_a_c
         await until_more(calls, "begin", 0)
         # One draws and the other writes.
         cli.type("true")
-        agent.run("echo agent > a")
+        agent.run(f"echo agent > a; {DRAW}")
         await place.until_turns(("Fix it", {"a": "modified"}))
         await cli.until_idle()
+        await agent.until_idle()
         cli.type("echo cli > b")
         _, other = await place.until({"a": "modified"}, {"b": "modified"})
         assert (other.client, other.notes) == ("Gemini CLI 0.61.0", ())
