@@ -38,7 +38,8 @@ RELAUNCH = "relaunches_cli"
 LOCAL = "local"
 
 UNCAUGHT = re.compile(
-    r"^error in process .*|^Error (?:running timer|in \S*-(?:hook|functions?)(?! \(term--update-term-menu\))|during redisplay).*",
+    r"^error in process .*|^Error (?:running timer|during redisplay).*"
+    r"|^Error in \S*-(?:hook|functions?)(?! \(term--update-term-menu\)).*",
     re.MULTILINE,
 )
 """The messages of Emacs about errors outside of commands.
