@@ -37,18 +37,18 @@ KINDS = {
 ROWS = {
     "a command: with the mode on and a session, beside bare Emacs": "a command, beside Emacs without the mode",
     "pause of the cursor to its context at the CLI, after the 50 ms: p50, p99 of 100": (
-        "the cursor rests until the CLI knows where, after the 50 ms of rest: p50, p99"
+        "after the cursor has rested for 50 ms, until the CLI knows its position: p50, p99"
     ),
     "64 KB: proposal sent to Ediff on the screen, beside Ediff on two texts that come by one request and one message": (
-        "a proposal of 64 KB in Ediff on the screen, beside Ediff with that text by a bare server"
+        "a proposed change of a file of 64 KB until Ediff is drawn, beside Ediff with a text from a bare server"
     ),
     "following a changed file of 1 MB, beside revert-buffer-with-fine-grain: word renamed": (
         "a buffer of 1 MB follows a changed file, beside =revert-buffer-with-fine-grain="
     ),
     "hooks and journal: p50 added to a tool call that writes a file, beside hooks on a server that does nothing": (
-        "what reviews and the record add to a write of the CLI, beside hooks that do nothing, p50"
+        "what hooks and journal add to a file that the CLI writes, beside hooks that do nothing: p50"
     ),
-    "a key while a long answer is streamed, by the clock": "a key while an answer of 2 MB streams into a chat",
+    "a key while a long answer is streamed, by the clock": "delay of a key while an answer of 2 MB streams into a chat",
     "undo of a turn of 3,000 files, beside Emacs writing these files alone": (
         "undo of a turn of 3,000 files, beside Emacs writing these files alone"
     ),
@@ -105,7 +105,8 @@ def document(robust: str, bench: str) -> str:
         [
             "#+title: Figures",
             "",
-            f"Measured on {date}: {machine()}.  None of these is a promise.",
+            f"Measured on {date}: {machine()}.  "
+            "A ratio is the median of the ratios of each round.  None of these is a promise.",
             "",
             "* Deaths, load, bad input, attack and system: =make robust=",
             "",
