@@ -24,6 +24,7 @@
 (require 'subr-x)
 (require 'qwen-companion-environment)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-places)
 (require 'qwen-companion-timers)
 
 ;; In a clone, or where package-vc has found no archive that has it.
@@ -161,7 +162,10 @@ of any other process with this id), its :directory at that time (nil if
 unknown), its :family (`qwen', `gemini' or nil), and
 :ancestors, the ids of the process, its parent and so on up to the child
 of this Emacs; or up to the first process there is when it runs outside
-of this Emacs."
+of this Emacs.
+
+One at another place has its :place, no :pid, and :ancestors that are ids
+of that machine, to be shown and compared but never looked up here."
   (qwen-companion-backend--server-sessions qwen-companion-backend--server))
 
 (defun qwen-companion-backend-port ()
@@ -173,6 +177,15 @@ of this Emacs."
 Return nil when it has gone."
   (cl-find id (qwen-companion-backend-sessions)
            :key #'qwen-companion-session-id :test #'equal))
+
+(defun qwen-companion-backend-process-text (session)
+  "Return the id of the process of SESSION for a person, or nil if unknown.
+That of another machine is followed by its name."
+  (when-let* ((pid (or (qwen-companion-session-pid session)
+                       (car (qwen-companion-session-ancestors session)))))
+    (if-let* ((place (qwen-companion-session-place session)))
+        (format "%d at %s" pid (qwen-companion-places-label place))
+      (number-to-string pid))))
 
 (defun qwen-companion-backend-spool ()
   "Return the private directory for long texts, nil while there is none."

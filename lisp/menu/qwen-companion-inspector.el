@@ -244,11 +244,14 @@ the only place in Lisp that knows names of the protocol."
   (let ((root (and (consp roots) (null (cdr roots))
                    (file-name-as-directory (car roots)))))
     (qwen-companion-untrusted-text
-     (if (and root (string-prefix-p root path))
-         (substring path (length root))
-       (let ((directory-abbrev-alist nil)
-             (file-name-handler-alist nil))
-         (abbreviate-file-name path))))))
+     (cond ((and root (string-prefix-p root path))
+            (substring path (length root)))
+           ((qwen-companion-places-of path)
+            (qwen-companion-places-abbreviate path))
+           (t
+            (let ((directory-abbrev-alist nil)
+                  (file-name-handler-alist nil))
+              (abbreviate-file-name path)))))))
 
 (defun qwen-companion-inspector--head (text)
   "Return the part of TEXT for a folded selection."
@@ -357,16 +360,13 @@ BUFFERS are those of the visited files, NOW the time in seconds."
 
 (defun qwen-companion-inspector--facts (session report context now)
   "Return the lines about SESSION, its REPORT and CONTEXT, at the time NOW."
-  (let ((pid (qwen-companion-session-pid session))
-        (directory (qwen-companion-session-directory session))
+  (let ((directory (qwen-companion-session-directory session))
         (terminal (qwen-companion-terminal-session-buffer session))
         (roots (and report (qwen-companion-inspector--report-roots report))))
     (concat
      (qwen-companion-inspector--field
       "Process"
-      (cond (pid (number-to-string pid))
-            ((qwen-companion-session-place session) "elsewhere")
-            (t "not known"))
+      (or (qwen-companion-backend-process-text session) "not known")
       (when directory
         (concat (qwen-companion-inspector--annotate " in ")
                 (qwen-companion-inspector--short directory))))
@@ -580,9 +580,8 @@ It is the LAST one of its session or not."
          (list (cons key
                      (concat
                       (propertize heading 'face 'qwen-companion-inspector-heading)
-                      (when (qwen-companion-session-pid session)
-                        (qwen-companion-inspector--annotate
-                         (format ", process %d" (qwen-companion-session-pid session))))
+                      (when-let* ((process (qwen-companion-backend-process-text session)))
+                        (qwen-companion-inspector--annotate (concat ", process " process)))
                       (when folded (qwen-companion-inspector--annotate " ..."))
                       (if folded "\n\n" "\n"))))
          (unless folded

@@ -266,7 +266,7 @@ Signal a `user-error' where there is none."
   (pop-to-buffer
    (or (qwen-companion-terminal-session-buffer session)
        (user-error "This CLI is in a terminal outside of Emacs, process %s"
-                   (or (qwen-companion-session-pid session) "unknown")))))
+                   (or (qwen-companion-backend-process-text session) "unknown")))))
 
 (defun qwen-companion-session-list-review (session)
   "Go to the oldest review of SESSION, the CLI at point."
@@ -298,27 +298,33 @@ Signal a `user-error' where there is none."
   (interactive (list (qwen-companion-session-list--read "End: "))
                qwen-companion-sessions-mode)
   (let* ((id (qwen-companion-session-id session))
+         (place (qwen-companion-session-place session))
          (pid (or (qwen-companion-session-pid session)
+                  (and place (car (qwen-companion-session-ancestors session)))
                   (user-error "The process of this CLI is not known; end it in its terminal"))))
     (when (qwen-companion-registered-gone session)
       (user-error "That CLI has ended already"))
     (when (yes-or-no-p
-           (format "End %s, process %d%s? "
+           (format "End %s, process %s%s? "
                    (if (eq 'serve (qwen-companion-registered-kind session))
                        "the daemon with all its conversations"
                      (qwen-companion-untrusted-text
                       (or (qwen-companion-session-client session) "Qwen Code")))
-                   pid
+                   (qwen-companion-backend-process-text session)
                    (if (eq 'working (qwen-companion-session-list-activity session))
                        ", in the middle of its work"
                      "")))
       (cond
        ;; While it is connected the number is that of its process.
+       ((not (or (qwen-companion-backend-session id) (qwen-companion-registry-cli id)))
+        (user-error "That CLI has ended already"))
+       (place
+        (let ((default-directory (concat place "/")))
+          (unless (eql 0 (process-file "kill" nil nil nil (number-to-string pid)))
+            (user-error "That CLI was not ended; end it in its terminal"))))
        ((qwen-companion-backend-session id)
         (signal-process pid 'SIGTERM))
-       ((qwen-companion-registry-cli id)
-        (qwen-companion-registry-end session))
-       (t (user-error "That CLI has ended already"))))))
+       (t (qwen-companion-registry-end session))))))
 
 (defun qwen-companion-session-list-bring-home (session)
   "Connect SESSION, the CLI at point, or go on with its conversation here."

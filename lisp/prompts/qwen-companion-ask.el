@@ -353,13 +353,13 @@ Signal a `user-error' when that has ended."
 (defun qwen-companion-ask--read (sessions)
   "Return the one of SESSIONS that the user chooses, by its terminal or its name."
   (let* ((table (mapcar (lambda (session)
-                          (let ((buffer (qwen-companion-terminal-session-buffer session)))
-                            (cons (if buffer
-                                      (buffer-name buffer)
-                                    (format "%s, process %d"
-                                            (qwen-companion-registry-name
-                                             (qwen-companion-registry-of session))
-                                            (qwen-companion-session-pid session)))
+                          (let ((buffer (qwen-companion-terminal-session-buffer session))
+                                (cli (qwen-companion-registry-of session)))
+                            (cons (cond (buffer (buffer-name buffer))
+                                        (cli (format "%s, process %d"
+                                                     (qwen-companion-registry-name cli)
+                                                     (qwen-companion-registered-pid cli)))
+                                        (t (qwen-companion-layer-name session)))
                                   session)))
                         sessions))
          (now (float-time)))

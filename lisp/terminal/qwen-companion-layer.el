@@ -178,7 +178,7 @@ With TODOS non-nil, the list of its to-dos is below it."
   (string-trim
    (format "%s %s"
            (qwen-companion-untrusted-line (or (qwen-companion-session-client session) "Qwen Code"))
-           (or (qwen-companion-session-pid session) ""))))
+           (or (qwen-companion-backend-process-text session) ""))))
 
 (defun qwen-companion-layer-read-session (prompt sessions)
   "Return the one of SESSIONS that the user chooses, asking with PROMPT."

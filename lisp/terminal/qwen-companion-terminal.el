@@ -120,19 +120,31 @@ Restore those that were set before and are not among VARIABLES."
 SESSION is one of `qwen-companion-backend-sessions'.  The buffer is that
 of the nearest process of this Emacs above the CLI, be it a terminal, a
 shell or another.  There is none for a CLI in a tmux, or in a terminal
-that this Emacs has not started, or whose process is not known."
-  (if-let* ((number (qwen-companion-session-terminal session)))
-      (cl-find number (buffer-list)
-               :key (lambda (buffer)
-                      (buffer-local-value 'qwen-companion-terminal-number buffer)))
-    (cl-some (lambda (pid)
-               (cl-some (lambda (process)
-                          (and (eql pid (process-id process))
-                               (process-live-p process)
-                               (buffer-live-p (process-buffer process))
-                               (process-buffer process)))
-                        (process-list)))
-             (qwen-companion-session-ancestors session))))
+that this Emacs has not started, or whose process is not known.  That of
+a CLI at another place is a terminal of that place."
+  (let ((place (qwen-companion-session-place session))
+        (number (qwen-companion-session-terminal session)))
+    (cl-flet ((there-p (buffer)
+                (or (not place)
+                    (string-prefix-p (concat place "/")
+                                     (buffer-local-value 'default-directory buffer)))))
+      (or (and number
+               (cl-find-if (lambda (buffer)
+                             (and (eql number (buffer-local-value 'qwen-companion-terminal-number
+                                                                  buffer))
+                                  (there-p buffer)))
+                           (buffer-list)))
+          (cl-some (lambda (pid)
+                     (cl-some (lambda (process)
+                                (and (eql pid (if place
+                                                  (process-get process 'remote-pid)
+                                                (process-id process)))
+                                     (process-live-p process)
+                                     (buffer-live-p (process-buffer process))
+                                     (there-p (process-buffer process))
+                                     (process-buffer process)))
+                              (process-list)))
+                   (qwen-companion-session-ancestors session))))))
 
 (defun qwen-companion-terminal-cli-name (id name)
   "Return NAME of the CLI of the session ID, distinguished from others.
@@ -156,7 +168,7 @@ this one stands in place of the version, or else its terminal or process."
                 (cond ((and own (= 1 (cl-count own same :key place :test #'equal))) own)
                       (buffer (buffer-name buffer))
                       (t (format "process %s"
-                                 (or (qwen-companion-session-pid session) "?")))))))))
+                                 (or (qwen-companion-backend-process-text session) "?")))))))))
 
 (defun qwen-companion-terminal-conversation-here ()
   "Return the conversation of the CLI in the terminal of this buffer, or nil."

@@ -135,8 +135,9 @@ class Peer:
     "qwen", "gemini" or None.  `ancestors` are the numbers of the process itself, its parent and so on, up to the child
     of Emacs, or to the top if Emacs is not among them.
 
-    Of a process at a `place` that is not this machine, `pid` is negative: no number of a process here.  `terminal` is
-    the number of the terminal of Emacs that it was started in, None where that is not known.
+    Of a process at a `place` that is not this machine, `pid` is negative, no number of a process here, and `ancestors`
+    are numbers there, to be shown and compared only; none where it was not found.  `terminal` is the number of the
+    terminal of Emacs that it was started in, None where that is not known.
     """
 
     pid: int

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import re
 import signal
+from pathlib import Path
 
+import psutil
 import pytest
 
 from stage import Stage
@@ -39,6 +41,12 @@ def go_to(stage: Stage, pattern: str) -> None:
     stage.screen.enter(pattern)
 
 
+def pid_of(process: psutil.Process) -> int:
+    """Return the number of `process` in its own container."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(re.findall(r"^NSpid:.*\s(\d+)$", status, re.MULTILINE)[0])
+
+
 def prompt_after(stage: Stage, question: str, answer: str) -> str:
     """Ask the CLI `question`, select the inspector again, and return the prompt that the model received."""
     go_to(stage, "Qwen Code")
@@ -63,10 +71,11 @@ def test_it_shows_what_the_model_is_told(stage: Stage) -> None:
     stage.screen.wait_for("active at 5:18")
     assert re.search(r"Qwen Code \d", screen)
     text = stage.emacs.buffer_text(INSPECTOR)
-    (pid,) = re.findall(r"^  Process +(\d+) in ", text, re.MULTILINE)
-    assert int(pid) in {process.pid for process in stage.sandbox.processes()}
+    where = f" at {stage.far.label}" if stage.far else ""
+    (pid,) = re.findall(rf"^  Process +(\d+){where} in ", text, re.MULTILINE)
+    assert int(pid) in {pid_of(process) for process in stage.sandbox.processes()}
     assert re.search(r"^  Terminal +\*qwen: project\*$", text, re.MULTILINE)
-    assert re.search(rf"^  Hears of +{re.escape(str(stage.sandbox.project))}$", text, re.MULTILINE)
+    assert re.search(rf"^  Hears of +{re.escape(f'{stage.label}{stage.sandbox.project}')}$", text, re.MULTILINE)
     assert re.search(r"^  Trust +told nothing$", text, re.MULTILINE)
     assert re.search(r"^    greeting\.py +\d+ s  active at 5:18$", text, re.MULTILINE)
     assert 'characters selected\nreturn "hello\n' in text

@@ -286,6 +286,8 @@ def test_a_cli_that_is_started_by_hand_is_served(stage: Stage, far: Far) -> None
     request, answered = stage.model.next_request(), stage.model.next_request()
     assert f"Path: {far.file}" in request.prompt
     assert "| # A small program" in "".join(answered.tool_results)
+    terminal = "(qwen-companion-terminal-session-buffer (car (qwen-companion-backend-sessions)))"
+    assert stage.emacs.eval(f"(eq (window-buffer) {terminal})") == "t"
     stage.sandbox.kill_clis()
     stage.emacs.command("qwen-companion-mode")
     stage.screen.wait_until(lambda: not far.laid, "nothing laid there")

@@ -55,6 +55,14 @@ The function `typed' returns what a terminal has got."
                   (push (list (buffer-name buffer) prompt) typed))))
        ,@body)))
 
+(ert-deftest qwen-companion-ask-test-clis-at-a-place-without-a-terminal-are-told-apart ()
+  (cl-letf (((symbol-function 'completing-read)
+             (lambda (_prompt table &rest _) (car (last (all-completions "" table))))))
+    (should (equal "b" (qwen-companion-session-id
+                        (qwen-companion-ask--read
+                         '((:id "a" :client "Qwen Code" :place "/ssh:far:" :ancestors (7))
+                           (:id "b" :client "Qwen Code" :place "/ssh:far:" :ancestors (8)))))))))
+
 (defun qwen-companion-ask-test--exit ()
   "Save the drafts as at the end of Emacs."
   (should (memq #'qwen-companion-ask--keep-drafts kill-emacs-hook))

@@ -199,6 +199,14 @@ MORE are keys and values that come first."
                                   "^  Process +not known$"
                                   "^  Trust +told nothing$"
                                   "^  Last told +nothing yet, does not listen now$")))
+    (unwind-protect
+        (progn
+          (qwen-companion-places-set "/ssh:far:" '(:home "/home/me"))
+          (qwen-companion-inspector-test--connect
+           "s2" :place "/ssh:far:" :directory "/ssh:far:/home/me/p" :ancestors '(7 1))
+          (qwen-companion-inspector-test--shows "^  Process +7 at far in far:~/p$")
+          (qwen-companion-inspector-test--gone '("s2")))
+      (qwen-companion-places-forget))
     (qwen-companion-inspector-test--tell
      "s1" (qwen-companion-inspector-test--json nil '(isTrusted . :json-false))
      :everywhere t)

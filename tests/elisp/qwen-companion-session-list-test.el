@@ -323,5 +323,28 @@
             (should (equal 15 (process-exit-status process)))))
       (delete-process process))))
 
+(ert-deftest qwen-companion-session-list-test-end-at-a-place ()
+  "A program there ends it, and no process here that has its number."
+  (let ((process (start-process "sleep" nil "sleep" "600"))
+        ran)
+    (set-process-query-on-exit-flag process nil)
+    (unwind-protect
+        (qwen-companion-session-list-test--with
+            (list (qwen-companion-session-list-test--session
+                   "a" :place "/ssh:far:" :directory "/ssh:far:/p" :ancestors (list (process-id process) 1)))
+          (goto-char (point-min))
+          (cl-letf (((symbol-function 'process-file)
+                     (lambda (program _infile _buffer _display &rest arguments)
+                       (setq ran (cons default-directory (cons program arguments)))
+                       0)))
+            (qwen-companion-test-answering
+                (lambda (question)
+                  (should (string-search (format "process %d at far?" (process-id process)) question))
+                  t)
+              (call-interactively #'qwen-companion-session-list-end)))
+          (should (equal (list "/ssh:far:/" "kill" (number-to-string (process-id process))) ran))
+          (should (process-live-p process)))
+      (delete-process process))))
+
 (provide 'qwen-companion-session-list-test)
 ;;; qwen-companion-session-list-test.el ends here

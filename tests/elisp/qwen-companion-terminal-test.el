@@ -207,6 +207,22 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
         (should (eq outer (qwen-companion-terminal-session-buffer
                            (list :ancestors (list pid outer-pid)))))))))
 
+(ert-deftest qwen-companion-terminal-test-buffer-of-a-session-at-a-place ()
+  "Its ids are those of processes there, and its terminal is one of that place."
+  (qwen-companion-terminal-test-with-process
+    (let ((session (list :place "/ssh:far:" :ancestors (list 7 pid))))
+      (setq default-directory "/ssh:far:/work/")
+      (should-not (qwen-companion-terminal-session-buffer session))
+      (process-put process 'remote-pid 7)
+      (should (eq buffer (qwen-companion-terminal-session-buffer session)))
+      (setq default-directory "/ssh:farther:/work/")
+      (should-not (qwen-companion-terminal-session-buffer session))
+      (setq qwen-companion-terminal-number 3
+            session (list :place "/ssh:far:" :terminal 3))
+      (should-not (qwen-companion-terminal-session-buffer session))
+      (setq default-directory "/ssh:far:/work/")
+      (should (eq buffer (qwen-companion-terminal-session-buffer session))))))
+
 (ert-deftest qwen-companion-terminal-test-session-without-buffer ()
   (let ((connection (make-network-process :name "server" :server t
                                           :host 'local :service t

@@ -71,7 +71,7 @@ def _parse_peer(values: Plist) -> domain.Peer | None:
         started="",
         directory=None if directory is None else directory.removeprefix(place),
         family=values.optional_symbol(":family"),
-        ancestors=(),
+        ancestors=values.integers(":ancestors"),
         place=place,
         terminal=values.optional_integer(":terminal"),
     )
@@ -96,6 +96,7 @@ def _session_plist(session: domain.KnownSession, spool: Spool) -> list[Sexp]:
             place=peer.place,
             directory=None if peer.directory is None else domain.PlacedFile(peer.place, peer.directory).name,
             family=None if peer.family is None else Symbol(peer.family),
+            ancestors=peer.ancestors,
             terminal=peer.terminal,
         )
     )

@@ -134,6 +134,10 @@ class Plist:
         """Return the list of strings at `key`."""
         return tuple(_string(item, key) for item in _sequence(self._values.get(key), key))
 
+    def integers(self, key: str) -> tuple[int, ...]:
+        """Return the list of numbers at `key`."""
+        return tuple(_integer(item, key) for item in _sequence(self._values.get(key), key))
+
     def plist(self, key: str) -> Plist:
         """Return the property list at `key`."""
         return Plist(self._values.get(key))

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import psutil
 
@@ -86,6 +86,9 @@ _recent: deque[int] = deque(maxlen=8)
 _ASK_AGAIN = 16
 """After so many processes the system is asked whether the connection is still held: looking at one takes longer."""
 
+_MAX_LINE = 30
+"""Processes that a relay tells of a CLI at most: it and those above it."""
+
 _MAX_MANIFEST_BYTES = 1024 * 1024
 _MAX_NAME = 80
 
@@ -139,17 +142,25 @@ def caller_at(place: str, who: Mapping[str, Any]) -> Caller:
     except FileNameError:
         directory = None
     product = next((product for product in _PRODUCTS if product.package == name), None)
-    identity = f"{place}\0{who.get('pid')}\0{who.get('started')}".encode("utf-8", "replace")
+    pids = _pids(who.get("pids"))
+    identity = f"{place}\0{pids[:1]}\0{who.get('started')}".encode("utf-8", "replace")
     peer = Peer(
         pid=-1 - int.from_bytes(hashlib.sha256(identity).digest()[:3], "big"),
         started="",
         directory=directory,
         family=product.family if product else None,
-        ancestors=(),
+        ancestors=pids,
         place=place,
         terminal=terminal if isinstance(terminal, int) else None,
     )
     return Caller(peer, product.name if product else _label(name), _label(version))
+
+
+def _pids(value: object) -> tuple[int, ...]:
+    """Return the numbers of processes at another place in `value`; none where it is anything else."""
+    numbers = cast("list[object]", value) if isinstance(value, list) else []
+    found = tuple(each for each in numbers if type(each) is int and 0 < each < 2**31)
+    return found if len(found) == len(numbers) <= _MAX_LINE else ()
 
 
 def _holder(connection: Connection) -> psutil.Process | None:

@@ -22,6 +22,7 @@ const MAX_READ = 1024 * 1024;
 const QUIET_MS = 45000; // without any frame from Emacs for so long, the pipe is broken
 const GATHER_MS = 20; // changes of files in this time are told together
 const MAX_STREAMS = 100;
+const MAX_LINE = 30; // processes that are told of a CLI: it and those above it
 const EMPTY_STREAM = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\nretry: 1500\n\n";
 const POLL_MS = 1000; // where the system does not tell of changes
 const MAX_TREES = 16; // roots whose files are followed
@@ -221,7 +222,7 @@ function describe(pid) {
         const script = scripts.map((word) => path.resolve(directory, word)).find(isFile);
         const terminal = /(?:^|\0)QWEN_COMPANION_TERMINAL=(\d{1,9})\0/.exec(read("environ"));
         return {
-            pid: Number(pid),
+            pids: lineOf(pid),
             started: startOf(pid),
             directory,
             terminal: terminal === null ? null : Number(terminal[1]),
@@ -232,8 +233,20 @@ function describe(pid) {
     }
 }
 
+// What follows the name of a process in its status.
+function statusOf(pid) {
+    return fs.readFileSync(`/proc/${pid}/stat`, "latin1").split(")").pop().trim().split(" ");
+}
+
 function startOf(pid) {
-    return fs.readFileSync(`/proc/${pid}/stat`, "utf8").split(")").pop().trim().split(" ")[19];
+    return statusOf(pid)[19];
+}
+
+// The process, its parent and so on.
+function lineOf(pid) {
+    const found = [];
+    for (let each = Number(pid); each > 0 && found.length < MAX_LINE; each = Number(statusOf(each)[1])) found.push(each);
+    return found;
 }
 
 function isFile(name) {

@@ -59,10 +59,11 @@ def test_hello_is_read_whole() -> None:
 
 
 PEER = Peer(7, "boot:25", "/d", "qwen", (7, 6))
+FAR = Peer(-7, "", "/d", "qwen", (7, 6), "/ssh:far:", 3)
 
 
 @pytest.mark.parametrize("reviews", [True, False])
-@pytest.mark.parametrize("peer", [None, PEER, replace(PEER, directory=None, family=None, ancestors=())])
+@pytest.mark.parametrize("peer", [None, PEER, replace(PEER, directory=None, family=None, ancestors=()), FAR])
 def test_a_session_comes_back_as_it_was_told(peer: Peer | None, reviews: bool, spool: Spool) -> None:
     session = KnownSession("i", "2025-11-25", "c", "1", peer, reviews)
     told = messages.SessionChanges((SessionState(session, True),)).payload(spool)

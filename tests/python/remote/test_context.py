@@ -181,7 +181,7 @@ async def test_a_tool_is_asked_with_names_of_emacs_and_answers_with_those_there(
 
     tools = Tools(answer, lambda peer: context.access(peer) if peer else None, lambda _call: None)
     tools.offer((ToolDefinition("look", "", (ToolArgument("path", "path", "", required=True),)),))
-    caller = caller_at(PLACE, {"pid": 7, "directory": ROOT})
+    caller = caller_at(PLACE, {"pids": [7], "directory": ROOT})
     said = await tools.call("look", {"path": "a.py"}, caller)
     assert (calls[0].arguments, calls[0].roots) == ({"path": f"{PLACE}{ROOT}/a.py"}, (f"{PLACE}{ROOT}",))
     assert said.text.splitlines() == [

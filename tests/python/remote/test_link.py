@@ -73,7 +73,8 @@ async def test_fifty_connections_at_once_are_carried(home: Path) -> None:
         if sys.platform == "linux":
             who = server.callers[0]
             assert isinstance(who, dict)
-            assert (who["pid"], who["directory"]) == (os.getpid(), str(Path.cwd()))
+            parents = [process.pid for process in psutil.Process().parents()]
+            assert (who["pids"], who["directory"]) == ([os.getpid(), *parents][:30], str(Path.cwd()))
 
 
 async def test_one_that_does_not_read_holds_up_no_other(home: Path) -> None:
@@ -462,9 +463,14 @@ def test_failures_of_ssh_are_told_in_plain_words() -> None:
 
 
 def test_what_a_relay_says_of_a_caller_may_be_anything() -> None:
-    caller = caller_at("/ssh:far:", {"pid": "x" * 9, "directory": "../etc", "name": "\x1b[2J", "terminal": "1"})
-    assert caller.peer.pid < 0
-    assert (caller.peer.directory, caller.peer.terminal, caller.name) == (None, None, "")
-    known = caller_at("/ssh:far:", {"pid": 7, "directory": "/d", "name": "@qwen-code/qwen-code", "version": "0.24.4"})
+    for pids in ("x" * 9, 7, ["7"], [7, -1], [0], [True], [2**31], [7.5], [[7]], list(range(1, 1000))):
+        caller = caller_at("/ssh:far:", {"pids": pids, "directory": "../etc", "name": "\x1b[2J", "terminal": "1"})
+        assert caller.peer.pid < 0
+        assert (caller.peer.directory, caller.peer.terminal, caller.peer.ancestors, caller.name) == (None, None, (), "")
+    found = {"pids": [7, 3, 1], "directory": "/d", "name": "@qwen-code/qwen-code", "version": "0.24.4"}
+    known = caller_at("/ssh:far:", found)
     assert (known.name, known.peer.family, known.peer.directory) == ("Qwen Code", "qwen", "/d")
-    assert known.peer.pid != caller_at("/ssh:other:", {"pid": 7}).peer.pid
+    assert known.peer.ancestors == (7, 3, 1)
+    # The parent of a process may end before it.
+    assert known.peer.pid == caller_at("/ssh:far:", {**found, "pids": [7, 1]}).peer.pid < 0
+    assert known.peer.pid != caller_at("/ssh:other:", found).peer.pid
