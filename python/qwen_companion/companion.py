@@ -366,9 +366,8 @@ class Companion:
         self._reports.report([state.session.id])
 
     def _record_sessions(self, changed: Iterable[SessionState], gone: tuple[str, ...]) -> None:
-        """Tell the journal of CLIs of this machine: it looks at their processes and files."""
-        local = [state for state in changed if not self._places.is_elsewhere(state.session.id)]
-        self._journal.silent.set_sessions(local, gone)
+        """Tell the journal of the CLIs: it looks at what those change that call no hooks."""
+        self._journal.silent.set_sessions(map(self._places.named_session, changed), gone)
 
     def _context_sent(self, session: str, context: bytes) -> None:
         if self._places.is_elsewhere(session):

@@ -23,7 +23,7 @@ from qwen_companion.domain import (
 )
 from qwen_companion.doors.events import parse_event
 from qwen_companion.doors.listeners import Report
-from qwen_companion.emacs.journal_front import JournalFront
+from qwen_companion.emacs.journal_front import Elsewhere, JournalFront
 from qwen_companion.emacs.messages import (
     ChangeScope,
     JournalCall,
@@ -104,7 +104,7 @@ class Agent:
 class Site:
     """A journal, and its reports to Emacs."""
 
-    def __init__(self, project: Project, silence_s: float = 0) -> None:
+    def __init__(self, project: Project, silence_s: float = 0, elsewhere: Elsewhere | None = None) -> None:
         self.project = project
         self.told: list[Notification] = []
         self._news = anyio.Event()
@@ -112,7 +112,9 @@ class Site:
         self.files: dict[str, dict[str, ChangedFile]] = {}
         self.waiting: list[WaitingProposal] = []
         """The proposals of CLIs."""
-        self.front = JournalFront(project.environ, self._take, silence_s=silence_s, waiting=lambda: self.waiting)
+        self.front = JournalFront(
+            project.environ, self._take, elsewhere, silence_s=silence_s, waiting=lambda: self.waiting
+        )
         self._requests = 0
 
     def _take(self, message: Notification) -> None:
@@ -257,8 +259,10 @@ def _is_watched(project: Project) -> bool:
 
 
 @asynccontextmanager
-async def site(project: Project, settings: Settings = ON, silence_s: float = 0) -> AsyncGenerator[Site]:
-    place = Site(project, silence_s)
+async def site(
+    project: Project, settings: Settings = ON, silence_s: float = 0, elsewhere: Elsewhere | None = None
+) -> AsyncGenerator[Site]:
+    place = Site(project, silence_s, elsewhere)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(place.front.run)
         await anyio.wait_all_tasks_blocked()

@@ -45,6 +45,14 @@ class Probe:
     below: bool = False
 
 
+@frozen
+class Work:
+    """What `written_by` and `last_input` return of a process."""
+
+    written: int | None
+    typed: int | None
+
+
 class Activity:
     """Samples of the work of certain processes, taken every `SAMPLE_S` and when there is news."""
 

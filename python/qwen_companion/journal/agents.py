@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 import anyio
 
 from qwen_companion.domain import ChatWork, KnownSession, Peer
-from qwen_companion.journal.activity import Activity, Probe, last_input, written_by
+from qwen_companion.journal.activity import Activity, Probe, last_input
 from qwen_companion.journal.root import Root, Running, SilentCli, Worker, key_of, now_ms, row_of
 from qwen_companion.journal.store import CHAT, DISK, TurnRow
 from qwen_companion.processes import age_of
+from qwen_companion.threads import in_thread
 
 ARRIVAL_S = 10.0
 """How long before a CLI is seen first it may have started for its changes since then to be its own."""
@@ -40,8 +41,8 @@ class Agents:
         found: list[Worker] = []
         for call in root.calls.values():
             if call.is_command:
-                pid = self.pids.get(call.session)
-                probe = None if pid is None or pid < 0 else Probe(pid, below=True)
+                pid = self.pids.get(call.session, -1)
+                probe = None if pid < 0 else Probe(pid, below=True)
                 running = root.running.get(call.session)
                 found.append(Worker(call.session, call.tool, running, probe, call.agent, runs_tool=True))
         # CLIs with hooks write mostly by the tools that these report.
@@ -65,7 +66,7 @@ class Agents:
                 _, call = root.commands.get(session, (running, None))
                 found.append(Worker(session, DISK if call is None else call.tool, running))
         found += [
-            Worker(key, DISK, root.running.get(key), Probe(cli.peer.pid), cli=cli)
+            Worker(key, DISK, root.running.get(key), None if cli.peer.place else Probe(cli.peer.pid), cli=cli)
             for key, cli in self.silent_in(root)
             if key not in agents
         ]
@@ -85,8 +86,10 @@ class Agents:
 
     def agents_of_chats(self, root: Root) -> dict[str, SilentCli]:
         """Return those of the CLIs of `silent_in` that may be agents of a daemon, by their keys."""
-        # These have no terminal.
-        return {key: cli for key, cli in self.silent_in(root) if last_input(cli.peer.pid) is None}
+        # These have no terminal, and are of this machine.
+        return {
+            key: cli for key, cli in self.silent_in(root) if cli.peer.place is None and last_input(cli.peer.pid) is None
+        }
 
     def is_watched(self, root: Root) -> bool:
         """Return whether anybody may be at work below `root`."""
@@ -94,11 +97,11 @@ class Agents:
 
     # --- CLIs that call no hooks ---
 
-    def check_quiet(self, root: Root) -> bool:
+    async def check_quiet(self, root: Root) -> bool:
         """End the turns of CLIs that have done nothing for a while; return whether anybody has done something."""
         busy = False
-        for key, cli in self.silent.items():
-            done = written_by(cli.peer.pid)
+        for key, cli in self.silent_in(root):
+            done = (await in_thread(root.record.site.work_of, cli.peer)).written
             if done is None or done != cli.done:
                 cli.done = done
                 busy = True
@@ -117,7 +120,7 @@ class Agents:
         if row is not None and root.record.store.turn(row.id) is None:
             # Nothing of it was recorded, or that was forgotten.
             cli.prompt, row = cli.prompt or row.text, None
-        typed = last_input(cli.peer.pid)
+        typed = root.record.site.work_of(cli.peer).typed
         prompt, cli.prompt = cli.prompt, ""
         if row is None or prompt or (typed is not None and typed > cli.written):
             if row is not None:

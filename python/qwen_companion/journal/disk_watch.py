@@ -76,7 +76,7 @@ class DiskWatch:
             with anyio.move_on_after(QUIET_S if self._looks_by_itself(root, complete) else math.inf) as waited:
                 await root.stirred.wait()
             root.stirred = anyio.Event()
-            if waited.cancelled_caught and ((self._agents.check_quiet(root) and not complete) or root.failed):
+            if waited.cancelled_caught and ((await self._agents.check_quiet(root) and not complete) or root.failed):
                 root.news = self._attribution.news_since_look(root)
             if root.news is None:
                 continue

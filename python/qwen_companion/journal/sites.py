@@ -9,6 +9,8 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
+from qwen_companion.domain import Peer
+from qwen_companion.journal.activity import Work, last_input, written_by
 from qwen_companion.journal.baselines import Baseline, Keep
 from qwen_companion.journal.looks import Change, Found, Skip
 from qwen_companion.journal.rules import RecordRules
@@ -75,6 +77,10 @@ class Site(Protocol):
         """Return when `path` has changed last, in seconds since the epoch; see `versions`."""
         ...
 
+    def work_of(self, peer: Peer, /) -> Work:
+        """Return what the process `peer` there has done.  Waits."""
+        ...
+
     def write(self, path: bytes, expected: str | None, data: bytes | None, mode: int, since: int | None, /) -> None:
         """Have `path`, which has the digest `expected`, None for no file, hold `data`, or be deleted with None.
 
@@ -122,6 +128,10 @@ class ThisMachine:
     def changed_at(self, path: bytes) -> float:
         """See `Site`."""
         return changed_at(path)
+
+    def work_of(self, peer: Peer) -> Work:
+        """See `Site`."""
+        return Work(written_by(peer.pid), last_input(peer.pid))
 
     def write(self, path: bytes, *_what: object) -> None:
         """See `Site`.

@@ -15,7 +15,6 @@ from qwen_companion.journal.baselines import FAILURES
 from qwen_companion.journal.root import Call, Root, Running, SilentCli, Worker, key_of, now_ms
 from qwen_companion.journal.roots import Roots
 from qwen_companion.journal.store import DISK, HOOKS, TurnRow
-from qwen_companion.journal.versions import changed_at
 from qwen_companion.processes import ended as process_ended
 
 WAIT_S = 60.0
@@ -49,6 +48,7 @@ class Turns:
         def begin() -> None:
             # A first look leaves nothing out: it would be taken for what was committed.
             skips = followed and root.record.has_baseline
+            changed_at = root.record.site.changed_at
             try:
                 before = partial(self._attribution.suspects_before, root, {row.session})
                 self._attribution.scan(root, before, skip=lambda path: skips and changed_at(path) >= running.since)

@@ -14,13 +14,15 @@ import os
 import stat
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any, Protocol, TypeVar, cast
 
-from qwen_companion.domain import PlacedFile
+from qwen_companion.domain import Peer, PlacedFile
 from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.frozen import frozen
+from qwen_companion.journal.activity import Work
 from qwen_companion.journal.baselines import Keep, UnknownBeforeError
 from qwen_companion.journal.first_look import BATCH_BYTES, MAX_FILES, MAX_TOTAL_BYTES, LimitError
 from qwen_companion.journal.looks import CHUNK, Change, Found, Skip
@@ -105,12 +107,14 @@ class _FarRules(RecordRules):
 class _Entry:
     """A file there: `version` is None where it cannot be recorded for the reason `problem`.
 
-    `born` is when it was made, in ms by the clock there, 0 if unknown.  `kept` says that git there has its bytes.
+    `born` is when it was made and `changed` when it was changed, in ms by the clock there, 0 if unknown.  `kept` says
+    that git there has its bytes.
     """
 
     version: Version | None
     inode: int
     born: float
+    changed: float
     kept: bool
     ignored: bool
     problem: str
@@ -126,6 +130,8 @@ class FarSite:
         self.rules = _FarRules(root, reach)
         self.complete = False
         """Whether the relay tells of each change."""
+        self.times: Mapping[bytes, float] = {}
+        """When the files have changed that a look has just found, in ms by the clock there."""
         self._changed: Changed | None = None
         self._ahead = 0.0
         """By how much the clock there is ahead of the one here, in ms."""
@@ -150,9 +156,19 @@ class FarSite:
     def stamp(self, _path: bytes) -> None:
         """See `Site`: it is not known."""
 
-    def changed_at(self, _path: bytes) -> float:
-        """See `Site`: it may have been just now."""
-        return math.inf
+    def changed_at(self, path: bytes) -> float:
+        """See `Site`: of what a look has not found, it may have been just now."""
+        time = self.times.get(path)
+        return (time - self._ahead) / 1000 if time else math.inf
+
+    def work_of(self, peer: Peer) -> Work:
+        """See `Site`."""
+        found: Mapping[str, Any] = {}
+        if peer.ancestors:
+            with suppress(OSError):
+                found, _ = self.ask("work", pid=peer.ancestors[0])
+        typed = number(found.get("typed"))
+        return Work(int(number(found.get("written"))) if found else None, int(typed - self._ahead) if typed else None)
 
     def watch(self, changed: Changed) -> FarSite:
         """See `Site`."""
@@ -279,6 +295,7 @@ class FarFiles:
             now = {name: entry for name, entry, _ in self._fetch(sorted(skipped))}
             entries.update(now)
             gone.update((name, 0) for name in skipped - now.keys())
+        self._site.times = {name: entry.changed for name, entry in entries.items()}
         self._skipped = {name for name in (*entries, *gone) if skip(name)}
         rules = self._site.rules.excluded([*entries, *gone])
         before_hidden, self._hidden = self._hidden, self._hidden - entries.keys() - gone.keys()
@@ -304,6 +321,7 @@ class FarFiles:
             names = [name for name in gone if name not in self._skipped]
             self._compare(wanted, names, moved, before_hidden, record, found)
         self._save(time)
+        self._site.times = {}
         self._seen.clear()
         self._since = int(number(answer.get("told")))
         return found
@@ -507,8 +525,7 @@ class FarFiles:
                 text = blobs.get(entry.version.digest)
                 if text is None:
                     text = self._site.large(path)
-                    entry_version = Version(digest_of(text), entry.version.mode)
-                    entry = _Entry(entry_version, entry.inode, entry.born, False, entry.ignored, "")
+                    entry = replace(entry, version=Version(digest_of(text), entry.version.mode), kept=False)
                 yield name, entry, text
 
     def _save(self, time: float) -> None:
@@ -529,6 +546,7 @@ def _entry(value: Mapping[str, Any]) -> _Entry:
         version,
         inode if isinstance(inode, int) else 0,
         number(value.get("born")),
+        number(value.get("changed")),
         value.get("kept") is True,
         value.get("ignored") is True,
         problem,

@@ -238,6 +238,15 @@ class Places:
         found = self._open.get(report.peer.place or "")
         return None if found is None else named_by(report, found.place.name)
 
+    def named_session(self, state: SessionState) -> SessionState:
+        """Return `state`, for a CLI at a place with the name that Emacs has for its directory, None while unknown."""
+        peer = state.session.peer
+        if peer is None or peer.place is None:
+            return state
+        found = self._open.get(peer.place)
+        directory = found and peer.directory and found.place.name(peer.directory)
+        return replace(state, session=replace(state.session, peer=replace(peer, directory=directory or None)))
+
     # --- Connections and sessions
 
     def keys(self, port: int) -> Keys | None:

@@ -249,6 +249,13 @@ function lineOf(pid) {
     return found;
 }
 
+// How many bytes a process has written, and when it was typed to last, in ms; null without a terminal.
+function workOf(pid) {
+    const written = Number(/^wchar: (\d+)/m.exec(fs.readFileSync(`/proc/${pid}/io`, "latin1"))[1]);
+    const input = guarded(fs.statSync, `/proc/${pid}/fd/0`);
+    return { written, typed: !input.error && input.isCharacterDevice() ? input.atimeMs : null };
+}
+
 function isFile(name) {
     try {
         return fs.statSync(name).isFile();
@@ -693,7 +700,7 @@ function entry(root, name, known, directories = new Map()) {
     const { ino, size, mode, mtimeMs, ctimeMs, birthtimeMs, nlink } = status;
     const stamp = [ino, size, mode, mtimeMs, ctimeMs].join(" ");
     if (known && known.stamp === stamp) return known;
-    const result = { name, mode, ino, nlink, born: birthtimeMs || (nlink === 1 ? ctimeMs : 0) };
+    const result = { name, mode, ino, nlink, born: birthtimeMs || (nlink === 1 ? ctimeMs : 0), changed: ctimeMs };
     result.stamp = Date.now() - ctimeMs < YOUNG_MS ? null : stamp;
     try {
         if (size > MAX_FILE) throw new Error("larger than 64 MiB");
@@ -720,8 +727,8 @@ function digestOf(data) {
     return crypto.createHash("sha1").update(`blob ${data.length}\0`).update(data).digest("hex");
 }
 
-const words = ({ name, mode, ino, born, digest, error, kept, ignored }) =>
-    ({ name, mode, ino, born, digest, error, kept, ignored });
+const words = ({ name, mode, ino, born, changed, digest, error, kept, ignored }) =>
+    ({ name, mode, ino, born, changed, digest, error, kept, ignored });
 
 // The bytes in a reply, and their digests and lengths.
 class Blobs {
@@ -952,6 +959,7 @@ const REQUESTS = {
         return { ...result, texts, complete: cover(tree, root, on) };
     },
     rest: ({ root }) => next(trees.get(root)),
+    work: ({ pid }) => workOf(pid),
     // Files as they are now with their bytes, and bytes that git has, as many as there is room for.
     async fetch({ root, names: wantedNames, digests }) {
         const real = fs.realpathSync(root), blobs = new Blobs(), found = [];

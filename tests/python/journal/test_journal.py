@@ -766,7 +766,7 @@ async def test_a_cli_without_hooks_has_turns_by_what_it_writes(
     def typed_at(_: int) -> int:
         return typed[0]
 
-    monkeypatch.setattr("qwen_companion.journal.agents.last_input", typed_at)
+    monkeypatch.setattr("qwen_companion.journal.sites.last_input", typed_at)
     project.commit(a=b"a\n", b=b"b\n", c=b"c\n", d=b"d\n")
     project.write("e/old", b"old\n")
     project.write("d", b"before it came\n")
@@ -1633,7 +1633,8 @@ def nothing_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     def last_input(_pid: int) -> int:
         return 0
 
-    monkeypatch.setattr("qwen_companion.journal.agents.last_input", last_input)
+    for module in ("agents", "sites"):
+        monkeypatch.setattr(f"qwen_companion.journal.{module}.last_input", last_input)
 
 
 @pytest.mark.usefixtures("nothing_typed")

@@ -19,12 +19,14 @@ import pytest
 from anyio import to_thread
 from pydantic import BaseModel
 
-from journal_project import turn_row
-from qwen_companion.domain import Peer, PlacedFile, PlaceNames, SharedDirectory
+from journal_project import Project, turn_row
+from journal_site import site
+from qwen_companion.domain import KnownSession, Peer, PlacedFile, PlaceNames, SessionState, SharedDirectory
 from qwen_companion.doors.listeners import Report
 from qwen_companion.emacs.journal_requests import answer
 from qwen_companion.emacs.messages import ChangeScope, ChosenChange, JournalStage
 from qwen_companion.ide.context import ResolvedPath
+from qwen_companion.journal.activity import Work
 from qwen_companion.journal.answers import Scope
 from qwen_companion.journal.record import NOBODY, Cause, Record
 from qwen_companion.journal.root import now_ms
@@ -34,6 +36,7 @@ from qwen_companion.remote.link import Link
 from qwen_companion.remote.place import name_at
 from qwen_companion.remote.places import named_by
 from relays import NODE, Reach, linked
+from support import until
 
 if TYPE_CHECKING:
     from qwen_companion.journal.journal import Journal
@@ -42,6 +45,10 @@ pytestmark = pytest.mark.anyio
 
 PLACE = "/docker:box:"
 T = TypeVar("T")
+
+
+def state_of(home: Path) -> dict[str, str]:
+    return {"HOME": str(home.parent), "XDG_STATE_HOME": str(home.parent / "state")}
 
 
 class Recorded:
@@ -53,8 +60,7 @@ class Recorded:
         self.reach = Reach(link, home)
         root = PlacedFile(PLACE, str(self.root))
         self.site = FarSite(root, self.reach)
-        state = {"HOME": str(home.parent), "XDG_STATE_HOME": str(home.parent / "state")}
-        self.record = Record(root.name, state, self.site)
+        self.record = Record(root.name, state_of(home), self.site)
 
     def name(self, path: str) -> bytes:
         return os.fsencode(f"{PLACE}{self.root}/{path}")
@@ -123,7 +129,7 @@ for (const name of ["statSync", "lstatSync", "fstatSync"]) {
     const look = fs[name];
     fs[name] = (...words) => {
         const found = look(...words);
-        for (const key of ["mtimeMs", "ctimeMs", "birthtimeMs"]) if (found) found[key] += shift;
+        for (const key of ["atimeMs", "mtimeMs", "ctimeMs", "birthtimeMs"]) if (found) found[key] += shift;
         return found;
     };
 }
@@ -361,6 +367,86 @@ async def test_a_file_there_is_written_only_over_the_bytes_that_are_expected(hom
         await write("new/dir/a.sh", b"", None, 0, now_ms() - 60_000)
         assert sorted(path.name for path in there.root.iterdir()) == [".git", "link", "out"]
         assert not list(there.root.glob(".qwen-companion-*"))
+
+
+class Elsewhere:
+    """The places of a journal: that of one root."""
+
+    def __init__(self, site: FarSite) -> None:
+        self.roots = [site.true]
+        self._site = site
+
+    def site(self, name: str) -> FarSite | None:
+        return self._site if name in self.roots else None
+
+    def named(self, report: Report) -> Report:
+        return report
+
+
+@pytest.mark.parametrize("silence_s", [0, math.inf], ids=["connected", "gone at once"])
+async def test_what_a_cli_there_without_hooks_changes_is_its(
+    home: Path, silence_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qwen_companion.journal.disk_watch.QUIET_S", 0.1)
+    shift_clock(home, 24)
+    async with recorded(home) as there:
+        for name in ("a", "b", "c"):
+            (there.root / name).write_text("old\n")
+        await there.scan(None)
+        root = there.root
+    (root / "b").write_text("by the user\n")
+    sites: list[FarSite] = []
+    async with linked(home, changed=lambda _paths: sites[0].stir()) as (link, _, _server):
+        reach = Reach(link, home)
+        sites.append(FarSite(PlacedFile(PLACE, str(root)), reach))
+        project = cast("Project", SimpleNamespace(root=root, environ=state_of(home)))
+        async with site(project, silence_s=silence_s, elsewhere=Elsewhere(sites[0])) as place:
+            with subprocess.Popen(["sh"], stdin=subprocess.PIPE, cwd=root, text=True) as cli:
+                assert cli.stdin is not None
+                peer = Peer(-7, "", sites[0].true, "qwen", (cli.pid,), place=PLACE)
+                known = KnownSession("s", "", "Qwen Code", "0.24.4", peer)
+                place.front.silent.set_sessions([SessionState(known, streaming=True)])
+                await until(lambda: "tree" in reach.asked)
+                print("echo agent > a", file=cli.stdin, flush=True)
+                if silence_s == 0:
+                    (turn,) = await place.until({"a": "modified"})
+                    await place.until_ended(turn.id)
+                    # It goes on with it: nobody has typed to it.
+                    print("echo agent > c", file=cli.stdin, flush=True)
+                    await place.until({"a": "modified", "c": "modified"})
+                else:
+                    await until(lambda: (root / "a").read_text() == "agent\n")
+                place.front.silent.set_sessions([], ["s"])
+                cli.kill()
+            changed = ("a", "c") if silence_s == 0 else ("a",)
+            (turn,) = await place.until(dict.fromkeys(changed, "modified"))
+            await place.until_ended(turn.id)
+            assert (turn.source, turn.client) == ("disk", "Qwen Code 0.24.4")
+
+
+async def test_when_a_process_there_was_typed_to_is_told_by_the_clock_here(home: Path) -> None:
+    shift_clock(home, 24)
+    terminal, inner = os.openpty()
+    async with recorded(home) as there:
+        await there.scan(None)
+
+        async def work_of(pid: int) -> Work:
+            return await there.call(lambda: there.site.work_of(Peer(-7, "", None, None, (pid,), place=PLACE)))
+
+        with subprocess.Popen(["cat"], stdin=inner, stdout=subprocess.PIPE) as process:
+            before = await work_of(process.pid)
+            os.write(terminal, b"typed\n")
+            assert process.stdout is not None
+            process.stdout.readline()
+            after = await work_of(process.pid)
+            process.kill()
+        assert None not in (before.written, after.written, after.typed)
+        assert cast("int", after.written) > cast("int", before.written)
+        # Linux rounds it down to 8 seconds.
+        assert abs(cast("int", after.typed) - now_ms()) < 60_000
+        assert await work_of(process.pid) == Work(None, None)
+    os.close(terminal)
+    os.close(inner)
 
 
 class Hostile:
