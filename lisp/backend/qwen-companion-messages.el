@@ -70,7 +70,7 @@ its key, nil where there is none."
 (qwen-companion-messages-define "qwen-companion-proposal-released" ProposalReleased
   id reason answerable)
 (qwen-companion-messages-define "qwen-companion-type-key" TypeKey
-  id key)
+  id key prompt)
 (qwen-companion-messages-define "qwen-companion-asked-question" AskedQuestion
   text header multiple choices)
 (qwen-companion-messages-define "qwen-companion-question-choice" QuestionChoice

@@ -190,6 +190,21 @@ prompts too, in case they get lost on the way."
             (message "Comments: %s" (qwen-companion-prompts-send session root prompt t))
           (user-error (qwen-companion-comments--copy prompt root))))))))
 
+(defun qwen-companion-comments-on-type-key (payload)
+  "Handle the `type-key' call: type a key where the plan in PAYLOAD is asked about.
+Its prompt is sent once the turn is over.  Return non-nil if the terminal
+is one of Emacs."
+  (when-let* ((proposal (qwen-companion-proposal-decided
+                         (qwen-companion-type-key-id payload)))
+              (session (qwen-companion-backend-session (qwen-companion-proposal-session proposal)))
+              (buffer (qwen-companion-terminal-session-buffer session))
+              ((not (buffer-local-value 'qwen-companion-terminal-outside buffer)))
+              (process (get-buffer-process buffer)))
+    (process-send-string process (qwen-companion-type-key-key payload))
+    (when-let* ((prompt (qwen-companion-type-key-prompt payload)))
+      (qwen-companion-prompts-send session (qwen-companion-comments--root proposal) prompt t))
+    t))
+
 (defun qwen-companion-comments--copy (prompt root)
   "Copy PROMPT, about the project ROOT, for the user to paste."
   (qwen-companion-prompts-remember root prompt)

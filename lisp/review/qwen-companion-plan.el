@@ -147,18 +147,6 @@ prefix argument CHOOSE, choose the mode."
                                                'qwen-companion-approval-mode))))
   (qwen-companion-diff-accept))
 
-(defun qwen-companion-plan-on-type-key (payload)
-  "Handle the `type-key' call: type a key where the plan in PAYLOAD is asked about.
-Return non-nil if that is a terminal of Emacs."
-  (when-let* ((proposal (qwen-companion-proposal-decided
-                         (qwen-companion-type-key-id payload)))
-              (session (qwen-companion-backend-session (qwen-companion-proposal-session proposal)))
-              (buffer (qwen-companion-terminal-session-buffer session))
-              ((not (buffer-local-value 'qwen-companion-terminal-outside buffer)))
-              (process (get-buffer-process buffer)))
-    (process-send-string process (qwen-companion-type-key-key payload))
-    t))
-
 (defun qwen-companion-plan-in-terminal ()
   "Answer the plan or the questions of this buffer in the terminal instead.
 A plan of a chat is answered there.  The buffer stays until they are

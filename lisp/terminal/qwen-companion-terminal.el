@@ -171,10 +171,13 @@ this one stands in place of the version, or else its terminal or process."
                                  (or (qwen-companion-backend-process-text session) "?")))))))))
 
 (defun qwen-companion-terminal-conversation-here ()
-  "Return the conversation of the CLI in the terminal of this buffer, or nil."
+  "Return the conversation of the CLI in the terminal of this buffer, or nil.
+One at another place is named with that: any here may have its number."
   (when-let* ((session (cl-find (current-buffer) (qwen-companion-backend-sessions)
-                                :key #'qwen-companion-terminal-session-buffer)))
-    (qwen-companion-cli-state-conversation (qwen-companion-session-state session))))
+                                :key #'qwen-companion-terminal-session-buffer))
+              (conversation (qwen-companion-cli-state-conversation
+                             (qwen-companion-session-state session))))
+    (string-join (delq nil (list conversation (qwen-companion-session-place session))) " ")))
 
 (defconst qwen-companion-terminal--paste-pause 0.5
   "Seconds between a text that is pasted and the key that sends it.

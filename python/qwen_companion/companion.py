@@ -35,7 +35,7 @@ from qwen_companion.errors import first_error
 from qwen_companion.ide.access import Access, excluded
 from qwen_companion.ide.context_distributor import ContextDistributor
 from qwen_companion.ide.peers import Caller, ends_lines, find_caller, keeps_edits
-from qwen_companion.ide.proposals import HOOK_PREFIX, Proposal, Proposals
+from qwen_companion.ide.proposals import FILE, HOOK_PREFIX, Proposal, Proposals
 from qwen_companion.ide.sessions import Sessions
 from qwen_companion.ide.tools import DiffTools
 from qwen_companion.inbox import Inbox
@@ -81,7 +81,7 @@ class _Editor:
         self._places = places
 
     async def open_review(self, proposal: Proposal, client: str, text: str) -> str | None:
-        place = self._places.of_session(proposal.session)
+        place = self._places.of_session(proposal.session) if proposal.kind == FILE else None
         path, copy_of = (proposal.path, None) if place is None else await place.copies.review_file(proposal.path)
         message = messages.ProposalOpen(
             proposal.id,
@@ -109,8 +109,8 @@ class _Editor:
     def released(self, proposal: Proposal, reason: str, answerable: bool) -> None:
         self._bridge.tell(messages.ProposalReleased(proposal.id, reason, answerable))
 
-    async def type_key(self, proposal: Proposal, key: str) -> bool:
-        return await self._bridge.call(messages.TypeKey(proposal.id, key), VISITED_S)
+    async def type_key(self, proposal: Proposal, key: str, prompt: str | None = None) -> bool:
+        return await self._bridge.call(messages.TypeKey(proposal.id, key, prompt), VISITED_S)
 
     def settled(self, identifier: str) -> None:
         self._bridge.tell(messages.Delivered(identifier))
@@ -244,7 +244,7 @@ class Companion:
             records=self._journal.records,
             listeners=[self._first_prompt, self._diagnostics, self._journal, self._journal.rewinds, self._meter],
             added=lambda: tool_settings(self._port, tool_secret(self._token), self._tools.definitions),
-            caller_elsewhere=self._places.caller,
+            elsewhere=self._places,
         )
 
     def _make_inbox(self) -> Inbox:

@@ -20,7 +20,7 @@ _TITLE_BYTES = 4096
 """How much of a plan is read for its title."""
 
 _NAME = re.compile(r"(\d{13})-([0-9A-Za-z-]{0,64})\.md")
-"""The time in ms since the epoch, and the conversation."""
+"""The time in ms since the epoch, and the conversation, or what Emacs calls that."""
 
 _EDITED = "The user has edited the plan before approving it. Follow this plan in place of yours:\n\n"
 _EDITED_FILE = (
@@ -54,7 +54,11 @@ def _directory(environ: Mapping[str, str], project: str) -> str:
 
 def plan_path(environ: Mapping[str, str], project: str, conversation: str, time: int) -> str:
     """Return the name of the file for a plan that `conversation` proposes at `time` in the directory `project`."""
-    return os.path.join(_directory(environ, project), f"{time:013}-{re.sub('[^0-9A-Za-z-]', '', conversation)[:64]}.md")
+    name = f"{time:013}-{conversation}.md"
+    if _NAME.fullmatch(name) is None:
+        # Such as that of one at another place.
+        name = f"{time:013}-{local_id('session', conversation)}.md"
+    return os.path.join(_directory(environ, project), name)
 
 
 def save_plan(path: str, text: str) -> None:
@@ -73,18 +77,18 @@ def save_plan(path: str, text: str) -> None:
 def kept_plans(environ: Mapping[str, str], project: str, conversation: str | None = None) -> tuple[KeptPlan, ...]:
     """Return the approved plans of the directory `project`, or those of `conversation`, the newest first.
 
-    A conversation of a daemon may have the name that Emacs has for its session.
+    A conversation may have the name that Emacs has for it.
     """
-    if conversation is None:
-        directories = [_directory(environ, project)]
-    else:
+    directories, known = [_directory(environ, project)], None
+    if conversation is not None:
+        known = {conversation, local_id("session", conversation)}
         directories = [entry.path for entry in _entries(os.path.join(state_home(environ), "plans"))]
     found = [
         (entry.path, match)
         for directory in directories
         for entry in _entries(directory)
         if (match := _NAME.fullmatch(entry.name)) is not None
-        and conversation in (None, match[2], local_id("session", match[2]))
+        and (known is None or not known.isdisjoint((match[2], local_id("session", match[2]))))
     ]
     plans = [KeptPlan(path, int(match[1]), title) for path, match in found if (title := _title(path)) is not None]
     return tuple(sorted(plans, key=lambda plan: plan.time, reverse=True))

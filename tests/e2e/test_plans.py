@@ -13,10 +13,7 @@ from qwen_companion.plan_files import kept_plans
 from sandbox import NOTES
 from stage import Stage
 
-pytestmark = [
-    pytest.mark.reuses_stage("reviews"),
-    pytest.mark.local("plans and questions at other places are not shown in Emacs"),
-]
+pytestmark = pytest.mark.reuses_stage("reviews")
 
 
 # Its CLI works in another mode than that of the other tests.

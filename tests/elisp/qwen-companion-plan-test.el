@@ -88,7 +88,7 @@ MORE are further keys and values of the payload."
                    (mapcar (lambda (payload) (plist-get payload :mode))
                            (qwen-companion-test-sent 'outcome))))
     ;; Its terminal is outside of Emacs.
-    (should-not (qwen-companion-plan-on-type-key
+    (should-not (qwen-companion-comments-on-type-key
                  (list :id (plist-get (car (last (qwen-companion-test-sent 'outcome))) :id)
                        :key "1")))))
 

@@ -448,8 +448,10 @@ class FakeEditor:
     def abandon(self, proposal: Proposal, reason: str | None = None) -> None:
         self.log.append(("abandon", proposal.id if reason is None else reason))
 
-    async def type_key(self, proposal: Proposal, key: str) -> bool:
+    async def type_key(self, proposal: Proposal, key: str, prompt: str | None = None) -> bool:
         self.log.append(("key", key))
+        if prompt is not None:
+            self.log.append(("prompt", prompt))
         return self.types
 
     def released(self, proposal: Proposal, reason: str, answerable: bool) -> None:

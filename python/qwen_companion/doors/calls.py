@@ -5,12 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
 from qwen_companion.frozen import frozen
 from qwen_companion.sockets import Connection
+
+if TYPE_CHECKING:
+    from qwen_companion.domain import Peer
+    from qwen_companion.ide.peers import Caller
 
 PERMISSION_REQUEST = "PermissionRequest"
 """The event that is answered with a decision."""
@@ -35,6 +39,18 @@ class Reply:
 
     answer: dict[str, Any] = field(default_factory=dict[str, Any])
     after: Callable[[], None] | None = None
+
+
+class Elsewhere(Protocol):
+    """The CLIs of other places."""
+
+    def caller(self, connection: Connection) -> Caller | None:
+        """Return the CLI whose `connection` a relay carries, None for another.  It may be called in any thread."""
+        ...
+
+    def name_of(self, peer: Peer, path: str) -> str:
+        """Return the name in Emacs of what the CLI in the process `peer`, here or elsewhere, calls `path`."""
+        ...
 
 
 PendingReply = Callable[[], Awaitable[Reply]]

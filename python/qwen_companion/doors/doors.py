@@ -15,6 +15,7 @@ import psutil
 from anyio.abc import TaskGroup
 
 from qwen_companion.domain import FAMILIES_WITH_HOOKS, CliState, HookAnswer, KnownSession, SessionState, Settings
+from qwen_companion.doors.calls import Elsewhere
 from qwen_companion.doors.conditions import version_numbers, why_hooks_are_off
 from qwen_companion.doors.hook_settings import QUESTION_SUBSCRIPTIONS, door_secret, hook_settings
 from qwen_companion.doors.hooks import Hooks
@@ -66,15 +67,15 @@ class Doors:
         added: Callable[[], JsonObject] = dict,
         silence_s: float = SILENCE_S,
         unexplained_silence_s: float = UNEXPLAINED_SILENCE_S,
-        caller_elsewhere: Callable[[Connection], Caller | None] = lambda _connection: None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         """Take a private `directory` for the layer, and the environment `environ` for terminals that have none.
 
         `known` has the states of sessions from an earlier process; `sessions` returns the connected CLIs.  `changed` is
         called when `annotated` would return another result, `report_answers`, while watched, with the answers to the
         hooks of a session, `warn` with a text for the user.  For `records` see `HookReviews`.  `listeners` hear the
-        events that hooks report, `added` returns more settings for the layer.  For `caller_elsewhere` see
-        `HookHandler`.
+        events that hooks report, `added` returns more settings for the layer.  `elsewhere` has
+        the CLIs of other places.
         """
         self.secret = door_secret(token)
         self._port = port
@@ -85,7 +86,7 @@ class Doors:
         self._environ = environ
         self._editor = editor
         self._find_caller = find_caller
-        self._caller_elsewhere = caller_elsewhere
+        self._elsewhere = elsewhere
         self._sessions = sessions
         self._changed = changed
         self._report_answers = report_answers
@@ -218,13 +219,13 @@ class Doors:
             tasks,
             states,
             reviews,
-            Questions(tasks, self._editor, self._directory, self._environ, self._warn),
+            Questions(tasks, self._editor, self._directory, self._environ, self._warn, elsewhere=self._elsewhere),
             self._listeners,
             self._find_caller,
             self._sessions,
             self._states_changed,
             self._answered,
-            self._caller_elsewhere,
+            self._elsewhere,
         )
 
     def decide(self, identifier: str, decision: Decision) -> None:

@@ -15,7 +15,7 @@ from anyio.abc import TaskGroup
 
 from qwen_companion.domain import NEWS_UNITS, HookAnswer, Peer, SessionState
 from qwen_companion.doors import events
-from qwen_companion.doors.calls import HookCall, PendingReply, Reply, no_decision
+from qwen_companion.doors.calls import Elsewhere, HookCall, PendingReply, Reply, no_decision
 from qwen_companion.doors.hook_settings import QUESTION_TOOLS
 from qwen_companion.doors.listeners import Block, Listener, Report, Words
 from qwen_companion.doors.questions import Questions
@@ -97,13 +97,12 @@ class HookHandler:
         sessions: Callable[[], Iterable[SessionState]],
         changed: Callable[[], None],
         answered: Callable[[int], None],
-        caller_elsewhere: Callable[[Connection], Caller | None] = lambda _connection: None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         """`tasks` run what takes longer.
 
         `find_caller`, which is called in a thread, tells whose connection it is, `sessions` which CLIs are connected.
         `changed` is called when a state is another one, `answered` with the number of a process when its hook was.
-        `caller_elsewhere` returns the caller of a connection that a relay carries.
         """
         self.answers = Answers()
         self.states = states
@@ -115,7 +114,7 @@ class HookHandler:
         self._sessions = sessions
         self._changed = changed
         self._answered = answered
-        self._caller_elsewhere = caller_elsewhere
+        self._elsewhere = elsewhere
         self._callers: dict[str, list[Caller]] = {}
         """Those of each conversation: more than one when it was resumed in another CLI while the first still has it."""
         self._turns: dict[int, defaultdict[int, anyio.Lock]] = {}
@@ -149,10 +148,7 @@ class HookHandler:
             return partial(self._reply_with, waited, others, report)
         self._begin(hearings, report)
         if isinstance(event, events.PermissionRequest) and not call.shortened:
-            if not caller.peer.place:
-                return partial(self._decide, event, caller, call.gone)
-            # The CLI itself asks, by openDiff or in its terminal.
-            self.questions.leave(event, caller.label)
+            return partial(self._decide, event, caller, call.gone)
         self._note_answer(event, caller.peer, events.NO_DECISION)
         return no_decision
 
@@ -214,6 +210,9 @@ class HookHandler:
         if re.fullmatch(QUESTION_TOOLS, request.tool_name):
             # A subagent's is its own affair: the CLI refuses it.
             reply = await self.questions.reply(request, asker, gone) if agent is None else Reply()
+        elif caller.peer.place:
+            # The CLI itself asks, by openDiff or in its terminal.
+            reply = Reply()
         else:
             reply = await self.reviews.reply(request, asker, agent, gone)
         self._note_answer(request, caller.peer, reply.answer)
@@ -245,10 +244,10 @@ class HookHandler:
 
     async def _caller(self, event: events.Event, connection: Connection) -> Caller | None:
         """Return the caller that reports `event`; looked for where the conversation does not tell it."""
-        elsewhere = self._caller_elsewhere(connection)
-        if elsewhere is not None:
+        there = None if self._elsewhere is None else self._elsewhere.caller(connection)
+        if there is not None:
             # It may say that it is any conversation here.
-            return elsewhere
+            return there
         only = self._only_caller(event.session_id)
         # Another CLI may have resumed the conversation.
         if only is not None and not isinstance(event, events.SessionStart):
@@ -271,9 +270,9 @@ class HookHandler:
         peer = caller.peer
         state = self._session(peer.pid)
         if state is None:
-            return Asker(peer.pid, f"process {peer.pid}", caller.label, False, peer.directory)
+            return Asker(peer, f"process {peer.pid}", caller.label, False)
         known = state.session
-        return Asker(peer.pid, known.id, known.label, state.streaming and known.reviews, peer.directory)
+        return Asker(peer, known.id, known.label, state.streaming and known.reviews)
 
     def _session(self, pid: int) -> SessionState | None:
         """Return the session of process `pid`, None where it is not connected."""

@@ -4,13 +4,13 @@
 The hook by which a CLI asks is held for the better part of a minute, longer it does not wait.  Meanwhile a refusal,
 with the user's comments, and the answers to questions go to the model as the message of a denial: that is the one way
 for a text.  A plan is approved by letting the terminal ask, and answering there: by the key for the mode that the user
-wants, or else by the files of `terminal_files`.  These answer after the hold too: a text then goes as the next prompt.
-An edited plan goes with the tool's result.
+wants, or else by the files of `terminal_files`.  After the hold the terminal is answered too: a text then goes as the
+next prompt.  An edited plan goes with the tool's result.  In a terminal of Emacs whose CLI runs at another place, and
+has no files here, keys answer all that, once a hook has told that the terminal asks.
 """
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -24,8 +24,8 @@ from pydantic import BaseModel, Field, ValidationError
 
 from qwen_companion.domain import AskedQuestion, Peer, QuestionChoice
 from qwen_companion.doors import events
-from qwen_companion.doors.calls import Reply, run_while_wanted
-from qwen_companion.doors.hook_settings import QUESTION_SUBSCRIPTIONS, QUESTION_TOOLS
+from qwen_companion.doors.calls import Elsewhere, Reply, run_while_wanted
+from qwen_companion.doors.hook_settings import QUESTION_SUBSCRIPTIONS
 from qwen_companion.doors.listeners import Report, Subscription
 from qwen_companion.doors.prompt_files import append_prompt
 from qwen_companion.doors.reviews import HOLD_S, OPEN_S, Asker, ReviewingEditor, begin_review
@@ -50,6 +50,11 @@ _MODE_KEYS = {None: "1", "auto-edit": "2"}
 `default` has another number in a folder that is not trusted.
 """
 
+_DEFAULT_KEYS = "\x1b[A\x1b[A\r"
+"""Those for the mode `default`: it is the last but one, and up from the first leads to the last."""
+
+_ESCAPE = "\x1b"
+
 _CONTEXT_LIMIT = 10_000
 """Characters of the longest text that a CLI adds to the result of a tool."""
 
@@ -65,8 +70,10 @@ class QuestionEditor(ReviewingEditor, Protocol):
         """Tell Emacs that nobody waits for `proposal` any more, for `reason`; if it is decided, `settled` follows."""
         ...
 
-    async def type_key(self, proposal: Proposal, key: str) -> bool:
+    async def type_key(self, proposal: Proposal, key: str, prompt: str | None = None) -> bool:
         """Have `key` typed into the terminal of the CLI of `proposal`; return whether it is one of Emacs.
+
+        The `prompt` is sent there once the turn is over.
 
         :raises EmacsUnavailableError: when Emacs does not answer
         """
@@ -97,8 +104,8 @@ class _Questions(BaseModel):
 class _Held:
     """What the process `pid` asks by its tool `tool` since `time`, the timestamp of its event; `text` is the plan.
 
-    `files` answer in its terminal, None where that is not possible; `before` are the ids of its questions before this
-    one.  `decided` is set once there is a `decision`.
+    `files` answer in its terminal, or `by_keys` keys do, where that is possible; `before` are the ids of its questions
+    before this one.  `decided` is set once there is a `decision`, `asked` when the terminal asks and keys answer.
     """
 
     proposal: Proposal
@@ -108,11 +115,18 @@ class _Held:
     text: str
     files: TerminalFiles | None
     before: Collection[str]
+    by_keys: bool = False
     decided: anyio.Event = field(default_factory=anyio.Event)
+    asked: anyio.Event = field(default_factory=anyio.Event)
     decision: Decision | None = None
     released: bool = False
     prompt: str | None = None
     """A text for the model, sent as a prompt once the turn is over."""
+
+    @property
+    def answerable(self) -> bool:
+        """Whether its terminal can be answered from Emacs."""
+        return self.files is not None or self.by_keys
 
     @property
     def allowed(self) -> bool:
@@ -150,7 +164,8 @@ class Questions:
         hold_s: float = HOLD_S,
         confirm_s: float = CONFIRM_S,
         key_s: float = KEY_S,
-        files_of: Callable[[int, str], TerminalFiles | None] = terminal_files,
+        files_of: Callable[[Peer, str], TerminalFiles | None] = terminal_files,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         """`directory` has the files of terminals; plans are kept where `environ` says.  `warn` tells the user."""
         self.wanted = False
@@ -164,23 +179,17 @@ class Questions:
         self._confirm_s = confirm_s
         self._key_s = key_s
         self._files_of = files_of
+        self._elsewhere = elsewhere
         self._held: dict[int, _Held] = {}
-        self._left_one = False
 
     # --- Asking ---
-
-    def leave(self, request: events.PermissionRequest, label: str) -> None:
-        """Say, once, that `request` of the CLI `label` at another place is answered in its terminal."""
-        if self.wanted and not self._left_one and re.fullmatch(QUESTION_TOOLS, request.tool_name):
-            self._left_one = True
-            self._warn(f"{label} asks in its terminal: plans and questions at other places are not shown in Emacs")
 
     async def reply(self, request: events.PermissionRequest, asker: Asker, gone: anyio.Event) -> Reply:
         """Return the reply to `request` of `asker`; `gone` is set when nobody waits for it."""
         held = await self._begin(request, asker, gone) if self.wanted else None
         if held is None:
             return Reply()
-        if held.files is None and held.proposal.kind == PLAN:
+        if not held.answerable and held.proposal.kind == PLAN:
             self._release(held, "this CLI takes the answer in its terminal only")
             return Reply()
         await run_while_wanted(held.decided.wait, self._hold_s, gone)
@@ -201,37 +210,47 @@ class Questions:
     async def _begin(self, request: events.PermissionRequest, asker: Asker, gone: anyio.Event) -> _Held | None:
         """Have what `request` asks shown; return None where there is nothing to show, or it cannot be."""
         asked = _parse(request.tool_name, request.tool_input)
+        peer = asker.peer
         try:
-            project = file_name(request.cwd)
+            project = self._project(peer, request.cwd)
         except FileNameError:
             return None
         if asked is None:
             return None
         text, questions = asked
-        if earlier := self._held.get(asker.pid):
+        if earlier := self._held.get(peer.pid):
             self._end(earlier, "it asks anew")
         proposal = Proposal(
             HOOK_PREFIX + secrets.token_hex(8),
             asker.session,
-            await in_thread(plan_path, self._environ, project, request.session_id, now()),
+            await in_thread(plan_path, self._environ, project, peer.conversation(request.session_id), now()),
             text_digest(text),
             kind=QUESTION if questions else PLAN,
             directory=project,
             questions=questions,
         )
-        files = await in_thread(self._files_of, asker.pid, self._directory)
+        files = await in_thread(self._files_of, peer, self._directory)
         before = () if files is None else await in_thread(files.awaited)
-        held = _Held(proposal, asker.pid, request.tool_name, request.timestamp, text, files, before)
-        self._held[asker.pid] = held
+        by_keys = peer.terminal is not None
+        held = _Held(proposal, peer.pid, request.tool_name, request.timestamp, text, files, before, by_keys)
+        self._held[peer.pid] = held
         if await begin_review(self._editor, proposal, asker.label, text, OPEN_S, gone) is None:
             return held
         # If it shows it when it has time, it is told at once that it is over.
         self._end(held, "Emacs was busy; answer in the terminal")
         return None
 
+    def _project(self, peer: Peer, directory: str) -> str:
+        """Return the name in Emacs of the working `directory` of the process `peer`.
+
+        :raises FileNameError: when it can be no name
+        """
+        name = file_name(directory)
+        return name if self._elsewhere is None else self._elsewhere.name_of(peer, name)
+
     def _release(self, held: _Held, reason: str) -> None:
         held.released = True
-        self._editor.released(held.proposal, reason, held.files is not None)
+        self._editor.released(held.proposal, reason, held.answerable)
 
     def _end(self, held: _Held, reason: str) -> None:
         """End `held`, for which nobody waits any more."""
@@ -270,17 +289,17 @@ class Questions:
 
     async def _answer_in_terminal(self, held: _Held) -> None:
         """Answer what the terminal asks with the decision on `held`."""
-        request = await self._awaited_request(held)
-        if self._held.get(held.pid) is not held:
-            return
         try:
-            if held.files is None or request is None:
-                raise PromptError("the terminal takes no answer from Emacs")
+            request = await self._awaited_request(held)
+            if self._held.get(held.pid) is not held:
+                return
             if held.allowed and held.decision is not None:
                 await in_thread(save_plan, held.proposal.path, held.decision.content or "")
             elif held.proposal.kind == QUESTION or held.message() != _REFUSED:
                 held.prompt = held.message()
-            if not (held.allowed and await self._approve_by_key(held, held.files, request)):
+            if held.files is None:
+                await self._answer_by_keys(held)
+            elif not (held.allowed and await self._approve_by_key(held, held.files, request)):
                 await in_thread(held.files.answer, request, held.allowed)
         except (PromptError, OSError) as error:
             self._warn(f"{error}: answer in the terminal")
@@ -288,15 +307,36 @@ class Questions:
         else:
             self._editor.settled(held.proposal.id)
 
-    async def _awaited_request(self, held: _Held) -> str | None:
-        """Return the id under which the terminal asks about `held`, once it does; None if it does not."""
-        with anyio.move_on_after(0.0 if held.files is None else self._confirm_s):
+    async def _awaited_request(self, held: _Held) -> str:
+        """Return the id under which the terminal asks about `held`, once it does; "" where keys answer.
+
+        :raises PromptError: if it does not ask
+        """
+        with anyio.move_on_after(self._confirm_s if held.answerable else 0.0):
             while held.files is not None:
                 for request, tool in (await in_thread(held.files.awaited)).items():
                     if tool == held.tool and request not in held.before:
                         return request
                 await anyio.sleep(_POLL_S)
-        return None
+            await held.asked.wait()
+            return ""
+        raise PromptError("the terminal takes no answer from Emacs")
+
+    async def _answer_by_keys(self, held: _Held) -> None:
+        """Answer what the terminal asks about `held` by keys.
+
+        :raises PromptError: when the terminal does not take them
+        """
+        mode = None if held.decision is None else held.decision.mode
+        key = _MODE_KEYS.get(mode, _DEFAULT_KEYS) if held.allowed else _ESCAPE
+        with suppress(EmacsUnavailableError):
+            if await self._editor.type_key(held.proposal, key, held.prompt):
+                held.prompt = None
+                with anyio.move_on_after(self._key_s):
+                    while self._held.get(held.pid) is held:
+                        await anyio.sleep(_POLL_S)
+                    return
+        raise PromptError("the terminal takes no answer from Emacs")
 
     async def _approve_by_key(self, held: _Held, files: TerminalFiles, request: str) -> bool:
         """Approve the plan `held` by the key for the mode that the user wants; return whether the terminal took it.
@@ -330,36 +370,38 @@ class Questions:
         """Take `report`; return the edited plan with the result of its tool."""
         event, held = report.event, self._held.get(report.peer.pid)
         if isinstance(event, events.PostToolUse):
-            return await self._ran(event, held)
+            return await self._ran(event, report.peer, held)
         if isinstance(event, events.UserPromptSubmit) and event.begins_turn:
-            files = await in_thread(self._files_of, report.peer.pid, self._directory)
+            files = await in_thread(self._files_of, report.peer, self._directory)
             if files is not None:
                 await in_thread(files.trim)
+        if held is not None and _begins_question(event, held):
+            held.asked.set()
         if held is not None and held.released and _ends_question(event, held.time):
             await self._ended_in_terminal(held)
         return None
 
-    async def _ran(self, event: events.PostToolUse, held: _Held | None) -> str | None:
-        """Note that a plan was approved or questions were answered, with what is `held` for that process."""
+    async def _ran(self, event: events.PostToolUse, peer: Peer, held: _Held | None) -> str | None:
+        """Note that a plan was approved or questions were answered, with what is `held` for the process of `peer`."""
         if held is None or held.tool != event.tool_name:
             held = None
         else:
             del self._held[held.pid]
         if event.tool_name == events.EXIT_PLAN and not (held and held.allowed):
-            await self._keep(event)
+            await self._keep(event, peer)
         if held is None:
             return None
         if held.decision is None or not held.allowed:
             self._end(held, "it was answered in the terminal")
         return held.context
 
-    async def _keep(self, event: events.PostToolUse) -> None:
-        """Keep the plan that was approved in the terminal."""
+    async def _keep(self, event: events.PostToolUse, peer: Peer) -> None:
+        """Keep the plan that was approved in the terminal of `peer`."""
         asked = _parse(event.tool_name, event.tool_input)
         try:
             if asked is not None:
-                project = file_name(event.cwd)
-                path = await in_thread(plan_path, self._environ, project, event.session_id, now())
+                project = self._project(peer, event.cwd)
+                path = await in_thread(plan_path, self._environ, project, peer.conversation(event.session_id), now())
                 await in_thread(save_plan, path, asked[0])
         except (FileNameError, OSError) as error:
             self._warn(f"the approved plan cannot be kept: {error}")
@@ -381,6 +423,13 @@ class Questions:
         """End what is held for the process of `peer`."""
         if held := self._held.pop(peer.pid, None):
             self._end(held, "the CLI has ended")
+
+
+def _begins_question(event: events.Event, held: _Held) -> bool:
+    """Return whether `event` tells that the terminal asks about `held`."""
+    if not isinstance(event, events.AttentionRequest) or (event.timestamp and event.timestamp < held.time):
+        return False
+    return event.notification_type == "permission_prompt" and held.tool in event.message
 
 
 def _ends_question(event: events.Event, since: str) -> bool:

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 import anyio
 
+from qwen_companion.domain import Peer
 from qwen_companion.doors import events
 from qwen_companion.doors.calls import Reply, run_while_wanted
 from qwen_companion.doors.commands import Effects
@@ -73,17 +74,15 @@ class ReviewingEditor(Editor, Protocol):
 
 @frozen
 class Asker:
-    """The CLI that asks: its process `pid`, its `label` for the user, its `session` for Emacs.
+    """The CLI that asks: its process, that of `peer`, its `label` for the user, its `session` for Emacs.
 
-    `opens_reviews` says that it is connected and opens reviews by itself.  `directory` is the working directory of its
-    process, None if unknown.
+    `opens_reviews` says that it is connected and opens reviews by itself.
     """
 
-    pid: int
+    peer: Peer
     session: str
     label: str
     opens_reviews: bool
-    directory: str | None = None
 
 
 @frozen
@@ -184,14 +183,14 @@ class HookReviews:
     def end_agent(self, pid: int, agent_id: str) -> None:
         """End the reviews of the subagent `agent_id` of process `pid`."""
         for held in list(self._held.values()):
-            if (held.asker.pid, held.agent_id) == (pid, agent_id):
+            if (held.asker.peer.pid, held.agent_id) == (pid, agent_id):
                 self._abandon(held)
 
     def end_process(self, pid: int) -> None:
         """End the reviews of the process `pid`."""
         self._batches.pop(pid, None)
         for held in list(self._held.values()):
-            if held.asker.pid == pid:
+            if held.asker.peer.pid == pid:
                 self._abandon(held)
 
     async def reply(
@@ -204,9 +203,9 @@ class HookReviews:
         is_command = request.tool_name == events.SHELL
         if request.mode != events.AUTO or not (is_command or request.tool_name in events.EDIT_TOOLS):
             return Reply(events.NO_DECISION)
-        batch = self._batches[asker.pid][request.agent_id]
+        batch = self._batches[asker.peer.pid][request.agent_id]
         try:
-            directories = [file_name(request.cwd), *([asker.directory] if asker.directory else [])]
+            directories = [file_name(request.cwd), *([asker.peer.directory] if asker.peer.directory else [])]
             if is_command:
                 may_run = await self._may_run(request.tool_input, directories, batch, agent is not None)
                 return Reply(events.allow() if may_run else events.NO_DECISION)
@@ -295,7 +294,7 @@ class HookReviews:
     def _find(self, request: events.PermissionRequest, path: str, asker: Asker, facts: _Facts) -> _Held | None:
         """Return the review of the same change by the same agent, if that was told to ask again."""
         for held in self._held.values():
-            same = (held.asker.pid, held.agent_id, held.proposal.path) == (asker.pid, request.agent_id, path)
+            same = (held.asker.peer.pid, held.agent_id, held.proposal.path) == (asker.peer.pid, request.agent_id, path)
             if same and held.facts == facts and held.abandonment is not None:
                 held.abandonment.cancel()
                 held.abandonment = None

@@ -12,6 +12,7 @@ from contextlib import suppress
 
 import psutil
 
+from qwen_companion.domain import Peer
 from qwen_companion.doors.prompt_files import append_line
 from qwen_companion.frozen import frozen
 from qwen_companion.json_objects import as_object, read_object
@@ -72,10 +73,12 @@ class TerminalFiles:
         append_line(self.directory, self.answers, json.dumps(entry))
 
 
-def terminal_files(pid: int, directory: str) -> TerminalFiles | None:
-    """Return the files of the CLI with process `pid`, None where it has none in `directory`."""
+def terminal_files(peer: Peer, directory: str) -> TerminalFiles | None:
+    """Return the files of the CLI in the process of `peer`, None where it has none in `directory`."""
+    if peer.place is not None:
+        return None
     try:
-        arguments = psutil.Process(pid).cmdline()
+        arguments = psutil.Process(peer.pid).cmdline()
     except (psutil.Error, OSError):
         return None
     values = [

@@ -1090,10 +1090,14 @@ class ProposalReleased(Notification):
 
 @frozen
 class TypeKey(_Question):
-    """`type-key`: asks to type `key` into the terminal of the CLI of the plan `id`; Emacs answers whether it has."""
+    """`type-key`: asks to type `key` into the terminal of the CLI of the plan `id`; Emacs answers whether it has.
+
+    The `prompt` goes there once the turn is over.
+    """
 
     id: str
     key: str
+    prompt: str | None = None
 
 
 @frozen

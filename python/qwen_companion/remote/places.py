@@ -222,7 +222,7 @@ class Places:
     def name_of(self, peer: Peer, path: str) -> str:
         """Return the name in Emacs of the file that the CLI in the process `peer` calls `path`."""
         found = self._open.get(peer.place or "")
-        return (peer.place or "") + path if found is None else found.place.names.file(path).name
+        return (peer.place or "") + path if found is None else found.place.name(path) or ""
 
     def place(self, name: str) -> Place:
         """Return the place `name`.

@@ -8,6 +8,7 @@ import json
 import sys
 import time
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ PLAN = "# Fruit\n\n1. Buy plums.\n2. Bake.\n"
 EDITED = PLAN.replace("plums", "pears")
 PID = 7
 PEER = Peer(PID, "", "/w", "qwen", ())
-ASKER = Asker(PID, "session", "Qwen Code 0.24.4", opens_reviews=True)
+ASKER = Asker(PEER, "session", "Qwen Code 0.24.4", opens_reviews=True)
 
 
 class Site:
@@ -52,6 +53,7 @@ class Site:
         self.events, self.answers = directory / "events-1", directory / "prompts-1"
         self.events.touch()
         self.files = TerminalFiles(str(directory), str(self.events), str(self.answers)) if files else None
+        self.asker = ASKER
         self.editor = FakeEditor()
         self.warnings: list[str] = []
         self.questions = Questions(
@@ -60,7 +62,8 @@ class Site:
             str(directory),
             self.environ,
             self.warnings.append,
-            files_of=lambda pid, _: self.files if pid == PID else None,
+            files_of=lambda peer, _: self.files if peer.pid == PID else None,
+            elsewhere=None,
             **limits,
         )
         self.questions.wanted = True
@@ -75,7 +78,7 @@ class Site:
 
     async def answer(self, request: PermissionRequest | None = None) -> Answer:
         """Return the answer to the hook, after what is done once it has been sent."""
-        reply = await soon(self.questions.reply(request or self.plan(), ASKER, self.gone))
+        reply = await soon(self.questions.reply(request or self.plan(), self.asker, self.gone))
         if reply.after is not None:
             reply.after()
         return reply.answer
@@ -162,7 +165,7 @@ async def test_the_mode_before_is_restored_by_a_key(tasks: anyio.abc.TaskGroup, 
     await site.ran()
     site.write({"type": "assistant"})
     site.questions = Questions(
-        tasks, site.editor, str(tmp_path), site.environ, site.warnings.append, files_of=lambda _pid, _: site.files
+        tasks, site.editor, str(tmp_path), site.environ, site.warnings.append, files_of=lambda _peer, _: site.files
     )
     site.questions.wanted = True
     await site.decided(Decision(PLAN, mode="auto-edit"))
@@ -240,6 +243,45 @@ async def test_after_the_time_limit_the_answer_goes_to_the_terminal(tasks: anyio
     assert EDITED in told
 
 
+async def test_keys_answer_at_another_place(tasks: anyio.abc.TaskGroup, tmp_path: Path) -> None:
+    """Nothing of its CLI is in files here; what its hooks tell says when its terminal asks, and of what."""
+    site = Site(tasks, tmp_path, files=False)
+    site.editor.types = True
+    site.asker = replace(ASKER, peer=replace(PEER, place="/ssh:far:", terminal=1))
+    asks = AttentionRequest(notification_type="permission_prompt", message="needs permission to use exit_plan_mode")
+    for mode, keys in ((None, "1"), ("auto-edit", "2"), ("default", "\x1b[A\x1b[A\r")):
+        assert await site.decided(Decision(EDITED, mode=mode)) == {}
+        # Another dialog would take the key.
+        await site.hear(asks.model_copy(update={"message": "needs permission to use run_shell_command"}))
+        assert site.editor.log[-1][0] != "key"
+        await site.hear(asks)
+        await until(lambda keys=keys: site.editor.log[-1] == ("key", keys))
+        told = await site.ran()
+        assert told is not None
+        assert EDITED in told
+        await until(lambda: site.editor.log[-1][0] == "settled")
+    assert site.warnings == []
+    assert kept_plans(site.environ, site.project, "s-1") == ()
+    assert len(kept_plans(site.environ, site.project, "s-1 /ssh:far:")) == 3
+
+
+async def test_keys_answer_after_the_time_limit_too(tasks: anyio.abc.TaskGroup, tmp_path: Path) -> None:
+    site = Site(tasks, tmp_path, files=False, hold_s=0.01, key_s=0.01)
+    site.editor.types = True
+    site.asker = replace(ASKER, peer=replace(PEER, place="/ssh:far:", terminal=1))
+    assert await site.answer() == {}
+    assert site.editor.log[-1] == ("released", "its terminal asks now")
+    site.questions.decide(site.editor.opened[0][0].id, Decision(None, "No plums."))
+    await site.hear(AttentionRequest(notification_type="permission_prompt", message="to use exit_plan_mode"))
+    await until(lambda: ("prompt", "No plums.") in site.editor.log)
+    assert ("key", "\x1b") in site.editor.log
+    # The terminal takes none.
+    assert await site.answer() == {}
+    await site.hear(AttentionRequest(notification_type="permission_prompt", message="to use exit_plan_mode"))
+    site.questions.decide(site.editor.opened[1][0].id, Decision(EDITED))
+    await until(lambda: site.warnings == ["the terminal takes no answer from Emacs: answer in the terminal"])
+
+
 async def test_the_user_leaves_the_answer_to_the_terminal(site: Site) -> None:
     answering = asyncio.create_task(site.answer())
     proposal = await soon(site.editor.shown.get())
@@ -266,14 +308,6 @@ async def test_a_cli_without_files_asks_in_its_terminal_and_the_plan_is_shown(
     asked = site.request("ask_user_question", {"questions": list(QUESTIONS)})
     site.editor.shown.get_nowait()
     assert "sqlite" in message(await site.decided(Decision("sqlite"), asked))
-
-
-async def test_of_a_cli_at_another_place_it_is_said_once_where_it_is_answered(site: Site) -> None:
-    site.questions.leave(site.request("edit", {}), "Qwen Code")
-    assert site.warnings == []
-    for _ in range(2):
-        site.questions.leave(site.plan(), "Qwen Code")
-    assert [text.startswith("Qwen Code asks in its terminal") for text in site.warnings] == [True]
 
 
 async def test_a_terminal_that_does_not_ask_is_said(tasks: anyio.abc.TaskGroup, tmp_path: Path) -> None:
@@ -354,7 +388,7 @@ def test_the_files_of_a_cli_are_those_in_the_directory(tmp_path: Path) -> None:
             deadline = time.monotonic() + TIMEOUT_S
             while process.cmdline()[1:2] != ["-c"] and time.monotonic() < deadline:
                 pass
-            return terminal_files(process.pid, f"{tmp_path}/")
+            return terminal_files(replace(PEER, pid=process.pid), f"{tmp_path}/")
         finally:
             process.communicate()
 
@@ -392,5 +426,6 @@ def test_the_last_hundred_plans_of_a_project_are_kept(tmp_path: Path) -> None:
     plans = kept_plans(environ, "/w")
     assert [plan.time for plan in plans] == list(range(102, 2, -1))
     assert plans[0].title == "Plan 102"
+    assert len(kept_plans(environ, "/w", "../a b")) == 100
     # Wherever its directory is.
     assert [plan.path for plan in kept_plans(environ, "/w", "s-2")] == [other]

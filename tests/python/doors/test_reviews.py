@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
+from qwen_companion.domain import Peer
 from qwen_companion.doors import layer
 from qwen_companion.doors.events import Answer, PermissionRequest
 from qwen_companion.doors.reviews import ALL, OPEN, STILL_REVIEWING, Asker, HookReviews
@@ -23,7 +24,8 @@ pytestmark = pytest.mark.anyio
 
 TEXT = "one\ntwo\n"
 PID = 7
-CONNECTED = Asker(PID, "session", "Qwen Code 0.24.4", opens_reviews=True)
+PEER = Peer(PID, "", None, "qwen", ())
+CONNECTED = Asker(PEER, "session", "Qwen Code 0.24.4", opens_reviews=True)
 AGENT = "subagent general-purpose"
 
 
@@ -124,7 +126,7 @@ async def test_other_tools_and_other_places_are_left_alone(site: Site, scope: st
     assert await site.answer(site.request(file_path="a.txt"), agent) == {}
     assert await site.answer(site.request(file_path=["x"]), agent) == {}
     # The directory of the process is another one than it says.
-    elsewhere = replace(CONNECTED, directory=str(site.project / "sub"))
+    elsewhere = replace(CONNECTED, peer=replace(PEER, directory=str(site.project / "sub")))
     assert await site.answer(agent=agent, asker=elsewhere) == {}
     assert site.editor.log == []
 
@@ -290,7 +292,7 @@ async def test_files_that_are_no_text_are_refused_to_a_subagent(site: Site) -> N
 
 
 async def test_a_cli_that_is_not_connected_is_reviewed_too(site: Site) -> None:
-    answering = asyncio.create_task(site.answer(asker=Asker(PID, "process 7", "Qwen Code", opens_reviews=False)))
+    answering = asyncio.create_task(site.answer(asker=Asker(PEER, "process 7", "Qwen Code", opens_reviews=False)))
     proposal = await soon(site.editor.shown.get())
     assert proposal.session == "process 7"
     site.reviews.decide(proposal.id, Decision(None))
