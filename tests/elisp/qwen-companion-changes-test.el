@@ -359,9 +359,7 @@ A text that is nil removes the line."
     (dolist (place '("made" "Prompt of one"))
       (qwen-companion-changes-test-goto place)
       (qwen-companion-test-answering nil
-        (should (eq 'quit (condition-case nil
-                              (qwen-companion-test-press "k")
-                            (quit 'quit)))))
+        (should (qwen-companion-test-quits-p "k")))
       (should (file-exists-p "made")))))
 
 (ert-deftest qwen-companion-changes-test-shows-only-the-unseen-next-time ()

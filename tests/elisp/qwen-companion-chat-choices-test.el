@@ -38,18 +38,15 @@ A list of the prompt and, for each that was offered, what the line says."
   `(let (seen)
      (qwen-companion-test-choosing
          (lambda (prompt table &rest more)
-           (let* ((metadata (completion-metadata "" table nil))
-                  (annotate (completion-metadata-get metadata 'annotation-function))
-                  (sort (completion-metadata-get metadata 'display-sort-function)))
-             (should (completion-metadata-get metadata 'category))
+           (pcase-let ((`(,category . ,offered) (qwen-companion-test-candidates table)))
+             (should category)
              (setq seen (cons prompt
-                              (mapcar (lambda (name)
-                                        (substring-no-properties
-                                         (concat name (funcall annotate name))))
-                                      (funcall sort (all-completions "" table)))))
+                              (mapcar (pcase-lambda (`(,name . ,about))
+                                        (substring-no-properties (concat name about)))
+                                      offered)))
              (pcase ,name
                ("" (or (nth 4 more) ""))
-               (name (should (test-completion name table))
+               (name (should (assoc name offered))
                      name))))
        ,@body)
      seen))

@@ -25,16 +25,6 @@
         (call-interactively #'qwen-companion-chat)))
     (should-not (qwen-companion-chat-buffers))))
 
-(ert-deftest qwen-companion-chat-test-opens-a-session-and-shows-its-texts ()
-  (qwen-companion-chat-test-with
-    (should (eq (current-buffer) (qwen-companion-chat-buffer "s")))
-    (qwen-companion-chat-test-turn
-     (qwen-companion-chat-test-text 'user "What is it?" :by 'me)
-     (qwen-companion-chat-test-text 'answer "A gree")
-     (qwen-companion-chat-test-text 'answer "ting."))
-    (should (equal "\n\fYou\nWhat is it?\n\nA greeting.\n"
-                   (qwen-companion-chat-test-conversation)))))
-
 (ert-deftest qwen-companion-chat-test-text-before-the-reply-is-not-lost ()
   (qwen-companion-chat-test-with
     (qwen-companion-chat t)
@@ -64,6 +54,52 @@
 
 ;;; The conversation
 
+(ert-deftest qwen-companion-chat-test-what-a-conversation-shows ()
+  "Each answer has one list of changes, and what they look like."
+  (pcase-dolist (`(,shown . ,changes)
+                 `(("\n\fYou\nWhat is it?\n\nA greeting.\n"
+                    ,(qwen-companion-chat-test-text 'user "What is it?" :by 'me)
+                    ,(qwen-companion-chat-test-text 'answer "A gree")
+                    ,(qwen-companion-chat-test-text 'answer "ting."))
+                   ;; Two turns and two agents do not mix.
+                   (,(concat "running   Agent A\n\nfrom a, again\n"
+                             "running   Agent B\n\nfrom b\n"
+                             "\nThe end.\n"
+                             "\n\fSomebody else\nAnd I?\n")
+                    (:kind tool :turn "t1" :id "a" :status running :title "Agent A")
+                    (:kind tool :turn "t1" :id "b" :status running :title "Agent B")
+                    ,(qwen-companion-chat-test-text 'answer "from a" :parent "a")
+                    ,(qwen-companion-chat-test-text 'answer "from b" :parent "b")
+                    (:kind text :turn "t2" :voice user :by other :text "And I?")
+                    ,(qwen-companion-chat-test-text 'answer ", again" :parent "a")
+                    ,(qwen-companion-chat-test-text 'answer "The end."))
+                   ;; A message in the background stands alone.
+                   ("\nOne.\n\nMeanwhile.\n\nTwo.\n"
+                    ,(qwen-companion-chat-test-text 'answer "One.")
+                    ,(qwen-companion-chat-test-text 'answer "Meanwhile." :background t)
+                    ,(qwen-companion-chat-test-text 'answer "Two."))
+                   ;; Incomplete text says so.
+                   (,(concat "120 earlier events are not shown\n"
+                             "\n\fYou\nOne\n"
+                             "The session was rewound to the end of turn 1; everything after it is forgotten\n"
+                             "The session was rewound to its beginning; everything above is forgotten\n")
+                    (:kind note :turn nil :note truncated :text "120")
+                    ,(qwen-companion-chat-test-text 'user "One" :by 'me)
+                    (:kind note :turn nil :note rewound :text "1")
+                    (:kind note :turn nil :note rewound :text "0"))
+                   ;; How turns end.
+                   ("" (:kind end :turn "t1" :outcome done))
+                   ("Cancelled\n" (:kind end :turn "t1" :outcome cancelled))
+                   ("Failed: no model\n" (:kind end :turn "t1" :outcome failed :text "no model"))
+                   ("Taken out of the queue\n" (:kind end :turn "t1" :outcome removed))
+                   ("Taken out of the queue: not this\n"
+                    (:kind end :turn "t1" :outcome removed :text "not this"))
+                   ("Ended: refusal\n" (:kind end :turn "t1" :outcome other :text "refusal"))))
+    (qwen-companion-chat-test-with
+      (should (eq (current-buffer) (qwen-companion-chat-buffer "s")))
+      (apply #'qwen-companion-chat-test-turn changes)
+      (should (equal shown (qwen-companion-chat-test-conversation))))))
+
 (ert-deftest qwen-companion-chat-test-thoughts-tools-and-answers-in-order ()
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn
@@ -79,39 +115,6 @@
     (should (equal "Thought\nLet me see.\n\nI look.\ndone      Read it  (1.5 s)\n\nDone.\n"
                    (qwen-companion-chat-test-conversation)))))
 
-(ert-deftest qwen-companion-chat-test-two-turns-and-two-agents-do-not-mix ()
-  (qwen-companion-chat-test-with
-    (qwen-companion-chat-test-turn
-     '(:kind tool :turn "t1" :id "a" :status running :title "Agent A")
-     '(:kind tool :turn "t1" :id "b" :status running :title "Agent B")
-     (qwen-companion-chat-test-text 'answer "from a" :parent "a")
-     (qwen-companion-chat-test-text 'answer "from b" :parent "b")
-     '(:kind text :turn "t2" :voice user :by other :text "And I?")
-     (qwen-companion-chat-test-text 'answer ", again" :parent "a")
-     (qwen-companion-chat-test-text 'answer "The end."))
-    (should (equal (concat "running   Agent A\n\nfrom a, again\n"
-                           "running   Agent B\n\nfrom b\n"
-                           "\nThe end.\n"
-                           "\n\fSomebody else\nAnd I?\n")
-                   (qwen-companion-chat-test-conversation)))))
-
-(ert-deftest qwen-companion-chat-test-a-message-in-the-background-stands-alone ()
-  (qwen-companion-chat-test-with
-    (qwen-companion-chat-test-turn
-     (qwen-companion-chat-test-text 'answer "One.")
-     (qwen-companion-chat-test-text 'answer "Meanwhile." :background t)
-     (qwen-companion-chat-test-text 'answer "Two."))
-    (should (equal "\nOne.\n\nMeanwhile.\n\nTwo.\n" (qwen-companion-chat-test-conversation)))))
-
-(ert-deftest qwen-companion-chat-test-how-a-turn-ends ()
-  (pcase-dolist (`(,outcome ,text ,said)
-                 '((done nil "") (cancelled nil "Cancelled\n") (failed "no model" "Failed: no model\n")
-                   (removed nil "Taken out of the queue\n")
-                   (removed "not this" "Taken out of the queue: not this\n") (other "refusal" "Ended: refusal\n")))
-    (qwen-companion-chat-test-with
-      (qwen-companion-chat-test-turn (list :kind 'end :turn "t1" :outcome outcome :text text))
-      (should (equal said (qwen-companion-chat-test-conversation))))))
-
 (ert-deftest qwen-companion-chat-test-unsupported-events-are-named ()
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn
@@ -119,18 +122,6 @@
      '(:kind hologram :turn "t1"))
     (should (string-match-p "Unsupported: goal_changed;.*\nUnsupported: hologram;"
                             (qwen-companion-chat-test-conversation)))))
-
-(ert-deftest qwen-companion-chat-test-incomplete-text-says-so ()
-  (qwen-companion-chat-test-with
-    (qwen-companion-chat-test-turn '(:kind note :turn nil :note truncated :text "120")
-                                   (qwen-companion-chat-test-text 'user "One" :by 'me)
-                                   '(:kind note :turn nil :note rewound :text "1")
-                                   '(:kind note :turn nil :note rewound :text "0"))
-    (should (equal (concat "120 earlier events are not shown\n"
-                           "\n\fYou\nOne\n"
-                           "The session was rewound to the end of turn 1; everything after it is forgotten\n"
-                           "The session was rewound to its beginning; everything above is forgotten\n")
-                   (qwen-companion-chat-test-conversation)))))
 
 (ert-deftest qwen-companion-chat-test-notes-without-a-turn-are-at-the-end ()
   (qwen-companion-chat-test-with
@@ -332,8 +323,7 @@
       (qwen-companion-chat-send)
       (insert "meanwhile")
       (let ((said (qwen-companion-test-messages
-                    (qwen-companion-chat-test-reply
-                     'daemon-prompt :error "It failed." :problem problem))))
+                    (qwen-companion-chat-test-reply 'daemon-prompt :error "It failed." :problem problem))))
         (should (string-match-p "It failed\\." said))
         (should (eq (eq problem 'unsure) (and (string-match-p "may have arrived" said) t))))
       (should (equal "precious\nmeanwhile" (qwen-companion-chat-test-prompt)))
@@ -804,13 +794,6 @@ The function `steps' takes commands, each with the prompt that it brings."
       (should (string-match-p "M-x qwen-companion-mode, then M-x qwen-companion-chat here"
                               (qwen-companion-test-header))))))
 
-(ert-deftest qwen-companion-chat-test-killed-while-it-opens ()
-  (qwen-companion-chat-test-with
-    (qwen-companion-chat t)
-    (kill-buffer)
-    (qwen-companion-chat-test-reply 'daemon-open :session "nobodys")
-    (should (equal '((:session "nobodys" :end nil)) (qwen-companion-test-sent 'daemon-close)))))
-
 (ert-deftest qwen-companion-chat-test-killed-leaves-the-session ()
   (qwen-companion-chat-test-with
     (insert "unsent")
@@ -876,6 +859,7 @@ The function `steps' takes commands, each with the prompt that it brings."
     (kill-buffer (qwen-companion-chat-buffer "s"))
     (should qwen-companion-daemon-functions)
     (qwen-companion-chat-test-reply 'daemon-open :session "nobodys")
+    (should (equal '(:session "nobodys" :end nil) (car (last (qwen-companion-test-sent 'daemon-close)))))
     (should-not qwen-companion-daemon-functions)
     (should-not qwen-companion-daemon-disconnected-hook)
     (should-not qwen-companion-backend-disconnected-hook)))

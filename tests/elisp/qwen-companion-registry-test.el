@@ -165,13 +165,10 @@ CONTROLLER is what it tells of the token."
       (list (qwen-companion-registry-test--cli "7")
             (qwen-companion-registry-test--cli "8" :listens nil)
             (qwen-companion-registry-test--cli "9" :gone t))
-    (cl-flet ((refusal (id text)
-                (cadr (should-error (qwen-companion-prompts-send
-                                     (qwen-companion-registry-cli id) root text)
-                                    :type 'user-error))))
-      (should (string-match-p "would reach the model of site-7 as text" (refusal "7" "/clear")))
-      (should (string-match-p "crossSessionMessaging is off" (refusal "8" "Do it")))
-      (should (string-match-p "site-9 has ended" (refusal "9" "Do it"))))
+    (pcase-dolist (`(,why ,id ,text) '(("would reach the model of site-7 as text" "7" "/clear")
+                                       ("crossSessionMessaging is off" "8" "Do it")
+                                       ("site-9 has ended" "9" "Do it")))
+      (qwen-companion-test-refused why (qwen-companion-prompts-send (qwen-companion-registry-cli id) root text)))
     (should-not (qwen-companion-test-sent 'registry-prompt))))
 
 (ert-deftest qwen-companion-registry-test-which-cli-gets-a-prompt ()
@@ -192,8 +189,7 @@ CONTROLLER is what it tells of the token."
     (qwen-companion-ask-cli (qwen-companion-registry-cli "7"))
     (insert "Again")
     (qwen-companion-registry-on-registered '(:gone ("7") :controller valid))
-    (should (string-match-p "has ended" (cadr (should-error (qwen-companion-ask-submit)
-                                                            :type 'user-error))))
+    (qwen-companion-test-refused "has ended" (qwen-companion-ask-submit))
     (should (equal "Again" (buffer-string)))
     (kill-buffer)))
 
@@ -257,19 +253,18 @@ CONTROLLER is what it tells of the token."
                                   ("10" "site-10 has ended")))
       (dolist (send (list #'qwen-companion-ask-cli
                           (lambda (cli) (qwen-companion-prompts-send cli root "Do it"))))
-        (should (string-prefix-p
-                 said (cadr (should-error (funcall send (qwen-companion-registry-cli id))
-                                          :type 'user-error))))))))
+        (qwen-companion-test-refused (concat "\\`" said)
+          (funcall send (qwen-companion-registry-cli id)))))))
 
 (ert-deftest qwen-companion-registry-test-some-cannot-come-home ()
   (qwen-companion-registry-test--with 'none
       (list (qwen-companion-registry-test--cli "7" :kind 'serve)
             (qwen-companion-registry-test--cli "8" :problem "its directory is gone"))
-    (cl-flet ((refusal (session)
-                (cadr (should-error (qwen-companion-bring-home session) :type 'user-error))))
-      (should (string-match-p "in a daemon" (refusal (qwen-companion-registry-cli "7"))))
-      (should (string-match-p "directory is gone" (refusal (qwen-companion-registry-cli "8"))))
-      (should (string-match-p "0.23 or later" (refusal '(:id "gemini" :client "Gemini CLI")))))))
+    (pcase-dolist (`(,why ,session)
+                   `(("in a daemon" ,(qwen-companion-registry-cli "7"))
+                     ("directory is gone" ,(qwen-companion-registry-cli "8"))
+                     ("0.23 or later" (:id "gemini" :client "Gemini CLI"))))
+      (qwen-companion-test-refused why (qwen-companion-bring-home session)))))
 
 (provide 'qwen-companion-registry-test)
 ;;; qwen-companion-registry-test.el ends here

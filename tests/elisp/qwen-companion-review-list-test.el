@@ -16,6 +16,15 @@
          (progn ,@body)
        (qwen-companion-review-list-close))))
 
+(defmacro qwen-companion-review-list-test-with-waiting (files &rest body)
+  "Run BODY where the change of each of FILES, from 1 to 2, waits."
+  (declare (indent 1) (debug t))
+  `(let ((names ,files))
+     (qwen-companion-review-list-test-with (mapcar (lambda (name) (list name "1\n")) names)
+       (dolist (name names)
+         (qwen-companion-test-propose name "2\n"))
+       ,@body)))
+
 (defun qwen-companion-review-list-test--lines ()
   "Return the lines of the list, each as a list of its columns."
   (with-current-buffer "*qwen-companion proposals*"
@@ -96,7 +105,7 @@
   (qwen-companion-review-list-test-with '(("a.txt" "1\n2\n3\n"))
     (cl-flet ((against (proposal)
                 (with-current-buffer (qwen-companion-proposal-disk-buffer proposal)
-                  (cons (buffer-string) (qwen-companion-review--header)))))
+                  (cons (buffer-string) (qwen-companion-test-header)))))
       (dolist (accepts '(nil t))
         (let ((one (qwen-companion-test-propose "a.txt" "ONE\n2\n3\n" :client "Qwen Code" :session "s"))
               (other (qwen-companion-test-propose "a.txt" "1\n2\nTHREE\n" :client "Gemini CLI" :session "t")))
@@ -145,12 +154,8 @@
       (with-current-buffer (qwen-companion-proposal-buffer proposal) (insert "0\n"))
       (with-current-buffer "*qwen-companion proposals*" (revert-buffer))
       (qwen-companion-test-wait-for (member "+3 -0" (car (qwen-companion-review-list-test--lines))))
-      (should (member "waits, edited" (car (qwen-companion-review-list-test--lines))))
-      ;; Nothing is left of what was written for diff.
-      (qwen-companion-test-wait-for (not (process-live-p qwen-companion-review-list--process))))))
-
-(ert-deftest qwen-companion-review-list-test-line-ends-count-as-proposed ()
-  "A file and a proposal that both have CR LF differ only in changed lines."
+      (should (member "waits, edited" (car (qwen-companion-review-list-test--lines))))))
+  ;; A file and a proposal that both have CR LF differ only in changed lines.
   (qwen-companion-review-list-test-with '(("a.txt" "1\r\n2\r\n"))
     (qwen-companion-test-propose "a.txt" "1\r\n3\r\n")
     (qwen-companion-diffs)
@@ -158,13 +163,10 @@
 
 (ert-deftest qwen-companion-review-list-test-large-texts-are-not-counted ()
   (qwen-companion-review-list-test-with '(("a.txt" "1\n"))
-    (let ((qwen-companion-review-list--count-limit 100)
-          ;; That of the test before may still run.
-          (qwen-companion-review-list--process nil))
+    (let ((qwen-companion-review-list--count-limit 100))
       (qwen-companion-test-propose "a.txt" (make-string 200 ?x))
       (qwen-companion-diffs)
-      (should (member "large" (car (qwen-companion-review-list-test--lines))))
-      (should-not (process-live-p qwen-companion-review-list--process)))))
+      (should (member "large" (car (qwen-companion-review-list-test--lines)))))))
 
 (ert-deftest qwen-companion-review-list-test-follows-while-it-is-visible ()
   "Proposals come, are shown, put aside and end; point stays on its line."
@@ -176,9 +178,12 @@
       (qwen-companion-test-propose "b.txt" "2\n" :session "session-2")
       (should (equal '("a.txt" "b.txt") (qwen-companion-review-list-test--column 0)))
       (qwen-companion-review-list-test--go-to "b.txt")
-      (set-window-point (get-buffer-window) (point))
-      (other-window 1)
-      (qwen-companion-test-close a)
+      (let ((window (get-buffer-window "*qwen-companion proposals*")))
+        (set-window-point window (point))
+        (select-window (next-window window))
+        (qwen-companion-test-close a)
+        (with-selected-window window
+          (should (looking-at-p "  b\\.txt"))))
       (should (equal '("b.txt") (qwen-companion-review-list-test--column 0)))
       (qwen-companion-diff-reject)
       (should (equal '("No proposal waits") (qwen-companion-review-list-test--column 0))))))
@@ -196,24 +201,8 @@
       (qwen-companion-test-click 'mouse-2 "b.txt")
       (should (equal "*qwen-companion hunks: b.txt*" (qwen-companion-test-selected))))))
 
-(ert-deftest qwen-companion-review-list-test-keeps-point-on-its-line ()
-  "Point stays on its line in a window that is not selected, too."
-  (qwen-companion-review-list-test-with '(("a.txt" "1\n") ("b.txt" "1\n"))
-    (let ((a (qwen-companion-test-propose "a.txt" "2\n")))
-      (qwen-companion-test-propose "b.txt" "2\n")
-      (qwen-companion-diffs)
-      (qwen-companion-review-list-test--go-to "b.txt")
-      (let ((window (get-buffer-window "*qwen-companion proposals*")))
-        (set-window-point window (point))
-        (select-window (next-window window))
-        (qwen-companion-diff-reject a)
-        (with-selected-window window
-          (should (looking-at-p "  b\\.txt")))))))
-
 (ert-deftest qwen-companion-review-list-test-keys-of-the-list ()
-  (qwen-companion-review-list-test-with '(("a.txt" "1\n") ("b.txt" "1\n") ("c.txt" "1\n"))
-    (dolist (file '("a.txt" "b.txt" "c.txt"))
-      (qwen-companion-test-propose file "2\n"))
+  (qwen-companion-review-list-test-with-waiting '("a.txt" "b.txt" "c.txt")
     (qwen-companion-diffs)
     (qwen-companion-review-list-test--go-to "b.txt")
     (call-interactively (key-binding (kbd "C-c C-c")))
@@ -230,9 +219,7 @@
 
 (ert-deftest qwen-companion-review-list-test-marks ()
   "Marked reviews are answered after one question, also in an updated list."
-  (qwen-companion-review-list-test-with '(("a.txt" "1\n") ("b.txt" "1\n") ("c.txt" "1\n"))
-    (dolist (file '("a.txt" "b.txt" "c.txt"))
-      (qwen-companion-test-propose file "2\n"))
+  (qwen-companion-review-list-test-with-waiting '("a.txt" "b.txt" "c.txt")
     (qwen-companion-diffs)
     (should (looking-at-p "  a\\.txt"))
     (should (string-match-p "\\` 3 proposals  RET review  SPC show  A/K accept/reject"
@@ -263,9 +250,7 @@
         (should-not (qwen-companion-proposals))))))
 
 (ert-deftest qwen-companion-review-list-test-answers-all-and-names-the-refused ()
-  (qwen-companion-review-list-test-with '(("a.txt" "1\n") ("b.txt" "1\n"))
-    (dolist (file '("a.txt" "b.txt"))
-      (qwen-companion-test-propose file "2\n"))
+  (qwen-companion-review-list-test-with-waiting '("a.txt" "b.txt")
     (write-region "other\n" nil "a.txt" nil 'silent)
     (qwen-companion-diffs)
     (qwen-companion-test-answering t
@@ -282,17 +267,12 @@
         (qwen-companion-test-propose file "2\n"))
       (qwen-companion-diffs)
       (delete-other-windows)
-      (cl-flet ((shown () (mapcar (lambda (window) (buffer-name (window-buffer window)))
-                                  (window-list nil 'no-minibuffer))))
-        (execute-kbd-macro "n")
-        (should (equal (list list) (shown)))
-        (execute-kbd-macro (kbd "SPC"))
-        (should (equal (list list "*qwen-companion hunks: b.txt*") (shown)))
-        (execute-kbd-macro "p")
-        (should (equal (list list "*qwen-companion hunks: a.txt*") (shown)))
-        (should (equal list (qwen-companion-test-selected)))
-        (execute-kbd-macro (kbd "RET"))
-        (should (equal "*qwen-companion hunks: a.txt*" (qwen-companion-test-selected)))))))
+      (pcase-dolist (`(,key . ,shown) '(("n") ("SPC" "*qwen-companion hunks: b.txt*") ("p" "*qwen-companion hunks: a.txt*")))
+        (execute-kbd-macro (kbd key))
+        (should (equal (append shown (list list)) (qwen-companion-test-shown)))
+        (should (equal list (qwen-companion-test-selected))))
+      (execute-kbd-macro (kbd "RET"))
+      (should (equal "*qwen-companion hunks: a.txt*" (qwen-companion-test-selected))))))
 
 (ert-deftest qwen-companion-review-list-test-stays-where-it-is-typed-into ()
   "It was opened from a review: that ends, or another is shown, and it stays selected."
@@ -326,16 +306,15 @@
     (setf (qwen-companion-proposal-arrived (car (qwen-companion-proposals))) 0)
     (qwen-companion-diffs)
     (qwen-companion-test-wait-for
-     (cl-every #'qwen-companion-review-list--size (qwen-companion-proposals)))
-    (pcase-dolist (`(,column ,order) '(("Lines" ("b.txt" "a.txt" "c.txt"))
-                                       ("Age" ("c.txt" "b.txt" "a.txt"))
-                                       ("File" ("a.txt" "b.txt" "c.txt"))))
-      (with-current-buffer "*qwen-companion proposals*"
-        (setq tabulated-list-sort-key (cons column nil))
-        (revert-buffer))
-      (if (equal column "Age")
-          (should (equal "a.txt" (car (last (qwen-companion-review-list-test--column 0)))))
-        (should (equal order (qwen-companion-review-list-test--column 0)))))))
+     (cl-every (lambda (size) (string-match-p "\\`\\+[0-9]" size)) (qwen-companion-review-list-test--column 3)))
+    (cl-flet ((sorted (column)
+                (with-current-buffer "*qwen-companion proposals*"
+                  (setq tabulated-list-sort-key (cons column nil))
+                  (revert-buffer))
+                (qwen-companion-review-list-test--column 0)))
+      (should (equal '("b.txt" "a.txt" "c.txt") (sorted "Lines")))
+      (should (equal "a.txt" (car (last (sorted "Age")))))
+      (should (equal '("a.txt" "b.txt" "c.txt") (sorted "File"))))))
 
 (ert-deftest qwen-companion-review-list-test-leaves-nothing-behind ()
   "No timer while it is not seen, no hook when it is gone."
@@ -403,11 +382,9 @@
             (should (equal "c.txt" (qwen-companion-review-list-test--reviewed)))
             (should (get-buffer-window "*terminal*"))
             (with-current-buffer "*terminal*" (qwen-companion-diff-accept))
-            (should (equal '("c.txt")
-                           (mapcar (lambda (proposal)
-                                     (file-name-nondirectory
-                                      (qwen-companion-proposal-path (car proposal))))
-                                   qwen-companion-proposal--undelivered)))
+            (should (equal '((accepted "2\n")) (qwen-companion-test-outcomes)))
+            (should (equal '("session-1" "session-1")
+                           (mapcar #'qwen-companion-proposal-session (qwen-companion-proposals))))
             ;; It has no more: whatever waits, and that is not clear.
             (with-current-buffer "*terminal*"
               (should-error (qwen-companion-diff-reject) :type 'user-error)

@@ -73,7 +73,7 @@ Between them are an edit of the user's and a turn of another agent.
   (qwen-companion-rewind-test--with
     (let ((before (qwen-companion-rewind-test--files)))
       (qwen-companion-test-answering nil
-        (should (eq 'quit (condition-case nil (qwen-companion-test-press "R") (quit 'quit)))))
+        (should (qwen-companion-test-quits-p "R")))
       (should (equal before (qwen-companion-rewind-test--files)))
       (should-not began))))
 
@@ -98,8 +98,7 @@ Between them are an edit of the user's and a turn of another agent.
       (qwen-companion-changes-test-settle)
       (qwen-companion-changes-test-goto "Prompt of two")
       (qwen-companion-test-answering t
-        (should (string-match-p "still works" (cadr (should-error (qwen-companion-test-press "R")
-                                                                  :type 'user-error)))))
+        (qwen-companion-test-refused "still works" (qwen-companion-test-press "R")))
       (should (equal (butlast before) (butlast (qwen-companion-rewind-test--files))))
       (should-not began))))
 
@@ -116,18 +115,15 @@ Between them are an edit of the user's and a turn of another agent.
       (qwen-companion-changes-test-settle)
       (qwen-companion-changes-test-goto "undone  Prompt of two")
       (let ((current-prefix-arg '(16)))
-        (should (string-match-p "no door"
-                                (cadr (should-error (call-interactively #'qwen-companion-rewind-turn)
-                                                    :type 'user-error))))))))
+        (qwen-companion-test-refused "no door" (call-interactively #'qwen-companion-rewind-turn))))))
 
 (ert-deftest qwen-companion-rewind-test-a-conflict-is-marked-once ()
   "A contradiction to the user's edit waits for the user; other files go back."
   (qwen-companion-rewind-test--with
     (qwen-companion-changes-test-write "a.txt" "1\nX\n3\n4\nother\n6\nY and mine\n8\n9\n")
-    (let ((said (qwen-companion-test-messages
-                  (qwen-companion-test-answering t
-                    (qwen-companion-test-press "R")))))
-      (should (string-match-p "1 conflict with your edits, nothing written there .*: a.txt" said)))
+    (qwen-companion-test-said "1 conflict with your edits, nothing written there .*: a.txt"
+      (qwen-companion-test-answering t
+        (qwen-companion-test-press "R")))
     (should (equal '("1\nX\n3\n4\nother\n6\nY and mine\n8\n9\n" nil "first\n")
                    (qwen-companion-rewind-test--files)))
     (should began)
@@ -150,8 +146,7 @@ Between them are an edit of the user's and a turn of another agent.
         (qwen-companion-test-press "R"))
       (should (equal "the copy" opened))
       (qwen-companion-changes-test-goto "Prompt of three")
-      (should (string-match-p "No copy" (cadr (should-error (qwen-companion-test-press "R")
-                                                            :type 'user-error))))
+      (qwen-companion-test-refused "No copy" (qwen-companion-test-press "R"))
       ;; A turn before them leaves those alone that were rewound already.
       (qwen-companion-changes-test-goto "Prompt of one")
       (qwen-companion-test-answering t
@@ -199,17 +194,16 @@ Between them are an edit of the user's and a turn of another agent.
 (ert-deftest qwen-companion-rewind-test-a-process-that-ends-meanwhile ()
   "It is said, and that the conversation may be tried again."
   (qwen-companion-rewind-test--with
-    (let ((said (qwen-companion-test-messages
-                  (let ((qwen-companion-qwen-command '("true")))
-                    (qwen-companion-rewind-cli-ask
-                     "Rewinding" "/project" "cli" (qwen-companion-rewind-target-at-point)
-                     (lambda (answer)
-                       (qwen-companion-rewind-failed
-                        (qwen-companion-recorded-rewound-error answer)))))
-                  (qwen-companion-backend-fail-requests)
-                  (accept-process-output nil 0.05)
-                  (accept-process-output nil 0.05))))
-      (should (string-match-p "Rewinding the conversation failed: The companion's process is not" said)))))
+    (qwen-companion-test-said "Rewinding the conversation failed: The companion's process is not"
+      (let* ((qwen-companion-qwen-command '("true"))
+             (answered nil))
+        (qwen-companion-rewind-cli-ask
+         "Rewinding" "/project" "cli" (qwen-companion-rewind-target-at-point)
+         (lambda (answer)
+           (qwen-companion-rewind-failed (qwen-companion-recorded-rewound-error answer))
+           (setq answered t)))
+        (qwen-companion-backend-fail-requests)
+        (qwen-companion-test-wait-for answered)))))
 
 ;;; Killed on the way
 
@@ -255,29 +249,21 @@ Between them are an edit of the user's and a turn of another agent.
   (qwen-companion-rewind-test--with
     (let ((mine "1\n2\n3\n4\nother\n6\n7\n8\nmine\n"))
       (qwen-companion-changes-test-write "a.txt" mine)
-      (should (string-match-p "No rewind of a CLI has taken"
-                              (qwen-companion-test-messages (qwen-companion-recover))))
+      (qwen-companion-test-said "No rewind of a CLI has taken" (qwen-companion-recover))
       (qwen-companion-changes-test-turn
        "took" (list (list "a.txt" qwen-companion-rewind-test--old)) :source 'rewind)
       (qwen-companion-changes-test-write "a.txt" (concat "0\n" qwen-companion-rewind-test--old))
-      (should (string-match-p
-               "Qwen Code's rewind removed 2 of your lines from a.txt; C-c C-u brings them back"
-               (qwen-companion-test-messages
-                 (qwen-companion-recover-on-took (qwen-companion-journal-turn "took")))))
-      (should (string-match-p
-               "wrote over your edits in a.txt"
-               (qwen-companion-test-messages
-                 (qwen-companion-recover-on-took
-                  (append '(:notes ("yours touch them")) (qwen-companion-journal-turn "took"))))))
+      (qwen-companion-test-said "Qwen Code's rewind removed 2 of your lines from a.txt; C-c C-u brings them back"
+        (qwen-companion-recover-on-took (qwen-companion-journal-turn "took")))
+      (qwen-companion-test-said "wrote over your edits in a.txt"
+        (qwen-companion-recover-on-took (append '(:notes ("yours touch them")) (qwen-companion-journal-turn "took"))))
       (qwen-companion-changes-test-settle)
       (goto-char (point-min))
-      (should (string-match-p "Brought back"
-                              (qwen-companion-test-messages (qwen-companion-test-press "C-c C-u"))))
+      (qwen-companion-test-said "Brought back" (qwen-companion-test-press "C-c C-u"))
       (should (equal (concat "0\n" mine) (qwen-companion-changes-test-bytes "a.txt")))
       ;; It is no turn to before which anything could be rewound.
       (qwen-companion-changes-test-goto "Prompt of took")
-      (should (string-match-p "Only a turn of Qwen Code"
-                              (cadr (should-error (qwen-companion-test-press "R") :type 'user-error)))))))
+      (qwen-companion-test-refused "Only a turn of Qwen Code" (qwen-companion-test-press "R")))))
 
 (provide 'qwen-companion-rewind-test)
 ;;; qwen-companion-rewind-test.el ends here

@@ -312,12 +312,13 @@ MORE are further keys and values of the payload."
        (advice-remove ,function count-call))))
 
 (defun qwen-companion-test-candidates (table)
-  "Return what is offered in TABLE: (CATEGORY (NAME . ANNOTATION)...)."
+  "Return what is offered in TABLE: (CATEGORY (NAME . ANNOTATION)...), in order."
   (let* ((metadata (completion-metadata "" table nil))
-         (annotate (completion-metadata-get metadata 'annotation-function)))
+         (annotate (completion-metadata-get metadata 'annotation-function))
+         (sort (completion-metadata-get metadata 'display-sort-function)))
     (cons (completion-metadata-get metadata 'category)
           (mapcar (lambda (name) (cons name (and annotate (funcall annotate name))))
-                  (all-completions "" table)))))
+                  (funcall (or sort #'identity) (all-completions "" table))))))
 
 (defun qwen-companion-test-undo ()
   "Undo once in the current buffer, as a command of its own."
@@ -492,6 +493,12 @@ TEXT may be a function of the arguments of `completing-read' or `read-string'."
     (set-buffer (window-buffer))
     (call-interactively (key-binding (kbd key)))
     (set-buffer (window-buffer))))
+
+(defun qwen-companion-test-quits-p (key)
+  "Press KEY and say whether the user has quit by it, as after no to a question."
+  (eq 'quit (condition-case nil
+                (qwen-companion-test-press key)
+              (quit 'quit))))
 
 (defun qwen-companion-test-append (text &optional buffer)
   "Type TEXT at the end of BUFFER, by default the current one."
