@@ -10,13 +10,10 @@
 
 ;;; Code:
 
-(require 'ert)
-(require 'cl-lib)
 (require 'compile)
 (require 'diff-mode)
 (require 'dired)
 (require 'flymake)
-(require 'qwen-companion)
 (require 'eieio)
 (require 'qwen-companion-ask)
 (require 'qwen-companion-test-helper)

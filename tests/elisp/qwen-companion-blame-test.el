@@ -34,6 +34,10 @@ Line 5 is the user's over one of the agent's."
   "Return how often the journal was asked for authors."
   (cl-count 'journal-origins qwen-companion-test-calls :key #'car))
 
+(defun qwen-companion-blame-test--idle ()
+  "Let a little idle time go by."
+  (qwen-companion-blame--refresh))
+
 (ert-deftest qwen-companion-blame-test-margin-keys-and-off ()
   (qwen-companion-blame-test-with
     (let ((margins (window-margins)))
@@ -76,7 +80,8 @@ Line 5 is the user's over one of the agent's."
       (should (equal margins (window-margins)))
       (should-not (overlays-in (point-min) (point-max)))
       (should-not (local-variable-p 'left-margin-width))
-      (should-not (rassq #'qwen-companion-blame--refresh timer-idle-list))
+      (should-not (cl-find-if (lambda (timer) (string-match-p "blame" (format "%s" (timer--function timer))))
+                              timer-idle-list))
       (should-not (memq 'blame qwen-companion-journal--watchers)))))
 
 (ert-deftest qwen-companion-blame-test-follows-edits ()
@@ -92,7 +97,7 @@ Line 5 is the user's over one of the agent's."
       (should (= asked (qwen-companion-blame-test--requests)))
       (setq qwen-companion-changes-test-origins
             '((:origins ((:who user)) :runs (:text "1 1 0"))))
-      (qwen-companion-blame--refresh)
+      (qwen-companion-blame-test--idle)
       (cl-flet ((sent () (cdr (assq 'journal-origins qwen-companion-test-calls))))
         (should (equal "n\n1\nX\nY\n4\n5\n6\n" (plist-get (sent) :text)))
         ;; As it would be saved.
@@ -101,21 +106,21 @@ Line 5 is the user's over one of the agent's."
           (let ((buffer-file-coding-system coding))
             (erase-buffer)
             (insert "1\nä\n")
-            (qwen-companion-blame--refresh)
+            (qwen-companion-blame-test--idle)
             (should (eq crlf (plist-get (sent) :crlf)))
             (should (equal encoded (and (plist-get (sent) :encoded)
                                         (base64-decode-string (plist-get (sent) :text)))))))
         (erase-buffer)
         (insert "n\n1\nX\nY\n4\n5\n6\n")
-        (qwen-companion-blame--refresh))
+        (qwen-companion-blame-test--idle))
       (should (equal '("you" nil nil nil nil nil nil) (qwen-companion-blame-test--margins)))
       ;; Nothing has changed since.
       (setq asked (qwen-companion-blame-test--requests))
-      (qwen-companion-blame--refresh)
+      (qwen-companion-blame-test--idle)
       (should (= asked (qwen-companion-blame-test--requests)))
       (set-buffer-modified-p nil)
       (kill-buffer)
-      (should-not (memq 'blame qwen-companion-journal--watchers)))))
+      (should-not (qwen-companion-journal-watched-p)))))
 
 (ert-deftest qwen-companion-blame-test-errors-and-one-line ()
   (qwen-companion-blame-test-with

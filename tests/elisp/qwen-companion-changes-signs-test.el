@@ -87,7 +87,7 @@
       (should (equal '(2) (qwen-companion-changes-signs-test--lines)))
       (qwen-companion-changes-signs-disable)
       (should-not (qwen-companion-changes-signs-test--lines))
-      (should-not (memq #'qwen-companion-changes-signs--visited find-file-hook))
+      (should-not (string-search "qwen-companion-changes-signs" (format "%s" find-file-hook)))
       (should-not (qwen-companion-journal-watched-p)))))
 
 (ert-deftest qwen-companion-changes-signs-test-goes-from-file-to-file ()

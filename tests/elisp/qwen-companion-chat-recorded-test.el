@@ -462,8 +462,7 @@ in them."
                    (seq-take (qwen-companion-chat-recorded-test--from "failed") 3)))
     (should (string-prefix-p "Failed: agent channel closed"
                              (caar (last (qwen-companion-chat-recorded-test--lines)))))
-    (should (string-match-p "Ended; .* loads the session again: The agent of the session has ended"
-                            (qwen-companion-test-header)))
+    (should (qwen-companion-test-header-p "Ended; .* loads the session again: The agent of the session has ended"))
     (should-error (qwen-companion-chat-send) :type 'user-error)))
 
 (ert-deftest qwen-companion-chat-recorded-test-ends-of-sessions ()

@@ -410,8 +410,7 @@ One with a line end cannot be written."
       (should-not (funcall sent))
       (should (equal "" (qwen-companion-chat-test-prompt)))
       (should-not (qwen-companion-chat-send-empty-p))
-      (should (string-match-p "2 prompts are sent once the session is there"
-                              (qwen-companion-test-header)))
+      (should (qwen-companion-test-header-p "2 prompts are sent once the session is there"))
       ;; Why it takes long is said.
       (qwen-companion-chat-test-daemon :state 'connected :text "The agent takes long.")
       (should (string-match-p "The agent takes long" (qwen-companion-test-header)))

@@ -492,8 +492,7 @@ The function `steps' takes commands, each with the prompt that it brings."
       (should (string-match-p (regexp-quote part) (qwen-companion-test-header))))
     (should (equal " busy m%1 Auto-edit" (qwen-companion-chat-test-mode-line)))
     (qwen-companion-chat-test-daemon :state 'connected :host "example.org" :workspace "/srv")
-    (should (string-match-p "\\` busy 0:00  1 queued  context 12.3k.* At example.org: files, tools and keys are those of its machine"
-                            (qwen-companion-test-header)))))
+    (should (qwen-companion-test-header-p "\\` busy 0:00  1 queued  context 12.3k.* At example.org: files, tools and keys are those of its machine"))))
 
 (ert-deftest qwen-companion-chat-test-calls-for-attention ()
   "A question, an end and a failure are told where the user looks elsewhere."
@@ -544,11 +543,9 @@ The function `steps' takes commands, each with the prompt that it brings."
                                      :workspace (concat "/srv/" (make-string 100 ?x) "/deep/project"))
     (qwen-companion-chat-test-session :state 'disconnected :text (make-string 70 ?y)
                                       :used 12345 :size 200000)
-    (should (string-match-p "\\` On this machine (127.0.0.1:40170)  Disconnected: y"
-                            (qwen-companion-test-header)))
+    (should (qwen-companion-test-header-p "\\` On this machine (127.0.0.1:40170)  Disconnected: y"))
     (qwen-companion-chat-test-session :state 'idle :used 12345 :size 200000)
-    (should (string-match-p "\\` idle  context 12.3k.*  On this machine (127.0.0.1:40170)  .*/deep/project"
-                            (qwen-companion-test-header)))
+    (should (qwen-companion-test-header-p "\\` idle  context 12.3k.*  On this machine (127.0.0.1:40170)  .*/deep/project"))
     (should (string-search "context 12.3k of 200k" (substring (qwen-companion-test-header) 0 80)))
     (should (string-search "/srv/x" (get-text-property (string-search "On this" (qwen-companion-test-header))
                                                        'help-echo (qwen-companion-test-header))))))
@@ -748,8 +745,7 @@ The function `steps' takes commands, each with the prompt that it brings."
     (run-hooks 'qwen-companion-backend-disconnected-hook)
     (qwen-companion-chat-test-daemon :state 'connected)
     (qwen-companion-chat-test-reply 'daemon-load :error "No such session." :problem 'gone)
-    (should (string-match-p "M-x qwen-companion-chat here tries again: No such session"
-                            (qwen-companion-test-header)))
+    (should (qwen-companion-test-header-p "M-x qwen-companion-chat here tries again: No such session"))
     (call-interactively #'qwen-companion-chat)
     (should (= 2 (length (qwen-companion-test-sent 'daemon-load))))))
 
@@ -759,8 +755,7 @@ The function `steps' takes commands, each with the prompt that it brings."
     (insert "precious")
     (qwen-companion-chat-test-session :state 'disconnected)
     (qwen-companion-chat-test-daemon :state 'refused :text "qwen serve has ended.")
-    (should (string-match-p "M-x qwen-companion-chat here tries again: qwen serve has ended"
-                            (qwen-companion-test-header)))
+    (should (qwen-companion-test-header-p "M-x qwen-companion-chat here tries again: qwen serve has ended"))
     (call-interactively #'qwen-companion-chat)
     (should (= 2 (length (qwen-companion-test-sent 'daemon-connect))))
     (qwen-companion-chat-test-daemon :state 'connected)
@@ -791,8 +786,7 @@ The function `steps' takes commands, each with the prompt that it brings."
       ;; The mode was turned off too.
       (setq qwen-companion-backend--state 'off)
       (qwen-companion-chat--update)
-      (should (string-match-p "M-x qwen-companion-mode, then M-x qwen-companion-chat here"
-                              (qwen-companion-test-header))))))
+      (should (qwen-companion-test-header-p "M-x qwen-companion-mode, then M-x qwen-companion-chat here")))))
 
 (ert-deftest qwen-companion-chat-test-killed-leaves-the-session ()
   (qwen-companion-chat-test-with

@@ -11,10 +11,7 @@
 
 ;;; Code:
 
-(require 'ert)
-(require 'cl-lib)
 (require 'flymake)
-(require 'qwen-companion)
 (require 'qwen-companion-test-helper)
 
 (defvar qwen-companion-diagnostics-test--report nil
@@ -60,36 +57,51 @@
              (qwen-companion-tools-forget)
              (qwen-companion-diagnostics-forget)))))))
 
+(defmacro qwen-companion-diagnostics-test--visiting (text &rest body)
+  "Run BODY in a buffer that visits a.py, a file with TEXT, with a connected companion."
+  (declare (indent 1) (debug t))
+  `(let ((qwen-companion-diagnostics--wait qwen-companion-test-limit))
+     (qwen-companion-test-with-files (list (list "a.py" ,text))
+       (qwen-companion-test-with-backend
+         (with-current-buffer (find-file-noselect "a.py")
+           (unwind-protect (progn ,@body)
+             (qwen-companion-tools-forget)
+             (qwen-companion-diagnostics-forget)))))))
+
+(defun qwen-companion-diagnostics-test--call (name &optional path)
+  "Call the report NAME about PATH, as the Python process does."
+  (setq qwen-companion-test-calls nil)
+  (qwen-companion-tools-on-call
+   (list :id 1 :name name :arguments (and path (list (list "path" path)))
+         :everywhere t :deadline (* 1000 (+ 1000 (float-time))))))
+
+(defun qwen-companion-diagnostics-test--answer ()
+  "Wait for the answer to the call; each item is (LINE . TEXT), or TEXT."
+  (let ((answer (car (qwen-companion-test-wait-for (qwen-companion-test-sent 'tool-answer)))))
+    (should-not (plist-get answer :error))
+    (mapcar (lambda (item)
+              (if (plist-get item :line)
+                  (cons (plist-get item :line) (plist-get item :text))
+                (plist-get item :text)))
+            (plist-get answer :items))))
+
 (defun qwen-companion-diagnostics-test--edit (change)
   "Return the text for the model after the function CHANGE edits this buffer.
 Each is (LINE . TEXT), or TEXT."
   (qwen-companion-diagnostics-on-edit-begins (list :path buffer-file-name))
   (let ((checks qwen-companion-diagnostics-test--checks)
         (inhibit-modification-hooks nil))
-    (setq qwen-companion-diagnostics-test--report nil qwen-companion-test-calls nil)
+    (setq qwen-companion-diagnostics-test--report nil)
     (funcall change)
     (set-buffer-modified-p nil)
-    (qwen-companion-tools-on-call
-     (list :id 1 :name "new-problems" :arguments (list (list "path" buffer-file-name))
-           :everywhere t :deadline (* 1000 (+ 1000 (float-time)))))
-    (qwen-companion-test-wait-for
-     (or qwen-companion-diagnostics-test--report (qwen-companion-test-sent 'tool-answer)))
+    (qwen-companion-diagnostics-test--call "new-problems" buffer-file-name)
+    (qwen-companion-test-wait-for (or qwen-companion-diagnostics-test--report (qwen-companion-test-sent 'tool-answer)))
     ;; Nothing is told before the checker has reported on the new text.
     (when qwen-companion-diagnostics-test--report
       (should (< checks qwen-companion-diagnostics-test--checks))
       (should-not (qwen-companion-test-sent 'tool-answer))
       (funcall qwen-companion-diagnostics-test--report))
-    (qwen-companion-diagnostics-test--told)))
-
-(defun qwen-companion-diagnostics-test--told ()
-  "Wait for an answer and return it, see `qwen-companion-diagnostics-test--edit'."
-  (let ((answer (car (qwen-companion-test-wait-for (qwen-companion-test-sent 'tool-answer)))))
-    (should-not (plist-get answer :error))
-    (mapcar (lambda (item)
-              (if (plist-get item :path)
-                  (cons (plist-get item :line) (plist-get item :text))
-                (plist-get item :text)))
-            (plist-get answer :items))))
+    (qwen-companion-diagnostics-test--answer)))
 
 (defun qwen-companion-diagnostics-test--insert (text)
   "Return a function that inserts TEXT at the start of the current buffer."
@@ -138,24 +150,15 @@ Each is (LINE . TEXT), or TEXT."
       (should (> 400 (length (cdar told)))))))
 
 (ert-deftest qwen-companion-diagnostics-test-a-checker-that-is-slow-is-not-waited-for ()
+  "Nor one of a text that never changes, nor one of a file that nobody visits."
   (qwen-companion-diagnostics-test--with "fine\n"
     (let ((qwen-companion-diagnostics--wait 0.1))
-      (qwen-companion-diagnostics-on-edit-begins (list :path buffer-file-name))
-      (goto-char (point-min))
-      (insert "bad\n")
-      (should-not (qwen-companion-diagnostics--new-problems '(("path" "/nowhere"))))
-      (let ((told 'nothing))
-        (qwen-companion-diagnostics--after
-         (current-buffer) (lambda (problems) (setq told problems)))
-        (qwen-companion-test-wait-for (not (eq told 'nothing)))
-        (should-not told)
-        ;; And one whose text never changes.
-        (setq told 'nothing)
+      (dolist (change (list (lambda () (goto-char (point-min)) (insert "bad\n")) #'ignore))
         (qwen-companion-diagnostics-on-edit-begins (list :path buffer-file-name))
-        (qwen-companion-diagnostics--after
-         (current-buffer) (lambda (problems) (setq told problems)))
-        (qwen-companion-test-wait-for (not (eq told 'nothing)))
-        (should-not told)))))
+        (funcall change)
+        (dolist (path (list buffer-file-name "/nowhere"))
+          (qwen-companion-diagnostics-test--call "new-problems" path)
+          (should-not (qwen-companion-diagnostics-test--answer)))))))
 
 (ert-deftest qwen-companion-diagnostics-test-says-when-it-was-not-checked-before ()
   (qwen-companion-diagnostics-test--with "bad old\n"
@@ -170,23 +173,25 @@ Each is (LINE . TEXT), or TEXT."
     (qwen-companion-diagnostics-forget)
     (setq qwen-companion-exposure 'hide)
     (should-not (qwen-companion-diagnostics-on-edit-begins (list :path buffer-file-name)))
-    (should-not qwen-companion-diagnostics--before)
-    (should-not (qwen-companion-diagnostics--new-problems (list (list "path" buffer-file-name))))))
+    (qwen-companion-diagnostics-test--call "new-problems" buffer-file-name)
+    (should-not (qwen-companion-diagnostics-test--answer))))
 
 (ert-deftest qwen-companion-diagnostics-test-with-a-prompt ()
-  (qwen-companion-diagnostics-test--with "fine\n"
-    (should-not (qwen-companion-diagnostics--prompt-facts nil))
-    (insert "bad x\nodd\n")
-    (flymake-start)
-    (funcall qwen-companion-diagnostics-test--report)
-    (cl-letf (((symbol-function 'qwen-companion-context-active-file)
-               (let ((buffer (current-buffer))) (lambda () buffer))))
-      (should (equal (list "has unsaved changes in Emacs; the disk has the older text"
-                           (qwen-companion-diagnostics-test--error "bad x"))
-                     (mapcar (lambda (item) (plist-get item :text))
-                             (qwen-companion-diagnostics--prompt-facts nil))))
-      (let ((qwen-companion-tell-problems nil))
-        (should (= 1 (length (qwen-companion-diagnostics--prompt-facts nil))))))))
+  (cl-flet ((facts ()
+              (qwen-companion-diagnostics-test--call "prompt-facts")
+              (mapcar (lambda (item) (if (consp item) (cdr item) item)) (qwen-companion-diagnostics-test--answer))))
+    (qwen-companion-diagnostics-test--with "fine\n"
+      (should-not (facts))
+      (insert "bad x\nodd\n")
+      (flymake-start)
+      (funcall qwen-companion-diagnostics-test--report)
+      (cl-letf (((symbol-function 'qwen-companion-context-active-file)
+                 (let ((buffer (current-buffer))) (lambda () buffer))))
+        (should (equal (list "has unsaved changes in Emacs; the disk has the older text"
+                             (qwen-companion-diagnostics-test--error "bad x"))
+                       (facts)))
+        (let ((qwen-companion-tell-problems nil))
+          (should (= 1 (length (facts)))))))))
 
 ;;; Real checkers
 
@@ -199,23 +204,15 @@ Each is (LINE . TEXT), or TEXT."
   "Test the reports to a model that breaks and repairs a Python file.
 START is called to have the current buffer checked.  Return what is told
 of the broken file."
-  (let ((qwen-companion-diagnostics--wait qwen-companion-test-limit))
-    (qwen-companion-test-with-files '(("a.py" "x = 1\n"))
-      (qwen-companion-test-with-backend
-        (with-current-buffer (find-file-noselect "a.py")
-          (unwind-protect
-              (progn
-                (funcall start)
-                (qwen-companion-test-wait-for (not (qwen-companion-problems-pending-p)))
-                (should-not (qwen-companion-problems))
-                (prog1 (qwen-companion-diagnostics-test--edit
-                        (qwen-companion-diagnostics-test--insert "y = (\n"))
-                  (should-not (qwen-companion-diagnostics-test--edit
-                               (lambda ()
-                                 (delete-region (point-min) (progn (goto-char (point-min)) (forward-line) (point))))))
-                  (should-not (qwen-companion-problems))))
-            (qwen-companion-tools-forget)
-            (qwen-companion-diagnostics-forget)))))))
+  (qwen-companion-diagnostics-test--visiting "x = 1\n"
+    (funcall start)
+    (qwen-companion-test-wait-for (not (qwen-companion-problems-pending-p)))
+    (should-not (qwen-companion-problems))
+    (prog1 (qwen-companion-diagnostics-test--edit (qwen-companion-diagnostics-test--insert "y = (\n"))
+      (should-not (qwen-companion-diagnostics-test--edit (lambda ()
+                                                           (goto-char (point-min))
+                                                           (delete-region (point) (line-beginning-position 2)))))
+      (should-not (qwen-companion-problems)))))
 
 (ert-deftest qwen-companion-diagnostics-test-flycheck ()
   ;; It comes from a package of Debian.
@@ -250,52 +247,37 @@ What the server says of the new text comes after that, perhaps in steps."
   (dolist (options '((:versions t :reports [0.1])
                      (:reports [0.1])
                      (:versions t :reports [0.02 0.1])))
-    (let ((qwen-companion-diagnostics--wait qwen-companion-test-limit)
-          (qwen-companion-servers--quiet '(0.3 . 0.6))
+    (let ((qwen-companion-servers--quiet '(0.3 . 0.6))
           (good "x = 1\n"))
-      (qwen-companion-test-with-files (list (list "a.py" good))
-        (qwen-companion-test-with-backend
-          (with-current-buffer (find-file-noselect "a.py")
-            (unwind-protect
-                (progn
-                  (apply #'qwen-companion-test-language-server options)
-                  (flymake-start)
-                  (should (string-search
-                           "Bad (eglot)"
-                           (format "%S" (qwen-companion-diagnostics-test--edit
-                                         (qwen-companion-diagnostics-test--rewrite "x = 1\nbad\n")))))
-                  (should-not (qwen-companion-diagnostics-test--edit
-                               (qwen-companion-diagnostics-test--rewrite good))))
-              (qwen-companion-tools-forget)
-              (qwen-companion-diagnostics-forget)
-              (kill-buffer))))))))
+      (qwen-companion-diagnostics-test--visiting good
+        (apply #'qwen-companion-test-language-server options)
+        (flymake-start)
+        (should (string-search "Bad (eglot)"
+                               (format "%S" (qwen-companion-diagnostics-test--edit (qwen-companion-diagnostics-test--rewrite "x = 1\nbad\n")))))
+        (should-not (qwen-companion-diagnostics-test--edit (qwen-companion-diagnostics-test--rewrite good)))
+        (kill-buffer)))))
 
 ;; Flymake is told of no problems by eglot itself, at once.
 (ert-deftest qwen-companion-diagnostics-test-a-server-that-has-not-reported-yet ()
   (skip-unless (qwen-companion-test-load 'eglot))
-  (qwen-companion-test-with-files '(("a.py" "x = 1\n"))
-    (qwen-companion-test-with-backend
-      (with-current-buffer (find-file-noselect "a.py")
-        (unwind-protect
-            (progn
-              (qwen-companion-servers-enable)
-              (qwen-companion-test-language-server :reports [0.3])
-              (flymake-start)
-              (qwen-companion-test-wait-for (not (qwen-companion-problems-pending-p)))
-              (should (qwen-companion-tools-read--unchecked-p (current-buffer)))
-              (qwen-companion-test-wait-for
-               (not (qwen-companion-tools-read--unchecked-p (current-buffer)))))
-          (qwen-companion-tools-forget)
-          (qwen-companion-diagnostics-forget)
-          (kill-buffer))))))
+  (qwen-companion-diagnostics-test--visiting "x = 1\n"
+    (qwen-companion-servers-enable)
+    (qwen-companion-test-language-server :reports [0.3])
+    (flymake-start)
+    (qwen-companion-test-wait-for (not (qwen-companion-problems-pending-p)))
+    (cl-flet ((told ()
+                (qwen-companion-diagnostics-test--call "diagnostics" buffer-file-name)
+                (format "%S" (qwen-companion-diagnostics-test--answer))))
+      (should (string-search "has not been checked yet" (told)))
+      (qwen-companion-test-wait-for (not (string-search "has not been checked yet" (told)))))
+    (kill-buffer)))
 
 (ert-deftest qwen-companion-diagnostics-test-lsp-mode ()
   "With a stand-in for lsp-mode and its server.
 When Flymake starts, it reports what it knew; what the server says of the
 new text, which it would get a second later by itself, comes afterwards."
   (qwen-companion-diagnostics-test--with "fine\n"
-    (let* ((qwen-companion-diagnostics--wait qwen-companion-test-limit)
-           (lsp--default-notification-handlers (make-hash-table :test #'equal))
+    (let* ((lsp--default-notification-handlers (make-hash-table :test #'equal))
            (buffer (current-buffer))
            (known nil)
            (report nil))

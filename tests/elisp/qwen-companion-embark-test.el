@@ -11,11 +11,7 @@
 
 ;;; Code:
 
-(require 'ert)
-(require 'cl-lib)
-(require 'qwen-companion)
 (require 'qwen-companion-changes-test-helper)
-(require 'qwen-companion-test-helper)
 
 (declare-function embark-act "ext:embark" (&optional arg))
 (declare-function embark--targets "ext:embark" ())

@@ -11,10 +11,7 @@
 
 ;;; Code:
 
-(require 'ert)
-(require 'cl-lib)
 (require 'compile)
-(require 'qwen-companion)
 (require 'qwen-companion-test-helper)
 
 (defconst qwen-companion-environment-test--python "#!/bin/sh

@@ -6,7 +6,6 @@
 
 ;;; Code:
 
-(require 'qwen-companion-test-helper)
 (require 'qwen-companion-changes-test-helper)
 (require 'qwen-companion-chat-sessions)
 (require 'qwen-companion-session-list)

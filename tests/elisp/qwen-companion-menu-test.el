@@ -11,16 +11,12 @@
 
 ;;; Code:
 
-(require 'ert)
-(require 'cl-lib)
 (require 'compile)
 (require 'info)
-(require 'qwen-companion)
 (require 'qwen-companion-chat)
 (require 'qwen-companion-menu)
 (require 'qwen-companion-doctor)
 (require 'qwen-companion-chat-test-helper)
-(require 'qwen-companion-test-helper)
 
 (defun qwen-companion-menu-test--commands (&optional shown)
   "Return all commands of the table, lists of key, label, symbol, predicate.

@@ -24,6 +24,11 @@ MORE are further keys and values of the payload."
          (append (list :held t :kind 'plan :directory (directory-file-name default-directory))
                  more)))
 
+(defun qwen-companion-plan-test--review (text &rest more)
+  "Let a CLI ask to approve the plan TEXT, with MORE, and go to it; return the proposal."
+  (prog1 (apply #'qwen-companion-plan-test--propose text more)
+    (qwen-companion-review)))
+
 (defun qwen-companion-plan-test--ask (&rest questions)
   "Let a CLI ask QUESTIONS, each (TEXT MULTIPLE CHOICE...)."
   (qwen-companion-test-propose
@@ -44,7 +49,7 @@ MORE are further keys and values of the payload."
 (defun qwen-companion-plan-test--comment (line comment)
   "Note COMMENT on the LINE of the plan in the selected window."
   (qwen-companion-test-go-to line)
-  (cl-letf (((symbol-function 'read-string) (lambda (&rest _) comment)))
+  (qwen-companion-test-choosing comment
     (qwen-companion-diff-comment)))
 
 (ert-deftest qwen-companion-plan-test-approves-as-it-is-and-edited ()
@@ -60,8 +65,7 @@ MORE are further keys and values of the payload."
     (should (equal (list 'accepted qwen-companion-plan-test--text nil)
                    (qwen-companion-plan-test--outcome)))
     (should (equal "*terminal*" (buffer-name (window-buffer))))
-    (qwen-companion-plan-test--propose qwen-companion-plan-test--text)
-    (qwen-companion-review)
+    (qwen-companion-plan-test--review qwen-companion-plan-test--text)
     (goto-char (point-max))
     (insert "3. Eat.\n")
     (qwen-companion-test-press "C-c C-c")
@@ -72,12 +76,10 @@ MORE are further keys and values of the payload."
 (ert-deftest qwen-companion-plan-test-asks-for-the-mode-with-a-prefix ()
   "Without, the CLI goes on in the mode before."
   (qwen-companion-plan-test-with
-    (qwen-companion-plan-test--propose qwen-companion-plan-test--text)
-    (qwen-companion-review)
+    (qwen-companion-plan-test--review qwen-companion-plan-test--text)
     (qwen-companion-test-choosing "auto-edit"
       (qwen-companion-plan-approve t))
-    (qwen-companion-plan-test--propose qwen-companion-plan-test--text)
-    (qwen-companion-review)
+    (qwen-companion-plan-test--review qwen-companion-plan-test--text)
     ;; What was chosen for an answer that did not come about is not meant for the next.
     (erase-buffer)
     (qwen-companion-test-choosing "auto-edit"
@@ -95,16 +97,14 @@ MORE are further keys and values of the payload."
 (ert-deftest qwen-companion-plan-test-refuses-with-comments ()
   "They are the reason, and the next plan is a difference, with the comments."
   (qwen-companion-plan-test-with
-    (qwen-companion-plan-test--propose qwen-companion-plan-test--text)
-    (qwen-companion-review)
+    (qwen-companion-plan-test--review qwen-companion-plan-test--text)
     (qwen-companion-plan-test--comment "plums" "No plums")
     (qwen-companion-test-press "C-c C-k")
     (should (equal '(rejected nil "I have rejected your plan, for these reasons:\n\nplan:3\n> 1. Buy plums.\nNo plums\n")
                    (qwen-companion-plan-test--outcome)))
     ;; Nothing is sent as a prompt too.
     (should-not (qwen-companion-test-sent 'prompt))
-    (qwen-companion-plan-test--propose (string-replace "plums" "pears" qwen-companion-plan-test--text))
-    (qwen-companion-review)
+    (qwen-companion-plan-test--review (string-replace "plums" "pears" qwen-companion-plan-test--text))
     (should (string-match-p "Buy pears" (buffer-string)))
     (should (derived-mode-p 'qwen-companion-unified-mode))
     (should (string-match-p "Buy plums" (buffer-string)))
@@ -118,21 +118,18 @@ MORE are further keys and values of the payload."
 (ert-deftest qwen-companion-plan-test-sends-comments-with-an-approval ()
   "The model reads them with the result of its tool, not after the work."
   (qwen-companion-plan-test-with
-    (qwen-companion-plan-test--propose qwen-companion-plan-test--text)
-    (qwen-companion-review)
+    (qwen-companion-plan-test--review qwen-companion-plan-test--text)
     (qwen-companion-plan-test--comment "Bake" "At 200 degrees")
     (qwen-companion-diff-accept)
     (should (string-match-p "At 200 degrees" (nth 2 (qwen-companion-plan-test--outcome))))
     ;; The next one is another plan.
-    (qwen-companion-plan-test--propose "Another\n")
-    (qwen-companion-review)
+    (qwen-companion-plan-test--review "Another\n")
     (should (equal "Another\n" (buffer-string)))))
 
 (ert-deftest qwen-companion-plan-test-refuses-to-approve-nothing ()
   "An emptied plan is not approved, and stays."
   (qwen-companion-plan-test-with
-    (qwen-companion-plan-test--propose qwen-companion-plan-test--text)
-    (qwen-companion-review)
+    (qwen-companion-plan-test--review qwen-companion-plan-test--text)
     (erase-buffer)
     (qwen-companion-test-refused "The plan is empty" (qwen-companion-diff-accept))
     (should (qwen-companion-proposals))))
@@ -159,8 +156,7 @@ MORE are further keys and values of the payload."
 (ert-deftest qwen-companion-plan-test-leaves-the-answer-to-the-terminal ()
   "The buffer stays, and its header line names the terminal."
   (qwen-companion-plan-test-with
-    (let ((proposal (qwen-companion-plan-test--propose qwen-companion-plan-test--text)))
-      (qwen-companion-review)
+    (let ((proposal (qwen-companion-plan-test--review qwen-companion-plan-test--text)))
       (qwen-companion-test-press "C-c C-t")
       (should (equal (list (list :id (qwen-companion-proposal-id proposal)))
                      (qwen-companion-test-sent 'release)))
@@ -219,14 +215,12 @@ MORE are further keys and values of the payload."
   (qwen-companion-plan-test-with
     (dolist (text (list (make-string 1000000 ?x) "one line" "\u0000\e[31m\u202eabc\n"
                         (concat "[x](http://y) [[elisp:(error)]]\n# Local " "Variables:\n# eval: (error \"x\")\n# End:\n")))
-      (let ((proposal (qwen-companion-plan-test--propose text)))
-        (qwen-companion-review)
+      (let ((proposal (qwen-companion-plan-test--review text)))
         (should (equal text (buffer-string)))
         (when (string-search "\u202e" text)
           (should (string-match-p "U\\+202E" (qwen-companion-test-header))))
-        (qwen-companion-diff-reject proposal)
-        ;; The next is no difference to it.
-        (setq qwen-companion-plan--refused nil)))))
+        ;; Refused, the next would be a difference to it.
+        (qwen-companion-diff-accept proposal)))))
 
 (ert-deftest qwen-companion-plan-test-asks-questions-in-the-minibuffer ()
   "One of the choices, several, or own words."

@@ -10,10 +10,7 @@
 
 ;;; Code:
 
-(require 'ert)
-(require 'cl-lib)
 (require 'savehist)
-(require 'qwen-companion)
 (require 'qwen-companion-prompts)
 (require 'qwen-companion-test-helper)
 
@@ -58,6 +55,14 @@ The function `become' gives it another activity, since now or TIME."
              (when qwen-companion-prompts--timer
                (cancel-timer qwen-companion-prompts--timer))))))))
 
+(defmacro qwen-companion-prompts-test--impatiently (&rest body)
+  "Run BODY where nothing that may come from a CLI is waited for."
+  (declare (indent 0) (debug t))
+  `(let ((qwen-companion-prompts--begin-seconds 0)
+         (qwen-companion-prompts--hooks-seconds 0)
+         (qwen-companion-prompts--retry-seconds 0))
+     ,@body))
+
 (ert-deftest qwen-companion-prompts-test-each-is-a-turn-in-order ()
   (qwen-companion-prompts-test--with '(:activity idle :since 1)
     (should (equal "Sent to" (substring (send "one") 0 7)))
@@ -80,7 +85,7 @@ The function `become' gives it another activity, since now or TIME."
 (ert-deftest qwen-companion-prompts-test-a-command-holds-up-nothing ()
   "A CLI does not tell that it has begun with a command of its own."
   (qwen-companion-prompts-test--with '(:activity idle :since 1)
-    (let ((qwen-companion-prompts--begin-seconds 0))
+    (qwen-companion-prompts-test--impatiently
       (send "/memory show")
       (send "next")
       (qwen-companion-test-wait-for (equal '((file "next") (file "/memory show")) sent)))))
@@ -110,7 +115,7 @@ The function `become' gives it another activity, since now or TIME."
     (become 'idle)
     (should (equal '((file "one")) sent)))
   (qwen-companion-prompts-test--with nil
-    (let ((qwen-companion-prompts--hooks-seconds 0))
+    (qwen-companion-prompts-test--impatiently
       (send "one")
       (send "two")
       (qwen-companion-test-wait-for (equal '((paste "one\n\ntwo")) sent)))))
@@ -118,7 +123,7 @@ The function `become' gives it another activity, since now or TIME."
 (ert-deftest qwen-companion-prompts-test-a-cli-that-turns-out-to-have-no-hooks ()
   "The prompt with which it was started is pasted, as nothing will report that it is ready."
   (qwen-companion-prompts-test--with nil
-    (let ((qwen-companion-prompts--hooks-seconds 0))
+    (qwen-companion-prompts-test--impatiently
       (cl-letf (((symbol-function 'qwen-companion-terminal-open)
                  (lambda (root arguments)
                    (setq-local qwen-companion-terminal-directory root
@@ -157,7 +162,7 @@ The function `become' gives it another activity, since now or TIME."
     (send "one")
     (erase-buffer)
     (insert "> half a thou")
-    (let ((qwen-companion-prompts--retry-seconds 0))
+    (qwen-companion-prompts-test--impatiently
       (become 'idle)
       (should-not sent)
       (erase-buffer)
@@ -183,7 +188,7 @@ The function `become' gives it another activity, since now or TIME."
   ;; One that should have told, and has not.
   (qwen-companion-prompts-test--with nil
     (setq-local qwen-companion-terminal-outside t)
-    (let ((qwen-companion-prompts--hooks-seconds 0))
+    (qwen-companion-prompts-test--impatiently
       (qwen-companion-test-said "not sent, see the history"
         (send "one")
         (qwen-companion-test-wait-for (not (qwen-companion-prompts-waiting))))

@@ -80,7 +80,6 @@
   (qwen-companion-proposal-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
     (let* ((long (apply #'concat (make-list 12000 "naïve 😀\n")))
            (directory (expand-file-name "gone/"))
-           (qwen-companion-backend--noticed nil)
            (qwen-companion-backend--server (qwen-companion-test-server :spool directory))
            (accepted (qwen-companion-test-propose "a.txt" long))
            (closed (qwen-companion-test-propose "b.txt" long)))
@@ -285,11 +284,11 @@ is kept."
             (cons (lambda (_proposal) (cl-incf announced)) qwen-companion-proposal-begun-functions))
            (proposal (qwen-companion-test-propose "a.txt" "two\n")))
       (qwen-companion-test-edit proposal "mine\n")
-      (should (equal "" (qwen-companion-test-messages
-                          (should (eq proposal
-                                      (qwen-companion-test-propose
-                                       "a.txt" "two\n"
-                                       :id (qwen-companion-proposal-id proposal)))))))
+      (qwen-companion-test-silent
+        (should (eq proposal
+                    (qwen-companion-test-propose
+                     "a.txt" "two\n"
+                     :id (qwen-companion-proposal-id proposal)))))
       (should (= 1 announced))
       (should (= 1 (length (qwen-companion-proposals))))
       (qwen-companion-diff-accept)
@@ -301,9 +300,8 @@ is kept."
       (should (equal '((accepted "two\nmine\n")) (qwen-companion-test-outcomes))))))
 
 (ert-deftest qwen-companion-proposal-test-the-same-long-text-again-leaves-no-file ()
-  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
-    (let* ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
-           (file (expand-file-name "long" (qwen-companion-backend-spool))))
+  (qwen-companion-proposal-test-with-one
+    (let* ((file (expand-file-name "long" (qwen-companion-backend-spool))))
       (write-region "two\n" nil file nil 'silent)
       (should-not (qwen-companion-proposal-on-open
                    (list :id (qwen-companion-proposal-id proposal)
@@ -323,8 +321,7 @@ is kept."
       (qwen-companion-test-said "the proposal of gemini for it still waits"
         (qwen-companion-diff-accept first))
       (with-current-buffer (qwen-companion-proposal-buffer second)
-        (should (string-match-p "proposed  by gemini  .*another one, by qwen, was accepted"
-                                (qwen-companion-test-header)))
+        (should (qwen-companion-test-header-p "proposed  by gemini  .*another one, by qwen, was accepted"))
         (should (equal "three\n" (buffer-string))))
       ;; The other is compared with that already, and to write it is no news.
       (let ((refreshed 0)
@@ -358,9 +355,8 @@ is kept."
                        (qwen-companion-test-buffer-text (qwen-companion-proposal-disk-buffer proposal))))))))
 
 (ert-deftest qwen-companion-proposal-test-letters-in-another-case-are-a-change ()
-  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
-    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
-          (path (expand-file-name "a.txt"))
+  (qwen-companion-proposal-test-with-one
+    (let ((path (expand-file-name "a.txt"))
           (case-fold-search t))
       (qwen-companion-test-show proposal)
       (write-region "ONE\n" nil path nil 'silent)
@@ -681,9 +677,8 @@ that of the unified review."
                        (list (lambda () (qwen-companion-proposal-test--write "two\n"))
                              nil "on disk, as proposed" nil)))
     (dolist (shown '(before after nil))
-      (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
-        (let* ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
-               (header (lambda (buffer) (qwen-companion-test-header buffer))))
+      (qwen-companion-proposal-test-with-one
+        (let* ((header (lambda (buffer) (qwen-companion-test-header buffer))))
           (setf (qwen-companion-proposal-style proposal) 'unified)
           (when (eq shown 'before)
             (qwen-companion-proposal-test--prepare proposal))
@@ -941,9 +936,7 @@ The CLI writes both one after the other, and nothing is amiss."
               (qwen-companion-proposal-test--prepare second)
               (should (equal "1\n2\n"
                              (qwen-companion-test-buffer-text (qwen-companion-proposal-disk-buffer second))))
-              (should (string-match-p
-                       "a\\.txt.*  lacks accepted changes  .*reject"
-                       (qwen-companion-test-header (qwen-companion-proposal-buffer second))))
+              (should (qwen-companion-test-header-p "a\\.txt.*  lacks accepted changes  .*reject" (qwen-companion-proposal-buffer second)))
               (qwen-companion-proposal-test--accept second)
               (should (equal '("1\n2\n" "ONE\n2\n" "1\nTWO\n")
                              (butlast (car qwen-companion-proposal-test--merges))))
@@ -985,9 +978,7 @@ The CLI writes both one after the other, and nothing is amiss."
       (qwen-companion-proposal-test--answer-merge "ONE\nTWO\n")
       (qwen-companion-proposal-test--prepare second)
       (qwen-companion-test-edit second "mine\n")
-      (should (string-match-p
-               "a\\.txt.*  edited by you.*  qwen may fail to write your edits  "
-               (qwen-companion-test-header (qwen-companion-proposal-buffer second))))
+      (should (qwen-companion-test-header-p "a\\.txt.*  edited by you.*  qwen may fail to write your edits  " (qwen-companion-proposal-buffer second)))
       (qwen-companion-test-said "a\\.txt holds the change accepted before, but not this one; .*kept"
         (qwen-companion-proposal-test--accept second)
         (qwen-companion-proposal-test--answer-merge "ONE\nTWO\nmine\n")
@@ -1006,9 +997,7 @@ The CLI writes both one after the other, and nothing is amiss."
         (qwen-companion-proposal-test--answer-merge nil)
         (qwen-companion-proposal-test--prepare second)
         (should (eq (string-empty-p edits)
-                    (not (string-match-p
-                          "and qwen may fail to write it where you edited them"
-                          (qwen-companion-test-header (qwen-companion-proposal-buffer second))))))
+                    (not (qwen-companion-test-header-p "and qwen may fail to write it where you edited them" (qwen-companion-proposal-buffer second)))))
         (qwen-companion-proposal-test--accept second)
         (qwen-companion-proposal-test--answer-merge nil)
         (qwen-companion-proposal-test--write "3\n")
@@ -1027,16 +1016,15 @@ The CLI writes both one after the other, and nothing is amiss."
   "Its time begins when it has the last one, also about another file."
   (qwen-companion-proposal-test-with-merges '(("a.txt" "1\n") ("b.txt" "1\n"))
     (let ((first (qwen-companion-test-propose "a.txt" "2\n")) second)
-      (should (equal ""
-                     (qwen-companion-test-messages
-                       (let ((inhibit-message t))
-                         (cl-letf (((symbol-function 'qwen-companion-review--announce) #'ignore)
-                                   ((symbol-function 'qwen-companion-proposal-display-path)
-                                    (lambda (_) "a file")))
-                           (qwen-companion-proposal-decide first 'accepted "2\n")
-                           (qwen-companion-test-deliver first)
-                           (setq second (qwen-companion-test-propose "b.txt" "2\n"))
-                           (sit-for 0.8))))))
+      (qwen-companion-test-silent
+        (let ((inhibit-message t))
+          (cl-letf (((symbol-function 'qwen-companion-review--announce) #'ignore)
+                    ((symbol-function 'qwen-companion-proposal-display-path)
+                     (lambda (_) "a file")))
+            (qwen-companion-proposal-decide first 'accepted "2\n")
+            (qwen-companion-test-deliver first)
+            (setq second (qwen-companion-test-propose "b.txt" "2\n"))
+            (sit-for 0.8))))
       (should-not (qwen-companion-test-written-p))
       (qwen-companion-diff-reject second)
       (qwen-companion-test-said "qwen has not written"
@@ -1069,18 +1057,17 @@ The CLI writes both one after the other, and nothing is amiss."
   (qwen-companion-proposal-test-with-merges '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
       (qwen-companion-test-edit proposal "mine\n")
-      (should (equal ""
-                     (qwen-companion-test-messages
-                       (cl-letf (((symbol-function 'qwen-companion-rescue-adopt)
-                                  (let ((keep (symbol-function 'qwen-companion-rescue-adopt)))
-                                    (lambda (&rest arguments)
-                                      (let (said)
-                                        (setq said (qwen-companion-test-messages
-                                                     (apply keep arguments)))
-                                        (should (string-match-p "kept in" said)))))))
-                         (qwen-companion-test-close proposal))
-                       (qwen-companion-proposal-test--write "")
-                       (qwen-companion-test-disk-event (expand-file-name "a.txt")))))
+      (qwen-companion-test-silent
+        (cl-letf (((symbol-function 'qwen-companion-rescue-adopt)
+                   (let ((keep (symbol-function 'qwen-companion-rescue-adopt)))
+                     (lambda (&rest arguments)
+                       (let (said)
+                         (setq said (qwen-companion-test-messages
+                                      (apply keep arguments)))
+                         (should (string-match-p "kept in" said)))))))
+          (qwen-companion-test-close proposal))
+        (qwen-companion-proposal-test--write "")
+        (qwen-companion-test-disk-event (expand-file-name "a.txt")))
       (let ((said (qwen-companion-test-messages
                     (qwen-companion-proposal-test--write "two\n")
                     (qwen-companion-proposal-test--settle))))
@@ -1102,7 +1089,7 @@ The CLI writes both one after the other, and nothing is amiss."
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
       (qwen-companion-test-edit proposal "mine\n")
       (qwen-companion-test-close proposal)
-      (should (equal "" (qwen-companion-test-messages (qwen-companion-proposal-test--settle))))
+      (qwen-companion-test-silent (qwen-companion-proposal-test--settle))
       (should (equal '("two\nmine\n") (qwen-companion-proposal-test--kept))))))
 
 (ert-deftest qwen-companion-proposal-test-text-equal-to-the-disk-is-not-kept ()
@@ -1123,9 +1110,8 @@ The CLI writes both one after the other, and nothing is amiss."
 
 (ert-deftest qwen-companion-proposal-test-the-disk-side-follows-a-file-nobody-visits ()
   "Accepting a text that would overwrite the change is refused once, with why."
-  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
-    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
-          (refreshed 0))
+  (qwen-companion-proposal-test-with-one
+    (let ((refreshed 0))
       (qwen-companion-proposal-test--prepare proposal)
       (cl-letf (((symbol-function 'qwen-companion-review-refresh)
                  (lambda (_style _proposal) (cl-incf refreshed))))
@@ -1133,9 +1119,7 @@ The CLI writes both one after the other, and nothing is amiss."
         (qwen-companion-test-wait-for
          (equal "other\n" (qwen-companion-test-buffer-text (qwen-companion-proposal-disk-buffer proposal)))))
       (should (> refreshed 0))
-      (should (string-match-p "changed since"
-                              (qwen-companion-test-header
-                               (qwen-companion-proposal-buffer proposal))))
+      (should (qwen-companion-test-header-p "changed since" (qwen-companion-proposal-buffer proposal)))
       (qwen-companion-test-refused "a\\.txt was written after this was proposed, and accepting may overwrite that"
         (qwen-companion-diff-accept proposal))
       (should-not (qwen-companion-test-outcomes))
@@ -1151,9 +1135,7 @@ The CLI writes both one after the other, and nothing is amiss."
         (if shown
             (progn
               (qwen-companion-proposal-test--prepare proposal)
-              (should (string-match-p "written since"
-                                      (qwen-companion-test-header
-                                       (qwen-companion-proposal-buffer proposal)))))
+              (should (qwen-companion-test-header-p "written since" (qwen-companion-proposal-buffer proposal))))
           (should-error (qwen-companion-diff-accept proposal) :type 'user-error))
         (qwen-companion-diff-accept proposal)
         (delete-file "a.txt")))))

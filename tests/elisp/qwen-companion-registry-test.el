@@ -11,9 +11,6 @@
 
 ;;; Code:
 
-(require 'ert)
-(require 'cl-lib)
-(require 'qwen-companion)
 (require 'qwen-companion-ask)
 (require 'qwen-companion-test-helper)
 

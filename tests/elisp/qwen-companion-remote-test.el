@@ -6,7 +6,6 @@
 
 ;;; Code:
 
-(require 'ert)
 (require 'qwen-companion-ask)
 (require 'qwen-companion-places)
 (require 'qwen-companion-proposal)
@@ -27,12 +26,17 @@
          (qwen-companion-remote--sent nil)
          (qwen-companion-remote--directories nil)
          (qwen-companion-remote--waiting nil)
+         (qwen-companion-backend--noticed nil)
          (calls nil))
      (cl-letf (((symbol-function 'tramp-maybe-open-connection)
                 (lambda (&rest _) (error "TRAMP has connected")))
                ((symbol-function 'qwen-companion-backend-call)
                 (lambda (method payload) (push (cons method payload) calls) t)))
        ,@body)))
+
+(defun qwen-companion-remote-test--open (&rest directories)
+  "Let DIRECTORIES be those that are open, and places be told of."
+  (qwen-companion-remote--update directories))
 
 (ert-deftest qwen-companion-remote-test-names-are-shown-with-their-place ()
   "A copy is named as its original, a name below the home directory by it."
@@ -41,8 +45,10 @@
                                                       :roots ("/home/me/proj")))
     (qwen-companion-places-copy "/tmp/copy/a.py" "/ssh:me@far:/home/me/proj/a.py")
     (should (equal "me@far:~/proj/a.py" (qwen-companion-untrusted-path "/tmp/copy/a.py")))
-    (should (equal "me@far:a.py" (qwen-companion-review-file
-                                  (qwen-companion-proposal--make :path "/tmp/copy/a.py" :kind 'file))))
+    (qwen-companion-test-with-backend
+      (let ((inhibit-message t)
+            (qwen-companion-diff-arrival 'command))
+        (should (equal "me@far:a.py" (qwen-companion-review-file (qwen-companion-test-propose "/tmp/copy/a.py" "x"))))))
     (should (equal "me@far:/home/meg/b" (qwen-companion-untrusted-path "/ssh:me@far:/home/meg/b")))
     (should (equal "/home/me/proj/a.py" (qwen-companion-places-path "/tmp/copy/a.py")))
     (should (equal "/ssh:me@far:/home/me/proj"
@@ -100,10 +106,10 @@
   "Hops and ports go with them; without consent nothing is sent at all."
   (qwen-companion-remote-test--with
     (let ((qwen-companion-remote-places nil))
-      (qwen-companion-remote--update '("/ssh:far:/home/me/" "/tmp/"))
+      (qwen-companion-remote-test--open "/ssh:far:/home/me/" "/tmp/")
       (should-not calls))
     (let ((qwen-companion-remote-places '(("/ssh:me@far#22:" . serve) ("/ssh:other:" . leave))))
-      (qwen-companion-remote--update '("/ssh:me@far#22:/home/me/a b/" "/ssh:other:/x/" "/tmp/"))
+      (qwen-companion-remote-test--open "/ssh:me@far#22:/home/me/a b/" "/ssh:other:/x/" "/tmp/")
       (let ((place (car (plist-get (cdar calls) :places))))
         (should (equal '((:method "ssh" :host "far" :user "me" :port "22")) (plist-get place :hops)))
         (should (equal '("/home/me/a b") (plist-get place :directories)))
@@ -114,15 +120,15 @@
       ;; So is each file that a buffer visits, also one that has never been shown.
       (with-temp-buffer
         (setq buffer-file-name "/ssh:me@far#22:/home/me/a b/c.txt")
-        (qwen-companion-remote--update '("/ssh:me@far#22:/home/me/a b/"))
+        (qwen-companion-remote-test--open "/ssh:me@far#22:/home/me/a b/")
         (setq buffer-file-name nil))
       (should (equal '("/home/me/a b/c.txt") (plist-get (car (plist-get (cdar calls) :places)) :files)))
-      (qwen-companion-remote--update '("/ssh:me@far#22:/home/me/a b/"))
+      (qwen-companion-remote-test--open "/ssh:me@far#22:/home/me/a b/")
       (setq calls (last calls))
       ;; The same again is not sent, and the last file closed is.
-      (qwen-companion-remote--update '("/ssh:me@far#22:/home/me/a b/"))
+      (qwen-companion-remote-test--open "/ssh:me@far#22:/home/me/a b/")
       (should (equal 1 (length calls)))
-      (qwen-companion-remote--update '("/tmp/"))
+      (qwen-companion-remote-test--open "/tmp/")
       (should (equal '(:places nil) (cdar calls))))))
 
 (ert-deftest qwen-companion-remote-test-a-shared-directory-is-of-both ()
@@ -130,7 +136,7 @@
   (qwen-companion-remote-test--with
     (let ((qwen-companion-remote-places '(("/ssh:box:" . serve)))
           (qwen-companion-remote-shared-directories '(("/ssh:box:" ("/work/proj/" . "/home/me/src")))))
-      (qwen-companion-remote--update '("/home/me/src/sub/" "/home/me/srcs/"))
+      (qwen-companion-remote-test--open "/home/me/src/sub/" "/home/me/srcs/")
       (let ((place (car (plist-get (cdar calls) :places))))
         (should (equal '("/work/proj/sub") (plist-get place :directories)))
         (should (equal '((:there "/work/proj" :here "/home/me/src")) (plist-get place :shared))))
@@ -190,7 +196,7 @@
            (directory "/ssh:me@near#22|ssh:far:/p/")
            ;; Without its hops since Emacs 29; TRAMP knows them.
            (qwen-companion-remote-places `((,(file-remote-p directory) . serve))))
-      (qwen-companion-remote--update (list directory))
+      (qwen-companion-remote-test--open directory)
       (should (equal (prin1-to-string '((:method "ssh" :host "near" :user "me" :port "22")
                                         (:method "ssh" :host "far")))
                      (prin1-to-string
@@ -199,12 +205,11 @@
 (ert-deftest qwen-companion-remote-test-a-terminal-at-an-unknown-place-is-hinted-at ()
   "Once, and only where a CLI may be started by hand."
   (qwen-companion-remote-test--with
-    (let ((qwen-companion-remote-places '(("/ssh:other:" . leave)))
-          (qwen-companion-backend--noticed nil))
+    (let ((qwen-companion-remote-places '(("/ssh:other:" . leave))))
       (with-temp-buffer
         (setq default-directory "/ssh:far:/p/")
         (cl-flet ((told () (qwen-companion-test-messages
-                             (qwen-companion-remote--update '("/ssh:far:/p/" "/ssh:other:/p/")))))
+                             (qwen-companion-remote-test--open "/ssh:far:/p/" "/ssh:other:/p/"))))
           (should (equal "" (told)))
           (setq major-mode 'eshell-mode)
           (should (string-match-p "/ssh:far: .*M-x qwen-companion-serve-place" (told)))

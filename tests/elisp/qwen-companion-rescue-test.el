@@ -52,8 +52,7 @@ Return the buffer with the kept text, and what was said."
                     (qwen-companion-rescue-test--propose "a.txt" "two\n" "mine\n"))))
         (should (string-match-p "in the terminal, where qwen writes its own text without your edits" said))
         (with-current-buffer kept
-          (should (string-match-p "a\\.txt  answered in the terminal.*C-c C-c .*C-c C-k "
-                                  (qwen-companion-test-header))))
+          (should (qwen-companion-test-header-p "a\\.txt  answered in the terminal.*C-c C-c .*C-c C-k ")))
         ;; Nobody knows yet whether the CLI is going to write.
         (qwen-companion-test-refused "may be about to write" (qwen-companion-kept-apply))
         (should (string-match-p "M-x qwen-companion-kept-apply"
@@ -90,8 +89,7 @@ Return the buffer with the kept text, and what was said."
       (let ((proposal (qwen-companion-test-propose name "two\n")))
         (qwen-companion-test-orphan proposal))
       (with-current-buffer (car (qwen-companion-rescue-buffers))
-        (should (string-match-p "  qwen disconnected  .*C-c C-c put into"
-                                (qwen-companion-test-header)))
+        (should (qwen-companion-test-header-p "  qwen disconnected  .*C-c C-c put into"))
         (call-interactively (key-binding (kbd "C-c C-c"))))
       (should (equal (expand-file-name name) (buffer-file-name (window-buffer))))
       (with-current-buffer (window-buffer)

@@ -70,9 +70,8 @@
                       (lambda ()
                         (with-current-buffer (find-file-noselect "a.txt") (insert "\0"))
                         (qwen-companion-diff-show-unsaved))))
-    (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
-      (let ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
-            (selected (selected-window)))
+    (qwen-companion-review-ediff-test-with-one
+      (let ((selected (selected-window)))
         (qwen-companion-test-show proposal)
         (qwen-companion-test-said "NUL" (funcall step))
         (should (eq selected (selected-window)))
@@ -83,9 +82,8 @@
 
 (ert-deftest qwen-companion-review-ediff-test-belongs-beside-its-own-terminal ()
   "If its terminal is unknown, it is shown beside any terminal of the project."
-  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
-    (let* ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
-           (here (get-buffer-create "*here*"))
+  (qwen-companion-review-ediff-test-with-one
+    (let* ((here (get-buffer-create "*here*"))
            (own (get-buffer-create "*own*"))
            (process (make-process :name "own" :buffer own :noquery t :command '("sleep" "1000")))
            (qwen-companion-backend--server
@@ -468,9 +466,8 @@
 
 (ert-deftest qwen-companion-review-ediff-test-comes-again-when-its-frame-is-gone ()
   "A review comes back with its edits; one put aside does not."
-  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
-    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
-          (qwen-companion-diff-arrival 'now))
+  (qwen-companion-review-ediff-test-with-one
+    (let ((qwen-companion-diff-arrival 'now))
       (qwen-companion-test-show proposal)
       (qwen-companion-test-edit proposal "mine\n")
       ;; In batch there is one frame only: all but the end of it.
@@ -988,13 +985,12 @@
         (let ((qwen-companion-diff-style style)
               (proposal (qwen-companion-test-propose "a.txt" "two\n")))
           (select-window (minibuffer-window))
-          (should (equal ""
-                         (qwen-companion-test-messages
-                           (cl-letf (((symbol-function 'ediff-next-difference) #'ignore)
-                                     ((symbol-function 'ediff-recenter) #'ignore))
-                             (let ((said (qwen-companion-test-messages
-                                           (qwen-companion-diff-open proposal))))
-                               (should-not (string-match-p "could not be shown" said)))))))
+          (qwen-companion-test-silent
+            (cl-letf (((symbol-function 'ediff-next-difference) #'ignore)
+                      ((symbol-function 'ediff-recenter) #'ignore))
+              (let ((said (qwen-companion-test-messages
+                            (qwen-companion-diff-open proposal))))
+                (should-not (string-match-p "could not be shown" said)))))
           (should (eq proposal (qwen-companion-review-shown)))
           (should-not (window-minibuffer-p))
           (qwen-companion-diff-reject proposal)
@@ -1002,9 +998,8 @@
           (set-window-configuration before))))))
 
 (ert-deftest qwen-companion-review-ediff-test-a-larger-frame-where-there-is-no-room ()
-  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
-    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
-          (small (selected-frame)))
+  (qwen-companion-review-ediff-test-with-one
+    (let ((small (selected-frame)))
       (pcase-dolist (`(,height ,sizes ,chosen)
                      ;; The larger ones: WIDTH, HEIGHT, and how visible.
                      '((10 ((large 100 50 t) (larger 120 50 t) (hidden 200 60 icon)) larger)
@@ -1028,9 +1023,8 @@
 (ert-deftest qwen-companion-review-ediff-test-ends-while-it-is-being-shown ()
   "Ediff lets processes run: the CLI may be answered meanwhile."
   (dolist (hook '(ediff-mode-hook ediff-startup-hook ediff-before-setup-windows-hook))
-    (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
-      (let* ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
-             (buffers (list (qwen-companion-proposal-buffer proposal)))
+    (qwen-companion-review-ediff-test-with-one
+      (let* ((buffers (list (qwen-companion-proposal-buffer proposal)))
              (said (cl-progv (list hook)
                        (list (list (lambda () (qwen-companion-test-close proposal))))
                      (qwen-companion-test-messages (qwen-companion-test-show proposal)))))
@@ -1059,9 +1053,8 @@
   "Keys typed for a review that has just ended do nothing elsewhere."
   (dolist (end (list #'qwen-companion-proposal-on-orphan #'qwen-companion-proposal-on-close))
     (dolist (key '("C-c C-c" "C-c C-k" "x"))
-      (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
-        (let* ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
-               (pressed nil)
+      (qwen-companion-review-ediff-test-with-one
+        (let* ((pressed nil)
                (map (make-sparse-keymap))
                (press (lambda () (interactive) (push (this-command-keys) pressed))))
           (define-key map (kbd key) press)

@@ -222,8 +222,7 @@
   (qwen-companion-review-list-test-with-waiting '("a.txt" "b.txt" "c.txt")
     (qwen-companion-diffs)
     (should (looking-at-p "  a\\.txt"))
-    (should (string-match-p "\\` 3 proposals  RET review  SPC show  A/K accept/reject"
-                            (qwen-companion-test-header)))
+    (should (qwen-companion-test-header-p "\\` 3 proposals  RET review  SPC show  A/K accept/reject"))
     (let (asked (answer nil))
       (qwen-companion-test-answering (lambda (question) (setq asked question) answer)
         (execute-kbd-macro "mmpu")

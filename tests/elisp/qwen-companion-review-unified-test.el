@@ -336,8 +336,7 @@ A text that is nil removes the line."
         (tick)
         (qwen-companion-test-press "A")
         (should (equal "*qwen-companion next: a.txt*" (selected)))
-        (should (equal "" (qwen-companion-test-messages
-                            (qwen-companion-review-unified-test--sessions 'working))))
+        (qwen-companion-test-silent (qwen-companion-review-unified-test--sessions 'working))
         (propose "c.txt" "s")
         (tick)
         (should (equal "*qwen-companion hunks: c.txt*" (selected)))
@@ -1012,8 +1011,7 @@ Its state for editing has the keys n and x, the motion state has k."
     (let* ((file "a/directory/of/a/long/name/and/a/file.txt")
            (proposal (qwen-companion-review-unified-test--review "two\n" file))
            (warnings '("loses text (U+FFFD)" "runs at the next commit" "changed since")))
-      (should (string-match-p "….*name/and/a/file.txt  1 of 1 kept  C-c C-c accept  C-c C-k reject\\'"
-                              (qwen-companion-test-header)))
+      (should (qwen-companion-test-header-p "….*name/and/a/file.txt  1 of 1 kept  C-c C-c accept  C-c C-k reject\\'"))
       (should-error (call-interactively (key-binding (kbd "C-c C-w"))) :type 'user-error)
       (setf (qwen-companion-proposal-lossy proposal) t
             (qwen-companion-proposal-warning proposal) (nth 1 warnings)
@@ -1137,8 +1135,7 @@ Its state for editing has the keys n and x, the motion state has k."
       (should-not (string-search "no difference" (buffer-string)))
       (goto-char (point-min))
       (should (search-forward said nil t))
-      (should (string-match-p "C-c C-l \\(line ends\\|byte order mark\\)"
-                              (qwen-companion-test-header)))
+      (should (qwen-companion-test-header-p "C-c C-l \\(line ends\\|byte order mark\\)"))
       (qwen-companion-test-press "k")
       (should (equal old (qwen-companion-proposal-text proposal)))
       (should (qwen-companion-proposal-edited-p proposal))

@@ -11,9 +11,6 @@
 
 ;;; Code:
 
-(require 'ert)
-(require 'cl-lib)
-(require 'qwen-companion)
 (require 'qwen-companion-recover)
 (require 'qwen-companion-rewind)
 (require 'qwen-companion-changes-test-helper)

@@ -42,22 +42,25 @@ Only what BODY opens counts as open."
   (qwen-companion-roots-update)
   (qwen-companion-test-wait-for (not qwen-companion-roots--timer)))
 
+(defun qwen-companion-roots-test--finds (&rest roots)
+  "Look for the roots, and check that these ROOTS are sent."
+  (qwen-companion-roots-test--update)
+  (should (equal roots (qwen-companion-roots-test--sent))))
+
 (ert-deftest qwen-companion-roots-test-files-dired-and-terminals ()
   "Projects of files, Dired and terminals are roots; other buffers are not."
   (qwen-companion-roots-test--with-files '(("src/a.txt" "one\n") ("b/x" "") ("c/x" "") ("d/x" ""))
     (dolist (name '("b" "c" "d"))
       (make-directory (concat name "/.git")))
     (find-file-noselect "src/a.txt")
-    (qwen-companion-roots-test--update)
-    (should (equal '(".") (qwen-companion-roots-test--sent)))
+    (qwen-companion-roots-test--finds ".")
     (dired-noselect "b")
     (with-current-buffer (generate-new-buffer "terminal")
       (cd "c")
       ;; The package is not needed for that.
       (setq major-mode 'ghostel-mode))
     (with-current-buffer (generate-new-buffer "another") (cd "d"))
-    (qwen-companion-roots-test--update)
-    (should (equal '("." "b" "c") (qwen-companion-roots-test--sent)))
+    (qwen-companion-roots-test--finds "." "b" "c")
     (let ((sent (length (qwen-companion-test-sent 'roots))))
       (qwen-companion-roots-test--update)
       (should (= sent (length (qwen-companion-test-sent 'roots)))))))
@@ -78,8 +81,7 @@ Only what BODY opens counts as open."
     (make-directory "inner/.git")
     (find-file-noselect "a.txt")
     (find-file-noselect "inner/deep/c.txt")
-    (qwen-companion-roots-test--update)
-    (should (equal '("." "inner") (qwen-companion-roots-test--sent)))))
+    (qwen-companion-roots-test--finds "." "inner")))
 
 (ert-deftest qwen-companion-roots-test-worktrees ()
   "A worktree is a project of its own, also below the one it belongs to."
@@ -90,11 +92,9 @@ Only what BODY opens counts as open."
     (qwen-companion-roots-test--git "commit" "-q" "-m" "Start")
     (qwen-companion-roots-test--git "worktree" "add" "-q" "trees/fix")
     (find-file-noselect "trees/fix/a.txt")
-    (qwen-companion-roots-test--update)
-    (should (equal '("trees/fix") (qwen-companion-roots-test--sent)))
+    (qwen-companion-roots-test--finds "trees/fix")
     (find-file-noselect "a.txt")
-    (qwen-companion-roots-test--update)
-    (should (equal '("." "trees/fix") (qwen-companion-roots-test--sent)))))
+    (qwen-companion-roots-test--finds "." "trees/fix")))
 
 (ert-deftest qwen-companion-roots-test-worktrees-beside-the-project ()
   "A project below its repository has its worktrees beside it, which are a root."
@@ -103,8 +103,7 @@ Only what BODY opens counts as open."
            (list (lambda (directory)
                    (and (string-suffix-p "/sub/" directory) (cons 'transient directory))))))
       (find-file-noselect "sub/a.txt")
-      (qwen-companion-roots-test--update)
-      (should (equal '(".qwen/worktrees" "sub") (qwen-companion-roots-test--sent))))))
+      (qwen-companion-roots-test--finds ".qwen/worktrees" "sub"))))
 
 (ert-deftest qwen-companion-roots-test-outside-any-project ()
   (qwen-companion-roots-test--with-files '(("one/a.txt" "") ("two/b.txt" ""))
@@ -112,20 +111,17 @@ Only what BODY opens counts as open."
     (find-file-noselect "one/a.txt")
     (find-file-noselect "two/b.txt")
     (with-current-buffer (generate-new-buffer "terminal") (term-mode))
-    (qwen-companion-roots-test--update)
-    (should (equal '("." "one" "two") (qwen-companion-roots-test--sent)))
+    (qwen-companion-roots-test--finds "." "one" "two")
     (let ((qwen-companion-roots-outside-projects nil))
-      (qwen-companion-roots-test--update)
-      (should-not (qwen-companion-roots-test--sent)))))
+      (qwen-companion-roots-test--finds))))
 
 (ert-deftest qwen-companion-roots-test-a-directory-becomes-a-project ()
   "A root is looked up again after a while, or when the clock was set back."
-  (dolist (seconds (list (1+ qwen-companion-roots--age) -3600))
+  (dolist (seconds '(3600 -3600))
     (qwen-companion-roots-test--with-files '(("sub/a.txt" ""))
       (delete-directory ".git" t)
       (find-file-noselect "sub/a.txt")
-      (qwen-companion-roots-test--update)
-      (should (equal '("sub") (qwen-companion-roots-test--sent)))
+      (qwen-companion-roots-test--finds "sub")
       (make-directory ".git")
       (let ((now (float-time)))
         (cl-letf (((symbol-function 'float-time) (lambda (&optional _) (+ now seconds))))
@@ -143,8 +139,7 @@ Only what BODY opens counts as open."
 (ert-deftest qwen-companion-roots-test-a-name-that-is-no-text ()
   "It cannot be told to a CLI; the user hears of it, once, and the others go on."
   (qwen-companion-roots-test--with-files '(("a.txt" ""))
-    (let ((odd (decode-coding-string "odd\351" 'utf-8))
-          (qwen-companion-backend--noticed nil))
+    (let ((odd (decode-coding-string "odd\351" 'utf-8)))
       (qwen-companion-test-said "odd.* is left out"
         (find-file-noselect "a.txt")
         (with-current-buffer (generate-new-buffer "terminal")
@@ -152,7 +147,7 @@ Only what BODY opens counts as open."
           (term-mode))
         (qwen-companion-roots-test--update))
       (should (equal '(".") (qwen-companion-roots-test--sent)))
-      (should (equal "" (qwen-companion-test-messages (qwen-companion-roots-test--update)))))))
+      (qwen-companion-test-silent (qwen-companion-roots-test--update)))))
 
 (ert-deftest qwen-companion-roots-test-no-root ()
   "Said once, and shown as long as it is so."
@@ -168,12 +163,10 @@ Only what BODY opens counts as open."
       (qwen-companion-places-set "/ssh:far:" '(:name "/ssh:far:" :state connecting))
       (should-not (string-match-p "no-root" (qwen-companion-test-lighter)))
       (qwen-companion-places-forget)
-      (should (equal "" (qwen-companion-test-messages
-                          (qwen-companion-roots-on-published '(:roots ("/a:b") :reachable nil)))))
+      (qwen-companion-test-silent (qwen-companion-roots-on-published '(:roots ("/a:b") :reachable nil)))
       (qwen-companion-roots-on-published '(:roots ("/a") :reachable t))
       (should (equal " Qwen" (qwen-companion-test-lighter)))
-      (should (equal "" (qwen-companion-test-messages
-                          (qwen-companion-roots-on-published '(:roots nil :reachable nil))))))))
+      (qwen-companion-test-silent (qwen-companion-roots-on-published '(:roots nil :reachable nil))))))
 
 (ert-deftest qwen-companion-roots-test-the-mode-line-is-redrawn ()
   "When a CLI can connect, and when none can any more, but not at each answer."
@@ -200,12 +193,9 @@ Only what BODY opens counts as open."
     (qwen-companion-test-with-sessions
         (list '(:id "unknown") (list :id "known" :directory (expand-file-name "two/deep")))
       (mapc #'kill-buffer '("a.txt" "b.txt"))
-      (qwen-companion-roots-test--update)
-      (should (equal '("two") (qwen-companion-roots-test--sent)))
-      (qwen-companion-roots-test--update)
-      (should (equal '("two") (qwen-companion-roots-test--sent))))
-    (qwen-companion-roots-test--update)
-    (should-not (qwen-companion-roots-test--sent))))
+      (qwen-companion-roots-test--finds "two")
+      (qwen-companion-roots-test--finds "two"))
+    (qwen-companion-roots-test--finds)))
 
 (ert-deftest qwen-companion-roots-test-two-clis-keep-the-root-of-their-project ()
   "The list that was sent is not changed, whether it stays or not."

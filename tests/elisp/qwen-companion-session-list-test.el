@@ -11,13 +11,10 @@
 
 ;;; Code:
 
-(require 'ert)
 (require 'bookmark)
-(require 'cl-lib)
 (require 'desktop)
 (require 'project)
 (require 'saveplace)
-(require 'qwen-companion)
 (require 'qwen-companion-changes)
 (require 'qwen-companion-chat-permissions)
 (require 'qwen-companion-test-helper)

@@ -8,7 +8,6 @@
 
 ;; An Emacs without windows does not load it by itself.
 (require 'dnd)
-(require 'qwen-companion)
 (require 'qwen-companion-attention)
 (require 'qwen-companion-resume)
 (require 'qwen-companion-test-helper)

@@ -338,6 +338,10 @@ What stands for itself in it is as it is there."
                    (`(:eval ,form) (or (eval form t) ""))))
                (ensure-list header-line-format) "")))
 
+(defun qwen-companion-test-header-p (regexp &optional buffer)
+  "Return non-nil when REGEXP matches in the header line of BUFFER, see above."
+  (string-match-p regexp (qwen-companion-test-header buffer)))
+
 (defun qwen-companion-test-click (button text)
   "Click TEXT in the selected window with BUTTON, a symbol; return the event.
 If nothing is bound to it, only return it."
@@ -466,6 +470,11 @@ BASE, MINE, THEIRS and LABELS are as there."
   "Check that the messages of BODY in the echo area match REGEXP."
   (declare (indent 1) (debug t))
   `(should (string-match-p ,regexp (qwen-companion-test-messages ,@body))))
+
+(defmacro qwen-companion-test-silent (&rest body)
+  "Check that BODY has no message in the echo area."
+  (declare (indent 0) (debug t))
+  `(should (equal "" (qwen-companion-test-messages ,@body))))
 
 (defun qwen-companion-test--answerer (answer)
   "Return ANSWER if it is a function, else one that returns it."

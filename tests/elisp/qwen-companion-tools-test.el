@@ -11,13 +11,10 @@
 
 ;;; Code:
 
-(require 'ert)
-(require 'cl-lib)
 (require 'compile)
 (require 'eldoc)
 (require 'etags)
 (require 'flymake)
-(require 'qwen-companion)
 (require 'qwen-companion-test-helper)
 
 (defvar Info-directory-list)

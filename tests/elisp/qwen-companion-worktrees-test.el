@@ -12,9 +12,6 @@
 
 ;;; Code:
 
-(require 'ert)
-(require 'cl-lib)
-(require 'qwen-companion)
 (require 'qwen-companion-worktrees)
 (require 'qwen-companion-test-helper)
 
