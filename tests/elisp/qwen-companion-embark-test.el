@@ -42,10 +42,8 @@
          (session (list :id "a" :client "Qwen Code" :pid (process-id process)))
          (terminal (generate-new-buffer "terminal")))
     (set-process-query-on-exit-flag process nil)
-    (cl-letf (((symbol-function 'qwen-companion-backend-sessions) (lambda () (list session)))
-              ((symbol-function 'qwen-companion-terminal-session-buffer)
-               (lambda (_session) terminal)))
-      (save-window-excursion
+    (cl-letf (((symbol-function 'qwen-companion-terminal-session-buffer) (lambda (_session) terminal)))
+      (qwen-companion-test-with-sessions (list session)
         (qwen-companion-sessions)
         (goto-char (point-min))
         (unwind-protect

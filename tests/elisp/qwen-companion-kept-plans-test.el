@@ -54,9 +54,8 @@
   "There it is the last plan of its CLI; C-u offers all of the project."
   (qwen-companion-kept-plans-test-with
     (let ((terminal (current-buffer)))
-      (cl-letf (((symbol-function 'qwen-companion-backend-sessions)
-                 (lambda () '((:id "mcp-1" :state (:conversation "s-1")))))
-                ((symbol-function 'qwen-companion-terminal-session-buffer)
+      (qwen-companion-test-set-sessions '((:id "mcp-1" :state (:conversation "s-1"))))
+      (cl-letf (((symbol-function 'qwen-companion-terminal-session-buffer)
                  (lambda (_session) terminal)))
         (qwen-companion-plan)
         (qwen-companion-test-said "approved in this conversation; C-u M-x qwen-companion-plan"

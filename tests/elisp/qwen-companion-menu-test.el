@@ -123,12 +123,10 @@ With SHOWN non-nil, leave out those of chats where these are off."
   "Run BODY with a CLI that is connected, in a terminal, the current buffer."
   `(qwen-companion-test-with-files '(("a.txt" "a\n"))
      (qwen-companion-test-with-backend
-       (let ((session '(:id "session-1" :client "qwen" :version "1"))
-              (qwen-companion-backend--state 'ready)
-              (terminal (generate-new-buffer "terminal")))
-         (cl-letf (((symbol-function 'qwen-companion-backend-sessions)
-                    (lambda () (list session)))
-                   ((symbol-function 'qwen-companion-terminal-session-buffer)
+       (let ((qwen-companion-backend--state 'ready)
+             (terminal (generate-new-buffer "terminal")))
+         (qwen-companion-test-set-sessions '((:id "session-1" :client "qwen" :version "1")))
+         (cl-letf (((symbol-function 'qwen-companion-terminal-session-buffer)
                     (lambda (_) terminal)))
            (unwind-protect
                (with-current-buffer terminal

@@ -132,27 +132,6 @@
                                                      (format "%s" (timer--function timer))))
                                   timer-list)))))))
 
-(ert-deftest qwen-companion-review-ediff-test-dedicated-and-side-windows ()
-  "A terminal that is dedicated, or in a side window, stays where it is."
-  (dolist (prepare
-           (list (lambda () (set-window-dedicated-p (selected-window) t))
-                 (lambda ()
-                   (switch-to-buffer "*scratch*")
-                   (select-window
-                    (display-buffer-in-side-window (get-buffer "*terminal*") '((side . right)))))))
-    (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
-      (funcall prepare)
-      (let ((before (qwen-companion-test-shown))
-            (window (selected-window))
-            (dedicated (window-dedicated-p)))
-        (qwen-companion-test-show (qwen-companion-test-propose "a.txt" "two\n"))
-        (should (eq window (selected-window)))
-        (should (equal "*terminal*" (buffer-name (window-buffer window))))
-        (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
-        (qwen-companion-diff-reject)
-        (should (equal before (qwen-companion-test-shown)))
-        (should (equal dedicated (window-dedicated-p)))))))
-
 (ert-deftest qwen-companion-review-ediff-test-eight-lines-of-each-side ()
   "A review begins hunk by hunk where Ediff would show fewer, or as the option says."
   (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
@@ -627,18 +606,6 @@
         (with-current-buffer control (ediff-really-quit nil))
         (qwen-companion-test-wait-for (qwen-companion-review-shown))))))
 
-(defmacro qwen-companion-review-ediff-test-with-terminal (&rest body)
-  "Run BODY with the buffer *terminal* as that of the CLI session-1."
-  (declare (indent 0) (debug t))
-  `(let* ((process (make-process :name "terminal" :buffer "*terminal*" :noquery t
-                                 :command '("sleep" "1000")))
-          (qwen-companion-backend--server
-           (qwen-companion-test-server
-            :sessions (list (list :id "session-1" :ancestors (list (process-id process)))))))
-     (unwind-protect
-         (progn ,@body)
-       (delete-process process))))
-
 (defmacro qwen-companion-review-ediff-test-with-tabs (&rest body)
   "Run BODY in the first of two tabs; the second shows *other*."
   (declare (indent 0) (debug t))
@@ -656,7 +623,7 @@
 (ert-deftest qwen-companion-review-ediff-test-waits-for-the-tab-of-its-terminal ()
   "Another one, of a CLI that is not in Emacs, need not wait for it."
   (qwen-companion-review-ediff-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
-    (qwen-companion-review-ediff-test-with-terminal
+    (qwen-companion-test-with-terminal "session-1"
       (qwen-companion-review-ediff-test-with-tabs
         (tab-bar-select-tab 2)
         (let ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
@@ -721,86 +688,73 @@
         (qwen-companion-diff-reject (nth (- 1 first-to-end) proposals))
         (should (qwen-companion-test-same-windows-p before))))))
 
+(defun qwen-companion-review-ediff-test--windows ()
+  "Return all about the windows that a user may notice."
+  (mapcar (lambda (window)
+            (list window (buffer-name (window-buffer window))
+                  (window-edges window) (window-start window)
+                  (window-point window) (window-hscroll window)
+                  (window-dedicated-p window)
+                  (window-parameter window 'test)
+                  (eq window (selected-window))))
+          (window-list nil 'no-minibuffer (frame-first-window))))
+
+(defun qwen-companion-review-ediff-test--scroll-two-windows ()
+  "Show a long text in two more windows, each at a place of its own."
+  (let* ((long (get-buffer-create "*long*"))
+         (second (split-window nil 25 'right))
+         (third (split-window second 10 'below)))
+    (with-current-buffer long
+      (dotimes (number 500) (insert (format "%d\n" number))))
+    (cl-loop for (window start) in `((,second 101) (,third 1001))
+             do (set-window-buffer window long)
+             (set-window-start window start)
+             (set-window-point window (+ start 7))
+             (set-window-hscroll window 2)
+             (set-window-parameter window 'test window))
+    (set-window-dedicated-p second t)
+    (select-window third)))
+
 (ert-deftest qwen-companion-review-ediff-test-windows-come-back-exactly ()
-  "Sizes, starts, points, dedication, parameters and the selected window."
-  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
-    (let ((long (get-buffer-create "*long*"))
-          (describe
-           (lambda ()
-             (mapcar (lambda (window)
-                       (list window (buffer-name (window-buffer window))
-                             (window-edges window) (window-start window)
-                             (window-point window) (window-hscroll window)
-                             (window-dedicated-p window)
-                             (window-parameter window 'test)
-                             (eq window (selected-window))))
-                     (window-list nil 'no-minibuffer (frame-first-window))))))
-      (with-current-buffer long
-        (dotimes (number 500) (insert (format "%d\n" number))))
-      (let* ((second (split-window nil 25 'right))
-             (third (split-window second 10 'below)))
-        (cl-loop for (window start) in `((,second 101) (,third 1001))
-                 do (set-window-buffer window long)
-                 (set-window-start window start)
-                 (set-window-point window (+ start 7))
-                 (set-window-hscroll window 2)
-                 (set-window-parameter window 'test window))
-        (set-window-dedicated-p second t)
-        (select-window third)
-        (dolist (select '(nil t))
-          (let ((before (funcall describe))
-                (proposal (qwen-companion-test-propose "a.txt" "two\n")))
-            (qwen-companion-test-show proposal select)
-            (qwen-companion-diff-reject proposal)
-            (should (equal before (funcall describe)))))))))
-
-(ert-deftest qwen-companion-review-ediff-test-dedicated-terminal-alone ()
-  "The terminal is the only window, and dedicated to its buffer."
-  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
-    (qwen-companion-review-ediff-test-with-terminal
-      (dolist (size '((120 . 40) (80 . 10)))
-        (set-frame-size (selected-frame) (car size) (cdr size))
-        (set-window-dedicated-p (selected-window) t)
-        (let ((window (selected-window)))
-          (dolist (select '(nil t))
-            (qwen-companion-test-show (qwen-companion-test-propose "a.txt" "two\n") select)
-            (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
-            (when (= 40 (cdr size))
-              (should (get-buffer-window "*terminal*")))
-            (qwen-companion-diff-reject)
-            (should (equal '("*terminal*") (qwen-companion-test-shown)))
-            (should (eq window (selected-window)))
-            (should (eq t (window-dedicated-p)))))))))
-
-(ert-deftest qwen-companion-review-ediff-test-tiny-frames ()
-  "Both sides are on the screen in any frame that can show them."
-  (pcase-dolist (`(,width ,height) '((80 10) (20 40) (12 12) (200 9)))
+  "Sizes, starts, points, dedication, parameters and the selected window.
+Both sides are on the screen in any frame that can show them, and so is a
+terminal that is dedicated or in a side window."
+  (pcase-dolist (`(,width ,height ,prepare ,layouts ,stays)
+                 `((120 40 ,#'qwen-companion-review-ediff-test--scroll-two-windows)
+                   (120 40 ,(lambda () (set-window-dedicated-p (selected-window) t)) nil t)
+                   (80 10 ,(lambda () (set-window-dedicated-p (selected-window) t)))
+                   (120 40 ,(lambda ()
+                              (switch-to-buffer "*scratch*")
+                              (select-window (display-buffer-in-side-window
+                                              (get-buffer "*terminal*") '((side . right)))))
+                        nil t)
+                   ;; Side windows that leave little room.
+                   ,@(mapcar (lambda (select)
+                               `(120 40 ,(lambda ()
+                                           (let ((side (display-buffer-in-side-window
+                                                        (get-buffer-create "*side*")
+                                                        '((side . bottom) (window-height . 26)))))
+                                             (when select
+                                               (select-window side))))))
+                             '(nil t))
+                   ,@(mapcar (lambda (size) `(,@size ignore (auto side-by-side stacked)))
+                             '((80 10) (20 40) (12 12) (200 9)))))
     (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
-      (set-frame-size (selected-frame) width height)
-      (dolist (layout '(auto side-by-side stacked))
-        (let ((qwen-companion-ediff-layout layout)
-              (proposal (qwen-companion-test-propose "a.txt" "two\n")))
-          (qwen-companion-test-show proposal)
-          (should (get-buffer-window "*qwen-companion disk: a.txt*"))
-          (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
-          (should (get-buffer-window "*Ediff Control Panel*"))
-          (qwen-companion-diff-reject proposal)
-          (should (equal '("*terminal*") (qwen-companion-test-shown))))))))
-
-(ert-deftest qwen-companion-review-ediff-test-side-windows-that-leave-little-room ()
-  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
-    (let ((side (display-buffer-in-side-window
-                 (get-buffer-create "*side*")
-                 '((side . bottom) (window-height . 26)))))
-      (dolist (selected (list (selected-window) side))
-        (select-window selected)
-        (let ((before (current-window-configuration))
-              (proposal (qwen-companion-test-propose "a.txt" "two\n")))
-          (qwen-companion-test-show proposal)
-          (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
-          (qwen-companion-diff-reject proposal)
-          (should (qwen-companion-test-same-windows-p before))
-          (should (eq selected (selected-window))))))))
+      (qwen-companion-test-with-terminal "session-1"
+        (set-frame-size (selected-frame) width height)
+        (funcall prepare)
+        (dolist (qwen-companion-ediff-layout (or layouts (list qwen-companion-ediff-layout)))
+          (dolist (select '(nil t))
+            (let ((before (qwen-companion-review-ediff-test--windows))
+                  (selected (selected-window)))
+              (qwen-companion-test-show (qwen-companion-test-propose "a.txt" "two\n") select)
+              (dolist (name '("*qwen-companion disk: a.txt*" "*qwen-companion proposal: a.txt*" "*Ediff Control Panel*"))
+                (should (get-buffer-window name)))
+              (when stays
+                (should (get-buffer-window "*terminal*"))
+                (should (or select (eq selected (selected-window)))))
+              (qwen-companion-diff-reject)
+              (should (equal before (qwen-companion-review-ediff-test--windows))))))))))
 
 (ert-deftest qwen-companion-review-ediff-test-parts-of-a-review-left-in-windows ()
   "Its end restores all windows, whichever of its own the user has closed."

@@ -73,14 +73,15 @@
         (let ((sessions '((:id "s" :client "Qwen Code" :version "1" :pid 11)
                           (:id "u" :client "Qwen Code" :version "1" :pid 12)
                           (:id "t" :client "Gemini CLI" :version "1" :pid 13))))
-          (cl-letf (((symbol-function 'qwen-companion-backend-sessions) (lambda () sessions)))
-            (should (warns-p third "Qwen Code in process 12 proposes a change of it too"))
-            (setq sessions (mapcar (lambda (session)
-                                     (append (list :directory (concat "/trees/" (plist-get session :id)))
-                                             session))
-                                   sessions))
-            (should (warns-p third "Qwen Code in u proposes a change of it too"))
-            (should (warns-p one "Gemini CLI proposes a change of it too"))))
+          (qwen-companion-test-set-sessions sessions)
+          (should (warns-p third "Qwen Code in process 12 proposes a change of it too"))
+          (qwen-companion-test-set-sessions
+           (mapcar (lambda (session)
+                     (append (list :directory (concat "/trees/" (plist-get session :id))) session))
+                   sessions))
+          (should (warns-p third "Qwen Code in u proposes a change of it too"))
+          (should (warns-p one "Gemini CLI proposes a change of it too"))
+          (qwen-companion-test-set-sessions nil))
         (qwen-companion-test-propose "c.txt" "4\n" :client "Qwen Code" :session "s")
         (should (equal '("s" "s" "s" "t" "u")
                        (mapcar #'qwen-companion-proposal-session (qwen-companion-review-grouped))))
@@ -367,29 +368,22 @@
 (ert-deftest qwen-companion-review-list-test-in-a-terminal-its-own-first ()
   "Review, accept and reject are about the CLI of the terminal they are in."
   (qwen-companion-review-list-test-with '(("a.txt" "1\n") ("b.txt" "1\n") ("c.txt" "1\n"))
-    (let* ((process (make-process :name "own" :buffer (current-buffer) :noquery t
-                                  :command '("sleep" "1000")))
-           (qwen-companion-backend--server
-            (qwen-companion-test-server
-             :sessions (list (list :id "session-2" :ancestors (list (process-id process)))))))
-      (unwind-protect
-          (progn
-            (dolist (file '("a.txt" "b.txt"))
-              (qwen-companion-test-propose file "2\n"))
-            (qwen-companion-test-propose "c.txt" "2\n" :session "session-2")
-            (qwen-companion-review)
-            (should (equal "c.txt" (qwen-companion-review-list-test--reviewed)))
-            (should (get-buffer-window "*terminal*"))
-            (with-current-buffer "*terminal*" (qwen-companion-diff-accept))
-            (should (equal '((accepted "2\n")) (qwen-companion-test-outcomes)))
-            (should (equal '("session-1" "session-1")
-                           (mapcar #'qwen-companion-proposal-session (qwen-companion-proposals))))
-            ;; It has no more: whatever waits, and that is not clear.
-            (with-current-buffer "*terminal*"
-              (should-error (qwen-companion-diff-reject) :type 'user-error)
-              (qwen-companion-review))
-            (should (equal "a.txt" (qwen-companion-review-list-test--reviewed))))
-        (delete-process process)))))
+    (qwen-companion-test-with-terminal "session-2"
+      (dolist (file '("a.txt" "b.txt"))
+        (qwen-companion-test-propose file "2\n"))
+      (qwen-companion-test-propose "c.txt" "2\n" :session "session-2")
+      (qwen-companion-review)
+      (should (equal "c.txt" (qwen-companion-review-list-test--reviewed)))
+      (should (get-buffer-window "*terminal*"))
+      (with-current-buffer "*terminal*" (qwen-companion-diff-accept))
+      (should (equal '((accepted "2\n")) (qwen-companion-test-outcomes)))
+      (should (equal '("session-1" "session-1")
+                     (mapcar #'qwen-companion-proposal-session (qwen-companion-proposals))))
+      ;; It has no more: whatever waits, and that is not clear.
+      (with-current-buffer "*terminal*"
+        (should-error (qwen-companion-diff-reject) :type 'user-error)
+        (qwen-companion-review))
+      (should (equal "a.txt" (qwen-companion-review-list-test--reviewed))))))
 
 (provide 'qwen-companion-review-list-test)
 ;;; qwen-companion-review-list-test.el ends here

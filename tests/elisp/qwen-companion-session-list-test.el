@@ -23,25 +23,20 @@
   (file-name-directory (locate-library "qwen-companion"))
   "Directory of the package.")
 
-(defvar qwen-companion-session-list-test--sessions nil
-  "The connected CLIs of a test.")
-
 (defmacro qwen-companion-session-list-test--with (sessions &rest body)
   "Run BODY with SESSIONS connected, the file a.txt, and the list shown."
   (declare (indent 1) (debug t))
   `(qwen-companion-test-with-backend
      (qwen-companion-test-with-files '(("a.txt" "one\n"))
-       (let ((qwen-companion-session-list-test--sessions ,sessions)
-             (qwen-companion-diff-arrival 'command)
-             (qwen-companion-session-list--last nil)
-             (qwen-companion-backend--state 'ready))
-         (cl-letf (((symbol-function 'qwen-companion-backend-sessions)
-                    (lambda () qwen-companion-session-list-test--sessions)))
-           (save-window-excursion
-             (qwen-companion-sessions)
-             (unwind-protect
-                 (progn ,@body)
-               (qwen-companion-session-list-close))))))))
+       (let ((qwen-companion-diff-arrival 'command)
+             (qwen-companion-session-list--last nil))
+         (qwen-companion-test-with-state 'ready
+           (qwen-companion-test-with-sessions ,sessions
+             (save-window-excursion
+               (qwen-companion-sessions)
+               (unwind-protect
+                   (progn ,@body)
+                 (qwen-companion-session-list-close)))))))))
 
 (defun qwen-companion-session-list-test--session (id &rest keys)
   "Return a session ID with KEYS."
@@ -117,10 +112,8 @@
                        (rows)))
         (goto-char (point-min))
         (search-forward "no editor")
-        (should (string-match-p "outside of Emacs, process 13"
-                                (cadr (should-error (qwen-companion-session-list-visit
-                                                     (qwen-companion-session-list--at-point))
-                                                    :type 'user-error))))
+        (qwen-companion-test-refused "outside of Emacs, process 13"
+          (call-interactively #'qwen-companion-session-list-visit))
         (qwen-companion-test-answering t
           (call-interactively #'qwen-companion-session-list-end))
         (should (equal '((:cli "13")) (qwen-companion-test-sent 'registry-end)))
@@ -236,15 +229,14 @@
     (goto-char (point-min))
     (forward-line)
     (should (equal "b" (tabulated-list-get-id)))
-    (setq qwen-companion-session-list-test--sessions
-          (cdr qwen-companion-session-list-test--sessions))
+    (qwen-companion-test-set-sessions (cdr (qwen-companion-backend-sessions)))
     (qwen-companion-session-list-refresh)
     (should (equal "b" (tabulated-list-get-id)))
     (should (= 1 (length (qwen-companion-test-sent 'registry-look))))
     (call-interactively (key-binding "g"))
     (should (= 2 (length (qwen-companion-test-sent 'registry-look))))
     (should (equal "b" (tabulated-list-get-id)))
-    (setq qwen-companion-session-list-test--sessions nil)
+    (qwen-companion-test-set-sessions nil)
     (qwen-companion-session-list-refresh)
     (should (equal '("No CLI is connected") (qwen-companion-session-list-test--rows)))
     (should-error (call-interactively #'qwen-companion-session-list-visit) :type 'user-error)
@@ -287,8 +279,7 @@
             (push (buffer-name (window-buffer (selected-window))) seen))
           (should (equal '("terminal a" "chat 2" "chat 1" "terminal c" "terminal a") seen))
           (mapc #'kill-buffer chats))
-        (setq qwen-companion-session-list-test--sessions
-              (list (qwen-companion-session-list-test--session "b" :state '(:activity idle))))
+        (qwen-companion-test-set-sessions (list (qwen-companion-session-list-test--session "b" :state '(:activity idle))))
         (should-error (qwen-companion-next-waiting) :type 'user-error)
         (mapc (lambda (terminal) (kill-buffer (cdr terminal))) terminals)))))
 
@@ -305,12 +296,11 @@
             (should (process-live-p process)))
           (qwen-companion-test-answering
               (lambda (_)
-                (setq qwen-companion-session-list-test--sessions nil)
+                (qwen-companion-test-set-sessions nil)
                 t)
             (should-error (call-interactively #'qwen-companion-session-list-end) :type 'user-error)
             (should (process-live-p process)))
-          (setq qwen-companion-session-list-test--sessions
-                (list (qwen-companion-session-list-test--session "a" :pid (process-id process))))
+          (qwen-companion-test-set-sessions (list (qwen-companion-session-list-test--session "a" :pid (process-id process))))
           (qwen-companion-session-list-refresh)
           (goto-char (point-min))
           (qwen-companion-test-answering t

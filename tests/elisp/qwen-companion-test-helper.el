@@ -567,6 +567,18 @@ Reviews are shown by command, and texts are compared at once."
              (switch-to-buffer (get-buffer-create "*terminal*"))
              ,@body))))))
 
+(defmacro qwen-companion-test-with-terminal (id &rest body)
+  "Run BODY with the buffer *terminal* as that of the CLI with the session ID."
+  (declare (indent 1) (debug t))
+  `(let* ((process (make-process :name "terminal" :buffer "*terminal*" :noquery t
+                                 :command '("sleep" "1000")))
+          (qwen-companion-backend--server
+           (qwen-companion-test-server
+            :sessions (list (list :id ,id :ancestors (list (process-id process)))))))
+     (unwind-protect
+         (progn ,@body)
+       (delete-process process))))
+
 ;;; Language servers
 
 (defconst qwen-companion-test--unpacked
