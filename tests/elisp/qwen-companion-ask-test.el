@@ -34,6 +34,12 @@
   (should qwen-companion-ask-mode)
   (buffer-substring-no-properties (point-min) (point-max)))
 
+(defun qwen-companion-ask-test--quotes (text)
+  "Check that the prompt in the selected window is TEXT, and empty it."
+  (set-buffer (window-buffer))
+  (should (equal text (qwen-companion-ask-test--prompt)))
+  (erase-buffer))
+
 (defmacro qwen-companion-ask-test--with-terminals (names &rest body)
   "Run BODY with a CLI in a terminal buffer for each of NAMES.
 The function `typed' returns what a terminal has got."
@@ -111,8 +117,7 @@ The function `typed' returns what a terminal has got."
           (qwen-companion-ask t)
           (insert "Again")
           (should-error (qwen-companion-ask-submit '(4)) :type 'user-error)
-          (should (equal "Again" (qwen-companion-ask-test--prompt)))
-          (erase-buffer))
+          (qwen-companion-ask-test--quotes "Again"))
         (should-not started)))))
 
 (ert-deftest qwen-companion-ask-test-quotes-what-is-at-point ()
@@ -130,9 +135,7 @@ The function `typed' returns what a terminal has got."
     (forward-line 2)
     (push-mark (point-max) t t)
     (qwen-companion-ask)
-    (should (equal "a.py, line 4, in f\na.py, lines 3-4:\n```python\ndef f():\n    return 1\n```\n"
-                   (qwen-companion-ask-test--prompt)))
-    (erase-buffer)
+    (qwen-companion-ask-test--quotes "a.py, line 4, in f\na.py, lines 3-4:\n```python\ndef f():\n    return 1\n```\n")
     (switch-to-buffer "a.py")
     (qwen-companion-ask t)
     (should (equal "" (qwen-companion-ask-test--prompt)))))
@@ -156,8 +159,7 @@ The function `typed' returns what a terminal has got."
     (dired default-directory)
     (dired-mark-files-regexp "a\\.py\\|b c")
     (qwen-companion-ask)
-    (should (equal "@a.py @b\\ c.txt\n" (qwen-companion-ask-test--prompt)))
-    (erase-buffer)
+    (qwen-companion-ask-test--quotes "@a.py @b\\ c.txt\n")
     (let ((default-directory (file-name-as-directory root)))
       (with-temp-buffer
         (insert "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-old\n+new\n")
@@ -213,10 +215,7 @@ The function `typed' returns what a terminal has got."
       (insert "F one-test\n    (ert-test-failed)\n")
       (setq major-mode 'ert-results-mode)
       (qwen-companion-ask))
-    (set-buffer (window-buffer))
-    (should (equal "This test run:\n```\nF one-test\n    (ert-test-failed)\n```\n"
-                   (qwen-companion-ask-test--prompt)))
-    (erase-buffer)
+    (qwen-companion-ask-test--quotes "This test run:\n```\nF one-test\n    (ert-test-failed)\n```\n")
     (with-temp-buffer
       (insert "$ make\na.py:3: error: bad\n$ ")
       (compilation-shell-minor-mode 1)
@@ -225,9 +224,7 @@ The function `typed' returns what a terminal has got."
       (goto-char (point-min))
       (forward-line 1)
       (qwen-companion-ask))
-    (set-buffer (window-buffer))
-    (should (equal "This message:\n```\na.py:3: error: bad\n$ \n```\n"
-                   (qwen-companion-ask-test--prompt)))))
+    (qwen-companion-ask-test--quotes "This message:\n```\na.py:3: error: bad\n$ \n```\n")))
 
 (ert-deftest qwen-companion-ask-test-quotes-errors-of-flycheck ()
   (qwen-companion-ask-test--with
@@ -251,10 +248,7 @@ The function `typed' returns what a terminal has got."
       (compilation-mode)
       (goto-char (point-max))
       (qwen-companion-ask))
-    (set-buffer (window-buffer))
-    (should (equal "This compilation:\n```\nmake\na.py:3: error: bad\nexited abnormally\n```\n"
-                   (qwen-companion-ask-test--prompt)))
-    (erase-buffer)
+    (qwen-companion-ask-test--quotes "This compilation:\n```\nmake\na.py:3: error: bad\nexited abnormally\n```\n")
     (with-temp-buffer
       (dotimes (number 2000)
         (insert (format "line %d\n" number)))
@@ -323,8 +317,7 @@ The function `typed' returns what a terminal has got."
     (find-file "a.py")
     (qwen-companion-ask t)
     (qwen-companion-ask-previous)
-    (should (equal "Long thoughts" (qwen-companion-ask-test--prompt)))
-    (erase-buffer)
+    (qwen-companion-ask-test--quotes "Long thoughts")
     (insert "Last words")
     (qwen-companion-ask-test--exit)
     (should (equal '("Last words" "Long thoughts") (qwen-companion-prompts-of root)))))
@@ -459,8 +452,7 @@ The function `typed' returns what a terminal has got."
       (qwen-companion-ask t)
       (insert "See @tool")
       (completion-at-point)
-      (should (equal "See @lib/deep/tool.el" (qwen-companion-ask-test--prompt)))
-      (erase-buffer)
+      (qwen-companion-ask-test--quotes "See @lib/deep/tool.el")
       (insert "me@tool")
       (should-not (qwen-companion-ask--complete)))))
 
@@ -482,8 +474,7 @@ The function `typed' returns what a terminal has got."
       (qwen-companion-ask t)
       (insert "/git:c")
       (completion-at-point)
-      (should (equal "/git:commit" (qwen-companion-ask-test--prompt)))
-      (erase-buffer)
+      (qwen-companion-ask-test--quotes "/git:commit")
       (insert "/compr")
       (completion-at-point)
       (should (equal "/compress" (qwen-companion-ask-test--prompt)))

@@ -29,6 +29,19 @@ Each is a list of sessions."
              do (qwen-companion-attention-sessions-changed before after))
     (nreverse events)))
 
+(defmacro qwen-companion-attention-test--with-events (arrival &rest body)
+  "Run BODY with the file a.txt, reviews arriving by ARRIVAL, and the user told of `events'."
+  (declare (indent 1) (debug t))
+  `(qwen-companion-test-with-backend
+     (qwen-companion-test-with-files '(("a.txt" "one\n"))
+       (let* ((events nil)
+              (qwen-companion-diff-arrival ,arrival)
+              (qwen-companion-attention-functions
+               (list (lambda (_event) (error "No bell")) (lambda (event) (push event events)))))
+         (qwen-companion-attention-enable)
+         (unwind-protect (progn ,@body)
+           (qwen-companion-attention-disable))))))
+
 (ert-deftest qwen-companion-attention-test-done-after-long-work ()
   (let ((short (list (list (qwen-companion-attention-test--session 'working 0))
                      (list (qwen-companion-attention-test--session 'idle 9000))))
@@ -93,48 +106,30 @@ Each is a list of sessions."
 
 (ert-deftest qwen-companion-attention-test-proposals-and-failures ()
   "They are told, by all functions, also if one fails; and only while enabled."
-  (qwen-companion-test-with-backend
-    (qwen-companion-test-with-files '(("a.txt" "one\n"))
-      (let* (events
-             (qwen-companion-diff-arrival 'command)
-             (qwen-companion-attention-functions
-              (list (lambda (_event) (error "No bell")) (lambda (event) (push event events)))))
-        (qwen-companion-attention-enable)
-        (unwind-protect
-            (progn
-              (qwen-companion-test-said "error in .qwen-companion-attention-functions.: No bell"
-                (qwen-companion-test-propose "a.txt" "two\n"))
-              (let ((event (pop events)))
-                (should (eq 'proposal (qwen-companion-event-kind event)))
-                (should (equal (expand-file-name "a.txt")
-                               (qwen-companion-proposal-path
-                                (qwen-companion-event-proposal event)))))
-              (qwen-companion-test-with-failure "no Python"
-                (run-hook-with-args 'qwen-companion-state-functions 'error))
-              (should (equal "Not running: no Python" (qwen-companion-event-text (pop events)))))
-          (qwen-companion-attention-disable))
-        (qwen-companion-test-propose "a.txt" "three\n")
-        (should-not events)))))
+  (qwen-companion-attention-test--with-events 'command
+    (qwen-companion-test-said "error in .qwen-companion-attention-functions.: No bell"
+      (qwen-companion-test-propose "a.txt" "two\n"))
+    (let ((event (pop events)))
+      (should (eq 'proposal (qwen-companion-event-kind event)))
+      (should (equal (expand-file-name "a.txt")
+                     (qwen-companion-proposal-path (qwen-companion-event-proposal event)))))
+    (qwen-companion-test-with-failure "no Python"
+      (run-hook-with-args 'qwen-companion-state-functions 'error))
+    (should (equal "Not running: no Python" (qwen-companion-event-text (pop events))))
+    (qwen-companion-attention-disable)
+    (qwen-companion-test-propose "a.txt" "three\n")
+    (should-not events)))
 
 (ert-deftest qwen-companion-attention-test-not-of-the-doctor ()
   "The proposal with which the doctor checks the way calls nobody and does not open."
-  (qwen-companion-test-with-backend
-    (qwen-companion-test-with-files nil
-      (let* (events
-             (qwen-companion-diff-arrival 'now)
-             (qwen-companion-attention-functions (list (lambda (event) (push event events)))))
-        (qwen-companion-attention-enable)
-        (unwind-protect
-            (let (proposal)
-              (qwen-companion-test-silent
-                (setq proposal
-                      (qwen-companion-test-propose
-                       "new.txt" "two\n" :client "qwen-companion-doctor 1")))
-              (should-not events)
-              (should-not (qwen-companion-test-review-awaits-p))
-              ;; It can be opened.
-              (should (equal (list proposal) (qwen-companion-proposals))))
-          (qwen-companion-attention-disable))))))
+  (qwen-companion-attention-test--with-events 'now
+    (let (proposal)
+      (qwen-companion-test-silent
+        (setq proposal (qwen-companion-test-propose "new.txt" "two\n" :client "qwen-companion-doctor 1")))
+      (should-not events)
+      (should-not (qwen-companion-test-review-awaits-p))
+      ;; It can be opened.
+      (should (equal (list proposal) (qwen-companion-proposals))))))
 
 (ert-deftest qwen-companion-attention-test-echo-area ()
   (let ((event (make-qwen-companion-event :kind 'asks :text "CLI asks: %s <b>&")))

@@ -20,9 +20,13 @@
   (qwen-companion-chat-export (expand-file-name name))
   (qwen-companion-test-file-text name))
 
-(defun qwen-companion-chat-export-test--answer (text)
-  "Let the model say TEXT."
-  (qwen-companion-chat-test-say text))
+(defun qwen-companion-chat-export-test--tree ()
+  "Export the chat as Org, and return the tree that Org makes of it."
+  (qwen-companion-chat-export-test--exported "chat.org")
+  (with-temp-buffer
+    (insert-file-contents "chat.org")
+    (delay-mode-hooks (org-mode))
+    (org-element-parse-buffer)))
 
 (defun qwen-companion-chat-export-test--talk ()
   "Let a conversation of all kinds be told."
@@ -115,7 +119,7 @@ ls
 (ert-deftest qwen-companion-chat-export-test-code-that-does-not-end ()
   "Text after it is not code."
   (qwen-companion-chat-test-with
-    (qwen-companion-chat-export-test--answer "```c\nint")
+    (qwen-companion-chat-test-say "```c\nint")
     (qwen-companion-chat-test-turn '(:kind end :turn "t1" :outcome cancelled))
     (should (string-suffix-p "```c\nint\n```\n\n*Cancelled*\n"
                              (qwen-companion-chat-export-test--exported "chat.md")))
@@ -125,18 +129,14 @@ ls
 (ert-deftest qwen-companion-chat-export-test-hostile-org ()
   "No keyword, no block and no heading of the file is the model's."
   (qwen-companion-chat-test-with
-    (qwen-companion-chat-export-test--answer
+    (qwen-companion-chat-test-say
      "#+INCLUDE: \"/etc/passwd\"\n #+begin_src emacs-lisp :results silent\n(evil)\n#+end_src\n```x :eval yes\n#+end_example\n#+CALL: evil()\n```\n* star")
-    (qwen-companion-chat-export-test--exported "chat.org")
-    (with-temp-buffer
-      (insert-file-contents "chat.org")
-      (delay-mode-hooks (org-mode))
-      (let ((tree (org-element-parse-buffer)))
-        (should-not (org-element-map tree '(keyword babel-call) #'identity))
-        (should (equal '("x") (org-element-map tree 'src-block
-                                (lambda (block) (org-element-property :language block)))))
-        (should-not (org-element-map tree 'src-block
-                      (lambda (block) (org-element-property :parameters block))))))))
+    (let ((tree (qwen-companion-chat-export-test--tree)))
+      (should-not (org-element-map tree '(keyword babel-call) #'identity))
+      (should (equal '("x") (org-element-map tree 'src-block
+                              (lambda (block) (org-element-property :language block)))))
+      (should-not (org-element-map tree 'src-block
+                    (lambda (block) (org-element-property :parameters block)))))))
 
 (ert-deftest qwen-companion-chat-export-test-nothing-of-the-models-runs ()
   "No link, call, macro or drawer is the model's, wherever it writes one."
@@ -153,37 +153,31 @@ ls
                      "# [[elisp:(evil)]]\n:PROPERTIES:\n:x: y\n:END:")))
     (qwen-companion-chat-test-with
       (qwen-companion-chat-test-session :state 'idle :title "[[elisp:(evil)]]\n#+INCLUDE: \"x\"")
-      (qwen-companion-chat-export-test--answer
+      (qwen-companion-chat-test-say
        (concat (mapconcat #'identity (append hostile lines) "\n\n")
                "\n\n" (mapconcat (lambda (text) (concat "- " text "\n# " text "\n> " text))
                                  hostile "\n")))
-      (qwen-companion-chat-export-test--exported "chat.org")
-      (with-temp-buffer
-        (insert-file-contents "chat.org")
-        (delay-mode-hooks (org-mode))
-        (let ((tree (org-element-parse-buffer)))
-          (dolist (type '( inline-src-block inline-babel-call babel-call macro
-                          export-snippet target radio-target drawer property-drawer
-                          planning clock diary-sexp latex-environment keyword node-property))
-            (should-not (org-element-map tree type
-                          (lambda (element)
-                            (buffer-substring-no-properties
-                             (org-element-property :begin element)
-                             (org-element-property :end element))))))
-          (should-not (org-element-map tree 'latex-fragment
-                        (lambda (fragment)
-                          (string-match-p "\\\\[a-z(]" (org-element-property :value fragment)))
-                        nil t))
-          (should-not (org-element-map tree 'timestamp
-                        (lambda (stamp) (eq 'diary (org-element-property :type stamp))) nil t))
-          (should (equal '("https")
-                         (delete-dups (org-element-map tree 'link
-                                        (lambda (link) (org-element-property :type link)))))))))))
+      (let ((tree (qwen-companion-chat-export-test--tree)))
+        (should-not (org-element-map tree
+                        '( inline-src-block inline-babel-call babel-call macro
+                           export-snippet target radio-target drawer property-drawer
+                           planning clock diary-sexp latex-environment keyword node-property)
+                      (lambda (element)
+                        (list (org-element-type element) (org-element-interpret-data element)))))
+        (should-not (org-element-map tree 'latex-fragment
+                      (lambda (fragment)
+                        (string-match-p "\\\\[a-z(]" (org-element-property :value fragment)))
+                      nil t))
+        (should-not (org-element-map tree 'timestamp
+                      (lambda (stamp) (eq 'diary (org-element-property :type stamp))) nil t))
+        (should (equal '("https")
+                       (delete-dups (org-element-map tree 'link
+                                      (lambda (link) (org-element-property :type link))))))))))
 
 (ert-deftest qwen-companion-chat-export-test-org-leaves-names-and-code ()
   "Names and code have no escapes added: users copy from them."
   (qwen-companion-chat-test-with
-    (qwen-companion-chat-export-test--answer
+    (qwen-companion-chat-test-say
      "Run `call_tool(1)` or `printf \\n <<EOF`, see src_dir, call_tool and a<<b.")
     (should (string-suffix-p
              "\n\nRun ~call_tool(1)~ or ~printf \\n <<EOF~, see src_dir, call_tool and a<<b.\n"
@@ -192,7 +186,7 @@ ls
 (ert-deftest qwen-companion-chat-export-test-no-local-variables ()
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-session :state 'idle :title "-*- fill-column: 7 -*-")
-    (qwen-companion-chat-export-test--answer (concat "Local " "Variables:\nfill-column: 8\nEnd:"))
+    (qwen-companion-chat-test-say (concat "Local " "Variables:\nfill-column: 8\nEnd:"))
     (dolist (name '("chat.md" "chat.org"))
       (qwen-companion-chat-export-test--exported name)
       (with-temp-buffer
@@ -206,8 +200,7 @@ ls
 (ert-deftest qwen-companion-chat-export-test-existing-file-is-asked-about ()
   (qwen-companion-chat-test-with
     (write-region "mine" nil "chat.md" nil 'silent)
-    (cl-letf (((symbol-function 'y-or-n-p) #'ignore)
-              ((symbol-function 'yes-or-no-p) #'ignore))
+    (qwen-companion-test-answering nil
       (should-error (qwen-companion-chat-export (expand-file-name "chat.md"))
                     :type 'file-already-exists))
     (should (equal "mine" (qwen-companion-test-file-text "chat.md"))))

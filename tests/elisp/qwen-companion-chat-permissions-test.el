@@ -218,8 +218,7 @@ KEYS are more keys of the tool, or others than those of that change."
     (should (eobp))
     (should (equal "half a pro" (qwen-companion-chat-test-prompt)))
     (qwen-companion-chat-permissions-test--ask :state 'closed :by 'me :label "Allow" :options nil)
-    (should (equal "" (qwen-companion-chat-permissions-lighter)))
-    (qwen-companion-chat-test-type "")))
+    (should (equal "" (qwen-companion-chat-permissions-lighter)))))
 
 (ert-deftest qwen-companion-chat-permissions-test-answer-from-elsewhere-goes-there ()
   (qwen-companion-chat-permissions-test-with
@@ -306,8 +305,7 @@ KEYS are more keys of the tool, or others than those of that change."
     (should-not (qwen-companion-test-sent 'daemon-prompt))
     (qwen-companion-chat-test-reply 'daemon-answer)
     (should (string-match-p "use make" (format "%S" (qwen-companion-test-sent 'daemon-prompt))))
-    (should (equal "a draft" (qwen-companion-chat-test-prompt)))
-    (qwen-companion-chat-test-type "")))
+    (should (equal "a draft" (qwen-companion-chat-test-prompt)))))
 
 ;;; What must not be answered
 

@@ -209,8 +209,7 @@
     (insert "long\nprompt\n")
     (set-window-start nil (- (point-max) 7))
     (qwen-companion-chat-test-say "Two.\n")
-    (should (= (- (point-max) 7) (window-start)))
-    (qwen-companion-chat-test-type "")))
+    (should (= (- (point-max) 7) (window-start)))))
 
 (ert-deftest qwen-companion-chat-test-point-in-a-tool-that-changes ()
   (qwen-companion-chat-test-with
@@ -879,8 +878,7 @@ The function `steps' takes commands, each with the prompt that it brings."
       (should (invisible-p (- (point) 2)))
       (goto-char (point-max))
       (qwen-companion-chat-previous-prompt)
-      (should (equal text (qwen-companion-chat-test-prompt)))
-      (qwen-companion-chat-test-type ""))))
+      (should (equal text (qwen-companion-chat-test-prompt))))))
 
 (ert-deftest qwen-companion-chat-test-nothing-runs-for-each-key-and-change ()
   "Only jit-lock, for the colours, runs there."

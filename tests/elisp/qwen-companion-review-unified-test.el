@@ -1001,8 +1001,7 @@ Its state for editing has the keys n and x, the motion state has k."
                (header)))
       (with-current-buffer (find-file-noselect "a.txt") (insert "mine"))
       (qwen-companion-review-check-unsaved)
-      (should (string-match-p "kept  C-c C-u your unsaved text" (header)))
-      (with-current-buffer "a.txt" (set-buffer-modified-p nil)))))
+      (should (string-match-p "kept  C-c C-u your unsaved text" (header))))))
 
 (ert-deftest qwen-companion-review-unified-test-warnings-fit-into-eighty-columns ()
   "Other keys than the answers and the name make room; a key shows the rest."
@@ -1052,8 +1051,7 @@ Its state for editing has the keys n and x, the motion state has k."
                 (should (or (eq style 'ediff) line-ends (string-search "1 of 1 " header)))
                 (dolist (part `("C-c C-c accept" "C-c C-k reject" "C-c C-u "
                                 ,@(and line-ends '("C-c C-l line ends"))))
-                  (should (string-search part header)))))))
-        (with-current-buffer "greeting.py" (set-buffer-modified-p nil))))))
+                  (should (string-search part header)))))))))))
 
 (ert-deftest qwen-companion-review-unified-test-header-warns ()
   "It warns of text that would be lost, and of a file written meanwhile."
@@ -1093,8 +1091,7 @@ Its state for editing has the keys n and x, the motion state has k."
         (should (equal '("*qwen-companion hunks: a.txt*") (buffers)))
         (qwen-companion-test-press "C-c C-u" "C-c C-k")
         (should (qwen-companion-test-same-windows-p before))
-        (should-not (get-buffer "*qwen-companion yours: a.txt*")))
-      (with-current-buffer "a.txt" (set-buffer-modified-p nil)))))
+        (should-not (get-buffer "*qwen-companion yours: a.txt*"))))))
 
 (ert-deftest qwen-companion-review-unified-test-line-ends-of-the-file ()
   "Lines that come back from the disk end as there."
