@@ -136,6 +136,25 @@ class Emacs:
         await self.state(reply.session, "idle")
         return reply.session
 
+    async def chat(self, daemon: FakeDaemon) -> Chatting:
+        """Connect to `daemon`, and return a new session that is open."""
+        await self.connect(daemon)
+        session = await self.open()
+        return session, list(daemon.sessions.values())[-1], self.chats[session]
+
+    async def load(self, session: str, **values: object) -> None:
+        """Load `session`, and wait until nothing runs there."""
+        await self.call("daemon-load", session=session, **values)
+        await self.state(session, "idle")
+
+    async def turn(self, chatting: Chatting, script: str, text: str = "hello") -> messages.Reply:
+        """Prompt the agent of `chatting` to run `script`, and wait for the end of the turn."""
+        session, theirs, chat = chatting
+        theirs.script(script)
+        reply = await self.prompt(session, text)
+        await self.until(lambda: chat.ends)
+        return reply
+
     async def state(self, session: str, state: str) -> None:
         def reached() -> bool:
             told = self.chats[session].state

@@ -195,6 +195,15 @@ class FakeSession:
         """Lose the events up to this id, as a ring does."""
         self.ring = [found for found in self.ring if found["id"] > up_to]
 
+    def miss(self, *events: Json) -> None:
+        """Send `events` while nobody listens and forget them, so that only a load tells them; cut the streams."""
+        streams, self.streams = self.streams, []
+        self.emit(*events)
+        self.streams = streams
+        self.forget(self.ring[-1]["id"])
+        for stream in streams:
+            stream.cut()
+
     def die(self, last: Json | None = None) -> None:
         """End with the event `last`, if any; only a load revives it, in a new epoch."""
         if last is not None:

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from daemon_emacs import Chat, Emacs, connected_emacs
-from fake_daemon import FakeDaemon, FakeSession
+from daemon_emacs import Chatting, Emacs, connected_emacs
+from fake_daemon import FakeDaemon
 from qwen_companion.emacs.spool import Spool
 
 
@@ -25,9 +25,6 @@ async def emacs(spool: Spool) -> AsyncIterator[Emacs]:
 
 
 @pytest.fixture
-async def chatting(emacs: Emacs, daemon: FakeDaemon) -> tuple[str, FakeSession, Chat]:
+async def chatting(emacs: Emacs, daemon: FakeDaemon) -> Chatting:
     """Return a new session that is open."""
-    await emacs.connect(daemon)
-    session = await emacs.open()
-    (of_daemon,) = daemon.sessions.values()
-    return session, of_daemon, emacs.chats[session]
+    return await emacs.chat(daemon)

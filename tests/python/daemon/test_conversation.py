@@ -36,10 +36,8 @@ RECORDED_FILE = event("permission_request")["data"]["toolCall"]["content"][0]["p
 
 
 async def test_a_prompt_streams(emacs: Emacs, chatting: Chatting) -> None:
-    session, theirs, chat = chatting
-    theirs.script("answer")
-    reply = await emacs.prompt(session, "Say hello")
-    await emacs.until(lambda: chat.ends)
+    session, _, chat = chatting
+    reply = await emacs.turn(chatting, "answer", "Say hello")
     assert chat.ends == [(reply.turn, "done")]
     assert chat.text("user") == "Say hello"
     recorded = fake_daemon.turn("answer")
@@ -163,19 +161,13 @@ async def test_a_queued_prompt_is_taken_back(emacs: Emacs, chatting: Chatting) -
 async def test_what_another_process_has_shown_is_told_again(spool: Spool, daemon: FakeDaemon) -> None:
     # Of the turn that ran, the daemon has nothing when it is there again: mode off, mode on.
     async with connected_emacs(spool) as before:
-        await before.connect(daemon)
-        session = await before.open()
-        (theirs,) = daemon.sessions.values()
-        theirs.script("read")
-        await before.prompt(session, "Read")
-        await before.until(lambda: before.chats[session].ends)
+        session, theirs, told = chatting = await before.chat(daemon)
+        await before.turn(chatting, "read", "Read")
         shown = [change for frame in before.frames for change in _changes(frame) if "end" not in map(str, change)]
-        told = before.chats[session]
     theirs.history.clear()
     async with connected_emacs(spool) as emacs:
         await emacs.connect(daemon)
-        await emacs.call("daemon-load", session=session, shown=shown)
-        await emacs.state(session, "idle")
+        await emacs.load(session, shown=shown)
         chat = emacs.chats[session]
         assert (chat.texts, chat.tools) == (told.texts, told.tools)
         assert chat.text()
@@ -288,15 +280,13 @@ async def test_news_of_files_go_along_with_a_prompt(spool: Spool, daemon: FakeDa
         return lambda room: f"news {len(asked)}, at most {room}" if len(asked) < 3 else None
 
     async with connected_emacs(spool, news=news) as emacs:
-        await emacs.connect(daemon)
-        session = await emacs.open()
-        (session_id,) = daemon.sessions
+        session, theirs, _ = await emacs.chat(daemon)
         # They are not lost with a prompt that is not taken.
         daemon.refuse("/prompt", "queue_full")
         assert await emacs.refused("daemon-prompt", session=session, parts=[text_part("x")]) == "busy"
         await emacs.call("daemon-prompt", session=session, parts=[text_part("y"), part("link", path="/w/a b")])
         await emacs.prompt(session, "z")
-    assert asked == [(session_id, ROOT, ()), (session_id, ROOT, ("/w/a b",)), (session_id, ROOT, ())]
+    assert asked == [(theirs.id, ROOT, links) for links in ((), ("/w/a b",), ())]
     sent = [[block.get("text") for block in request.body["prompt"]] for request in daemon.asked_for("/prompt")]
     news_of = [marked(f"news {number}, at most 9900") for number in (1, 2)]
     assert sent[1:] == [[*news_of, "y", None], ["z"]]
@@ -306,9 +296,7 @@ async def test_news_of_files_go_along_with_a_prompt(spool: Spool, daemon: FakeDa
 
 async def test_without_messages_in_a_turn_the_next_prompt_tells_it(emacs: Emacs, daemon: FakeDaemon) -> None:
     daemon.capabilities["features"].remove("session_mid_turn_message_mutation")
-    await emacs.connect(daemon)
-    session = await emacs.open()
-    (theirs,) = daemon.sessions.values()
+    session, theirs, _ = await emacs.chat(daemon)
     theirs.script("write", "answer")
     await emacs.prompt(session)
     values, proposed = await _allowing(emacs, session)
@@ -396,9 +384,7 @@ async def test_drop_mid_turn_no_dup_in_emacs(emacs: Emacs, daemon: FakeDaemon, c
 
 async def test_a_daemon_restart_is_survived(emacs: Emacs, daemon: FakeDaemon, chatting: Chatting) -> None:
     session, theirs, chat = chatting
-    theirs.script("answer")
-    await emacs.prompt(session)
-    await emacs.until(lambda: chat.ends)
+    await emacs.turn(chatting, "answer")
     before = chat.text()
     await daemon.stop()
     theirs.die()
@@ -418,12 +404,7 @@ async def test_lost_events_are_loaded(emacs: Emacs, chatting: Chatting) -> None:
     _, theirs, chat = chatting
     theirs.emit(chunk("one "))
     await emacs.until(lambda: chat.text() == "one ")
-    (stream,) = theirs.streams
-    theirs.streams.clear()
-    theirs.emit(chunk("two "), chunk("three"))
-    theirs.streams.append(stream)
-    theirs.forget(theirs.ring[-1]["id"])
-    stream.cut()
+    theirs.miss(chunk("two "), chunk("three"))
     await emacs.until(lambda: chat.text() == "one two three")
     assert chat.resets[-1].text == "Some events were missed."
 
@@ -438,10 +419,7 @@ async def test_a_line_without_end_is_waited_out_in_little_memory(
 
     monkeypatch.setattr(conversation, "Backoff", lambda: Backoff(lambda _least, most: most))
     async with connected_emacs(spool, sleep=sleep) as emacs:
-        await emacs.connect(daemon)
-        session = await emacs.open()
-        (theirs,) = daemon.sessions.values()
-        chat = emacs.chats[session]
+        session, theirs, chat = await emacs.chat(daemon)
         tracemalloc.start()
         try:
             for _ in range(3):
@@ -463,13 +441,8 @@ async def test_a_line_without_end_is_waited_out_in_little_memory(
 
 async def test_a_page_in_place_of_an_answer_is_waited_out(emacs: Emacs, daemon: FakeDaemon, chatting: Chatting) -> None:
     session, theirs, chat = chatting
-    (stream,) = theirs.streams
     daemon.refuse("/load", "no_route", status=200, times=3)
-    theirs.streams.clear()
-    theirs.emit(chunk("missed"))
-    theirs.streams.append(stream)
-    theirs.forget(theirs.ring[-1]["id"])
-    stream.cut()
+    theirs.miss(chunk("missed"))
     await emacs.until(lambda: chat.text() == "missed")
     await emacs.state(session, "idle")
     assert len(daemon.asked_for("/load")) == 5
@@ -479,16 +452,13 @@ async def test_a_dead_session_is_loaded_when_the_user_wants_it(
     emacs: Emacs, daemon: FakeDaemon, chatting: Chatting
 ) -> None:
     session, theirs, chat = chatting
-    theirs.script("answer")
-    await emacs.prompt(session)
-    await emacs.until(lambda: chat.ends)
+    await emacs.turn(chatting, "answer")
     before = chat.text()
     theirs.die(event("session_died") | {"data": {"sessionId": theirs.id, "reason": "channel_closed"}})
     await emacs.state(session, "dead")
     loads_before = len(daemon.asked_for("/load"))
     assert await emacs.refused("daemon-prompt", session=session, parts=[text_part("x")]) == "gone"
-    await emacs.call("daemon-load", session=session)
-    await emacs.state(session, "idle")
+    await emacs.load(session)
     assert len(daemon.asked_for("/load")) == loads_before + 1
     assert chat.text() == before
 
@@ -500,8 +470,7 @@ async def test_a_session_that_cannot_be_loaded_says_why(emacs: Emacs, daemon: Fa
     await emacs.state(session, "dead")
     assert chat.state is not None
     assert "token" in str(chat.state.text)
-    await emacs.call("daemon-load", session=session)
-    await emacs.state(session, "idle")
+    await emacs.load(session)
     assert len(theirs.streams) == 1
 
 
@@ -509,8 +478,7 @@ async def test_loading_again_tells_all_once_more(emacs: Emacs, daemon: FakeDaemo
     session, theirs, chat = chatting
     theirs.emit(chunk("a"), chunk("b"))
     await emacs.until(lambda: chat.text() == "ab")
-    await emacs.call("daemon-load", session=session)
-    await emacs.state(session, "idle")
+    await emacs.load(session)
     theirs.emit(chunk("c"))
     await emacs.until(lambda: chat.text() == "abc")
     assert len(theirs.streams) == 1
@@ -588,39 +556,25 @@ async def test_a_text_that_changes_while_it_is_fetched_is_fetched_again(
 async def test_a_chat_streams_on_while_megabytes_of_another_are_sanitised(
     emacs: Emacs, daemon: FakeDaemon, chatting: Chatting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sanitising, may_go_on = threading.Event(), threading.Event()
-
-    class Slow(TextStream):
-        def feed(self, piece: str) -> str:
-            if len(piece) > 1_000_000:
-                sanitising.set()
-                assert may_go_on.wait(TIMEOUT_S), "the other chat stands still"
-            return super().feed(piece)
-
     _, streaming, chat = chatting
     long = daemon.add_session()
-    text = "word " * 300_000
-    long.emit(chunk(text), event("turn_complete"))
+    slow = SlowLoads(monkeypatch, long)
     loaded = local_id("session", long.id)
-    monkeypatch.setattr(transcript_module, "TextStream", Slow)
     request = emacs.ask("daemon-load", session=loaded)
-    assert await asyncio.to_thread(sanitising.wait, TIMEOUT_S)
+    await slow.until_reached()
     streaming.emit(chunk("It goes on."))
     await emacs.until(lambda: chat.text() == "It goes on.")
-    may_go_on.set()
+    slow.may_go_on.set()
     assert (await emacs.reply(request)).error is None
-    await emacs.until(lambda: loaded in emacs.chats and emacs.chats[loaded].text() == text)
+    await emacs.until(lambda: loaded in emacs.chats and emacs.chats[loaded].text() == slow.TEXT)
 
 
 class SlowLoads:
     """A text of a session that takes long to sanitise when it is loaded."""
 
+    TEXT = "word " * 300_000
+
     def __init__(self, monkeypatch: pytest.MonkeyPatch, theirs: FakeSession) -> None:
-        streams, theirs.streams = theirs.streams, []
-        theirs.emit(chunk("word " * 300_000), event("turn_complete"))
-        theirs.streams = streams
-        # Only a load has it.
-        theirs.forget(theirs.ring[-1]["id"])
         reached, may_go_on = threading.Event(), threading.Event()
         self.reached, self.may_go_on = reached, may_go_on
 
@@ -628,10 +582,11 @@ class SlowLoads:
             def feed(self, piece: str) -> str:
                 if len(piece) > 1_000_000:
                     reached.set()
-                    assert may_go_on.wait(TIMEOUT_S)
+                    assert may_go_on.wait(TIMEOUT_S), "another chat stands still"
                 return super().feed(piece)
 
         monkeypatch.setattr(transcript_module, "TextStream", Slow)
+        theirs.miss(chunk(self.TEXT), event("turn_complete"))
 
     async def until_reached(self) -> None:
         assert await asyncio.to_thread(self.reached.wait, TIMEOUT_S)
@@ -643,11 +598,8 @@ async def test_what_is_learnt_while_a_large_session_is_loaded_again_is_kept(
     theirs = daemon.add_session()
     await emacs.connect(daemon)
     session = local_id("session", theirs.id)
-    await emacs.call("daemon-load", session=session)
-    await emacs.state(session, "idle")
+    await emacs.load(session)
     slow = SlowLoads(monkeypatch, theirs)
-    (stream,) = theirs.streams
-    stream.cut()
     await slow.until_reached()
     chat = emacs.chats[session]
     await emacs.call("daemon-list")
@@ -655,7 +607,7 @@ async def test_what_is_learnt_while_a_large_session_is_loaded_again_is_kept(
     reply = await emacs.prompt(session)
     await emacs.until(lambda: chat.state is not None and chat.state.turn == reply.turn)
     slow.may_go_on.set()
-    await emacs.until(lambda: chat.text() == "word " * 300_000)
+    await emacs.until(lambda: chat.text() == slow.TEXT)
     await emacs.state(session, "busy")
     assert chat.state is not None
     assert (chat.state.title, chat.state.turn) == ("hello", reply.turn)
@@ -712,9 +664,7 @@ async def test_who_takes_part_is_asked_now_and_then(
     emacs: Emacs, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(conversation, "COUNT_S", 0.01)
-    await emacs.connect(daemon)
-    session = await emacs.open()
-    (theirs,) = daemon.sessions.values()
+    session, theirs, _ = await emacs.chat(daemon)
     theirs.members["client of somebody else"] += 1
     await emacs.until(lambda: emacs.all(messages.SessionInfo, session=session, clients=2))
 

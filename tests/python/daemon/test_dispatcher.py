@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -126,8 +128,7 @@ async def test_a_rotated_token_is_refused_and_read_again(emacs: Emacs, daemon: F
     state = emacs.chats[session].state
     assert state is not None
     assert (state.state, state.text) != ("closed", "The session has been left.")
-    await emacs.call("daemon-load", session=session)
-    await emacs.state(session, "idle")
+    await emacs.load(session)
     assert emacs.last(messages.DaemonState).state == "connected"
     daemon.token = "rotated again"
     assert await emacs.refused("daemon-list") == "refused"
@@ -158,9 +159,7 @@ async def test_leaving_takes_part_in_nothing_any_more(emacs: Emacs, daemon: Fake
 
 async def test_the_end_of_the_backend_takes_part_in_nothing_any_more(spool: Spool, daemon: FakeDaemon) -> None:
     async with connected_emacs(spool) as emacs:
-        await emacs.connect(daemon)
-        await emacs.open()
-        (theirs,) = daemon.sessions.values()
+        _, theirs, _ = await emacs.chat(daemon)
         assert theirs.members
     assert not theirs.members
     assert not theirs.streams
@@ -177,7 +176,9 @@ async def test_a_daemon_that_does_not_answer_does_not_keep_us(
     await emacs.call("daemon-disconnect")
 
 
-async def test_a_connect_under_way_ends_with_disconnect(emacs: Emacs, daemon: FakeDaemon) -> None:
+@asynccontextmanager
+async def silent_daemon() -> AsyncGenerator[tuple[str, asyncio.Event]]:
+    """Yield the URL of a server that answers nothing, and an event that is set once it was asked."""
     asked, over = asyncio.Event(), asyncio.Event()
 
     async def say_nothing(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -186,7 +187,12 @@ async def test_a_connect_under_way_ends_with_disconnect(emacs: Emacs, daemon: Fa
         writer.close()
 
     async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
+        over.set()
+
+
+async def test_a_connect_under_way_ends_with_disconnect(emacs: Emacs, daemon: FakeDaemon) -> None:
+    async with silent_daemon() as (url, asked):
         connecting = emacs.ask("daemon-connect", url=url, token=TOKEN, root=ROOT)
         await asked.wait()
         waiting = emacs.ask("daemon-list")
@@ -196,27 +202,18 @@ async def test_a_connect_under_way_ends_with_disconnect(emacs: Emacs, daemon: Fa
         assert (await emacs.reply(connecting)).problem == "unsure"
         assert (await emacs.reply(waiting)).problem in ("unsure", "unreachable")
         assert emacs.last(messages.DaemonState).state == "off"
-        over.set()
     await emacs.connect(daemon)
 
 
 async def test_a_daemon_that_says_nothing_is_named(emacs: Emacs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "SILENT_S", 0.01)
-    over = asyncio.Event()
-
-    async def say_nothing(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await over.wait()
-        writer.close()
-
-    async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with silent_daemon() as (url, _):
         emacs.ask("daemon-connect", url=url, token=TOKEN, root=ROOT)
         await emacs.until(lambda: emacs.all(messages.DaemonState, state="unreachable"))
         said = str(emacs.last(messages.DaemonState).text)
         assert "has said nothing for" in said
         assert "M-x qwen-companion-daemon-stop" in said
         await emacs.call("daemon-disconnect")
-        over.set()
 
 
 async def test_a_slow_agent_is_said_until_it_is_there(emacs: Emacs, daemon: FakeDaemon) -> None:
@@ -244,8 +241,7 @@ async def test_sessions_are_listed_and_opened_by_names_of_ours(emacs: Emacs, dae
     assert row.id == local_id("session", theirs.id)
     assert row.updated is not None
     assert row.updated > 1_700_000_000_000
-    await emacs.call("daemon-load", session=row.id)
-    await emacs.state(row.id, "idle")
+    await emacs.load(row.id)
     assert emacs.chats[row.id].text() == "Hi"
     await emacs.call("daemon-list")
     # Its title is known from now on.

@@ -61,16 +61,11 @@ def test_a_full_disk_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.anyio
 async def test_the_process_that_takes_the_place_of_another_is_the_same_client(spool: Spool, daemon: FakeDaemon) -> None:
     async with connected_emacs(spool) as killed:
-        await killed.connect(daemon)
-        session = await killed.open()
-        (theirs,) = daemon.sessions.values()
-        theirs.script("answer")
-        await killed.prompt(session)
-        await killed.until(lambda: killed.chats[session].ends)
+        session, theirs, _ = chatting = await killed.chat(daemon)
+        await killed.turn(chatting, "answer")
         async with connected_emacs(spool) as emacs:
             await emacs.connect(daemon)
-            await emacs.call("daemon-load", session=session)
-            await emacs.state(session, "idle")
+            await emacs.load(session)
             assert len(theirs.members) == 1
             changes = [change for turns in emacs.all(Turns) for change in turns.changes]
             assert [item.by for item in changes if isinstance(item, TextChange) and item.voice == "user"] == ["me"]

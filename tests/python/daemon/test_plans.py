@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sexpdata import dumps
 
-from daemon_emacs import Emacs, connected_emacs, lisp
+from daemon_emacs import Chatting, Emacs, connected_emacs, lisp
 from fake_daemon import ROOT, FakeDaemon, event
 from qwen_companion.daemon import messages
 from qwen_companion.emacs.spool import Spool
@@ -42,9 +42,9 @@ def asks_for(plan: object, kind: str = "switch_mode") -> dict[str, Any]:
 class Site:
     """A chat in Emacs and its session."""
 
-    def __init__(self, emacs: Emacs, daemon: FakeDaemon, session: str, environ: dict[str, str]) -> None:
-        self.emacs, self.daemon, self.session, self.environ = emacs, daemon, session, environ
-        (self.theirs,) = daemon.sessions.values()
+    def __init__(self, emacs: Emacs, daemon: FakeDaemon, chatting: Chatting, environ: dict[str, str]) -> None:
+        self.emacs, self.daemon, self.environ = emacs, daemon, environ
+        self.session, self.theirs, _ = chatting
 
     async def asked(self, plan: object = PLAN, **fields: str) -> messages.Permission:
         await self.emacs.prompt(self.session)
@@ -72,8 +72,7 @@ class Site:
 async def site(spool: Spool, daemon: FakeDaemon, tmp_path: Path) -> AsyncGenerator[Site]:
     environ = {"XDG_STATE_HOME": str(tmp_path / "state")}
     async with connected_emacs(spool, environ) as emacs:
-        await emacs.connect(daemon)
-        yield Site(emacs, daemon, await emacs.open(), environ)
+        yield Site(emacs, daemon, await emacs.chat(daemon), environ)
 
 
 def comments(text: str) -> list[Any]:

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from daemon_emacs import Chat, Emacs
+from daemon_emacs import Chatting, Emacs
 from fake_daemon import ROOT, TOKEN, FakeDaemon, FakeSession, chunk, event
 from qwen_companion.daemon import messages
 from qwen_companion.daemon.address import DaemonAddress
@@ -18,8 +18,6 @@ from qwen_companion.daemon.transcript import PastPrompt
 from qwen_companion.local_ids import local_id
 
 pytestmark = pytest.mark.anyio
-
-Chatting = tuple[str, FakeSession, Chat]
 
 PROMPTS = [PastPrompt("a", 1000, "one"), PastPrompt("b", 2000, "two\nlines"), PastPrompt("c", 3000, "two\nlines")]
 
@@ -74,10 +72,16 @@ def echo(prompt: str, time: int) -> dict[str, object]:
     return {"v": 1, "type": "session_update", "promptId": prompt, "data": data, "_meta": {"serverTimestamp": time}}
 
 
+def prompt_twice(session: FakeSession) -> FakeSession:
+    """Let `session` have two prompts with points before them."""
+    session.emit(echo("first", 1000), chunk("Said."), echo("second", 2000))
+    session.points = [{"promptId": f"p{number}", "timestamp": time_of(number * 1000 + 1)} for number in (1, 2)]
+    return session
+
+
 async def test_a_copy_is_made_and_the_session_rewound(emacs: Emacs, daemon: FakeDaemon, chatting: Chatting) -> None:
     session, theirs, _ = chatting
-    theirs.emit(echo("first", 1000), chunk("Said."), echo("second", 2000))
-    theirs.points = [{"promptId": "p1", "timestamp": time_of(1001)}, {"promptId": "p2", "timestamp": time_of(2001)}]
+    prompt_twice(theirs)
     await emacs.until(lambda: "second" in str(emacs.all(messages.Turns)))
     reply = await emacs.call("daemon-rewind", session=session, turn=local_id("turn", "second"))
     copies = [found for found in daemon.sessions.values() if found is not theirs]
@@ -111,9 +115,7 @@ async def test_what_cannot_be_rewound_is_refused(emacs: Emacs, daemon: FakeDaemo
 
 
 async def test_a_fork_ends_with_the_turn_and_leaves_the_session_alone(daemon: FakeDaemon) -> None:
-    theirs = daemon.add_session("recorded")
-    theirs.emit(echo("first", 1000), echo("second", 2000))
-    theirs.points = [{"promptId": "p1", "timestamp": time_of(1001)}, {"promptId": "p2", "timestamp": time_of(2001)}]
+    theirs = prompt_twice(daemon.add_session("recorded"))
     address = DaemonAddress(daemon.url, TOKEN)
     for index, kept in ((0, ["p1"]), (1, ["p1", "p2"])):
         copy = await fork_recorded(address, ROOT, "recorded", lambda prompts, index=index: prompts[index])
@@ -123,9 +125,7 @@ async def test_a_fork_ends_with_the_turn_and_leaves_the_session_alone(daemon: Fa
 
 
 async def test_a_recorded_session_is_rewound_once_its_cli_has_ended(daemon: FakeDaemon) -> None:
-    theirs = daemon.add_session("recorded")
-    theirs.emit(echo("first", 1000), echo("second", 2000))
-    theirs.points = [{"promptId": "p1", "timestamp": time_of(1001)}, {"promptId": "p2", "timestamp": time_of(2001)}]
+    theirs = prompt_twice(daemon.add_session("recorded"))
     order: list[str] = []
 
     async def end_cli() -> None:

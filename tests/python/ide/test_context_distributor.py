@@ -115,9 +115,16 @@ class Hall:
         """Return the next notification shown in an open inspector."""
         return await asyncio.wait_for(self.reports.get(), TIMEOUT_S)
 
+    async def exclusions(self) -> Sequence[domain.Exclusion]:
+        """Return the next list of exclusions shown there."""
+        while not isinstance(report := await self.report(), ExclusionList):
+            pass
+        return report.exclusions
+
 
 @pytest.fixture
-async def hall(home: Home) -> AsyncIterator[Hall]:
+async def early_hall(home: Home) -> AsyncIterator[Hall]:
+    """Yield one in which the settings are not known yet."""
     hall = Hall(home)
     # Python 3.10 cannot tell the cancellation of a task from the end of a wait in it, and may lose it.
     async with anyio.create_task_group() as tasks:
@@ -126,8 +133,13 @@ async def hall(home: Home) -> AsyncIterator[Hall]:
         tasks.cancel_scope.cancel()
 
 
+@pytest.fixture
+async def hall(early_hall: Hall) -> Hall:
+    early_hall.distributor.set_settings(domain.Settings())
+    return early_hall
+
+
 async def test_a_cli_hears_of_the_files_below_its_own_root(hall: Hall) -> None:
-    hall.distributor.set_settings(domain.Settings())
     a, b, c = hall.file("one/a"), hall.file("one/deep/b"), hall.file("two/c")
     hall.join("first", hall.one)
     hall.join("second", hall.two)
@@ -145,14 +157,12 @@ async def test_all_roots_when_the_user_says_so(hall: Hall) -> None:
 
 
 async def test_a_cli_of_which_nothing_is_known_hears_of_all_roots_and_of_nothing_else(hall: Hall) -> None:
-    hall.distributor.set_settings(domain.Settings())
     hall.join("stranger", None)
     hall.show(hall.file("one/a"), hall.file("two/c"), hall.file("elsewhere/d"))
     assert await hall.heard("stranger") == {"stranger": ["c", "a"]}
 
 
 async def test_nothing_is_told_before_it_is_known_whom(hall: Hall) -> None:
-    hall.distributor.set_settings(domain.Settings())
     hall.join("first", hall.one)
     hall.join("new", None, identified=False)
     a, c = hall.file("one/a"), hall.file("two/c")
@@ -162,16 +172,15 @@ async def test_nothing_is_told_before_it_is_known_whom(hall: Hall) -> None:
     assert await hall.next() == ("new", {"openFiles": [{"path": c, "timestamp": 2}]})
 
 
-async def test_nothing_is_told_before_the_settings_are_known(hall: Hall) -> None:
-    hall.join("first", hall.one)
-    hall.show(hall.file("one/a"), hall.file("one/b"))
-    hall.distributor.set_settings(domain.Settings(patterns=("b",)))
+async def test_nothing_is_told_before_the_settings_are_known(early_hall: Hall) -> None:
+    early_hall.join("first", early_hall.one)
+    early_hall.show(early_hall.file("one/a"), early_hall.file("one/b"))
+    early_hall.distributor.set_settings(domain.Settings(patterns=("b",)))
     # Not the file first, and then no longer.
-    assert await hall.heard("first") == {"first": ["a"]}
+    assert await early_hall.heard("first") == {"first": ["a"]}
 
 
 async def test_a_secret_in_focus_means_no_active_file(hall: Hall) -> None:
-    hall.distributor.set_settings(domain.Settings())
     a, key = hall.file("one/a"), hall.file("one/.env")
     hall.join("first", hall.one)
     hall.show(a, key, active=key, selection="PASSWORD=x")
@@ -187,7 +196,6 @@ async def test_what_git_ignores_and_what_is_not_on_disk(hall: Hall) -> None:
     kept, ignored = hall.file("one/a"), hall.file("one/b.log")
     tracked = hall.file("one/tracked.log")
     hall.git(hall.one, "add", "--force", "tracked.log")
-    hall.distributor.set_settings(domain.Settings())
     hall.join("first", hall.one)
     hall.show(kept, ignored, tracked, str(hall.one / "missing"), "relative", "/ssh:host:/tmp/x")
     assert await hall.heard("first") == {"first": ["tracked.log", "a"]}
@@ -196,7 +204,6 @@ async def test_what_git_ignores_and_what_is_not_on_disk(hall: Hall) -> None:
 async def test_each_family_has_its_ignore_file(hall: Hall) -> None:
     hall.file("one/.qwenignore", "only-gemini\n")
     hall.file("one/.geminiignore", "only-qwen\n")
-    hall.distributor.set_settings(domain.Settings())
     hall.join("qwen", hall.one, "qwen")
     hall.join("gemini", hall.one, "gemini")
     hall.join("other", hall.one, None)
@@ -228,7 +235,6 @@ def noticed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.usefixtures("noticed")
 async def test_a_rule_file_that_changes_counts_without_any_other_event(hall: Hall) -> None:
-    hall.distributor.set_settings(domain.Settings())
     hall.join("first", hall.one)
     hall.show(hall.file("one/a"), hall.file("one/b"))
     assert await hall.heard("first") == {"first": ["b", "a"]}
@@ -257,7 +263,6 @@ async def test_a_rule_file_that_changes_counts_without_any_other_event(hall: Hal
 
 @pytest.mark.usefixtures("noticed")
 async def test_a_deleted_file_is_noticed_without_any_other_event(hall: Hall) -> None:
-    hall.distributor.set_settings(domain.Settings())
     hall.join("first", hall.one)
     hall.show(hall.file("one/a"), path := hall.file("one/b"))
     assert await hall.heard("first") == {"first": ["b", "a"]}
@@ -283,7 +288,6 @@ def no_disk(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
 async def test_a_move_of_the_cursor_asks_neither_disk_nor_git(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RULES_S", 3600)
     monkeypatch.setattr(module, "WATCHED_RULES_S", 3600)
-    hall.distributor.set_settings(domain.Settings())
     hall.join("first", hall.one)
     paths = hall.file("one/a"), hall.file("one/b")
     hall.show(*paths)
@@ -299,7 +303,6 @@ async def test_one_more_session_asks_neither_disk_nor_git_and_tells_no_other(
 ) -> None:
     monkeypatch.setattr(module, "RULES_S", 3600)
     monkeypatch.setattr(module, "WATCHED_RULES_S", 3600)
-    hall.distributor.set_settings(domain.Settings())
     hall.join("first", hall.one)
     hall.show(hall.file("one/a"), hall.file("two/c"))
     assert await hall.heard("first") == {"first": ["a"]}
@@ -316,7 +319,6 @@ async def test_one_more_session_asks_neither_disk_nor_git_and_tells_no_other(
 async def test_one_more_session_costs_the_same_with_many_open(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RULES_S", 3600)
     monkeypatch.setattr(module, "WATCHED_RULES_S", 3600)
-    hall.distributor.set_settings(domain.Settings())
     hall.show(hall.file("one/a"))
     calls: list[int] = []
     for number in range(200):
@@ -340,7 +342,6 @@ def counted_calls(calls: list[int]) -> Generator[None]:
 
 
 async def test_what_many_hear_is_made_once(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
-    hall.distributor.set_settings(domain.Settings())
     made: list[object] = []
 
     def describe(*arguments: Any) -> object:
@@ -360,7 +361,6 @@ async def test_what_many_hear_is_made_once(hall: Hall, monkeypatch: pytest.Monke
 
 
 async def test_the_word_of_the_user_comes_before_the_rules(hall: Hall) -> None:
-    hall.distributor.set_settings(domain.Settings())
     a, key = hall.file("one/a"), hall.file("one/.env")
     hall.join("first", hall.one)
     hall.show(a, key, active=a, exposures={a: domain.HIDE, key: domain.SHOW})
@@ -371,7 +371,6 @@ async def test_the_word_of_the_user_comes_before_the_rules(hall: Hall) -> None:
 
 
 async def test_while_the_rules_are_being_asked_nothing_new_is_told(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
-    hall.distributor.set_settings(domain.Settings())
     hall.join("first", hall.one)
     a, b, c = hall.file("one/a"), hall.file("one/b"), hall.file("one/c")
     hall.show(a, b, active=a)
@@ -427,18 +426,16 @@ async def test_a_pattern_that_cannot_be_used_is_said(hall: Hall) -> None:
 
 
 async def test_who_looks_is_shown_what_is_told_and_what_is_not(hall: Hall) -> None:
-    hall.distributor.set_settings(domain.Settings())
     hall.join("first", hall.one)
     a, key, c = hall.file("one/a"), hall.file("one/.env"), hall.file("two/c")
     hall.show(a, key, c, active=a, selection="some text")
     await hall.heard("first")
     assert hall.reports.empty()
     hall.distributor.watch(True)
-    exclusions, sent = await hall.report(), await hall.report()
-    assert isinstance(exclusions, ExclusionList)
+    exclusions, sent = await hall.exclusions(), await hall.report()
     assert isinstance(sent, ContextSent)
-    assert {item.path: item.session for item in exclusions.exclusions} == {key: None, c: "first"}
-    assert f"outside {hall.one}" in {item.rule for item in exclusions.exclusions}
+    assert {item.path: item.session for item in exclusions} == {key: None, c: "first"}
+    assert f"outside {hall.one}" in {item.rule for item in exclusions}
     assert sent.roots == (str(hall.one),)
     told = json.loads(sent.text)
     assert told["method"] == "ide/contextUpdate"
@@ -458,7 +455,6 @@ async def test_who_looks_is_shown_what_is_told_and_what_is_not(hall: Hall) -> No
 
 
 async def test_the_ignore_file_of_one_cli_excludes_nothing_for_another(hall: Hall) -> None:
-    hall.distributor.set_settings(domain.Settings())
     (hall.one / ".geminiignore").write_text("draft\n")
     draft, key = hall.file("one/draft"), hall.file("one/.env")
     hall.join("first", hall.one, "qwen")
@@ -466,31 +462,21 @@ async def test_the_ignore_file_of_one_cli_excludes_nothing_for_another(hall: Hal
     hall.show(draft, key)
     assert await hall.heard("first", "second") == {"first": ["draft"], "second": []}
     hall.distributor.watch(True)
-    exclusions = await hall.report()
-    assert isinstance(exclusions, ExclusionList)
-    assert [(item.path, item.session) for item in exclusions.exclusions] == [(key, None), (draft, "second")]
+    assert [(item.path, item.session) for item in await hall.exclusions()] == [(key, None), (draft, "second")]
     # Where both hear of none, it is said once.
     (hall.one / ".qwenignore").write_text("draft\n")
-    while True:
-        report = await hall.report()
-        if isinstance(report, ExclusionList):
-            break
-    assert [(item.path, item.session) for item in report.exclusions] == [(draft, None), (key, None)]
+    assert [(item.path, item.session) for item in await hall.exclusions()] == [(draft, None), (key, None)]
 
 
 async def test_who_looks_before_any_cli_is_there_is_shown_what_the_rules_say(hall: Hall) -> None:
-    hall.distributor.set_settings(domain.Settings())
     key = hall.file("one/.env")
     hall.distributor.watch(True)
     assert await hall.report() == ExclusionList(())
     hall.show(key)
-    exclusions = await hall.report()
-    assert isinstance(exclusions, ExclusionList)
-    assert [item.path for item in exclusions.exclusions] == [key]
+    assert [item.path for item in await hall.exclusions()] == [key]
 
 
 async def test_who_looks_when_the_last_cli_has_gone_is_shown_what_is_open_now(hall: Hall) -> None:
-    hall.distributor.set_settings(domain.Settings())
     key, other = hall.file("one/.env"), hall.file("one/.netrc")
     hall.join("first", hall.one)
     hall.show(key, other)
@@ -501,14 +487,11 @@ async def test_who_looks_when_the_last_cli_has_gone_is_shown_what_is_open_now(ha
         # It sees that nobody is there.
         await asyncio.sleep(0)
     hall.distributor.watch(True)
-    before, now = await hall.report(), await hall.report()
-    assert isinstance(before, ExclusionList)
-    assert isinstance(now, ExclusionList)
-    assert [item.path for item in now.exclusions] == [other]
+    await hall.exclusions()
+    assert [item.path for item in await hall.exclusions()] == [other]
 
 
 async def test_proposals_are_reviewed_below_all_roots_and_where_the_cli_works(hall: Hall) -> None:
-    hall.distributor.set_settings(domain.Settings())
     hall.join("first", hall.one)
     hall.join("elsewhere", hall.one / "deep")
     hall.join("stranger", None)

@@ -38,6 +38,12 @@ class Desk:
         """Call `tool` for session `s`."""
         return await self.tools.call("s", "client", tool, arguments)
 
+    async def refused(self, tool: str, damaged: bool = False, **arguments: object) -> str:
+        """Call `tool` for session `s`, which is an error, and return what is said of it."""
+        result = await self.tools.call("s", "client", tool, arguments, damaged=damaged)
+        assert result.is_error
+        return result.text or ""
+
     async def close(self, path: str = "/nowhere/a", **more: object) -> Any:
         """Return the content `closeDiff` answers with."""
         result = await self.call("closeDiff", filePath=path, **more)
@@ -75,44 +81,31 @@ async def test_open_hands_the_text_to_emacs_and_answers_with_nothing(desk: Desk)
     ],
 )
 async def test_what_cannot_be_reviewed_is_refused_with_a_reason(
-    desk: Desk, arguments: dict[str, object], reason: str
+    desk: Desk, arguments: dict[str, Any], reason: str
 ) -> None:
-    result = await desk.tools.call("s", "client", "openDiff", arguments)
-    assert result.is_error
-    assert reason in (result.text or "")
+    assert reason in await desk.refused("openDiff", **arguments)
     assert desk.editor.opened == []
 
 
 async def test_a_file_outside_the_roots_of_the_session_is_refused(desk: Desk) -> None:
     desk.roots = ("/nowhere/project",)
-    result = await desk.call("openDiff", filePath="/nowhere/else", newContent="x")
-    assert result.is_error
-    assert "/nowhere/project" in (result.text or "")
+    assert "/nowhere/project" in await desk.refused("openDiff", filePath="/nowhere/else", newContent="x")
     await desk.open("/nowhere/project/new/file")
 
 
-async def test_a_text_that_is_no_unicode_is_refused(desk: Desk) -> None:
-    arguments = {"filePath": "/nowhere/a", "newContent": "\ufffd"}
-    result = await desk.tools.call("s", "client", "openDiff", arguments, damaged=True)
-    assert result.is_error
-    assert "newContent holds half a surrogate pair" in (result.text or "")
-
-
 async def test_it_is_said_which_argument_is_no_unicode(desk: Desk) -> None:
-    arguments = {"filePath": "/nowhere/\ufffd", "newContent": "x"}
-    result = await desk.tools.call("s", "client", "openDiff", arguments, damaged=True)
-    assert result.is_error
-    assert "filePath holds half a surrogate pair" in (result.text or "")
-    assert "newContent" not in (result.text or "")
+    said = await desk.refused("openDiff", damaged=True, filePath="/nowhere/a", newContent="\ufffd")
+    assert "newContent holds half a surrogate pair" in said
+    said = await desk.refused("openDiff", damaged=True, filePath="/nowhere/\ufffd", newContent="x")
+    assert "filePath holds half a surrogate pair" in said
+    assert "newContent" not in said
     # What we do not read may be what it likes.
     arguments = {"filePath": "/nowhere/a", "newContent": "x", "more": "\ufffd"}
     assert not (await desk.tools.call("s", "client", "openDiff", arguments, damaged=True)).is_error
 
 
 async def test_an_unknown_tool_is_an_error(desk: Desk) -> None:
-    result = await desk.call("writeDiff", filePath="/a")
-    assert result.is_error
-    assert "openDiff" in (result.text or "")
+    assert "openDiff" in await desk.refused("writeDiff", filePath="/a")
 
 
 async def test_a_refusal_by_emacs_is_an_error_and_leaves_nothing_open(desk: Desk) -> None:
@@ -123,9 +116,7 @@ async def test_a_refusal_by_emacs_is_an_error_and_leaves_nothing_open(desk: Desk
 
 async def test_without_emacs_open_is_an_error(desk: Desk) -> None:
     desk.editor.refusal = EmacsGoneError("Emacs has closed the connection")
-    result = await desk.call("openDiff", filePath="/nowhere/a", newContent="x")
-    assert result.is_error
-    assert "Emacs has closed the connection" in (result.text or "")
+    assert "has closed the connection" in await desk.refused("openDiff", filePath="/nowhere/a", newContent="x")
 
 
 async def test_a_busy_emacs_will_show_it_later(desk: Desk) -> None:
@@ -210,14 +201,12 @@ async def test_close_does_not_say_that_nothing_was_open_when_emacs_does_not_answ
 ) -> None:
     await desk.open()
     desk.editor.text = error
-    result = await desk.call("closeDiff", filePath="/nowhere/a", suppressNotification=True)
-    assert result.is_error
-    assert str(error) in (result.text or "")
+    assert str(error) in await desk.refused("closeDiff", filePath="/nowhere/a", suppressNotification=True)
 
 
 @pytest.mark.parametrize("arguments", [{}, {"filePath": 5}, {"filePath": "a"}])
-async def test_close_with_bad_arguments_is_an_error(desk: Desk, arguments: dict[str, object]) -> None:
-    assert (await desk.call("closeDiff", **arguments)).is_error
+async def test_close_with_bad_arguments_is_an_error(desk: Desk, arguments: dict[str, Any]) -> None:
+    await desk.refused("closeDiff", **arguments)
 
 
 @pytest.mark.parametrize("answer", ["accepted", EmacsGoneError("")])
