@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Time what the journal of a project at a place costs, beside that of the same project on the local disk.
 
-    .build/venv/bin/python bench/remote.py [FILES]
+    .build/venv/bin/python bench/remote.py [FILES [DIRECTORIES]]
 
 The place is a stand-in of a container on this machine, so the line takes no time: the rows name how often each look
-crosses it.  Prints the time of the first look at FILES (5,000) committed files of 300 bytes, of later ones, and of
-reading 20 MB, and the memory of the relay.  Medians; asserts nothing.
+crosses it.  Prints the time of the first look at FILES (5,000) committed files of 300 bytes in DIRECTORIES (100), which
+are watched, of later ones, and of reading 20 MB, and the memory of the relay.  Medians; asserts nothing.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from table import ROUNDS, compare  # noqa: E402
 
 PLACE = "/docker:box:"
 LARGE = 20_000_000
+IDLE_S = 30
+"""After so long without work, Node.js has given back what it can."""
 
 
 async def took_ms(work: Callable[[], Awaitable[object]]) -> float:
@@ -45,10 +47,12 @@ async def took_ms(work: Callable[[], Awaitable[object]]) -> float:
 async def measure(project: Project, home: Path, files: int) -> None:
     """Look at the `files` of `project` there and here, and print a row for each kind of look."""
     async with linked(home) as (link, greeting, _server):
-        print_memory(greeting.pid, "at its start")
+        await print_memory(greeting.pid, "at its start")
         reach = Reach(link, home)
         root = PlacedFile(PLACE, str(project.root))
-        there = Record(root.name, project.environ, FarSite(root, reach))
+        site = FarSite(root, reach)
+        site.watch(lambda _paths: None)
+        there = Record(root.name, project.environ, site)
 
         async def look(what: str, rounds: int, change: Callable[[int], object] = lambda _round: None) -> None:
             pairs: list[tuple[float, float]] = []
@@ -71,7 +75,8 @@ async def measure(project: Project, home: Path, files: int) -> None:
         await look("20 changed", ROUNDS, change)
         there.close()
         project.record.close()
-        print_memory(greeting.pid, f"after looks at {files} files")
+        await print_memory(greeting.pid, f"just after looks at {files} files")
+        await print_memory(greeting.pid, f"{IDLE_S} s later", IDLE_S)
         large = project.write("large", b"x" * LARGE)
         read = partial(link.read, str(large), LARGE)
         pairs = [
@@ -81,8 +86,9 @@ async def measure(project: Project, home: Path, files: int) -> None:
         compare(f"{LARGE // 1_000_000} MB read at a place, beside the local disk", pairs, "-")
 
 
-def print_memory(relay: int, when: str) -> None:
-    """Print what the process `relay` takes with the files of a project, beside Node.js with nothing to do."""
+async def print_memory(relay: int, when: str, pause: float = 0) -> None:
+    """Print what the process `relay` takes after `pause` seconds, beside Node.js with nothing to do."""
+    await anyio.sleep(pause)
     script = "setTimeout(() => console.log(process.memoryUsage.rss()), 200)"
     bare = int(subprocess.run([NODE, "-e", script], capture_output=True, check=True).stdout)
     here = psutil.Process(relay).memory_info().rss
@@ -93,12 +99,13 @@ def print_memory(relay: int, when: str) -> None:
 def main() -> None:
     """Make a project and measure it."""
     files = int(sys.argv[1]) if len(sys.argv) > 1 else 5000
+    directories = int(sys.argv[2]) if len(sys.argv) > 2 else 100
     # With a short name: that of a socket may have 107 bytes.
     with tempfile.TemporaryDirectory(prefix="qc-") as directory:
         home = make_home(Path(directory).resolve())
         project = Project(home)
         for number in range(files):
-            project.write(f"{number % 100}/{number}", b"%0299d\n" % number)
+            project.write(f"{number % directories}/{number}", b"%0299d\n" % number)
         project.commit()
         # Of a file as new as the index git does not believe its time.
         time.sleep(1.1)

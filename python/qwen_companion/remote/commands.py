@@ -39,11 +39,16 @@ _ADD_PATH = (
 )
 """Adds where the user's login shell finds programs: ssh, sudo and TRAMP have ways of their own."""
 
-# By itself, Node.js would let short-lived values take 30 MB more.
+# By itself, Node.js would take 40 MB more for short-lived values and compiled code, and the allocator keep them.
+_THRIFTY = (
+    "MALLOC_ARENA_MAX=1 MALLOC_MMAP_THRESHOLD_=65536 MALLOC_TRIM_THRESHOLD_=65536"
+    ' exec "$n" --max-semi-space-size=1 --optimize-for-size --no-opt'
+)
 _START = (
     'lacks() { [ -x "$1" ] || return 0; case $("$1" -v) in v?.*|v1?.*) ;; *) return 1; esac; }; '
     f'n=$(command -v node); if lacks "$n"; then {_ADD_PATH}; n=$(command -v node); fi; '
-    '[ -x "$n" ] || { echo "qwen-companion: no node" >&2; exit 127; }; exec "$n" --max-semi-space-size=1 -e "$1"'
+    '[ -x "$n" ] || { echo "qwen-companion: no node" >&2; exit 127; }; '
+    f'{_THRIFTY} -e "$1"'
 )
 
 # Reads the length of the relay's source, the source, and runs it with the bytes that follow.

@@ -686,8 +686,8 @@ function walk(root) {
     return found;
 }
 
-// The file or link `name`, with its bytes in `data`; `known` if that is still right; null where there is none.
-function entry(root, name, known, directories = new Map()) {
+// The file or link `name`, with its bytes in `data`; `line` if that still says what is there; null where nothing is.
+function entry(root, name, line = "", directories = new Map()) {
     const file = path.join(root, name), directory = path.dirname(file);
     let status;
     try {
@@ -698,10 +698,10 @@ function entry(root, name, known, directories = new Map()) {
     }
     if (directories.get(directory) !== directory || !(status.isFile() || status.isSymbolicLink())) return null;
     const { ino, size, mode, mtimeMs, ctimeMs, birthtimeMs, nlink } = status;
-    const stamp = [ino, size, mode, mtimeMs, ctimeMs].join(" ");
-    if (known && known.stamp === stamp) return known;
+    const stamp = `${ino} ${mode} ${size} ${mtimeMs} ${ctimeMs}`;
+    if (line.startsWith(`${stamp} `)) return line;
     const result = { name, mode, ino, nlink, born: birthtimeMs || (nlink === 1 ? ctimeMs : 0), changed: ctimeMs };
-    result.stamp = Date.now() - ctimeMs < YOUNG_MS ? null : stamp;
+    result.stamp = Date.now() - ctimeMs < YOUNG_MS ? `${ino} ${mode} - - -` : stamp;
     try {
         if (size > MAX_FILE) throw new Error("larger than 64 MiB");
         result.data = status.isFile() ? whole(file) : fs.readlinkSync(file, "buffer");
@@ -710,6 +710,14 @@ function entry(root, name, known, directories = new Map()) {
         result.error = error.code || error.message;
     }
     return result;
+}
+
+// What is remembered of a file: one string, as there may be very many.
+const lineOf = ({ stamp, digest, kept }) => `${stamp} ${digest} ${kept ? 1 : 0}`;
+
+function readLine(line) {
+    const [ino, mode, , , , digest, kept] = line.split(" ");
+    return { ino: Number(ino), mode: Number(mode), digest, kept: kept === "1" };
 }
 
 function whole(file) {
@@ -770,7 +778,7 @@ async function lookAt(tree, root, since, skip) {
     const isFull = tree.told !== since, time = Date.now() + 1, real = fs.realpathSync(root);
     const listed = await list(real), before = isFull ? new Map() : tree.files, after = new Map();
     if (listed.length > MAX_FILES) throw new Error(`it has more than ${MAX_FILES} files`);
-    const changed = [], blobs = new Blobs(), directories = new Map(), fresh = [];
+    const changed = [], read = [], blobs = new Blobs(), directories = new Map(), fresh = [], old = [];
     let odd = 0, room = SENT;
     for (const [index, name] of listed.entries()) {
         if (index % 200 === 199) await new Promise(setImmediate);
@@ -778,47 +786,52 @@ async function lookAt(tree, root, since, skip) {
             ++odd;
             continue;
         }
-        const known = before.get(name), found = entry(real, name, known, directories);
+        const line = before.get(name), found = entry(real, name, line, directories);
         if (found === null) continue;
         after.set(name, found);
-        const { data } = found;
+        if (found === line) continue;
+        read.push(found);
+        const { data } = found, known = line && readLine(line);
         delete found.data;
-        if (found === known) continue;
         if (known && known.digest === found.digest && known.mode === found.mode) {
             found.kept = known.kept;
-        } else {
-            changed.push(found);
-            if (isFull && data && data.length < room) {
-                room -= data.length;
-                fresh.push([found, data]);
-            }
-            if (known && data && data.length <= SENT && !skip.includes(name)) blobs.add(found.digest, data);
+            continue;
         }
+        changed.push(found);
+        if (isFull && data && data.length < room) {
+            room -= data.length;
+            fresh.push([found, data]);
+        }
+        if (known && data && data.length <= SENT && !skip.includes(name)) blobs.add(found.digest, data);
+        if (known && known.kept) old.push(known.digest);
     }
-    const gone = [...before.values()].filter(({ name }) => !after.has(name));
-    const goneNames = gone.map(({ name, ino }) => [name, ino]);
-    if (json(goneNames).length > LISTED) {
+    const gone = [];
+    for (const [name, line] of before) {
+        if (after.has(name)) continue;
+        const { ino, digest, kept } = readLine(line);
+        gone.push([name, ino]);
+        if (kept) old.push(digest);
+    }
+    if (json(gone).length > LISTED) {
         // A list of all that is there tells it too, and comes in parts.
         tree.told = -1;
         return lookAt(tree, root, since, skip);
     }
     if (isFull) await markKept(real, changed.filter(({ digest }) => digest));
     for (const [{ digest, kept }, data] of fresh) if (!kept) blobs.add(digest, data);
-    const old = [...gone, ...changed.map(({ name }) => before.get(name))].filter((known) => known && known.kept);
-    await addStored(real, old.map(({ digest }) => digest), blobs);
+    for (const found of read) after.set(found.name, lineOf(found));
+    await addStored(real, old, blobs);
     Object.assign(tree, { told: ++lastTold, files: after, left: changed });
     return {
-        told: tree.told, full: isFull, time, odd, gone: goneNames,
+        told: tree.told, full: isFull, time, odd, gone,
         blobs: blobs.told, data: Buffer.concat(blobs.data), ...next(tree),
     };
 }
 
 function next(tree) {
-    const files = [];
-    for (let size = 0; tree.left.length > 0 && size < LISTED;) {
-        files.push(words(tree.left.shift()));
-        size += sizeOf(files[files.length - 1].name);
-    }
+    let size = 0;
+    const last = tree.left.findIndex(({ name }) => (size += sizeOf(name)) >= LISTED);
+    const files = tree.left.splice(0, last < 0 ? Infinity : last + 1).map(words);
     return { files, more: tree.left.length > 0 };
 }
 
