@@ -34,7 +34,7 @@ its key, nil where there is none."
   sessions gone)
 (qwen-companion-messages-define "qwen-companion-session" SessionState
   id protocol client version pid started directory family ancestors place
-  terminal streaming state no-hooks usage)
+  terminal prompts streaming state no-hooks usage)
 (qwen-companion-messages-define "qwen-companion-cli-state" CliState
   activity since prompt question mode model tokens context subagents said todos
   conversation)

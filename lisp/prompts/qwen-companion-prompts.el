@@ -163,7 +163,7 @@ Either way TEXT is in the history."
      ;; that has not arrived.
      ((and cli
            (or (not buffer)
-               (and (not (qwen-companion-prompts--file buffer))
+               (and (not (qwen-companion-prompts--door session buffer))
                     (qwen-companion-registry-open-p cli)
                     (not (string-prefix-p "/" text))
                     (not (and (qwen-companion-registry-failed-p cli)
@@ -173,7 +173,7 @@ Either way TEXT is in the history."
      ((not buffer)
       (user-error "This CLI is in no terminal of this Emacs, and takes no prompts from elsewhere"))
      ((and (buffer-local-value 'qwen-companion-terminal-outside buffer)
-           (not (and (qwen-companion-prompts--file buffer)
+           (not (and (qwen-companion-prompts--door session buffer)
                      (or (qwen-companion-cli-state-activity state)
                          (not (qwen-companion-session-no-hooks session))))))
       (user-error "The CLI of %s is outside of Emacs and takes no prompts from here; type it there"
@@ -218,17 +218,20 @@ Either way TEXT is in the history."
 (defun qwen-companion-prompts--starting-p (session buffer)
   "Return non-nil while SESSION in BUFFER has not reported that it is ready.
 Prompts written to its file before that are lost."
-  (and (qwen-companion-prompts--file buffer)
+  (and (qwen-companion-prompts--door session buffer)
        (not (qwen-companion-session-no-hooks session))
        (not (qwen-companion-cli-state-activity (qwen-companion-session-state session)))))
 
-(defun qwen-companion-prompts--file (buffer)
-  "Return the prompt file of the CLI in BUFFER, or nil.
-It is of no use any more when the mode has been off meanwhile."
-  (when-let* ((file (buffer-local-value 'qwen-companion-terminal-prompt-file buffer))
-              (spool (qwen-companion-backend-spool)))
-    (and (equal spool (file-name-directory file))
-         file)))
+(defun qwen-companion-prompts--door (session buffer)
+  "Return how SESSION in BUFFER reads prompts, for the `prompt' call, or nil.
+That is from a file.  One of this machine is of no use any more when the
+mode has been off meanwhile."
+  (if (qwen-companion-session-prompts session)
+      (list :session (qwen-companion-session-id session))
+    (when-let* ((file (buffer-local-value 'qwen-companion-terminal-prompt-file buffer))
+                (spool (qwen-companion-backend-spool)))
+      (and (equal spool (file-name-directory file))
+           (list :file file)))))
 
 (defun qwen-companion-prompts-typed-p (session buffer)
   "Return non-nil when something is typed to SESSION in its terminal BUFFER.
@@ -263,15 +266,14 @@ Qwen Code and Gemini CLI show an invitation where nothing is."
 (defun qwen-companion-prompts--send-next (session)
   "Send the first that waits for SESSION, in its terminal buffer."
   (let ((text (qwen-companion-prompts--prompt-text (car qwen-companion-prompts--waiting)))
-        (file (qwen-companion-prompts--file (current-buffer))))
-    (if (and (not file) (qwen-companion-prompts-typed-p session (current-buffer)))
+        (door (qwen-companion-prompts--door session (current-buffer))))
+    (if (and (not door) (qwen-companion-prompts-typed-p session (current-buffer)))
         (qwen-companion-prompts--later qwen-companion-prompts--retry-seconds
                                        #'qwen-companion-prompts--update)
       (pop qwen-companion-prompts--waiting)
       (setq qwen-companion-prompts--sent (qwen-companion-prompts--now))
-      (if file
-          (qwen-companion-backend-call
-           'prompt (append (list :file file) (qwen-companion-spool-pack text)))
+      (if door
+          (qwen-companion-backend-call 'prompt (append door (qwen-companion-spool-pack text)))
         (qwen-companion-terminal-send-prompt (current-buffer) text))
       (qwen-companion-prompts--later qwen-companion-prompts--begin-seconds
                                      #'qwen-companion-prompts--begun))))

@@ -167,7 +167,7 @@ class Companion:
         self._publisher = Publisher(hello.emacs_pid, self._port, token, discovery, self._doors, tell)
         known = [item.session.id for item in hello.sessions]
         self._reports = SessionReports(known, self._reported_state, self._record_sessions, tell)
-        self._requests = RequestQueue(self._bridge, self._spool.directory)
+        self._requests = RequestQueue(self._bridge, self._spool.directory, self._places.send_prompt)
         self._registry = RegistryFront(
             os.environ, self._port, self._spool.directory, tell, self._doors, self._journal, self._sessions.states
         )

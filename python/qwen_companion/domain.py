@@ -137,7 +137,7 @@ class Peer:
 
     Of a process at a `place` that is not this machine, `pid` is negative, no number of a process here, and `ancestors`
     are numbers there, to be shown and compared only; none where it was not found.  `terminal` is the number of the
-    terminal of Emacs that it was started in, None where that is not known.
+    terminal of Emacs that it was started in, None where that is not known.  `prompts` says that it reads prompts there.
     """
 
     pid: int
@@ -147,6 +147,7 @@ class Peer:
     ancestors: tuple[int, ...]
     place: str | None = None
     terminal: int | None = None
+    prompts: bool = False
 
     @property
     def process(self) -> tuple[int, str]:

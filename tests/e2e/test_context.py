@@ -173,8 +173,7 @@ def test_prompts_while_it_works_come_in_their_order(stage: Stage) -> None:
     # It says so before it asks the model.
     assert stage.emacs.eval("(qwen-companion-layer-activity)") == "working"
     stage.screen.wait_for(" working")
-    # There, prompts are pasted, and wait as long as something is typed.
-    half = "" if stage.far else "half a thought"
+    half = "half a thought"
     to_other_window(stage)
     stage.screen.type(half)
     to_other_window(stage)

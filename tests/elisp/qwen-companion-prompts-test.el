@@ -169,6 +169,21 @@ The function `become' gives it another activity, since now or TIME."
       (insert "> Type your message")
       (qwen-companion-test-wait-for (equal '((paste "one")) sent)))))
 
+(ert-deftest qwen-companion-prompts-test-to-a-place ()
+  "A CLI there that reads prompts gets them by its session, whatever is typed."
+  (qwen-companion-prompts-test--with '(:activity idle :since 1)
+    (setq-local qwen-companion-terminal-prompt-file nil)
+    (erase-buffer)
+    (insert "> half a thou")
+    (plist-put session :place "/ssh:far:")
+    (plist-put session :prompts t)
+    (let (calls)
+      (cl-letf (((symbol-function 'qwen-companion-backend-call)
+                 (lambda (method payload) (push (cons method payload) calls))))
+        (should (string-prefix-p "Sent to" (send "one"))))
+      (should (equal '((prompt :session "one" :text "one")) calls)))
+    (should-not sent)))
+
 (ert-deftest qwen-companion-prompts-test-outside-of-emacs ()
   "Only by the file, and only to a CLI that reports its state by hooks."
   (qwen-companion-prompts-test--with nil

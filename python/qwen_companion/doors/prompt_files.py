@@ -16,7 +16,12 @@ def append_prompt(directory: str, path: str, text: str) -> None:
 
     :raises PromptError: when it could not be written; then the CLI has got nothing of it
     """
-    append_line(directory, path, json.dumps({"type": "submit", "text": text}))
+    append_line(directory, path, submission(text))
+
+
+def submission(text: str) -> str:
+    """Return the line by which a CLI is given the prompt `text`."""
+    return json.dumps({"type": "submit", "text": text})
 
 
 def append_line(directory: str, path: str, entry: str) -> None:

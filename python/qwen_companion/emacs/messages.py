@@ -74,6 +74,7 @@ def _parse_peer(values: Plist) -> domain.Peer | None:
         ancestors=values.integers(":ancestors"),
         place=place,
         terminal=values.optional_integer(":terminal"),
+        prompts=values.boolean(":prompts"),
     )
 
 
@@ -98,6 +99,7 @@ def _session_plist(session: domain.KnownSession, spool: Spool) -> list[Sexp]:
             family=None if peer.family is None else Symbol(peer.family),
             ancestors=peer.ancestors,
             terminal=peer.terminal,
+            prompts=peer.prompts,
         )
     )
 
@@ -528,10 +530,14 @@ JournalCall = JournalWatch | JournalRequest
 
 @frozen
 class Prompt:
-    """`prompt`: the CLI that watches `file`, which is in the spool directory, is to get the prompt `text`."""
+    """`prompt`: the CLI that watches `file`, which is in the spool directory, is to get the prompt `text`.
 
-    file: str
+    Or, without a `file`, that of the `session` at a place, which watches one there.
+    """
+
     text: domain.Text
+    file: str | None = None
+    session: str | None = None
 
 
 @frozen

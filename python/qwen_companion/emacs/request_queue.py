@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+from collections.abc import Awaitable, Callable
 
 import anyio
 
@@ -23,10 +24,14 @@ _log = logging.getLogger(__name__)
 class RequestQueue:
     """Two queues: texts that are long take seconds, and a prompt waits for none."""
 
-    def __init__(self, bridge: Bridge, directory: str) -> None:
-        """`directory` is the spool, where prompts are handed over."""
+    def __init__(self, bridge: Bridge, directory: str, send_there: Callable[[str, str], Awaitable[None]]) -> None:
+        """`directory` is the spool, where prompts are handed over.
+
+        `send_there` does so for a session at a place; it raises PromptError.
+        """
         self._bridge = bridge
         self._directory = directory
+        self._send_there = send_there
         self._texts, self._texts_left = anyio.create_memory_object_stream[messages.Compare | messages.Merge](math.inf)
         self._terminals, self._terminals_left = anyio.create_memory_object_stream[
             messages.Prompt | messages.ListRecorded | messages.ListPlans
@@ -66,7 +71,10 @@ class RequestQueue:
         async for call in self._terminals_left:
             if isinstance(call, messages.Prompt):
                 try:
-                    await in_thread(append_prompt, self._directory, call.file, call.text)
+                    if call.file is None:
+                        await self._send_there(call.session or "", call.text)
+                    else:
+                        await in_thread(append_prompt, self._directory, call.file, call.text)
                 except PromptError as error:
                     self._bridge.tell(messages.Notice(f"{error}; the prompt is in the history"))
             elif isinstance(call, messages.ListPlans):

@@ -152,6 +152,7 @@ def caller_at(place: str, who: Mapping[str, Any]) -> Caller:
         ancestors=pids,
         place=place,
         terminal=terminal if isinstance(terminal, int) else None,
+        prompts=who.get("prompts") is True,
     )
     return Caller(peer, product.name if product else _label(name), _label(version))
 

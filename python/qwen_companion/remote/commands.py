@@ -65,11 +65,18 @@ _BOOTSTRAP = (
 HEARS = "qwen-companion hears"
 """What the bootstrap says on a line of TRAMP when it waits for the source."""
 
+# A Qwen Code before 0.15.10 would not start with the option; a question mark stands for a quote.
 _RUN = (
-    'cd "$1" || exit; . "$2"; export QWEN_COMPANION_TERMINAL="$3"; shift 3; '
-    f'command -v "$1" >/dev/null || {_ADD_PATH}; exec "$@"'
+    'cd "$1" || exit; . "$2"; export QWEN_COMPANION_TERMINAL="$3"; f=${2%sh}$3.prompts; shift 3; '
+    f'command -v "$1" >/dev/null || {_ADD_PATH}; p=$(readlink -f "$(command -v "$1")"); '
+    'case $({ tr -d "[:space:]" <"${p%/*}/package.json"; } 2>/dev/null) in '
+    "*?version?:?0.[0-9].*|*?version?:?0.1[0-4].*|*?version?:?0.15.[0-9]?,*) ;; "
+    '*?name?:?@qwen-code/qwen-code?,*) set -- "$@" --input-file "$f" ;; esac; exec "$@"'
 )
-"""Runs a program with arguments in a directory, with the variables of a file, in the terminal of a number."""
+"""Runs a program with arguments in a directory, with the variables of a file, in the terminal of a number.
+
+If it is known to read prompts from a file, one beside that of the variables is named.
+"""
 
 
 class UnsupportedPlaceError(CompanionError):

@@ -21,7 +21,8 @@ from qwen_companion.emacs.messages import (
     RunCommand,
     WantedPlace,
 )
-from qwen_companion.errors import CompanionError
+from qwen_companion.doors.prompt_files import submission
+from qwen_companion.errors import CompanionError, PromptError
 from qwen_companion.ide.access import HIDDEN
 from qwen_companion.ide.peers import Caller, caller_at
 from qwen_companion.ide.targets import TargetError
@@ -159,6 +160,18 @@ class Places:
         with suppress(CompanionError):
             return (await self.place(name).link().ask("read", path=path, offset=offset))[1]
         return b""
+
+    async def send_prompt(self, session: str, text: str) -> None:
+        """Have the CLI of `session`, at a place, read the prompt `text`.
+
+        :raises PromptError: when that fails
+        """
+        state = self._sessions.get(session)
+        pids = state.session.peer.ancestors if state and state.session.peer else ()
+        try:
+            await self.place(self._name(session)).link().request("prompt", pid=next(iter(pids), None), text=submission(text))
+        except CompanionError as error:
+            raise PromptError(f"the prompt was not sent: {error}") from None
 
     def list_files(self, message: ListPlaceFiles) -> None:
         """Answer which files lie below a directory of a place."""

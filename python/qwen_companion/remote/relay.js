@@ -218,7 +218,7 @@ function describe(pid) {
     try {
         const read = (name) => fs.readFileSync(`/proc/${pid}/${name}`, "utf8");
         const directory = fs.readlinkSync(`/proc/${pid}/cwd`);
-        const scripts = read("cmdline").split("\0").slice(1).filter((word) => word && !word.startsWith("-"));
+        const scripts = wordsOf(pid).slice(1).filter((word) => word && !word.startsWith("-"));
         const script = scripts.map((word) => path.resolve(directory, word)).find(isFile);
         const terminal = /(?:^|\0)QWEN_COMPANION_TERMINAL=(\d{1,9})\0/.exec(read("environ"));
         return {
@@ -226,11 +226,20 @@ function describe(pid) {
             started: startOf(pid),
             directory,
             terminal: terminal === null ? null : Number(terminal[1]),
+            prompts: promptsOf(pid) !== undefined,
             ...(script === undefined ? {} : packageOf(fs.realpathSync(script))),
         };
     } catch {
         return {};
     }
+}
+
+const wordsOf = (pid) => fs.readFileSync(`/proc/${pid}/cmdline`, "utf8").split("\0");
+
+// The file of ours from which a process reads prompts.
+function promptsOf(pid) {
+    const words = wordsOf(pid), file = words[words.indexOf("--input-file") + 1];
+    return path.dirname(file) === folder && file.endsWith(".prompts") && OURS.test(path.basename(file)) ? file : undefined;
 }
 
 // What follows the name of a process in its status.
@@ -973,6 +982,20 @@ const REQUESTS = {
     },
     rest: ({ root }) => next(trees.get(root)),
     work: ({ pid }) => workOf(pid),
+    // Have the CLI read a line.  One that is not whole would spoil the next one.
+    prompt({ pid, text }) {
+        const file = promptsOf(pid);
+        if (file === undefined) throw new Error("the CLI reads no prompts");
+        const size = isFile(file) ? fs.statSync(file).size : 0;
+        laid.add(file);
+        try {
+            fs.appendFileSync(file, `${text}\n`, { mode: 0o600 });
+        } catch (error) {
+            fs.truncateSync(file, size);
+            throw error;
+        }
+        return {};
+    },
     // Files as they are now with their bytes, and bytes that git has, as many as there is room for.
     async fetch({ root, names: wantedNames, digests }) {
         const real = fs.realpathSync(root), blobs = new Blobs(), found = [];

@@ -59,7 +59,7 @@ def test_hello_is_read_whole() -> None:
 
 
 PEER = Peer(7, "boot:25", "/d", "qwen", (7, 6))
-FAR = Peer(-7, "", "/d", "qwen", (7, 6), "/ssh:far:", 3)
+FAR = Peer(-7, "", "/d", "qwen", (7, 6), "/ssh:far:", 3, prompts=True)
 
 
 @pytest.mark.parametrize("reviews", [True, False])

@@ -6,6 +6,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -67,6 +68,40 @@ def test_a_terminal_gets_one_there() -> None:
     assert "-n" not in terminal_command([Hop("sudo", "h", "root")], None, *TERMINAL)
     # That is for one that TRAMP has opened.
     assert terminal_command([Hop("su", "h", "root")], None, *TERMINAL)[-5:] == ["/d d", "/v.sh", "7", "qwen", "-c"]
+
+
+@pytest.mark.parametrize(
+    ("package", "reads_prompts"),
+    [
+        ('{\n "name": "@qwen-code/qwen-code",\n "version": "0.24.4",\n "a": 1}', True),
+        ('{"name":"@qwen-code/qwen-code","version":"0.15.10","a":1}', True),
+        ('{"name":"@qwen-code/qwen-code","version":"1.0.0","a":1}', True),
+        ('{"name":"@qwen-code/qwen-code","version":"0.15.9","a":1}', False),
+        ('{"name":"@qwen-code/qwen-code","version":"0.14.0","a":1}', False),
+        ('{"name":"@qwen-code/qwen-code","version":"0.9.1","a":1}', False),
+        ('{"name":"qwen","version":"0.24.4","a":1}', False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_a_cli_that_can_reads_prompts_from_a_file_there(
+    tmp_path: Path, package: str | None, reads_prompts: bool
+) -> None:
+    folder = tmp_path / "a package"
+    folder.mkdir()
+    (folder / "cli.js").write_text('#!/bin/sh\nprintf "%s|" "$QWEN_COMPANION_TERMINAL" "$PWD" "$@"\n')
+    (folder / "cli.js").chmod(0o700)
+    if package is not None:
+        (folder / "package.json").write_text(package)
+    program = tmp_path / "qwen"
+    program.symlink_to(folder / "cli.js")
+    variables = tmp_path / "emacs-1-2.sh"
+    variables.write_text("")
+    command = [str(program), "a b", "$c"]
+    words = terminal_command([Hop("su", "h")], None, str(folder), str(variables), 7, command)
+    printed = subprocess.run(words, capture_output=True, encoding="utf-8", check=True).stdout
+    option = ["--input-file", str(tmp_path / "emacs-1-2.7.prompts")] if reads_prompts else []
+    assert printed == "|".join(["7", str(folder), "a b", "$c", *option, ""])
 
 
 @pytest.mark.parametrize(

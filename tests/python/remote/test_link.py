@@ -30,7 +30,7 @@ from qwen_companion.remote.frames import MARK, VERSION, Frame, Kind
 from qwen_companion.remote.link import Link, LinkError, RequestError
 from qwen_companion.remote.streams import MAX_STREAMS, Streams
 from relays import NODE, SIZE, apart, cut, environ, linked
-from support import needs_root
+from support import needs_root, until
 
 pytestmark = pytest.mark.anyio
 
@@ -75,6 +75,44 @@ async def test_fifty_connections_at_once_are_carried(home: Path) -> None:
             assert isinstance(who, dict)
             parents = [process.pid for process in psutil.Process().parents()]
             assert (who["pids"], who["directory"]) == ([os.getpid(), *parents][:30], str(Path.cwd()))
+
+
+CONNECT = """
+import socket, sys
+connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+connection.send(b"x\\n")
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc")
+async def test_prompts_are_read_there_from_a_file_of_ours_alone(home: Path) -> None:
+    async with linked(home) as (link, greeting, server):
+        port = await serve(link)
+        folder = Path(greeting.folder)
+        own = folder / f"emacs-{greeting.pid}-{greeting.started}.7.prompts"
+        for file in (own, folder / "7.prompts", folder / "sub" / own.name, Path("/tmp") / own.name):
+            server.asked = anyio.Event()
+            words = [sys.executable, "-c", CONNECT, str(port), "--input-file", str(file)]
+            with subprocess.Popen(words, stdin=subprocess.PIPE) as cli:
+                await server.asked.wait()
+                who = server.callers[-1]
+                assert isinstance(who, dict)
+                assert (who["pids"][0], who["prompts"]) == (cli.pid, file == own)
+                if file == own:
+                    await link.request("prompt", pid=cli.pid, text="one")
+                    await link.request("prompt", pid=cli.pid, text="two")
+                    assert own.read_text() == "one\ntwo\n"
+                    assert own.stat().st_mode & 0o777 == 0o600
+                else:
+                    with pytest.raises(RequestError, match="reads no prompts"):
+                        await link.request("prompt", pid=cli.pid, text="one")
+                    assert not file.exists()
+                cli.kill()
+        for pid in (1, "self", "../etc", None):
+            with pytest.raises(RequestError):
+                await link.request("prompt", pid=pid, text="one")
+    await until(lambda: not folder.exists())
 
 
 async def test_one_that_does_not_read_holds_up_no_other(home: Path) -> None:
