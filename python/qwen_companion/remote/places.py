@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from qwen_companion.domain import Exclusion, Peer, SessionState, Settings, Snapshot
+from qwen_companion.doors.prompt_files import submission
 from qwen_companion.emacs.messages import (
     ContextSent,
     ExclusionList,
@@ -21,7 +22,6 @@ from qwen_companion.emacs.messages import (
     RunCommand,
     WantedPlace,
 )
-from qwen_companion.doors.prompt_files import submission
 from qwen_companion.errors import CompanionError, PromptError
 from qwen_companion.ide.access import HIDDEN
 from qwen_companion.ide.peers import Caller, caller_at
@@ -167,9 +167,9 @@ class Places:
         :raises PromptError: when that fails
         """
         state = self._sessions.get(session)
-        pids = state.session.peer.ancestors if state and state.session.peer else ()
+        pid = next(iter(state.session.peer.ancestors), None) if state and state.session.peer else None
         try:
-            await self.place(self._name(session)).link().request("prompt", pid=next(iter(pids), None), text=submission(text))
+            await self.place(self._name(session)).link().request("prompt", pid=pid, text=submission(text))
         except CompanionError as error:
             raise PromptError(f"the prompt was not sent: {error}") from None
 
