@@ -45,7 +45,11 @@ its key, nil where there is none."
 (qwen-companion-messages-define "qwen-companion-file-visited" FileVisited
   path)
 (qwen-companion-messages-define "qwen-companion-context-sent" ContextSent
-  session everywhere roots sent text)
+  session everywhere roots sent text context)
+(qwen-companion-messages-define "qwen-companion-told-context" ToldContext
+  trust files text)
+(qwen-companion-messages-define "qwen-companion-told-file" ToldFile
+  path time active line character selection)
 (qwen-companion-messages-define "qwen-companion-hook-answers" HookAnswers
   session answers)
 (qwen-companion-messages-define "qwen-companion-hook-answer" HookAnswer

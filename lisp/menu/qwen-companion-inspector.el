@@ -18,8 +18,6 @@
 
 (require 'cl-lib)
 (require 'easymenu)
-(require 'json)
-(require 'let-alist)
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-buffers)
@@ -95,25 +93,24 @@
                (:constructor qwen-companion-inspector--make-report)
                (:copier nil))
   "The last report to a CLI.
-TEXT is the exact JSON, SENT when it went out in milliseconds, ROOTS the
-directories below which the CLI hears of files, or t for everywhere.
-CONTEXT is TEXT as parsed by `qwen-companion-inspector--parse'."
-  text sent roots context)
+TEXT is the exact JSON, PRETTY the same on many lines, SENT when it went
+out in milliseconds, ROOTS the directories below which the CLI hears of
+files, or t for everywhere.  CONTEXT is what the JSON says."
+  text pretty sent roots context)
 
 (defun qwen-companion-inspector-on-context-sent (payload)
   "Handle the `context-sent' message PAYLOAD: a report to a session's CLI."
-  (let ((text (qwen-companion-spool-text payload)))
+  (let* ((text (qwen-companion-spool-text payload))
+         (context (qwen-companion-context-sent-context payload))
+         (pretty (qwen-companion-spool-text context)))
     (qwen-companion-inspector--with-buffer
       (setf (alist-get (qwen-companion-context-sent-session payload)
                        qwen-companion-inspector--reports nil nil #'equal)
             (qwen-companion-inspector--make-report
              :text text
+             :pretty (qwen-companion-untrusted-text pretty t)
              :sent (qwen-companion-context-sent-sent payload)
-             :context (qwen-companion-inspector--parse
-                       text
-                       (qwen-companion-session-place
-                        (qwen-companion-backend-session
-                         (qwen-companion-context-sent-session payload))))
+             :context context
              :roots (or (qwen-companion-context-sent-everywhere payload)
                         (qwen-companion-context-sent-roots payload))))
       (qwen-companion-inspector--redraw-soon)))
@@ -187,44 +184,6 @@ The Python process tells of the last ones again when it is asked to."
     (qwen-companion-inspector--redraw-soon)))
 
 ;;; What was told
-
-(cl-defstruct (qwen-companion-inspector--file
-               (:constructor qwen-companion-inspector--make-file)
-               (:copier nil))
-  "A file in a context.
-TIME is in milliseconds; LINE, CHARACTER and SELECTION are there for the
-ACTIVE one, and nil if not reported."
-  path time active line character selection)
-
-(defun qwen-companion-inspector--parse (text &optional place)
-  "Return the content of the JSON TEXT as (TRUST . FILES).
-The names in it are those at PLACE, nil for this machine.
-TRUST is `trusted', `untrusted' or nil.  This is for display only, and
-the only place in Lisp that knows names of the protocol."
-  (let-alist (let ((json-object-type 'alist)
-                   (json-array-type 'list))
-               (json-read-from-string text))
-    (cons (pcase (assq 'isTrusted .params.workspaceState)
-            ('nil nil)
-            ('(isTrusted . t) 'trusted)
-            (_ 'untrusted))
-          (mapcar (lambda (file)
-                    (let-alist file
-                      (qwen-companion-inspector--make-file
-                       :path (concat place .path)
-                       :time .timestamp
-                       :active (eq t .isActive)
-                       :line .cursor.line
-                       :character .cursor.character
-                       :selection .selectedText)))
-                  .params.workspaceState.openFiles))))
-
-(defun qwen-companion-inspector--pretty (json)
-  "Return JSON on many lines."
-  (with-temp-buffer
-    (insert json)
-    (json-pretty-print-buffer)
-    (qwen-companion-untrusted-text (buffer-string) t)))
 
 ;;; In words
 
@@ -347,8 +306,8 @@ BUFFERS are those of the visited files, NOW the time in seconds."
                                 session report context now)
                                (unless (or report answers) "\n"))))
        (when context
-         (qwen-companion-inspector--file-items id report (cdr context)
-                                               buffers now))
+         (qwen-companion-inspector--file-items
+          id report (qwen-companion-told-context-files context) buffers now))
        (when answers
          (list (qwen-companion-inspector--answers-item id answers now (null report))))
        (when report
@@ -384,7 +343,7 @@ BUFFERS are those of the visited files, NOW the time in seconds."
      (when-let* ((doing (qwen-companion-layer-describe session now)))
        (qwen-companion-inspector--field "Does" doing))
      (qwen-companion-inspector--field
-      "Trust" (pcase (car context)
+      "Trust" (pcase (qwen-companion-told-context-trust context)
                 ('trusted "told that the workspace is trusted")
                 ('untrusted "told that the workspace is not trusted")
                 (_ (qwen-companion-inspector--annotate "told nothing"))))
@@ -398,7 +357,7 @@ BUFFERS are those of the visited files, NOW the time in seconds."
       (unless (qwen-companion-session-streaming session)
         (propertize ", does not listen now"
                     'face 'qwen-companion-inspector-warning)))
-     (when (and report (null (cdr context)))
+     (when (and report (null (qwen-companion-told-context-files context)))
        (qwen-companion-inspector--field
         "Files" (qwen-companion-inspector--annotate "none"))))))
 
@@ -408,12 +367,12 @@ BUFFERS and NOW are as in `qwen-companion-inspector--session-items'."
   (let* ((roots (qwen-companion-inspector--report-roots report))
          (names (mapcar (lambda (file)
                           (qwen-companion-inspector--short
-                           (qwen-companion-inspector--file-path file) roots))
+                           (qwen-companion-told-file-path file) roots))
                         files))
          (width (qwen-companion-inspector--width names)))
     (cl-mapcar
      (lambda (file name)
-       (let* ((path (qwen-companion-inspector--file-path file))
+       (let* ((path (qwen-companion-told-file-path file))
               (key (list 'file id path)))
          (cons key
                (concat
@@ -435,17 +394,17 @@ BUFFERS and NOW are as in `qwen-companion-inspector--session-items'."
 (defun qwen-companion-inspector--describe-file (file name width buffer now)
   "Return the line about FILE, shown as NAME in WIDTH columns.
 BUFFER visits it, if any does; NOW is the time in seconds."
-  (let ((active (qwen-companion-inspector--file-active file))
-        (line (qwen-companion-inspector--file-line file)))
+  (let ((active (qwen-companion-told-file-active file))
+        (line (qwen-companion-told-file-line file)))
     (concat
      (qwen-companion-inspector--pad
       name width (if active 'qwen-companion-inspector-active 'default))
      (qwen-companion-inspector--annotate
       (format "  %6s" (qwen-companion-inspector--age
-                       (qwen-companion-inspector--file-time file) now)))
+                       (qwen-companion-told-file-time file) now)))
      (when active "  active")
      (when line
-       (format " at %d:%d" line (qwen-companion-inspector--file-character file)))
+       (format " at %d:%d" line (qwen-companion-told-file-character file)))
      (when (and buffer (buffer-modified-p buffer))
        (propertize "  unsaved" 'face 'qwen-companion-inspector-warning))
      (when (and buffer (eq 'show (qwen-companion-privacy-exposure buffer)))
@@ -454,10 +413,10 @@ BUFFER visits it, if any does; NOW is the time in seconds."
 
 (defun qwen-companion-inspector--selection (file key)
   "Return the lines about the selection in FILE, the item KEY, or nil."
-  (when-let* ((text (qwen-companion-inspector--file-selection file)))
+  (when-let* ((text (qwen-companion-told-file-selection file)))
     (let* ((length (length text))
            (marked (qwen-companion-context-marked
-                    (qwen-companion-inspector--file-path file)))
+                    (qwen-companion-told-file-path file)))
            (shown (if (qwen-companion-inspector--folded-p key t)
                       (qwen-companion-inspector--head text)
                     text)))
@@ -558,8 +517,7 @@ It is the LAST one of its session or not."
             (when folded (qwen-companion-inspector--annotate " ...")))
            (unless folded
              (qwen-companion-inspector--block
-              (qwen-companion-inspector--pretty
-               (qwen-companion-inspector--report-text report))))
+              (qwen-companion-inspector--report-pretty report)))
            "\n"))))
 
 (defun qwen-companion-inspector--exclusion-items (session)
@@ -690,10 +648,11 @@ That is the selection of a file, the JSON, or else the whole section."
   (let ((key (pcase (qwen-companion-inspector--key)
                ((and `(file ,id ,path) key)
                 (if (cl-some (lambda (file)
-                               (and (equal path (qwen-companion-inspector--file-path file))
-                                    (qwen-companion-inspector--file-selection file)))
+                               (and (equal path (qwen-companion-told-file-path file))
+                                    (qwen-companion-told-file-selection file)))
                              (when-let* ((report (qwen-companion-inspector--report-of id)))
-                               (cdr (qwen-companion-inspector--report-context report))))
+                               (qwen-companion-told-context-files
+                                (qwen-companion-inspector--report-context report))))
                     key
                   (list 'session id)))
                (`(excluded ,id ,_) (list 'exclusions id))

@@ -34,6 +34,7 @@ from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import first_error
 from qwen_companion.ide.access import Access, excluded
 from qwen_companion.ide.context_distributor import ContextDistributor
+from qwen_companion.ide.models import told_context
 from qwen_companion.ide.peers import Caller, ends_lines, find_caller, keeps_edits
 from qwen_companion.ide.proposals import FILE, HOOK_PREFIX, Proposal, Proposals
 from qwen_companion.ide.sessions import Sessions
@@ -186,7 +187,7 @@ class Companion:
             os.environ,
             deliver=self._deliver_context,
             report_context=lambda session, roots, sent, text: self._bridge.tell(
-                messages.ContextSent(session, roots is None, roots or (), sent, text)
+                messages.ContextSent(session, roots is None, roots or (), sent, text, told_context(text))
             ),
             report_exclusions=lambda exclusions: self._places.tell_exclusions(exclusions),
             warn=self._warn,

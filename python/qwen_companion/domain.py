@@ -365,6 +365,33 @@ class Snapshot:
 
 
 @frozen
+class ToldFile:
+    """An open file as a CLI was told of it: `path` as Emacs names it, last in focus at `time`, in ms since the epoch.
+
+    Of the `active` one `line` and `character` say where the cursor is, from 1, in UTF-16 code units, if known.
+    """
+
+    path: str
+    time: int
+    active: bool = False
+    line: int | None = None
+    character: int | None = None
+    selection: str | None = None
+
+
+@frozen
+class ToldContext:
+    """What a context told a CLI: `files`, the newest first, and `trusted` or `untrusted`, None for neither.
+
+    `pretty` is its JSON on many lines.
+    """
+
+    trust: Word | None
+    files: tuple[ToldFile, ...]
+    pretty: Text
+
+
+@frozen
 class Settings:
     """`settings`: what the user wants CLIs to be told; comes before the first context, and after each change.
 

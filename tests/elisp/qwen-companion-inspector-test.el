@@ -6,7 +6,6 @@
 
 ;;; Code:
 
-(require 'json)
 (require 'qwen-companion-test-helper)
 
 (defmacro qwen-companion-inspector-test--with (files &rest body)
@@ -38,38 +37,34 @@
   "Let the CLIs of the sessions IDS disconnect."
   (qwen-companion--on-sessions (list :sessions nil :gone ids)))
 
-(defun qwen-companion-inspector-test--json (files &rest state)
-  "Return the JSON of the notification about FILES, with STATE's other keys."
-  (json-encode
-   `((jsonrpc . "2.0") (method . "ide/contextUpdate")
-     (params (workspaceState (openFiles . ,(vconcat files)) ,@state)))))
-
 (defun qwen-companion-inspector-test--told (&rest files)
   "Report that the session \"s1\" was told of FILES, names or entries."
-  (qwen-companion-inspector-test--tell "s1" (qwen-companion-inspector-test--json (mapcar (lambda (file) (if (stringp file) (qwen-companion-inspector-test--file file) file))
-                                                                                         files))))
+  (qwen-companion-inspector-test--tell
+   "s1" (mapcar (lambda (file)
+                  (if (stringp file) (qwen-companion-inspector-test--file file) file))
+                files)))
 
 (defun qwen-companion-inspector-test--file (path &rest more)
   "Return the entry of PATH, in focus two minutes ago, with MORE about it."
-  `((path . ,(expand-file-name path))
-    (timestamp . ,(- (floor (* 1000 (float-time))) 120500))
-    ,@more))
+  `(:path ,(expand-file-name path) :time ,(- (floor (* 1000 (float-time))) 120500) ,@more))
 
 (defun qwen-companion-inspector-test--active (path &optional selection)
   "Return the entry of PATH as the active one, with SELECTION in it."
-  (apply #'qwen-companion-inspector-test--file path
-         '(isActive . t) '(cursor (line . 4) (character . 18))
-         (when selection `((selectedText . ,selection)))))
+  (qwen-companion-inspector-test--file
+   path :active t :line 4 :character 18 :selection selection))
 
-(defun qwen-companion-inspector-test--tell (id text &rest more)
-  "Report that the session ID was told TEXT five seconds ago.
-MORE are keys and values that come first."
+(defun qwen-companion-inspector-test--tell (id files &rest more)
+  "Report that the session ID was told of the entries FILES five seconds ago.
+MORE are keys and values that come first; :trust and :pretty are those of the
+context."
   (qwen-companion-inspector-on-context-sent
    (append more
            (list :session id :everywhere nil
                  :roots (list (directory-file-name default-directory))
                  :sent (- (floor (* 1000 (float-time))) 5500)
-                 :text text))))
+                 :text "{\"jsonrpc\": 2}"
+                 :context (list :trust (plist-get more :trust) :files files
+                                :text (or (plist-get more :pretty) "{}"))))))
 
 (defun qwen-companion-inspector-test--exclude (&rest exclusions)
   "Report EXCLUSIONS, each (FILE RULE) or (FILE RULE SESSION)."
@@ -172,10 +167,9 @@ MORE are keys and values that come first."
     (qwen-companion-inspector-test--connect "s1" :pid 4711 :directory (expand-file-name "~/src"))
     (qwen-companion-context)
     (qwen-companion-inspector-test--tell
-     "s1" (qwen-companion-inspector-test--json
-           (list (qwen-companion-inspector-test--active "main.py" "return\n  1")
-                 (qwen-companion-inspector-test--file "doc/notes.txt"))
-           '(isTrusted . t)))
+     "s1" (list (qwen-companion-inspector-test--active "main.py" "return\n  1")
+                (qwen-companion-inspector-test--file "doc/notes.txt"))
+     :trust 'trusted)
     (let ((text (qwen-companion-inspector-test--shows
                   "^Qwen Code 0\\.15\\.1$"
                   "^  Process +4711 in ~/src$"
@@ -208,8 +202,7 @@ MORE are keys and values that come first."
           (qwen-companion-inspector-test--gone '("s2")))
       (qwen-companion-places-forget))
     (qwen-companion-inspector-test--tell
-     "s1" (qwen-companion-inspector-test--json nil '(isTrusted . :json-false))
-     :everywhere t)
+     "s1" nil :trust 'untrusted :everywhere t)
     (qwen-companion-inspector-test--shows
       "^  Hears of +files everywhere$"
       "^  Trust +told that the workspace is not trusted$"
@@ -306,13 +299,12 @@ MORE are keys and values that come first."
   (qwen-companion-inspector-test--with-cli nil
     (qwen-companion-inspector-test--go-to "Qwen Code")
     (should-error (qwen-companion-inspector-copy-json) :type 'user-error)
-    (let* ((json (qwen-companion-inspector-test--json
-                  (list (qwen-companion-inspector-test--active
-                         "main.py" (make-string 16000 ?\u2603)))))
+    (let* ((json (concat "{\"a\": \"" (make-string 16000 ?\u2603) "\"}"))
            (file (expand-file-name "text-1" (qwen-companion-backend-spool))))
       (let ((coding-system-for-write 'utf-8-unix))
         (write-region json nil file nil 'silent))
-      (qwen-companion-inspector-test--tell "s1" nil :text-file file)
+      (qwen-companion-inspector-test--tell
+       "s1" (list (qwen-companion-inspector-test--file "main.py")) :text nil :text-file file)
       (should-not (file-exists-p file))
       (dolist (item '("Qwen Code" "main.py" "JSON"))
         (setq kill-ring nil)
@@ -324,26 +316,21 @@ MORE are keys and values that come first."
     (should-error (qwen-companion-inspector-copy-json) :type 'user-error)))
 
 (ert-deftest qwen-companion-inspector-test-folding ()
-  "JSON, selections and sections; the JSON shown has only more white space."
+  "JSON, selections and sections."
   (qwen-companion-inspector-test--with-cli nil
-    (let ((json (qwen-companion-inspector-test--json
-                 (list (qwen-companion-inspector-test--active "main.py" "1\n2\n3\n4 \"{[,:\\"))
-                 '(empty . []))))
-      (qwen-companion-inspector-test--tell "s1" json)
-      (should-not (string-search "4 \"" (qwen-companion-inspector-test--text)))
-      (qwen-companion-inspector-test--go-to "main.py")
-      (qwen-companion-inspector-toggle-fold)
-      (should (string-search "1\n2\n3\n4 \"{[,:\\\n" (qwen-companion-inspector-test--text)))
-      (should (looking-at-p "main\\.py"))
-      (qwen-companion-inspector-toggle-fold)
-      (should-not (string-search "4 \"" (qwen-companion-inspector-test--text)))
-      (qwen-companion-inspector-test--go-to "JSON")
-      (qwen-companion-inspector-toggle-fold)
-      (let ((text (qwen-companion-inspector-test--text)))
-        (should (string-search "\n  \"jsonrpc\": \"2.0\",\n" text))
-        (should (string-search "\"empty\": []" text))
-        (should (equal (json-read-from-string json)
-                       (json-read-from-string (substring text (string-search "{\n" text)))))))
+    (qwen-companion-inspector-test--tell
+     "s1" (list (qwen-companion-inspector-test--active "main.py" "1\n2\n3\n4 \"{[,:\\"))
+     :pretty "{\n  \"jsonrpc\": \"2.0\"\n}")
+    (should-not (string-search "4 \"" (qwen-companion-inspector-test--text)))
+    (qwen-companion-inspector-test--go-to "main.py")
+    (qwen-companion-inspector-toggle-fold)
+    (should (string-search "1\n2\n3\n4 \"{[,:\\\n" (qwen-companion-inspector-test--text)))
+    (should (looking-at-p "main\\.py"))
+    (qwen-companion-inspector-toggle-fold)
+    (should-not (string-search "4 \"" (qwen-companion-inspector-test--text)))
+    (qwen-companion-inspector-test--go-to "JSON")
+    (qwen-companion-inspector-toggle-fold)
+    (should (string-search "\n{\n  \"jsonrpc\": \"2.0\"\n}\n" (qwen-companion-inspector-test--text)))
     (goto-char (point-min))
     (qwen-companion-inspector-toggle-fold)
     (should (equal "Qwen Code 0.15.1 ...\n\n" (qwen-companion-inspector-test--text)))
@@ -438,8 +425,7 @@ MORE are keys and values that come first."
       (qwen-companion-inspector-test--connect "s1")
       (qwen-companion-context)
       (qwen-companion-inspector-test--tell
-       "s1" (qwen-companion-inspector-test--json nil)
-       :roots (list (expand-file-name "root")))
+       "s1" nil :roots (list (expand-file-name "root")))
       (qwen-companion-inspector-test--exclude
        '("other/far.py" "outside" "s1") '("gone.py" "rule") '("new.py" "not on disk")
        '("root/in.py" "named in .qwenignore" "s1"))
@@ -467,15 +453,13 @@ MORE are keys and values that come first."
     (dotimes (number 9)
       (qwen-companion-inspector-test--tell
        (format "s%d" number)
-       (qwen-companion-inspector-test--json
-        (list (qwen-companion-inspector-test--file (format "file%d.py" number))))))
+       (list (qwen-companion-inspector-test--file (format "file%d.py" number)))))
     (qwen-companion-inspector-test--go-to "file3.py")
     (set-window-start nil (line-beginning-position))
     (push-mark (point) t t)
     (search-forward "file4")
     (qwen-companion-inspector-test--tell
-     "s0" (qwen-companion-inspector-test--json
-           (list (qwen-companion-inspector-test--active "file0.py" "1\n2\n3"))))
+     "s0" (list (qwen-companion-inspector-test--active "file0.py" "1\n2\n3")))
     (should (string-search "1\n2\n3" (qwen-companion-inspector-test--text)))
     (should (looking-back "file4" (line-beginning-position)))
     (should (equal (point) (window-point)))
@@ -544,7 +528,7 @@ MORE are keys and values that come first."
   "The Python process reports only while there is an inspector."
   (qwen-companion-inspector-test--with nil
     (qwen-companion-inspector-resend)
-    (qwen-companion-inspector-test--tell "s1" "{}")
+    (qwen-companion-inspector-test--told)
     (qwen-companion-inspector-test--exclude '("/p/.env" "rule"))
     (should-not (qwen-companion-test-sent 'watch))
     (qwen-companion-context)
@@ -560,7 +544,7 @@ MORE are keys and values that come first."
     (should (= 0 (qwen-companion-inspector-test--timers)))
     (should-not (memq #'qwen-companion-inspector-changed qwen-companion-state-functions))
     ;; What was on its way comes too late.
-    (qwen-companion-inspector-test--tell "s1" "{}")
+    (qwen-companion-inspector-test--told)
     (qwen-companion-inspector-changed)
     (qwen-companion--connected)
     (should (= 3 (length (qwen-companion-test-sent 'watch))))))

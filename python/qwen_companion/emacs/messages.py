@@ -911,7 +911,7 @@ class SessionChanges(Notification):
 class ContextSent(Notification):
     """`context-sent`: the last context of a session's CLI, while the user is looking; `text` is the exact JSON.
 
-    It is told of files below `roots`, or `everywhere`; `sent` is when, in ms since the epoch.
+    The CLI is told of files below `roots`, or `everywhere`; `sent` is when, in ms since the epoch.
     """
 
     session: str
@@ -919,6 +919,7 @@ class ContextSent(Notification):
     roots: Sequence[str]
     sent: int
     text: domain.Text
+    context: domain.ToldContext
 
 
 @frozen

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from qwen_companion.domain import ToldContext, ToldFile
 from qwen_companion.frozen import frozen
 
 CONTEXT_UPDATE = "ide/contextUpdate"
@@ -91,6 +92,24 @@ def ide_context(open_files: Sequence[Json], is_trusted: bool | None) -> Json:
 def context_update(context: Json) -> bytes:
     """Return the notification that tells `context`."""
     return _notification(CONTEXT_UPDATE, context)
+
+
+def told_context(text: str, place: str = "") -> ToldContext:
+    """Return what `text`, the JSON of a `context_update`, tells; its names are at `place`, "" for this machine."""
+    update = json.loads(text)
+    state = update["params"]["workspaceState"]
+    trust = {None: None, True: "trusted", False: "untrusted"}[state.get("isTrusted")]
+    files = (
+        ToldFile(
+            place + file["path"],
+            file["timestamp"],
+            file.get("isActive", False),
+            **file.get("cursor", {}),
+            selection=file.get("selectedText"),
+        )
+        for file in state["openFiles"]
+    )
+    return ToldContext(trust, tuple(files), json.dumps(update, ensure_ascii=False, indent=2))
 
 
 class DiffAccepted:

@@ -24,6 +24,7 @@ from qwen_companion.emacs.messages import (
 )
 from qwen_companion.errors import CompanionError, PromptError
 from qwen_companion.ide.access import HIDDEN
+from qwen_companion.ide.models import told_context
 from qwen_companion.ide.peers import Caller, caller_at
 from qwen_companion.ide.targets import TargetError
 from qwen_companion.remote.link import LinkError
@@ -98,7 +99,7 @@ class Places:
         self._snapshot: Snapshot | None = None
         self._settings: Settings | None = None
         self._is_watched = False
-        self._sent: dict[str, ContextSent] = {}
+        self._sent: dict[str, tuple[str, int]] = {}
         self._exclusions: tuple[Exclusion, ...] = ()
         self._exclusions_told: tuple[Exclusion, ...] = ()
         self._tasks = Tasks()
@@ -201,8 +202,8 @@ class Places:
         """Begin to report what sessions are told, with what they were told last, or cease to."""
         self._is_watched = on
         if on:
-            for sent in self._sent.values():
-                self._tell(sent)
+            for session in self._sent:
+                self._tell_sent(session)
 
     def emacs_gone(self) -> None:
         """Take longer, if need be, to tell relays to end: nobody waits."""
@@ -311,13 +312,19 @@ class Places:
 
     def sent(self, session: str, text: str, time: int) -> None:
         """Note that the context `text` has gone out to `session` at `time`, in ms since the epoch."""
+        self._sent[session] = text, time
+        if self._is_watched:
+            self._tell_sent(session)
+            if self._excluded_everywhere() != self._exclusions_told:
+                self.tell_exclusions(self._exclusions)
+
+    def _tell_sent(self, session: str) -> None:
+        """Tell Emacs what `session` was told last."""
         place = self.of_session(session)
         if place is not None:
-            sent = self._sent[session] = ContextSent(session, False, place.context.root_of(session), time, text)
-            if self._is_watched:
-                self._tell(sent)
-                if self._excluded_everywhere() != self._exclusions_told:
-                    self.tell_exclusions(self._exclusions)
+            text, time = self._sent[session]
+            context = told_context(text, self._name(session))
+            self._tell(ContextSent(session, False, place.context.root_of(session), time, text, context))
 
     def tell_exclusions(self, exclusions: tuple[Exclusion, ...]) -> None:
         """Tell Emacs of `exclusions`, but for files of places that CLIs there are told of."""

@@ -17,13 +17,15 @@ from qwen_companion.domain import (
     SessionState,
     Settings,
     Snapshot,
+    ToldContext,
+    ToldFile,
     ToolArgument,
     ToolDefinition,
     ToolItem,
     VisitedFile,
 )
 from qwen_companion.emacs import messages
-from qwen_companion.emacs.plists import INLINE_TEXT_BYTES, read_sexp
+from qwen_companion.emacs.plists import INLINE_TEXT_BYTES, plist, read_sexp
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import HelloError, MessageError, SpoolError
 from support import as_dict
@@ -241,14 +243,17 @@ def test_outgoing_messages(spool: Spool) -> None:
     assert as_dict(item)["no-hooks"] == "off"
     assert messages.FileVisited("/a").parse_reply(read_sexp(b"t"), spool)
     assert not messages.FileVisited("/a").parse_reply([], spool)
-    assert as_dict(outgoing(messages.ContextSent("i", False, ("/r",), 5, "{}"), spool)) == {
+    file = plist(path="/a", time=5, active=True, line=1, character=2, selection="x")
+    context = ToldContext("untrusted", (ToldFile("/a", 5, True, 1, 2, "x"),), "{\n}")
+    assert as_dict(outgoing(messages.ContextSent("i", False, ("/r",), 5, "{}", context), spool)) == {
         "session": "i",
         "everywhere": [],
         "roots": ["/r"],
         "sent": 5,
         "text": "{}",
+        "context": plist(trust=Symbol("untrusted"), files=[file], text="{\n}"),
     }
-    assert as_dict(outgoing(messages.ContextSent("i", True, (), 5, "{}"), spool))["everywhere"] is True
+    assert as_dict(outgoing(messages.ContextSent("i", True, (), 5, "{}", context), spool))["everywhere"] is True
 
 
 @pytest.mark.parametrize("text", ["", "a", "x" * INLINE_TEXT_BYTES, "é" * (INLINE_TEXT_BYTES // 2)])

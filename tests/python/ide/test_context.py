@@ -18,7 +18,7 @@ from qwen_companion.ide.context import (
     newest_times,
     own_root,
 )
-from qwen_companion.ide.models import Json, active_file, context_update, open_file
+from qwen_companion.ide.models import Json, active_file, context_update, open_file, told_context
 
 UNICODE = st.text(st.characters(exclude_categories=["Cs"]))
 
@@ -101,9 +101,9 @@ def test_no_position_and_no_selection_are_left_out() -> None:
 
 @pytest.mark.parametrize("trusted", [True, False])
 def test_trust_is_told_when_there_is_a_word_on_it(trusted: bool) -> None:
-    assert json.loads(context_update(context(snapshot(), trusted)))["params"] == {
-        "workspaceState": {"openFiles": [], "isTrusted": trusted}
-    }
+    told = context_update(context(snapshot(), trusted)).decode()
+    assert json.loads(told)["params"] == {"workspaceState": {"openFiles": [], "isTrusted": trusted}}
+    assert told_context(told).trust == ("trusted" if trusted else "untrusted")
 
 
 def test_the_root_of_a_cli_is_the_innermost(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from qwen_companion import domain
 from qwen_companion.emacs.messages import ContextSent, ExclusionList, Notification
 from qwen_companion.ide import context_distributor as module
 from qwen_companion.ide.context_distributor import ContextDistributor
+from qwen_companion.ide.models import told_context
 from qwen_companion.privacy import watch
 from qwen_companion.privacy.exclusions import Exclusions
 from qwen_companion.privacy.verdicts import Verdict
@@ -47,7 +48,7 @@ class Hall:
             home.environ,
             self._deliver,
             lambda session, roots, sent, text: self.reports.put_nowait(
-                ContextSent(session, roots is None, roots or (), sent, text)
+                ContextSent(session, roots is None, roots or (), sent, text, told_context(text))
             ),
             lambda exclusions: self.reports.put_nowait(ExclusionList(exclusions)),
             self.warnings.append,
@@ -440,6 +441,10 @@ async def test_who_looks_is_shown_what_is_told_and_what_is_not(hall: Hall) -> No
     told = json.loads(sent.text)
     assert told["method"] == "ide/contextUpdate"
     assert told["params"]["workspaceState"]["openFiles"][0]["selectedText"] == "some text"
+    assert json.loads(sent.context.pretty) == told
+    assert sent.context.trust is None
+    (shown,) = sent.context.files
+    assert (shown.path, shown.active, shown.line, shown.character, shown.selection) == (a, True, 3, 7, "some text")
     # Each change is shown too, until nobody looks.
     hall.show(a, key, c, active=a, exposures={a: domain.HIDE})
     first, second = await hall.report(), await hall.report()
