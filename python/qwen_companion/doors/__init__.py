@@ -1,2 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Ways to a CLI beside the IDE protocol: a settings layer, and the hooks that it names."""
+"""Ways to a CLI beside the IDE protocol: a settings layer, and the hooks that it names.
+
+It may use `ide`, `privacy` and the modules at the top.  Begin with `doors`; `hook_handler` answers a hook.
+"""

@@ -1,2 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The CLI side: an MCP server that speaks the IDE companion interface."""
+"""The CLI side: an MCP server that speaks the IDE companion interface.
+
+It may use `privacy` and the modules at the top.  Begin with `server`; `models` has all names of the protocol, and
+`context_distributor` tells CLIs what the user looks at.
+"""
