@@ -361,7 +361,7 @@ PATH nil stands for any file."
         (message "%s was written as proposed" (qwen-companion-untrusted-path path))
       (qwen-companion-compare-run
        (qwen-companion-disk-unix-text proposed) written
-       "LC_ALL=C diff -a -u --label proposed --label written -- \"$1\" \"$2\""
+       '("proposed" "written")
        (lambda (output)
          (display-buffer (qwen-companion-compare-make-buffer path output)))))))
 

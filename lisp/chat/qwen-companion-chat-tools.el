@@ -187,8 +187,8 @@ KEY is (SESSION TOOL PART INDEX).")
 
 (defun qwen-companion-chat-tools-fetch (tool part index callback)
   "Fetch PART of the tool with the id TOOL and call CALLBACK with the text.
-PART is `input' or `output', or `old' or `new' of the change INDEX, from
-0.  CALLBACK is called in the chat, with nil after an error, which is
+PART is `input' or `output', or `old', `new' or `diff' of the change INDEX,
+from 0.  CALLBACK is called in the chat, with nil after an error, which is
 shown."
   (let ((key (list qwen-companion-chat-session-id tool part index)))
     (push (cons key callback) qwen-companion-chat-tools--fetches)
@@ -343,22 +343,12 @@ nil twice where they could not be fetched."
 
 ;;; As lines
 
-(defconst qwen-companion-chat-tools--diff-script
-  "LC_ALL=C diff -a -u -- \"$1\" \"$2\" | tail -n +3"
-  "Shell script that compares two files; their names are ours.")
-
-(defun qwen-companion-chat-tools--compare (old new callback)
-  "Compare the texts OLD and NEW with diff.
-Call CALLBACK with its output in the current buffer, unless that has been
-killed, or with nil when the disk is full."
-  (let ((buffer (current-buffer)))
-    (condition-case nil
-        (qwen-companion-compare-run
-         old new qwen-companion-chat-tools--diff-script
-         (lambda (output)
-           (qwen-companion-buffers-when-live buffer
-             (funcall callback output))))
-      (file-error (funcall callback nil)))))
+(defun qwen-companion-chat-tools--fetch-diff (tool diff callback)
+  "Fetch the lines of DIFF, a change by TOOL, as diff(1) writes them.
+CALLBACK is as for `qwen-companion-chat-tools-fetch'."
+  (qwen-companion-chat-tools-fetch
+   (qwen-companion-daemon-tool-id tool) 'diff (qwen-companion-daemon-diff-index diff)
+   callback))
 
 (defun qwen-companion-chat-tools-change-lines (tool diff callback)
   "Get DIFF, a change by TOOL, as lines for the conversation.
@@ -368,31 +358,24 @@ would be too many, or with `failed'."
             (qwen-companion-daemon-diff-new-size diff))
          qwen-companion-chat-tools--diff-limit)
       (funcall callback 'large)
-    (qwen-companion-chat-tools-fetch-sides
+    (qwen-companion-chat-tools--fetch-diff
      tool diff
-     (lambda (old new)
-       (if (not new)
-           (funcall callback 'failed)
-         (qwen-companion-chat-tools--compare
-          old new
-          (lambda (output)
-            (funcall callback
-                     (cond ((null output) 'failed)
-                           ((string-empty-p output) "")
-                           (t (qwen-companion-chat-tools--fontify-diff output)))))))))))
+     (lambda (output)
+       (funcall callback
+                (if output (qwen-companion-chat-tools--fontify-diff output) 'failed))))))
 
 (defun qwen-companion-chat-tools--fontify-diff (output)
-  "Return OUTPUT of diff with faces, and with its control characters visible."
+  "Return OUTPUT, a diff, with faces, and with its control characters visible."
   (mapconcat
    (lambda (line)
      (let ((line (qwen-companion-untrusted-text line t)))
        (propertize (concat line "\n")
-                   'face (pcase (and (not (string-empty-p line)) (aref line 0))
+                   'face (pcase (aref line 0)
                            (?+ 'diff-added)
                            (?- 'diff-removed)
                            (?@ 'diff-hunk-header)
                            (_ 'diff-context)))))
-   (split-string (string-remove-suffix "\n" output) "\n")
+   (split-string output "\n" t)
    ""))
 
 ;;; In buffers
@@ -423,20 +406,15 @@ not be fetched."
 CALLBACK is as for `qwen-companion-chat-tools-show-changes'."
   (if (not diffs)
       (funcall callback t)
-    (qwen-companion-chat-tools-fetch-sides
+    (qwen-companion-chat-tools--fetch-diff
      tool (car diffs)
-     (lambda (old new)
-       (if (not new)
+     (lambda (output)
+       (if (not output)
            (funcall callback nil)
-         (qwen-companion-chat-tools--compare
-          old new
-          (lambda (output)
-            (if (not output)
-                (funcall callback nil)
-              (display-buffer
-               (let ((file-name-handler-alist nil))
-                 (qwen-companion-compare-make-buffer (qwen-companion-daemon-diff-path (car diffs)) output)))
-              (qwen-companion-chat-tools--show-each-change tool (cdr diffs) callback)))))))))
+         (display-buffer
+          (let ((file-name-handler-alist nil))
+            (qwen-companion-compare-make-buffer (qwen-companion-daemon-diff-path (car diffs)) output)))
+         (qwen-companion-chat-tools--show-each-change tool (cdr diffs) callback))))))
 
 (defun qwen-companion-chat-tools--ediff (path old new)
   "Compare OLD and NEW, texts of the file PATH, in Ediff.

@@ -29,11 +29,10 @@
 (defvar diff-font-lock-prettify)
 (declare-function ediff-buffers "ediff" (buffer-a buffer-b &optional startup-hooks job-name))
 
-(defun qwen-companion-compare-run (old new script callback)
-  "Run SCRIPT in sh(1) to compare OLD with NEW; return the process.
+(defun qwen-companion-compare-run (old new labels callback)
+  "Compare OLD with NEW by diff(1); return the process.
 Each of these is a text, or (FILE) for the contents of FILE, which may be
-missing.  SCRIPT gets file names as $1 and $2.  Call CALLBACK with the
-output."
+missing.  LABELS are two words for them.  Call CALLBACK with the output."
   (let* ((written nil)
          (name (lambda (side)
                  (cond ((stringp side)
@@ -47,7 +46,9 @@ output."
     (condition-case err
         (make-process
          :name "qwen-companion-diff"
-         :command (list "sh" "-c" script "sh" (funcall name old) (funcall name new))
+         :command (list "env" "LC_ALL=C" "diff" "-a" "-u"
+                        "--label" (car labels) "--label" (cadr labels)
+                        "--" (funcall name old) (funcall name new))
          :connection-type 'pipe
          :coding 'utf-8-emacs-unix
          :noquery t
@@ -60,10 +61,6 @@ output."
       (error (funcall clean)
              (signal (car err) (cdr err))))))
 
-(defconst qwen-companion-compare--script
-  "LC_ALL=C diff -a -u --label accepted --label 'on disk' -- \"$1\" \"$2\""
-  "Shell script that compares an accepted text with that on disk.")
-
 (defun qwen-companion-compare-with-disk (text path callback)
   "Compare TEXT, with LF line ends, with the file PATH.
 Call CALLBACK with a buffer that shows the differences, or with nil if
@@ -73,7 +70,7 @@ there are none."
    (with-temp-buffer
      (qwen-companion-disk-insert path (qwen-companion-disk-named-coding path))
      (buffer-string))
-   qwen-companion-compare--script
+   '("accepted" "on disk")
    (lambda (output)
      (funcall callback (unless (string-empty-p output)
                          (qwen-companion-compare-make-buffer path output))))))

@@ -86,10 +86,6 @@ VERSIONS identifies the texts that were compared.  SIZE is (ADDED
             (qwen-companion-review-list--start-diff proposal)
           (qwen-companion-review-list--count-next))))))
 
-(defconst qwen-companion-review-list--script
-  "LC_ALL=C diff -a -- \"$1\" \"$2\" | awk '/^</{r++} /^>/{a++} END{print a+0, r+0}'"
-  "Shell script that prints the numbers of added and removed lines.")
-
 (defun qwen-companion-review-list--start-diff (proposal)
   "Start diff(1) to count the lines of PROPOSAL."
   (setq qwen-companion-review-list--process
@@ -97,13 +93,14 @@ VERSIONS identifies the texts that were compared.  SIZE is (ADDED
           (qwen-companion-compare-run
            (list (qwen-companion-proposal-path proposal))
            (qwen-companion-proposal-text proposal)
-           qwen-companion-review-list--script
+           '("on disk" "proposed")
            (lambda (output)
-             (pcase (mapcar #'string-to-number (split-string output))
-               (`(,added ,removed)
-                (setcdr (gethash proposal qwen-companion-review-list--sizes
-                                 (list nil))
-                        (cons added removed))))
+             (with-temp-buffer
+               ;; Without the two labels.
+               (insert (string-trim-left output ".*\n.*\n"))
+               (setcdr (gethash proposal qwen-companion-review-list--sizes
+                                (list nil))
+                       (cons (count-matches "^\\+" (point-min)) (count-matches "^-" (point-min)))))
              (qwen-companion-review-list--refresh))))))
 
 ;;; The list

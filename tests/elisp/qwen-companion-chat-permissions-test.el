@@ -410,7 +410,7 @@ KEYS are more keys of the tool, or others than those of that change."
   (qwen-companion-chat-permissions-test-changing 8 9
     (should (qwen-companion-chat-permissions-test--shown-p "being fetched"))
     (qwen-companion-chat-permissions-test--refuses "C-c C-a y" "the change is not shown here")
-    (qwen-companion-chat-permissions-test--texts "one\ntwo\n" "one\n2\u200b\n")
+    (qwen-companion-chat-permissions-test--text 'diff "@@ -1,2 +1,2 @@\n one\n-two\n+2\u200b\n")
     (qwen-companion-test-wait-for
      (qwen-companion-chat-permissions-test--shown-p
       "    /project/a\\.txt\n@@ -1,2 \\+1,2 @@\n one\n-two\n\\+2\\\\u200B\n"))
@@ -423,21 +423,9 @@ KEYS are more keys of the tool, or others than those of that change."
              "you answered \"Allow\"\n    /project/a\\.txt  \\+1 -1\n@@ -1,2 \\+1,2 @@\n one\n-two\n"))))
 
 (ert-deftest qwen-companion-chat-permissions-test-new-file ()
-  "For a new file, only its proposed text is fetched."
   (qwen-companion-chat-permissions-test-changing nil 4
-    (qwen-companion-chat-permissions-test--text 'new "one\n")
-    (qwen-companion-test-wait-for
-     (qwen-companion-chat-permissions-test--shown-p "a\\.txt (new file)\n@@ .*\n\\+one\n"))
-    (should (= 1 (length (qwen-companion-test-sent 'daemon-fetch))))))
-
-(ert-deftest qwen-companion-chat-permissions-test-no-room-to-compare ()
-  "A message takes the place of the change, which can be shown later."
-  (qwen-companion-chat-permissions-test-changing nil 4
-    (cl-letf (((symbol-function 'qwen-companion-spool-write)
-               (lambda (&rest _)
-                 (signal 'file-error '("Write error" "No space left on device" "/x")))))
-      (qwen-companion-chat-permissions-test--text 'new "one\n"))
-    (should (qwen-companion-chat-permissions-test--shown-p "could not be fetched"))))
+    (qwen-companion-chat-permissions-test--text 'diff "@@ -0,0 +1 @@\n+one\n")
+    (should (qwen-companion-chat-permissions-test--shown-p "a\\.txt (new file)\n@@ .*\n\\+one\n"))))
 
 (ert-deftest qwen-companion-chat-permissions-test-change-that-cannot-be-had ()
   "It is said and not allowed; it can be tried again."
@@ -459,7 +447,7 @@ KEYS are more keys of the tool, or others than those of that change."
     (should (qwen-companion-chat-permissions-test--shown-p "The change is long  C-c C-v shows all"))
     (qwen-companion-chat-permissions-test--refuses "C-c C-a y")
     (qwen-companion-chat-permissions-test--press "C-c C-v")
-    (qwen-companion-chat-permissions-test--texts "old\n" "new\n")
+    (qwen-companion-chat-permissions-test--text 'diff "-old\n+new\n")
     (should (string-match-p "^-old\n\\+new\n" (qwen-companion-chat-permissions-test--difference)))
     (should (get-buffer-window "*qwen-companion difference: a.txt*"))
     (should (buffer-local-value 'buffer-read-only (get-buffer "*qwen-companion difference: a.txt*")))
@@ -477,8 +465,7 @@ KEYS are more keys of the tool, or others than those of that change."
          :diffs '((:index 0 :path "/project/a.el" :old-size 8 :new-size 90000)))
         (qwen-companion-chat-permissions-test--ask)
         (qwen-companion-chat-permissions-test--press "C-c C-v")
-        (qwen-companion-chat-permissions-test--text 'new ";; -*- eval: (setq ran t) -*-\n(new)\n")
-        (qwen-companion-chat-permissions-test--text 'old "(old)\n"))
+        (qwen-companion-chat-permissions-test--texts "(old)\n" ";; -*- eval: (setq ran t) -*-\n(new)\n"))
       (should-not ran)
       (let ((after (get-buffer "*qwen-companion after: a.el*")))
         (with-current-buffer after
@@ -501,7 +488,7 @@ KEYS are more keys of the tool, or others than those of that change."
       (qwen-companion-test-said "NUL" (qwen-companion-chat-permissions-test--texts "old\n" "n\0ew\n"))
       (should-not ediff-session-registry)
       (should-not (get-buffer "*qwen-companion after: a.txt*"))
-      (qwen-companion-chat-permissions-test--texts "old\n" "n\0ew\n")
+      (qwen-companion-chat-permissions-test--text 'diff "-old\n+n\0ew\n")
       (should (string-match-p "^-old\n\\+n" (qwen-companion-chat-permissions-test--difference))))))
 
 (ert-deftest qwen-companion-chat-permissions-test-long-command-and-change-are-both-seen ()
@@ -510,7 +497,7 @@ KEYS are more keys of the tool, or others than those of that change."
     (qwen-companion-chat-permissions-test--text 'input "command: sed -i s/a/b/")
     (should (get-buffer-window "*qwen-companion chat: input of touch x*"))
     (qwen-companion-chat-permissions-test--refuses "C-c C-a y")
-    (qwen-companion-chat-permissions-test--texts "a\n" "b\n")
+    (qwen-companion-chat-permissions-test--text 'diff "-a\n+b\n")
     (qwen-companion-chat-permissions-test--difference)
     (qwen-companion-chat-permissions-test--answers "C-c C-a y")))
 
@@ -519,10 +506,10 @@ KEYS are more keys of the tool, or others than those of that change."
   (qwen-companion-chat-permissions-test-changing-much
       (:diffs '((:index 0 :path "/project/a.txt" :old-size nil :new-size 4)) :diffs-more 30)
     (should (qwen-companion-chat-permissions-test--shown-p "    30 more changes, which cannot be shown here\n"))
-    (qwen-companion-chat-permissions-test--text 'new "one\n")
+    (qwen-companion-chat-permissions-test--text 'diff "+one\n")
     (qwen-companion-test-wait-for (qwen-companion-chat-permissions-test--shown-p "\n\\+one\n"))
     (qwen-companion-chat-permissions-test--press "C-c C-v")
-    (qwen-companion-chat-permissions-test--text 'new "one\n")
+    (qwen-companion-chat-permissions-test--text 'diff "+one\n")
     (qwen-companion-chat-permissions-test--difference)
     (qwen-companion-chat-permissions-test--refuses "C-c C-a y" "can only be rejected")
     (qwen-companion-chat-permissions-test--answers "C-c C-a n")))
@@ -533,17 +520,11 @@ KEYS are more keys of the tool, or others than those of that change."
     (let ((diffs '((:index 0 :path "/project/a.txt" :old-size 4 :new-size 4))))
       (qwen-companion-chat-permissions-test--tool :revision 1 :diffs diffs)
       (qwen-companion-chat-permissions-test--ask)
-      (qwen-companion-chat-permissions-test--text 'new "one\n")
-      ;; The comparison of before is not over when another change is told.
-      (qwen-companion-chat-permissions-test--text 'old "old\n")
+      (qwen-companion-chat-permissions-test--text 'diff "-old\n+one\n")
       (qwen-companion-chat-permissions-test--tool :revision 2 :diffs diffs)
       (should (qwen-companion-chat-permissions-test--shown-p "being fetched"))
-      (qwen-companion-test-wait-for
-       (not (cl-some (lambda (process) (string-prefix-p "qwen-companion-diff" (process-name process)))
-                     (process-list))))
-      (should (qwen-companion-chat-permissions-test--shown-p "being fetched"))
       (qwen-companion-chat-permissions-test--refuses "C-c C-a y")
-      (qwen-companion-chat-permissions-test--texts "old\n" "two\n")
+      (qwen-companion-chat-permissions-test--text 'diff "-old\n+two\n")
       (qwen-companion-test-wait-for (qwen-companion-chat-permissions-test--shown-p "\n\\+two\n"))
       (should-not (qwen-companion-chat-permissions-test--shown-p "\\+one"))
       ;; Told again as it is, it stays.

@@ -272,6 +272,10 @@ in them."
                    (car (qwen-companion-chat-recorded-test--from "done"))))
     (qwen-companion-chat-recorded-test--shows "Writing to"
       '(("Writing to new.txt: you answered \"Allow\"" shadow)
+        ("    /home/user/project/new.txt  +2 -0")
+        ("@@ -0,0 +1,2 @@" diff-hunk-header indented)
+        ("+one" diff-added indented)
+        ("+two" diff-added indented)
         ("")
         ("That is done." answer)))
     (should (equal "" (qwen-companion-chat-permissions-lighter)))))

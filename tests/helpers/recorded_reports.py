@@ -17,7 +17,7 @@ from sexpdata import Symbol, dumps
 
 from fake_daemon import Json, reply, turn
 from qwen_companion.daemon.interrupted_turns import Output
-from qwen_companion.daemon.messages import NEW, OLD, Change, Permission, ToolChange, ToolText
+from qwen_companion.daemon.messages import DIFF, Change, Permission, ToolChange, ToolText
 from qwen_companion.daemon.models import LoadReply, StatusReply, parse, parse_frame
 from qwen_companion.daemon.outbox import Outbox
 from qwen_companion.daemon.permissions import OPEN
@@ -103,8 +103,7 @@ class Telling:
         held = self.session.tool(str(permission.tool))
         assert held is not None
         for index in range(len(self._tools[held.id].diffs)):
-            for part in (NEW, OLD):
-                self._outbox.tell(ToolText(self.session.id, held.id, part, index, str(held.text(part, index))))
+            self._outbox.tell(ToolText(self.session.id, held.id, DIFF, index, str(held.text(DIFF, index))))
 
 
 def _session_of(names: Iterable[str]) -> Telling:

@@ -24,7 +24,7 @@ from qwen_companion.frozen import frozen
 SHARED = "shared"
 """The scope of a session that all clients of a workspace share."""
 
-INPUT, OUTPUT, OLD, NEW = "input", "output", "old", "new"
+INPUT, OUTPUT, OLD, NEW, DIFF = "input", "output", "old", "new", "diff"
 """The texts of a tool: its input and output, and the sides of a diff."""
 
 # --- Emacs to Python --------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class Fetch:
 
     session: str
     tool: str
-    part: Annotated[str, Words(INPUT, OUTPUT, OLD, NEW)]
+    part: Annotated[str, Words(INPUT, OUTPUT, OLD, NEW, DIFF)]
     index: int = 0
 
 
@@ -607,7 +607,7 @@ class ToolText(Notification):
     method = "daemon-text"
     session: str
     tool: str
-    part: Annotated[str, Words(INPUT, OUTPUT, OLD, NEW)]
+    part: Annotated[str, Words(INPUT, OUTPUT, OLD, NEW, DIFF)]
     index: int
     text: Text
 

@@ -7,11 +7,12 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import cast
 
-from qwen_companion.daemon.messages import INPUT, NEW, OLD, OUTPUT, DiffInfo, FilePosition, ToolChange
+from qwen_companion.daemon.messages import DIFF, INPUT, NEW, OLD, OUTPUT, DiffInfo, FilePosition, ToolChange
 from qwen_companion.daemon.models import Location, ToolContent, ToolFields
 from qwen_companion.daemon.sanitize import cap, clean, exact, line, reveal
 from qwen_companion.frozen import frozen
 from qwen_companion.local_ids import local_id
+from qwen_companion.texts.unified import unified
 
 SHOWN_CHARACTERS = 16 * 1024
 """How much of a text of a tool is told without being asked for."""
@@ -168,14 +169,16 @@ class HeldTool:
         )
 
     def text(self, part: str, index: int) -> str | None:
-        """Return the whole text `part`, of the diff `index` for one of its sides; None when there is none."""
+        """Return the whole text `part`, of the diff `index` or of a side of it; None when there is none."""
         if part == INPUT:
             return reveal(self._input) if self._input else None
         if part == OUTPUT:
             return clean(self._output) if self._output else None
-        if part not in (OLD, NEW) or not 0 <= index < len(self._diffs):
+        if part not in (OLD, NEW, DIFF) or not 0 <= index < len(self._diffs):
             return None
         diff = self._diffs[index]
+        if part == DIFF:
+            return unified(exact(diff.old or ""), exact(diff.new))
         return exact(diff.new if part == NEW else diff.old or "")
 
     def news(self, texts: Iterable[str]) -> str:
