@@ -154,7 +154,7 @@ The daemon reads them, from its own disk, when the prompt is sent.  The
 chat is the one used last; a prefix argument is Dired's.
 
 (fn)" t)
-(autoload 'qwen-companion-chat-send-diagnostics "qwen-companion-chat-send" "Insert the problems of Flymake and Flycheck into the prompt of a chat.
+(autoload 'qwen-companion-chat-send-problems "qwen-companion-chat-send" "Insert the problems of Flymake and Flycheck into the prompt of a chat.
 Use the region, from START to END, when it is active, else the whole
 buffer.  The chat is the one used last; with a prefix argument, choose.
 

@@ -306,7 +306,7 @@ chat is the one used last; a prefix argument is Dired's."
 ;;; Problems
 
 ;;;###autoload
-(defun qwen-companion-chat-send-diagnostics (start end)
+(defun qwen-companion-chat-send-problems (start end)
   "Insert the problems of Flymake and Flycheck into the prompt of a chat.
 Use the region, from START to END, when it is active, else the whole
 buffer.  The chat is the one used last; with a prefix argument, choose."

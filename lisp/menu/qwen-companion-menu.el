@@ -326,7 +326,7 @@ They are those of its `:type', a `choice' or a boolean.")
                ((derived-mode-p 'qwen-companion-chat-mode) "a chat")
                ((zerop (buffer-size)) "empty")))
         ("F" "Send file" qwen-companion-chat-send-file (qwen-companion-menu--no-target))
-        ("D" "Send errors" qwen-companion-chat-send-diagnostics
+        ("D" "Send problems" qwen-companion-chat-send-problems
          (cond ((qwen-companion-menu--no-target))
                ((not (and (qwen-companion-problems-checked-p) (qwen-companion-problems)))
                 "none"))))

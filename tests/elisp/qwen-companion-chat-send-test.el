@@ -78,7 +78,7 @@ It is the value of `default-directory' there."
     (with-temp-buffer
       (should-error (qwen-companion-chat-send-buffer) :type 'user-error)
       (should-error (qwen-companion-chat-send-region 1 1) :type 'user-error)
-      (should-error (qwen-companion-chat-send-diagnostics 1 1) :type 'user-error)
+      (should-error (qwen-companion-chat-send-problems 1 1) :type 'user-error)
       (should-error (qwen-companion-chat-send-marked) :type 'user-error))
     (should-error (qwen-companion-chat-send-buffer) :type 'user-error))
   (with-temp-buffer
@@ -248,10 +248,10 @@ It is the value of `default-directory' there."
                                    (flymake-make-diagnostic buffer 1 4 :error "no"))))
                   nil t)
         (flymake-mode 1)
-        (qwen-companion-test-refused "No problems" (qwen-companion-chat-send-diagnostics 1 15))
+        (qwen-companion-test-refused "No problems" (qwen-companion-chat-send-problems 1 15))
         (flymake-start)
-        (should-error (qwen-companion-chat-send-diagnostics 9 15) :type 'user-error)
-        (qwen-companion-chat-send-diagnostics (point-min) (point-max)))
+        (should-error (qwen-companion-chat-send-problems 9 15) :type 'user-error)
+        (qwen-companion-chat-send-problems (point-min) (point-max)))
       (flymake-mode -1))
     (should (equal "a.txt:1:1: error: no\na.txt:2:1: warning: odd word\n"
                    (qwen-companion-chat-send-test--prompt)))))

@@ -361,7 +361,8 @@ def test_10mb_frame_trimmed() -> None:
     text = seen.tool_text
     assert text(tool.id, "old", 0) == old
     assert text(tool.id, "new", 0) == new
-    assert text(tool.id, "diff", 0) == f"@@ -1 +1 @@\n-{old}\n\\ No newline at end of file\n+{new}\n\\ No newline at end of file\n"
+    cut = "\n\\ No newline at end of file\n"
+    assert text(tool.id, "diff", 0) == f"@@ -1 +1 @@\n-{old}{cut}+{new}{cut}"
     assert text(tool.id, "output", 0) == "x" * 100_000
     for identifier, part, index in ((tool.id, "new", 1), (tool.id, "new", -1), (tool.id, "input", 0), ("?", "old", 0)):
         assert text(identifier, part, index) is None
