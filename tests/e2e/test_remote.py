@@ -111,7 +111,7 @@ def kill_and_wait(stage: Stage, far: Far, process: psutil.Process) -> None:
 
 
 def ask_from_emacs(stage: Stage, far: Far) -> None:
-    """Send the CLI there a region of the file, whose model asks Emacs for the text, and an image of this machine."""
+    """Send the CLI there a region of the file, whose model asks Emacs for the text."""
     stage.model.call("mcp__emacs__buffer_text", path=str(far.file))
     stage.model.say("Explained.")
     stage.emacs.eval(
@@ -130,6 +130,10 @@ def ask_from_emacs(stage: Stage, far: Far) -> None:
     assert "\n-added\n" in request.prompt
     assert "\n- new.txt: deleted\n" in request.prompt
     assert "| # A small program" in "".join(answered.tool_results)
+
+
+def paste_image(stage: Stage) -> None:
+    """Paste an image of this machine into the prompt there, and close the terminal, with which the copy goes."""
     before = set(glob("/tmp/qwen-*.png"))
     stage.emacs.eval(PASTE_IMAGE)
     stage.screen.wait_for("Attachments: [")
@@ -214,12 +218,18 @@ def follow(stage: Stage, far: Far) -> None:
 
 def test_the_main_job(stage: Stage, far: Far) -> None:
     """Context, a review with edits and the turn's end, as here; nothing is left there."""
+    do_everything(stage, far)
+    paste_image(stage)
+    stage.emacs.command("qwen-companion-mode")
+    stage.screen.wait_until(lambda: not far.laid, "nothing laid there")
+
+
+def do_everything(stage: Stage, far: Far) -> None:
+    """Do all that is the same at each kind of place."""
     do_the_main_job(stage, far)
     change_by_command(stage, far)
     ask_from_emacs(stage, far)
     follow(stage, far)
-    stage.emacs.command("qwen-companion-mode")
-    stage.screen.wait_until(lambda: not far.laid, "nothing laid there")
 
 
 def do_the_main_job(stage: Stage, far: Far, *forms: str) -> None:

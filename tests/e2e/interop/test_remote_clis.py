@@ -13,11 +13,11 @@ from editor import lisp_string
 from far import LINE_PLACES, PLACES, Far
 from stage import Stage
 from test_remote import (
-    change_by_command,
-    do_the_main_job,
+    do_everything,
     far,
     give_password,
     kill_and_wait,
+    paste_image,
     propose,
     start_cli,
     start_emacs,
@@ -33,10 +33,10 @@ pytestmark = pytest.mark.interop
     "method", [pytest.param(method, marks=pytest.mark.at(method)) for method in PLACES if method != "ssh"]
 )
 def test_the_main_job_at_each_kind_of_place(stage: Stage, far: Far, method: str) -> None:
-    """As on a host: context by the rules there, a review with an edit, turns recorded and undone, and nothing left."""
+    """As on a host: context, reviews, turns, prompts, tools, following, and nothing left."""
     assert far.place == PLACES[method].format_map(far.users)
-    do_the_main_job(stage, far)
-    change_by_command(stage, far)
+    do_everything(stage, far)
+    paste_image(stage)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root")
@@ -81,8 +81,7 @@ def test_the_main_job_where_only_tramp_gets(stage: Stage, far: Far, method: str)
     A line that breaks costs the CLI nothing.
     """
     assert far.place == LINE_PLACES[method].format_map(far.users)
-    do_the_main_job(stage, far)
-    change_by_command(stage, far)
+    do_everything(stage, far)
     stage.emacs.eval('(delete-process "qwen-companion-line")')
     stage.screen.wait_for("Let TRAMP open a line there?")
     stage.emacs.command("qwen-companion-place-password")
@@ -93,6 +92,7 @@ def test_the_main_job_where_only_tramp_gets(stage: Stage, far: Far, method: str)
     stage.model.say("Wrote it.")
     stage.accept("Wrote it.")
     stage.screen.wait_until(lambda: far.file.read_text() == "# after\n", "the text there")
+    paste_image(stage)
 
 
 @pytest.mark.at("ssh")
