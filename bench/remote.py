@@ -28,7 +28,7 @@ from journal_project import Project  # noqa: E402  the path is set first
 from qwen_companion.domain import PlacedFile  # noqa: E402
 from qwen_companion.journal.record import NOBODY, Record  # noqa: E402
 from qwen_companion.remote.far import FarSite  # noqa: E402
-from relays import NODE, Reach, linked, make_home  # noqa: E402
+from relays import NODE, linked, make_home  # noqa: E402
 from table import ROUNDS, compare  # noqa: E402
 
 PLACE = "/docker:box:"
@@ -48,19 +48,18 @@ async def measure(project: Project, home: Path, files: int) -> None:
     """Look at the `files` of `project` there and here, and print a row for each kind of look."""
     async with linked(home) as (link, greeting, _server):
         await print_memory(greeting.pid, "at its start")
-        reach = Reach(link, home)
         root = PlacedFile(PLACE, str(project.root))
-        site = FarSite(root, reach)
+        site = FarSite(root, str(home), lambda: link)
         site.watch(lambda _paths: None)
         there = Record(root.name, project.environ, site)
 
         async def look(what: str, rounds: int, change: Callable[[int], object] = lambda _round: None) -> None:
             pairs: list[tuple[float, float]] = []
-            before = len(reach.asked)
+            before = len(link.asked)
             for number in range(rounds):
                 change(number)
                 pairs.append((await scan(there), await scan(project.record)))
-            trips = (len(reach.asked) - before) // rounds
+            trips = (len(link.asked) - before) // rounds
             compare(f"{files} files at a place, {what}: {trips} round trips, beside the local disk", pairs, "-")
 
         async def scan(record: Record) -> float:

@@ -24,20 +24,14 @@ NODE = Path(sys.prefix) / "bin" / "node"
 SIZE = 2_000_000
 
 
-class Reach:
-    """The way there by `link`, with the requests."""
+class CountedLink(Link):
+    """A link with the requests that it was asked for."""
 
-    def __init__(self, link: Link, home: Path) -> None:
-        self.home = str(home)
-        self.asked: list[str] = []
-        self._link = link
+    asked: list[str]
 
-    async def ask(self, name: str, **values: Any) -> tuple[dict[str, Any], bytes]:
+    async def ask(self, name: str, data: bytes = b"", **values: Any) -> tuple[dict[str, Any], bytes]:
         self.asked.append(name)
-        return await self._link.ask(name, **values)
-
-    async def read(self, path: str, limit: int) -> tuple[bytes, int]:
-        return await self._link.read(path, limit)
+        return await super().ask(name, data, **values)
 
 
 def make_home(place: Path) -> Path:
@@ -122,18 +116,19 @@ async def linked(
     answer_bytes: int | None = None,
     hold: float = HOLD_S,
     admit: bool = True,
-) -> AsyncGenerator[tuple[Link, Greeting, Server]]:
+) -> AsyncGenerator[tuple[CountedLink, Greeting, Server]]:
     """Yield a link to a relay that has come up, its greeting, and the server that it leads to."""
     server = Server(answer_bytes)
     listener = await asyncio.start_server(server.answer, "127.0.0.1", 0)
     words = command or relay_command([Hop("docker", "box")], None)
     streams = server.streams = Streams(listener.sockets[0].getsockname()[1])
-    link = Link(
+    link = CountedLink(
         partial(run_program, words, {**environ(home), **(variables or {})}),
         relay_source(identifier, linger, hold),
         streams,
         changed,
     )
+    link.asked = []
     greetings: list[Greeting] = []
     greeted = anyio.Event()
 

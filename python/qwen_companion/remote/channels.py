@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -40,56 +41,51 @@ class Channel(Protocol):
     Its methods raise OSError, `anyio.BrokenResourceError` or `anyio.ClosedResourceError` when it is broken.
     """
 
+    _printed: bytearray
+
     @property
     def printed(self) -> str:
         """Return what was printed there that is not from the relay."""
-        ...
+        return self._printed.decode("utf-8", "replace").replace(HEARS, "")
 
     async def collect(self) -> None:
-        """Collect what is printed, until there is no more."""
-        ...
+        """Collect what is printed elsewhere than where the relay writes, until there is no more."""
 
+    @abstractmethod
     async def send(self, data: bytes) -> None:
         """Send `data`; returns when all has been sent."""
-        ...
 
+    @abstractmethod
     async def receive(self) -> bytes:
         """Return what has come, at least a byte.
 
         :raises anyio.EndOfStream: at the end
         """
-        ...
 
     def note_taken(self, count: int) -> None:
-        """Note that the relay has got `count` bytes since it runs."""
-        ...
+        """Note that the relay has got `count` bytes since it runs; only a line has to know."""
 
     async def end(self) -> None:
-        """Close the way there."""
-        ...
+        """Close the way there; a terminal that is closed one way is closed both ways, and stays open."""
 
+    @abstractmethod
     async def wait_ended(self) -> bool:
         """Wait for the end of the other side; return whether the relay has ended well."""
-        ...
 
+    @abstractmethod
     async def close(self) -> None:
         """Close both ways, with all that this has started."""
-        ...
 
 
-class _Program:
+class _Program(Channel):
     """The pipes of a program; all that it starts ends with them."""
 
     def __init__(self, process: Process) -> None:
+        self._printed = bytearray()
         self._process = process
         # It has all three.
         self._input = cast("ByteSendStream", process.stdin)
         self._output, self._errors = (cast("ByteReceiveStream", each) for each in (process.stdout, process.stderr))
-        self._printed = bytearray()
-
-    @property
-    def printed(self) -> str:
-        return self._printed.decode("utf-8", "replace")
 
     async def collect(self) -> None:
         with suppress(anyio.EndOfStream):
@@ -102,9 +98,6 @@ class _Program:
 
     async def receive(self) -> bytes:
         return await self._output.receive(_CHUNK_BYTES)
-
-    def note_taken(self, count: int) -> None:
-        """Do nothing: the system holds up who writes into a pipe that is full."""
 
     async def end(self) -> None:
         await self._input.aclose()
@@ -123,12 +116,12 @@ class _Program:
             await getattr(self._process.stdin, "_stream").wait_closed()  # noqa: B009 - no public name
 
 
-class _Line:
+class _Line(Channel):
     """A line that TRAMP has opened; at its end, a shell reads a command and runs it."""
 
     def __init__(self, socket: SocketStream) -> None:
-        self._socket = socket
         self._printed = bytearray()
+        self._socket = socket
         self._sent = 0
         self._taken = 0
         self._is_paced = False
@@ -140,13 +133,6 @@ class _Line:
         with suppress(anyio.EndOfStream), anyio.move_on_after(_HEARS_S):
             while HEARS.encode() not in self._printed and len(self._printed) < _MAX_PRINTED:
                 self._printed += await self.receive()
-
-    @property
-    def printed(self) -> str:
-        return self._printed.decode("utf-8", "replace").replace(HEARS, "")
-
-    async def collect(self) -> None:
-        """Return at once: all comes by the same way."""
 
     async def send(self, data: bytes) -> None:
         for start in range(0, len(data), LINE_BYTES):
@@ -164,9 +150,6 @@ class _Line:
         self._is_paced = True
         self._taken = min(count, self._sent)
         self._freed.set()
-
-    async def end(self) -> None:
-        """Do nothing: a terminal that is closed one way is closed both ways."""
 
     async def wait_ended(self) -> bool:
         with suppress(anyio.EndOfStream):

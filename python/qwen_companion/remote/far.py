@@ -15,9 +15,8 @@ import stat
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from itertools import chain
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from qwen_companion.domain import Peer, PlacedFile
 from qwen_companion.file_names import FileNameError, file_name
@@ -36,7 +35,7 @@ from qwen_companion.privacy import options
 from qwen_companion.privacy.ignore_files import IgnoreFile, ignore_files
 from qwen_companion.privacy.options import Options, UserRules
 from qwen_companion.remote.context import NoLinks, rules_of
-from qwen_companion.remote.link import LinkError, RequestError, number, objects
+from qwen_companion.remote.link import Link, LinkError, RequestError, number, objects
 from qwen_companion.state import write_private
 from qwen_companion.threads import on_event_loop
 
@@ -48,35 +47,12 @@ T = TypeVar("T")
 _UNKNOWN = Version("", 0)
 
 
-class Reach(Protocol):
-    """The way to a place."""
-
-    @property
-    def home(self) -> str:
-        """Return the home directory there, "" while that is not known."""
-        ...
-
-    async def ask(self, name: str, **values: Any) -> tuple[dict[str, Any], bytes]:
-        """Have the relay do `name` with `values`; return what it answers, and the bytes with it.
-
-        :raises LinkError, RequestError: when that fails
-        """
-        ...
-
-    async def read(self, path: str, limit: int) -> tuple[bytes, int]:
-        """Return the bytes of the file `path` there, at most `limit`, and its time.
-
-        :raises LinkError, RequestError: when that fails
-        """
-        ...
-
-
 class _FarRules(RecordRules):
     """The rules of a root at a place; `take` has them as they are there now."""
 
-    def __init__(self, root: PlacedFile, reach: Reach) -> None:
+    def __init__(self, root: PlacedFile, home: str) -> None:
         self._there = root.path
-        self._reach = reach
+        self._home = home
         self._options = Options()
         super().__init__(root.name, {})
 
@@ -91,8 +67,7 @@ class _FarRules(RecordRules):
 
     def take(self, texts: Sequence[Mapping[str, Any]]) -> None:
         """Take the `texts` of the ignore files there."""
-        home = self._reach.home or "/"
-        settled = UserRules(self._options, {"HOME": home}).settle(NoLinks())
+        settled = UserRules(self._options, {"HOME": self._home}).settle(NoLinks())
         self._settled = options.within(settled, self._spellings)
         files = (rules_of(file, found) for file, found in zip(self.ignore_files, texts, strict=False))
         self._files = [file for file in files if file.patterns is not None or file.problem is not None]
@@ -123,11 +98,14 @@ class _Entry:
 class FarSite:
     """The site of `root` at a place, see `Site`.  What waits for the relay is for threads."""
 
-    def __init__(self, root: PlacedFile, reach: Reach) -> None:
+    def __init__(self, root: PlacedFile, home: str, link: Callable[[], Link]) -> None:
+        """`home` is the home directory there, `link` returns the pipe to the place, or raises LinkError."""
         self._root = root
-        self._reach = reach
+        self._link = link
         self.true = root.name
-        self.rules = _FarRules(root, reach)
+        self.home = PlacedFile(root.place, home).name
+        """The home directory, as Emacs has it."""
+        self.rules = _FarRules(root, home)
         self.complete = False
         """Whether the relay tells of each change."""
         self.times: Mapping[bytes, float] = {}
@@ -135,11 +113,6 @@ class FarSite:
         self._changed: Changed | None = None
         self._ahead = 0.0
         """By how much the clock there is ahead of the one here, in ms."""
-
-    @property
-    def home(self) -> str:
-        """The home directory, as Emacs has it."""
-        return PlacedFile(self._root.place, self._reach.home).name
 
     def true_directory(self, directory: str) -> str:
         """See `Site`.  Links there are not looked at: a file behind one has no other name in the record."""
@@ -207,7 +180,7 @@ class FarSite:
 
         :raises OSError: when there is none
         """
-        return self._wait(partial(self._reach.ask, request, root=self._root.path, **values))
+        return self._wait(lambda link: link.ask(request, root=self._root.path, **values))
 
     def look(self, since: int, skip: Sequence[str]) -> tuple[dict[str, Any], bytes]:
         """Return the relay's answer to a look at all files; the rules are those of just now.
@@ -242,11 +215,11 @@ class FarSite:
 
         :raises OSError: when it cannot be read
         """
-        return self._wait(partial(self._reach.read, f"{self._root.path.rstrip('/')}/{path}", MAX_FILE_BYTES))[0]
+        return self._wait(lambda link: link.read(f"{self._root.path.rstrip('/')}/{path}", MAX_FILE_BYTES))[0]
 
-    def _wait(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    def _wait(self, work: Callable[[Link], Coroutine[Any, Any, T]]) -> T:
         try:
-            return on_event_loop(work)
+            return on_event_loop(lambda: work(self._link()))
         except (LinkError, RequestError) as error:
             raise OSError(errno.EIO, str(error)) from None
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from qwen_companion.domain import Exclusion, Peer, SessionState, Settings, Snapshot
 from qwen_companion.doors.prompt_files import submission
@@ -48,27 +48,6 @@ _PATHS = ("file_path", "notebook_path", "directory")
 class _Open:
     place: Place
     task: Task
-
-
-class _Reach:
-    """The way to the place `name`, as long as it is served."""
-
-    def __init__(self, places: Places, name: str) -> None:
-        self._places = places
-        self._name = name
-
-    @property
-    def home(self) -> str:
-        try:
-            return self._places.place(self._name).home
-        except LinkError:
-            return ""
-
-    async def ask(self, name: str, **values: Any) -> tuple[dict[str, Any], bytes]:
-        return await self._places.place(self._name).link().ask(name, **values)
-
-    async def read(self, path: str, limit: int) -> tuple[bytes, int]:
-        return await self._places.place(self._name).link().read(path, limit)
 
 
 class Places:
@@ -226,7 +205,7 @@ class Places:
         roots = (root for item in tuple(self._open.values()) for root in item.place.roots)
         root = next((root for root in roots if root.place and root.name == name), None)
         if root is not None and name not in self._sites:
-            self._sites[name] = FarSite(root, _Reach(self, root.place))
+            self._sites[name] = FarSite(root, self.place(root.place).home, lambda: self.place(root.place).link())
         return self._sites.get(name)
 
     def _stirred(self, name: str) -> None:

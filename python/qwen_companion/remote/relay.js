@@ -27,7 +27,7 @@ const EMPTY_STREAM = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConn
 const POLL_MS = 1000; // where the system does not tell of changes
 const MAX_TREES = 16; // roots whose files are followed
 const MAX_FILES = 100000; // below one root
-const MAX_WATCHED = 8192; // directories of one root
+const MAX_WATCHED = 8192; // directories of one root, or of the files that are watched
 const MAX_REPOSITORIES = 100; // directly in another one
 const MAX_FILE = 64 * 1024 * 1024;
 const SENT = 1024 * 1024; // bytes of files in a reply, about
@@ -222,7 +222,7 @@ function describe(pid) {
         const script = scripts.map((word) => path.resolve(directory, word)).find(isFile);
         const terminal = /(?:^|\0)QWEN_COMPANION_TERMINAL=(\d{1,9})\0/.exec(read("environ"));
         return {
-            pids: lineOf(pid),
+            pids: lineageOf(pid),
             started: startOf(pid),
             directory,
             terminal: terminal === null ? null : Number(terminal[1]),
@@ -252,7 +252,7 @@ function startOf(pid) {
 }
 
 // The process, its parent and so on.
-function lineOf(pid) {
+function lineageOf(pid) {
     const found = [];
     for (let each = Number(pid); each > 0 && found.length < MAX_LINE; each = Number(statusOf(each)[1])) found.push(each);
     return found;
@@ -576,24 +576,31 @@ function watch(files) {
         }
     }
     for (const name of before.keys()) if (!wanted.has(name)) fs.unwatchFile(name);
-    const directories = new Set([...wanted.keys()].map((name) => path.dirname(name)));
-    for (const [directory, watcher] of watched) {
-        if (!directories.has(directory)) {
-            watcher.close();
-            watched.delete(directory);
-        }
+    const directories = [...wanted.keys()].map((name) => path.dirname(name));
+    watchDirectories(watched, directories, poll, (directory, name) => {
+        if (name) return note(path.join(directory, name));
+        for (const each of wanted.keys()) if (path.dirname(each) === directory) note(each);
+    });
+}
+
+// Have `watchers` watch `directories` and no others; call `told` on changes in one, and `lost` where that cannot be.
+function watchDirectories(watchers, directories, lost, told, added = () => {}) {
+    const wanted = new Set(directories);
+    for (const [directory, watcher] of watchers) {
+        if (wanted.has(directory)) continue;
+        watcher.close();
+        watchers.delete(directory);
     }
-    for (const directory of directories) {
-        if (watched.has(directory)) continue;
+    for (const directory of wanted) {
+        if (watchers.has(directory)) continue;
         try {
-            const watcher = fs.watch(directory, { persistent: false }, (_kind, name) => {
-                if (name) return note(path.join(directory, name));
-                for (const each of wanted.keys()) if (path.dirname(each) === directory) note(each);
-            });
-            watcher.on("error", () => poll(directory));
-            watched.set(directory, watcher);
+            if (watchers.size >= MAX_WATCHED) throw new Error("too many");
+            const watcher = fs.watch(directory, { persistent: false }, (_kind, name) => told(directory, name));
+            watcher.on("error", () => lost(directory));
+            watchers.set(directory, watcher);
+            added();
         } catch {
-            poll(directory);
+            lost(directory);
         }
     }
 }
@@ -851,29 +858,11 @@ function sizeOf(name) {
 
 // Watch the directories of the files; return whether each change will be told.
 function cover(tree, root, on) {
-    const real = on ? fs.realpathSync(root) : "";
-    const wanted = new Set(on ? [real] : []);
-    for (const name of on ? tree.files.keys() : []) wanted.add(path.join(real, path.dirname(name)));
-    for (const [directory, watcher] of tree.watchers) {
-        if (wanted.has(directory)) continue;
-        watcher.close();
-        tree.watchers.delete(directory);
-    }
-    const isFirst = tree.watchers.size === 0;
+    const real = on && fs.realpathSync(root), isFirst = tree.watchers.size === 0, news = () => tell(root);
+    const directories = on ? [real, ...[...tree.files.keys()].map((name) => path.join(real, path.dirname(name)))] : [];
     let complete = true;
-    for (const directory of wanted) {
-        if (tree.watchers.has(directory)) continue;
-        try {
-            if (tree.watchers.size >= MAX_WATCHED) throw new Error("too many");
-            const watcher = fs.watch(directory, { persistent: false }, () => tell(root));
-            watcher.on("error", () => {});
-            tree.watchers.set(directory, watcher);
-            // What was made in it before is not told.
-            if (!isFirst) tell(root);
-        } catch {
-            complete = false;
-        }
-    }
+    // What was made in a directory before it was watched is not told.
+    watchDirectories(tree.watchers, directories, () => (complete = false), news, isFirst ? undefined : news);
     return complete;
 }
 

@@ -32,10 +32,9 @@ from qwen_companion.journal.record import NOBODY, Cause, Record
 from qwen_companion.journal.root import now_ms
 from qwen_companion.journal.versions import LINK, Loaded, digest_of
 from qwen_companion.remote.far import FarSite
-from qwen_companion.remote.link import Link
 from qwen_companion.remote.place import name_at
 from qwen_companion.remote.places import named_by
-from relays import NODE, Reach, linked
+from relays import NODE, CountedLink, linked
 from support import until
 
 if TYPE_CHECKING:
@@ -54,12 +53,12 @@ def state_of(home: Path) -> dict[str, str]:
 class Recorded:
     """The project `root` there, with its record here."""
 
-    def __init__(self, home: Path, link: Link) -> None:
+    def __init__(self, home: Path, link: CountedLink) -> None:
         self.root = home / "a projét"
         self.root.mkdir(exist_ok=True)
-        self.reach = Reach(link, home)
+        self.link = link
         root = PlacedFile(PLACE, str(self.root))
-        self.site = FarSite(root, self.reach)
+        self.site = FarSite(root, str(home), lambda: link)
         self.record = Record(root.name, state_of(home), self.site)
 
     def name(self, path: str) -> bytes:
@@ -174,12 +173,12 @@ async def test_what_a_turn_changes_is_recorded_with_its_bytes(home: Path, git: b
             "sub/gone.bin": (b"\0\xff", None),
             "new/file.txt": (None, b"new\n"),
         }
-        there.reach.asked.clear()
+        there.link.asked.clear()
         assert await there.turn(lambda: (there.root / "kept.txt").write_text("changed\n")) == {
             "kept.txt": (b"kept\n", b"changed\n")
         }
         # One round trip for each of the two looks.
-        assert there.reach.asked == ["tree", "tree"]
+        assert there.link.asked == ["tree", "tree"]
 
 
 async def test_repositories_in_the_project_are_recorded_with_it(home: Path) -> None:
@@ -248,9 +247,9 @@ async def test_the_first_look_takes_two_round_trips_without_git(home: Path) -> N
     async with recorded(home, git=False) as there:
         for number in range(4000):
             (there.root / str(number)).write_text(f"{number:0300}\n")
-        there.reach.asked.clear()
+        there.link.asked.clear()
         await there.scan(None)
-        assert there.reach.asked == ["tree", "fetch"]
+        assert there.link.asked == ["tree", "fetch"]
         assert there.record.store.contents.get(digest_of(b"%0300d\n" % 3999)) == b"%0300d\n" % 3999
 
 
@@ -397,8 +396,7 @@ async def test_what_a_cli_there_without_hooks_changes_is_its(
     (root / "b").write_text("by the user\n")
     sites: list[FarSite] = []
     async with linked(home, changed=lambda _paths: sites[0].stir()) as (link, _, _server):
-        reach = Reach(link, home)
-        sites.append(FarSite(PlacedFile(PLACE, str(root)), reach))
+        sites.append(FarSite(PlacedFile(PLACE, str(root)), str(home), lambda: link))
         project = cast("Project", SimpleNamespace(root=root, environ=state_of(home)))
         async with site(project, silence_s=silence_s, elsewhere=Elsewhere(sites[0])) as place:
             with subprocess.Popen(["sh"], stdin=subprocess.PIPE, cwd=root, text=True) as cli:
@@ -406,7 +404,7 @@ async def test_what_a_cli_there_without_hooks_changes_is_its(
                 peer = Peer(-7, "", sites[0].true, "qwen", (cli.pid,), place=PLACE)
                 known = KnownSession("s", "", "Qwen Code", "0.24.4", peer)
                 place.front.silent.set_sessions([SessionState(known, streaming=True)])
-                await until(lambda: "tree" in reach.asked)
+                await until(lambda: "tree" in link.asked)
                 print("echo agent > a", file=cli.stdin, flush=True)
                 if silence_s == 0:
                     (turn,) = await place.until({"a": "modified"})
@@ -452,8 +450,6 @@ async def test_when_a_process_there_was_typed_to_is_told_by_the_clock_here(home:
 class Hostile:
     """A relay that names what it must not, and sends other bytes than it says."""
 
-    home = "/home/far"
-
     def __init__(self, number: object) -> None:
         """Say `number` where a number belongs."""
         self._number = number
@@ -483,7 +479,7 @@ async def test_a_hostile_relay_names_nothing_outside_and_no_bytes_that_are_not_i
 ) -> None:
     root = PlacedFile(PLACE, "/home/far/work")
     state = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
-    record = Record(root.name, state, FarSite(root, Hostile(number)))
+    record = Record(root.name, state, FarSite(root, "/home/far", lambda: cast("Any", Hostile(number))))
     for _ in range(2):
         await to_thread.run_sync(lambda: record.scan(NOBODY))
     assert record.store.contents.recorded() == [os.fsencode(f"{root.name}/good")]
