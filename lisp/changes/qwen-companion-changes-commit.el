@@ -195,14 +195,14 @@ FILES are those with the changes."
   (pcase-let* ((`(,text . ,arguments)
                 (log-edit-extract-headers '(("Author" . "--author") ("Date" . "--date"))
                                           (buffer-string)))
-               (file (make-temp-file "qwen-companion-commit-"))
+               (file (make-nearby-temp-file "qwen-companion-commit-"))
                (files (log-edit-files))
                (buffer (current-buffer)))
     (unwind-protect
         (progn
           (let ((coding-system-for-write 'utf-8-unix))
             (write-region text nil file nil 'silent))
-          (apply #'vc-git-command nil 0 nil "commit" "-F" file arguments))
+          (apply #'vc-git-command nil 0 nil "commit" "-F" (file-local-name file) arguments))
       (delete-file file))
     (dolist (name files)
       (when-let* ((visiting (find-buffer-visiting name)))

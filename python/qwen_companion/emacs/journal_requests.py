@@ -154,8 +154,6 @@ def _texts(record: Record, call: messages.JournalTexts) -> messages.JournalReply
 
 def _stage(record: Record, call: messages.JournalStage, environ: Mapping[str, str]) -> messages.JournalReply:
     is_here = isinstance(record.site, ThisMachine)
-    if not is_here and call.action != "patch":
-        raise RecordError("the repository is at another place; W writes a patch, for `git apply` there")
     if call.scope.scope in messages.OF_WORKTREES:
         raise RecordError("only changes in turns can be given to git")
     files = [(file.path, file.previous) for file in call.files]
@@ -168,8 +166,10 @@ def _stage(record: Record, call: messages.JournalStage, environ: Mapping[str, st
     if call.action == "patch":
         patch = messages.FileVersion(staging.patch(nets), None)
         return messages.JournalReply(call.id, texts=[messages.Texts("", None, patch)])
+    onto_staged = call.action == "add"
     try:
-        return messages.JournalReply(call.id, staged=staging.stage(nets, onto_staged=call.action == "add"))
+        staged = staging.stage(nets, onto_staged) if is_here else record.site.stage(staging.patch(nets), onto_staged)
+        return messages.JournalReply(call.id, staged=staged)
     except OthersStagedError as error:
         return messages.JournalReply(call.id, others=error.count)
 

@@ -90,6 +90,13 @@ class Site(Protocol):
         """
         ...
 
+    def stage(self, patch: bytes, onto_staged: bool, /) -> int:
+        """Put `patch` into the user's index, see `Staging.stage`.  Waits.
+
+        :raises StagingError: when that fails
+        """
+        ...
+
     def watch(self, changed: Changed) -> Watch:
         """Call `changed` soon after each change in the directories that are covered."""
         ...
@@ -139,6 +146,13 @@ class ThisMachine:
         :raises OSError: always
         """
         raise OSError(errno.ENOSYS, "Emacs itself writes the files of this machine", path)
+
+    def stage(self, patch: bytes, *_what: object) -> int:
+        """See `Site`.
+
+        :raises OSError: always
+        """
+        raise OSError(errno.ENOSYS, "changes of this machine are staged file by file")
 
     def watch(self, changed: Changed) -> Watch:
         """See `Site`."""

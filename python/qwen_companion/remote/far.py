@@ -28,6 +28,7 @@ from qwen_companion.journal.looks import CHUNK, Change, Found, Skip
 from qwen_companion.journal.root import now_ms
 from qwen_companion.journal.rules import RecordRules
 from qwen_companion.journal.sites import Changed
+from qwen_companion.journal.staging import OthersStagedError, StagingError
 from qwen_companion.journal.store import Store
 from qwen_companion.journal.tree_watch import Coverage
 from qwen_companion.journal.versions import LINK, MAX_FILE_BYTES, Loaded, TooLargeError, Version, digest_of
@@ -209,6 +210,16 @@ class FarSite:
             link=mode == LINK,
             since=None if since is None else since + self._ahead,
         )
+
+    def stage(self, patch: bytes, onto_staged: bool) -> int:
+        """See `Site`."""
+        try:
+            found, _ = self.ask("stage", data=patch, onto=onto_staged)
+        except OSError as error:
+            raise StagingError(error.strerror) from None
+        if (others := int(number(found.get("others")))) > 0:
+            raise OthersStagedError(others)
+        return int(number(found.get("staged")))
 
     def large(self, path: str) -> bytes:
         """Return the bytes of the file `path`, relative to the root.

@@ -970,6 +970,22 @@ const REQUESTS = {
         return { ...result, texts, complete: cover(tree, root, on) };
     },
     rest: ({ root }) => next(trees.get(root)),
+    // Put a patch into the index of git, unless there are `others` and it may not come onto them.
+    async stage({ root, data, onto }) {
+        const apply = (...options) => git(root, ["apply", "--cached", "--whitespace=nowarn", ...options, "-"], data);
+        const count = async () => (await git(root, ["diff", "--cached", "--name-only", "-z"])).filter((c) => c === 0).length;
+        const others = await count();
+        if (others > 0 && !onto) return { others };
+        try {
+            await apply();
+        } catch (error) {
+            const isThere = await apply("--check", "--reverse").then(() => true, () => false);
+            if (!isThere) throw new Error(`it does not stand on what is committed there (${error.message}); W writes a patch`);
+            // A commit of it was begun and failed, or was given up.
+            if (others === 0) throw new Error("it is in the last commit already");
+        }
+        return { staged: await count() };
+    },
     work: ({ pid }) => workOf(pid),
     // Have the CLI read a line.  One that is not whole would spoil the next one.
     prompt({ pid, text }) {

@@ -215,9 +215,11 @@ async def test_repositories_in_the_project_are_recorded_with_it(home: Path) -> N
         assert not await there.call(lambda: there.record.records([f"{there.record.root}/sub/a.log"]))
 
 
-async def test_changes_there_become_a_patch_but_no_commit(home: Path) -> None:
+async def test_changes_there_become_a_patch_or_are_staged(home: Path) -> None:
     async with recorded(home) as there:
         (there.root / "a").write_bytes(b"one\r\n")
+        run_git(there.root, "add", "a")
+        run_git(there.root, "commit", "--quiet", "-m", "x")
         await there.turn(lambda: (there.root / "a").write_bytes(b"two\r\n"))
         environ = {"PATH": os.environ["PATH"], "HOME": str(home)}
 
@@ -230,9 +232,6 @@ async def test_changes_there_become_a_patch_but_no_commit(home: Path) -> None:
         (turn,) = there.record.store.turns()
         scope = ChangeScope(there.record.root, "turn", there.record.names.identifier(turn.id), None)
         file = ChosenChange(os.fsdecode(there.name("a")))
-        refused = await answer(load, environ, JournalStage(1, scope, "stage", (file,)))
-        assert refused is not None
-        assert refused.error == "the repository is at another place; W writes a patch, for `git apply` there"
         reply = await answer(load, environ, JournalStage(2, scope, "patch", (file,)))
         assert reply is not None
         ((patch,),) = ([texts.after] for texts in reply.texts or ())
@@ -241,6 +240,29 @@ async def test_changes_there_become_a_patch_but_no_commit(home: Path) -> None:
         (home / "patch").write_bytes(patch.data)
         run_git(there.root, "apply", str(home / "patch"))
         assert (there.root / "a").read_bytes() == b"two\r\n"
+
+        async def staged(action: str) -> tuple[int | None, int | None, str | None]:
+            found = await answer(load, environ, JournalStage(3, scope, action, (file,)))
+            assert found is not None
+            return found.staged, found.others, found.error
+
+        def shown(revision: str) -> bytes:
+            return subprocess.run(["git", "show", revision], cwd=there.root, check=True, capture_output=True).stdout
+
+        (there.root / "b").write_text("mine\n")
+        run_git(there.root, "add", "b")
+        (there.root / "a").write_bytes(b"two\r\nmine\n")
+        assert await staged("stage") == (None, 1, None)
+        assert shown(":a") == b"one\r\n"
+        # The second time its commit was given up.
+        for _ in range(2):
+            assert await staged("add") == (2, None, None)
+            assert (shown(":a"), shown("HEAD:a")) == (b"two\r\n", b"one\r\n")
+        run_git(there.root, "commit", "--quiet", "-m", "x")
+        assert (await staged("stage"))[2] == "it is in the last commit already"
+        run_git(there.root, "commit", "--quiet", "-m", "x", "a")
+        assert "does not stand on what is committed there" in str((await staged("stage"))[2])
+        assert (there.root / "a").read_bytes() == b"two\r\nmine\n"
 
 
 async def test_the_first_look_takes_two_round_trips_without_git(home: Path) -> None:
