@@ -62,6 +62,8 @@ its key, nil where there is none."
   name state reason roots home environment line)
 (qwen-companion-messages-define "qwen-companion-place-file" PlaceFile
   name copy time moved)
+(qwen-companion-messages-define "qwen-companion-place-version" PlaceVersion
+  name state revision branch)
 (qwen-companion-messages-define "qwen-companion-place-files" PlaceFiles
   place directory files)
 (qwen-companion-messages-define "qwen-companion-run-command" RunCommand

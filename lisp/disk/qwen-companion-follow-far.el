@@ -17,6 +17,7 @@
 ;;; Code:
 
 (require 'subr-x)
+(require 'vc-hooks)
 (require 'qwen-companion-buffers)
 (require 'qwen-companion-conflicts)
 (require 'qwen-companion-disk)
@@ -47,6 +48,24 @@
          (or (qwen-companion-place-file-moved payload) 'deleted))))
     (when (qwen-companion-place-file-copy payload)
       (qwen-companion-follow-far--look buffer payload)))
+  nil)
+
+(defun qwen-companion-follow-far-on-version (payload)
+  "Handle the `place-version' call: note how git has the file of PAYLOAD.
+That is what VC would ask TRAMP for.  It has to know that it is git's."
+  (let* ((name (qwen-companion-place-version-name payload))
+         (branch (qwen-companion-place-version-branch payload))
+         (buffer (get-file-buffer name)))
+    (when (and buffer (eq 'Git (vc-file-getprop name 'vc-backend)))
+      (with-current-buffer buffer
+        (vc-file-setprop name 'vc-state (qwen-companion-place-version-state payload))
+        (vc-file-setprop name 'vc-working-revision (qwen-companion-place-version-revision payload))
+        (vc-file-setprop name 'vc-git-symbolic-ref branch)
+        ;; Without a branch, VC would ask.
+        (when branch
+          ;; Nor does root ask whether the file can be written.
+          (let ((buffer-read-only t))
+            (vc-mode-line name 'Git))))))
   nil)
 
 (defun qwen-companion-follow-far--mark (mark)

@@ -223,9 +223,9 @@ Prompts written to its file before that are lost."
        (not (qwen-companion-cli-state-activity (qwen-companion-session-state session)))))
 
 (defun qwen-companion-prompts--door (session buffer)
-  "Return how SESSION in BUFFER reads prompts, for the `prompt' call, or nil.
-That is from a file.  One of this machine is of no use any more when the
-mode has been off meanwhile."
+  "Return how to reach SESSION in BUFFER by the `prompt' call, or nil.
+That is by a file, the name of one of this machine or the session for one
+there.  The former is of no use when the mode has been off meanwhile."
   (if (qwen-companion-session-prompts session)
       (list :session (qwen-companion-session-id session))
     (when-let* ((file (buffer-local-value 'qwen-companion-terminal-prompt-file buffer))

@@ -973,6 +973,20 @@ class PlaceFile(Notification):
 
 
 @frozen
+class PlaceVersion(Notification):
+    """`place-version`: how git has the file `name` of a place, which a buffer visits, in the words of VC.
+
+    `revision` is the last commit, `branch` None where none is checked out.
+    """
+
+    method = "place-version"
+    name: str
+    state: domain.Word
+    revision: str
+    branch: str | None
+
+
+@frozen
 class PlaceFiles(Notification):
     """`place-files`: the names of the files below `directory` at `place` that git does not ignore, relative to it.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +19,7 @@ from typing import Any, cast
 import anyio
 
 from qwen_companion.domain import PlacedFile, PlaceNames
-from qwen_companion.emacs.messages import ListPlaceFiles, Notification, PlaceFile, PlaceFiles
+from qwen_companion.emacs.messages import ListPlaceFiles, Notification, PlaceFile, PlaceFiles, PlaceVersion
 from qwen_companion.errors import CompanionError
 from qwen_companion.ide.context import ResolvedPath
 from qwen_companion.ide.targets import TargetError, is_text
@@ -35,6 +36,31 @@ FRESH_S = 2.0
 
 MAX_TEXT_BYTES = 64 * 1024 * 1024
 """Largest file there that is reviewed where the user has set no limit."""
+
+
+_HEADS = re.compile(r"# branch\.oid ([0-9a-f]{40,64})\0# branch\.head ([^\0]{1,250})\0")
+
+_FIELDS = {"1": 8, "u": 10}
+"""How many blanks there are before the name, by the kind of the entry."""
+
+
+def version_of(status: str, name: str, shown: str) -> PlaceVersion | None:
+    """Return how git has the file `name` of a repository, by its `status`, format 2 with the branch.
+
+    Emacs calls the file `shown`.  Return None where the repository has no commit, or does not say what it should.
+    """
+    heads = _HEADS.match(status)
+    if heads is None:
+        return None
+    state = "up-to-date"
+    for line in status.split("\0"):
+        kind, *fields = line.split(" ", _FIELDS.get(line[:1], 0))
+        if len(fields) == _FIELDS.get(kind) and fields[-1] == name:
+            index, tree = fields[0][:1], fields[0][1:]
+            state = "conflict" if kind == "u" else {"A": "added", "D": "removed"}.get(index) or "edited"
+            state = "missing" if state == "edited" and tree == "D" else state
+    branch = heads[2] if heads[2].isprintable() and heads[2] != "(detached)" else None
+    return PlaceVersion(shown, state, heads[1], branch)
 
 
 class Copies:
@@ -58,6 +84,9 @@ class Copies:
         self._untold: set[str] = set()
         """Those of these that Emacs has not been told of yet."""
         self._stale: set[str] = set()
+        self._versions: dict[str, PlaceVersion] = {}
+        """How git has these files, as Emacs was told last."""
+        self._are_versions_stale = False
         self._stale_noted = anyio.Event()
 
     @property
@@ -70,6 +99,8 @@ class Copies:
         for path in paths:
             self._fresh_until.pop(path, None)
         self._stale.update(path for path in paths if path in self._paths)
+        # A repository is named where git has written to it.
+        self._are_versions_stale |= any(path in self._visited or path.endswith("/.git") for path in paths)
         self._stale_noted.set()
 
     def set_visited(self, paths: Iterable[str]) -> None:
@@ -79,6 +110,8 @@ class Copies:
             self._keep(path)
             self._untold.add(path)
             self._stale.add(path)
+            self._versions.pop(path, None)
+            self._are_versions_stale = True
             self._stale_noted.set()
 
     async def run(self) -> None:
@@ -91,6 +124,24 @@ class Copies:
             while self._stale:
                 with suppress(CompanionError, OSError):
                     await self._update(self._stale.pop())
+            if self._are_versions_stale:
+                with suppress(CompanionError):
+                    await self._tell_versions()
+
+    async def _tell_versions(self) -> None:
+        """Tell Emacs how git has the files that buffers visit, where that is another way than before.
+
+        :raises LinkError, RequestError: when that cannot be found out
+        """
+        self._are_versions_stale = False
+        answer = await self._link().request("versions", paths=sorted(self._visited)) if self._visited else {}
+        for item in objects(answer.get("repositories")):
+            text, repository = str(item.get("text")), str(item.get("repository"))
+            for file in self._visited.intersection(strings(item.get("files"))):
+                found = version_of(text, os.path.relpath(file, repository), self._here(file))
+                if found is not None and self._versions.get(file) != found:
+                    self._versions[file] = found
+                    self._tell(found)
 
     async def review_file(self, path: str) -> tuple[str, str | None]:
         """Return the file here with which a proposal for the file `path` there is compared.

@@ -575,6 +575,12 @@ function watch(files) {
             wanted.set(name, [...(wanted.get(name) || []), file]);
         }
     }
+    // What git writes last in a commit, and where it notes a branch, stand for the repository.
+    for (const repository of repositoriesOf(files).keys()) {
+        for (const name of ["index", "HEAD"].map((each) => path.join(repository, ".git", each))) {
+            if (isFile(name)) wanted.set(name, [path.dirname(name)]);
+        }
+    }
     for (const name of before.keys()) if (!wanted.has(name)) fs.unwatchFile(name);
     const directories = [...wanted.keys()].map((name) => path.dirname(name));
     watchDirectories(watched, directories, poll, (directory, name) => {
@@ -649,14 +655,20 @@ async function ignored(repository, files) {
     }
 }
 
-// What git says of those of `files` that are in a repository: that, and whether it ignores them, null for unknown.
-async function judge(files) {
-    const groups = new Map(), said = new Map();
+// The repositories that `files` are in, each with those in it.
+function repositoriesOf(files) {
+    const groups = new Map();
     for (const file of files) {
         const repository = guarded((name) => above(path.dirname(name), [".git"]), file);
         if (typeof repository === "string") groups.set(repository, [...(groups.get(repository) || []), file]);
     }
-    for (const [repository, members] of groups) {
+    return groups;
+}
+
+// What git says of those of `files` that are in a repository: that, and whether it ignores them, null for unknown.
+async function judge(files) {
+    const said = new Map();
+    for (const [repository, members] of repositoriesOf(files)) {
         const found = await ignored(repository, members);
         for (const file of members) said.set(file, { repository, ignored: found === null ? null : found.has(file) });
     }
@@ -985,6 +997,16 @@ const REQUESTS = {
             if (others === 0) throw new Error("it is in the last commit already");
         }
         return { staged: await count() };
+    },
+    // What git says of repositories and of the files in them.
+    async versions({ paths }) {
+        const words = ["status", "--porcelain=v2", "--branch", "-z", "--untracked-files=no", "--no-renames", "--"];
+        const found = [];
+        for (const [repository, files] of repositoriesOf(paths)) {
+            const names = files.map((file) => path.relative(repository, file));
+            found.push({ repository, files, text: (await git(repository, [...words, ...names])).toString() });
+        }
+        return { repositories: found };
     },
     work: ({ pid }) => workOf(pid),
     // Have the CLI read a line.  One that is not whole would spoil the next one.
