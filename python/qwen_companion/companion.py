@@ -117,7 +117,8 @@ class _Editor:
         self._bridge.tell(messages.Delivered(identifier))
 
     async def is_visited(self, path: str) -> bool:
-        return await self._bridge.call(messages.FileVisited(path), VISITED_S)
+        known = self._places.is_visited(path)
+        return await self._bridge.call(messages.FileVisited(path), VISITED_S) if known is None else known
 
 
 class Companion:

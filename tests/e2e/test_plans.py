@@ -29,6 +29,10 @@ def test_a_plan_is_commented_edited_and_approved_and_questions_answered(stage: S
     comment(stage, "plums", "No plums")
     better = PLAN.replace("plums", "pears")
     plan(stage, None, better)
+    if stage.far is not None:
+        # A line that breaks meanwhile costs nothing.
+        for link in stage.far.links():
+            link.kill()
     stage.emacs.command("qwen-companion-diff-reject")
     assert "plan:3\n> 1. Buy plums.\nNo plums" in results(stage)
     wait_for_plan(stage)

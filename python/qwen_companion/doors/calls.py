@@ -14,6 +14,7 @@ from qwen_companion.sockets import Connection
 
 if TYPE_CHECKING:
     from qwen_companion.domain import Peer
+    from qwen_companion.doors.disk import Disk
     from qwen_companion.ide.peers import Caller
 
 PERMISSION_REQUEST = "PermissionRequest"
@@ -46,6 +47,10 @@ class Elsewhere(Protocol):
 
     def caller(self, connection: Connection) -> Caller | None:
         """Return the CLI whose `connection` a relay carries, None for another.  It may be called in any thread."""
+        ...
+
+    def disk(self, caller: Caller) -> Disk | None:
+        """Return what `caller`, one elsewhere, sees of files; None where that is not known."""
         ...
 
     def name_of(self, peer: Peer, path: str) -> str:

@@ -13,8 +13,8 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
+from qwen_companion.doors.disk import Disk
 from qwen_companion.frozen import frozen
 
 _MAX_FILES = 200
@@ -186,18 +186,21 @@ class Effects:
     read: set[str] = field(default_factory=set[str])
     moved: bool = False
 
-    def to_record(self) -> list[str]:
-        """Return the names of the files that have to be recorded for the changes to be undone."""
-        lost = {name for path in self.lost for name in (path, os.path.realpath(path)) if os.path.lexists(name)}
-        made = {name for path in self.made for name in (path, os.path.realpath(path)) if not os.path.lexists(name)}
-        return sorted(made | {path for path in lost if os.path.islink(path) or not os.path.isdir(path)})
+    def to_record(self, disk: Disk) -> list[str]:
+        """Return the names of the files on `disk` that have to be recorded for the changes to be undone."""
+        lost = {name for path in self.lost for name in (path, disk.real(path)) if disk.exists(name)}
+        made = {name for path in self.made for name in (path, disk.real(path)) if not disk.exists(name)}
+        return sorted(made | {path for path in lost if disk.is_link(path) or not disk.is_directory(path)})
 
 
 class _Reader:
     """Collects the effects of simple commands, one after the other."""
 
-    def __init__(self, directory: str, allowed: Callable[[Simple], bool], earlier: Sequence[Effects]) -> None:
-        """They run in `directory`, after others with the effects `earlier`; the `allowed` ones may do anything."""
+    def __init__(
+        self, directory: str, disk: Disk, allowed: Callable[[Simple], bool], earlier: Sequence[Effects]
+    ) -> None:
+        """They run in `directory` of `disk`, after others with the effects `earlier`; `allowed` ones do anything."""
+        self._disk = disk
         self.effects = Effects(moved=any(each.moved for each in earlier))
         self._directory = directory
         self._allowed = allowed
@@ -243,8 +246,7 @@ class _Reader:
         if self._has_wildcard and any("/-" in path for path in changed | self._earlier):
             # The name of a file that is made could become an option.
             raise UnclearError
-        if any(os.path.isfile(path) and os.stat(path).st_nlink > 1 for path in changed):
-            # The file has other names, which may be anywhere.
+        if any(map(self._disk.has_other_names, changed)):
             raise UnclearError
         return self.effects
 
@@ -257,7 +259,9 @@ class _Reader:
             raise UnclearError
         names = [word.text] if word.pattern is None else self._matching(word.pattern, word.text)
         paths = [os.path.normpath(os.path.join(self._directory, name)) for name in names]
-        if any(name.endswith(("/", "/.")) and os.path.islink(path) for name, path in zip(names, paths, strict=True)):
+        if any(
+            name.endswith(("/", "/.")) and self._disk.is_link(path) for name, path in zip(names, paths, strict=True)
+        ):
             # What is meant is the directory behind the link.
             raise UnclearError
         return paths
@@ -265,7 +269,7 @@ class _Reader:
     def _matching(self, pattern: str, text: str) -> list[str]:
         """Return the names that `pattern` matches, `text` without quotes; that if there are none."""
         self._has_wildcard = self._has_wildcard or text[0] in "*?"
-        names = list(islice(glob.iglob(pattern, root_dir=self._directory), _MAX_FILES + 1))
+        names = self._disk.matching(self._directory, pattern)
         # Some shells let .* match the directory above.
         is_odd = "**" in text or any(part.startswith(".") and re.search("[*?]", part) for part in text.split("/"))
         if is_odd or any(name.startswith("-") for name in names) or len(names) > _MAX_FILES:
@@ -289,7 +293,7 @@ class _Reader:
         if len(simple.words) != 2 or simple.joint != "&&" or not self._is_first:
             raise UnclearError
         (path,) = self._paths(simple.words[1])
-        if simple.words[1].text.startswith("-") or not os.path.isdir(path) or not os.access(path, os.X_OK):
+        if simple.words[1].text.startswith("-") or not self._disk.may_enter(path):
             raise UnclearError
         self._directory = path
         self.effects.read.add(path)
@@ -309,13 +313,15 @@ class _Reader:
             arguments = self._after_script(arguments)
         for word in self._arguments(arguments, _READERS.get(name, _WRITERS["sed"])):
             # It may be a pattern or a number too, which then is no file.
-            self.effects.read.update(path for path in self._paths(word) if os.path.lexists(path) or word.text[0] == "/")
+            self.effects.read.update(
+                path for path in self._paths(word) if self._disk.exists(path) or word.text[0] == "/"
+            )
 
     def _may_be_made_repository(self) -> bool:
         """Return whether git may find a repository here that a model has made, whose settings name programs."""
         directory: str = self._directory
-        while not os.path.lexists(os.path.join(directory, ".git")):
-            if os.path.lexists(os.path.join(directory, "HEAD")):
+        while not self._disk.exists(os.path.join(directory, ".git")):
+            if self._disk.exists(os.path.join(directory, "HEAD")):
                 return True
             if directory == os.path.dirname(directory):
                 break
@@ -331,7 +337,7 @@ class _Reader:
             if not words or _MODE.fullmatch(words.pop(0).text) is None:
                 raise UnclearError
         paths = [path for word in words for path in self._paths(word)]
-        if name == "chmod" and any(os.path.isdir(path) or os.path.islink(path) for path in paths):
+        if name == "chmod" and any(self._disk.is_directory(path) or self._disk.is_link(path) for path in paths):
             # The modes of directories are not recorded, and it follows links.
             raise UnclearError
         if name == "ln" and not any("s" in option for option in options):
@@ -341,7 +347,7 @@ class _Reader:
         elif name in ("mkdir", "rmdir", "touch"):
             self._change(paths, lost=False, written=name == "touch")
         else:
-            self._change([path for each in paths for path in (each, *_below(each))])
+            self._change([path for each in paths for path in (each, *self._below(each))])
 
     def _after_script(self, arguments: Sequence[_Word]) -> list[_Word]:
         """Return `arguments` of sed without its script.
@@ -363,11 +369,11 @@ class _Reader:
         *sources, target = paths
         if not plain:
             # What is not there yet might be anything.
-            if self._written or not all(map(os.path.lexists, sources)):
+            if self._written or not all(map(self._disk.exists, sources)):
                 raise UnclearError
-        below = {source: [] if plain or name == "ln" else list(_below(source)) for source in sources}
+        below = {source: [] if plain or name == "ln" else list(self._below(source)) for source in sources}
         # Into the target or in its place, as it is a directory or not when the command gets there.
-        changed = [] if os.path.isdir(target) and not os.path.islink(target) else [target]
+        changed = [] if self._disk.is_directory(target) and not self._disk.is_link(target) else [target]
         for source in sources:
             inner = os.path.join(target, os.path.basename(source))
             changed += [inner, *([source, *below[source]] if name == "mv" else [])]
@@ -380,6 +386,16 @@ class _Reader:
         self.effects.read.update(sources)
         self._change(changed)
         self.effects.moved = self.effects.moved or not plain
+
+    def _below(self, path: str) -> Iterator[str]:
+        """Yield all names below the directory `path`; nothing where it is none.
+
+        :raises UnclearError: for too many
+        """
+        for count, name in enumerate(self._disk.below(path)):
+            if count == _MAX_FILES:
+                raise UnclearError
+            yield name
 
     def _change(self, paths: Sequence[str], lost: bool = True, written: bool = True) -> None:
         if self.effects.moved:
@@ -396,33 +412,17 @@ def _edits_in_place(arguments: Iterable[_Word]) -> bool:
     return any(re.match("-[^-]*i|--in", word.text) for word in arguments)
 
 
-def _below(path: str) -> Iterator[str]:
-    """Return all names below the directory `path`; nothing where it is none.
-
-    :raises UnclearError: for too many
-    """
-    count = 0
-    if os.path.islink(path):
-        return
-    for directory, directories, files in os.walk(path):
-        for name in (*directories, *files):
-            count += 1
-            if count > _MAX_FILES:
-                raise UnclearError
-            yield os.path.join(directory, name)
-
-
 def effects(
-    parts: Iterable[Simple], directory: str, allowed: Callable[[Simple], bool], earlier: Sequence[Effects] = ()
+    parts: Iterable[Simple], directory: str, disk: Disk, allowed: Callable[[Simple], bool], earlier: Sequence[Effects]
 ) -> Effects:
-    """Return the effects of the `parts` of a command in `directory`.
+    """Return the effects of the `parts` of a command in `directory` of `disk`.
 
     Those that are `allowed` may do anything but write their output to a file.  `earlier` are the effects of others that
     may have run before.
 
     :raises UnclearError: when they are not certain
     """
-    reader = _Reader(directory, allowed, earlier)
+    reader = _Reader(directory, disk, allowed, earlier)
     for simple in parts:
         reader.take(simple)
     return reader.finish()

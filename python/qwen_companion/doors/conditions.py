@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 from qwen_companion.doors.commands import FILE_PROGRAMS, Effects, Simple, UnclearError, effects, split
+from qwen_companion.doors.disk import Disk
 from qwen_companion.doors.layer import JsonObject, LayerError, read_settings, replaced_file, system_settings_file
 from qwen_companion.json_objects import as_object
 from qwen_companion.privacy.ignore_files import IGNORE_FILES
@@ -58,86 +59,98 @@ _OTHER_TOOLS = re.compile(
 """Beginnings of rules that concern no edit by the tools that edit."""
 
 
-def is_inside(path: str, directory: str) -> bool:
-    """Return whether `path` lies in `directory`, by its name and really."""
+def is_inside(path: str, directory: str, disk: Disk) -> bool:
+    """Return whether `path` lies in `directory` of `disk`, by its name and really."""
     if not os.path.isabs(path) or not os.path.isabs(directory):
         return False
     pairs = (
         (os.path.normpath(path), os.path.normpath(directory)),
-        (os.path.realpath(path), os.path.realpath(directory)),
+        (disk.real(path), disk.real(directory)),
     )
     return all(inner.startswith(outer.rstrip("/") + "/") for inner, outer in pairs)
 
 
-def may_pass(tool: str, path: str, directory: str, environ: Mapping[str, str]) -> bool:
-    """Return whether `auto` would have `tool` write `path`, in the project `directory`, without a question.
+def may_pass(tool: str, path: str, directory: str, disk: Disk) -> bool:
+    """Return whether `auto` would have `tool` write `path`, in the project `directory` of `disk`, without a question.
 
-    `environ` is the environment that the CLI finds its settings by.  Where that cannot be found out, it is no.
+    Where that cannot be found out, it is no.
     """
     if tool not in _UNASKED_TOOLS:
         return False
     try:
-        rules = _Rules(directory, environ)
-    except LayerError:
+        settings = _settings_files(directory, disk.environ)
+        disk.expect([path, *map(os.path.dirname, settings)], settings)
+        rules = _Rules(directory, disk)
+        return not any(_concerns_edits(rule) for rule in rules.ask) and not rules.protect(path)
+    except (LayerError, OSError):
         return False
-    return not any(_concerns_edits(rule) for rule in rules.ask) and not rules.protect(path)
 
 
 def unasked_effects(
-    command: str, directory: str, projects: Sequence[str], environ: Mapping[str, str], earlier: Sequence[Effects] = ()
+    command: str, directory: str, projects: Sequence[str], disk: Disk, earlier: Sequence[Effects] = ()
 ) -> Effects | None:
-    """Return the effects of the shell `command` in `directory` if it may run without a question.
+    """Return the effects of the shell `command` in `directory` of `disk` if it may run without a question.
 
     None where it may not: where the user's rules ask, or it may do more than change files in all of `projects`, the
     first of them the CLI's, that the user's rules let pass or `auto` does not protect.  `earlier` are the effects of
     commands and edits that may not have run yet when this one is asked about, and have when it runs.
     """
     try:
-        return _unasked_effects(command, directory, projects, environ, earlier)
-    except (LayerError, UnclearError, ValueError):
+        return _unasked_effects(command, directory, projects, disk, earlier)
+    except (LayerError, UnclearError, OSError, ValueError):
         # The last for names that can be no names of files.
         return None
 
 
 def _unasked_effects(
-    command: str, directory: str, projects: Sequence[str], environ: Mapping[str, str], earlier: Sequence[Effects]
+    command: str, directory: str, projects: Sequence[str], disk: Disk, earlier: Sequence[Effects]
 ) -> Effects | None:
-    rules = _Rules(projects[0], environ)
-    parts = split(command)
+    environ, parts = disk.environ, split(command)
+    words = (
+        os.path.join(directory, word.text) for part in parts for word in (*part.words, *part.outputs, *part.inputs)
+    )
+    places = [os.path.join(directory, place) for place in environ.get("PATH", os.defpath).split(os.pathsep)]
+    settings = _settings_files(projects[0], environ)
+    folders = (directory, *projects, *places, *map(os.path.dirname, settings))
+    disk.expect([*folders, *map(os.path.normpath, words)], settings)
+    rules = _Rules(projects[0], disk)
     if rules.ask_about(command, parts) or (environ.get("CDPATH") and any(part.name == "cd" for part in parts)):
         return None
-    found = effects(parts, directory, lambda part: rules.allow_part(part, directory), earlier)
+    found = effects(parts, directory, disk, lambda part: rules.allow_part(part, directory), earlier)
     if not found.changed and not any(rules.allow_part(part, directory) for part in parts):
         # It is not our rule that makes it ask.
         return None
-    inside = all(is_inside(path, project) for path in found.changed for project in projects)
-    read = all(path == project or is_inside(path, project) for path in found.read for project in projects)
+    disk.expect(found.changed | found.read, ())
+    inside = all(is_inside(path, project, disk) for path in found.changed for project in projects)
+    read = all(path == project or is_inside(path, project, disk) for path in found.read for project in projects)
     if not (inside and read) or any(map(rules.protect, found.changed)):
         return None
-    places = environ.get("PATH", os.defpath).split(os.pathsep)
-    programs = {os.path.realpath(os.path.join(directory, place)) for place in places}
-    return None if any(_is_rule_file(path) or _holds_program(path, programs) for path in found.changed) else found
+    programs = {disk.real(place) for place in places}
+    true = {path: disk.real(path) for path in found.changed}
+    if any(_is_rule_file(name) for pair in true.items() for name in pair):
+        return None
+    return None if any(_holds_program(path, programs) for path in true.values()) else found
 
 
 def _is_rule_file(path: str) -> bool:
-    return any(os.path.basename(name).lower() in _RULE_FILES for name in (path, os.path.realpath(path)))
+    return os.path.basename(path).lower() in _RULE_FILES
 
 
-def _holds_program(path: str, places: Collection[str]) -> bool:
-    """Return whether the shell, which looks for programs in `places`, may find one at `path` or below it."""
-    true = os.path.realpath(path)
+def _holds_program(true: str, places: Collection[str]) -> bool:
+    """Return whether the shell, which looks for programs in `places`, may find one at the path `true` or below it."""
     return any(os.path.dirname(true) == place or f"{place}/".startswith(f"{true}/") for place in places)
 
 
 class _Rules:
-    """The user's rules and protected files in the project `directory`."""
+    """The user's rules and protected files in the project `directory` of `disk`."""
 
-    def __init__(self, directory: str, environ: Mapping[str, str]) -> None:
+    def __init__(self, directory: str, disk: Disk) -> None:
         """Read all settings.
 
         :raises LayerError: when one of them cannot be read
         """
-        settings = [read_settings(path) for path in _settings_files(directory, environ)]
+        self._disk, environ = disk, disk.environ
+        settings = [disk.settings(path) for path in _settings_files(directory, environ)]
         self.ask = [rule for one in settings for rule in _items(one, "permissions", "ask")]
         self._allow = [rule for one in settings for rule in _items(one, "permissions", "allow")]
         names = (name for one in settings for name in _items(one, "context", "fileName"))
@@ -153,12 +166,12 @@ class _Rules:
 
     def protect(self, path: str) -> bool:
         """Return whether `auto` asks its classifier about writing `path`, or about what is below it."""
-        for candidate in (os.path.normpath(path).lower(), os.path.realpath(path).lower()):
+        for candidate in (os.path.normpath(path).lower(), self._disk.real(path).lower()):
             if any(pattern.search(name) for pattern in _PROTECTED for name in (candidate, candidate + "/")):
                 return True
             if candidate.endswith(self._names):
                 return True
-        return self._home is not None and (path == self._home or is_inside(path, self._home))
+        return self._home is not None and (path == self._home or is_inside(path, self._home, self._disk))
 
     def ask_about(self, command: str, parts: Sequence[Simple]) -> bool:
         """Return whether the user's rules may ask about `command`, or the classifier has orders of the user's."""
@@ -249,7 +262,9 @@ def _is_distrusted(directory: str, environ: Mapping[str, str]) -> bool:
     beside = os.path.join(os.path.dirname(user_settings_file(environ)), "trustedFolders.json")
     rules = read_settings(environ.get("QWEN_CODE_TRUSTED_FOLDERS_PATH") or beside)
     places = [(os.path.dirname(path) if level == "TRUST_PARENT" else path, level) for path, level in rules.items()]
-    matching = [(len(path), level) for path, level in places if path == directory or is_inside(directory, path)]
+    matching = [
+        (len(path), level) for path, level in places if path == directory or is_inside(directory, path, Disk(environ))
+    ]
     # The innermost counts.
     return max(((length, level == "DO_NOT_TRUST") for length, level in matching), default=(0, False))[1]
 

@@ -210,8 +210,8 @@ class HookHandler:
         if re.fullmatch(QUESTION_TOOLS, request.tool_name):
             # A subagent's is its own affair: the CLI refuses it.
             reply = await self.questions.reply(request, asker, gone) if agent is None else Reply()
-        elif caller.peer.place:
-            # The CLI itself asks, by openDiff or in its terminal.
+        elif caller.peer.place and asker.disk is None:
+            # Its place is left, or says too little: the CLI itself asks.
             reply = Reply()
         else:
             reply = await self.reviews.reply(request, asker, agent, gone)
@@ -271,8 +271,8 @@ class HookHandler:
         state = self._session(peer.pid)
         if state is None:
             return Asker(peer, f"process {peer.pid}", caller.label, False)
-        known = state.session
-        return Asker(peer, known.id, known.label, state.streaming and known.reviews)
+        known, disk = state.session, self._elsewhere.disk(caller) if self._elsewhere and peer.place else None
+        return Asker(peer, known.id, known.label, state.streaming and known.reviews, disk)
 
     def _session(self, pid: int) -> SessionState | None:
         """Return the session of process `pid`, None where it is not connected."""

@@ -37,7 +37,7 @@ FORMAT_VERSION = 4
 
 _VERSION_KEY = "$version"
 
-_SYSTEM_VARIABLE = "QWEN_CODE_SYSTEM_SETTINGS_PATH"
+SYSTEM_VARIABLE = "QWEN_CODE_SYSTEM_SETTINGS_PATH"
 _SYSTEM_DIRECTORY = "/Library/Application Support/QwenCode" if sys.platform == "darwin" else "/etc/qwen-code"
 
 _MAX_BYTES = 4 * 1024 * 1024
@@ -144,7 +144,7 @@ def _open_no_other(path: str, flags: int) -> int:
 
 def system_settings_file(environ: Mapping[str, str]) -> str:
     """Return the administrator's file of settings above the user's."""
-    return environ.get(_SYSTEM_VARIABLE) or os.path.join(_SYSTEM_DIRECTORY, "settings.json")
+    return environ.get(SYSTEM_VARIABLE) or os.path.join(_SYSTEM_DIRECTORY, "settings.json")
 
 
 def replaced_file(environ: Mapping[str, str]) -> str:

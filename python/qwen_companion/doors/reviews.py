@@ -26,12 +26,13 @@ from qwen_companion.doors import events
 from qwen_companion.doors.calls import Reply, run_while_wanted
 from qwen_companion.doors.commands import Effects
 from qwen_companion.doors.conditions import is_inside, may_pass, unasked_effects
+from qwen_companion.doors.disk import Disk
 from qwen_companion.doors.hook_settings import REVIEW_TIMEOUT_S
 from qwen_companion.errors import EmacsUnavailableError
 from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.frozen import frozen
 from qwen_companion.ide.proposals import HOOK_PREFIX, Decision, Proposal, text_digest
-from qwen_companion.ide.targets import TargetError, check_target
+from qwen_companion.ide.targets import TargetError
 from qwen_companion.ide.tools import Editor
 from qwen_companion.threads import in_thread
 
@@ -76,13 +77,15 @@ class ReviewingEditor(Editor, Protocol):
 class Asker:
     """The CLI that asks: its process, that of `peer`, its `label` for the user, its `session` for Emacs.
 
-    `opens_reviews` says that it is connected and opens reviews by itself.
+    `opens_reviews` says that it is connected and opens reviews by itself.  Its files are on `disk`, None for that
+    of this machine.
     """
 
     peer: Peer
     session: str
     label: str
     opens_reviews: bool
+    disk: Disk | None = None
 
 
 @frozen
@@ -141,14 +144,14 @@ class HookReviews:
         hold_s: float = HOLD_S,
         return_s: float = RETURN_S,
     ) -> None:
-        """`environ` is the one the CLIs find their settings by.  For the times in seconds see the constants.
+        """`environ` is the one that CLIs here find their settings by.  For the times in seconds see the constants.
 
         `records` returns, for a project and names of files in it, whether these are recorded, so that a change of them
         can be undone.
         """
         self.scope: str | None = None
         self._editor = editor
-        self._environ = environ
+        self._disk = Disk(environ)
         self._records = records
         self._open_s = open_s
         self._hold_s = hold_s
@@ -203,20 +206,21 @@ class HookReviews:
         is_command = request.tool_name == events.SHELL
         if request.mode != events.AUTO or not (is_command or request.tool_name in events.EDIT_TOOLS):
             return Reply(events.NO_DECISION)
+        disk = asker.disk or self._disk
         batch = self._batches[asker.peer.pid][request.agent_id]
         try:
             directories = [file_name(request.cwd), *([asker.peer.directory] if asker.peer.directory else [])]
             if is_command:
-                may_run = await self._may_run(request.tool_input, directories, batch, agent is not None)
+                may_run = await self._may_run(request.tool_input, directories, disk, batch, agent is not None)
                 return Reply(events.allow() if may_run else events.NO_DECISION)
             path = file_name(request.tool_input.get("file_path", request.tool_input.get("notebook_path")))
         except FileNameError:
             return Reply(events.NO_DECISION)
         batch.effects.append(Effects(changed={path}))
-        if not await in_thread(lambda: all(is_inside(path, directory) for directory in directories)):
+        if not await in_thread(_is_in_all, path, directories, disk):
             return Reply(events.NO_DECISION)
-        if not await self._is_reviewed(path):
-            if await in_thread(may_pass, request.tool_name, path, request.cwd, self._environ):
+        if not await self._is_reviewed(disk.name(path)):
+            if await in_thread(may_pass, request.tool_name, path, request.cwd, disk):
                 return Reply(events.allow())
             # A subagent cannot ask: no decision would be a no.
             if agent is None or self.scope is None:
@@ -224,19 +228,19 @@ class HookReviews:
         elif agent is None and asker.opens_reviews:
             return Reply(events.NO_DECISION)
         try:
-            return await self._review(request, path, asker, agent, gone)
+            return await self._review(request, path, disk, asker, agent, gone)
         except (UnreviewableError, TargetError) as error:
             return Reply(events.NO_DECISION if agent is None else events.deny(str(error)))
 
     async def _may_run(
-        self, tool_input: Mapping[str, Any], projects: list[str], batch: _Batch, is_subagents: bool
+        self, tool_input: Mapping[str, Any], projects: list[str], disk: Disk, batch: _Batch, is_subagents: bool
     ) -> bool:
-        """Return whether the command of `tool_input` may run without a question in all of `projects`.
+        """Return whether the command of `tool_input` may run without a question in all of `projects` of `disk`.
 
         It may come after the others of `batch`, and is added to them.
         """
         async with batch.lock:
-            effects = await self._recorded_effects(tool_input, projects, batch.effects)
+            effects = await self._recorded_effects(tool_input, projects, disk, batch.effects)
             if effects is not None:
                 batch.effects.append(effects)
             elif not is_subagents:
@@ -245,7 +249,7 @@ class HookReviews:
         return effects is not None
 
     async def _recorded_effects(
-        self, tool_input: Mapping[str, Any], projects: list[str], earlier: list[Effects]
+        self, tool_input: Mapping[str, Any], projects: list[str], disk: Disk, earlier: list[Effects]
     ) -> Effects | None:
         """Return the effects of a command that may run without a question, as they can be undone; None for others."""
         command, inner = tool_input.get("command"), tool_input.get("directory") or ""
@@ -255,9 +259,14 @@ class HookReviews:
             # When it writes, nobody looks.
             return None
         directory = os.path.normpath(os.path.join(projects[0], inner))
-        effects = await in_thread(unasked_effects, command, directory, projects, self._environ, earlier)
-        files = await in_thread(effects.to_record) if effects is not None else []
-        return effects if not files or await self._records(projects[0], files) else None
+        effects = await in_thread(unasked_effects, command, directory, projects, disk, earlier)
+        if effects is None:
+            return None
+        try:
+            files = [disk.name(path) for path in await in_thread(effects.to_record, disk)]
+        except OSError:
+            return None
+        return effects if not files or await self._records(disk.name(projects[0]), files) else None
 
     async def _is_reviewed(self, path: str) -> bool:
         if self.scope != OPEN:
@@ -268,13 +277,19 @@ class HookReviews:
             return True
 
     async def _review(
-        self, request: events.PermissionRequest, path: str, asker: Asker, agent: str | None, gone: anyio.Event
+        self,
+        request: events.PermissionRequest,
+        path: str,
+        disk: Disk,
+        asker: Asker,
+        agent: str | None,
+        gone: anyio.Event,
     ) -> Reply:
         """Review the edit.
 
         :raises UnreviewableError, TargetError: where there is nothing to show
         """
-        facts = await in_thread(_facts, request, path)
+        facts = await in_thread(_facts, request, path, await disk.review_file(path))
         held = self._find(request, path, asker, facts)
         if held is None:
             held = await self._begin(request, path, asker, agent, facts, gone)
@@ -368,13 +383,20 @@ def _answer(request: events.PermissionRequest, facts: _Facts, decision: Decision
     return events.allow({**changed, "replace_all": False} if "replace_all" in changed else changed)
 
 
-def _facts(request: events.PermissionRequest, path: str) -> _Facts:
-    """Return the facts that a review needs.
+def _is_in_all(path: str, directories: list[str], disk: Disk) -> bool:
+    """Return whether `path` lies in each of `directories` of `disk`; it is no where that cannot be found out."""
+    try:
+        return all(is_inside(path, directory, disk) for directory in directories)
+    except OSError:
+        return False
 
-    :raises UnreviewableError, TargetError: where there is nothing to show
+
+def _facts(request: events.PermissionRequest, path: str, file: str) -> _Facts:
+    """Return the facts that a review of `path` needs, whose text the `file` of this machine has.
+
+    :raises UnreviewableError: where there is nothing to show
     """
-    check_target(path, None)
-    text = _read(path)
+    text = _read(path, file)
     tool_input = request.tool_input
     if request.tool_name == events.WRITE:
         return _Facts(text, _string(tool_input, "content"))
@@ -394,11 +416,11 @@ def _facts(request: events.PermissionRequest, path: str) -> _Facts:
     return _Facts(text, text.replace(old, new))
 
 
-def _read(path: str) -> str | None:
-    """Return the text of the file `path` as the CLI sees it, None where there is no file."""
+def _read(path: str, file: str) -> str | None:
+    """Return the text of `file` as the CLI sees it, which calls it `path`, None where there is no file."""
     try:
-        with open(path, "rb") as file:
-            data = file.read(_MAX_FILE_BYTES + 1)
+        with open(file, "rb") as opened:
+            data = opened.read(_MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -12,6 +12,7 @@ import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import field
 from functools import partial
 from typing import Any, cast
 
@@ -20,18 +21,22 @@ import psutil
 from qwen_companion.domain import KnownSession, Peer
 from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.frozen import frozen
-from qwen_companion.json_objects import read_object
+from qwen_companion.json_objects import as_object, read_object
 from qwen_companion.processes import parent_of, start_of
 from qwen_companion.sockets import KERNEL_TELLS, Connection, client_socket
 
 
 @frozen
 class Caller:
-    """The program that is calling.  `name` and `version` are "" where the process does not tell."""
+    """The program that is calling.  `name` and `version` are "" where the process does not tell.
+
+    `environ` has, of one at another place, the variables by which it finds its settings, and its shell programs.
+    """
 
     peer: Peer
     name: str
     version: str
+    environ: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def label(self) -> str:
@@ -154,7 +159,8 @@ def caller_at(place: str, who: Mapping[str, Any]) -> Caller:
         terminal=terminal if isinstance(terminal, int) else None,
         prompts=who.get("prompts") is True,
     )
-    return Caller(peer, product.name if product else _label(name), _label(version))
+    variables = {key: value for key, value in as_object(who.get("environ")).items() if isinstance(value, str)}
+    return Caller(peer, product.name if product else _label(name), _label(version), variables)
 
 
 def _pids(value: object) -> tuple[int, ...]:

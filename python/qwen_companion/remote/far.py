@@ -36,7 +36,7 @@ from qwen_companion.privacy import options
 from qwen_companion.privacy.ignore_files import IgnoreFile, ignore_files
 from qwen_companion.privacy.options import Options, UserRules
 from qwen_companion.remote.context import NoLinks, rules_of
-from qwen_companion.remote.link import Link, LinkError, RequestError, number, objects
+from qwen_companion.remote.link import Link, LinkError, RequestError, number, objects, read_look
 from qwen_companion.state import write_private
 from qwen_companion.threads import on_event_loop
 
@@ -410,11 +410,19 @@ class FarFiles:
 
     def records(self, paths: Sequence[bytes]) -> bool:
         """See `Files`."""
-        if self._time is None or self._site.rules.excluded(paths):
+        if self._time is None or self._site.rules.excluded(paths) or not self._hidden.isdisjoint(paths):
             return False
-        for path in paths:
-            self.load(path)
-        return self._ignored.isdisjoint(paths) and self._hidden.isdisjoint(paths)
+        found = {name: entry for name, entry, _ in self._fetch(paths)}
+        if any(entry.version is None or entry.ignored for entry in found.values()):
+            return False
+        made = [self._site.there(os.fsdecode(name)) for name in paths if name not in found]
+        looks = (
+            [read_look(value) for value in objects(self._site.ask("check", paths=made)[0].get("files"))] if made else []
+        )
+        # One that is not there counts if it would be recorded.
+        return len(looks) == len(made) and all(
+            look and not (look.repository and look.ignored is not False) for look in looks
+        )
 
     def load(self, name: bytes) -> Loaded | None:
         """See `Files`.

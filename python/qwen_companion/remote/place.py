@@ -136,6 +136,11 @@ class Place:
         """Return the home directory there, "" while that is not known."""
         return self._greeting.home if self._greeting else ""
 
+    @property
+    def layer(self) -> str:
+        """Return the file of settings there in whose place ours is read, "" while that is not known."""
+        return self._greeting.layer if self._greeting else ""
+
     def name(self, path: object) -> str | None:
         """See `name_at`."""
         return name_at(self.names, self._roots, path)

@@ -32,6 +32,7 @@ from qwen_companion.sockets import Connection
 from qwen_companion.tasks import Task, Tasks
 
 if TYPE_CHECKING:
+    from qwen_companion.doors.disk import Disk
     from qwen_companion.doors.listeners import Report
     from qwen_companion.ide.access import Access
     from qwen_companion.ide.guard import Keys
@@ -216,6 +217,22 @@ class Places:
         """Return the name in Emacs of the file that the CLI in the process `peer` calls `path`."""
         found = self._open.get(peer.place or "")
         return (peer.place or "") + path if found is None else found.place.name(path) or ""
+
+    def disk(self, caller: Caller) -> Disk | None:
+        """Return what `caller`, one at a place, sees of files there; None where that is not known."""
+        from qwen_companion.remote.far_disk import FarDisk
+
+        with suppress(LinkError, OSError):
+            return FarDisk(caller.environ, self.place(caller.peer.place or ""))
+        return None
+
+    def is_visited(self, name: str) -> bool | None:
+        """Return whether a buffer visits the file `name` of a place; None for one of this machine."""
+        for item in self._open.values():
+            path = item.place.names.path(name)
+            if path is not None and item.place.names.file(path).place:
+                return path in item.place.wanted.files
+        return None
 
     def place(self, name: str) -> Place:
         """Return the place `name`.

@@ -29,6 +29,7 @@ const MAX_TREES = 16; // roots whose files are followed
 const MAX_FILES = 100000; // below one root
 const MAX_WATCHED = 8192; // directories of one root, or of the files that are watched
 const MAX_REPOSITORIES = 100; // directly in another one
+const MAX_NAMES = 1000; // in a directory that is listed
 const MAX_FILE = 64 * 1024 * 1024;
 const SENT = 1024 * 1024; // bytes of files in a reply, about
 const TOLD = 60; // of a digest and a length
@@ -228,6 +229,7 @@ function describe(pid) {
             terminal: terminal === null ? null : Number(terminal[1]),
             prompts: promptsOf(pid) !== undefined,
             ...(script === undefined ? {} : packageOf(fs.realpathSync(script))),
+            environ: variablesOf(read("environ")),
         };
     } catch {
         return {};
@@ -245,6 +247,13 @@ function promptsOf(pid) {
 // What follows the name of a process in its status.
 function statusOf(pid) {
     return fs.readFileSync(`/proc/${pid}/stat`, "latin1").split(")").pop().trim().split(" ");
+}
+
+// Those by which it finds settings, and its shell programs.
+function variablesOf(environ) {
+    const names = ["HOME", "PATH", "CDPATH", "QWEN_HOME", "QWEN_CODE_SYSTEM_SETTINGS_PATH"];
+    const words = environ.split("\0").map((entry) => [entry.split("=", 1)[0], entry.slice(entry.indexOf("=") + 1)]);
+    return Object.fromEntries(words.filter(([name]) => names.includes(name)));
 }
 
 function startOf(pid) {
@@ -482,7 +491,7 @@ function names(file) {
         try {
             target = fs.readlinkSync(here);
         } catch (error) {
-            if (error.code !== "EINVAL" && error.code !== "ENOENT") throw error;
+            if (!["EINVAL", "ENOENT", "ENOTDIR"].includes(error.code)) throw error;
         }
         if (target === null) {
             done = here;
@@ -506,6 +515,22 @@ function look(file) {
         if (error.code !== "ENOENT" && error.code !== "ENOTDIR") throw error;
     }
     return result;
+}
+
+// What lies at the name itself, and the names in it if they are to be `listed`.
+function inspect(file, listed) {
+    const result = { real: names(file).pop(), kind: null, links: 0, enter: false, names: listed ? [] : undefined };
+    const status = guarded(fs.lstatSync, file);
+    if (status.error) return ["ENOENT", "ENOTDIR"].includes(status.error) ? result : status;
+    const kinds = { file: status.isFile(), directory: status.isDirectory(), link: status.isSymbolicLink(), other: true };
+    const inner = listed ? guarded(fs.readdirSync, file) : [];
+    if (inner.error && inner.error !== "ENOTDIR") return inner;
+    if (inner.length > MAX_NAMES) throw new Error("too many names");
+    return {
+        ...result, kind: Object.keys(kinds).find((kind) => kinds[kind]), links: status.nlink,
+        enter: guarded((name) => fs.accessSync(name, fs.constants.X_OK), file) === undefined,
+        names: listed && !inner.error ? inner.map((name) => `/${name}`) : result.names,
+    };
 }
 
 function above(directory, markers) {
@@ -941,6 +966,7 @@ const REQUESTS = {
     lay,
     look: ({ paths }) => ({ files: paths.map((file) => guarded(look, file)) }),
     texts: ({ paths }) => ({ texts: paths.map(text) }),
+    inspect: ({ paths, listed }) => ({ files: paths.map((file) => guarded((name) => inspect(name, listed), file)) }),
     async check({ paths }) {
         const files = paths.map((file) => guarded(look, file));
         const real = ({ spellings }) => spellings && spellings[spellings.length - 1];

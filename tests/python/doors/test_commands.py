@@ -10,6 +10,7 @@ import pytest
 
 from qwen_companion.doors import layer
 from qwen_companion.doors.conditions import unasked_effects
+from qwen_companion.doors.disk import Disk
 
 Environ = dict[str, str]
 
@@ -40,8 +41,8 @@ def files(command: str, project: Path, environ: Environ, directory: str = "") ->
 
     Without those that it makes.
     """
-    found = unasked_effects(command, str(project / directory), [str(project)], environ)
-    paths = None if found is None else [path for path in map(Path, found.to_record()) if path.exists()]
+    found = unasked_effects(command, str(project / directory), [str(project)], Disk(environ))
+    paths = None if found is None else [path for path in map(Path, found.to_record(Disk(environ))) if path.exists()]
     return None if paths is None else [str(path.relative_to(project)) for path in paths]
 
 
@@ -270,9 +271,9 @@ def test_links_and_where_they_lead_have_to_be_recorded(project: Path, environ: E
     (project / "dangling").symlink_to("src/none")
     for command in ("rm inner", "ln -sfn src/deep inner"):
         assert "inner" in (files(command, project, environ) or ())
-    found = unasked_effects("touch dangling", str(project), [str(project)], environ)
+    found = unasked_effects("touch dangling", str(project), [str(project)], Disk(environ))
     assert found is not None
-    assert str(project / "src/none") in found.to_record()
+    assert str(project / "src/none") in found.to_record(Disk(environ))
     # A listing of the directory outside.
     assert files(f"ls > {project}/x", project, environ, "..") is None
 
@@ -294,8 +295,8 @@ def test_a_command_in_a_directory_of_its_own(project: Path, environ: Environ) ->
     assert files("rm x.py", project, environ, "src") == ["src/x.py"]
     assert files("touch x", project, environ, "..") is None
     both = [str(project), str(project / "src")]
-    assert unasked_effects("touch src/x", str(project), both, environ) is not None
-    assert unasked_effects("touch x", str(project), both, environ) is None
+    assert unasked_effects("touch src/x", str(project), both, Disk(environ)) is not None
+    assert unasked_effects("touch x", str(project), both, Disk(environ)) is None
 
 
 def test_too_many_files(project: Path, environ: Environ) -> None:

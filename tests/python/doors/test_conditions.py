@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from qwen_companion.doors import layer
-from qwen_companion.doors.conditions import is_inside, may_pass, why_hooks_are_off
+from qwen_companion.doors import conditions, layer
+from qwen_companion.doors.conditions import may_pass, why_hooks_are_off
+from qwen_companion.doors.disk import Disk
 
 Environ = dict[str, str]
 
@@ -26,12 +27,16 @@ def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environ:
     return {"HOME": str(tmp_path / "home")}
 
 
+def is_inside(path: str, directory: str) -> bool:
+    return conditions.is_inside(path, directory, Disk({}))
+
+
 def user_file(environ: Environ) -> Path:
     return Path(environ["HOME"]) / ".qwen/settings.json"
 
 
 def passes(path: Path, project: Path, environ: Environ, tool: str = "edit") -> bool:
-    return may_pass(tool, str(path), str(project), environ)
+    return may_pass(tool, str(path), str(project), Disk(environ))
 
 
 def test_a_file_of_the_project_passes(project: Path, environ: Environ) -> None:
