@@ -200,7 +200,7 @@ class Companion:
             self._port,
             os.environ,
             self._spool.directory,
-            layer_of=lambda port, secret, tools: self._doors.settings_elsewhere(
+            layer_of=lambda port, secret, tools: self._doors.settings_at(
                 port, secret, tool_settings(port, tools, self._tools.definitions)
             ),
             deliver=self._deliver_context,

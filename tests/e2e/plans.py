@@ -16,10 +16,10 @@ PLAN: Final = "# Fruit\n\n1. Buy plums.\n2. Bake a cake.\n"
 
 def start_planning(stage: Stage, program: str = "qwen") -> None:
     """Start Emacs, and `program` in its mode `plan`."""
-    stage.start_emacs(
-        stage.sandbox.greeting,
-        forms=(f'(setq qwen-companion-approval-mode "plan" qwen-companion-qwen-command (list "{program}"))',),
-    )
+    forms = ['(setq qwen-companion-approval-mode "plan")']
+    if program != "qwen":
+        forms.append(f'(setq qwen-companion-qwen-command (list "{program}"))')
+    stage.start_emacs(stage.sandbox.greeting, forms=tuple(forms))
     stage.start_cli()
 
 

@@ -57,6 +57,13 @@ class Elsewhere(Protocol):
         """Return the name in Emacs of what the CLI in the process `peer`, here or elsewhere, calls `path`."""
         ...
 
+    async def lay_plan(self, place: str, text: str) -> str:
+        """Lay down the plan `text` at `place`, as long as that is served; return the file's name there.
+
+        :raises CompanionError: when it cannot be written
+        """
+        ...
+
 
 PendingReply = Callable[[], Awaitable[Reply]]
 """Waits for the reply to a call; to be called once."""

@@ -120,20 +120,19 @@ class Doors:
 
     def _layer_settings(self, settings: Settings) -> JsonObject | None:
         """Return the content of the layer for `settings`; None for no layer."""
+        return self.settings_at(self._port, self.secret, self._added(), settings)
+
+    def settings_at(
+        self, port: int, secret: str, added: JsonObject, settings: Settings | None = None
+    ) -> JsonObject | None:
+        """Return the content of the layer for CLIs that reach the hooks at `port` by `secret`; None for no layer.
+
+        It has the settings `added` too.  Without `settings`, those of the user hold.
+        """
+        settings = settings or self._settings
         if not settings.layer:
             return None
-        ours = hook_settings(self._port, self.secret, _scope(settings) is not None, self._subscriptions)
-        return combine(ours, self._added())
-
-    def settings_elsewhere(self, port: int, secret: str, added: JsonObject) -> JsonObject | None:
-        """Return the content of the layer for CLIs at a place that reach the hooks at `port`; None for no layer.
-
-        It has the settings `added` too.
-        """
-        if not self._settings.layer:
-            return None
-        heard = [item for item in self._subscriptions if item.elsewhere]
-        return combine(hook_settings(port, secret, _scope(self._settings) is not None, heard), added)
+        return combine(hook_settings(port, secret, _scope(settings) is not None, self._subscriptions), added)
 
     def _daemon_settings(self) -> JsonObject | None:
         """Return the content of a daemon's layer; None for no layer.

@@ -302,7 +302,6 @@ def _hold_s(listener: Listener, report: Report) -> float | None:
         subscription.hold_s
         for subscription in listener.subscriptions
         if subscription.event == event.name
-        and (subscription.elsewhere or not report.peer.place)
         and (subscription.tools is None or re.fullmatch(subscription.tools, tool) is not None)
     )
     hold_s = max(matching, default=None)

@@ -53,8 +53,8 @@ QUESTION_ANSWER_S = 2.0
 """How long the result of a plan waits for the text that the user has edited it to."""
 
 QUESTION_SUBSCRIPTIONS = (
-    Subscription("PostToolUse", QUESTION_TOOLS, QUESTION_ANSWER_S, elsewhere=True),
-    *(Subscription(name, elsewhere=True) for name in ("UserPromptSubmit", "Stop", "Notification", "SessionEnd")),
+    Subscription("PostToolUse", QUESTION_TOOLS, QUESTION_ANSWER_S),
+    *(Subscription(name) for name in ("UserPromptSubmit", "Stop", "Notification", "SessionEnd")),
 )
 """What tells how the terminal has answered plans and questions."""
 

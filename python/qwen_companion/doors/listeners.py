@@ -22,13 +22,12 @@ class Subscription:
 
     `tools` is a regular expression for the whole name; with None all match.  `hold_s` is how long the CLI waits for
     the listener at most, in seconds, before it goes on; with 0 it does not wait.  A PermissionRequest never waits for
-    a listener.  Only with `elsewhere` it hears of the events of CLIs at other places, whose files are not here.
+    a listener.
     """
 
     event: str
     tools: str | None = None
     hold_s: float = 0.0
-    elsewhere: bool = False
 
 
 @frozen

@@ -30,7 +30,7 @@ from qwen_companion.doors.listeners import Report, Subscription
 from qwen_companion.doors.prompt_files import append_prompt
 from qwen_companion.doors.reviews import HOLD_S, OPEN_S, Asker, ReviewingEditor, begin_review
 from qwen_companion.doors.terminal_files import TerminalFiles, terminal_files
-from qwen_companion.errors import EmacsUnavailableError, PromptError
+from qwen_companion.errors import CompanionError, EmacsUnavailableError, PromptError
 from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.ide.proposals import HOOK_PREFIX, PLAN, QUESTION, Decision, Proposal, text_digest
 from qwen_companion.plan_files import now, plan_path, save_plan, words_for_model
@@ -115,7 +115,10 @@ class _Held:
     text: str
     files: TerminalFiles | None
     before: Collection[str]
-    by_keys: bool = False
+    by_keys: bool
+    place: str | None
+    file: str
+    """From which the model reads a plan that is too long for its tool's result."""
     decided: anyio.Event = field(default_factory=anyio.Event)
     asked: anyio.Event = field(default_factory=anyio.Event)
     decision: Decision | None = None
@@ -138,9 +141,7 @@ class _Held:
         """What the model reads with its approved plan: the text that the user has edited it to, and comments."""
         if not self.allowed or self.decision is None:
             return None
-        return words_for_model(
-            self.text, self.decision.content, self.decision.reason, self.proposal.path, _CONTEXT_LIMIT
-        )
+        return words_for_model(self.text, self.decision.content, self.decision.reason, self.file, _CONTEXT_LIMIT)
 
     def message(self) -> str:
         """Return what the model reads where the tool does not run."""
@@ -231,9 +232,12 @@ class Questions:
         )
         files = await in_thread(self._files_of, peer, self._directory)
         before = () if files is None else await in_thread(files.awaited)
-        by_keys = peer.terminal is not None
-        held = _Held(proposal, peer.pid, request.tool_name, request.timestamp, text, files, before, by_keys)
-        self._held[peer.pid] = held
+        held = self._held[peer.pid] = _Held(
+            *(proposal, peer.pid, request.tool_name, request.timestamp, text, files, before),
+            by_keys=peer.terminal is not None,
+            place=peer.place,
+            file=proposal.path,
+        )
         if await begin_review(self._editor, proposal, asker.label, text, OPEN_S, gone) is None:
             return held
         # If it shows it when it has time, it is told at once that it is over.
@@ -294,18 +298,29 @@ class Questions:
             if self._held.get(held.pid) is not held:
                 return
             if held.allowed and held.decision is not None:
-                await in_thread(save_plan, held.proposal.path, held.decision.content or "")
+                await self._save(held, held.decision.content or "")
             elif held.proposal.kind == QUESTION or held.message() != _REFUSED:
                 held.prompt = held.message()
             if held.files is None:
                 await self._answer_by_keys(held)
             elif not (held.allowed and await self._approve_by_key(held, held.files, request)):
                 await in_thread(held.files.answer, request, held.allowed)
-        except (PromptError, OSError) as error:
-            self._warn(f"{error}: answer in the terminal")
-            self._end(held, "the terminal did not take the answer")
+        except (CompanionError, OSError) as error:
+            if self._held.get(held.pid) is held:
+                self._warn(f"{error}: answer in the terminal")
+                self._end(held, "the terminal did not take the answer")
         else:
             self._editor.settled(held.proposal.id)
+
+    async def _save(self, held: _Held, plan: str) -> None:
+        """Keep the approved `plan` of `held`, also where its CLI can read it.
+
+        :raises OSError: when it cannot be written
+        :raises CompanionError: when it cannot be written at the place of the CLI
+        """
+        await in_thread(save_plan, held.proposal.path, plan)
+        if held.place is not None and self._elsewhere is not None and held.file in (held.context or ""):
+            held.file = await self._elsewhere.lay_plan(held.place, plan)
 
     async def _awaited_request(self, held: _Held) -> str:
         """Return the id under which the terminal asks about `held`, once it does; "" where keys answer.
@@ -332,7 +347,7 @@ class Questions:
         with suppress(EmacsUnavailableError):
             if await self._editor.type_key(held.proposal, key, held.prompt):
                 held.prompt = None
-                with anyio.move_on_after(self._key_s):
+                with anyio.move_on_after(self._confirm_s):
                     while self._held.get(held.pid) is held:
                         await anyio.sleep(_POLL_S)
                     return

@@ -23,13 +23,13 @@ PROMPT_HOLD_S = 1.0
 _TOOLS = "|".join((*EDIT_TOOLS, SHELL_TOOL))
 
 SUBSCRIPTIONS = (
-    Subscription("UserPromptSubmit", hold_s=PROMPT_HOLD_S, elsewhere=True),
-    Subscription("PreToolUse", _TOOLS, hold_s=HOLD_S, elsewhere=True),
+    Subscription("UserPromptSubmit", hold_s=PROMPT_HOLD_S),
+    Subscription("PreToolUse", _TOOLS, hold_s=HOLD_S),
     # Held only for a text: the next `PreToolUse` of the CLI is heard after these, and waits for them.
-    Subscription("PostToolUse", "|".join(EDIT_TOOLS), hold_s=HOLD_S, elsewhere=True),
-    Subscription("PostToolUse", "|".join((SHELL_TOOL, ENTER_TOOL, EXIT_TOOL, READ_TOOL)), elsewhere=True),
-    Subscription("PostToolUseFailure", _TOOLS, elsewhere=True),
-    Subscription("Stop", elsewhere=True),
-    Subscription("Notification", elsewhere=True),
-    Subscription("SessionEnd", elsewhere=True),
+    Subscription("PostToolUse", "|".join(EDIT_TOOLS), hold_s=HOLD_S),
+    Subscription("PostToolUse", "|".join((SHELL_TOOL, ENTER_TOOL, EXIT_TOOL, READ_TOOL))),
+    Subscription("PostToolUseFailure", _TOOLS),
+    Subscription("Stop"),
+    Subscription("Notification"),
+    Subscription("SessionEnd"),
 )

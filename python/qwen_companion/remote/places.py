@@ -234,6 +234,13 @@ class Places:
                 return path in item.place.wanted.files
         return None
 
+    async def lay_plan(self, place: str, text: str) -> str:
+        """Lay down the plan `text` at `place`, as long as that is served; return the file's name there.
+
+        :raises LinkError, RequestError: when it cannot be written
+        """
+        return str((await self.place(place).link().request("lay", kind="md", port=0, text=text)).get("path"))
+
     def place(self, name: str) -> Place:
         """Return the place `name`.
 

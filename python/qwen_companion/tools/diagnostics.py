@@ -63,9 +63,9 @@ class Diagnostics:
     def subscriptions(self) -> Sequence[Subscription]:
         """The hooks that it subscribes to."""
         return (
-            Subscription("PreToolUse", _EDITS, elsewhere=True),
-            Subscription("PostToolUse", _EDITS, EDIT_S + _MARGIN_S, elsewhere=True),
-            Subscription("UserPromptSubmit", None, PROMPT_S + _MARGIN_S, elsewhere=True),
+            Subscription("PreToolUse", _EDITS),
+            Subscription("PostToolUse", _EDITS, EDIT_S + _MARGIN_S),
+            Subscription("UserPromptSubmit", None, PROMPT_S + _MARGIN_S),
         )
 
     def holds(self, event: Event) -> bool:

@@ -40,8 +40,8 @@ class FirstPrompt:
     def subscriptions(self) -> Sequence[Subscription]:
         """The hooks that it subscribes to."""
         return (
-            Subscription("SessionStart", elsewhere=True),
-            Subscription("UserPromptSubmit", None, WAIT_S + _MARGIN_S, elsewhere=True),
+            Subscription("SessionStart"),
+            Subscription("UserPromptSubmit", None, WAIT_S + _MARGIN_S),
         )
 
     def holds(self, event: Event) -> bool:

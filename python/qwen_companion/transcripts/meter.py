@@ -81,8 +81,8 @@ class Meter:
         """The hooks that it subscribes to."""
         others = ("SessionStart", "Stop", "Notification", "SessionEnd")
         return (
-            Subscription("UserPromptSubmit", hold_s=HOLD_S, elsewhere=True),
-            *(Subscription(name, elsewhere=True) for name in others),
+            Subscription("UserPromptSubmit", hold_s=HOLD_S),
+            *(Subscription(name) for name in others),
         )
 
     def holds(self, event: Event) -> bool:

@@ -18,6 +18,7 @@ import pytest
 
 from model_types import QUESTIONS
 from qwen_companion.domain import Peer
+from qwen_companion.doors.calls import Elsewhere
 from qwen_companion.doors.events import (
     Answer,
     AttentionRequest,
@@ -31,8 +32,10 @@ from qwen_companion.doors.questions import Questions
 from qwen_companion.doors.reviews import Asker
 from qwen_companion.doors.terminal_files import TerminalFiles, terminal_files
 from qwen_companion.errors import EmacsBusyError
+from qwen_companion.ide.peers import Caller
 from qwen_companion.ide.proposals import Decision
 from qwen_companion.plan_files import kept_plans, plan_path, save_plan
+from qwen_companion.sockets import Connection
 from support import TIMEOUT_S, FakeEditor, soon, until
 
 pytestmark = pytest.mark.anyio
@@ -47,7 +50,15 @@ ASKER = Asker(PEER, "session", "Qwen Code 0.24.4", opens_reviews=True)
 class Site:
     """A CLI in a terminal, and Emacs."""
 
-    def __init__(self, tasks: anyio.abc.TaskGroup, directory: Path, *, files: bool = True, **limits: float) -> None:
+    def __init__(
+        self,
+        tasks: anyio.abc.TaskGroup,
+        directory: Path,
+        *,
+        files: bool = True,
+        elsewhere: Elsewhere | None = None,
+        **limits: float,
+    ) -> None:
         self.environ = {"HOME": str(directory)}
         self.project = str(directory)
         self.events, self.answers = directory / "events-1", directory / "prompts-1"
@@ -63,7 +74,7 @@ class Site:
             self.environ,
             self.warnings.append,
             files_of=lambda peer, _: self.files if peer.pid == PID else None,
-            elsewhere=None,
+            elsewhere=elsewhere,
             **limits,
         )
         self.questions.wanted = True
@@ -266,20 +277,54 @@ async def test_keys_answer_at_another_place(tasks: anyio.abc.TaskGroup, tmp_path
 
 
 async def test_keys_answer_after_the_time_limit_too(tasks: anyio.abc.TaskGroup, tmp_path: Path) -> None:
-    site = Site(tasks, tmp_path, files=False, hold_s=0.01, key_s=0.01)
+    site = Site(tasks, tmp_path, files=False, hold_s=0.01, confirm_s=0.3)
     site.editor.types = True
     site.asker = replace(ASKER, peer=replace(PEER, place="/ssh:far:", terminal=1))
+    asks = AttentionRequest(notification_type="permission_prompt", message="needs permission to use exit_plan_mode")
     assert await site.answer() == {}
     assert site.editor.log[-1] == ("released", "its terminal asks now")
+    await site.hear(asks)
     site.questions.decide(site.editor.opened[0][0].id, Decision(None, "No plums."))
-    await site.hear(AttentionRequest(notification_type="permission_prompt", message="to use exit_plan_mode"))
     await until(lambda: ("prompt", "No plums.") in site.editor.log)
     assert ("key", "\x1b") in site.editor.log
-    # The terminal takes none.
+    await site.hear(AttentionRequest(notification_type="idle_prompt"))
+    await until(lambda: site.editor.log[-1][0] == "settled")
+    # Its dialog takes no key.
     assert await site.answer() == {}
-    await site.hear(AttentionRequest(notification_type="permission_prompt", message="to use exit_plan_mode"))
+    await site.hear(asks)
     site.questions.decide(site.editor.opened[1][0].id, Decision(EDITED))
     await until(lambda: site.warnings == ["the terminal takes no answer from Emacs: answer in the terminal"])
+
+
+async def test_a_long_edited_plan_is_read_at_its_place(tasks: anyio.abc.TaskGroup, tmp_path: Path) -> None:
+    laid: list[tuple[str, str]] = []
+
+    class Far:
+        """A place that takes plans."""
+
+        def caller(self, _connection: Connection) -> None: ...
+
+        def disk(self, _caller: Caller) -> None: ...
+
+        def name_of(self, _peer: Peer, path: str) -> str:
+            return path
+
+        async def lay_plan(self, place: str, text: str) -> str:
+            laid.append((place, text))
+            return "/home/far/plan.md"
+
+    site = Site(tasks, tmp_path, files=False, elsewhere=Far())
+    site.editor.types = True
+    site.asker = replace(ASKER, peer=replace(PEER, place="/ssh:far:", terminal=1))
+    for plan in (EDITED, EDITED + "3. Eat.\n" * 2000):
+        await site.decided(Decision(plan))
+        await site.hear(AttentionRequest(notification_type="permission_prompt", message="to use exit_plan_mode"))
+        await until(lambda: site.editor.log[-1] == ("key", "1"))
+        told = await site.ran()
+        assert told is not None
+        assert (len(told) < 1000, "/home/far/plan.md" in told) == (True, plan != EDITED)
+        await until(lambda: site.editor.log[-1][0] == "settled")
+    assert laid == [("/ssh:far:", plan)]
 
 
 async def test_the_user_leaves_the_answer_to_the_terminal(site: Site) -> None:
