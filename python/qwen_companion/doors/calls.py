@@ -45,15 +45,15 @@ class Reply:
 class Elsewhere(Protocol):
     """The CLIs of other places."""
 
-    def caller(self, connection: Connection) -> Caller | None:
+    def caller(self, connection: Connection, /) -> Caller | None:
         """Return the CLI whose `connection` a relay carries, None for another.  It may be called in any thread."""
         ...
 
-    def disk(self, caller: Caller) -> Disk | None:
+    def disk(self, caller: Caller, /) -> Disk | None:
         """Return what `caller`, one elsewhere, sees of files; None where that is not known."""
         ...
 
-    def name_of(self, peer: Peer, path: str) -> str:
+    def name_of(self, peer: Peer, path: str, /) -> str:
         """Return the name in Emacs of what the CLI in the process `peer`, here or elsewhere, calls `path`."""
         ...
 
