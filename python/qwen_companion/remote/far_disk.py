@@ -48,7 +48,7 @@ class FarDisk(Disk):
         files = {SYSTEM_VARIABLE: _SYSTEM_FILE, **{key: value for key, value in environ.items() if key in _FILES}}
         try:
             names = {key: file_name(value) for key, value in files.items()}
-            super().__init__({**environ, **names, "HOME": names["HOME"], VARIABLE: place.layer})
+            super().__init__({**environ, **names, **{key: environ[key] for key in _NEEDED}, VARIABLE: place.layer})
         except (KeyError, FileNameError):
             raise _unknown() from None
         self._place = place
@@ -136,6 +136,8 @@ class FarDisk(Disk):
 
 _FILES = ("HOME", "QWEN_HOME", SYSTEM_VARIABLE)
 """The variables that name files."""
+
+_NEEDED = ("HOME", "PATH")
 
 
 def _read_found(value: Mapping[str, Any], listed: bool) -> _Found:

@@ -29,6 +29,7 @@ const MAX_TREES = 16; // roots whose files are followed
 const MAX_FILES = 100000; // below one root
 const MAX_WATCHED = 8192; // directories of one root, or of the files that are watched
 const MAX_REPOSITORIES = 100; // directly in another one
+const MAX_VARIABLES = 8192; // bytes of those of a CLI
 const MAX_NAMES = 1000; // in a directory that is listed
 const MAX_FILE = 64 * 1024 * 1024;
 const SENT = 1024 * 1024; // bytes of files in a reply, about
@@ -253,7 +254,8 @@ function statusOf(pid) {
 function variablesOf(environ) {
     const names = ["HOME", "PATH", "CDPATH", "QWEN_HOME", "QWEN_CODE_SYSTEM_SETTINGS_PATH"];
     const words = environ.split("\0").map((entry) => [entry.split("=", 1)[0], entry.slice(entry.indexOf("=") + 1)]);
-    return Object.fromEntries(words.filter(([name]) => names.includes(name)));
+    const found = Object.fromEntries(words.filter(([name]) => names.includes(name)));
+    return json(found).length > MAX_VARIABLES ? {} : found;
 }
 
 function startOf(pid) {

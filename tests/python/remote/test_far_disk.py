@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import anyio
 import pytest
 from anyio import to_thread
 
@@ -102,7 +104,24 @@ async def test_commands_and_edits_pass_as_here(home: Path, monkeypatch: pytest.M
         assert await to_thread.run_sync(found, "touch a.txt", project, far()) is None
 
 
-@pytest.mark.parametrize("environ", [{}, {"HOME": "home"}, {"HOME": "/home/x", "QWEN_HOME": "~/.qwen"}])
+@pytest.mark.skipif(sys.platform != "linux", reason="the relay knows of processes there by /proc")
+async def test_variables_too_long_for_the_pipe_are_unknown(home: Path) -> None:
+    call = "s = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); s.send(b'\\n'); s.recv(1)"
+    async with linked(home, answer_bytes=1) as (link, _, server):
+        port = (await link.request("serve", port=0))["port"]
+        for length, is_known in ((100, True), (50_000, False)):
+            environ = {"HOME": "/h", "PATH": f"/{'x' * length}", "SECRET": "swordfish"}
+            await anyio.run_process([sys.executable, "-c", f"import socket, sys; {call}", str(port)], env=environ)
+            (*_, who) = cast("list[dict[str, Any]]", server.callers)
+            del environ["SECRET"]
+            assert who["environ"] == (environ if is_known else {})
+        assert await link.request("look", paths=[]) == {"files": []}
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [{}, {"HOME": "/h"}, {"HOME": "h", "PATH": "/bin"}, {"HOME": "/h", "PATH": "/bin", "QWEN_HOME": "~/.qwen"}],
+)
 def test_a_cli_without_known_variables_asks(environ: dict[str, str]) -> None:
     with pytest.raises(OSError, match="does not say"):
         FarDisk(environ, cast(Place, SimpleNamespace(layer="/etc/x")))
@@ -126,7 +145,7 @@ async def test_what_a_relay_may_say_instead(value: dict[str, Any]) -> None:
     place = SimpleNamespace(layer="/etc/x", link=lambda: SimpleNamespace(request=request))
 
     def names() -> list[str]:
-        return FarDisk({"HOME": "/h"}, cast(Place, place)).names("/w")
+        return FarDisk({"HOME": "/h", "PATH": "/bin"}, cast(Place, place)).names("/w")
 
     assert await to_thread.run_sync(names) == ["a"]
     told[:] = [right | value if value else {}]
