@@ -8,17 +8,18 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from io import FileIO
 from typing import IO
 
 
-def carry(source: FileIO, sink: IO[bytes], delay: float) -> None:
+def carry(source: IO[bytes], sink: IO[bytes], delay: float) -> None:
     """Carry the bytes of `source` to `sink`, each `delay` seconds later, until it ends."""
     late: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
     threading.Thread(target=write, args=(late, sink)).start()
     data = b"-"
     while data:
-        data = source.read(65536) or b""
+        data = source.read(65536)
         late.put((time.monotonic() + delay, data))
 
 
@@ -30,18 +31,19 @@ def write(late: queue.SimpleQueue[tuple[float, bytes]], sink: IO[bytes]) -> None
         if not data:
             sink.close()
             return
-        sink.write(data)
+        # As with a real line: nobody is told that the other end has gone.
+        with suppress(BrokenPipeError):
+            sink.write(data)
 
 
 def main() -> None:
     """Run the program in the arguments, after the delay."""
     delay, command = float(sys.argv[1]), sys.argv[2:]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as program:
         assert program.stdin is not None
         assert program.stdout is not None
-        sink = program.stdin
-        threading.Thread(target=carry, args=(FileIO(0), FileIO(sink.fileno(), "wb"), delay), daemon=True).start()
-        carry(FileIO(program.stdout.fileno(), closefd=False), FileIO(1, "wb"), delay)
+        threading.Thread(target=carry, args=(FileIO(0), program.stdin, delay), daemon=True).start()
+        carry(program.stdout, FileIO(1, "wb"), delay)
 
 
 if __name__ == "__main__":
