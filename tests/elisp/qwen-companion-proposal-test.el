@@ -34,6 +34,21 @@
            when (string-prefix-p "*qwen-companion kept" (buffer-name buffer))
            collect (qwen-companion-test-buffer-text buffer)))
 
+(defun qwen-companion-proposal-test--header (proposal &optional disk)
+  "Return the header line of PROPOSAL; with DISK non-nil, that of its disk side."
+  (qwen-companion-test-header (if disk
+                                  (qwen-companion-proposal-disk-buffer proposal)
+                                (qwen-companion-proposal-buffer proposal))))
+
+(defun qwen-companion-proposal-test--on-disk (proposal)
+  "Return the text of the disk side of PROPOSAL."
+  (qwen-companion-test-buffer-text (qwen-companion-proposal-disk-buffer proposal)))
+
+(defun qwen-companion-proposal-test--open (name &rest more)
+  "Let a CLI propose a change of the file NAME as MORE says; return the refusal."
+  (qwen-companion-proposal-on-open
+   (append more (list :id "1" :session "session-1" :client "qwen" :path (expand-file-name name)))))
+
 (ert-deftest qwen-companion-proposal-test-accept-sends-the-edited-text ()
   (qwen-companion-proposal-test-with-one
     (qwen-companion-test-edit proposal "three")
@@ -172,7 +187,9 @@ is kept."
     (qwen-companion-diff-reject)
     (should-not (qwen-companion-test-close proposal))
     (should-not (qwen-companion-proposal-test--kept))
-    (should-not (qwen-companion-proposal-snapshot))))
+    (should-not (qwen-companion-proposal-snapshot))
+    ;; One that was never seen.
+    (should-not (qwen-companion-proposal-on-close '(:id "never seen")))))
 
 (ert-deftest qwen-companion-proposal-test-answered-in-the-terminal ()
   "The CLI gets the current text; the user's edits are kept too."
@@ -182,10 +199,6 @@ is kept."
     (should-not (qwen-companion-test-outcomes))
     (should-not (qwen-companion-proposals))
     (should (equal '("two\nmine\n") (qwen-companion-proposal-test--kept)))))
-
-(ert-deftest qwen-companion-proposal-test-close-of-nothing ()
-  (qwen-companion-proposal-test-with nil
-    (should-not (qwen-companion-proposal-on-close '(:id "never seen")))))
 
 (ert-deftest qwen-companion-proposal-test-commands-without-a-proposal ()
   (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
@@ -271,8 +284,7 @@ is kept."
                                (qwen-companion-proposal-snapshot))))
         ;; What comes next is compared with the disk, not with the void text.
         (qwen-companion-proposal-test--prepare newer)
-        (with-current-buffer (qwen-companion-proposal-disk-buffer newer)
-          (should (equal "one\n" (buffer-string))))
+        (should (equal "one\n" (qwen-companion-proposal-test--on-disk newer)))
         (qwen-companion-test-deliver older)
         (should (equal (list newer) (qwen-companion-proposals)))))))
 
@@ -292,10 +304,7 @@ is kept."
       (should (= 1 announced))
       (should (= 1 (length (qwen-companion-proposals))))
       (qwen-companion-diff-accept)
-      (should-not (qwen-companion-proposal-on-open
-                   (list :id (qwen-companion-proposal-id proposal)
-                         :session "session-1" :client "qwen"
-                         :path (expand-file-name "a.txt") :text "two\n")))
+      (should-not (qwen-companion-proposal-test--open "a.txt" :id (qwen-companion-proposal-id proposal) :text "two\n"))
       (should-not (qwen-companion-proposals))
       (should (equal '((accepted "two\nmine\n")) (qwen-companion-test-outcomes))))))
 
@@ -303,10 +312,7 @@ is kept."
   (qwen-companion-proposal-test-with-one
     (let* ((file (expand-file-name "long" (qwen-companion-backend-spool))))
       (write-region "two\n" nil file nil 'silent)
-      (should-not (qwen-companion-proposal-on-open
-                   (list :id (qwen-companion-proposal-id proposal)
-                         :session "session-1" :client "qwen"
-                         :path (expand-file-name "a.txt") :text-file file)))
+      (should-not (qwen-companion-proposal-test--open "a.txt" :id (qwen-companion-proposal-id proposal) :text-file file))
       (should-not (file-exists-p file)))))
 
 (ert-deftest qwen-companion-proposal-test-two-clis-propose-the-same-file ()
@@ -352,7 +358,7 @@ is kept."
       (let ((proposal (qwen-companion-test-propose "a.txt" "three\r\n")))
         (qwen-companion-proposal-test--prepare proposal)
         (should (equal shown
-                       (qwen-companion-test-buffer-text (qwen-companion-proposal-disk-buffer proposal))))))))
+                       (qwen-companion-proposal-test--on-disk proposal)))))))
 
 (ert-deftest qwen-companion-proposal-test-letters-in-another-case-are-a-change ()
   (qwen-companion-proposal-test-with-one
@@ -362,8 +368,7 @@ is kept."
       (write-region "ONE\n" nil path nil 'silent)
       (set-file-times path (time-add nil 2))
       (qwen-companion-review-file-written path)
-      (should (equal "ONE\n"
-                     (qwen-companion-test-buffer-text (qwen-companion-proposal-disk-buffer proposal)))))))
+      (should (equal "ONE\n" (qwen-companion-proposal-test--on-disk proposal))))))
 
 (ert-deftest qwen-companion-proposal-test-keeps-the-text-that-nobody-got ()
   "The CLI disconnects, perhaps before it gets the accepted text, or the mode goes off."
@@ -479,9 +484,7 @@ That saves looking at each line, most of a second for 20 MB."
           (should (equal text (qwen-companion-spool-text (list :text-file (concat file "1"))))))
         (cl-letf (((symbol-function 'qwen-companion-disk-line-end)
                    (lambda () (setq looked t) nil)))
-          (qwen-companion-proposal-on-open
-           (list :id kind :session "s" :client "qwen" :digest "d"
-                 :path (expand-file-name "a.txt") :text-file file)))
+          (qwen-companion-proposal-test--open "a.txt" :id kind :digest "d" :text-file file))
         (should-not looked)
         (should-not (file-exists-p file))
         (let ((proposal (qwen-companion-proposal-by-id kind)))
@@ -519,8 +522,10 @@ That saves looking at each line, most of a second for 20 MB."
         (should (qwen-companion-test-written-p))))))
 
 (ert-deftest qwen-companion-proposal-test-emptied-text-is-refused ()
-  "The CLI would write its own text instead, so nothing is sent."
+  "The CLI would write its own text instead, so nothing is sent; nor are bytes that are no text."
   (qwen-companion-proposal-test-with-one
+    (qwen-companion-test-edit proposal (string-to-multibyte "\300"))
+    (qwen-companion-test-refused "Character 5" (qwen-companion-diff-accept))
     (with-current-buffer (qwen-companion-proposal-buffer proposal) (erase-buffer))
     (qwen-companion-test-refused "M-x qwen-companion-diff-empty" (qwen-companion-diff-accept))
     (should-not (qwen-companion-test-outcomes))
@@ -539,16 +544,10 @@ That saves looking at each line, most of a second for 20 MB."
       (should (equal '((rejected nil)) (qwen-companion-test-outcomes)))
       (should (equal "one\n" (qwen-companion-test-file-text "a.txt"))))))
 
-(ert-deftest qwen-companion-proposal-test-raw-bytes-are-refused ()
-  (qwen-companion-proposal-test-with-one
-    (qwen-companion-test-edit proposal (string-to-multibyte "\300"))
-    (qwen-companion-test-refused "Character 5" (qwen-companion-diff-accept))))
-
 (ert-deftest qwen-companion-proposal-test-remote-and-relative-names-are-refused ()
   (qwen-companion-proposal-test-with nil
     (dolist (path '("a.txt" "/ssh:host:/etc/passwd"))
-      (should (stringp (qwen-companion-proposal-on-open
-                        (list :id "1" :session "s" :client "qwen" :path path :text "x")))))
+      (should (stringp (qwen-companion-proposal-test--open "a.txt" :path path :text "x"))))
     (should-not (qwen-companion-proposals))))
 
 (defun qwen-companion-proposal-test--shown (file)
@@ -562,7 +561,7 @@ that of the unified review."
     (qwen-companion-proposal-test--prepare proposal)
     (prog1 (list said
                  (qwen-companion-test-header (qwen-companion-proposal-disk-buffer proposal))
-                 (qwen-companion-test-header (qwen-companion-proposal-buffer proposal))
+                 (qwen-companion-proposal-test--header proposal)
                  (with-current-buffer (qwen-companion-review-unified--make-buffer proposal)
                    (let ((inhibit-read-only t))
                      (qwen-companion-review-unified--draw-file)
@@ -627,20 +626,18 @@ that of the unified review."
     (qwen-companion-proposal-test-with `(("root/sub/a.txt" "one\n") ("outside/a.txt" ,text))
       (qwen-companion-test-with-roots (list (expand-file-name "root"))
         (let* ((outside (expand-file-name "outside/a.txt"))
-               (proposal (qwen-companion-test-propose "root/sub/a.txt" "two\n"))
-               (header (lambda ()
-                         (qwen-companion-test-header (qwen-companion-proposal-buffer proposal)))))
+               (proposal (qwen-companion-test-propose "root/sub/a.txt" "two\n")))
           (setf (qwen-companion-proposal-style proposal) 'unified)
           (qwen-companion-proposal-test--prepare proposal)
-          (should-not (string-search "a link" (funcall header)))
+          (should-not (string-search "a link" (qwen-companion-proposal-test--header proposal)))
           ;; Of the directory nothing is told, and the file may have the same stamp.
           (rename-file "root/sub" "root/old")
           (make-symbolic-link (expand-file-name "outside") "root/sub")
           (qwen-companion-test-refused (regexp-quote (concat "a link out of the workspace to " outside))
             (qwen-companion-diff-accept proposal))
           (should (string-search (concat "a link out of the workspace to " outside)
-                                 (funcall header)))
-          (should (string-search (concat " " outside ": proposed") (funcall header)))
+                                 (qwen-companion-proposal-test--header proposal)))
+          (should (string-search (concat " " outside ": proposed") (qwen-companion-proposal-test--header proposal)))
           (qwen-companion-diff-accept proposal)
           (should (equal '((accepted "two\n")) (qwen-companion-test-outcomes))))))))
 
@@ -656,8 +653,7 @@ that of the unified review."
           (rename-file "root/a.txt" "root/old.txt")
           (make-symbolic-link (expand-file-name "outside/.profile") "root/a.txt")
           (qwen-companion-test-wait-for
-           (string-search said (qwen-companion-test-header
-                                (qwen-companion-proposal-buffer proposal))))
+           (string-search said (qwen-companion-proposal-test--header proposal)))
           (qwen-companion-test-refused (regexp-quote said) (qwen-companion-diff-accept proposal))
           (qwen-companion-diff-accept proposal)
           (should (equal '((accepted "two\n")) (qwen-companion-test-outcomes))))))))
@@ -678,27 +674,26 @@ that of the unified review."
                              nil "on disk, as proposed" nil)))
     (dolist (shown '(before after nil))
       (qwen-companion-proposal-test-with-one
-        (let* ((header (lambda (buffer) (qwen-companion-test-header buffer))))
-          (setf (qwen-companion-proposal-style proposal) 'unified)
-          (when (eq shown 'before)
-            (qwen-companion-proposal-test--prepare proposal))
-          (funcall change)
-          (when (eq shown 'after)
-            (qwen-companion-proposal-test--prepare proposal))
-          (when shown
-            (qwen-companion-test-wait-for
-             (string-search side (funcall header (qwen-companion-proposal-disk-buffer proposal))))
-            (should (equal (not note)
-                           (not (string-match-p
-                                 " since" (funcall header (qwen-companion-proposal-buffer proposal))))))
-            (when note
-              (should (string-search note (funcall header (qwen-companion-proposal-buffer proposal))))))
-          ;; What is shown so from the beginning was seen.
-          (when (if (eq shown 'before) refusal (not shown))
-            (qwen-companion-test-refused (or refusal "was written after")
-              (qwen-companion-diff-accept proposal)))
-          (qwen-companion-diff-accept proposal)
-          (should (equal '((accepted "two\n")) (qwen-companion-test-outcomes))))))))
+        (setf (qwen-companion-proposal-style proposal) 'unified)
+        (when (eq shown 'before)
+          (qwen-companion-proposal-test--prepare proposal))
+        (funcall change)
+        (when (eq shown 'after)
+          (qwen-companion-proposal-test--prepare proposal))
+        (when shown
+          (qwen-companion-test-wait-for
+           (string-search side (qwen-companion-proposal-test--header proposal t)))
+          (should (equal (not note)
+                         (not (string-match-p
+                               " since" (qwen-companion-proposal-test--header proposal)))))
+          (when note
+            (should (string-search note (qwen-companion-proposal-test--header proposal)))))
+        ;; What is shown so from the beginning was seen.
+        (when (if (eq shown 'before) refusal (not shown))
+          (qwen-companion-test-refused (or refusal "was written after")
+            (qwen-companion-diff-accept proposal)))
+        (qwen-companion-diff-accept proposal)
+        (should (equal '((accepted "two\n")) (qwen-companion-test-outcomes)))))))
 
 (ert-deftest qwen-companion-proposal-test-a-link-where-no-root-is-known ()
   (qwen-companion-proposal-test-with '(("elsewhere/a.txt" "one\n"))
@@ -725,10 +720,7 @@ that of the unified review."
 
 (ert-deftest qwen-companion-proposal-test-text-outside-the-spool-is-refused ()
   (qwen-companion-proposal-test-with '(("secret" "secret\n") ("a.txt" ""))
-    (should-error (qwen-companion-proposal-on-open
-                   (list :id "1" :session "s" :client "qwen"
-                         :path (expand-file-name "a.txt")
-                         :text-file (expand-file-name "secret"))))
+    (should-error (qwen-companion-proposal-test--open "a.txt" :text-file (expand-file-name "secret")))
     (should (file-exists-p "secret"))))
 
 (defvar python-mode-hook)
@@ -858,11 +850,7 @@ that of the unified review."
       (pcase-dolist (`(,name . ,text) `(("a.txt" :text "0123456é9\n")
                                         ("a.txt" :text-file ,spooled)
                                         ("big.txt" :text "x")))
-        (should (string-match-p
-                 "11 bytes.*Decide in the terminal"
-                 (qwen-companion-proposal-on-open
-                  (append (list :id "1" :session "s" :client "qwen" :path (expand-file-name name))
-                          text)))))
+        (should (string-match-p "11 bytes.*Decide in the terminal" (apply #'qwen-companion-proposal-test--open name text))))
       (should-not (file-exists-p spooled))
       (should-not (qwen-companion-proposals))
       (should (qwen-companion-test-propose "a.txt" "0123456789")))))
@@ -934,8 +922,7 @@ The CLI writes both one after the other, and nothing is amiss."
               (sit-for 0.5)
               (qwen-companion-proposal-test--answer-merge "ONE\nTWO\n")
               (qwen-companion-proposal-test--prepare second)
-              (should (equal "1\n2\n"
-                             (qwen-companion-test-buffer-text (qwen-companion-proposal-disk-buffer second))))
+              (should (equal "1\n2\n" (qwen-companion-proposal-test--on-disk second)))
               (should (qwen-companion-test-header-p "a\\.txt.*  lacks accepted changes  .*reject" (qwen-companion-proposal-buffer second)))
               (qwen-companion-proposal-test--accept second)
               (should (equal '("1\n2\n" "ONE\n2\n" "1\nTWO\n")
@@ -1110,6 +1097,12 @@ The CLI writes both one after the other, and nothing is amiss."
 
 (ert-deftest qwen-companion-proposal-test-the-disk-side-follows-a-file-nobody-visits ()
   "Accepting a text that would overwrite the change is refused once, with why."
+  ;; A new time alone overwrites nothing.
+  (qwen-companion-proposal-test-with-one
+    (qwen-companion-proposal-test--prepare proposal)
+    (set-file-times "a.txt" (time-add nil 5))
+    (qwen-companion-diff-accept proposal)
+    (should-not (file-notify-valid-p (qwen-companion-proposal-watch proposal))))
   (qwen-companion-proposal-test-with-one
     (let ((refreshed 0))
       (qwen-companion-proposal-test--prepare proposal)
@@ -1117,7 +1110,7 @@ The CLI writes both one after the other, and nothing is amiss."
                  (lambda (_style _proposal) (cl-incf refreshed))))
         (qwen-companion-proposal-test--write "other\n")
         (qwen-companion-test-wait-for
-         (equal "other\n" (qwen-companion-test-buffer-text (qwen-companion-proposal-disk-buffer proposal)))))
+         (equal "other\n" (qwen-companion-proposal-test--on-disk proposal))))
       (should (> refreshed 0))
       (should (qwen-companion-test-header-p "changed since" (qwen-companion-proposal-buffer proposal)))
       (qwen-companion-test-refused "a\\.txt was written after this was proposed, and accepting may overwrite that"
@@ -1140,22 +1133,13 @@ The CLI writes both one after the other, and nothing is amiss."
         (qwen-companion-diff-accept proposal)
         (delete-file "a.txt")))))
 
-(ert-deftest qwen-companion-proposal-test-a-new-time-alone-overwrites-nothing ()
-  (qwen-companion-proposal-test-with-one
-    (qwen-companion-proposal-test--prepare proposal)
-    (set-file-times "a.txt" (time-add nil 5))
-    (qwen-companion-diff-accept proposal)
-    (should-not (file-notify-valid-p (qwen-companion-proposal-watch proposal)))))
-
 (ert-deftest qwen-companion-proposal-test-byte-order-mark-is-kept-and-not-shown ()
   "Some CLIs take it for text, propose it and write the answer as it is."
   (qwen-companion-proposal-test-with '(("a.txt" "\ufeffone\r\ntwo\r\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "\ufeffone\r\n2\r\n")))
       (qwen-companion-proposal-test--prepare proposal)
-      (with-current-buffer (qwen-companion-proposal-disk-buffer proposal)
-        (should (equal "one\ntwo\n" (buffer-string))))
-      (with-current-buffer (qwen-companion-proposal-buffer proposal)
-        (should (equal "one\n2\n" (buffer-string))))
+      (should (equal "one\ntwo\n" (qwen-companion-proposal-test--on-disk proposal)))
+      (should (equal "one\n2\n" (qwen-companion-test-buffer-text (qwen-companion-proposal-buffer proposal))))
       (qwen-companion-diff-accept)
       (should (equal '((accepted "\ufeffone\r\n2\r\n")) (qwen-companion-test-outcomes))))))
 
@@ -1167,8 +1151,7 @@ The CLI writes both one after the other, and nothing is amiss."
     (dolist (case '(("caf\ufffd!\n" . t) ("caf\u00e9!\n" . nil)))
       (let ((proposal (qwen-companion-test-propose "a.txt" (car case))))
         (qwen-companion-proposal-test--prepare proposal)
-        (should (equal "caf\u00e9\n"
-                       (qwen-companion-test-buffer-text (qwen-companion-proposal-disk-buffer proposal))))
+        (should (equal "caf\u00e9\n" (qwen-companion-proposal-test--on-disk proposal)))
         (dolist (buffer (list (qwen-companion-proposal-disk-buffer proposal)
                               (qwen-companion-proposal-buffer proposal)))
           (should (eq (cdr case)
