@@ -126,22 +126,6 @@ KEYS are more keys of the tool, or others than those of that change."
 
 ;;; Asking
 
-(ert-deftest qwen-companion-chat-permissions-test-says-all-before-the-answer ()
-  "The command in full, each option with its key, and the rule that it saves."
-  (qwen-companion-chat-permissions-test-asked
-      (:input "command: touch x; echo done\nis_background: false") ()
-    (dolist (text '("Permission: touch x\n"
-                    "command: touch x; echo done\nis_background: false\n"
-                    ;; The safest first, whatever the order of the daemon.
-                    "C-c C-a n  Reject\n  C-c C-a y  Allow\n"
-                    "C-c C-a W  Always Allow in project: touch \\*  writes a rule into \\.qwen/settings\\.json of the workspace"
-                    "C-c C-a U  Always Allow for user: touch \\*  writes a rule into ~/\\.qwen/settings\\.json"
-                    "C-c C-a d  dismiss without an answer"))
-      (should (qwen-companion-chat-permissions-test--shown-p text)))
-    (qwen-companion-chat-permissions-test--press "C-c C-a y")
-    (should (equal '((:session "s" :permission "p1" :option "o3" :answers nil))
-                   (qwen-companion-chat-permissions-test--sent)))))
-
 (ert-deftest qwen-companion-chat-permissions-test-options-are-the-daemons ()
   "Any options with any names are offered; d dismisses."
   (qwen-companion-chat-permissions-test-asked ()
@@ -247,14 +231,6 @@ KEYS are more keys of the tool, or others than those of that change."
       (should (= 5 (length offered)))
       (should (string-match-p "writes a rule" (nth 3 offered))))
     (should (equal "o3" (qwen-companion-chat-permissions-test--chosen)))))
-
-(ert-deftest qwen-companion-chat-permissions-test-return-on-an-option ()
-  (qwen-companion-chat-permissions-test-asked () ()
-    (qwen-companion-test-go-to "Reject")
-    (qwen-companion-chat-permissions-test--press "RET")
-    (should (equal "o4" (qwen-companion-chat-permissions-test--chosen)))
-    (qwen-companion-test-go-to "Permission: ")
-    (qwen-companion-chat-permissions-test--refuses "RET" "being sent")))
 
 (ert-deftest qwen-companion-chat-permissions-test-keys-by-meaning ()
   "The same key does the same, whatever the tool and the order of its options."

@@ -100,21 +100,6 @@
       (apply #'qwen-companion-chat-test-turn changes)
       (should (equal shown (qwen-companion-chat-test-conversation))))))
 
-(ert-deftest qwen-companion-chat-test-thoughts-tools-and-answers-in-order ()
-  (qwen-companion-chat-test-with
-    (qwen-companion-chat-test-turn
-     (qwen-companion-chat-test-text 'thought "Let me ")
-     (qwen-companion-chat-test-text 'thought "see.")
-     (qwen-companion-chat-test-text 'answer "I look.")
-     '(:kind tool :turn "t1" :id "x" :status running :title "Read it")
-     (qwen-companion-chat-test-text 'answer "Done."))
-    (should (equal "Thought\nLet me see.\n\nI look.\nrunning   Read it\n\nDone.\n"
-                   (qwen-companion-chat-test-conversation)))
-    (qwen-companion-chat-test-turn
-     '(:kind tool :turn "t1" :id "x" :status done :title "Read it" :started 1000 :ended 2500))
-    (should (equal "Thought\nLet me see.\n\nI look.\ndone      Read it  (1.5 s)\n\nDone.\n"
-                   (qwen-companion-chat-test-conversation)))))
-
 (ert-deftest qwen-companion-chat-test-unsupported-events-are-named ()
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn

@@ -49,15 +49,6 @@
   (qwen-companion-proposal-on-open
    (append more (list :id "1" :session "session-1" :client "qwen" :path (expand-file-name name)))))
 
-(ert-deftest qwen-companion-proposal-test-accept-sends-the-edited-text ()
-  (qwen-companion-proposal-test-with-one
-    (qwen-companion-test-edit proposal "three")
-    (qwen-companion-diff-accept)
-    (should (equal '((accepted "two\nthree")) (qwen-companion-test-outcomes)))
-    (should-not (qwen-companion-proposals))
-    (should-not (buffer-live-p (qwen-companion-proposal-buffer proposal)))
-    (should (equal "one\n" (qwen-companion-test-file-text "a.txt")))))
-
 (ert-deftest qwen-companion-proposal-test-the-cli-is-told-before-the-review-goes ()
   "To take the windows from the screen may take longer than telling the CLI."
   (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
@@ -191,15 +182,6 @@ is kept."
     ;; One that was never seen.
     (should-not (qwen-companion-proposal-on-close '(:id "never seen")))))
 
-(ert-deftest qwen-companion-proposal-test-answered-in-the-terminal ()
-  "The CLI gets the current text; the user's edits are kept too."
-  (qwen-companion-proposal-test-with-one
-    (qwen-companion-test-edit proposal "mine\n")
-    (should (equal '(:text "two\nmine\n") (qwen-companion-test-close proposal)))
-    (should-not (qwen-companion-test-outcomes))
-    (should-not (qwen-companion-proposals))
-    (should (equal '("two\nmine\n") (qwen-companion-proposal-test--kept)))))
-
 (ert-deftest qwen-companion-proposal-test-commands-without-a-proposal ()
   (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (dolist (command '(qwen-companion-diff-accept qwen-companion-diff-reject
@@ -260,16 +242,6 @@ is kept."
                          (mapcar (lambda (name)
                                    (file-name-nondirectory (car (split-string name " ("))))
                                  offered))))))))
-
-(ert-deftest qwen-companion-proposal-test-newer-proposal-supersedes ()
-  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
-    (let ((older (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-test-edit older "mine\n")
-      (let ((newer (qwen-companion-test-propose "a.txt" "three\n")))
-        (should (equal (list newer) (qwen-companion-proposals)))
-        (should (eq 'superseded (qwen-companion-proposal-state older)))
-        (should (equal '("two\nmine\n") (qwen-companion-proposal-test--kept)))
-        (should-not (qwen-companion-test-outcomes))))))
 
 (ert-deftest qwen-companion-proposal-test-newer-proposal-voids-an-answer-on-its-way ()
   "The CLI waits for the newer one only: the accepted edits are kept."

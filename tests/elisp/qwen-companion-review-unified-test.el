@@ -114,15 +114,6 @@ A text that is nil removes the line."
       (should-not (qwen-companion-proposal-edited-p proposal))
       (should-error (qwen-companion-test-press "u") :type 'user-error))))
 
-(ert-deftest qwen-companion-review-unified-test-line-numbers-follow ()
-  "Line numbers in the hunk headers count the kept hunks only."
-  (qwen-companion-review-unified-test-with-review "1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n12\n" "1\na\nb\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\nTWELVE\n"
-    (should (string-match-p "^@@ -9,4 \\+11,4 @@$" (buffer-string)))
-    (qwen-companion-test-press "k")
-    (should (string-match-p "^@@ -9,4 \\+9,4 @@$" (buffer-string)))
-    (qwen-companion-test-press "u")
-    (should (string-match-p "^@@ -9,4 \\+11,4 @@$" (buffer-string)))))
-
 (defmacro qwen-companion-review-unified-test-with-joined (&rest body)
   "Run BODY in a review of one hunk with changes at 2, 5 and 8; `proposal'."
   (declare (indent 0) (debug t))
@@ -465,27 +456,6 @@ A text that is nil removes the line."
     ;; It stays split.
     (qwen-companion-test-press "u" "+")
     (should (equal "2 of 2 hunks kept" (qwen-companion-review-unified-test--count)))))
-
-(ert-deftest qwen-companion-review-unified-test-split-inside-a-change ()
-  "It can be split at each line; each part is dropped and restored by itself."
-  (let ((old "0\na\nb\n1\n") (new "0\nA\nB\nC\n1\n"))
-    (pcase-dolist (`(,line ,without-first ,without-second)
-                   '(("-b" "0\na\nA\nB\nC\n1\n" "0\nb\n1\n")
-                     ("+A" "0\na\nb\nA\nB\nC\n1\n" "0\n1\n")
-                     ("+B" "0\na\nb\nB\nC\n1\n" "0\nA\n1\n")
-                     ("+C" "0\na\nb\nC\n1\n" "0\nA\nB\n1\n")))
-      (qwen-companion-review-unified-test-with-review old new
-        (search-forward (concat "\n" line))
-        (qwen-companion-test-press "s")
-        (should (equal "2 of 2 hunks kept" (qwen-companion-review-unified-test--count)))
-        (qwen-companion-test-press "k")
-        (should (equal without-second (qwen-companion-proposal-text proposal)))
-        (qwen-companion-test-press "p" "k")
-        (should (equal old (qwen-companion-proposal-text proposal)))
-        (qwen-companion-test-press "n" "u")
-        (should (equal without-first (qwen-companion-proposal-text proposal)))
-        (qwen-companion-test-press "p" "u")
-        (should (equal new (qwen-companion-proposal-text proposal)))))))
 
 (ert-deftest qwen-companion-review-unified-test-split-of-a-dropped-hunk ()
   ;; Nowhere that lines would run together.
@@ -1099,23 +1069,6 @@ Its state for editing has the keys n and x, the motion state has k."
     (should (equal "two" (qwen-companion-proposal-text proposal)))
     (qwen-companion-test-press "k")
     (should (equal "one\r\ntwo\r\n" (qwen-companion-proposal-text proposal)))))
-
-(ert-deftest qwen-companion-review-unified-test-mixed-line-ends ()
-  "They are shown and dropped line by line, none is doubled."
-  (pcase-dolist (`(,old ,new)
-                 '(("one\r\ntwo\nthree\r\n" "one\r\nTWO\r\nthree\r\n")
-                   ;; Emacs looks at the first lines only to find out.
-                   ("1\r\n2\r\n3\r\n4\r\n5\n6\r\n" "1\r\n2\r\n3\r\n4\r\nfive\r\n6\r\n")
-                   ("one\r\ntwo\r\n" "one\r\nTWO\n")
-                   ("one\rtwo\rthree\rfour\r" "one\rtwo\rthree\rFOUR\r")))
-    (qwen-companion-review-unified-test-with-review old new
-      (should (equal "1 of 1 hunk kept" (qwen-companion-review-unified-test--count)))
-      (should (equal new (qwen-companion-proposal-text proposal)))
-      (qwen-companion-test-press "k")
-      (should (equal old (qwen-companion-proposal-text proposal)))
-      (qwen-companion-test-press "u")
-      (should (equal new (qwen-companion-proposal-text proposal)))
-      (should-not (qwen-companion-proposal-edited-p proposal)))))
 
 (ert-deftest qwen-companion-review-unified-test-only-line-ends-or-the-mark ()
   "The change is named, and dropping it gives the text on disk."
