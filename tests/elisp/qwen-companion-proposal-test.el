@@ -243,6 +243,16 @@ is kept."
                                    (file-name-nondirectory (car (split-string name " ("))))
                                  offered))))))))
 
+(ert-deftest qwen-companion-proposal-test-newer-proposal-supersedes ()
+  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
+    (let ((older (qwen-companion-test-propose "a.txt" "two\n")))
+      (qwen-companion-test-edit older "mine\n")
+      (let ((newer (qwen-companion-test-propose "a.txt" "three\n")))
+        (should (equal (list newer) (qwen-companion-proposals)))
+        (should (eq 'superseded (qwen-companion-proposal-state older)))
+        (should (equal '("two\nmine\n") (qwen-companion-proposal-test--kept)))
+        (should-not (qwen-companion-test-outcomes))))))
+
 (ert-deftest qwen-companion-proposal-test-newer-proposal-voids-an-answer-on-its-way ()
   "The CLI waits for the newer one only: the accepted edits are kept."
   (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
