@@ -28,12 +28,10 @@
   "A form.")
 
 (defmacro qwen-companion-chat-permissions-test-with (&rest body)
-  "Run BODY in a chat where a key answers at once."
+  "Run BODY in a chat where no reason is asked for."
   (declare (indent 0) (debug t))
-  `(let ((qwen-companion-chat-permissions--key-delay 0)
-         (qwen-companion-chat-permissions--waiting-chats nil))
-     (cl-letf (((symbol-function 'qwen-companion-chat-permissions--read-reason) #'ignore))
-       (qwen-companion-chat-test-with ,@body))))
+  `(cl-letf (((symbol-function 'qwen-companion-chat-permissions--read-reason) #'ignore))
+     (qwen-companion-chat-test-with ,@body)))
 
 (defun qwen-companion-chat-permissions-test--tool (&rest more)
   "Let the Python process tell the tool \"c1\", with MORE about it."

@@ -19,9 +19,7 @@
 (defmacro qwen-companion-chat-plan-test-with (&rest body)
   "Run BODY in an orderly frame with a chat that asks to approve a plan."
   (declare (indent 0) (debug t))
-  `(let ((qwen-companion-chat-permissions--key-delay 0)
-         (qwen-companion-chat-permissions--waiting-chats nil)
-         (qwen-companion-diff-arrival 'command))
+  `(let ((qwen-companion-diff-arrival 'command))
      (cl-letf (((symbol-function 'qwen-companion-merge-compare) #'qwen-companion-test-compare-now))
        (set-frame-size (selected-frame) 200 40)
        (qwen-companion-chat-test-with

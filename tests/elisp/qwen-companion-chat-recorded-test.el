@@ -70,11 +70,9 @@
 ;;; Telling
 
 (defmacro qwen-companion-chat-recorded-test-with (&rest body)
-  "Run BODY in a chat with half a prompt, where a key answers at once."
+  "Run BODY in a chat with half a prompt."
   (declare (indent 0) (debug t))
-  `(let ((qwen-companion-chat-permissions--key-delay 0)
-         (qwen-companion-chat-permissions--waiting-chats nil)
-         (qwen-companion-chat-recorded-test--said nil))
+  `(let ((qwen-companion-chat-recorded-test--said nil))
      (qwen-companion-chat-test-with
        (insert "half a prompt")
        (backward-char 3)

@@ -25,9 +25,7 @@
 (defmacro qwen-companion-chat-review-test-with (&rest body)
   "Run BODY in a chat where an edit of a file waits, and its review is open."
   (declare (indent 0) (debug t))
-  `(let ((qwen-companion-chat-permissions--key-delay 0)
-         (qwen-companion-chat-permissions--waiting-chats nil)
-         (qwen-companion-chat-review--edits nil))
+  `(let ((qwen-companion-chat-review--edits nil))
      (cl-letf (((symbol-function 'qwen-companion-merge-texts) #'qwen-companion-test-merge-now)
                ((symbol-function 'qwen-companion-merge-compare) #'qwen-companion-test-compare-now)
                ((symbol-function 'yes-or-no-p)
@@ -107,12 +105,12 @@
     (`(,payload) (cons (plist-get payload :option) (plist-get payload :text)))
     (more (ert-fail (list "Answered more than once" more)))))
 
-(defun qwen-companion-chat-review-test--accept-edited ()
-  "Edit the proposal and accept it; let the daemon take the answer."
-  (qwen-companion-chat-review-test--edit)
+(defun qwen-companion-chat-review-test--accept-edited (&optional text)
+  "Edit the proposal to TEXT, by default the wanted text, and accept it.
+Let the daemon take the answer."
+  (qwen-companion-chat-review-test--edit text)
   (qwen-companion-chat-review-test--press "C-c C-c")
-  (should (equal (cons "o2" qwen-companion-chat-review-test--wanted)
-                 (qwen-companion-chat-review-test--sent)))
+  (should (equal (cons "o2" (or text qwen-companion-chat-review-test--wanted)) (qwen-companion-chat-review-test--sent)))
   (should-not (qwen-companion-proposals))
   (qwen-companion-chat-test-reply 'daemon-answer)
   (qwen-companion-chat-review-test--ask :state 'closed :by 'me :label "Allow"))
@@ -158,42 +156,28 @@
     (qwen-companion-chat-review-test--accept-edited)))
 
 (ert-deftest qwen-companion-chat-review-test-edits-reach-the-file ()
-  "After the write, the text of the user is saved as one undo step."
-  (dolist (visited '(nil t))
+  "After the write, the text of the user is saved as one undo step.
+Other text that the tool or somebody else has written stays, and the user
+may empty the file, which no CLI could be told."
+  (pcase-dolist (`(,visited ,wanted ,written ,result)
+                 `((nil ,qwen-companion-chat-review-test--wanted ,qwen-companion-chat-review-test--new ,qwen-companion-chat-review-test--wanted)
+                   (t ,qwen-companion-chat-review-test--wanted ,qwen-companion-chat-review-test--new ,qwen-companion-chat-review-test--wanted)
+                   (nil "" ,qwen-companion-chat-review-test--new "")
+                   (nil ,qwen-companion-chat-review-test--wanted "one\nTWO\nthree\nfour\nFORMATTED\n"
+                        "one\nTwo!\nthree\nfour\nFORMATTED\n")))
     (qwen-companion-chat-review-test-with
       (when visited
         (find-file-noselect qwen-companion-chat-review-test--file))
-      (qwen-companion-chat-review-test--accept-edited)
+      (qwen-companion-chat-review-test--accept-edited wanted)
       (should (equal qwen-companion-chat-review-test--old (qwen-companion-chat-review-test--on-disk)))
-      (qwen-companion-chat-review-test--write qwen-companion-chat-review-test--new)
+      (qwen-companion-chat-review-test--write written)
       (qwen-companion-chat-review-test--tool 'done)
-      (qwen-companion-test-wait-for (equal qwen-companion-chat-review-test--wanted
-                                           (qwen-companion-chat-review-test--on-disk)))
+      (qwen-companion-test-wait-for (equal result (qwen-companion-chat-review-test--on-disk)))
       (with-current-buffer (find-buffer-visiting qwen-companion-chat-review-test--file)
         (should-not (buffer-modified-p))
-        (let ((last-command nil))
-          (undo))
-        (should (equal qwen-companion-chat-review-test--new (buffer-string))))
+        (qwen-companion-test-undo)
+        (should (equal written (buffer-string))))
       (should-not (qwen-companion-chat-review-test--kept)))))
-
-(ert-deftest qwen-companion-chat-review-test-an-empty-text-is-wanted ()
-  "The user may empty the file, which no CLI could be told."
-  (qwen-companion-chat-review-test-with
-    (qwen-companion-chat-review-test--edit "")
-    (qwen-companion-chat-review-test--press "C-c C-c")
-    (should (equal '("o2" . "") (qwen-companion-chat-review-test--sent)))
-    (qwen-companion-chat-review-test--write qwen-companion-chat-review-test--new)
-    (qwen-companion-chat-review-test--tool 'done)
-    (qwen-companion-test-wait-for (equal "" (qwen-companion-chat-review-test--on-disk)))))
-
-(ert-deftest qwen-companion-chat-review-test-other-changes-stay ()
-  "Other text that the tool or somebody else has written stays."
-  (qwen-companion-chat-review-test-with
-    (qwen-companion-chat-review-test--accept-edited)
-    (qwen-companion-chat-review-test--write "one\nTWO\nthree\nfour\nFORMATTED\n")
-    (qwen-companion-chat-review-test--tool 'done)
-    (qwen-companion-test-wait-for (equal "one\nTwo!\nthree\nfour\nFORMATTED\n"
-                                         (qwen-companion-chat-review-test--on-disk)))))
 
 (ert-deftest qwen-companion-chat-review-test-a-conflict-is-marked ()
   "Where both have changed the same lines, nothing is saved before that is resolved."

@@ -22,6 +22,9 @@
              (qwen-companion-backend-methods nil)
              (qwen-companion-backend--state 'ready)
              (qwen-companion-chat-state--requests nil)
+             (qwen-companion-chat-permissions--waiting-chats nil)
+             ;; A key answers at once.
+             (qwen-companion-chat-permissions--key-delay 0)
              (qwen-companion-chat-send--history (make-ring 100))
              (auth-sources nil)
              (inhibit-message t))

@@ -64,24 +64,22 @@
 (ert-deftest qwen-companion-embark-test-proposals ()
   "It acts on the proposal at point in the list, though there are several."
   (skip-unless (qwen-companion-test-load 'embark))
-  (qwen-companion-test-with-files '(("a.txt" "1\n") ("b.txt" "1\n"))
-    (qwen-companion-test-with-backend
-      (let ((qwen-companion-diff-arrival 'command))
-        (qwen-companion-test-with-state 'ready
-          (save-window-excursion
-            (let ((one (qwen-companion-test-propose "a.txt" "2\n"))
-                  (other (qwen-companion-test-propose "b.txt" "2\n")))
-              (unwind-protect
-                  (progn
-                    (qwen-companion-diffs)
-                    (qwen-companion-test-go-to "b.txt")
-                    (should (string-search
-                             "b.txt (" (cdr (assq 'qwen-companion-proposal
-                                                  (qwen-companion-embark-test--targets)))))
-                    (qwen-companion-embark-test--act "k")
-                    (should (equal (list one) (qwen-companion-proposals)))
-                    (should-not (memq other (qwen-companion-proposals))))
-                (qwen-companion-review-list-close)))))))))
+  (qwen-companion-test-with-proposals '(("a.txt" "1\n") ("b.txt" "1\n"))
+    (qwen-companion-test-with-state 'ready
+      (save-window-excursion
+        (let ((one (qwen-companion-test-propose "a.txt" "2\n"))
+              (other (qwen-companion-test-propose "b.txt" "2\n")))
+          (unwind-protect
+              (progn
+                (qwen-companion-diffs)
+                (qwen-companion-test-go-to "b.txt")
+                (should (string-search
+                         "b.txt (" (cdr (assq 'qwen-companion-proposal
+                                              (qwen-companion-embark-test--targets)))))
+                (qwen-companion-embark-test--act "k")
+                (should (equal (list one) (qwen-companion-proposals)))
+                (should-not (memq other (qwen-companion-proposals))))
+            (qwen-companion-review-list-close)))))))
 
 (ert-deftest qwen-companion-embark-test-changes ()
   "It acts on the turn, file or hunk at point, and on the file as on any other."

@@ -135,14 +135,11 @@
 
 (ert-deftest qwen-companion-layer-test-held-requests-do-not-supersede ()
   "A subagent's review of a file and its CLI's of the same are two."
-  (qwen-companion-test-with-files '(("a.txt" "one\n"))
-    (qwen-companion-test-with-backend
-      (let* ((qwen-companion-diff-arrival 'command)
-             (inhibit-message t)
-             (held (qwen-companion-test-propose "a.txt" "two\n" :held t))
-             (other (qwen-companion-test-propose "a.txt" "three\n")))
-        (should (equal (list held other) (qwen-companion-proposals)))
-        (should (equal (list held (qwen-companion-test-propose "a.txt" "four\n")) (qwen-companion-proposals)))))))
+  (qwen-companion-test-with-proposals '(("a.txt" "one\n"))
+    (let ((held (qwen-companion-test-propose "a.txt" "two\n" :held t))
+          (other (qwen-companion-test-propose "a.txt" "three\n")))
+      (should (equal (list held other) (qwen-companion-proposals)))
+      (should (equal (list held (qwen-companion-test-propose "a.txt" "four\n")) (qwen-companion-proposals))))))
 
 (provide 'qwen-companion-layer-test)
 ;;; qwen-companion-layer-test.el ends here

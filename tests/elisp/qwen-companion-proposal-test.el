@@ -8,19 +8,10 @@
 
 (require 'qwen-companion-test-helper)
 
-(defmacro qwen-companion-proposal-test-with (files &rest body)
-  "Run BODY with FILES and a connected companion; nothing opens by itself."
-  (declare (indent 1) (debug t))
-  `(qwen-companion-test-with-files ,files
-     (qwen-companion-test-with-backend
-       (let ((qwen-companion-diff-arrival 'command)
-             (inhibit-message t))
-         ,@body))))
-
 (defmacro qwen-companion-proposal-test-with-one (&rest body)
   "Run BODY while a CLI proposes \"two\\n\" for a file with \"one\\n\"; `proposal'."
   (declare (indent 0) (debug t))
-  `(qwen-companion-proposal-test-with '(("a.txt" "one\n"))
+  `(qwen-companion-test-with-proposals '(("a.txt" "one\n"))
      (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
        ,@body)))
 
@@ -51,7 +42,7 @@
 
 (ert-deftest qwen-companion-proposal-test-the-cli-is-told-before-the-review-goes ()
   "To take the windows from the screen may take longer than telling the CLI."
-  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
+  (qwen-companion-test-with-proposals '(("a.txt" "one\n"))
     (let* (told
            (qwen-companion-proposal-ended-functions
             (list (lambda (&rest _) (setq told (qwen-companion-test-outcomes))))))
@@ -61,7 +52,7 @@
 
 (ert-deftest qwen-companion-proposal-test-the-review-goes-when-the-cli-cannot-be-told ()
   "The outcome is kept, to be sent again."
-  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
+  (qwen-companion-test-with-proposals '(("a.txt" "one\n"))
     (let* (ended
            (qwen-companion-proposal-ended-functions
             (list (lambda (proposal &rest _) (push proposal ended))))
@@ -83,7 +74,7 @@
 
 (ert-deftest qwen-companion-proposal-test-no-room-for-a-long-text ()
   "Accepted texts and answers go without a file; one message says so."
-  (qwen-companion-proposal-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
+  (qwen-companion-test-with-proposals '(("a.txt" "one\n") ("b.txt" "one\n"))
     (let* ((long (apply #'concat (make-list 12000 "naïve 😀\n")))
            (directory (expand-file-name "gone/"))
            (qwen-companion-backend--server (qwen-companion-test-server :spool directory))
@@ -110,7 +101,7 @@
       (should-not (qwen-companion-proposals)))))
 
 (ert-deftest qwen-companion-proposal-test-an-outcome-that-was-not-taken-is-sent-again ()
-  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
+  (qwen-companion-test-with-proposals '(("a.txt" "one\n"))
     (let* ((qwen-companion-proposal--redeliver-delay 0.01)
            (proposal (qwen-companion-test-propose "a.txt" "two\n"))
            (id (qwen-companion-proposal-id proposal))
@@ -183,14 +174,14 @@ is kept."
     (should-not (qwen-companion-proposal-on-close '(:id "never seen")))))
 
 (ert-deftest qwen-companion-proposal-test-commands-without-a-proposal ()
-  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
+  (qwen-companion-test-with-proposals '(("a.txt" "one\n"))
     (dolist (command '(qwen-companion-diff-accept qwen-companion-diff-reject
-                       qwen-companion-diff-open))
+                                                  qwen-companion-diff-open))
       (qwen-companion-test-refused "no proposal waits" (funcall command))
       (qwen-companion-test-refused "Nothing is proposed for" (funcall command "a.txt")))))
 
 (ert-deftest qwen-companion-proposal-test-ambiguity-is-an-error ()
-  (qwen-companion-proposal-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
+  (qwen-companion-test-with-proposals '(("a.txt" "one\n") ("b.txt" "one\n"))
     (qwen-companion-test-propose "a.txt" "two\n")
     (qwen-companion-test-propose "b.txt" "two\n")
     (let ((text (cadr (should-error (qwen-companion-diff-accept) :type 'user-error))))
@@ -207,7 +198,7 @@ is kept."
 
 (ert-deftest qwen-companion-proposal-test-each-proposal-can-be-chosen ()
   "Two sessions of one CLI with proposals for one file can be told apart."
-  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
+  (qwen-companion-test-with-proposals '(("a.txt" "one\n"))
     (let ((first (qwen-companion-test-propose "a.txt" "two\n"))
           (second (qwen-companion-test-propose "a.txt" "three\n" :session "session-2"))
           labels)
@@ -224,7 +215,7 @@ is kept."
         (should (equal (concat (cadr labels) " <2>") (car labels)))))))
 
 (ert-deftest qwen-companion-proposal-test-in-a-terminal-only-its-own-are-offered ()
-  (qwen-companion-proposal-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
+  (qwen-companion-test-with-proposals '(("a.txt" "one\n") ("b.txt" "one\n"))
     (let ((mine (list (qwen-companion-test-propose "a.txt" "two\n")
                       (qwen-companion-test-propose "b.txt" "two\n"))))
       (qwen-companion-test-propose "a.txt" "three\n" :session "session-2")
@@ -244,7 +235,7 @@ is kept."
                                  offered))))))))
 
 (ert-deftest qwen-companion-proposal-test-newer-proposal-supersedes ()
-  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
+  (qwen-companion-test-with-proposals '(("a.txt" "one\n"))
     (let ((older (qwen-companion-test-propose "a.txt" "two\n")))
       (qwen-companion-test-edit older "mine\n")
       (let ((newer (qwen-companion-test-propose "a.txt" "three\n")))
@@ -255,7 +246,7 @@ is kept."
 
 (ert-deftest qwen-companion-proposal-test-newer-proposal-voids-an-answer-on-its-way ()
   "The CLI waits for the newer one only: the accepted edits are kept."
-  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
+  (qwen-companion-test-with-proposals '(("a.txt" "one\n"))
     (let ((older (qwen-companion-test-propose "a.txt" "two\n")))
       (qwen-companion-test-edit older "mine\n")
       (qwen-companion-diff-accept)
@@ -272,7 +263,7 @@ is kept."
 
 (ert-deftest qwen-companion-proposal-test-the-same-text-again-is-the-same-review ()
   "No second announcement; the edits stay, and one answer answers."
-  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
+  (qwen-companion-test-with-proposals '(("a.txt" "one\n"))
     (let* ((announced 0)
            (qwen-companion-proposal-begun-functions
             (cons (lambda (_proposal) (cl-incf announced)) qwen-companion-proposal-begun-functions))
@@ -299,7 +290,7 @@ is kept."
 
 (ert-deftest qwen-companion-proposal-test-two-clis-propose-the-same-file ()
   "Accepting one review is mentioned in the other, which keeps its text."
-  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
+  (qwen-companion-test-with-proposals '(("a.txt" "one\n"))
     (let ((first (qwen-companion-test-propose "a.txt" "two\n"))
           (second (qwen-companion-test-propose "a.txt" "three\n"
                                                :session "session-2"
@@ -334,7 +325,7 @@ is kept."
                    ("one\r\ntwo\r\n" utf-8-dos "one\ntwo\n")
                    ("one\r\ntwo\n" utf-8-dos "one\r\ntwo\n")
                    ("one\ntwo\n" utf-8-dos "one\ntwo\n")))
-    (qwen-companion-proposal-test-with `(("a.txt" ,disk))
+    (qwen-companion-test-with-proposals `(("a.txt" ,disk))
       (let ((coding-system-for-read named))
         (find-file-noselect "a.txt"))
       (let ((proposal (qwen-companion-test-propose "a.txt" "three\r\n")))
@@ -372,7 +363,7 @@ is kept."
 
 (ert-deftest qwen-companion-proposal-test-exit-asks-about-edited-texts ()
   "Emacs offers to save edits and kept texts before it exits, no others."
-  (qwen-companion-proposal-test-with '(("a.py" "one\n") ("b.py" "one\n") ("c.py" "one\n"))
+  (qwen-companion-test-with-proposals '(("a.py" "one\n") ("b.py" "one\n") ("c.py" "one\n"))
     (let ((edited (qwen-companion-test-propose "a.py" "two\n"))
           (plain (qwen-companion-test-propose "b.py" "two\n"))
           (orphan (qwen-companion-test-propose "c.py" "two\n")))
@@ -415,13 +406,13 @@ is kept."
                   "\n\r\n" "é😀\n" "%s %d ~a\n" "tab\there\n" "\f\n"
                   "\u2028\u200f\n" "nul\0nul\n"
                   "é\r\n😀\r\n\ufeff\r\n" "\ufeffa\rb\r\n\r\r\n" "中\r\n\0\r\n"))
-    (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
+    (qwen-companion-test-with-proposals '(("a.txt" "one\n"))
       (qwen-companion-test-propose "a.txt" text)
       (qwen-companion-diff-accept)
       (should (equal (list (list 'accepted text)) (qwen-companion-test-outcomes))))))
 
 (ert-deftest qwen-companion-proposal-test-long-text-travels-by-private-file ()
-  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
+  (qwen-companion-test-with-proposals '(("a.txt" "one\n"))
     (let ((text (concat (make-string 70000 ?x) "é\r\n")))
       (qwen-companion-test-propose "a.txt" text)
       (qwen-companion-diff-accept)
@@ -431,7 +422,7 @@ is kept."
 
 (ert-deftest qwen-companion-proposal-test-long-text-comes-exactly ()
   "Neither way of reading it takes anything in it for a sign of its coding."
-  (qwen-companion-proposal-test-with nil
+  (qwen-companion-test-with-proposals nil
     (dolist (text '("\ufeffone\r\ntwo\n\0 \e$B#1\e(B -*- coding: latin-1 -*-"
                     "plain\r\n\0\e$B#1\e(B\n\C-l~{+{I~}"
                     "é\u0301中😀\U0010ffff\ufffd\u202e\r"))
@@ -451,7 +442,7 @@ is kept."
 (ert-deftest qwen-companion-proposal-test-long-text-with-carriage-returns ()
   "Emacs is told that all lines end in CR LF, and sends them as they came.
 That saves looking at each line, most of a second for 20 MB."
-  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
+  (qwen-companion-test-with-proposals '(("a.txt" "one\n"))
     (pcase-dolist (`(,kind ,text ,bom ,shown)
                    '(("ascii-crlf" "one\r\n\r\r\n\0\e$B#1\e(B\rtwo" "" "one\n\r\n\0\e$B#1\e(B\rtwo")
                      ("utf-8-crlf" "\ufeffé\u0301\r\n😀\U0010ffff\ufffd\r\n" "\ufeff"
@@ -483,7 +474,7 @@ That saves looking at each line, most of a second for 20 MB."
   (pcase-dolist (`(,disk ,proposed)
                  '(("one\r\ntwo\r\n" "one\r\n2\r\n")
                    ("\ufeffcaf\u00e9\r\n" "\ufeffcaf\u00e9\r\n2\r\n")))
-    (qwen-companion-proposal-test-with `(("a.txt" ,disk))
+    (qwen-companion-test-with-proposals `(("a.txt" ,disk))
       (let ((proposal (qwen-companion-test-propose "a.txt" proposed)))
         (cl-letf (((symbol-function 'qwen-companion-disk-line-end)
                    (lambda () (error "Looked at each line")))
@@ -516,7 +507,7 @@ That saves looking at each line, most of a second for 20 MB."
 (ert-deftest qwen-companion-proposal-test-emptying-the-file-instead ()
   "The way out: rejected, and the file's buffer is empty but not saved."
   (dolist (name '("a.txt" "new/b.txt"))
-    (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
+    (qwen-companion-test-with-proposals '(("a.txt" "one\n"))
       (qwen-companion-test-propose name "two\n")
       (save-window-excursion
         (qwen-companion-diff-empty)
@@ -527,7 +518,7 @@ That saves looking at each line, most of a second for 20 MB."
       (should (equal "one\n" (qwen-companion-test-file-text "a.txt"))))))
 
 (ert-deftest qwen-companion-proposal-test-remote-and-relative-names-are-refused ()
-  (qwen-companion-proposal-test-with nil
+  (qwen-companion-test-with-proposals nil
     (dolist (path '("a.txt" "/ssh:host:/etc/passwd"))
       (should (stringp (qwen-companion-proposal-test--open "a.txt" :path path :text "x"))))
     (should-not (qwen-companion-proposals))))
@@ -554,7 +545,7 @@ that of the unified review."
 
 (ert-deftest qwen-companion-proposal-test-files-that-make-the-machine-run-something ()
   "They carry a warning wherever they are shown; harmless look-alikes do not."
-  (qwen-companion-proposal-test-with '((".git/config" "[core]\n"))
+  (qwen-companion-test-with-proposals '((".git/config" "[core]\n"))
     (pcase-dolist (`(,file ,who)
                    '((".git/config" "git") (".git/hooks/pre-commit" "git")
                      ("module/.git/hooks/post-checkout" "git")
@@ -573,8 +564,8 @@ that of the unified review."
 
 (ert-deftest qwen-companion-proposal-test-a-link-out-of-the-root ()
   "It is shown under its real path, with a warning that judges that path too."
-  (qwen-companion-proposal-test-with '(("root/a.txt" "one\n") ("outside/.profile" "one\n")
-                                       ("outside/a.txt" "one\n"))
+  (qwen-companion-test-with-proposals '(("root/a.txt" "one\n") ("outside/.profile" "one\n")
+                                        ("outside/a.txt" "one\n"))
     (qwen-companion-test-with-roots (list (expand-file-name "root"))
       (let ((root (expand-file-name "root"))
             (profile (expand-file-name "outside/.profile")))
@@ -605,7 +596,7 @@ that of the unified review."
 (ert-deftest qwen-companion-proposal-test-becomes-a-link-out-of-the-root ()
   "The header names it, and the first acceptance after that is refused."
   (dolist (text '("one\n" "other\n"))
-    (qwen-companion-proposal-test-with `(("root/sub/a.txt" "one\n") ("outside/a.txt" ,text))
+    (qwen-companion-test-with-proposals `(("root/sub/a.txt" "one\n") ("outside/a.txt" ,text))
       (qwen-companion-test-with-roots (list (expand-file-name "root"))
         (let* ((outside (expand-file-name "outside/a.txt"))
                (proposal (qwen-companion-test-propose "root/sub/a.txt" "two\n")))
@@ -626,7 +617,7 @@ that of the unified review."
 (ert-deftest qwen-companion-proposal-test-a-link-is-noticed-by-itself ()
   "The review names it at once; the first acceptance is refused all the same."
   (dolist (text '("one\n" "other\n"))
-    (qwen-companion-proposal-test-with `(("root/a.txt" "one\n") ("outside/.profile" ,text))
+    (qwen-companion-test-with-proposals `(("root/a.txt" "one\n") ("outside/.profile" ,text))
       (qwen-companion-test-with-roots (list (expand-file-name "root"))
         (let ((proposal (qwen-companion-test-propose "root/a.txt" "two\n"))
               (said "can run code (shell); a link out of the workspace to "))
@@ -678,7 +669,7 @@ that of the unified review."
         (should (equal '((accepted "two\n")) (qwen-companion-test-outcomes)))))))
 
 (ert-deftest qwen-companion-proposal-test-a-link-where-no-root-is-known ()
-  (qwen-companion-proposal-test-with '(("elsewhere/a.txt" "one\n"))
+  (qwen-companion-test-with-proposals '(("elsewhere/a.txt" "one\n"))
     (qwen-companion-test-with-roots nil
       (make-symbolic-link "elsewhere/a.txt" "link.txt")
       (dolist (shown (qwen-companion-proposal-test--shown "link.txt"))
@@ -689,7 +680,7 @@ that of the unified review."
 
 (ert-deftest qwen-companion-proposal-test-invisible-characters-in-names-are-shown ()
   "It is written out, and that is said."
-  (qwen-companion-proposal-test-with '(("plain.txt" "one\n"))
+  (qwen-companion-test-with-proposals '(("plain.txt" "one\n"))
     (pcase-dolist (`(,file ,written)
                    '(("a\nb.txt" "a\\nb.txt") ("a\e[31mb.txt" "a\\u001B[31mb.txt")
                      ("a\u202Etxt.exe" "a\\u202Etxt.exe")))
@@ -701,7 +692,7 @@ that of the unified review."
       (should-not (string-match-p "cannot be seen" shown)))))
 
 (ert-deftest qwen-companion-proposal-test-text-outside-the-spool-is-refused ()
-  (qwen-companion-proposal-test-with '(("secret" "secret\n") ("a.txt" ""))
+  (qwen-companion-test-with-proposals '(("secret" "secret\n") ("a.txt" ""))
     (should-error (qwen-companion-proposal-test--open "a.txt" :text-file (expand-file-name "secret")))
     (should (file-exists-p "secret"))))
 
@@ -710,7 +701,7 @@ that of the unified review."
 
 (ert-deftest qwen-companion-proposal-test-hostile-text-does-nothing ()
   "No mode, variable, hook or mode line construct comes from the text."
-  (qwen-companion-proposal-test-with '(("a.py" "x = 1\n"))
+  (qwen-companion-test-with-proposals '(("a.py" "x = 1\n"))
     (let* ((qwen-companion-proposal-test--hook-ran nil)
            (python-mode-hook (list (lambda () (setq qwen-companion-proposal-test--hook-ran t))))
            (proposal
@@ -741,7 +732,7 @@ that of the unified review."
                    '(("a.html" "<script>let x = 1</script>" mhtml-mode) ("a.sh" "x=1" sh-mode)
                      ("a.c" "int x;" c-mode)
                      ("a.org" "#+begin_src python\nx = 1\n#+end_src" org-mode)))
-      (qwen-companion-proposal-test-with `((,name ,(concat text "\n")))
+      (qwen-companion-test-with-proposals `((,name ,(concat text "\n")))
         (let ((proposal (qwen-companion-test-propose name (concat text " \n"))))
           (cl-progv hooks (mapcar note hooks)
             (qwen-companion-proposal-test--prepare proposal)
@@ -756,7 +747,7 @@ that of the unified review."
 
 (ert-deftest qwen-companion-proposal-test-file-names-do-not-reach-the-mode-line ()
   "None is a format string or changes the looks of the text beside it."
-  (qwen-companion-proposal-test-with nil
+  (qwen-companion-test-with-proposals nil
     (let ((proposal (qwen-companion-test-propose "%b%n%s\u202e\n\e[31m.txt" "x\n" :client "%b %d")))
       (qwen-companion-proposal-test--prepare proposal)
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
@@ -771,7 +762,7 @@ that of the unified review."
 
 (ert-deftest qwen-companion-proposal-test-characters-that-reorder-text-are-shown ()
   "Characters that make a line look like another are seen as codes."
-  (qwen-companion-proposal-test-with '(("a.py" "x = 1\n") ("b.py" "# \u202e\n"))
+  (qwen-companion-test-with-proposals '(("a.py" "x = 1\n") ("b.py" "# \u202e\n"))
     (let ((plain (qwen-companion-test-propose "a.py" "# שלום é\n"))
           (odd (qwen-companion-test-propose "b.py" "x = 1 # \u202e }\u2066 if\n")))
       (mapc #'qwen-companion-proposal-test--prepare (list plain odd))
@@ -797,7 +788,7 @@ that of the unified review."
 (ert-deftest qwen-companion-proposal-test-a-mode-cannot-take-its-time-over-the-text ()
   "A mode starts in an empty buffer; long lines and long texts get no mode."
   (require 'python)
-  (qwen-companion-proposal-test-with '(("a.py" "x = 1\n"))
+  (qwen-companion-test-with-proposals '(("a.py" "x = 1\n"))
     (let ((text (apply #'concat (cl-loop for i to 9000 collect
                                          (format "def f%d(): return\n" i)))))
       (pcase-dolist (`(,proposed ,mode)
@@ -825,7 +816,7 @@ that of the unified review."
 
 (ert-deftest qwen-companion-proposal-test-sizes-above-the-limit-are-refused ()
   "A large text or file is refused; the CLI is told to ask in its terminal."
-  (qwen-companion-proposal-test-with '(("a.txt" "one\n") ("big.txt" "0123456789\n"))
+  (qwen-companion-test-with-proposals '(("a.txt" "one\n") ("big.txt" "0123456789\n"))
     (let ((qwen-companion-diff-size-limit 10)
           (spooled (expand-file-name "long" (qwen-companion-backend-spool))))
       (write-region "0123456789\n" nil spooled nil 'silent)
@@ -853,7 +844,7 @@ that of the unified review."
   "Run BODY with FILES; merges wait for an answer of the test.
 The wait for a write is short, and its end is no surprise."
   (declare (indent 1) (debug t))
-  `(qwen-companion-proposal-test-with ,files
+  `(qwen-companion-test-with-proposals ,files
      (let ((qwen-companion-proposal-test--merges nil)
            (qwen-companion-disk--patience 0.3)
            (qwen-companion-disk-written-functions
@@ -1066,7 +1057,7 @@ The CLI writes both one after the other, and nothing is amiss."
   (dolist (end (list #'qwen-companion-proposal-on-close #'qwen-companion-proposal-on-orphan
                      (lambda (_) (qwen-companion-proposal-end-all))
                      (lambda (_) (qwen-companion-test-propose "a.txt" "three\n"))))
-    (qwen-companion-proposal-test-with '(("a.txt" "one\r\n"))
+    (qwen-companion-test-with-proposals '(("a.txt" "one\r\n"))
       (let ((proposal (qwen-companion-test-propose "a.txt" "two\r\n")))
         (with-current-buffer (qwen-companion-proposal-buffer proposal)
           (erase-buffer)
@@ -1103,7 +1094,7 @@ The CLI writes both one after the other, and nothing is amiss."
 
 (ert-deftest qwen-companion-proposal-test-file-written-before-the-review-is-shown ()
   "Accepting from the list is refused once; the review itself says so."
-  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
+  (qwen-companion-test-with-proposals '(("a.txt" "one\n"))
     (dolist (shown '(nil t))
       (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
         (qwen-companion-proposal-test--write "other\n")
@@ -1117,7 +1108,7 @@ The CLI writes both one after the other, and nothing is amiss."
 
 (ert-deftest qwen-companion-proposal-test-byte-order-mark-is-kept-and-not-shown ()
   "Some CLIs take it for text, propose it and write the answer as it is."
-  (qwen-companion-proposal-test-with '(("a.txt" "\ufeffone\r\ntwo\r\n"))
+  (qwen-companion-test-with-proposals '(("a.txt" "\ufeffone\r\ntwo\r\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "\ufeffone\r\n2\r\n")))
       (qwen-companion-proposal-test--prepare proposal)
       (should (equal "one\ntwo\n" (qwen-companion-proposal-test--on-disk proposal)))
@@ -1127,7 +1118,7 @@ The CLI writes both one after the other, and nothing is amiss."
 
 (ert-deftest qwen-companion-proposal-test-warns-of-text-that-the-cli-cannot-read ()
   "A CLI that knows UTF-8 only would spoil a file in another encoding."
-  (qwen-companion-proposal-test-with nil
+  (qwen-companion-test-with-proposals nil
     (let ((coding-system-for-write 'iso-latin-1-unix))
       (write-region "caf\u00e9\n" nil "a.txt" nil 'silent))
     (dolist (case '(("caf\ufffd!\n" . t) ("caf\u00e9!\n" . nil)))

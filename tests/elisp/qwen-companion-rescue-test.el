@@ -11,18 +11,13 @@
 (defmacro qwen-companion-rescue-test-with (files &rest body)
   "Run BODY with FILES and a connected companion that follows the disk."
   (declare (indent 1) (debug t))
-  `(qwen-companion-test-with-files ,files
-     (qwen-companion-test-with-backend
-       (let ((qwen-companion-diff-arrival 'command)
-             (inhibit-message t)
-             (qwen-companion-disk-written-functions
-              '(qwen-companion-follow-file
-                qwen-companion-review-file-written
-                qwen-companion-rescue-file-written)))
-         ;; Nothing is merged.
-         (cl-letf (((symbol-function 'qwen-companion-backend-connected-p) #'ignore))
-           (save-window-excursion
-             ,@body))))))
+  `(qwen-companion-test-with-proposals ,files
+     (let ((qwen-companion-disk-written-functions
+            '(qwen-companion-follow-file qwen-companion-review-file-written qwen-companion-rescue-file-written)))
+       ;; Nothing is merged.
+       (cl-letf (((symbol-function 'qwen-companion-backend-connected-p) #'ignore))
+         (save-window-excursion
+           ,@body)))))
 
 (defun qwen-companion-rescue-test--propose (name proposed edits)
   "Let a CLI propose PROPOSED for NAME, and the user append EDITS.

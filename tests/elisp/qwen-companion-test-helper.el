@@ -104,12 +104,9 @@ Calls are collected in `qwen-companion-test-calls'."
 (defmacro qwen-companion-test-with-roots (roots &rest body)
   "Run BODY while CLIs are told of ROOTS, and can connect if there are any."
   (declare (indent 1) (debug t))
-  `(let ((qwen-companion-roots--answer (qwen-companion-test--told-roots ,roots)))
+  `(let* ((roots ,roots)
+          (qwen-companion-roots--answer (list :roots roots :reachable (and roots t))))
      ,@body))
-
-(defun qwen-companion-test--told-roots (roots)
-  "Return the answer that CLIs are told of ROOTS, and can connect if there are any."
-  (list :roots roots :reachable (and roots t)))
 
 (defun qwen-companion-test-sent (method)
   "Return the payloads sent with METHOD, oldest first."
@@ -551,21 +548,26 @@ TEXT may be a function of the arguments of `completing-read' or `read-string'."
   (mapcar (lambda (payload) (list (plist-get payload :outcome) (qwen-companion-test-text-in payload)))
           (qwen-companion-test-sent 'outcome)))
 
-(defmacro qwen-companion-test-with-reviews (files &rest body)
-  "Run BODY with FILES and a connected companion, in an orderly frame.
-Reviews are shown by command, and texts are compared at once."
+(defmacro qwen-companion-test-with-proposals (files &rest body)
+  "Run BODY with FILES and a connected companion; nothing opens by itself."
   (declare (indent 1) (debug t))
   `(qwen-companion-test-with-files ,files
      (qwen-companion-test-with-backend
        (let ((qwen-companion-diff-arrival 'command)
              (inhibit-message t))
-         (cl-letf (((symbol-function 'qwen-companion-merge-compare)
-                    #'qwen-companion-test-compare-now))
-           (set-frame-size (selected-frame) 120 40)
-           (save-window-excursion
-             (delete-other-windows)
-             (switch-to-buffer (get-buffer-create "*terminal*"))
-             ,@body))))))
+         ,@body))))
+
+(defmacro qwen-companion-test-with-reviews (files &rest body)
+  "Run BODY with FILES and a connected companion, in an orderly frame.
+Reviews are shown by command, and texts are compared at once."
+  (declare (indent 1) (debug t))
+  `(qwen-companion-test-with-proposals ,files
+     (cl-letf (((symbol-function 'qwen-companion-merge-compare) #'qwen-companion-test-compare-now))
+       (set-frame-size (selected-frame) 120 40)
+       (save-window-excursion
+         (delete-other-windows)
+         (switch-to-buffer (get-buffer-create "*terminal*"))
+         ,@body))))
 
 (defmacro qwen-companion-test-with-terminal (id &rest body)
   "Run BODY with the buffer *terminal* as that of the CLI with the session ID."
