@@ -30,7 +30,8 @@ Each is a list of sessions."
     (nreverse events)))
 
 (defmacro qwen-companion-attention-test--with-events (arrival &rest body)
-  "Run BODY with the file a.txt, reviews arriving by ARRIVAL, and the user told of `events'."
+  "Run BODY with a file, and reviews that arrive by ARRIVAL.
+`events' are those of which the user was told, newest first."
   (declare (indent 1) (debug t))
   `(qwen-companion-test-with-backend
      (qwen-companion-test-with-files '(("a.txt" "one\n"))

@@ -21,7 +21,8 @@ A text that is nil removes the line."
     (concat (mapconcat #'identity (delq nil lines) "\n") "\n")))
 
 (defun qwen-companion-changes-test--holds (&rest changes)
-  "Check that a.txt has forty lines with CHANGES, see `qwen-companion-changes-test--new'."
+  "Check that a.txt has forty lines with CHANGES.
+See `qwen-companion-changes-test--new'."
   (should (equal (apply #'qwen-companion-changes-test--new changes) (qwen-companion-changes-test-bytes "a.txt"))))
 
 (defmacro qwen-companion-changes-test--with-hunks (&rest body)

@@ -58,7 +58,7 @@
              (qwen-companion-diagnostics-forget)))))))
 
 (defmacro qwen-companion-diagnostics-test--visiting (text &rest body)
-  "Run BODY in a buffer that visits a.py, a file with TEXT, with a connected companion."
+  "Run BODY in a buffer that visits a.py, a file with TEXT."
   (declare (indent 1) (debug t))
   `(let ((qwen-companion-diagnostics--wait qwen-companion-test-limit))
      (qwen-companion-test-with-files (list (list "a.py" ,text))

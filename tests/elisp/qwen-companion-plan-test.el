@@ -25,7 +25,8 @@ MORE are further keys and values of the payload."
                  more)))
 
 (defun qwen-companion-plan-test--review (text &rest more)
-  "Let a CLI ask to approve the plan TEXT, with MORE, and go to it; return the proposal."
+  "Let a CLI ask to approve the plan TEXT, and go to it; return the proposal.
+MORE are further keys and values of the payload."
   (prog1 (apply #'qwen-companion-plan-test--propose text more)
     (qwen-companion-review)))
 
