@@ -222,11 +222,14 @@
       (kill-buffer)
       (qwen-companion-chat-markdown--colour-next chat))))
 
-(ert-deftest qwen-companion-chat-markdown-test-code-at-the-very-end-is-closed ()
-  (qwen-companion-chat-markdown-test-with "```python\nimport os\n```"
-    (should (memq 'font-lock-keyword-face (qwen-companion-chat-markdown-test--faces "import")))))
-
 (ert-deftest qwen-companion-chat-markdown-test-a-fence-of-another-kind-is-code ()
+  "Code at the very end is closed, and the levels of headings differ."
+  (qwen-companion-chat-markdown-test-with "# One\n### Three\n####### None\n```python\nimport os\n```"
+    (should (memq 'font-lock-keyword-face (qwen-companion-chat-markdown-test--faces "import")))
+    (should (memq 'outline-1 (qwen-companion-chat-markdown-test--faces "One")))
+    (should (memq 'outline-3 (qwen-companion-chat-markdown-test--faces "Three")))
+    (should (memq 'qwen-companion-chat-markup (qwen-companion-chat-markdown-test--faces "### Three")))
+    (should-not (qwen-companion-chat-markdown-test--faces "None")))
   (qwen-companion-chat-markdown-test-with "~~~~\n```\n~~~\n# no title\n~~~~\n# Title\n"
     (should (equal '(qwen-companion-chat-code) (qwen-companion-chat-markdown-test--faces "# no title")))
     (should (memq 'qwen-companion-chat-title (qwen-companion-chat-markdown-test--faces "# Title")))))
@@ -341,13 +344,6 @@
                    '(("one" . left-to-right) ("שתיים" . right-to-left) ("three" . left-to-right)))
       (qwen-companion-chat-markdown-test--find text)
       (should (eq direction (current-bidi-paragraph-direction))))))
-
-(ert-deftest qwen-companion-chat-markdown-test-levels-of-headings-differ ()
-  (qwen-companion-chat-markdown-test-with "# One\n### Three\n####### None\n"
-    (should (memq 'outline-1 (qwen-companion-chat-markdown-test--faces "One")))
-    (should (memq 'outline-3 (qwen-companion-chat-markdown-test--faces "Three")))
-    (should (memq 'qwen-companion-chat-markup (qwen-companion-chat-markdown-test--faces "### Three")))
-    (should-not (qwen-companion-chat-markdown-test--faces "None"))))
 
 (ert-deftest qwen-companion-chat-markdown-test-long-items-go-on-behind-their-bullet ()
   (qwen-companion-chat-markdown-test-with "Text\n- item\n   12. nested\n> said\n"

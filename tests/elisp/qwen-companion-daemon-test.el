@@ -184,23 +184,20 @@ token for the URL, which is the value of the option."
       (call-interactively #'qwen-companion-daemon-start))
     (should-not (plist-member (car (qwen-companion-test-sent 'daemon-start)) :token))))
 
-(ert-deftest qwen-companion-daemon-test-refuses-a-missing-program-or-directory ()
+(ert-deftest qwen-companion-daemon-test-refusals ()
+  "Without a program, a directory here or a companion, nothing is sent."
   (qwen-companion-daemon-test-with
-    (let ((qwen-companion-qwen-command '("no-such-program")))
-      (should-error (qwen-companion-daemon-start default-directory) :type 'user-error))
-    (let ((qwen-companion-qwen-command '("sh")))
-      (should-error (qwen-companion-daemon-start "/ssh:host:/") :type 'user-error)
-      (should-error (qwen-companion-daemon-start (expand-file-name "missing")) :type 'user-error))
+    (pcase-dolist (`(,program ,directory) `(("no-such-program" ,default-directory)
+                                            ("sh" "/ssh:host:/")
+                                            ("sh" ,(expand-file-name "missing"))))
+      (let ((qwen-companion-qwen-command (list program)))
+        (should-error (qwen-companion-daemon-start directory) :type 'user-error)))
+    (qwen-companion-test-with-failure "no Python"
+      (should-error (call-interactively #'qwen-companion-daemon-connect) :type 'user-error)
+      (qwen-companion-test-with-state 'off
+        (should-error (call-interactively #'qwen-companion-daemon-connect) :type 'user-error)))
     (should-not qwen-companion-test-calls)
     (should-not (qwen-companion-daemon-test--left))))
-
-(ert-deftest qwen-companion-daemon-test-the-companion-must-be-on ()
-  (qwen-companion-daemon-test-with
-    (dolist (state '(off error))
-      (let ((qwen-companion-backend--state state)
-            (qwen-companion-backend--failure "no Python"))
-        (should-error (call-interactively #'qwen-companion-daemon-connect) :type 'user-error)))
-    (should-not qwen-companion-test-calls)))
 
 (ert-deftest qwen-companion-daemon-test-one-at-a-time ()
   (qwen-companion-daemon-test-connecting

@@ -111,7 +111,12 @@
                        (lambda (_) (qwen-companion-proposal-end-all))
                        #'qwen-companion-test-orphan
                        #'qwen-companion-test-close
-                       (lambda (_) (kill-buffer panel))
+                       (lambda (proposal)
+                         (kill-buffer panel)
+                         (should (equal (list proposal) (qwen-companion-proposals)))
+                         (qwen-companion-diff-open)
+                         (should (equal panel (qwen-companion-test-selected)))
+                         (qwen-companion-diff-reject))
                        (lambda (proposal) (kill-buffer (qwen-companion-proposal-buffer proposal)))))
       (qwen-companion-review-ediff-test-with-one
         (split-window-right)
@@ -422,18 +427,6 @@
         (undo-boundary)
         (primitive-undo 1 buffer-undo-list)))))
 
-(ert-deftest qwen-companion-review-ediff-test-killed-panel-puts-aside ()
-  (qwen-companion-review-ediff-test-with-one
-    (qwen-companion-test-show proposal)
-    (kill-buffer "*Ediff Control Panel*")
-    (should (equal (list proposal) (qwen-companion-proposals)))
-    (should-not ediff-session-registry)
-    (should (equal '("*terminal*") (qwen-companion-test-shown)))
-    (qwen-companion-diff-open)
-    (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
-    (qwen-companion-diff-reject)
-    (should (equal '("*terminal*") (qwen-companion-test-shown)))))
-
 (ert-deftest qwen-companion-review-ediff-test-comes-again-when-its-frame-is-gone ()
   "A review comes back with its edits; one put aside does not."
   (qwen-companion-review-ediff-test-with-one
@@ -580,22 +573,25 @@
     (should (qwen-companion-proposal-seen proposal))))
 
 (ert-deftest qwen-companion-review-ediff-test-waits-for-another-ediff-session ()
-  "It opens by itself when that is no longer on the screen."
+  "It says so, and opens by itself when that is no longer on the screen."
   (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (let ((ediff-window-setup-function #'ediff-setup-windows-plain)
           (qwen-companion-diff-arrival 'now)
           (one (get-buffer-create "*one*"))
-          (other (get-buffer-create "*two*")))
+          (other (get-buffer-create "*two*"))
+          proposal)
       (with-current-buffer one (insert "1\n"))
       (with-current-buffer other (insert "2\n"))
       (ediff-buffers one other)
-      (let ((control (car ediff-session-registry))
-            (proposal (qwen-companion-test-propose "a.txt" "two\n")))
-        (qwen-companion-test-show-next)
-        (should-not (qwen-companion-proposal-seen proposal))
-        (should (get-buffer-window one))
-        (with-current-buffer control (ediff-really-quit nil))
-        (qwen-companion-test-wait-for (qwen-companion-review-shown))))))
+      (qwen-companion-test-said "it waits until the Ediff session is over"
+        (setq proposal (qwen-companion-test-propose "a.txt" "two\n")))
+      (qwen-companion-test-show-next)
+      (should-not (qwen-companion-proposal-seen proposal))
+      (should (get-buffer-window one))
+      (with-current-buffer (car ediff-session-registry) (ediff-really-quit nil))
+      (qwen-companion-test-wait-for (qwen-companion-review-shown))
+      (qwen-companion-diff-reject)
+      (should-not (string-match-p "Ediff" (qwen-companion-test-messages (qwen-companion-test-propose "a.txt" "three\n")))))))
 
 (defmacro qwen-companion-review-ediff-test-with-tabs (&rest body)
   "Run BODY in the first of two tabs; the second shows *other*."
@@ -1016,17 +1012,6 @@ terminal that is dedicated or in a side window."
           ;; Only the next key.
           (execute-kbd-macro (kbd key))
           (should pressed))))))
-
-(ert-deftest qwen-companion-review-ediff-test-says-that-it-waits-for-ediff ()
-  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
-    (let ((ediff-window-setup-function #'ediff-setup-windows-plain))
-      (ediff-buffers (get-buffer-create "*one*") (get-buffer-create "*two*"))
-      (qwen-companion-test-said "it waits until the Ediff session is over"
-        (qwen-companion-test-propose "a.txt" "two\n"))
-      (with-current-buffer (car ediff-session-registry) (ediff-really-quit nil))
-      (should-not (string-match-p "Ediff"
-                                  (qwen-companion-test-messages
-                                    (qwen-companion-test-propose "a.txt" "three\n")))))))
 
 (provide 'qwen-companion-review-ediff-test)
 ;;; qwen-companion-review-ediff-test.el ends here

@@ -632,7 +632,15 @@ ROOT is the directory."
       (should-not (key-binding (kbd "C-c ,"))))
     (term-line-mode)
     (should (qwen-companion-terminal-test--bound-p))
-    (should (eq 'term-char-mode (key-binding (kbd "C-c C-k"))))))
+    (should (eq 'term-char-mode (key-binding (kbd "C-c C-k"))))
+    ;; C-c goes to the program where it did before.
+    (let ((map (make-sparse-keymap)))
+      (define-key map (kbd "C-c") #'term-send-raw)
+      (use-local-map map)
+      (should (eq 'term-send-raw (key-binding (kbd "C-c"))))))
+  (let ((qwen-companion-terminal-keys nil))
+    (qwen-companion-terminal-test-in-term
+      (should-not (key-binding (kbd "C-c ,"))))))
 
 (defun qwen-companion-terminal-test--wait-for (text)
   "Wait until TEXT is in the terminal, on one line or on several."
@@ -703,20 +711,6 @@ ROOT is the directory."
             (should (get-buffer-window "*elsewhere*")))
           (save-current-buffer
             (qwen-companion-toggle)))))))
-
-(ert-deftest qwen-companion-terminal-test-keys-leave-c-c-to-the-program ()
-  "C-c goes to the program where it did before."
-  (qwen-companion-terminal-test-in-term
-    (let ((map (make-sparse-keymap)))
-      (define-key map (kbd "C-c") #'term-send-raw)
-      (use-local-map map)
-      (should (eq 'term-send-raw (key-binding (kbd "C-c")))))))
-
-(ert-deftest qwen-companion-terminal-test-keys-are-off-by-the-option ()
-  (let ((qwen-companion-terminal-keys nil))
-    (qwen-companion-terminal-test-in-term
-      (should-not (qwen-companion-terminal-test--bound-p))
-      (should-not (key-binding (kbd "C-c ,"))))))
 
 (defun qwen-companion-terminal-test--check-keys (library map)
   "Check that our prefix is free in MAP, a keymap variable of LIBRARY."

@@ -51,8 +51,7 @@
 (defun qwen-companion-worktrees-test--question ()
   "Answer no to the removal of the worktree at point, and return the question."
   (let (asked)
-    (cl-letf (((symbol-function 'yes-or-no-p)
-               (lambda (question) (setq asked question) nil)))
+    (qwen-companion-test-answering (lambda (question) (setq asked question) nil)
       (condition-case nil
           (call-interactively #'qwen-companion-worktrees-remove)
         (quit asked)))))
