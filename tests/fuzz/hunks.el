@@ -20,6 +20,7 @@
 (require 'cl-lib)
 (require 'qwen-companion-test-helper)
 (require 'qwen-companion-review-unified-test)
+(require 'shown (expand-file-name "shown" (file-name-directory (macroexp-file-name))))
 
 (defconst hunks-fuzz-failed '(20 22 32 34 142 276 845)
   "The numbers of cases that have failed once.")
@@ -106,94 +107,16 @@ end, MARK that a byte order mark comes first."
                             (zerop (random 3))
                             (if (zerop (random 6)) (not mark) mark)))))
 
-;;; The oracle: nothing of ours is asked but what is on the screen
-
-(define-error 'hunks-fuzz-wrong "What is shown is wrong")
-
-(defmacro hunks-fuzz--must (form)
-  "Signal `hunks-fuzz-wrong' unless FORM is non-nil.
-ERT takes its own failures as final, also where they are handled."
-  `(unless ,form
-     (signal 'hunks-fuzz-wrong '(,form))))
-
-(defun hunks-fuzz--split (text)
-  "Return the lines of TEXT, each with its line feed; the last may lack it."
-  (let (lines (start 0))
-    (while (< start (length text))
-      (let ((end (or (cl-position ?\n text :start start) (1- (length text)))))
-        (push (substring text start (1+ end)) lines)
-        (setq start (1+ end))))
-    (nreverse lines)))
+;;; The oracle
 
 (defun hunks-fuzz--style (text)
   "Return what ends the lines of TEXT, `mixed', or nil when nothing does."
   (let ((ends (cl-remove-duplicates
-               (cl-loop for line in (hunks-fuzz--split text)
+               (cl-loop for line in (shown-split text)
                         when (string-suffix-p "\n" line)
                         collect (if (string-suffix-p "\r\n" line) "\r\n" "\n"))
                :test #'equal)))
     (if (cdr ends) 'mixed (car ends))))
-
-(defun hunks-fuzz--shown ()
-  "Return what is on the screen as (LINE-ENDS . HUNKS).
-LINE-ENDS is the line about those, or nil.  A hunk is (OLD DROPPED LINES
-NEW), LINES being pairs of a sign and a line with its line feed, if it
-has one."
-  (let ((lines (split-string (buffer-substring-no-properties (point-min) (point-max)) "\n"))
-        line-ends hunks)
-    (hunks-fuzz--must (string-prefix-p "--- " (pop lines)))
-    (hunks-fuzz--must (string-prefix-p "+++ " (pop lines)))
-    (while (and lines (not (string-prefix-p "# " (car lines))))
-      (let ((line (pop lines)))
-        (cond
-         ((string-match "\\`@@ -\\([0-9]+\\),\\([0-9]+\\) \\+\\([0-9]+\\),\\([0-9]+\\) @@\\( dropped\\)?" line)
-          (push (list (string-to-number (match-string 1 line)) (match-string 5 line) nil
-                      (string-to-number (match-string 3 line))
-                      (string-to-number (match-string 2 line))
-                      (string-to-number (match-string 4 line)))
-                hunks))
-         ((string-match-p "\\`\\\\ \\(Line ends\\|Byte order mark\\)" line)
-          (hunks-fuzz--must (null hunks))
-          (setq line-ends line))
-         ((equal line "\\ No newline at end of file")
-          (cl-callf (lambda (text) (substring text 0 -1))
-              (cadr (car (nth 2 (car hunks))))))
-         ((and hunks (string-match-p "\\`[- +]" line))
-          (push (list (aref line 0) (concat (substring line 1) "\n"))
-                (nth 2 (car hunks))))
-         (t (hunks-fuzz--must (member line '("" "There is no difference any more.")))))))
-    (dolist (hunk hunks)
-      (cl-callf nreverse (nth 2 hunk)))
-    (cons line-ends (nreverse hunks))))
-
-(defun hunks-fuzz--applied (old hunks)
-  "Return what HUNKS make of the text OLD; each must fit exactly where it says."
-  (let ((lines (vconcat (hunks-fuzz--split old)))
-        (at 0)
-        (result ()))
-    (pcase-dolist (`(,start ,dropped ,shown ,new-start ,old-count ,new-count) hunks)
-      (let ((from (if (zerop old-count) start (1- start))))
-        (hunks-fuzz--must (<= at from))
-        (while (< at from)
-          (push (aref lines at) result)
-          (cl-incf at))
-        (hunks-fuzz--must (= old-count (cl-count-if (lambda (line) (memq (car line) '(?\s ?-))) shown)))
-        (hunks-fuzz--must (= new-count (cl-count-if (lambda (line) (memq (car line) '(?\s ?+))) shown)))
-        (unless dropped
-          (hunks-fuzz--must (= (length result) (if (zerop new-count) new-start (1- new-start)))))
-        (pcase-dolist (`(,sign ,line) shown)
-          (when (memq sign '(?\s ?-))
-            (hunks-fuzz--must (equal line (aref lines at)))
-            (cl-incf at))
-          (when (or (eq sign ?\s) (eq sign (if dropped ?- ?+)))
-            (push line result)))))
-    (while (< at (length lines))
-      (push (aref lines at) result)
-      (cl-incf at))
-    (dolist (line (cdr result))
-      ;; Nothing comes behind a line without an end.
-      (hunks-fuzz--must (string-suffix-p "\n" line)))
-    (mapconcat #'identity (nreverse result) "")))
 
 (defun hunks-fuzz--expected (old new shown plain)
   "Return the text that SHOWN promises, OLD being on disk and NEW proposed.
@@ -203,7 +126,7 @@ PLAIN is non-nil when both sides are shown without carriage returns."
                (old-text (if old-mark (substring old 1) old))
                (new-mark (string-prefix-p "\ufeff" new))
                (new-text (if new-mark (substring new 1) new))
-               (text (hunks-fuzz--applied
+               (text (shown-applied
                       (if plain (string-replace "\r\n" "\n" old-text) old-text) hunks))
                (as-on-disk (and line-ends (string-match-p "as on disk" line-ends)))
                (differ (lambda (what) (and line-ends (string-match-p what line-ends)))))
@@ -214,14 +137,14 @@ PLAIN is non-nil when both sides are shown without carriage returns."
                       old-end
                     (or new-end old-end "\n"))))
         (unless (funcall differ "[Ll]ine ends")
-          (hunks-fuzz--must (or (null old-end) (null new-end) (equal old-end new-end))))
+          (shown-must (or (null old-end) (null new-end) (equal old-end new-end))))
         (setq text (string-replace "\n" end text))))
     (let ((mark (if (and (funcall differ "[Bb]yte order mark") as-on-disk)
                     old-mark
                   new-mark)))
       (unless (or (string-empty-p old-text) (string-empty-p new)
                   (funcall differ "[Bb]yte order mark"))
-        (hunks-fuzz--must (eq old-mark new-mark)))
+        (shown-must (eq old-mark new-mark)))
       (when (string-empty-p new)
         (setq mark old-mark))
       (if (and mark (or (equal new "\ufeff") (not (string-empty-p text)))) (concat "\ufeff" text) text))))
@@ -240,13 +163,13 @@ OLD is on disk, NEW was proposed."
   (should-not (text-property-any (point-min) (point-max) 'qwen-companion-hunks-view-action
                                  #'qwen-companion-hunks-view--show-whole))
   (let ((sent (qwen-companion-proposal-text proposal))
-        (shown (hunks-fuzz--shown))
+        (shown (shown-hunks))
         wrong)
     ;; Once line ends were shown exactly, they may have to stay so.
     (unless (cl-some (lambda (plain)
                        (condition-case err
                            (equal sent (hunks-fuzz--expected old new shown plain))
-                         (hunks-fuzz-wrong (push err wrong) nil)))
+                         (shown-wrong (push err wrong) nil)))
                      (if (memq 'mixed (mapcar #'hunks-fuzz--style (list old new)))
                          '(nil)
                        '(t nil)))

@@ -28,6 +28,7 @@
 (require 'ediff)
 (require 'filenotify)
 (require 'qwen-companion-test-helper)
+(require 'shown (expand-file-name "shown" (file-name-directory (macroexp-file-name))))
 
 (defconst reviews-fuzz-seeds '((1 . 100) (2 . 100) (3 . 100) (14 . 100) (68 . 100) (1077 . 100))
   "Runs that belong to the tests: (SEED . STEPS).
@@ -133,47 +134,6 @@ ended, ACCEPTED the text that was sent, KNOWN non-nil when the CLI knows."
         ""
       (concat (if bom "\ufeff" "")
               (if dos (string-replace "\n" "\r\n" shown) shown)))))
-
-(defun reviews-fuzz--patched (proposal)
-  "Return the disk side of PROPOSAL with the hunks that its view shows."
-  (let ((old (with-current-buffer (qwen-companion-proposal-disk-buffer proposal)
-               (buffer-substring-no-properties (point-min) (point-max))))
-        (at 1) (parts nil) (drop nil) (last nil))
-    (cl-flet ((old-lines (count)
-                (dotimes (_ count)
-                  (let ((end (string-search "\n" old)))
-                    (push (substring old 0 (if end (1+ end) nil)) parts)
-                    (setq old (if end (substring old (1+ end)) ""))
-                    (cl-incf at)))))
-      (with-current-buffer (qwen-companion-review-windows-control proposal)
-        (save-excursion
-          (goto-char (point-min))
-          (while (not (eobp))
-            (let ((line (buffer-substring-no-properties
-                         (point) (line-beginning-position 2)))
-                  (source (get-text-property (point) 'qwen-companion-hunks-view-source)))
-              (cond
-               ((and (null source)
-                     (string-match "\\`@@ -\\([0-9]+\\),\\([0-9]+\\) \\+" line))
-                (let ((start (string-to-number (match-string 1 line)))
-                      (count (string-to-number (match-string 2 line))))
-                  (old-lines (- (if (zerop count) (1+ start) start) at))
-                  (setq drop (string-search " dropped," line))))
-               ((and (null source) (string-prefix-p "\\ No newline" line))
-                ;; Of what is taken over only.
-                (when (and (eq last 'taken) parts)
-                  (setcar parts (string-remove-suffix "\n" (car parts)))))
-               ((null source))
-               ((eq ?\s (aref line 0)) (old-lines 1) (setq last 'old))
-               ((eq ?- (aref line 0))
-                (old-lines 1)
-                (setq last 'old)
-                (unless drop (pop parts)))
-               ((eq ?+ (aref line 0))
-                (setq last (if drop 'dropped 'taken))
-                (unless drop (push (substring line 1) parts)))))
-            (forward-line 1))))
-      (mapconcat #'identity (nreverse (cons old parts)) ""))))
 
 ;;; Steps
 
@@ -516,7 +476,10 @@ That is when the user has edited it, or ALWAYS."
         (qwen-companion-review-unified--revert)))
     (let ((text (with-current-buffer (qwen-companion-proposal-buffer proposal)
                   (buffer-substring-no-properties (point-min) (point-max))))
-          (shown (reviews-fuzz--patched proposal)))
+          (shown (let ((disk (qwen-companion-test-buffer-text
+                              (qwen-companion-proposal-disk-buffer proposal))))
+                   (with-current-buffer view
+                     (shown-applied disk (cdr (shown-hunks)))))))
       (unless (equal text shown)
         (error "The view shows %S, accepted would be %S:\n%s" shown text
                (with-current-buffer view (buffer-string)))))))
