@@ -57,12 +57,6 @@
                   (plist-get (plist-get payload :comments) :text)))
           (qwen-companion-test-sent 'daemon-answer)))
 
-(defun qwen-companion-chat-plan-test--comment (line comment)
-  "Note COMMENT on the LINE of the plan in the selected window."
-  (qwen-companion-test-go-to line)
-  (qwen-companion-test-choosing comment
-    (qwen-companion-diff-comment)))
-
 (defun qwen-companion-chat-plan-test--edit ()
   "Edit the plan."
   (qwen-companion-test-edit (car (qwen-companion-proposals)) "3. Eat.\n"))
@@ -104,7 +98,7 @@
   (qwen-companion-chat-plan-test-with
     (qwen-companion-chat-plan-test--edit)
     (qwen-companion-review)
-    (qwen-companion-chat-plan-test--comment "Bake" "At 200 degrees")
+    (qwen-companion-test-comment "Bake" "At 200 degrees")
     (qwen-companion-test-press "C-c C-c")
     (pcase (qwen-companion-chat-plan-test--answers)
       (`(("o1" ,text ,comments))
@@ -123,7 +117,7 @@
   "The daemon's answer has no place for them; the next plan is a difference."
   (qwen-companion-chat-plan-test-with
     (qwen-companion-review)
-    (qwen-companion-chat-plan-test--comment "plums" "No plums")
+    (qwen-companion-test-comment "plums" "No plums")
     (qwen-companion-test-press "C-c C-k")
     (should (equal '(("o4" nil nil)) (qwen-companion-chat-plan-test--answers)))
     (should-not (qwen-companion-test-sent 'daemon-prompt))
@@ -166,7 +160,7 @@
       (should-not (qwen-companion-rescue-buffers)))
     (qwen-companion-chat-plan-test-with
       (qwen-companion-review)
-      (qwen-companion-chat-plan-test--comment "plums" "No plums")
+      (qwen-companion-test-comment "plums" "No plums")
       (qwen-companion-chat-plan-test--edit)
       (qwen-companion-test-said "comments on the review are not sent; they are copied"
         (funcall end))
@@ -188,7 +182,7 @@
   "The plan, its edits and its comments stay while the chat takes no answer."
   (qwen-companion-chat-plan-test-with
     (qwen-companion-review)
-    (qwen-companion-chat-plan-test--comment "plums" "No plums")
+    (qwen-companion-test-comment "plums" "No plums")
     (qwen-companion-chat-plan-test--edit)
     (qwen-companion-chat-plan-test--ask nil nil 'held)
     (dolist (key '("C-c C-c" "C-c C-k"))

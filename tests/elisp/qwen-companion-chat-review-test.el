@@ -43,8 +43,7 @@
 
 (defun qwen-companion-chat-review-test--write (text)
   "Write TEXT to the file, as an agent does."
-  (let ((coding-system-for-write 'utf-8-unix))
-    (write-region text nil qwen-companion-chat-review-test--file nil 'silent)))
+  (qwen-companion-test-write qwen-companion-chat-review-test--file text))
 
 (defun qwen-companion-chat-review-test--tool (status)
   "Let the Python process report that the tool has STATUS."

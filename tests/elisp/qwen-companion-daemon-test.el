@@ -283,6 +283,7 @@ token for the URL, which is the value of the option."
       (run-hook-with-args 'qwen-companion-state-functions 'starting)
       (should (qwen-companion-daemon-test--left))
       (funcall end)
+      (should (equal (eq end #'qwen-companion-daemon-stop) (= 1 (length (qwen-companion-test-sent 'daemon-disconnect)))))
       (should-not (qwen-companion-daemon-test--left))
       (should (equal "" (qwen-companion-daemon-lighter)))
       (should-error (qwen-companion-daemon-stop) :type 'user-error))))
@@ -296,11 +297,6 @@ token for the URL, which is the value of the option."
     (should (eq 'connecting (qwen-companion-daemon-state)))
     (qwen-companion-daemon-test--report 'daemon-state :state 'connected)
     (should (eq 'connected (qwen-companion-daemon-state)))))
-
-(ert-deftest qwen-companion-daemon-test-stop-tells-the-process ()
-  (qwen-companion-daemon-test-connecting
-    (qwen-companion-daemon-stop)
-    (should (= 1 (length (qwen-companion-test-sent 'daemon-disconnect))))))
 
 (ert-deftest qwen-companion-daemon-test-the-token-is-shown-nowhere ()
   "It is in no message, log or error while it is looked up and sent."

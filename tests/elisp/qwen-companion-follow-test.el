@@ -362,7 +362,9 @@ visits and that has changed."
   (qwen-companion-follow-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
     (let ((behind (qwen-companion-follow-test--visit "a.txt"))
           (modified (qwen-companion-follow-test--visit "b.txt")))
-      (with-current-buffer modified (insert "mine\n"))
+      (with-current-buffer modified
+        (qwen-companion-test-wait-for (equal 0 (visited-file-modtime)))
+        (insert "mine\n"))
       (setq qwen-companion-follow-test-held (list t))
       (with-current-buffer behind
         (qwen-companion-follow-test--write "a.txt" "two\n")
@@ -373,6 +375,9 @@ visits and that has changed."
         (with-current-buffer buffer
           (should-not (qwen-companion-follow-test--link))
           (should-not (memq 'qwen-companion-follow--before-save before-save-hook))))
+      (with-current-buffer modified
+        (should (verify-visited-file-modtime))
+        (should-not (equal 0 (visited-file-modtime))))
       (should-not (qwen-companion-test-watched))
       (should-not (cl-remove-if-not (lambda (timer)
                                       (string-match-p "qwen-companion-\\(?:follow\\|disk\\)"
@@ -536,14 +541,6 @@ visits and that has changed."
       (qwen-companion-test-wait-for (qwen-companion-follow-test--link))
       (qwen-companion-follow-test--wait)
       (should-not (equal 0 (visited-file-modtime))))))
-
-(ert-deftest qwen-companion-follow-test-turned-off-the-times-are-back ()
-  (qwen-companion-follow-test-visiting "one\n"
-    (qwen-companion-test-wait-for (equal 0 (visited-file-modtime)))
-    (qwen-companion-follow-disable)
-    (should (verify-visited-file-modtime))
-    (should-not (equal 0 (visited-file-modtime)))
-    (qwen-companion-follow-enable)))
 
 (ert-deftest qwen-companion-follow-test-option-off-follows-accepted-proposals ()
   (qwen-companion-follow-test-with '(("a.txt" "one\n"))

@@ -301,8 +301,7 @@ context."
     (should-error (qwen-companion-inspector-copy-json) :type 'user-error)
     (let* ((json (concat "{\"a\": \"" (make-string 16000 ?\u2603) "\"}"))
            (file (expand-file-name "text-1" (qwen-companion-backend-spool))))
-      (let ((coding-system-for-write 'utf-8-unix))
-        (write-region json nil file nil 'silent))
+      (qwen-companion-test-write file json)
       (qwen-companion-inspector-test--tell
        "s1" (list (qwen-companion-inspector-test--file "main.py")) :text nil :text-file file)
       (should-not (file-exists-p file))
@@ -560,20 +559,8 @@ context."
     (qwen-companion-backend--set-state 'ready)
     (should-not (string-search "starting" (qwen-companion-inspector-test--text)))))
 
-(ert-deftest qwen-companion-inspector-test-another-major-mode ()
-  "A buffer that has become another one is let go."
-  (qwen-companion-inspector-test--with nil
-    (qwen-companion-context)
-    (let ((buffer (current-buffer)))
-      (text-mode)
-      (should (= 0 (qwen-companion-inspector-test--timers)))
-      (should (equal '(:on nil) (car (last (qwen-companion-test-sent 'watch)))))
-      (qwen-companion-context)
-      (should-not (eq buffer (current-buffer)))
-      (kill-buffer buffer))))
-
 (ert-deftest qwen-companion-inspector-test-mode-off-closes-it ()
-  "Buffer, window, timers and hook go."
+  "Buffer, window, timers and hook go; a buffer that has become another one is let go."
   (qwen-companion-inspector-test--with nil
     (qwen-companion-context)
     (let ((buffer (current-buffer)))
@@ -582,7 +569,15 @@ context."
       (should (one-window-p))
       (should-not (get-buffer "*qwen-companion context*"))
       (should (= 0 (qwen-companion-inspector-test--timers)))
-      (should-not (memq #'qwen-companion-inspector-changed qwen-companion-state-functions)))))
+      (should-not (memq #'qwen-companion-inspector-changed qwen-companion-state-functions)))
+    (qwen-companion-context)
+    (let ((buffer (current-buffer)))
+      (text-mode)
+      (should (= 0 (qwen-companion-inspector-test--timers)))
+      (should (equal '(:on nil) (car (last (qwen-companion-test-sent 'watch)))))
+      (qwen-companion-context)
+      (should-not (eq buffer (current-buffer)))
+      (kill-buffer buffer))))
 
 (provide 'qwen-companion-inspector-test)
 ;;; qwen-companion-inspector-test.el ends here

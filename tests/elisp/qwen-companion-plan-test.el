@@ -47,12 +47,6 @@ MORE are further keys and values of the payload."
     (list (plist-get payload :outcome) (qwen-companion-test-text-in payload)
           (qwen-companion-test-text-in (plist-get payload :reason)))))
 
-(defun qwen-companion-plan-test--comment (line comment)
-  "Note COMMENT on the LINE of the plan in the selected window."
-  (qwen-companion-test-go-to line)
-  (qwen-companion-test-choosing comment
-    (qwen-companion-diff-comment)))
-
 (ert-deftest qwen-companion-plan-test-approves-as-it-is-and-edited ()
   "The plan is the text of a buffer, which C-c C-c approves."
   (qwen-companion-plan-test-with
@@ -84,7 +78,8 @@ MORE are further keys and values of the payload."
     ;; What was chosen for an answer that did not come about is not meant for the next.
     (erase-buffer)
     (qwen-companion-test-choosing "auto-edit"
-      (should-error (qwen-companion-plan-approve t) :type 'user-error))
+      (qwen-companion-test-refused "The plan is empty" (qwen-companion-plan-approve t)))
+    (should (qwen-companion-proposals))
     (insert qwen-companion-plan-test--text)
     (qwen-companion-test-press "C-c C-c")
     (should (equal '(auto-edit nil)
@@ -99,7 +94,7 @@ MORE are further keys and values of the payload."
   "They are the reason, and the next plan is a difference, with the comments."
   (qwen-companion-plan-test-with
     (qwen-companion-plan-test--review qwen-companion-plan-test--text)
-    (qwen-companion-plan-test--comment "plums" "No plums")
+    (qwen-companion-test-comment "plums" "No plums")
     (qwen-companion-test-press "C-c C-k")
     (should (equal '(rejected nil "I have rejected your plan, for these reasons:\n\nplan:3\n> 1. Buy plums.\nNo plums\n")
                    (qwen-companion-plan-test--outcome)))
@@ -120,20 +115,12 @@ MORE are further keys and values of the payload."
   "The model reads them with the result of its tool, not after the work."
   (qwen-companion-plan-test-with
     (qwen-companion-plan-test--review qwen-companion-plan-test--text)
-    (qwen-companion-plan-test--comment "Bake" "At 200 degrees")
+    (qwen-companion-test-comment "Bake" "At 200 degrees")
     (qwen-companion-diff-accept)
     (should (string-match-p "At 200 degrees" (nth 2 (qwen-companion-plan-test--outcome))))
     ;; The next one is another plan.
     (qwen-companion-plan-test--review "Another\n")
     (should (equal "Another\n" (buffer-string)))))
-
-(ert-deftest qwen-companion-plan-test-refuses-to-approve-nothing ()
-  "An emptied plan is not approved, and stays."
-  (qwen-companion-plan-test-with
-    (qwen-companion-plan-test--review qwen-companion-plan-test--text)
-    (erase-buffer)
-    (qwen-companion-test-refused "The plan is empty" (qwen-companion-diff-accept))
-    (should (qwen-companion-proposals))))
 
 (ert-deftest qwen-companion-plan-test-rescues-edits ()
   "The end of a plan is told with its reason, and an edited text stays in a buffer."

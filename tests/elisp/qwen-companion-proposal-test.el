@@ -303,14 +303,10 @@ is kept."
         (should (qwen-companion-test-header-p "proposed  by gemini  .*another one, by qwen, was accepted"))
         (should (equal "three\n" (buffer-string))))
       ;; The other is compared with that already, and to write it is no news.
-      (let ((refreshed 0)
-            (path (expand-file-name "a.txt"))
-            (coding-system-for-write 'utf-8-unix))
-        (write-region "two\n" nil path nil 'silent)
-        (cl-letf (((symbol-function 'qwen-companion-review-refresh)
-                   (lambda (_style _proposal) (cl-incf refreshed))))
-          (qwen-companion-review-file-written path)
-          (qwen-companion-review-file-written path))
+      (qwen-companion-test-write "a.txt" "two\n")
+      (qwen-companion-test-counting refreshed 'qwen-companion-review-refresh
+        (qwen-companion-review-file-written (expand-file-name "a.txt"))
+        (qwen-companion-review-file-written (expand-file-name "a.txt"))
         (should (= 0 refreshed)))
       (with-current-buffer (qwen-companion-proposal-disk-buffer second)
         (should (equal "two\n" (buffer-string)))
@@ -332,16 +328,6 @@ is kept."
         (qwen-companion-proposal-test--prepare proposal)
         (should (equal shown
                        (qwen-companion-proposal-test--on-disk proposal)))))))
-
-(ert-deftest qwen-companion-proposal-test-letters-in-another-case-are-a-change ()
-  (qwen-companion-proposal-test-with-one
-    (let ((path (expand-file-name "a.txt"))
-          (case-fold-search t))
-      (qwen-companion-test-show proposal)
-      (write-region "ONE\n" nil path nil 'silent)
-      (set-file-times path (time-add nil 2))
-      (qwen-companion-review-file-written path)
-      (should (equal "ONE\n" (qwen-companion-proposal-test--on-disk proposal))))))
 
 (ert-deftest qwen-companion-proposal-test-keeps-the-text-that-nobody-got ()
   "The CLI disconnects, perhaps before it gets the accepted text, or the mode goes off."
@@ -427,9 +413,8 @@ is kept."
                     "plain\r\n\0\e$B#1\e(B\n\C-l~{+{I~}"
                     "é\u0301中😀\U0010ffff\ufffd\u202e\r"))
       (dolist (kind '("ascii" "utf-8"))
-        (let ((file (expand-file-name (concat kind "-0") (qwen-companion-backend-spool)))
-              (coding-system-for-write 'utf-8-unix))
-          (write-region text nil file nil 'silent)
+        (let ((file (expand-file-name (concat kind "-0") (qwen-companion-backend-spool))))
+          (qwen-companion-test-write file text)
           (with-temp-buffer
             (insert "<>")
             (backward-char)
@@ -450,11 +435,10 @@ That saves looking at each line, most of a second for 20 MB."
       (let ((file (expand-file-name (concat kind "-0") (qwen-companion-backend-spool)))
             (inhibit-eol-conversion t)
             looked)
-        (let ((coding-system-for-write 'utf-8-unix))
-          (write-region text nil file nil 'silent)
-          ;; Elsewhere it comes exactly.
-          (copy-file file (concat file "1"))
-          (should (equal text (qwen-companion-spool-text (list :text-file (concat file "1"))))))
+        (qwen-companion-test-write file text)
+        ;; Elsewhere it comes exactly.
+        (copy-file file (concat file "1"))
+        (should (equal text (qwen-companion-spool-text (list :text-file (concat file "1")))))
         (cl-letf (((symbol-function 'qwen-companion-disk-line-end)
                    (lambda () (setq looked t) nil)))
           (qwen-companion-proposal-test--open "a.txt" :id kind :digest "d" :text-file file))
@@ -489,8 +473,7 @@ That saves looking at each line, most of a second for 20 MB."
           (qwen-companion-diff-accept proposal))
         (should (equal (list (list 'accepted proposed)) (qwen-companion-test-outcomes)))
         ;; What the CLI writes is recognised.
-        (let ((coding-system-for-write 'utf-8-unix))
-          (write-region proposed nil "a.txt" nil 'silent))
+        (qwen-companion-test-write "a.txt" proposed)
         (qwen-companion-test-disk-event (expand-file-name "a.txt"))
         (should (qwen-companion-test-written-p))))))
 
@@ -643,7 +626,7 @@ that of the unified review."
                        (list (lambda () (delete-file "a.txt") (make-directory "a.txt"))
                              "a directory since" "a directory on disk"
                              "a\\.txt has become a directory")
-                       (list (lambda () (qwen-companion-proposal-test--write "two\n"))
+                       (list (lambda () (qwen-companion-test-write "a.txt" "two\n" 2))
                              nil "on disk, as proposed" nil)))
     (dolist (shown '(before after nil))
       (qwen-companion-proposal-test-with-one
@@ -871,12 +854,6 @@ The wait for a write is short, and its end is no surprise."
   (qwen-companion-diff-accept proposal)
   (qwen-companion-test-deliver proposal))
 
-(defun qwen-companion-proposal-test--write (text)
-  "Write TEXT into a.txt, as a CLI does."
-  (let ((coding-system-for-write 'utf-8-unix))
-    (write-region text nil "a.txt" nil 'silent)
-    (set-file-times "a.txt" (time-add nil 2))))
-
 (defun qwen-companion-proposal-test--settle ()
   "Wait until no write is expected any more."
   (qwen-companion-test-wait-for (qwen-companion-test-written-p))
@@ -901,8 +878,8 @@ The CLI writes both one after the other, and nothing is amiss."
               (should (equal '("1\n2\n" "ONE\n2\n" "1\nTWO\n")
                              (butlast (car qwen-companion-proposal-test--merges))))
               (qwen-companion-proposal-test--answer-merge "ONE\nTWO\n")
-              (qwen-companion-proposal-test--write "ONE\n2\n")
-              (qwen-companion-proposal-test--write "ONE\nTWO\n")
+              (qwen-companion-test-write "a.txt" "ONE\n2\n" 2)
+              (qwen-companion-test-write "a.txt" "ONE\nTWO\n" 2)
               (qwen-companion-proposal-test--settle)))
       (should-not (string-match-p "hold\\|not written\\|kept" said))
       (should-not (qwen-companion-proposal-test--kept))
@@ -922,7 +899,7 @@ The CLI writes both one after the other, and nothing is amiss."
         ;; What it was compared with when it came.
         (qwen-companion-proposal-test--answer-merge nil)
         (should (= 1 (length qwen-companion-proposal-test--merges)))
-        (qwen-companion-proposal-test--write "ONE\nTWO\nTHREE\n")
+        (qwen-companion-test-write "a.txt" "ONE\nTWO\nTHREE\n" 2)
         (qwen-companion-proposal-test--answer-merge "ONE\nTWO\n3\n")
         (should (equal '("1\n2\n3\n" "ONE\nTWO\n3\n" "1\n2\nTHREE\n")
                        (butlast (car qwen-companion-proposal-test--merges))))
@@ -942,7 +919,7 @@ The CLI writes both one after the other, and nothing is amiss."
       (qwen-companion-test-said "a\\.txt holds the change accepted before, but not this one; .*kept"
         (qwen-companion-proposal-test--accept second)
         (qwen-companion-proposal-test--answer-merge "ONE\nTWO\nmine\n")
-        (qwen-companion-proposal-test--write "ONE\n2\n")
+        (qwen-companion-test-write "a.txt" "ONE\n2\n" 2)
         (qwen-companion-proposal-test--settle))
       (should (equal '("ONE\nTWO\nmine\n") (qwen-companion-proposal-test--kept))))))
 
@@ -960,7 +937,7 @@ The CLI writes both one after the other, and nothing is amiss."
                     (not (qwen-companion-test-header-p "and qwen may fail to write it where you edited them" (qwen-companion-proposal-buffer second)))))
         (qwen-companion-proposal-test--accept second)
         (qwen-companion-proposal-test--answer-merge nil)
-        (qwen-companion-proposal-test--write "3\n")
+        (qwen-companion-test-write "a.txt" "3\n" 2)
         (qwen-companion-proposal-test--settle)
         (should (equal (if (string-empty-p edits) nil '("2\nmine\n"))
                        (qwen-companion-proposal-test--kept)))))))
@@ -1005,9 +982,9 @@ The CLI writes both one after the other, and nothing is amiss."
                              (qwen-companion-test-edit proposal "!")
                              (qwen-companion-test-close proposal :keeps-edits t))
                          (qwen-companion-proposal-test--accept proposal))
-                       (qwen-companion-proposal-test--write
-                        (concat text (if close "!" "")
-                                (if (string-search "\r" text) "\r\n" "\n")))
+                       (qwen-companion-test-write "a.txt"
+                                                  (concat text (if close "!" "")
+                                                          (if (string-search "\r" text) "\r\n" "\n")))
                        (qwen-companion-proposal-test--settle))))
           (should-not (string-match-p "not hold\\|not in it" said))
           (should-not (qwen-companion-proposal-test--kept)))))))
@@ -1026,10 +1003,10 @@ The CLI writes both one after the other, and nothing is amiss."
                                       (apply keep arguments)))
                          (should (string-match-p "kept in" said)))))))
           (qwen-companion-test-close proposal))
-        (qwen-companion-proposal-test--write "")
+        (qwen-companion-test-write "a.txt" "" 2)
         (qwen-companion-test-disk-event (expand-file-name "a.txt")))
       (let ((said (qwen-companion-test-messages
-                    (qwen-companion-proposal-test--write "two\n")
+                    (qwen-companion-test-write "a.txt" "two\n" 2)
                     (qwen-companion-proposal-test--settle))))
         (should (string-match-p "is written, your edits are not in it" said))
         (should (= 1 (length (split-string said "\n")))))
@@ -1039,7 +1016,7 @@ The CLI writes both one after the other, and nothing is amiss."
                    (qwen-companion-test-messages
                      (qwen-companion-proposal-test--accept
                       (qwen-companion-test-propose "a.txt" "three\n"))
-                     (qwen-companion-proposal-test--write "three\n")
+                     (qwen-companion-test-write "a.txt" "three\n" 2)
                      (qwen-companion-proposal-test--settle))))
       (should (equal '("two\nmine\n") (qwen-companion-proposal-test--kept))))))
 
@@ -1077,27 +1054,26 @@ The CLI writes both one after the other, and nothing is amiss."
     (qwen-companion-diff-accept proposal)
     (should-not (file-notify-valid-p (qwen-companion-proposal-watch proposal))))
   (qwen-companion-proposal-test-with-one
-    (let ((refreshed 0))
-      (qwen-companion-proposal-test--prepare proposal)
-      (cl-letf (((symbol-function 'qwen-companion-review-refresh)
-                 (lambda (_style _proposal) (cl-incf refreshed))))
-        (qwen-companion-proposal-test--write "other\n")
-        (qwen-companion-test-wait-for
-         (equal "other\n" (qwen-companion-proposal-test--on-disk proposal))))
-      (should (> refreshed 0))
-      (should (qwen-companion-test-header-p "changed since" (qwen-companion-proposal-buffer proposal)))
-      (qwen-companion-test-refused "a\\.txt was written after this was proposed, and accepting may overwrite that"
-        (qwen-companion-diff-accept proposal))
-      (should-not (qwen-companion-test-outcomes))
-      (qwen-companion-diff-accept proposal)
-      (should (equal '((accepted "two\n")) (qwen-companion-test-outcomes))))))
+    (qwen-companion-proposal-test--prepare proposal)
+    (qwen-companion-test-counting refreshed 'qwen-companion-review-refresh
+      ;; Letters in another case are a change.
+      (let ((case-fold-search t))
+        (qwen-companion-test-write "a.txt" "ONE\n" 2)
+        (qwen-companion-test-wait-for (equal "ONE\n" (qwen-companion-proposal-test--on-disk proposal))))
+      (should (> refreshed 0)))
+    (should (qwen-companion-test-header-p "changed since" (qwen-companion-proposal-buffer proposal)))
+    (qwen-companion-test-refused "a\\.txt was written after this was proposed, and accepting may overwrite that"
+      (qwen-companion-diff-accept proposal))
+    (should-not (qwen-companion-test-outcomes))
+    (qwen-companion-diff-accept proposal)
+    (should (equal '((accepted "two\n")) (qwen-companion-test-outcomes)))))
 
 (ert-deftest qwen-companion-proposal-test-file-written-before-the-review-is-shown ()
   "Accepting from the list is refused once; the review itself says so."
   (qwen-companion-test-with-proposals '(("a.txt" "one\n"))
     (dolist (shown '(nil t))
       (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-        (qwen-companion-proposal-test--write "other\n")
+        (qwen-companion-test-write "a.txt" "other\n" 2)
         (if shown
             (progn
               (qwen-companion-proposal-test--prepare proposal)

@@ -1032,8 +1032,7 @@ Its state for editing has the keys n and x, the motion state has k."
       (cl-flet ((header () (qwen-companion-test-header)))
         (should (string-match-p "kept  loses text (U\\+FFFD)" (header)))
         (should-not (string-match-p "changed since" (header)))
-        (write-region "tea\n" nil "a.txt" nil 'silent)
-        (set-file-times "a.txt" (time-add nil 5))
+        (qwen-companion-test-write "a.txt" "tea\n" 5)
         (qwen-companion-review-file-written (qwen-companion-proposal-path proposal))
         (should (string-match-p "loses text (U\\+FFFD)  changed since" (header)))
         ;; Nothing warns of a proposal without these.
@@ -1115,9 +1114,7 @@ Its state for editing has the keys n and x, the motion state has k."
     (qwen-companion-test-press "n" "k")
     (should (equal "one\ntwo\n" (qwen-companion-proposal-text proposal)))
     ;; The line ends of the file become others, and mixed ones.
-    (let ((coding-system-for-write 'utf-8-unix))
-      (write-region "one\ntwo\r\n" nil "a.txt" nil 0))
-    (set-file-times "a.txt" (time-add nil 5))
+    (qwen-companion-test-write "a.txt" "one\ntwo\r\n" 5)
     (qwen-companion-review-file-written (expand-file-name "a.txt"))
     (should (equal "one\ntwo\n" (qwen-companion-proposal-text proposal)))
     (should (string-search "-two\r\n+two\n" (buffer-string)))))

@@ -13,6 +13,15 @@
 ;; Each file that is visited would start git, for the mode line.
 (remove-hook 'find-file-hook #'vc-refresh-state)
 
+(defun qwen-companion-test-write (file text &optional seconds)
+  "Write TEXT to FILE, in a directory that may be new, as a CLI does.
+With SECONDS, its time is that much later than now."
+  (let ((coding-system-for-write 'utf-8-unix))
+    (make-directory (file-name-directory (expand-file-name file)) t)
+    (write-region text nil file nil 'silent))
+  (when seconds
+    (set-file-times file (time-add nil seconds))))
+
 (defmacro qwen-companion-test-with-files (files &rest body)
   "Run BODY in a new directory with FILES, a list of (NAME TEXT).
 The directory is the value of `default-directory' and a git project."
@@ -30,9 +39,7 @@ The directory is the value of `default-directory' and a git project."
          (progn
            (make-directory ".git")
            (pcase-dolist (`(,name ,text) ,files)
-             (make-directory (file-name-directory (expand-file-name name)) t)
-             (let ((coding-system-for-write 'utf-8-unix))
-               (write-region text nil name nil 'silent)))
+             (qwen-companion-test-write name text))
            ,@body)
        (dolist (buffer (buffer-list))
          ;; An indirect buffer goes with its base.
@@ -492,6 +499,12 @@ TEXT may be a function of the arguments of `completing-read' or `read-string'."
   `(cl-letf* (((symbol-function 'completing-read) (qwen-companion-test--answerer ,text))
               ((symbol-function 'read-string) (symbol-function 'completing-read)))
      ,@body))
+
+(defun qwen-companion-test-comment (line comment)
+  "Note COMMENT on the LINE of the review in the selected window."
+  (qwen-companion-test-go-to line)
+  (qwen-companion-test-choosing comment
+    (call-interactively #'qwen-companion-diff-comment)))
 
 (defun qwen-companion-test-press (&rest keys)
   "Press KEYS in the selected window."

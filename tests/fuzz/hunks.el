@@ -220,11 +220,6 @@ OLD is on disk, NEW was proposed."
       (user-error nil))
     action))
 
-(defun hunks-fuzz--write (text)
-  "Write TEXT into the file on disk, as a CLI does."
-  (let ((coding-system-for-write 'utf-8-unix))
-    (write-region text nil "a.txt" nil 'silent)))
-
 (defun hunks-fuzz-case (seed)
   "Check the random case SEED, a number."
   (random (format "hunks %d" seed))
@@ -259,8 +254,7 @@ OLD is on disk, NEW was proposed."
                       old (hunks-fuzz--text (hunks-fuzz--edit (split-string old "[\ufeff\r\n]+"))
                                             (hunks-fuzz--one-of "\n" "\r\n" 'mixed)
                                             (zerop (random 3)) (zerop (random 6))))
-                (hunks-fuzz--write old)
-                (set-file-times "a.txt" (time-add nil (length actions)))
+                (qwen-companion-test-write "a.txt" old (length actions))
                 (qwen-companion-review-file-written (expand-file-name "a.txt")))
               (set-buffer (window-buffer))
               (ert-info ((format "%S" (reverse actions)))

@@ -92,10 +92,8 @@ ended, ACCEPTED the text that was sent, KNOWN non-nil when the CLI knows."
 
 (defun reviews-fuzz--write (file text)
   "Write TEXT to FILE; the watches may tell of it later."
-  (let ((coding-system-for-write 'utf-8-unix))
-    (write-region text nil file nil 'silent)
-    ;; As if some time had passed since what is known of the file.
-    (set-file-times file (time-add nil (+ 2 (random 1000))))))
+  ;; As if some time had passed since what is known of the file.
+  (qwen-companion-test-write file text (+ 2 (random 1000))))
 
 (defun reviews-fuzz--notify (file)
   "Let what watches FILE know that it may have changed."
