@@ -8,6 +8,7 @@ import http.client
 import json
 import os
 import queue
+import select
 import signal
 import socket
 import struct
@@ -283,6 +284,12 @@ class Backend:
     def error_text(self) -> str:
         assert self.process.stderr is not None
         return self.process.stderr.read().decode("utf-8")
+
+    def error_line(self) -> str:
+        """Return the next line of standard error, once it comes."""
+        assert self.process.stderr is not None
+        assert select.select([self.process.stderr], [], [], TIMEOUT_S)[0]
+        return self.process.stderr.readline().decode("utf-8")
 
     def cli(self) -> Cli:
         """Return a CLI that has said hello."""

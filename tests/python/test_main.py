@@ -52,6 +52,12 @@ def current_async_library():
 """As much of that package as anyio uses."""
 
 
+def stop(backend: Backend) -> None:
+    """Tell `backend` to stop, which it does in time."""
+    backend.emacs.call("stop", "nil")
+    assert backend.process.wait(SECONDS_TO_STOP) == 0
+
+
 def context(path: Path, **more: object) -> str:
     return dumps({"files": [{"path": str(path), "timestamp": 1000}], "active": str(path), **more})
 
@@ -93,8 +99,8 @@ def test_publishes_where_it_is_found(home: Home) -> None:
             content = json.loads(path.read_text())
             assert content["authToken"] == backend.token
             assert len(backend.token) == 64
-            assert stat.S_IMODE(path.stat().st_mode) == 0o600
-            assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+            modes = [stat.S_IMODE(each.stat().st_mode) for each in (path, path.parent, path.parent.parent)]
+            assert modes == [0o600, 0o700, 0o700]
 
 
 def test_emacs_is_told_which_files_it_must_remove_if_this_process_cannot(home: Home) -> None:
@@ -131,23 +137,18 @@ def test_a_stream_does_not_wait_for_the_library(home: Home) -> None:
             notification = b'{"jsonrpc": "2.0", "method": "notifications/initialized"}'
             assert Cli(backend.port, backend.token, "restored").post(notification)[0] == 202
             # The library is on its way, for what the CLI asks next.
-            assert backend.process.stderr is not None
-            assert backend.process.stderr.readline().startswith(b"stuck mcp")
-            backend.emacs.call("stop", "nil")
-            assert backend.process.wait(SECONDS_TO_STOP) == 0
+            assert backend.error_line().startswith("stuck mcp")
+            stop(backend)
 
 
 def test_the_library_is_there_before_the_first_cli(home: Home) -> None:
     """A CLI that is typed to at once is to be reviewed: it must not wait for an import, which may take seconds."""
     with Backend(home, settings=f"exec({STUCK_LIBRARY!r})") as backend:
         backend.greet()
-        assert backend.process.stderr is not None
-        assert select.select([backend.process.stderr], [], [], TIMEOUT_S)[0]
-        assert backend.process.stderr.readline().startswith(b"stuck mcp")
+        assert backend.error_line().startswith("stuck mcp")
         # The files were there and the streams are served all the same.
         backend.emacs.wait_for("serving")
-        backend.emacs.call("stop", "nil")
-        assert backend.process.wait(SECONDS_TO_STOP) == 0
+        stop(backend)
 
 
 # With the longer time the terminal closes before the first look.
@@ -196,13 +197,11 @@ def test_the_newest_files_are_told_last(home: Home) -> None:
     """Emacs removes what it was told of when the backend is killed."""
     with Backend(home, settings=f"exec({TWO_LOOKS!r})") as backend:
         backend.connect()
-        assert backend.process.stderr is not None
-        assert backend.process.stderr.readline() == b"\n"
+        assert backend.error_line() == "\n"
         backend.emacs.call("roots", dumps({"roots": [str(home.work)]}))
         backend.emacs.wait_for("published")
         written = {str(path) for path in home.files()}
-        backend.emacs.call("stop", "nil")
-        assert backend.process.wait(SECONDS_TO_STOP) == 0
+        stop(backend)
         backend.emacs.close()
         told = backend.emacs.calls("files")
         assert written
@@ -249,8 +248,7 @@ def test_stops_with_a_client_that_reads_nothing(backend: Backend, home: Home) ->
         path.write_text("")
         for number in range(300):
             backend.emacs.call("context", context(path, line=number, character=1, text="x" * 16000))
-        backend.emacs.call("stop", "nil")
-        assert backend.process.wait(SECONDS_TO_STOP) == 0
+        stop(backend)
 
 
 @pytest.mark.parametrize(
@@ -385,9 +383,11 @@ def test_a_change_of_one_cli_tells_of_no_other(backend: Backend) -> None:
 class TestRestart:
     """A killed backend is replaced without the CLI noticing."""
 
-    def restart(self, old: Backend, proposals: list[dict[str, str]] | None = None) -> Backend:
+    def restart(self, old: Backend, opened: dict[str, Any]) -> Backend:
+        """Return the next process, which is told of the sessions and of the proposal `opened`."""
         sessions = [*map(as_dict, self.last_sessions(old))]
-        return Backend(old.home, port=old.port, token=old.token, sessions=sessions, proposals=proposals or [])
+        proposal = {key: opened[key] for key in ("id", "session", "path", "digest")}
+        return Backend(old.home, port=old.port, token=old.token, sessions=sessions, proposals=[proposal])
 
     def last_sessions(self, old: Backend, *keys: str) -> list[object]:
         """Return the sessions told last, once one is streaming and has `keys`."""
@@ -411,22 +411,21 @@ class TestRestart:
             backend.kill()
             # Not "reset", not "incomplete": a clean end is what makes the CLI come back.
             assert stream.rest() == b""
-        proposal = {key: opened[key] for key in ("id", "session", "path", "digest")}
-        with self.restart(backend, [proposal]) as new:
+        with self.restart(backend, opened) as new:
             assert new.greet()["port"] == backend.port
             new.emacs.call("context", context(path, line=3, character=7))
             with cli.stream() as stream:
                 assert stream.status_line == "HTTP/1.1 200 OK"
                 update = stream.event()
                 assert update["params"]["workspaceState"]["openFiles"][0]["cursor"] == {"line": 3, "character": 7}
-                outcome = f'(:id "{proposal["id"]}" :outcome accepted :text "new and better\n")'
+                outcome = f'(:id "{opened["id"]}" :outcome accepted :text "new and better\n")'
                 new.emacs.call("outcome", outcome)
                 assert stream.event() == {
                     "jsonrpc": "2.0",
                     "method": "ide/diffAccepted",
                     "params": {"filePath": str(path), "content": "new and better\n"},
                 }
-                assert new.emacs.wait_for("delivered") == {"id": proposal["id"]}
+                assert new.emacs.wait_for("delivered") == {"id": opened["id"]}
                 assert cli.request("tools/list", {})[0] == 200
 
     def test_an_outcome_decided_while_no_stream_is_open_waits_for_it(self, backend: Backend, home: Home) -> None:
@@ -437,15 +436,14 @@ class TestRestart:
             cli.tool("openDiff", filePath=str(path), newContent="new\n")
             opened = backend.emacs.wait_for("proposal-open")
             backend.kill()
-        proposal = {key: opened[key] for key in ("id", "session", "path", "digest")}
-        with self.restart(backend, [proposal]) as new:
+        with self.restart(backend, opened) as new:
             new.greet()
-            new.emacs.call("outcome", f'(:id "{proposal["id"]}" :outcome rejected)')
+            new.emacs.call("outcome", f'(:id "{opened["id"]}" :outcome rejected)')
             new.emacs.wait_for("serving")
             assert new.emacs.calls("delivered").empty()
             with cli.stream() as stream:
                 assert stream.event()["method"] == "ide/diffRejected"
-                assert new.emacs.wait_for("delivered") == {"id": proposal["id"]}
+                assert new.emacs.wait_for("delivered") == {"id": opened["id"]}
 
     def test_the_process_of_a_cli_stays_known(self, backend: Backend) -> None:
         cli = backend.cli()

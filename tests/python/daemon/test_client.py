@@ -268,38 +268,6 @@ async def test_a_prompt_to_nobody_was_certainly_not_done(
     assert not caught.value.maybe_done
 
 
-# --- Permissions
-
-
-async def test_a_permission_is_cancelled(daemon: FakeDaemon, client: DaemonClient, session: FakeSession) -> None:
-    session.script("write")
-    await client.prompt(session.id, HELLO)
-    (waiting,) = (await client.status(session.id)).pending_interactions
-    await client.answer_permission(session.id, waiting.request_id, None)
-    assert daemon.asked[-1].body == {"outcome": {"outcome": "cancelled"}}
-
-
-async def test_invalid_option(client: DaemonClient, session: FakeSession) -> None:
-    session.script("write")
-    await client.prompt(session.id, HELLO)
-    (waiting,) = (await client.status(session.id)).pending_interactions
-    with pytest.raises(errors.InvalidRequestError) as caught:
-        await client.answer_permission(session.id, waiting.request_id, "proceed_always_and_ever")
-    assert caught.value.code == "invalid_option_id"
-    # The question is still there to be answered.
-    await client.answer_permission(session.id, waiting.request_id, "proceed_once")
-
-
-# --- Settings
-
-
-async def test_model_switch_failed(client: DaemonClient, session: FakeSession) -> None:
-    with pytest.raises(errors.InvalidRequestError, match="did not switch the model") as caught:
-        await client.set_model(session.id, "none")
-    assert caught.value.code == "model_switch_failed"
-    assert session.ring[-1]["type"] == "model_switch_failed"
-
-
 # --- Secrets
 
 

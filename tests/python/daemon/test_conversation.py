@@ -497,12 +497,15 @@ async def test_a_daemon_without_a_context_can_be_talked_to(emacs: Emacs, daemon:
 
 async def test_10mb_frame_trimmed_before_it_crosses(emacs: Emacs, chatting: Chatting) -> None:
     session, theirs, chat = chatting
-    old, new = "o\n" * 2_500_000, "n\n" * 2_500_000
+    old, new, output = "o\n" * 2_500_000, "n\n" * 2_500_000, "x" * 100_000
     written = event("tool_call_update")
     written["data"]["update"] |= {
         "toolCallId": "call_1",
         "status": "completed",
-        "content": [{"type": "diff", "path": f"{ROOT}/a.txt", "oldText": old, "newText": new}],
+        "content": [
+            {"type": "diff", "path": f"{ROOT}/a.txt", "oldText": old, "newText": new},
+            {"type": "content", "content": {"type": "text", "text": output}},
+        ],
         "rawOutput": {"originalContent": old, "newContent": new},
     }
     before = len(emacs.frames)
@@ -510,7 +513,12 @@ async def test_10mb_frame_trimmed_before_it_crosses(emacs: Emacs, chatting: Chat
     await emacs.until(lambda: chat.tools)
     assert sum(map(len, emacs.frames[before:])) < 32 * 1024
     (tool,) = chat.tools.values()
-    assert tool.diffs[0].new_size == len(new)
+    assert (tool.diffs[0].old_size, tool.diffs[0].new_size) == (len(old), len(new))
+    assert tool.output is not None
+    assert (len(tool.output.text), tool.output.more) == (16 * 1024, 100_000 - 16 * 1024)
+    for name, whole in (("old", old), ("output", output)):
+        await emacs.call("daemon-fetch", session=session, tool=tool.id, part=lisp(name), index=0)
+        assert emacs.last(messages.ToolText).text == whole
     await emacs.call("daemon-fetch", session=session, tool=tool.id, part=lisp("new"), index=0)
     assert emacs.last(messages.ToolText).text == new
     # The session may tell of itself meanwhile.
@@ -518,7 +526,9 @@ async def test_10mb_frame_trimmed_before_it_crosses(emacs: Emacs, chatting: Chat
     assert len(fetched) < 1000
     payload = as_dict(lisp(fetched)[1])
     assert emacs.spool.read(payload["text-file"]) == new
-    assert await emacs.refused("daemon-fetch", session=session, tool=tool.id, part=lisp("old"), index=7) == "gone"
+    for odd in ({"index": 7}, {"index": -1}, {"part": lisp("input")}, {"tool": "?"}):
+        values = {"session": session, "tool": tool.id, "part": lisp("old"), "index": 0, **odd}
+        assert await emacs.refused("daemon-fetch", **values) == "gone"
 
 
 async def test_a_text_that_changes_while_it_is_fetched_is_fetched_again(

@@ -263,26 +263,6 @@ async def test_events_are_read_while_nobody_takes_them(
 # --- Connections that break
 
 
-async def test_drop_mid_turn_no_dup(client: DaemonClient, daemon: FakeDaemon, session: FakeSession) -> None:
-    found: list[StreamItem] = []
-    async with listen(client, session) as listener:
-        session.emit(chunk("1"), chunk("2"))
-        found += await listener.until_text("2")
-        listener.go.clear()
-        session.emit(chunk("3"))
-        (await daemon.next_stream()).cut()
-        found += await listener.until(Disconnected)
-        session.emit(chunk("4"), chunk("5"))
-        listener.go.set()
-        found += await listener.until(ReplayDone)
-        session.emit(chunk("6"))
-        found += await listener.until_text("6")
-        again = await daemon.next_stream()
-    assert texts(found) == ["1", "2", "3", "4", "5", "6"]
-    assert [item for item in found if isinstance(item, Connected)] == [Connected()] * 2
-    assert (again.headers["last-event-id"], again.headers["x-qwen-event-epoch"]) == ("4", session.epoch)
-
-
 async def test_what_comes_twice_is_given_once(client: DaemonClient, daemon: FakeDaemon, session: FakeSession) -> None:
     async with listen(client, session) as listener:
         (sent,) = session.emit(chunk("once"))
@@ -373,22 +353,6 @@ async def test_an_epoch_that_only_the_header_tells_is_noticed(
     async with Listener(client, session, Cursor(1, ""), SILENCE_S) as listener:
         # The daemon was asked without an epoch, so it does not complain.
         assert await listener.next() == Resync("epoch_reset")
-
-
-async def test_epoch_mismatch_reload(client: DaemonClient, daemon: FakeDaemon, session: FakeSession) -> None:
-    session.emit(chunk("before"))
-    session.die()
-    async with listen(client, session, cursor=2) as listener:
-        ended = (await listener.until(Ended))[-1]
-        assert isinstance(ended, Ended)
-        assert isinstance(ended.error, NotFoundError)
-        assert await listener.ended()
-    loaded = await client.load(session.id)
-    assert [item.id for item in loaded.compacted_replay] == [1, 2]
-    assert loaded.cursor == Cursor(0, session.epoch)
-    async with Listener(client, session, loaded.cursor, SILENCE_S) as listener:
-        session.emit(chunk("after"))
-        assert texts(await listener.until_text("after")) == ["after"]
 
 
 async def test_ring_evicted_reload(client: DaemonClient, session: FakeSession) -> None:

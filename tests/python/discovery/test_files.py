@@ -61,13 +61,6 @@ def dead() -> tuple[int, str]:
     return child.pid, started
 
 
-@pytest.fixture
-def usual_umask() -> Iterator[None]:
-    old = os.umask(0o022)
-    yield
-    os.umask(old)
-
-
 def make(home: Home, port: int = PORT, **environ: str) -> Discovery:
     return Discovery(PID, port, "token", {**home.environ, **environ})
 
@@ -130,15 +123,6 @@ def test_the_files_say_what_their_readers_need(home: Home) -> None:
         assert content(path) == {"port": PORT, **common, **mark}
     assert content(lock(home)) == {"port": "4711", "ppid": PID, "ideName": "Emacs", **common, **mark}
     assert home.files() == everything(home)
-
-
-@pytest.mark.usefixtures("usual_umask")
-def test_files_and_new_directories_are_private(home: Home) -> None:
-    make(home).publish([])
-    for path in home.files():
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-        assert stat.S_IMODE(path.parent.parent.stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize(

@@ -8,18 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from qwen_companion.doors import layer
 from qwen_companion.doors.conditions import unasked_effects
 from qwen_companion.doors.disk import Disk
-
-Environ = dict[str, str]
-
-
-@pytest.fixture
-def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environ:
-    (tmp_path / "home/.qwen").mkdir(parents=True)
-    monkeypatch.setattr(layer, "_SYSTEM_DIRECTORY", str(tmp_path))
-    return {"HOME": str(tmp_path / "home")}
 
 
 @pytest.fixture
@@ -36,7 +26,7 @@ def project(tmp_path: Path) -> Path:
     return directory
 
 
-def files(command: str, project: Path, environ: Environ, directory: str = "") -> list[str] | None:
+def files(command: str, project: Path, environ: dict[str, str], directory: str = "") -> list[str] | None:
     """Return the files that must be recorded for `command` to run, below the project; None where it must ask.
 
     Without those that it makes.
@@ -80,7 +70,7 @@ def files(command: str, project: Path, environ: Environ, directory: str = "") ->
     ],
 )
 def test_commands_that_write_in_the_project(
-    project: Path, environ: Environ, command: str, recorded: list[str] | None
+    project: Path, environ: dict[str, str], command: str, recorded: list[str] | None
 ) -> None:
     assert files(command, project, environ) == recorded
 
@@ -207,7 +197,7 @@ def test_commands_that_write_in_the_project(
         *("", "  ", "cat a.txt", "echo x > /dev/null", "npm test"),
     ],
 )
-def test_others_are_left_to_the_user(project: Path, environ: Environ, command: str) -> None:
+def test_others_are_left_to_the_user(project: Path, environ: dict[str, str], command: str) -> None:
     assert files(command.format(outer=project.parent), project, environ) is None
 
 
@@ -254,7 +244,7 @@ def test_others_are_left_to_the_user(project: Path, environ: Environ, command: s
         *("cp a.txt bin/ls", "mv src/deep bin", "ln -s src/x.py bin/ls", "mv bin x", "rm -rf bin"),
     ],
 )
-def test_what_only_looks_plain_is_left_to_the_user(project: Path, environ: Environ, command: str) -> None:
+def test_what_only_looks_plain_is_left_to_the_user(project: Path, environ: dict[str, str], command: str) -> None:
     for name in ("bare", "bin", "hidden", "src/none"):
         (project / name).mkdir()
     (project / "bare/HEAD").touch()
@@ -266,7 +256,7 @@ def test_what_only_looks_plain_is_left_to_the_user(project: Path, environ: Envir
     assert files(command, project, environ) is None
 
 
-def test_links_and_where_they_lead_have_to_be_recorded(project: Path, environ: Environ) -> None:
+def test_links_and_where_they_lead_have_to_be_recorded(project: Path, environ: dict[str, str]) -> None:
     (project / "inner").symlink_to("src")
     (project / "dangling").symlink_to("src/none")
     for command in ("rm inner", "ln -sfn src/deep inner"):
@@ -278,20 +268,20 @@ def test_links_and_where_they_lead_have_to_be_recorded(project: Path, environ: E
     assert files(f"ls > {project}/x", project, environ, "..") is None
 
 
-def test_a_variable_leads_cd_elsewhere(project: Path, environ: Environ) -> None:
+def test_a_variable_leads_cd_elsewhere(project: Path, environ: dict[str, str]) -> None:
     assert files("cd src && touch x", project, environ) is not None
     environ["CDPATH"] = "/usr"
     assert files("cd src && touch x", project, environ) is None
 
 
-def test_the_users_rules_say_nothing_about_redirections(project: Path, environ: Environ) -> None:
+def test_the_users_rules_say_nothing_about_redirections(project: Path, environ: dict[str, str]) -> None:
     user_rules(environ, allow=["Bash(npm test)"])
     assert files("npm test > a.txt", project, environ) == ["a.txt"]
     assert files(f"npm test > {project.parent}/x", project, environ) is None
     assert files("npm test > out/x", project, environ) is None
 
 
-def test_a_command_in_a_directory_of_its_own(project: Path, environ: Environ) -> None:
+def test_a_command_in_a_directory_of_its_own(project: Path, environ: dict[str, str]) -> None:
     assert files("rm x.py", project, environ, "src") == ["src/x.py"]
     assert files("touch x", project, environ, "..") is None
     both = [str(project), str(project / "src")]
@@ -299,13 +289,13 @@ def test_a_command_in_a_directory_of_its_own(project: Path, environ: Environ) ->
     assert unasked_effects("touch x", str(project), both, Disk(environ)) is None
 
 
-def test_too_many_files(project: Path, environ: Environ) -> None:
+def test_too_many_files(project: Path, environ: dict[str, str]) -> None:
     for number in range(201):
         (project / f"src/deep/{number}").touch()
     assert files("rm -r src/deep", project, environ) is None
 
 
-def user_rules(environ: Environ, **permissions: object) -> None:
+def user_rules(environ: dict[str, str], **permissions: object) -> None:
     Path(environ["HOME"], ".qwen/settings.json").write_text(json.dumps({"permissions": permissions}))
 
 
@@ -324,13 +314,13 @@ def user_rules(environ: Environ, **permissions: object) -> None:
         *("Edit", "Edit(/src/**)", "Write(/x)", "write_file", "Read(.env)", "*"),
     ],
 )
-def test_a_question_the_user_wants_is_not_taken_away(project: Path, environ: Environ, rule: str) -> None:
+def test_a_question_the_user_wants_is_not_taken_away(project: Path, environ: dict[str, str], rule: str) -> None:
     user_rules(environ, allow=["Bash(mkdir *)"], ask=[rule])
     assert files("mkdir x", project, environ) is None
 
 
 @pytest.mark.parametrize("rule", ["Bash(rm *)", "Bash(git push:*)", "mcp__x__y", "WebFetch", "Agent", "Skill(x)"])
-def test_rules_about_others_do_not_matter(project: Path, environ: Environ, rule: str) -> None:
+def test_rules_about_others_do_not_matter(project: Path, environ: dict[str, str], rule: str) -> None:
     user_rules(environ, ask=[rule])
     assert files("mkdir x", project, environ) == []
 
@@ -338,12 +328,12 @@ def test_rules_about_others_do_not_matter(project: Path, environ: Environ, rule:
 @pytest.mark.parametrize(
     "orders", [{"classifyAllShell": True}, {"hints": {"softDeny": ["mkdir"]}}, {"hints": {"deny": "x"}}]
 )
-def test_orders_to_the_classifier_are_not_passed_over(project: Path, environ: Environ, orders: object) -> None:
+def test_orders_to_the_classifier_are_not_passed_over(project: Path, environ: dict[str, str], orders: object) -> None:
     user_rules(environ, autoMode=orders)
     assert files("mkdir x", project, environ) is None
 
 
-def test_the_users_own_rules_let_more_run(project: Path, environ: Environ) -> None:
+def test_the_users_own_rules_let_more_run(project: Path, environ: dict[str, str]) -> None:
     user_rules(
         environ, allow=["Bash(mkdir *)", "Bash(cp:*)", "Bash(npm test)", "Bash(python3 *)", "Bash(git *)", "Bash"]
     )
@@ -359,6 +349,6 @@ def test_the_users_own_rules_let_more_run(project: Path, environ: Environ) -> No
     assert files("npm test && echo x > a.txt", project, environ) is None
 
 
-def test_settings_that_cannot_be_read_let_nothing_run(project: Path, environ: Environ) -> None:
+def test_settings_that_cannot_be_read_let_nothing_run(project: Path, environ: dict[str, str]) -> None:
     Path(environ["HOME"], ".qwen/settings.json").write_text("{")
     assert files("mkdir x", project, environ) is None

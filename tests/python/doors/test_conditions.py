@@ -10,8 +10,6 @@ from qwen_companion.doors import conditions, layer
 from qwen_companion.doors.conditions import may_pass, why_hooks_are_off
 from qwen_companion.doors.disk import Disk
 
-Environ = dict[str, str]
-
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
@@ -20,26 +18,19 @@ def project(tmp_path: Path) -> Path:
     return directory
 
 
-@pytest.fixture
-def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environ:
-    (tmp_path / "home/.qwen").mkdir(parents=True)
-    monkeypatch.setattr(layer, "_SYSTEM_DIRECTORY", str(tmp_path))
-    return {"HOME": str(tmp_path / "home")}
-
-
 def is_inside(path: str, directory: str) -> bool:
     return conditions.is_inside(path, directory, Disk({}))
 
 
-def user_file(environ: Environ) -> Path:
+def user_file(environ: dict[str, str]) -> Path:
     return Path(environ["HOME"]) / ".qwen/settings.json"
 
 
-def passes(path: Path, project: Path, environ: Environ, tool: str = "edit") -> bool:
+def passes(path: Path, project: Path, environ: dict[str, str], tool: str = "edit") -> bool:
     return may_pass(tool, str(path), str(project), Disk(environ))
 
 
-def test_a_file_of_the_project_passes(project: Path, environ: Environ) -> None:
+def test_a_file_of_the_project_passes(project: Path, environ: dict[str, str]) -> None:
     assert passes(project / "src/main.py", project, environ)
     assert passes(project / "src/main.py", project, environ, "write_file")
     # For this one `auto` asks its classifier.
@@ -57,22 +48,22 @@ def test_a_file_of_the_project_passes(project: Path, environ: Environ) -> None:
         *("QWEN.local.md", "src/../package.json"),
     ],
 )
-def test_what_auto_would_have_classified_does_not(project: Path, environ: Environ, name: str) -> None:
+def test_what_auto_would_have_classified_does_not(project: Path, environ: dict[str, str], name: str) -> None:
     assert not passes(project / name, project, environ)
 
 
 @pytest.mark.parametrize("name", ["package.json.md", "my-makefile", "git/config", "agents.md.txt", ".github/x"])
-def test_what_only_looks_like_it_does(project: Path, environ: Environ, name: str) -> None:
+def test_what_only_looks_like_it_does(project: Path, environ: dict[str, str], name: str) -> None:
     assert passes(project / name, project, environ)
 
 
-def test_a_link_to_a_protected_file_does_not_pass(project: Path, environ: Environ) -> None:
+def test_a_link_to_a_protected_file_does_not_pass(project: Path, environ: dict[str, str]) -> None:
     (project / "package.json").write_text("{}")
     (project / "link").symlink_to("package.json")
     assert not passes(project / "link", project, environ)
 
 
-def test_a_context_file_of_the_users_own_name_is_protected(project: Path, environ: Environ) -> None:
+def test_a_context_file_of_the_users_own_name_is_protected(project: Path, environ: dict[str, str]) -> None:
     user_file(environ).write_text('{"context": {"fileName": ["CONTEXT.md", "docs/AI.txt"]}}')
     assert not passes(project / "sub/context.md", project, environ)
     assert not passes(project / "docs/ai.txt", project, environ)
@@ -81,12 +72,12 @@ def test_a_context_file_of_the_users_own_name_is_protected(project: Path, enviro
     assert not passes(project / "one.md", project, environ)
 
 
-def test_the_directory_of_the_cli_is_protected_wherever_it_is(project: Path, environ: Environ) -> None:
+def test_the_directory_of_the_cli_is_protected_wherever_it_is(project: Path, environ: dict[str, str]) -> None:
     assert not passes(project / "own/x", project, {**environ, "QWEN_HOME": str(project / "own")})
 
 
 @pytest.mark.parametrize("rule", ["Edit", "Edit(/src/**)", "Write", "write_file", "*", "notebook_edit", "edit(//x)"])
-def test_a_question_the_user_wants_is_not_taken_away(project: Path, environ: Environ, rule: str) -> None:
+def test_a_question_the_user_wants_is_not_taken_away(project: Path, environ: dict[str, str], rule: str) -> None:
     settings = json.dumps({"permissions": {"ask": ["Bash(rm *)", rule]}})
     for file in (
         user_file(environ),
@@ -101,12 +92,12 @@ def test_a_question_the_user_wants_is_not_taken_away(project: Path, environ: Env
 
 
 @pytest.mark.parametrize("rule", ["Bash(rm *)", "run_shell_command", "Read(.env)", "mcp__x__y", "WebFetch", "Agent"])
-def test_rules_about_other_tools_do_not_matter(project: Path, environ: Environ, rule: str) -> None:
+def test_rules_about_other_tools_do_not_matter(project: Path, environ: dict[str, str], rule: str) -> None:
     user_file(environ).write_text(json.dumps({"permissions": {"ask": [rule]}}))
     assert passes(project / "x", project, environ)
 
 
-def test_settings_that_cannot_be_read_let_nothing_pass(project: Path, environ: Environ) -> None:
+def test_settings_that_cannot_be_read_let_nothing_pass(project: Path, environ: dict[str, str]) -> None:
     user_file(environ).write_text("{")
     assert not passes(project / "x", project, environ)
 
@@ -126,7 +117,7 @@ def test_inside_is_by_name_and_really(project: Path, tmp_path: Path) -> None:
     assert not is_inside(f"{project}/a", "")
 
 
-def test_why_hooks_are_off(project: Path, environ: Environ) -> None:
+def test_why_hooks_are_off(project: Path, environ: dict[str, str]) -> None:
     def why() -> str | None:
         return why_hooks_are_off(str(project), environ, "0.24.4")
 
@@ -139,7 +130,7 @@ def test_why_hooks_are_off(project: Path, environ: Environ) -> None:
     assert why() == f"{user_file(environ)} is not valid JSON"
 
 
-def test_hooks_in_both_files_switch_ours_off_before_a_version(project: Path, environ: Environ) -> None:
+def test_hooks_in_both_files_switch_ours_off_before_a_version(project: Path, environ: dict[str, str]) -> None:
     def why(version: str) -> str | None:
         return why_hooks_are_off(str(project), environ, version)
 
@@ -157,7 +148,9 @@ def test_hooks_in_both_files_switch_ours_off_before_a_version(project: Path, env
     assert why("0.23.4") is None
 
 
-def test_hooks_of_the_user_switch_ours_off_in_a_folder_that_is_not_trusted(project: Path, environ: Environ) -> None:
+def test_hooks_of_the_user_switch_ours_off_in_a_folder_that_is_not_trusted(
+    project: Path, environ: dict[str, str]
+) -> None:
     def why(version: str = "0.23.4") -> str | None:
         return why_hooks_are_off(str(project), environ, version)
 

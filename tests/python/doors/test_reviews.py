@@ -13,7 +13,6 @@ import anyio
 import pytest
 
 from qwen_companion.domain import Peer
-from qwen_companion.doors import layer
 from qwen_companion.doors.events import Answer, PermissionRequest
 from qwen_companion.doors.reviews import ALL, OPEN, STILL_REVIEWING, Asker, HookReviews
 from qwen_companion.errors import EmacsBusyError
@@ -38,7 +37,8 @@ class Site:
         self.file = self.project / "a.txt"
         self.file.write_text(TEXT)
         self.editor = FakeEditor()
-        self.reviews = HookReviews(self.editor, {"HOME": str(directory)}, self.records, **limits)
+        environ = {"HOME": str(directory), "QWEN_CODE_SYSTEM_SETTINGS_PATH": str(directory / "settings.json")}
+        self.reviews = HookReviews(self.editor, environ, self.records, **limits)
         self.recorded = True
         self.asked: list[str] = []
         self.reviews.scope = ALL
@@ -74,8 +74,7 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
-    monkeypatch.setattr(layer, "_SYSTEM_DIRECTORY", str(tmp_path))
+def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
 
 

@@ -61,8 +61,17 @@ async def site(spool: Spool) -> AsyncIterator[Site]:
         await asyncio.to_thread(peer.close)
 
 
-async def test_calls_arrive_in_order_and_are_answered_with_nil(site: Site) -> None:
-    peer = await site.connect()
+@pytest.fixture
+async def peer(site: Site) -> EpcPeer:
+    """Return the connection of Emacs."""
+    return await site.connect()
+
+
+STOP = f'(call 1 stop ("{SECRET}" nil))'.encode()
+STOP_FRAME = b"%06x" % len(STOP) + STOP
+
+
+async def test_calls_arrive_in_order_and_are_answered_with_nil(site: Site, peer: EpcPeer) -> None:
     for number in range(200):
         assert await call(peer, "outcome", f'(:id "{number}" :outcome rejected)') == ["return", number + 2, []]
     for number in range(200):
@@ -77,8 +86,7 @@ async def test_a_wrong_secret_is_refused_and_the_connection_dropped(site: Site, 
     await site.connect()
 
 
-async def test_a_wrong_secret_later_drops_the_connection(site: Site) -> None:
-    peer = await site.connect()
+async def test_a_wrong_secret_later_drops_the_connection(site: Site, peer: EpcPeer) -> None:
     peer.send('(call 9 stop ("wrong" nil))')
     assert await ended(peer)
     await soon(site.gone.wait())
@@ -126,8 +134,7 @@ async def test_after_the_first_nobody_else_gets_in(site: Site) -> None:
     assert (await call(first, "roots", "(:roots nil)"))[0] == "return"
 
 
-async def test_a_message_of_another_shape_is_answered_with_an_error(site: Site) -> None:
-    peer = await site.connect()
+async def test_a_message_of_another_shape_is_answered_with_an_error(site: Site, peer: EpcPeer) -> None:
     for method, payload in (("nothing", "nil"), ("roots", "5"), ("outcome", "nil")):
         kind, _, text = await call(peer, method, payload)
         assert kind == "return-error"
@@ -135,8 +142,7 @@ async def test_a_message_of_another_shape_is_answered_with_an_error(site: Site) 
     assert (await call(peer, "stop", "nil"))[0] == "return"
 
 
-async def test_a_call_returns_the_answer(site: Site) -> None:
-    peer = await site.connect()
+async def test_a_call_returns_the_answer(site: Site, peer: EpcPeer) -> None:
     peer.handlers["proposal-close"] = lambda values: ["x"][:0] if values["id"] == "a" else None
     assert await soon(site.bridge.call(messages.ProposalClose("a", keeps_edits=True))) is None
     peer.handlers["proposal-open"] = lambda values: "no: " + values["path"]
@@ -152,8 +158,7 @@ async def test_calls_before_the_connection_wait_for_it(site: Site) -> None:
     assert await asyncio.to_thread(peer.wait_for, "serving") == {}
 
 
-async def test_no_answer_in_time_is_emacs_busy(site: Site) -> None:
-    peer = await site.connect()
+async def test_no_answer_in_time_is_emacs_busy(site: Site, peer: EpcPeer) -> None:
     peer.handlers["delivered"] = no_answer
     with pytest.raises(EmacsBusyError, match="delivered"):
         await site.bridge.call(messages.Delivered("a"), timeout=0.01)
@@ -163,19 +168,15 @@ async def test_no_answer_in_time_is_emacs_busy(site: Site) -> None:
     await soon(site.bridge.call(messages.Serving()))
 
 
-async def test_a_call_that_could_not_be_sent_in_time_is_sent_later(spool: Spool) -> None:
+async def test_a_call_that_could_not_be_sent_in_time_is_sent_later(site: Site) -> None:
     """Emacs does not read, and the CLI has heard that it will show the review."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    bridge = Bridge(listener, SECRET, spool)
-    bridge.start(lambda _message: None, lambda: None)
-    with socket.create_connection(listener.getsockname()) as busy:
-        body = f'(call 1 stop ("{SECRET}" nil))'.encode()
-        busy.sendall(b"%06x" % len(body) + body)
+    with socket.create_connection(("127.0.0.1", site.port)) as busy:
+        busy.sendall(STOP_FRAME)
         for _ in range(8):
-            bridge.tell(messages.Notice("x" * 1_000_000))
+            site.bridge.tell(messages.Notice("x" * 1_000_000))
         with pytest.raises(EmacsBusyError):
-            await bridge.call(messages.Delivered("the last"), timeout=0.01)
-        bridge.tell(messages.Serving())
+            await site.bridge.call(messages.Delivered("the last"), timeout=0.01)
+        site.bridge.tell(messages.Serving())
 
         def read() -> list[bytes]:
             with busy.makefile("rb") as file:
@@ -186,11 +187,9 @@ async def test_a_call_that_could_not_be_sent_in_time_is_sent_later(spool: Spool)
 
         frames = await soon(asyncio.to_thread(read))
     assert sum(b"the last" in frame for frame in frames) == 1
-    bridge.close()
 
 
-async def test_a_ping_is_answered_by_the_event_loop(site: Site) -> None:
-    peer = await site.connect()
+async def test_a_ping_is_answered_by_the_event_loop(site: Site, peer: EpcPeer) -> None:
     # Not by `to_thread`: the loop stands still.
     peer.send(f'(call 2 ping ("{SECRET}" nil))')
     peer.send(f'(call 3 stop ("{SECRET}" nil))')
@@ -200,8 +199,7 @@ async def test_a_ping_is_answered_by_the_event_loop(site: Site) -> None:
     assert site.received.empty()
 
 
-async def test_an_error_in_emacs_is_told(site: Site) -> None:
-    peer = await site.connect()
+async def test_an_error_in_emacs_is_told(site: Site, peer: EpcPeer) -> None:
     peer.handlers["delivered"] = no_answer
     for kind in ("return-error", "epc-error"):
         task = asyncio.create_task(site.bridge.call(messages.Delivered("a")))
@@ -211,15 +209,13 @@ async def test_an_error_in_emacs_is_told(site: Site) -> None:
             await soon(task)
 
 
-async def test_an_answer_of_another_shape_is_told(site: Site) -> None:
-    peer = await site.connect()
+async def test_an_answer_of_another_shape_is_told(site: Site, peer: EpcPeer) -> None:
     peer.handlers["proposal-open"] = lambda _values: 5
     with pytest.raises(EmacsRefusedError, match="proposal-open"):
         await soon(site.bridge.call(messages.ProposalOpen("i", "s", "c", "/a", "d", "text")))
 
 
-async def test_a_lost_connection_fails_what_waits_and_what_comes(site: Site) -> None:
-    peer = await site.connect()
+async def test_a_lost_connection_fails_what_waits_and_what_comes(site: Site, peer: EpcPeer) -> None:
     peer.handlers["delivered"] = no_answer
     waiting = [asyncio.create_task(site.bridge.call(messages.Delivered(str(number)))) for number in range(3)]
     await asyncio.to_thread(peer.wait_for, "delivered")
@@ -240,8 +236,7 @@ async def test_a_message_too_large_for_a_frame_fails_alone(site: Site) -> None:
     await soon(site.bridge.call(messages.Serving()))
 
 
-async def test_a_text_that_cannot_be_spooled_goes_inside_the_call(site: Site, spool: Spool) -> None:
-    peer = await site.connect()
+async def test_a_text_that_cannot_be_spooled_goes_inside_the_call(site: Site, peer: EpcPeer, spool: Spool) -> None:
     spool.remove()
     await soon(site.bridge.call(messages.ProposalOpen("i", "s", "c", "/a", "d", "é" * 100_000)))
     assert peer.calls("proposal-open").get_nowait()["text"] == "é" * 100_000
@@ -255,8 +250,7 @@ async def test_a_very_long_text_that_cannot_be_spooled_fails_alone(site: Site, s
     await soon(site.bridge.call(messages.Serving()))
 
 
-async def test_a_text_that_emacs_could_not_spool_comes_in_parts(site: Site) -> None:
-    peer = await site.connect()
+async def test_a_text_that_emacs_could_not_spool_comes_in_parts(site: Site, peer: EpcPeer) -> None:
     for part in ("one\n", "naïve "):
         assert (await call(peer, "text-part", f'(:id 7 :text "{part}")'))[0] == "return"
     assert (await call(peer, "outcome", '(:id "p" :outcome accepted :text-parts 7)'))[0] == "return"
@@ -266,9 +260,10 @@ async def test_a_text_that_emacs_could_not_spool_comes_in_parts(site: Site) -> N
     assert site.received.empty()
 
 
-async def test_what_was_said_before_the_end_still_goes_out(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_was_said_before_the_end_still_goes_out(
+    site: Site, peer: EpcPeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "_LAST_WORDS_S", TIMEOUT_S)
-    peer = await site.connect()
     for number in range(20):
         site.bridge.tell(messages.Delivered(str(number)))
     site.bridge.close()
@@ -277,23 +272,17 @@ async def test_what_was_said_before_the_end_still_goes_out(site: Site, monkeypat
     assert [calls.get_nowait()["id"] for _ in range(20)] == [str(number) for number in range(20)]
 
 
-async def test_an_emacs_that_does_not_read_blocks_only_the_writer(spool: Spool) -> None:
-    listener = socket.create_server(("127.0.0.1", 0))
-    bridge = Bridge(listener, SECRET, spool)
-    gone = asyncio.Event()
-    received: asyncio.Queue[messages.Incoming] = asyncio.Queue()
-    bridge.start(received.put_nowait, gone.set)
-    with socket.create_connection(listener.getsockname()) as deaf:
-        body = f'(call 1 stop ("{SECRET}" nil))'.encode()
-        deaf.sendall(b"%06x" % len(body) + body)
-        await soon(received.get())
+async def test_an_emacs_that_does_not_read_blocks_only_the_writer(site: Site) -> None:
+    with socket.create_connection(("127.0.0.1", site.port)) as deaf:
+        deaf.sendall(STOP_FRAME)
+        await soon(site.received.get())
         for _ in range(20):
-            bridge.tell(messages.Notice("x" * 1_000_000))
+            site.bridge.tell(messages.Notice("x" * 1_000_000))
         # The loop goes on, and so does the reader.
-        deaf.sendall(b"%06x" % len(body) + body)
-        await soon(received.get())
-        bridge.close()
-        await soon(gone.wait())
+        deaf.sendall(STOP_FRAME)
+        await soon(site.received.get())
+        site.bridge.close()
+        await soon(site.gone.wait())
 
 
 async def test_the_secret_is_never_logged(

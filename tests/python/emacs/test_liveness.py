@@ -18,6 +18,8 @@ from support import TIMEOUT_S
 
 pytestmark = pytest.mark.anyio
 
+STARTED = start_of(os.getpid()) or ""
+
 
 async def test_the_end_of_input_is_noticed_and_its_content_ignored() -> None:
     reader, writer = os.pipe()
@@ -112,29 +114,23 @@ async def test_a_process_that_never_was_has_ended(pid: int) -> None:
 
 
 def test_another_process_of_the_same_number_is_another() -> None:
-    started = start_of(os.getpid())
-    assert started
-    assert not has_ended(os.getpid(), started)
+    assert not has_ended(os.getpid(), STARTED)
     assert has_ended(os.getpid(), "an earlier boot:1")
 
 
 @pytest.mark.parametrize("seconds", [5, -5, 10_000_000])
 def test_a_process_lives_on_when_the_clock_is_set(seconds: float, set_clock: Callable[[float], None]) -> None:
-    started = start_of(os.getpid())
-    assert started
     set_clock(seconds)
-    assert not has_ended(os.getpid(), started)
-    assert start_of(os.getpid()) == started
+    assert not has_ended(os.getpid(), STARTED)
+    assert start_of(os.getpid()) == STARTED
 
 
 def test_a_process_that_cannot_be_looked_at_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """There may be no descriptor left."""
-    started = start_of(os.getpid())
-    assert started
 
     def no_descriptor(*_: object, **__: object) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr("builtins.open", no_descriptor)
-    assert not has_ended(os.getpid(), started)
+    assert not has_ended(os.getpid(), STARTED)
     assert not has_ended(os.getpid(), "")

@@ -63,12 +63,13 @@ class Place:
         return self.exclusions.changed([str(path)], [str(self.root)])
 
     def fake_git(self, script: str) -> None:
-        """Put a program that does `script` in front of git."""
+        """Put a program that does `script` in front of git, and ask anew."""
         programs = self.top / "programs"
         programs.mkdir(exist_ok=True)
         write(programs / "git", f"#!/bin/sh\n{script}\n")
         (programs / "git").chmod(0o755)
         self.environ["PATH"] = f"{programs}:{os.environ['PATH']}"
+        self.configure()
 
 
 def write(path: Path, text: str | bytes = "") -> Path:
@@ -265,9 +266,8 @@ def test_git_is_asked_once_it_has_been_installed(place: Place) -> None:
 def test_a_git_that_fails_excludes_and_is_asked_again_later(place: Place) -> None:
     place.repository()
     place.fake_git("echo 'fatal: out of order' >&2; exit 128")
-    place.configure()
     assert place.rule(place.root / "a.py") == "git could not be asked: out of order"
-    place.fake_git(f'exec {REAL_GIT} "$@"')
+    write(place.top / "programs/git", f'#!/bin/sh\nexec {REAL_GIT} "$@"\n')
     assert not place.changed(place.root / "a.py")
     assert place.check(place.root / "a.py").excluded
     place.time = 60.0
@@ -278,7 +278,6 @@ def test_a_git_that_fails_excludes_and_is_asked_again_later(place: Place) -> Non
 def test_a_git_that_does_not_tell_all_excludes(place: Place) -> None:
     place.repository()
     place.fake_git("cat >/dev/null; exit 0")
-    place.configure()
     assert place.rule(place.root / "a.py") == "git could not be asked: its answer is not complete"
 
 
@@ -339,7 +338,7 @@ def test_a_change_is_looked_for_while_git_takes_its_time(place: Place) -> None:
     for name in ("started", "go"):
         os.mkfifo(place.top / name)
     place.fake_git(f'echo >{place.top}/started; read line <{place.top}/go; exec {REAL_GIT} "$@"')
-    place.exclusions = exclusions = Exclusions(place.environ)
+    exclusions = place.exclusions
     thread = threading.Thread(target=place.check, args=(place.root / "b.log",))
     thread.start()
     (place.top / "started").read_bytes()
@@ -387,7 +386,6 @@ def test_a_repository_git_does_not_trust_has_no_rule_but_is_told_of(place: Place
     place.repository()
     # As if the directory were another user's, which only root could make.
     place.fake_git(f'GIT_TEST_ASSUME_DIFFERENT_OWNER=1 exec {REAL_GIT} "$@"')
-    place.configure()
     note = f"git was not asked: {place.root} is another user's (safe.directory)"
     assert place.check(place.root / "a.log") == Verdict(False, note)
     place.git("config", "--global", "safe.directory", str(place.root), at=place.home)
@@ -411,7 +409,6 @@ def test_a_worktree_whose_repository_is_gone_is_excluded(place: Place) -> None:
 def test_a_file_of_rules_git_cannot_read_excludes(place: Place) -> None:
     place.repository()
     place.fake_git(f'echo "warning: unable to access \'.gitignore\': Permission denied" >&2; exec {REAL_GIT} "$@"')
-    place.configure()
     assert place.rule(place.root / "a.py") == "git could not be asked: unable to access '.gitignore': Permission denied"
 
 
@@ -553,7 +550,6 @@ def test_a_deleted_file_keeps_its_verdict(place: Place) -> None:
 def test_git_is_not_asked_again_while_nothing_changes(place: Place) -> None:
     place.repository()
     place.fake_git(f'echo x >>{place.top}/calls; exec {REAL_GIT} "$@"')
-    place.configure()
     files = [str(place.root / f"{number}.py") for number in range(50)]
     place.exclusions.check(files, [], "qwen")
     calls = (place.top / "calls").read_text()

@@ -16,7 +16,7 @@ import pytest
 from limit import limit_s
 from qwen_companion.domain import RegisteredCli
 from qwen_companion.local_ids import local_id
-from qwen_companion.registry.records import editor_of, other_editors, read_record
+from qwen_companion.registry.records import Record, editor_of, other_editors, read_record
 from qwen_companion.registry.registry import Registry
 from registry_records import values_of, write
 from support import OTHER_USER, needs_root
@@ -34,10 +34,16 @@ def process() -> Generator[subprocess.Popen[bytes]]:
             running.kill()
 
 
+def own_record(home: Path) -> Record:
+    """Return what the record of this process in `home` says, which there is."""
+    record = read_record(str(home / "sessions"), f"{os.getpid()}.json")
+    assert record is not None
+    return record
+
+
 def test_a_record_says_what_the_user_needs_and_keeps_the_token(tmp_path: Path) -> None:
     write(tmp_path, values_of(os.getpid(), tmp_path))
-    record = read_record(str(tmp_path / "sessions"), f"{os.getpid()}.json")
-    assert record is not None
+    record = own_record(tmp_path)
     assert record.cli == RegisteredCli(
         str(os.getpid()),
         os.getpid(),
@@ -91,8 +97,7 @@ def test_the_record_of_another_process_is_none(tmp_path: Path, others: dict[str,
 def test_what_is_wrong_with_a_record_is_said(tmp_path: Path, content: dict[str, Any] | str, problem: str) -> None:
     values = content if isinstance(content, str) else values_of(os.getpid(), tmp_path, **content)
     write(tmp_path, values, f"{os.getpid()}.json")
-    record = read_record(str(tmp_path / "sessions"), f"{os.getpid()}.json")
-    assert record is not None
+    record = own_record(tmp_path)
     assert problem in (record.cli.problem or "")
     assert record.cli.pid == os.getpid()
 
@@ -101,8 +106,7 @@ def test_what_is_wrong_with_a_record_is_said(tmp_path: Path, content: dict[str, 
 def test_odd_words_in_a_record_are_harmless(tmp_path: Path, address: object) -> None:
     odd = {"name": "half \ud83d", "qwenVersion": ["x"], "kind": "../..", "ipcPath": address}
     write(tmp_path, values_of(os.getpid(), tmp_path, **odd))
-    record = read_record(str(tmp_path / "sessions"), f"{os.getpid()}.json")
-    assert record is not None
+    record = own_record(tmp_path)
     cli = record.cli
     assert (cli.name, cli.version, cli.kind, cli.listens) == ("half ?", "", "tui", False)
 
@@ -115,8 +119,7 @@ def test_links_and_pipes_are_not_read(tmp_path: Path) -> None:
         (lambda: os.mkfifo(path), "no regular"),
     ):
         make()
-        record = read_record(str(path.parent), path.name)
-        assert record is not None
+        record = own_record(tmp_path)
         assert problem in (record.cli.problem or "")
         assert not record.cli.session
         path.unlink()
@@ -126,8 +129,7 @@ def test_links_and_pipes_are_not_read(tmp_path: Path) -> None:
 def test_the_record_of_another_user_is_not_read(tmp_path: Path) -> None:
     path = write(tmp_path, values_of(os.getpid(), tmp_path))
     os.chown(path, OTHER_USER, OTHER_USER)
-    record = read_record(str(path.parent), path.name)
-    assert record is not None
+    record = own_record(tmp_path)
     assert "another user" in (record.cli.problem or "")
 
 

@@ -34,15 +34,18 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "chat.jsonl"
 
 
-def total(path: Path) -> tuple[Usage, ...]:
+def read(path: Path) -> Transcript:
     transcript = Transcript(str(path))
     transcript.read()
-    return transcript.total()
+    return transcript
+
+
+def total(path: Path) -> tuple[Usage, ...]:
+    return read(path).total()
 
 
 def test_only_what_was_appended_is_read(path: Path) -> None:
-    transcript = Transcript(str(path))
-    transcript.read()
+    transcript = read(path)
     assert transcript.total() == ()
     path.write_bytes(request(0) + request(1, model="n"))
     transcript.read()
@@ -104,8 +107,7 @@ def test_times_and_models_may_be_anything(path: Path) -> None:
         request().replace(b"2026-11-26T11:00:00.500Z", time) for time in (b"", b"now", b"9999-99-99", b"0001-01-01")
     ]
     path.write_bytes(b"".join(lines) + request(1))
-    transcript = Transcript(str(path))
-    transcript.read()
+    transcript = read(path)
     assert transcript.since(AT_MINUTE_1) == (Usage("m", 100, 10, 60),)
     assert [each.model for each in transcript.total()] == ["", "x" * 100, "\\ud800\\x1b[31m", "m"]
     assert sum(each.input for each in transcript.total()) == 1000
@@ -115,8 +117,7 @@ def test_a_line_without_end_takes_little_memory(path: Path, monkeypatch: pytest.
     monkeypatch.setattr(recording, "_CHUNK_BYTES", 1000)
     long = b'{"text":"' + b"x" * 500_000
     path.write_bytes(request() + long)
-    transcript = Transcript(str(path))
-    transcript.read()
+    transcript = read(path)
     with path.open("ab") as file:
         file.write(b'"qwen-code.api_response"' + b"y" * 100_000 + b'"}\n' + request())
     transcript.read()
@@ -126,8 +127,7 @@ def test_a_line_without_end_takes_little_memory(path: Path, monkeypatch: pytest.
 def test_many_requests_and_models_are_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_REQUESTS", 5)
     path.write_bytes(b"".join(request(1, model=f"m{number}") for number in range(100)))
-    transcript = Transcript(str(path))
-    transcript.read()
+    transcript = read(path)
     assert len(transcript.total()) == 20
     assert (tokens(transcript.total()), tokens(transcript.since(0))) == (11_000, 550)
 
