@@ -112,10 +112,7 @@ class House:
         async with self.client(url) as client:
             await client.capabilities(self.project)
             session = (await client.create_or_attach(self.project, "thread")).session_id
-            cursor = (await client.load(session)).cursor
-            async with EventStream(client, session, cursor) as stream:
-                chat = Chat(client, session, stream)
-                await chat.until(lambda item: isinstance(item, ReplayDone))
+            async with listening(client, session, (await client.load(session)).cursor) as chat:
                 yield chat
 
 
@@ -170,6 +167,22 @@ class Chat:
             for envelope in self.envelopes
             if envelope.prompt_id == prompt_id and isinstance(envelope.payload, models.AgentMessageChunk)
         )
+
+
+@asynccontextmanager
+async def listening(client: DaemonClient, session: str, cursor: models.Cursor) -> AsyncGenerator[Chat]:
+    """Yield a chat that has heard all until now."""
+    async with EventStream(client, session, cursor) as stream:
+        chat = Chat(client, session, stream)
+        await chat.until(is_(ReplayDone))
+        yield chat
+
+
+def told(loaded: models.LoadReply) -> tuple[list[str], str]:
+    """Return what was asked in a session that was loaded, and all that the model has said."""
+    events = [envelope.payload for envelope in (*loaded.compacted_replay, *loaded.live_journal)]
+    asked = [event.content.text for event in events if isinstance(event, models.UserMessageChunk)]
+    return asked, "".join(event.content.text for event in events if isinstance(event, models.AgentMessageChunk))
 
 
 @pytest.fixture(scope="module")
@@ -280,19 +293,14 @@ async def test_a_conversation_is_forked(house: House) -> None:
         fork = await chat.client.branch(chat.session)
         assert fork.session_id != chat.session
         loaded = await chat.client.load(fork.session_id)
-        events = [envelope.payload for envelope in (*loaded.compacted_replay, *loaded.live_journal)]
-        assert [event.content.text for event in events if isinstance(event, models.UserMessageChunk)] == ["one"]
-        async with EventStream(chat.client, fork.session_id, loaded.cursor) as stream:
-            forked = Chat(chat.client, fork.session_id, stream)
-            await forked.until(is_(ReplayDone))
+        assert told(loaded)[0] == ["one"]
+        async with listening(chat.client, fork.session_id, loaded.cursor) as forked:
             assert await forked.turn(await forked.prompt("two")) == "end_turn"
         await chat.client.detach(fork.session_id)
         house.model.next_request()
         assert "First." in json.dumps(house.model.next_request().body)
         # The other goes on without it.
-        again = await chat.client.load(chat.session)
-        events = [envelope.payload for envelope in (*again.compacted_replay, *again.live_journal)]
-        assert [event.content.text for event in events if isinstance(event, models.UserMessageChunk)] == ["one"]
+        assert told(await chat.client.load(chat.session))[0] == ["one"]
 
 
 async def test_a_recorded_conversation_is_rewound_and_its_copy_is_whole(house: House) -> None:
@@ -333,6 +341,12 @@ def script_writing(house: House) -> Path:
     return path
 
 
+def once(request: models.PermissionRequest | models.PendingInteraction) -> str:
+    """Return the option that allows the call this time."""
+    (option,) = (option.option_id for option in request.options if option.kind == "allow_once")
+    return option
+
+
 async def test_a_permission_is_given(house: House) -> None:
     path = script_writing(house)
     house.model.say("Written.")
@@ -340,18 +354,17 @@ async def test_a_permission_is_given(house: House) -> None:
         prompt = await chat.prompt("write")
         request = await chat.event(models.PermissionRequest)
         assert not path.exists()
-        (once,) = (option.option_id for option in request.options if option.kind == "allow_once")
         with pytest.raises(InvalidRequestError) as caught:
             await chat.client.answer_permission(chat.session, request.request_id, "no-such-option")
         assert caught.value.code == "invalid_option_id"
-        await chat.client.answer_permission(chat.session, request.request_id, once)
+        await chat.client.answer_permission(chat.session, request.request_id, once(request))
         resolved = await chat.event(models.PermissionResolved)
-        assert resolved.outcome.option_id == once
+        assert resolved.outcome.option_id == once(request)
         assert resolved.voter_client_id == chat.client.client_id(chat.session)
         assert await chat.turn(prompt) == "end_turn"
         assert path.read_text() == "new\n"
         with pytest.raises(NotFoundError):
-            await chat.client.answer_permission(chat.session, request.request_id, once)
+            await chat.client.answer_permission(chat.session, request.request_id, once(request))
 
 
 async def test_a_permission_is_refused(house: House) -> None:
@@ -375,8 +388,7 @@ async def test_another_client_answers(house: House) -> None:
         await chat.event(models.PermissionRequest)
         # It was not there when the question came.
         (waiting,) = (await other.status(chat.session)).pending_interactions
-        (once,) = (option.option_id for option in waiting.options if option.kind == "allow_once")
-        await other.answer_permission(chat.session, waiting.request_id, once)
+        await other.answer_permission(chat.session, waiting.request_id, once(waiting))
         resolved = await chat.event(models.PermissionResolved)
         assert resolved.voter_client_id == other.client_id(chat.session) != chat.client.client_id(chat.session)
         await chat.turn(prompt)
@@ -415,8 +427,7 @@ async def test_a_permission_that_waits_is_still_known_after_the_connection_was_c
         assert network.cuts == 1
         (waiting,) = (await chat.client.status(chat.session)).pending_interactions
         assert waiting.request_id == request.request_id
-        (once,) = (option.option_id for option in request.options if option.kind == "allow_once")
-        await chat.client.answer_permission(chat.session, request.request_id, once)
+        await chat.client.answer_permission(chat.session, request.request_id, once(request))
         await chat.turn(prompt)
         assert len(chat.payloads(models.PermissionRequest)) == 1
         assert path.exists()
@@ -457,14 +468,9 @@ async def test_a_reader_that_missed_too_much_is_told_so(house: House) -> None:
             for event in loaded.compacted_replay
             if isinstance(event.payload, models.TurnComplete)
         ]
-        said = [
-            event.payload for event in loaded.compacted_replay if isinstance(event.payload, models.AgentMessageChunk)
-        ]
-        assert "".join(chunk.content.text for chunk in said) == text
+        assert told(loaded)[1] == text
         house.model.say("Short.")
-        async with EventStream(chat.client, chat.session, loaded.cursor) as stream:
-            again = Chat(chat.client, chat.session, stream)
-            await again.until(is_(ReplayDone))
+        async with listening(chat.client, chat.session, loaded.cursor) as again:
             assert await again.turn(await again.prompt("shorter")) == "end_turn"
 
 
@@ -526,17 +532,14 @@ async def test_killed_and_restarted_in_the_middle_of_a_turn(house: House) -> Non
         assert isinstance(ended.error, NotFoundError)
         # Loading brings it back, once.
         loaded = await chat.client.load(chat.session)
-        events = [envelope.payload for envelope in (*loaded.compacted_replay, *loaded.live_journal)]
-        assert [event.content.text for event in events if isinstance(event, models.UserMessageChunk)] == ["one", "two"]
-        said = "".join(event.content.text for event in events if isinstance(event, models.AgentMessageChunk))
+        asked, said = told(loaded)
+        assert asked == ["one", "two"]
         assert said.count("First.") == 1
         # What was known of the time before is of no use, and that is noticed.
         assert loaded.cursor.epoch != stale.epoch
         async with EventStream(chat.client, chat.session, stale) as old:
             assert [item async for item in old] == [Resync("epoch_reset")]
-        async with EventStream(chat.client, chat.session, loaded.cursor) as stream:
-            again = Chat(chat.client, chat.session, stream)
-            await again.until(is_(ReplayDone))
+        async with listening(chat.client, chat.session, loaded.cursor) as again:
             third = await again.prompt("three")
             assert await again.turn(third) == "end_turn"
             assert again.text(third) == "Third."
