@@ -201,7 +201,11 @@ class ScriptedModel:
 
     def call(self, tool: str, **arguments: Any) -> None:
         """Script a turn that calls one tool."""
-        self._turns.put(Answer(calls=(Call(tool, arguments),)))
+        self.calls(Call(tool, arguments))
+
+    def calls(self, *calls: Call) -> None:
+        """Script a turn that calls several tools."""
+        self._turns.put(Answer(calls=calls))
 
     def answer(self, answer: Answer) -> None:
         """Script any turn."""

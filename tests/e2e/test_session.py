@@ -10,7 +10,7 @@ import signal
 import pytest
 
 from editor import lisp_string
-from model_types import Answer, Call
+from model_types import Call
 from sandbox import GREETING, NOTES
 from stage import Stage
 from test_arrival import wait_idle, wait_until
@@ -116,10 +116,8 @@ def test_from_one_change_of_a_turn_to_the_next(stage: Stage) -> None:
     paths = [stage.sandbox.project / f"part{number}.txt" for number in range(1, 6)]
     for path in paths:
         path.write_text("before\n")
-    stage.model.answer(Answer(calls=tuple(Call("read_file", {"file_path": str(path)}) for path in paths)))
-    stage.model.answer(
-        Answer(calls=tuple(Call("write_file", {"file_path": str(path), "content": "after\n"}) for path in paths))
-    )
+    stage.model.calls(*(Call("read_file", {"file_path": str(path)}) for path in paths))
+    stage.model.calls(*(Call("write_file", {"file_path": str(path), "content": "after\n"}) for path in paths))
     stage.model.say("All five are done.")
     stage.ask("change them all")
     stage.wait_for_review()
@@ -264,19 +262,6 @@ def test_a_proposal_is_accepted_in_the_terminal(stage: Stage) -> None:
     assert stage.emacs.visible_buffers() == ["greeting.py", "*qwen: project*"]
     stage.screen.wait_until(lambda: stage.emacs.buffer_text("greeting.py") == EDITED, "the buffer as on disk")
     assert stage.emacs.eval('(buffer-modified-p (get-buffer "greeting.py"))') == "nil"
-
-
-def test_a_new_file_is_proposed_and_accepted(stage: Stage) -> None:
-    new_file = stage.sandbox.project / "plan.txt"
-    stage.start_emacs(stage.sandbox.greeting)
-    stage.model.call("write_file", file_path=str(new_file), content="one\ntwo\n")
-    stage.model.say("All done.")
-    stage.start_cli()
-    stage.ask("make a plan")
-    stage.wait_for_review()
-    assert not new_file.exists()
-    stage.accept("All done.")
-    assert new_file.read_text() == "one\ntwo\n"
 
 
 def test_the_command_from_outside_accepts_the_only_proposal(stage: Stage) -> None:

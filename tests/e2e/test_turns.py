@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from model_types import Answer, Call
+from model_types import Call
 from sandbox import GREETING, NOTES, has_ended
 from stage import NO_SESSION, Stage
 from terminal import PATIENCE, ScreenTimeoutError
@@ -176,16 +176,10 @@ def test_a_new_file_in_a_new_directory_is_accepted(stage: Stage) -> None:
 def test_the_second_file_of_a_turn_comes_after_the_first_is_answered(stage: Stage) -> None:
     greeting, notes = str(stage.sandbox.greeting), str(stage.sandbox.notes)
     stage.start_emacs(stage.sandbox.greeting)
-    stage.model.answer(
-        Answer(calls=(Call("read_file", {"file_path": greeting}), Call("read_file", {"file_path": notes})))
-    )
-    stage.model.answer(
-        Answer(
-            calls=(
-                Call("write_file", {"file_path": greeting, "content": EDITED}),
-                Call("write_file", {"file_path": notes, "content": NEW_NOTES}),
-            )
-        )
+    stage.model.calls(Call("read_file", {"file_path": greeting}), Call("read_file", {"file_path": notes}))
+    stage.model.calls(
+        Call("write_file", {"file_path": greeting, "content": EDITED}),
+        Call("write_file", {"file_path": notes, "content": NEW_NOTES}),
     )
     stage.model.say("Both done.")
     stage.start_cli()
@@ -208,13 +202,9 @@ def test_the_same_file_twice_in_a_turn(stage: Stage) -> None:
     greeting = str(stage.sandbox.greeting)
     stage.start_emacs(stage.sandbox.greeting)
     stage.model.call("read_file", file_path=greeting)
-    stage.model.answer(
-        Answer(
-            calls=(
-                Call("write_file", {"file_path": greeting, "content": EDITED}),
-                Call("write_file", {"file_path": greeting, "content": EDITED_AGAIN}),
-            )
-        )
+    stage.model.calls(
+        Call("write_file", {"file_path": greeting, "content": EDITED}),
+        Call("write_file", {"file_path": greeting, "content": EDITED_AGAIN}),
     )
     stage.model.say("Twice done.")
     stage.start_cli()
@@ -348,6 +338,10 @@ def test_mode_off_in_a_review_leaves_the_edits_and_the_terminals_question(stage:
     assert stage.emacs.eval(ours) == "nil"
 
 
+def edit(path: Path, old: str, new: str) -> Call:
+    return Call("edit", {"file_path": str(path), "old_string": old, "new_string": new})
+
+
 def test_several_edits_of_one_file_in_one_message(stage: Stage) -> None:
     # The CLI asks about all of them before it writes, has made each from the text on disk, and then applies one after
     # the other.  The second message is for what it says when one of them cannot be applied.
@@ -364,16 +358,8 @@ def test_several_edits_of_one_file_in_one_message(stage: Stage) -> None:
     # A CLI on a busy machine is not to be taken for one that writes nothing.
     patience = stage.emacs.eval("qwen-companion-disk--patience")
     stage.emacs.eval(f"(setq qwen-companion-disk--patience {PATIENCE})")
-    stage.model.answer(
-        Answer(calls=tuple(Call("read_file", {"file_path": str(path)}) for path in (greeting, notes, todo)))
-    )
-    stage.model.answer(
-        Answer(
-            calls=tuple(
-                Call("edit", {"file_path": str(path), "old_string": old, "new_string": new}) for path, old, new in edits
-            )
-        )
-    )
+    stage.model.calls(*(Call("read_file", {"file_path": str(path)}) for path in (greeting, notes, todo)))
+    stage.model.calls(*(edit(*values) for values in edits))
     stage.model.say("All done.")
     stage.start_cli()
     stage.ask("change five things")
@@ -399,14 +385,7 @@ def test_several_edits_of_one_file_in_one_message(stage: Stage) -> None:
 
     # Edits of the second one: the CLI looks for the whole text on disk in its place, which is not there any more.
     before = greeting.read_text()
-    stage.model.answer(
-        Answer(
-            calls=(
-                Call("edit", {"file_path": str(greeting), "old_string": '"good day "', "new_string": '"hi "'}),
-                Call("edit", {"file_path": str(greeting), "old_string": '"moon"', "new_string": '"sun"'}),
-            )
-        )
-    )
+    stage.model.calls(edit(greeting, '"good day "', '"hi "'), edit(greeting, '"moon"', '"sun"'))
     stage.model.say("Half done.")
     stage.ask("change two things")
     stage.screen.wait_for(f"Review in Ediff: {stage.label}greeting.py")

@@ -264,6 +264,12 @@ class Backend:
         self.port, self.token = published["port"], published["token"]
         return published
 
+    def serve(self, settings: str = ANYWHERE, tools: Sequence[object] | None = None) -> dict[str, Any]:
+        """Do as `greet`, and wait until CLIs are served."""
+        published = self.greet(settings, tools)
+        self.emacs.wait_for("serving")
+        return published
+
     def close_input(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.close()

@@ -61,6 +61,5 @@ def set_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 def backend(home: Home) -> Iterator[Backend]:
     """Yield a process of its own that has published its files and is serving."""
     with Backend(home) as process:
-        process.greet()
-        process.emacs.wait_for("serving")
+        process.serve()
         yield process

@@ -58,8 +58,7 @@ def test_another_user_never_gets_the_port_of_a_killed_backend(home: Home) -> Non
         reserve_at(path),
         Backend(home, settings=NO_LIBRARY, reserve=str(path), sessions=[KNOWN]) as backend,
     ):
-        port = backend.greet()["port"]
-        backend.emacs.wait_for("serving")
+        port = backend.serve()["port"]
         command = [sys.executable, "-c", BECOME_OTHER + TAKE, str(port)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as stranger:
             assert stranger.stdout is not None

@@ -64,8 +64,7 @@ def context(path: Path, **more: object) -> str:
 
 def test_prints_the_port_and_nothing_else_on_standard_output(home: Home) -> None:
     with Backend(home, fresh=True) as backend:
-        backend.greet()
-        backend.emacs.wait_for("serving")
+        backend.serve()
         backend.stopped()
         assert backend.process.stdout is not None
         assert backend.process.stdout.read() == b""

@@ -248,15 +248,13 @@ def test_steps_of_the_clock_end_nothing_of_a_live_emacs(home: Home, chance: rand
         return f"exec({STEP % (steps.pop(), steps.pop())!r}); {NO_LIBRARY}"
 
     with Backend(home, settings=settings(), sessions=[KNOWN]) as backend, ExitStack() as stack:
-        backend.greet()
-        backend.emacs.wait_for("serving")
+        backend.serve()
         stream = stack.enter_context(Cli(backend.port, backend.token, "known").stream())
         files = home.files()
         backend.process.send_signal(signal.SIGUSR1)
         # That of another Emacs, which clears what dead ones have left.
         other = stack.enter_context(Backend(home, settings=settings(), emacs_pid=os.getppid()))
-        other.greet()
-        other.emacs.wait_for("serving")
+        other.serve()
         other.process.send_signal(signal.SIGUSR1)
         assert set(files) < set(home.files())
         path = home.work / "a"

@@ -93,8 +93,7 @@ def besieged(tmp_path_factory: pytest.TempPathFactory) -> Generator[Backend, Non
     backend = Backend(Home(tmp_path_factory.mktemp("besieged")), settings=settings, sessions=[KNOWN])
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     with backend:
-        backend.greet()
-        backend.emacs.wait_for("serving")
+        backend.serve()
         yield backend
         assert backend.stopped() == ""
 
@@ -104,8 +103,7 @@ def impatient(tmp_path_factory: pytest.TempPathFactory) -> Generator[Backend, No
     """Yield a backend that gives strangers less time than usual, so that a test has not to wait for so long."""
     settings = f"{NO_LIBRARY}; server.STRANGER_S = 1.0"
     with Backend(Home(tmp_path_factory.mktemp("impatient")), settings=settings, sessions=[KNOWN]) as backend:
-        backend.greet()
-        backend.emacs.wait_for("serving")
+        backend.serve()
         yield backend
 
 

@@ -25,8 +25,7 @@ def recorded_session(home: Home, mode: str) -> str:
     path = home.work / "notes about a client.txt"
     path.write_text("before\n")
     with Backend(home, wire_log=Symbol(mode)) as backend:
-        backend.greet()
-        backend.emacs.wait_for("serving")
+        backend.serve()
         cli = backend.cli()
         with cli.stream() as stream:
             files = {"files": [{"path": str(path), "timestamp": 1000}], "active": str(path), "line": 1, "character": 1}

@@ -17,8 +17,7 @@ def imported(home: Home, *, asked: bool) -> str:
         patch.setenv("PYTHONPROFILEIMPORTTIME", "1")
         backend = Backend(home, fresh=True)
     with backend:
-        backend.greet()
-        backend.emacs.wait_for("serving")
+        backend.serve()
         if asked:
             backend.emacs.call("daemon-disconnect", dumps({"request": "1"}))
             backend.emacs.wait_for("daemon-reply")

@@ -169,14 +169,6 @@ async def test_what_was_missed_is_told_from_what_happens(client: DaemonClient, s
     ]
 
 
-async def test_u2028_in_text(client: DaemonClient, session: FakeSession) -> None:
-    text = "a\u2028b\u2029c\x85d\x0ce\x1b[31mf\u202eg\ufeffh"
-    assert text.encode()[1:4] in frame(chunk(text))
-    async with listen(client, session) as listener:
-        session.emit(chunk(text), chunk("next"))
-        assert texts(await listener.until_text("next")) == [text, "next"]
-
-
 async def test_empty_data_events(
     client: DaemonClient, daemon: FakeDaemon, session: FakeSession, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -228,13 +220,6 @@ async def test_unknown_and_broken_events_harm_nothing(
     assert ids(items)[-2:] == [2, 3]
     assert len([record for record in caplog.records if record.name.startswith("qwen_companion")]) == 4
     assert "private" not in caplog.text
-
-
-async def test_a_frame_of_ten_megabytes_is_read(client: DaemonClient, session: FakeSession) -> None:
-    text = "0123456789" * 1_000_000
-    async with listen(client, session) as listener:
-        session.emit(chunk(text), chunk("next"))
-        assert texts(await listener.until_text("next")) == [text, "next"]
 
 
 async def test_a_frame_that_is_too_large_leads_to_a_load(

@@ -64,8 +64,7 @@ def working_directory(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
 def backend(home: Home) -> Iterator[Backend]:
     """Yield a process whose terminals have the layer."""
     with Backend(home) as process:
-        process.greet(settings(layer=True))
-        process.emacs.wait_for("serving")
+        process.serve(settings(layer=True))
         yield process
 
 
@@ -159,8 +158,7 @@ def test_a_layer_that_is_not_as_it_should_be_is_written_again(home: Home, layer:
 def test_the_secret_is_the_same_after_a_restart(home: Home, backend: Backend, layer: Path, caller: Caller) -> None:
     backend.kill()
     with Backend(home, token=backend.token, port=backend.port) as other:
-        other.greet(settings(layer=True))
-        other.emacs.wait_for("serving")
+        other.serve(settings(layer=True))
         assert caller.call({"hook_event_name": "Stop", "session_id": "s"}) == (200, {})
         assert caller.hook["headers"] == Caller(layer).hook["headers"]
 

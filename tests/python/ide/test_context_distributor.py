@@ -286,9 +286,15 @@ def no_disk(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
     assert asked == []
 
 
-async def test_a_move_of_the_cursor_asks_neither_disk_nor_git(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no change of the disk looked for."""
     monkeypatch.setattr(module, "RULES_S", 3600)
     monkeypatch.setattr(module, "WATCHED_RULES_S", 3600)
+
+
+@pytest.mark.usefixtures("not_looked_for")
+async def test_a_move_of_the_cursor_asks_neither_disk_nor_git(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
     hall.join("first", hall.one)
     paths = hall.file("one/a"), hall.file("one/b")
     hall.show(*paths)
@@ -299,11 +305,10 @@ async def test_a_move_of_the_cursor_asks_neither_disk_nor_git(hall: Hall, monkey
             assert (await hall.next())[0] == "first"
 
 
+@pytest.mark.usefixtures("not_looked_for")
 async def test_one_more_session_asks_neither_disk_nor_git_and_tells_no_other(
     hall: Hall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "RULES_S", 3600)
-    monkeypatch.setattr(module, "WATCHED_RULES_S", 3600)
     hall.join("first", hall.one)
     hall.show(hall.file("one/a"), hall.file("two/c"))
     assert await hall.heard("first") == {"first": ["a"]}
@@ -317,9 +322,8 @@ async def test_one_more_session_asks_neither_disk_nor_git_and_tells_no_other(
     assert hall.told.empty()
 
 
-async def test_one_more_session_costs_the_same_with_many_open(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "RULES_S", 3600)
-    monkeypatch.setattr(module, "WATCHED_RULES_S", 3600)
+@pytest.mark.usefixtures("not_looked_for")
+async def test_one_more_session_costs_the_same_with_many_open(hall: Hall) -> None:
     hall.show(hall.file("one/a"))
     calls: list[int] = []
     for number in range(200):

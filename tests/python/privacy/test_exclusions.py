@@ -145,13 +145,6 @@ def test_a_nested_file_of_rules_decides_below_it(place: Place) -> None:
     assert place.rule(place.root / "sub/b.py") == "git ignores it (sub/.gitignore:2: /b.py)"
 
 
-def test_a_tracked_file_is_not_ignored(place: Place) -> None:
-    place.repository()
-    file = write(place.root / "a.log")
-    place.git("add", "-f", "a.log")
-    assert place.check(file) == Verdict(False)
-
-
 def test_rules_of_the_user_and_of_the_clone_count(place: Place) -> None:
     place.repository()
     write(place.home / ".config/git/ignore", "*.user\n")

@@ -103,8 +103,7 @@ def backend(home: Home, request: pytest.FixtureRequest) -> Iterator[Backend]:
     The parameter is Python that it runs first.
     """
     with Backend(home, settings=getattr(request, "param", "")) as process:
-        process.greet(dumps({"settings-layer": True}), [LOOK, MINE])
-        process.emacs.wait_for("serving")
+        process.serve(dumps({"settings-layer": True}), [LOOK, MINE])
         yield process
 
 
