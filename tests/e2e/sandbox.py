@@ -47,6 +47,8 @@ shopping list
 apples
 pears
 """
+EDITED: Final = GREETING.replace('"hello "', '"good day "')
+NEW_NOTES: Final = NOTES.replace("pears", "plums")
 
 # A start fills the usual 16 MB many times over, and each time all that is in use is copied.
 NODE_OPTIONS: Final = f'--max-semi-space-size=64 --require="{Path(__file__).with_name("quick_cli.cjs")}"'

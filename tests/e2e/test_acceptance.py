@@ -9,12 +9,11 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from sandbox import NOTES
+from sandbox import NEW_NOTES
 from stage import Stage
 
 pytestmark = pytest.mark.reuses_stage("client")
 
-NEW_NOTES = NOTES.replace("pears", "plums")
 BY_HAND = "by hand\n"
 
 

@@ -10,13 +10,10 @@ import pytest
 
 from clis import QWEN_SETTINGS
 from model_types import Answer, Call
-from sandbox import GREETING, NOTES
+from sandbox import EDITED, GREETING, NEW_NOTES, NOTES
 from stage import Stage
 
 pytestmark = pytest.mark.reuses_stage("reviews")
-
-EDITED = GREETING.replace('"hello "', '"good day "')
-NEW_NOTES = NOTES.replace("pears", "plums")
 
 
 def start_in_auto(stage: Stage) -> None:

@@ -9,13 +9,10 @@ import re
 import pytest
 
 from clis import QWEN_SETTINGS
-from sandbox import GREETING, NOTES
+from sandbox import EDITED, GREETING, NEW_NOTES
 from stage import NO_SESSION, Stage
 
 pytestmark = pytest.mark.reuses_stage("reviews")
-
-EDITED = GREETING.replace('"hello "', '"good day "')
-NEW_NOTES = NOTES.replace("pears", "plums")
 
 
 def assert_context_and_review_work(stage: Stage) -> None:

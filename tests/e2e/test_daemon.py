@@ -8,12 +8,11 @@ import pytest
 from daemon import CLOSE_DISPLAYS, MODE_ON, WAIT_UNTIL_READY, WINDOW, Daemon
 from display import display
 from editor import draws_windows
-from sandbox import GREETING
+from sandbox import EDITED
 from stage import Stage
 
 pytestmark = pytest.mark.local("about frames of Emacs")
 
-EDITED = GREETING.replace('"hello "', '"good day "')
 EDITED_AGAIN = EDITED.replace('"world"', '"everybody"')
 
 

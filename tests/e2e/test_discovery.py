@@ -13,12 +13,11 @@ import pytest
 
 from clis import GEMINI, QWEN, Cli
 from daemon import MODE_ON, WAIT_UNTIL_READY, Daemon
-from sandbox import GREETING
+from sandbox import EDITED
 from stage import NO_SESSION, Stage
 
 pytestmark = pytest.mark.reuses_stage("discovery")
 
-EDITED = GREETING.replace('"hello "', '"good day "')
 CONNECTED = "(mapcar (lambda (session) (plist-get session :client)) (qwen-companion-backend-sessions))"
 
 
@@ -142,10 +141,8 @@ def test_other_projects_come_and_go_without_disturbing_a_cli(stage: Stage) -> No
     # The project of the CLI stays although no file of it is open.
     stage.screen.wait_until(lambda: workspace(stage) == str(stage.sandbox.project), "one project told")
     stage.wait_for_status("Connected to Emacs")
-    stage.script_change(stage.sandbox.greeting, EDITED)
+    stage.propose(stage.sandbox.greeting, EDITED, "change the greeting")
     stage.model.say("It is changed.")
-    stage.ask("change the greeting")
-    stage.wait_for_review()
     stage.accept("It is changed.")
     assert stage.sandbox.greeting.read_text() == EDITED
     assert cli in {process.pid for process in stage.sandbox.clis()}

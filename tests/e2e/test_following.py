@@ -10,13 +10,11 @@ from pathlib import Path
 import pytest
 
 from editor import lisp_string
-from sandbox import GREETING, NOTES
+from sandbox import EDITED, GREETING, NEW_NOTES
 from stage import Stage
 
 pytestmark = pytest.mark.reuses_stage("client")
 
-EDITED = GREETING.replace('"hello "', '"good day "')
-NEW_NOTES = NOTES.replace("pears", "plums")
 FILES = 2000
 VISITED = 200
 """How many of them are visited: here, since TRAMP takes longer for each, a tenth there."""

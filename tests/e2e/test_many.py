@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from sandbox import GREETING, NOTES
+from sandbox import EDITED, GREETING, NOTES
 from stage import Stage
 
 pytestmark = pytest.mark.reuses_stage("reviews")
 
-EDITED = GREETING.replace('"hello "', '"good day "')
 LONGER = NOTES + "plums\ncherries\n"
 OPEN = "C-c C-c accept"
 

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from sandbox import GREETING, NOTES
+from sandbox import EDITED, GREETING, NOTES
 from stage import Stage
 from test_changes import FREE, ask
 
 pytestmark = pytest.mark.reuses_stage("free")
 
-EDITED = GREETING.replace('"hello "', '"good day "')
 SAVED = (
     '(with-current-buffer "notes.txt" (goto-char (point-min)) (insert "<b>quinces</b> & \\"figs\\"\n") (save-buffer))'
 )

@@ -14,13 +14,12 @@ import pytest
 from clis import QWEN
 from editor import CLIENT, lisp_string
 from qwen_companion.processes import start_of
-from sandbox import BUILD, GREETING
+from sandbox import BUILD, EDITED
 from stage import Stage
 from terminal import PATIENCE, Screen
 
 pytestmark = [pytest.mark.reuses_stage("peers"), pytest.mark.relaunches_cli]
 
-EDITED = GREETING.replace('"hello "', '"good day "')
 VERSION = json.loads((BUILD / "node/node_modules/@qwen-code/qwen-code/package.json").read_text())["version"]
 
 # The only session as JSON, with its buffer, once its process is known and the CLI has connected to the end.

@@ -11,22 +11,18 @@ import pytest
 
 from editor import lisp_string
 from model_types import Call
-from sandbox import GREETING, NOTES
+from sandbox import EDITED, GREETING, NOTES
 from stage import Stage
 from test_arrival import wait_idle, wait_until
 
 pytestmark = pytest.mark.reuses_stage("context")
 
-EDITED = GREETING.replace('"hello "', '"good day "')
-
 
 def open_review(stage: Stage) -> None:
     """Connect, and let the model propose to change the greeting."""
     stage.start_emacs(stage.sandbox.greeting)
-    stage.script_change(stage.sandbox.greeting, EDITED)
     stage.start_cli()
-    stage.ask("change the greeting")
-    stage.wait_for_review()
+    stage.propose(stage.sandbox.greeting, EDITED, "change the greeting")
 
 
 def test_the_cli_connects_without_a_question(stage: Stage) -> None:
@@ -302,9 +298,7 @@ def test_a_killed_backend_is_replaced_unnoticed_with_a_review_open(stage: Stage)
     assert stage.sandbox.greeting.read_text() == EDITED
     stage.wait_for_status("Connected to Emacs")
     # And it goes on: the next proposal.
-    stage.script_change(stage.sandbox.notes, NOTES.replace("pears", "plums"))
+    stage.propose(stage.sandbox.notes, NOTES.replace("pears", "plums"), "plums please")
     stage.model.say("The list is new.")
-    stage.ask("plums please")
-    stage.wait_for_review()
     stage.accept("The list is new.")
     assert stage.sandbox.notes.read_text() == NOTES.replace("pears", "plums")

@@ -12,17 +12,15 @@ import psutil
 import pytest
 
 from model_types import Call
-from sandbox import GREETING, NOTES, has_ended
+from sandbox import EDITED, GREETING, NEW_NOTES, NOTES, has_ended
 from stage import NO_SESSION, Stage
 from terminal import PATIENCE, ScreenTimeoutError
 
 pytestmark = pytest.mark.reuses_stage("reviews")
 
-EDITED = GREETING.replace('"hello "', '"good day "')
 EDITED_AGAIN = EDITED.replace('"world"', '"everybody"')
 EDIT = "# by hand"
 KEPT = "*qwen-companion kept: greeting.py*"
-NEW_NOTES = NOTES.replace("pears", "plums")
 
 ASKS_S = 2.0
 """Seconds for which the CLI asks whether it is to end, and one more."""
@@ -42,10 +40,8 @@ RECORD_OUTCOMES = """
 def open_review(stage: Stage) -> None:
     """Connect, and let the model propose to change the greeting."""
     stage.start_emacs(stage.sandbox.greeting, forms=(RECORD_OUTCOMES,))
-    stage.script_change(stage.sandbox.greeting, EDITED)
     stage.start_cli()
-    stage.ask("change the greeting")
-    stage.wait_for_review()
+    stage.propose(stage.sandbox.greeting, EDITED, "change the greeting")
 
 
 def edit_proposal(stage: Stage) -> None:
@@ -115,10 +111,8 @@ def test_a_proposal_is_rejected_in_the_terminal(stage: Stage) -> None:
     assert stage.emacs.buffer_text("greeting.py") == GREETING
     # It was the CLI that ended it: Emacs has nothing to tell, and the next proposal's answer is its own.
     assert stage.emacs.eval("test-outcomes") == "nil"
-    stage.script_change(stage.sandbox.greeting, EDITED_AGAIN)
+    stage.propose(stage.sandbox.greeting, EDITED_AGAIN, "again please")
     stage.model.say("Better so.")
-    stage.ask("again please")
-    stage.wait_for_review()
     stage.accept("Better so.")
     assert stage.sandbox.greeting.read_text() == EDITED_AGAIN
     assert stage.emacs.eval("test-outcomes") == "(accepted)"
@@ -243,10 +237,8 @@ def test_a_proposal_that_is_refused_is_decided_in_the_terminal(stage: Stage) -> 
     assert stage.emacs.visible_buffers() == ["greeting.py", "*qwen: project*"]
     assert "proposes" not in stage.emacs.buffer_text("*Messages*")
     # The next one is reviewed as ever.
-    stage.script_change(stage.sandbox.greeting, EDITED)
+    stage.propose(stage.sandbox.greeting, EDITED, "change the greeting")
     stage.model.say("Whole again.")
-    stage.ask("change the greeting")
-    stage.wait_for_review()
     stage.accept("Whole again.")
     assert stage.sandbox.greeting.read_text() == EDITED
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from sandbox import GREETING
+from sandbox import EDITED
 from stage import Stage
 from window import needs_windows, open_window
 
 pytestmark = pytest.mark.local("about frames of Emacs")
 
-EDITED = GREETING.replace('"hello "', '"good day "')
 
 # Such an Emacs draws nothing on the terminal it was started in: let it write a dot there whenever something happens.
 TELL = """

@@ -13,7 +13,7 @@ import pytest
 
 from clis import GEMINI, QWEN, Cli
 from editor import lisp_string
-from sandbox import GREETING, NOTES
+from sandbox import EDITED, GREETING, NEW_NOTES, NOTES
 from scripted_model import MAIN_TOOL
 from stage import Stage
 from test_changes import CHANGES, FREE, FREE_QWEN, at, go_to, holds, run, shown
@@ -25,8 +25,6 @@ OTHER_CLIS = '(setq qwen-companion-ask-clis \'(("gemini" "env" {} "gemini" "--yo
     " ".join(lisp_string(f"{name}={value}") for name, value in GEMINI.variables.items())
 )
 LIST = "*qwen-companion worktrees*"
-EDITED = GREETING.replace('"hello "', '"good day "')
-NEW_NOTES = NOTES.replace("pears", "plums")
 
 
 def show(stage: Stage, buffer: str) -> None:

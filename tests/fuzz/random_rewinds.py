@@ -225,13 +225,7 @@ class Session:
         self.points = self.points[:index]
         found = self.files()
         wanted = self._truth(point.files, now, found)
-        names = sorted(wanted.keys() | found.keys())
-        problems = [
-            f"{name}: wanted {wanted.get(name)}, got {found.get(name)}"
-            for name in names
-            if wanted.get(name) != found.get(name)
-        ]
-        return "\n".join(problems) or None
+        return _problem(wanted, found)
 
     def own_rewind(self) -> str | None:
         """Let the CLI rewind itself, and recover what that took; return how the files differ from the truth."""
@@ -271,13 +265,7 @@ class Session:
         for name, backup in point.backups.items():
             if backup is None and name in wanted and name in found:
                 wanted[name] = _mixed(found[name], wanted[name])
-        names = sorted(wanted.keys() | found.keys())
-        problems = [
-            f"{name}: wanted {wanted.get(name)}, got {found.get(name)}"
-            for name in names
-            if wanted.get(name) != found.get(name)
-        ]
-        return "\n".join(problems) or None
+        return _problem(wanted, found)
 
     def _truth(self, before: dict[str, Text], now: dict[str, Text], found: dict[str, Text]) -> dict[str, Text]:
         """Return the files as they have to be after a rewind to where they were as `before`; they are as `found`."""
@@ -293,6 +281,15 @@ class Session:
                 # It was made since, and somebody else has written into it: only what the agent wrote there may go.
                 wanted[name] = _mixed(found.get(name, content), content)
         return wanted
+
+
+def _problem(wanted: dict[str, Text], found: dict[str, Text]) -> str | None:
+    problems = [
+        f"{name}: wanted {wanted.get(name)}, got {found.get(name)}"
+        for name in sorted(wanted.keys() | found.keys())
+        if wanted.get(name) != found.get(name)
+    ]
+    return "\n".join(problems) or None
 
 
 def _mixed(agents: Text, others: Text) -> Text:

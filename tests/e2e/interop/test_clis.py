@@ -12,14 +12,12 @@ import pytest
 
 from clis import CLIS, GEMINI, QWEN, Cli
 from editor import lisp_string
-from sandbox import GREETING, NOTES
+from sandbox import EDITED, GREETING, NEW_NOTES, NOTES
 from stage import Stage
 from test_changes import shown
 
 pytestmark = pytest.mark.reuses_stage("shell")
 
-EDITED = GREETING.replace('"hello "', '"good day "')
-NEW_NOTES = NOTES.replace("pears", "plums")
 
 # True once the files below a root are recorded as they are.
 LOOKED_AT = """

@@ -22,13 +22,11 @@ from clis import GEMINI, QWEN_SETTINGS
 from model_types import Answer, Call
 from qwen_companion.doors.layer import FILE_NAME, VARIABLE
 from qwen_companion.doors.reviews import HOLD_S, STILL_REVIEWING
-from sandbox import GREETING, NOTES
+from sandbox import EDITED, GREETING, NEW_NOTES, NOTES
 from stage import Stage
 
 pytestmark = pytest.mark.interop
 
-EDITED = GREETING.replace('"hello "', '"good day "')
-NEW_NOTES = NOTES.replace("pears", "plums")
 VERSIONS = {"qwen": "0.24.4", "qwen-0.21.2": "0.21.2"}
 HELP = "(qwen-companion-layer-help)"
 

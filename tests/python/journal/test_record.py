@@ -166,8 +166,7 @@ def test_bytes_are_those_of_the_disk_whatever_attributes_say(project: Project, a
     project.write("sub/.gitattributes", attributes.encode() + b"\n")
     original = "$Id$\r\n".encode("utf-16-le")
     project.write("sub/a.txt", original)
-    project.git("add", "--all")
-    project.git("commit", "--quiet", "--message=x")
+    project.commit()
     (project.root / "sub/a.txt").unlink()
     project.git("checkout", "--", ".")
     original = (project.root / "sub/a.txt").read_bytes()
@@ -225,10 +224,7 @@ def test_no_excluded_or_ignored_file_is_recorded(any_project: Project) -> None:
         project.git("add", ".env", "open")
         project.git("commit", "--quiet", "--message=x")
     project.record.rules.set_options(Options(patterns=("private.txt",)), [str(project.root / "hidden")])
-    turn = project.begin()
-    for name, data in (*secrets.items(), ("open", b"open\n")):
-        project.write(name, b"written " + data)
-    project.scan(turn)
+    turn = project.command({name: b"written " + data for name, data in (*secrets.items(), ("open", b"open\n"))})
     for name in secrets:
         project.edit(turn, name, b"edited " + secrets[name])
     assert project.kinds(turn) == {"open": "modified"}
@@ -332,10 +328,7 @@ def test_odd_states_of_an_index_hide_nothing(project: Project) -> None:
     project.git("update-index", "--skip-worktree", "skipped")
     project.write("intended", b"i\n")
     project.git("add", "--intent-to-add", "intended")
-    turn = project.begin()
-    for name in ("assumed", "skipped", "intended", "in/a"):
-        project.write(name, b"agent\n")
-    project.scan(turn)
+    turn = project.command(dict.fromkeys(("assumed", "skipped", "intended", "in/a"), b"agent\n"))
     assert project.kinds(turn) == dict.fromkeys(("assumed", "skipped", "intended", "in/a"), "modified")
     assert project.before("intended", turn) == b"i\n"
 
@@ -449,8 +442,7 @@ def test_permissions_are_those_of_the_disk(any_project: Project) -> None:
     for name, mode in modes.items():
         project.write(name, b"text\n", mode)
     if (project.root / ".git").exists():
-        project.git("add", "--all")
-        project.git("commit", "--quiet", "--message=x")
+        project.commit()
     project.write("unknown", b"text\n", 0o600)
     turn = project.begin()
     project.write("plain", b"text\n", 0o600)
@@ -507,10 +499,7 @@ def test_many_files_in_one_command(project: Project) -> None:
     for index in range(1200):
         project.write(f"d{index % 7}/f{index}", b"line\n" * (index % 5) + b"%d\n" % index)
     project.commit()
-    turn = project.begin()
-    for index in range(1200):
-        project.write(f"d{index % 7}/f{index}", b"agent %d\n" % index)
-    project.scan(turn)
+    turn = project.command({f"d{index % 7}/f{index}": b"agent %d\n" % index for index in range(1200)})
     assert len(project.files(turn)) == 1200
     assert project.before("d1/f8", turn) == b"line\n" * 3 + b"8\n"
 
@@ -664,10 +653,7 @@ def test_what_is_written_while_the_first_look_is_taken_is_not_the_agents(
 
     with monkeypatch.context() as patch:
         patch.setattr("qwen_companion.journal.first_look.load", late)
-        turn = project.begin()
-    project.write("a", b"agent\n")
-    project.write("large", b"agent\n")
-    project.scan(turn)
+        turn = project.command({"a": b"agent\n", "large": b"agent\n"})
     assert project.kinds(turn) == {"a": "modified", "large": "modified"}
     assert project.before("a", turn) == b"meanwhile\n"
     assert project.before("large", turn) == b"meanwhile\n" * 1000
@@ -713,10 +699,7 @@ def test_what_the_user_writes_is_not_the_agents(any_project: Project) -> None:
 
 def test_the_users_save_stays_the_users_even_if_a_look_at_all_files_came_first(project: Project) -> None:
     project.commit(a=b"a\n", b=b"b\n")
-    turn = project.begin()
-    for name in ("a", "b"):
-        project.write(name, b"user\n")
-    project.scan(turn)
+    turn = project.command(dict.fromkeys(("a", "b"), b"user\n"))
     path = os.fsencode(project.root / "a")
     assert project.record.claim(path, project.record.look(path))
     assert project.kinds(turn) == {"b": "modified"}

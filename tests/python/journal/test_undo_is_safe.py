@@ -95,9 +95,7 @@ def test_a_file_that_rules_do_not_hide_any_more_was_there_before(project: Projec
     assert project.kinds(turn)["new.csv"] == "added"
     assert not any("precious.csv:" in note for note in project.notes(turn))
     # From now on it is recorded.
-    later = project.begin()
-    project.write(PRECIOUS, b"spoilt\n")
-    project.scan(later)
+    later = project.command({PRECIOUS: b"spoilt\n"})
     assert project.kinds(later) == {PRECIOUS: "modified"}
     assert project.before(PRECIOUS, later) == b"precious\n"
 
@@ -163,10 +161,7 @@ def test_a_file_that_was_too_large_before_is_not_the_agents(project: Project, mo
     project.commit(a=b"a\n", tracked=b"small\n")
     for name in ("tracked", "large"):
         project.write(name, b"x" * 2000)
-    turn = project.begin()
-    for name in ("tracked", "large"):
-        project.write(name, b"small\n")
-    project.scan(turn)
+    turn = project.command(dict.fromkeys(("tracked", "large"), b"small\n"))
     assert project.kinds(turn) == {}
     # The user lets it grow, and then the agent writes.
     project.write("a", b"x" * 2000)
@@ -507,9 +502,7 @@ def test_two_repositories_with_long_names_are_two(project: Project) -> None:
     long = "x" * 120
     for last in "ab":
         repository(project, long + last, a=last.encode())
-    turn = project.begin()
-    project.write(f"{long}b/a", b"agent\n")
-    project.scan(turn)
+    turn = project.command({f"{long}b/a": b"agent\n"})
     assert project.kinds(turn) == {f"{long}b/a": "modified"}
     assert project.before(f"{long}b/a", turn) == b"b"
 
