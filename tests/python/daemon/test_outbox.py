@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 
 import anyio
@@ -78,19 +77,17 @@ def take(*changes: Change) -> list[Change]:
 
 
 async def test_a_stream_of_words_is_one_message(emacs: Emacs) -> None:
-    job = asyncio.create_task(emacs.outbox.run())
-    emacs.outbox.change("s", words("Hel"))
-    assert await asyncio.wait_for(emacs.pauses.get(), TIMEOUT_S) == GATHER_S
-    for text in ("lo", " ", "there"):
-        emacs.outbox.change("s", words(text))
-    assert emacs.told == []
-    emacs.gate.set()
-    emacs.answer = lambda _message: emacs.outbox.change("s", end())
-    await emacs.gathered()
-    assert emacs.told[0] == Turns("s", (words("Hello there"),))
-    job.cancel()
-    with suppress(asyncio.CancelledError):
-        await job
+    async with Tasks() as tasks:
+        tasks.start(emacs.outbox.run)
+        emacs.outbox.change("s", words("Hel"))
+        assert await asyncio.wait_for(emacs.pauses.get(), TIMEOUT_S) == GATHER_S
+        for text in ("lo", " ", "there"):
+            emacs.outbox.change("s", words(text))
+        assert emacs.told == []
+        emacs.gate.set()
+        emacs.answer = lambda _message: emacs.outbox.change("s", end())
+        await emacs.gathered()
+        assert emacs.told[0] == Turns("s", (words("Hello there"),))
 
 
 async def test_words_are_joined_only_where_they_go_on() -> None:
@@ -196,14 +193,12 @@ async def test_a_slow_emacs_misses_nothing(emacs: Emacs, caplog: pytest.LogCaptu
         raise EmacsBusyError("Emacs did not answer daemon-turn within 10 s")
 
     emacs.answer = busy
-    job = asyncio.create_task(emacs.outbox.run())
-    for change in (words("a"), end()):
-        emacs.outbox.change("s", change)
-        await emacs.gathered()
-        assert await asyncio.wait_for(sent.get(), TIMEOUT_S) == Turns("s", (change,))
-    job.cancel()
-    with suppress(asyncio.CancelledError):
-        await job
+    async with Tasks() as tasks:
+        tasks.start(emacs.outbox.run)
+        for change in (words("a"), end()):
+            emacs.outbox.change("s", change)
+            await emacs.gathered()
+            assert await asyncio.wait_for(sent.get(), TIMEOUT_S) == Turns("s", (change,))
     assert "daemon-turn" in caplog.text
 
 
