@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,19 +12,24 @@ from typing import Any
 
 import pytest
 
-from qwen_companion.doors import layer as module
-from qwen_companion.doors.layer import FILE_NAME, FORMAT_VERSION, VARIABLE, Layer, LayerError, merge, read_settings
+from qwen_companion.doors.layer import (
+    FILE_NAME,
+    FORMAT_VERSION,
+    VARIABLE,
+    Layer,
+    LayerError,
+    merge,
+    read_settings,
+    replaced_file,
+)
 
 OURS = {"permissions": {"ask": ["Edit(/**)"]}, "hooks": {"Stop": [{"hooks": [{"type": "http"}]}]}}
 
 
-@pytest.fixture(autouse=True)
-def administrator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture
+def administrator(environ: dict[str, str]) -> Path:
     """Return the administrator's file, which is not there yet."""
-    directory = tmp_path / "etc"
-    directory.mkdir()
-    monkeypatch.setattr(module, "_SYSTEM_DIRECTORY", str(directory))
-    return directory / "system-defaults.json"
+    return Path(environ["QWEN_CODE_SYSTEM_SETTINGS_PATH"]).with_name("system-defaults.json")
 
 
 @pytest.fixture
@@ -34,12 +40,17 @@ def place(tmp_path: Path) -> Path:
     return directory
 
 
+@pytest.fixture
+def layer(place: Path, environ: dict[str, str]) -> Layer:
+    return Layer(str(place), environ)
+
+
 def content(directory: Path) -> dict[str, Any]:
     return json.loads((directory / FILE_NAME).read_text())
 
 
-def test_the_file_is_private_and_named_by_the_variable(place: Path) -> None:
-    installed = Layer(str(place), {}).install(OURS)
+def test_the_file_is_private_and_named_by_the_variable(layer: Layer, place: Path) -> None:
+    installed = layer.install(OURS)
     path = place / FILE_NAME
     assert installed.environment == {VARIABLE: str(path)}
     assert installed.warnings == ()
@@ -48,8 +59,7 @@ def test_the_file_is_private_and_named_by_the_variable(place: Path) -> None:
     assert list(place.iterdir()) == [path]
 
 
-def test_a_reader_sees_the_old_file_or_the_new_one(place: Path) -> None:
-    layer = Layer(str(place), {})
+def test_a_reader_sees_the_old_file_or_the_new_one(layer: Layer, place: Path) -> None:
     layer.install(OURS)
     seen: list[dict[str, Any]] = []
 
@@ -66,7 +76,7 @@ def test_a_reader_sees_the_old_file_or_the_new_one(place: Path) -> None:
     assert all(item["hooks"] == OURS["hooks"] for item in seen)
 
 
-def test_the_administrators_settings_stay_in_force(place: Path, administrator: Path) -> None:
+def test_the_administrators_settings_stay_in_force(layer: Layer, place: Path, administrator: Path) -> None:
     theirs = {
         "permissions": {"ask": ["Bash(git push *)"], "deny": ["Read(.env)"]},
         "hooks": {"Stop": [{"hooks": [{"type": "command", "command": "true"}]}]},
@@ -74,7 +84,7 @@ def test_the_administrators_settings_stay_in_force(place: Path, administrator: P
     }
     administrator.write_text(json.dumps(theirs))
     before = administrator.read_bytes()
-    assert Layer(str(place), {}).install(OURS).warnings == ()
+    assert layer.install(OURS).warnings == ()
     merged = content(place)
     assert merged["permissions"] == {"ask": ["Bash(git push *)", "Edit(/**)"], "deny": ["Read(.env)"]}
     assert merged["hooks"]["Stop"] == [*theirs["hooks"]["Stop"], *OURS["hooks"]["Stop"]]
@@ -83,20 +93,18 @@ def test_the_administrators_settings_stay_in_force(place: Path, administrator: P
 
 
 def test_a_file_that_the_variable_named_takes_the_administrators_place(
-    place: Path, tmp_path: Path, administrator: Path
+    place: Path, tmp_path: Path, environ: dict[str, str], administrator: Path
 ) -> None:
     administrator.write_text('{"ui": {"theme": "theirs"}}')
     own = tmp_path / "own.json"
     own.write_text('{"ui": {"theme": "mine"}}')
-    Layer(str(place), {VARIABLE: str(own)}).install(OURS)
+    Layer(str(place), {**environ, VARIABLE: str(own)}).install(OURS)
     assert content(place)["ui"] == {"theme": "mine"}
 
 
-def test_the_administrators_file_lies_beside_the_system_settings(place: Path, tmp_path: Path) -> None:
-    (tmp_path / "system-defaults.json").write_text('{"ui": {"theme": "beside"}}')
-    environ = {"QWEN_CODE_SYSTEM_SETTINGS_PATH": str(tmp_path / "settings.json")}
-    Layer(str(place), environ).install(OURS)
-    assert content(place)["ui"] == {"theme": "beside"}
+def test_without_a_word_of_the_user_it_is_that_of_the_machine() -> None:
+    directory = "/Library/Application Support/QwenCode" if sys.platform == "darwin" else "/etc/qwen-code"
+    assert replaced_file({}) == f"{directory}/system-defaults.json"
 
 
 @pytest.mark.parametrize(
@@ -108,31 +116,31 @@ def test_the_administrators_file_lies_beside_the_system_settings(place: Path, tm
         '{"ui": /* a\n"quote */ {"theme": "x"}}',
     ],
 )
-def test_comments_are_taken_as_the_cli_takes_them(place: Path, administrator: Path, text: str) -> None:
+def test_comments_are_taken_as_the_cli_takes_them(layer: Layer, place: Path, administrator: Path, text: str) -> None:
     administrator.write_text(text)
-    assert Layer(str(place), {}).install(OURS).warnings == ()
+    assert layer.install(OURS).warnings == ()
     assert content(place)["ui"] == {"theme": "x"}
 
 
-def test_what_looks_like_a_comment_in_a_string_stays(place: Path, administrator: Path) -> None:
+def test_what_looks_like_a_comment_in_a_string_stays(layer: Layer, place: Path, administrator: Path) -> None:
     administrator.write_text('{"a": {"url": "http://x/*y*/", "quote": "\\"//"}}')
-    Layer(str(place), {}).install(OURS)
+    layer.install(OURS)
     assert content(place)["a"] == {"url": "http://x/*y*/", "quote": '"//'}
 
 
-def test_half_a_surrogate_pair_stays(place: Path, administrator: Path) -> None:
+def test_half_a_surrogate_pair_stays(layer: Layer, place: Path, administrator: Path) -> None:
     """JSON can escape half a surrogate pair, which UTF-8 cannot encode."""
     administrator.write_text('{"a": {"half": "\\ud83d", "whole": "\u00e9"}}')
-    assert Layer(str(place), {}).install(OURS).warnings == ()
+    assert layer.install(OURS).warnings == ()
     assert content(place)["a"] == {"half": "\ud83d", "whole": "\u00e9"}
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '"x"', '{"a": 1,}', "[" * 100_000])
 def test_terminals_start_although_the_administrators_file_is_broken(
-    place: Path, administrator: Path, text: str
+    layer: Layer, place: Path, administrator: Path, text: str
 ) -> None:
     administrator.write_text(text)
-    installed = Layer(str(place), {}).install(OURS)
+    installed = layer.install(OURS)
     assert installed.environment == {VARIABLE: str(place / FILE_NAME)}
     assert content(place) == {**OURS, "$version": FORMAT_VERSION}
     (warning,) = installed.warnings
@@ -141,9 +149,9 @@ def test_terminals_start_although_the_administrators_file_is_broken(
     assert administrator.read_text() == text
 
 
-def test_a_directory_in_its_place_is_said(place: Path, administrator: Path) -> None:
+def test_a_directory_in_its_place_is_said(layer: Layer, place: Path, administrator: Path) -> None:
     administrator.mkdir()
-    (warning,) = Layer(str(place), {}).install(OURS).warnings
+    (warning,) = layer.install(OURS).warnings
     assert f"{administrator} cannot be read" in warning
 
 
@@ -161,16 +169,17 @@ def test_the_version_of_the_format_is_theirs() -> None:
     assert "$version" not in merge({"theme": "x"}, OURS)
 
 
-def test_it_is_not_named_where_it_cannot_be_written(place: Path) -> None:
-    layer = Layer(str(place / "gone"), {})
+def test_it_is_not_named_where_it_cannot_be_written(layer: Layer, place: Path) -> None:
+    place.rmdir()
     installed = layer.install(OURS)
     assert installed.environment == {}
     (warning,) = installed.warnings
     assert "is not written: No such file or directory; CLIs work without it" in warning
 
 
-def test_a_full_disk_leaves_neither_half_a_file_nor_a_variable(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    layer = Layer(str(place), {})
+def test_a_full_disk_leaves_neither_half_a_file_nor_a_variable(
+    layer: Layer, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     layer.install(OURS)
     real: Callable[..., Any] = os.fdopen
 
@@ -187,7 +196,9 @@ def test_a_full_disk_leaves_neither_half_a_file_nor_a_variable(place: Path, monk
     assert list(place.iterdir()) == []
 
 
-def test_what_is_not_read_back_as_it_was_written_is_not_used(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_read_back_as_it_was_written_is_not_used(
+    layer: Layer, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real: Callable[..., Any] = os.fdopen
 
     class Forgetful:
@@ -207,16 +218,16 @@ def test_what_is_not_read_back_as_it_was_written_is_not_used(place: Path, monkey
             return getattr(self._file, name)
 
     monkeypatch.setattr(os, "fdopen", Forgetful)
-    assert Layer(str(place), {}).install(OURS).environment == {}
+    assert layer.install(OURS).environment == {}
     assert list(place.iterdir()) == []
 
 
-def test_each_emacs_has_a_file_of_its_own(tmp_path: Path) -> None:
+def test_each_emacs_has_a_file_of_its_own(tmp_path: Path, environ: dict[str, str]) -> None:
     places = [tmp_path / name for name in "ab"]
     layers: list[Layer] = []
     for directory in places:
         directory.mkdir()
-        layers.append(Layer(str(directory), {}))
+        layers.append(Layer(str(directory), environ))
         layers[-1].install(OURS)
     layers[0].remove()
     layers[0].remove()
@@ -224,17 +235,17 @@ def test_each_emacs_has_a_file_of_its_own(tmp_path: Path) -> None:
     assert content(places[1])["hooks"] == OURS["hooks"]
 
 
-def test_a_link_in_its_place_is_replaced_and_not_followed(place: Path, tmp_path: Path) -> None:
+def test_a_link_in_its_place_is_replaced_and_not_followed(layer: Layer, place: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_text("theirs")
     (place / FILE_NAME).symlink_to(other)
-    Layer(str(place), {}).install(OURS)
+    layer.install(OURS)
     assert other.read_text() == "theirs"
     assert not (place / FILE_NAME).is_symlink()
 
 
 @pytest.mark.parametrize(
-    ("environ", "added"),
+    ("proxies", "added"),
     [
         ({}, {}),
         ({"NO_PROXY": "x"}, {}),
@@ -248,14 +259,15 @@ def test_a_link_in_its_place_is_replaced_and_not_followed(place: Path, tmp_path:
         ({"HTTP_PROXY": "p", "NO_PROXY": "localhost,127.0.0.1"}, {}),
     ],
 )
-def test_a_proxy_is_not_asked_for_this_machine(place: Path, environ: dict[str, str], added: dict[str, str]) -> None:
-    environment = Layer(str(place), environ).install(OURS).environment
+def test_a_proxy_is_not_asked_for_this_machine(
+    place: Path, environ: dict[str, str], proxies: dict[str, str], added: dict[str, str]
+) -> None:
+    environment = Layer(str(place), {**environ, **proxies}).install(OURS).environment
     assert environment == {VARIABLE: str(place / FILE_NAME), **added}
 
 
-def test_a_huge_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MAX_BYTES", 10)
+def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "huge"
-    path.write_text('{"a": "0123456789"}')
+    path.write_text(json.dumps({"a": "0" * 4 * 1024 * 1024}))
     with pytest.raises(LayerError, match="larger"):
         read_settings(str(path))
