@@ -14,72 +14,63 @@
 
 (require 'qwen-companion-messages)
 
-(defmacro qwen-companion-daemon-messages--define (name class &rest keys)
-  "Define functions for KEYS in the property lists that the Python CLASS writes.
-Their names begin with qwen-companion-daemon-, followed by NAME and the
-key; each returns the value of its key, nil where there is none."
-  (declare (indent 2))
-  `(qwen-companion-messages-define ,(intern (format "qwen-companion-daemon-%s" name))
-       ,class
-     ,@keys))
-
-(qwen-companion-daemon-messages--define connection DaemonState
+(qwen-companion-messages-define "qwen-companion-daemon-connection" DaemonState
   state text host local workspace)
-(qwen-companion-daemon-messages--define sessions DaemonSessions
+(qwen-companion-messages-define "qwen-companion-daemon-sessions" DaemonSessions
   sessions)
-(qwen-companion-daemon-messages--define listed ListedSession
+(qwen-companion-messages-define "qwen-companion-daemon-listed" ListedSession
   id title updated clients busy)
-(qwen-companion-daemon-messages--define session SessionInfo
+(qwen-companion-messages-define "qwen-companion-daemon-session" SessionInfo
   session state text turn title model mode used size clients queue)
-(qwen-companion-daemon-messages--define queued Queued
+(qwen-companion-messages-define "qwen-companion-daemon-queued" Queued
   turn text by)
-(qwen-companion-daemon-messages--define choices SessionChoices
+(qwen-companion-messages-define "qwen-companion-daemon-choices" SessionChoices
   session models modes model-writes)
-(qwen-companion-daemon-messages--define choice Choice
+(qwen-companion-messages-define "qwen-companion-daemon-choice" Choice
   id name description)
-(qwen-companion-daemon-messages--define report Turns
+(qwen-companion-messages-define "qwen-companion-daemon-report" Turns
   session changes)
-(qwen-companion-daemon-messages--define reset Reset
+(qwen-companion-messages-define "qwen-companion-daemon-reset" Reset
   session batches text)
-(qwen-companion-daemon-messages--define change Change
+(qwen-companion-messages-define "qwen-companion-daemon-change" Change
   kind turn)
-(qwen-companion-daemon-messages--define text TextChange
+(qwen-companion-messages-define "qwen-companion-daemon-text" TextChange
   voice text by parent background time)
-(qwen-companion-daemon-messages--define end EndChange
+(qwen-companion-messages-define "qwen-companion-daemon-end" EndChange
   outcome text)
-(qwen-companion-daemon-messages--define note NoteChange
+(qwen-companion-messages-define "qwen-companion-daemon-note" NoteChange
   note text)
-(qwen-companion-daemon-messages--define usage UsageChange
+(qwen-companion-messages-define "qwen-companion-daemon-usage" UsageChange
   input output cached)
-(qwen-companion-daemon-messages--define plan PlanChange
+(qwen-companion-messages-define "qwen-companion-daemon-plan" PlanChange
   steps)
-(qwen-companion-daemon-messages--define step PlanStep
+(qwen-companion-messages-define "qwen-companion-daemon-step" PlanStep
   text status)
-(qwen-companion-daemon-messages--define tool ToolChange
+(qwen-companion-messages-define "qwen-companion-daemon-tool" ToolChange
   id status name title type parent command command-more input input-more output
   output-more revision diffs diffs-more places places-more started ended)
-(qwen-companion-daemon-messages--define diff DiffInfo
+(qwen-companion-messages-define "qwen-companion-daemon-diff" DiffInfo
   index path old-size new-size)
-(qwen-companion-daemon-messages--define place FilePosition
+(qwen-companion-messages-define "qwen-companion-daemon-place" FilePosition
   path line)
-(qwen-companion-daemon-messages--define permission Permission
+(qwen-companion-messages-define "qwen-companion-daemon-permission" Permission
   session permission state turn tool title options message questions by label
   plan)
-(qwen-companion-daemon-messages--define option Option
+(qwen-companion-messages-define "qwen-companion-daemon-option" Option
   id label allows lasting writes mode)
-(qwen-companion-daemon-messages--define offered-plan OfferedPlan
+(qwen-companion-messages-define "qwen-companion-daemon-offered-plan" OfferedPlan
   path text)
-(qwen-companion-daemon-messages--define question AskedQuestion
+(qwen-companion-messages-define "qwen-companion-daemon-question" AskedQuestion
   text header multiple choices)
-(qwen-companion-daemon-messages--define answer QuestionChoice
+(qwen-companion-messages-define "qwen-companion-daemon-answer" QuestionChoice
   label description)
-(qwen-companion-daemon-messages--define tool-text ToolText
+(qwen-companion-messages-define "qwen-companion-daemon-tool-text" ToolText
   session tool part index text)
-(qwen-companion-daemon-messages--define commands SlashCommands
+(qwen-companion-messages-define "qwen-companion-daemon-commands" SlashCommands
   session commands)
-(qwen-companion-daemon-messages--define command SlashCommand
+(qwen-companion-messages-define "qwen-companion-daemon-command" SlashCommand
   name description hint)
-(qwen-companion-daemon-messages--define reply Reply
+(qwen-companion-messages-define "qwen-companion-daemon-reply" Reply
   request error problem session turn)
 
 (provide 'qwen-companion-daemon-messages)

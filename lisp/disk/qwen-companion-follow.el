@@ -646,7 +646,7 @@ Return non-nil then; return nil for a buffer that is not followed."
 
 (defun qwen-companion-follow--give-up (&optional obstacle)
   "Mark the current buffer as different from its file, for the user to solve.
-OBSTACLE says why it cannot follow, nil when that has only failed now."
+OBSTACLE says why it cannot follow, nil after a single failure."
   (qwen-companion-follow--restore-modtime)
   (unless (eq 'changed (qwen-companion-follow--link-mark qwen-companion-follow--link))
     (qwen-companion-follow--mark 'changed)

@@ -65,7 +65,7 @@
   "Seconds during which changes are collected before the buffer is redrawn.")
 
 (defconst qwen-companion-inspector--tick-seconds 1
-  "Seconds after which the ages are looked at again.")
+  "Seconds between two updates of the ages.")
 
 (defconst qwen-companion-inspector--head '(3 . 240)
   "How much of a selection is shown at first: (LINES . CHARACTERS).")
@@ -383,7 +383,7 @@ BUFFERS and NOW are as in `qwen-companion-inspector--session-items'."
      files names)))
 
 (defun qwen-companion-inspector--width (names)
-  "Return how many columns NAMES, shown one below the other, get."
+  "Return the width in columns of a list of NAMES."
   (min 48 (apply #'max 0 (mapcar #'string-width names))))
 
 (defun qwen-companion-inspector--pad (name width face)

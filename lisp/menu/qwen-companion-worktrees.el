@@ -469,15 +469,14 @@ Ask before, with what would be lost.  Its branch stays, with what is committed."
          "? ")))))
 
 (defvar qwen-companion-worktrees-mode-map
-  (let ((map (make-sparse-keymap)))
-    (define-key map (kbd "RET") #'qwen-companion-worktrees-changes)
-    (define-key map "d" #'qwen-companion-worktrees-diff)
-    (define-key map "t" #'qwen-companion-worktrees-terminal)
-    (define-key map "r" #'qwen-companion-worktrees-ask)
-    (define-key map "m" #'qwen-companion-worktrees-merge)
-    (define-key map "M" #'qwen-companion-worktrees-merge-branch)
-    (define-key map "k" #'qwen-companion-worktrees-remove)
-    map)
+  (qwen-companion-buffers-keymap
+   "RET" #'qwen-companion-worktrees-changes
+   "d" #'qwen-companion-worktrees-diff
+   "t" #'qwen-companion-worktrees-terminal
+   "r" #'qwen-companion-worktrees-ask
+   "m" #'qwen-companion-worktrees-merge
+   "M" #'qwen-companion-worktrees-merge-branch
+   "k" #'qwen-companion-worktrees-remove)
   "Keymap of the list of worktrees.")
 
 (define-derived-mode qwen-companion-worktrees-mode tabulated-list-mode "Worktrees"
@@ -523,10 +522,9 @@ shows the difference to it, \\[qwen-companion-worktrees-remove] removes the work
   (unless (eq 'ready (qwen-companion-state))
     (user-error "The companion is not running; M-x qwen-companion-mode starts it"))
   (let ((root (qwen-companion-terminal-here))
-        (buffer (get-buffer-create qwen-companion-worktrees--buffer-name)))
+        (buffer (qwen-companion-buffers-in-mode qwen-companion-worktrees--buffer-name
+                                                #'qwen-companion-worktrees-mode)))
     (with-current-buffer buffer
-      (unless (derived-mode-p 'qwen-companion-worktrees-mode)
-        (qwen-companion-worktrees-mode))
       (unless (equal root qwen-companion-worktrees--root)
         (setq qwen-companion-worktrees--root root
               qwen-companion-worktrees--trees nil))

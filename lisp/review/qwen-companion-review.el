@@ -198,8 +198,8 @@ If another CLI proposed a text before, insert the one that it will leave."
           (t "not on disk yet"))))
 
 (defun qwen-companion-review--show-without (ended)
-  "Show the disk, in reviews of its file, in place of the text of ENDED.
-It was proposed by another CLI, and stays there if it was accepted."
+  "In other CLIs' reviews of its file, replace the text of ENDED by that on disk.
+It stays there if ENDED was accepted."
   (dolist (proposal (qwen-companion-proposals-of-others ended))
     (when-let* ((disk (qwen-companion-proposal-disk-buffer proposal)))
       (with-temp-buffer

@@ -48,7 +48,7 @@ class Inbox:
     stop: Callable[[], None]
 
     def take(self, message: messages.Incoming) -> None:
-        """Handle a call by Emacs; called in their order."""
+        """Handle a call by Emacs; to be called in the order of the calls."""
         if isinstance(message, messages.Roots):
             self.publisher.set_roots(message)
             self.distributor.set_roots(message.roots)

@@ -23,7 +23,6 @@ from qwen_companion.daemon.memberships import Memberships
 from qwen_companion.daemon.messages import Reply
 from qwen_companion.daemon.open_sessions import OpenSessions
 from qwen_companion.daemon.outbox import Outbox
-from qwen_companion.daemon.session_queries import SessionQueries
 from qwen_companion.domain import ChatWork
 from qwen_companion.emacs.messages import DaemonCall, Notification
 from qwen_companion.emacs.spool import Spool
@@ -226,21 +225,15 @@ async def _do_in_session(conversation: Conversation, call: messages.SessionCall)
             await conversation.answer(call)
         case messages.RemovePrompt():
             await conversation.remove(call.turn)
-        case _:
-            await _ask(conversation.queries, call)
-    return _CallResult(conversation.id)
-
-
-async def _ask(queries: SessionQueries, call: messages.SessionCall) -> None:
-    match call:
         case messages.Fetch():
-            await queries.fetch(call.tool, call.part, call.index)
+            await conversation.queries.fetch(call.tool, call.part, call.index)
         case messages.AskCommands():
-            await queries.commands()
+            await conversation.queries.commands()
         case messages.AskUsage():
-            await queries.usage()
+            await conversation.queries.usage()
         case _:
             raise TypeError(f"{type(call).__name__} is not done inside of a session")
+    return _CallResult(conversation.id)
 
 
 def _part(part: messages.Part) -> models.PromptBlock:

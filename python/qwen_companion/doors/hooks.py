@@ -89,7 +89,7 @@ class Hooks:
         return await contained(pending or no_decision) or Reply()
 
     async def _take(self, call: HookCall) -> PendingReply:
-        """Have `call` taken after those before it."""
+        """Handle `call` after the earlier ones."""
         async with self._turn:
             if self._tasks is None:
                 return no_decision

@@ -186,7 +186,7 @@ class JournalFront:
             self._tell(messages.TurnChanges((), reset=True))
 
     def take(self, call: messages.JournalCall) -> None:
-        """Carry `call` out after those before it."""
+        """Carry out `call` after the earlier ones."""
         self._calls.send_nowait(call)
 
     async def _carry_out(self, call: messages.JournalCall | ChatWork) -> None:

@@ -21,7 +21,7 @@ _BUNDLED = 32
 
 
 class Contents:
-    """Its methods wait for the disk, may be called in any thread, and raise StoreError."""
+    """The contents in a database.  All methods wait for the disk, may be called in any thread, and raise StoreError."""
 
     def __init__(self, database: Database) -> None:
         """Keep everything in `database`."""

@@ -273,7 +273,7 @@ class Roots:
         return False
 
     def _open(self, name: str, only_known: bool) -> Record | None:
-        """Open the record of the root `name`; None where there is none and it is `only_known` that is wanted."""
+        """Open the record of the root `name`; with `only_known`, return None where nothing is recorded yet."""
         if only_known and not is_recorded([name], self.environ):
             return None
         return Record(name, self.environ, self._site_of(name))

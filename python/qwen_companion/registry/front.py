@@ -45,7 +45,7 @@ END_S = 10.0
 
 
 class RegistryFront:
-    """See the top of this file.  All methods are for the event loop."""
+    """The registered CLIs, for Emacs.  All methods are for the event loop."""
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ class RegistryFront:
 
 
 def _session_of(record: Record) -> KnownSession:
-    """Return the CLI of `record` as a session, which it may not be."""
+    """Return the CLI of `record` in the form of a session, connected or not."""
     cli = record.cli
     peer = Peer(cli.pid, record.started, cli.directory, "qwen", ())
     return KnownSession(cli.id, "", "Qwen Code", cli.version, peer)
