@@ -88,42 +88,41 @@ counts as cut until it ends as it did."
 (defun qwen-companion-follow-far--look (buffer payload &optional whole)
   "Compare BUFFER with the copy that PAYLOAD names, and follow it.
 WHOLE says that the file counts as written."
-  (when (buffer-live-p buffer)
-    (with-current-buffer buffer
-      (let ((source (generate-new-buffer " *qwen-companion far*" t))
-            (explicit (car buffer-file-coding-system-explicit))
-            (time (seconds-to-time (/ (qwen-companion-place-file-time payload) 1000.0)))
-            coding text)
-        (with-current-buffer source
-          (setq coding (qwen-companion-disk-insert
-                        (qwen-companion-place-file-copy payload) explicit)
-                text (qwen-companion-buffers-text)))
-        (setq whole (or whole (not (qwen-companion-follow-far--cut-p text))))
-        (when qwen-companion-follow-far--cut
-          (cancel-timer qwen-companion-follow-far--cut)
-          (setq qwen-companion-follow-far--cut nil))
-        (cond
-         ((not whole)
-          (setq qwen-companion-follow-far--cut
-                (run-at-time qwen-companion-disk-idle-writer nil
-                             #'qwen-companion-follow-far--look buffer payload t))
-          (kill-buffer source))
-         ((or find-file-literally (not enable-multibyte-characters) buffer-file-format)
-          (kill-buffer source))
-         ((qwen-companion-conflicts-p)
-          (setq qwen-companion-follow-far--held payload)
-          (kill-buffer source))
-         ((qwen-companion-disk-same-text-p source)
-          (qwen-companion-follow-far--adopt text time nil)
-          (kill-buffer source))
-         ((or (not (buffer-modified-p)) qwen-companion-follow-far--base)
-          (qwen-companion-follow-far--ask payload source coding text time))
-         (t
-          (kill-buffer source)
-          (if (qwen-companion-follow-far--visited-p time)
-              (setq qwen-companion-follow-far--base text)
-            (message "qwen-companion: %s changed on disk, and %s has unsaved text; M-x ediff-current-file compares them"
-                     (abbreviate-file-name buffer-file-name) (buffer-name)))))))))
+  (qwen-companion-buffers-when-live buffer
+    (let ((source (generate-new-buffer " *qwen-companion far*" t))
+          (explicit (car buffer-file-coding-system-explicit))
+          (time (seconds-to-time (/ (qwen-companion-place-file-time payload) 1000.0)))
+          coding text)
+      (with-current-buffer source
+        (setq coding (qwen-companion-disk-insert
+                      (qwen-companion-place-file-copy payload) explicit)
+              text (qwen-companion-buffers-text)))
+      (setq whole (or whole (not (qwen-companion-follow-far--cut-p text))))
+      (when qwen-companion-follow-far--cut
+        (cancel-timer qwen-companion-follow-far--cut)
+        (setq qwen-companion-follow-far--cut nil))
+      (cond
+       ((not whole)
+        (setq qwen-companion-follow-far--cut
+              (run-at-time qwen-companion-disk-idle-writer nil
+                           #'qwen-companion-follow-far--look buffer payload t))
+        (kill-buffer source))
+       ((or find-file-literally (not enable-multibyte-characters) buffer-file-format)
+        (kill-buffer source))
+       ((qwen-companion-conflicts-p)
+        (setq qwen-companion-follow-far--held payload)
+        (kill-buffer source))
+       ((qwen-companion-disk-same-text-p source)
+        (qwen-companion-follow-far--adopt text time nil)
+        (kill-buffer source))
+       ((or (not (buffer-modified-p)) qwen-companion-follow-far--base)
+        (qwen-companion-follow-far--ask payload source coding text time))
+       (t
+        (kill-buffer source)
+        (if (qwen-companion-follow-far--visited-p time)
+            (setq qwen-companion-follow-far--base text)
+          (message "qwen-companion: %s changed on disk, and %s has unsaved text; M-x ediff-current-file compares them"
+                   (abbreviate-file-name buffer-file-name) (buffer-name))))))))
 
 (defun qwen-companion-follow-far--visited-p (time)
   "Return non-nil when the current buffer started from the file of TIME.

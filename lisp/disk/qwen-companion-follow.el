@@ -275,9 +275,8 @@ Otherwise a key would ask whether to edit it before it is synchronised."
                 (qwen-companion-follow--room-p)
                 (< (float-time) end))
       (let ((buffer (pop qwen-companion-follow--queue)))
-        (when (buffer-live-p buffer)
-          (with-current-buffer buffer
-            (qwen-companion-follow--look))))))
+        (qwen-companion-buffers-when-live buffer
+          (qwen-companion-follow--look)))))
   (cond
    ((null qwen-companion-follow--queue)
     (qwen-companion-disk-forget-renames)
@@ -299,11 +298,10 @@ Otherwise a key would ask whether to edit it before it is synchronised."
                      (cl-remove-if-not #'buffer-file-name (buffer-list)))))
     (while (and buffers (< (float-time) end))
       (let ((buffer (pop buffers)))
-        (when (buffer-live-p buffer)
-          (with-current-buffer buffer
-            ;; Links in a circle, for one, must not end the glances.
-            (ignore-errors
-              (qwen-companion-follow--glance-here))))))
+        (qwen-companion-buffers-when-live buffer
+          ;; Links in a circle, for one, must not end the glances.
+          (ignore-errors
+            (qwen-companion-follow--glance-here)))))
     (setq qwen-companion-follow--unglanced buffers)
     (when (qwen-companion-follow--active-p)
       (qwen-companion-follow--glance-later

@@ -60,26 +60,25 @@ With ALL, ask for what is known too: it may be so no longer."
     (qwen-companion-journal-ask
      'journal-worktrees (list :root qwen-companion-worktrees--root :tree nil)
      (lambda (reply)
-       (when (buffer-live-p buffer)
-         (with-current-buffer buffer
-           (let ((trees (qwen-companion-journal-reply-worktrees reply))
-                 (known (and (not all) (mapcar #'qwen-companion-worktree-path
-                                               qwen-companion-worktrees--trees))))
-             (setf (alist-get nil qwen-companion-worktrees--problems)
-                   (qwen-companion-journal-error reply))
-             (setq qwen-companion-worktrees--trees
-                   ;; What was known stays until there is something newer.
-                   (mapcar (lambda (tree)
-                             (or (and (not (qwen-companion-worktree-gone tree))
-                                      (qwen-companion-worktrees--tree
-                                       (qwen-companion-worktree-path tree)))
-                                 tree))
-                           trees))
-             (qwen-companion-worktrees--examine
-              (seq-difference (mapcar #'qwen-companion-worktree-path
-                                      (seq-remove #'qwen-companion-worktree-gone trees))
-                              known)))
-           (qwen-companion-timers-update-soon 0)))))))
+       (qwen-companion-buffers-when-live buffer
+         (let ((trees (qwen-companion-journal-reply-worktrees reply))
+               (known (and (not all) (mapcar #'qwen-companion-worktree-path
+                                             qwen-companion-worktrees--trees))))
+           (setf (alist-get nil qwen-companion-worktrees--problems)
+                 (qwen-companion-journal-error reply))
+           (setq qwen-companion-worktrees--trees
+                 ;; What was known stays until there is something newer.
+                 (mapcar (lambda (tree)
+                           (or (and (not (qwen-companion-worktree-gone tree))
+                                    (qwen-companion-worktrees--tree
+                                     (qwen-companion-worktree-path tree)))
+                               tree))
+                         trees))
+           (qwen-companion-worktrees--examine
+            (seq-difference (mapcar #'qwen-companion-worktree-path
+                                    (seq-remove #'qwen-companion-worktree-gone trees))
+                            known)))
+         (qwen-companion-timers-update-soon 0))))))
 
 (defun qwen-companion-worktrees--tree (path)
   "Return the known worktree PATH, or nil."
@@ -102,13 +101,12 @@ With ALL, ask for what is known too: it may be so no longer."
     (qwen-companion-journal-ask
      'journal-worktrees (list :root qwen-companion-worktrees--root :tree path)
      (lambda (reply)
-       (when (buffer-live-p buffer)
-         (with-current-buffer buffer
-           (qwen-companion-worktrees--keep path reply)
-           (pop qwen-companion-worktrees--queue)
-           (when qwen-companion-worktrees--queue
-             (qwen-companion-worktrees--ask-for-next))
-           (qwen-companion-timers-update-soon 0.1)))))))
+       (qwen-companion-buffers-when-live buffer
+         (qwen-companion-worktrees--keep path reply)
+         (pop qwen-companion-worktrees--queue)
+         (when qwen-companion-worktrees--queue
+           (qwen-companion-worktrees--ask-for-next))
+         (qwen-companion-timers-update-soon 0.1))))))
 
 (defun qwen-companion-worktrees--keep (path reply)
   "Store REPLY as the data of the worktree PATH."
@@ -418,9 +416,8 @@ Ask before, with what would be lost.  Its branch stays, with what is committed."
      main
      (lambda ()
        (qwen-companion-roots-drop path)
-       (when (buffer-live-p buffer)
-         (with-current-buffer buffer
-           (qwen-companion-worktrees--load)))
+       (qwen-companion-buffers-when-live buffer
+         (qwen-companion-worktrees--load))
        (message "Removed; %s"
                 (if-let* ((branch (qwen-companion-worktree-branch tree)))
                     (format "branch %s stays" (qwen-companion-untrusted-text branch))
