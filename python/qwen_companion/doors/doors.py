@@ -29,7 +29,7 @@ from qwen_companion.threads import in_thread
 
 if TYPE_CHECKING:
     from qwen_companion.doors.hook_handler import HookHandler
-    from qwen_companion.doors.questions import QuestionEditor
+    from qwen_companion.ide.tools import Editor
 
 SILENCE_S = 5.0
 """Delay, in seconds, from the connection of a CLI to the report that a setting or an option turns its hooks off.
@@ -55,7 +55,7 @@ class Doors:
         token: str,
         directory: str,
         environ: Mapping[str, str],
-        editor: QuestionEditor,
+        editor: Editor,
         find_caller: Callable[[Connection], Caller | None],
         known: Sequence[SessionState],
         sessions: Callable[[], Iterable[SessionState]],

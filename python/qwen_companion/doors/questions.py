@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
@@ -28,11 +28,12 @@ from qwen_companion.doors.calls import Elsewhere, Reply, run_while_wanted
 from qwen_companion.doors.hook_settings import QUESTION_SUBSCRIPTIONS
 from qwen_companion.doors.listeners import Report, Subscription
 from qwen_companion.doors.prompt_files import append_prompt
-from qwen_companion.doors.reviews import HOLD_S, OPEN_S, Asker, ReviewingEditor, begin_review
+from qwen_companion.doors.reviews import HOLD_S, OPEN_S, Asker, begin_review
 from qwen_companion.doors.terminal_files import TerminalFiles, terminal_files
 from qwen_companion.errors import CompanionError, EmacsUnavailableError, PromptError
 from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.ide.proposals import HOOK_PREFIX, PLAN, QUESTION, Decision, Proposal, text_digest
+from qwen_companion.ide.tools import Editor
 from qwen_companion.plan_files import now, plan_path, save_plan, words_for_model
 from qwen_companion.threads import in_thread
 
@@ -61,27 +62,6 @@ _CONTEXT_LIMIT = 10_000
 _ANSWERED = "The user has answered your questions in the editor; this is no refusal. The answers:\n\n"
 _DECLINED = "The user does not want to answer these questions."
 _REFUSED = "The user rejected this plan."
-
-
-class QuestionEditor(ReviewingEditor, Protocol):
-    """The part of Emacs that plans and questions need."""
-
-    def abandon(self, proposal: Proposal, reason: str | None = None) -> None:
-        """Tell Emacs that nobody waits for `proposal` any more, for `reason`; if it is decided, `settled` follows."""
-        ...
-
-    async def type_key(self, proposal: Proposal, key: str, prompt: str | None = None) -> bool:
-        """Have `key` typed into the terminal of the CLI of `proposal`; return whether it is one of Emacs.
-
-        The `prompt` is sent there once the turn is over.
-
-        :raises EmacsUnavailableError: when Emacs does not answer
-        """
-        ...
-
-    def released(self, proposal: Proposal, reason: str, answerable: bool) -> None:
-        """Tell Emacs that the terminal asks about `proposal` now, and whether it is still `answerable` in Emacs."""
-        ...
 
 
 class _Choice(BaseModel):
@@ -158,7 +138,7 @@ class Questions:
     def __init__(
         self,
         tasks: TaskGroup,
-        editor: QuestionEditor,
+        editor: Editor,
         directory: str,
         environ: Mapping[str, str],
         warn: Callable[[str], None],

@@ -17,7 +17,7 @@ import secrets
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 
@@ -60,17 +60,6 @@ _MAX_COMMAND = 100_000
 """Characters of the longest command that is looked at."""
 
 _MAX_FILE_BYTES = 64 * 1024 * 1024
-
-
-class ReviewingEditor(Editor, Protocol):
-    """The part of Emacs that the reviews need."""
-
-    async def is_visited(self, path: str) -> bool:
-        """Return whether a buffer visits the file `path`.
-
-        :raises EmacsUnavailableError: when Emacs does not answer
-        """
-        ...
 
 
 @frozen
@@ -137,7 +126,7 @@ class HookReviews:
 
     def __init__(
         self,
-        editor: ReviewingEditor,
+        editor: Editor,
         environ: Mapping[str, str],
         records: Callable[[str, Collection[str]], Awaitable[bool]],
         open_s: float = OPEN_S,

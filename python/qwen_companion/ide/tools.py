@@ -30,7 +30,7 @@ class ToolResult:
 
 
 class Editor(Protocol):
-    """Emacs as the tools need it."""
+    """Emacs as reviews, plans and questions need it."""
 
     async def open_review(self, proposal: Proposal, client: str, text: str) -> str | None:
         """Show `text` as soon as Emacs can; return the reason if it refuses, or None.
@@ -46,12 +46,32 @@ class Editor(Protocol):
         """
         ...
 
-    def abandon(self, proposal: Proposal) -> None:
-        """Tell Emacs that the CLI of `proposal` has gone; if it is decided, `settled` follows."""
+    def abandon(self, proposal: Proposal, reason: str | None = None) -> None:
+        """Tell Emacs that nobody waits for `proposal` any more, for `reason`; if it is decided, `settled` follows."""
         ...
 
     def settled(self, identifier: str) -> None:
         """Tell Emacs that it need not keep the decision on that proposal any more."""
+        ...
+
+    def released(self, proposal: Proposal, reason: str, answerable: bool) -> None:
+        """Tell Emacs that the terminal asks about `proposal` now, and whether it is still `answerable` in Emacs."""
+        ...
+
+    async def type_key(self, proposal: Proposal, key: str, prompt: str | None = None) -> bool:
+        """Have `key` typed into the terminal of the CLI of `proposal`; return whether it is one of Emacs.
+
+        The `prompt` is sent there once the turn is over.
+
+        :raises EmacsUnavailableError: when Emacs does not answer
+        """
+        ...
+
+    async def is_visited(self, path: str) -> bool:
+        """Return whether a buffer visits the file `path`.
+
+        :raises EmacsUnavailableError: when Emacs does not answer
+        """
         ...
 
 
