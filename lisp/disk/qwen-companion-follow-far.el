@@ -47,6 +47,10 @@
        (unless (qwen-companion-place-file-copy payload)
          (or (qwen-companion-place-file-moved payload) 'deleted))))
     (when (qwen-companion-place-file-copy payload)
+      (with-current-buffer buffer
+        ;; There was no file.
+        (when (time-less-p (visited-file-modtime) 0)
+          (qwen-companion-follow-far--uncache)))
       (qwen-companion-follow-far--look buffer payload)))
   nil)
 
@@ -67,6 +71,13 @@ That is what VC would ask TRAMP for.  It has to know that it is git's."
           (let ((buffer-read-only t))
             (vc-mode-line name 'Git))))))
   nil)
+
+(defun qwen-companion-follow-far--uncache ()
+  "Have TRAMP forget that the directory of the current file was not there.
+It would ask whether to make it when the buffer is saved."
+  (let ((directory (file-name-directory buffer-file-name)))
+    (when-let* ((handler (find-file-name-handler directory 'dired-uncache)))
+      (funcall handler 'dired-uncache directory))))
 
 (defun qwen-companion-follow-far--mark (mark)
   "Set MARK as that of the current buffer in the mode line; nil means none."

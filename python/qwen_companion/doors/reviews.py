@@ -206,7 +206,8 @@ class HookReviews:
         except FileNameError:
             return Reply(events.NO_DECISION)
         batch.effects.append(Effects(changed={path}))
-        if not await in_thread(_is_in_all, path, directories, disk):
+        opens = agent is None and asker.opens_reviews
+        if (opens and self.scope == ALL) or not await in_thread(_is_in_all, path, directories, disk):
             return Reply(events.NO_DECISION)
         if not await self._is_reviewed(disk.name(path)):
             if await in_thread(may_pass, request.tool_name, path, request.cwd, disk):
@@ -214,7 +215,7 @@ class HookReviews:
             # A subagent cannot ask: no decision would be a no.
             if agent is None or self.scope is None:
                 return Reply(events.NO_DECISION)
-        elif agent is None and asker.opens_reviews:
+        elif opens:
             return Reply(events.NO_DECISION)
         try:
             return await self._review(request, path, disk, asker, agent, gone)
@@ -375,6 +376,7 @@ def _answer(request: events.PermissionRequest, facts: _Facts, decision: Decision
 def _is_in_all(path: str, directories: list[str], disk: Disk) -> bool:
     """Return whether `path` lies in each of `directories` of `disk`; it is no where that cannot be found out."""
     try:
+        disk.expect([path, *directories], ())
         return all(is_inside(path, directory, disk) for directory in directories)
     except OSError:
         return False
