@@ -42,7 +42,7 @@ _ADD_PATH = (
 # By itself, Node.js would take 40 MB more for short-lived values and compiled code, and the allocator keep them.
 _THRIFTY = (
     "MALLOC_ARENA_MAX=1 MALLOC_MMAP_THRESHOLD_=65536 MALLOC_TRIM_THRESHOLD_=65536"
-    ' exec "$n" --max-semi-space-size=1 --optimize-for-size --no-opt'
+    ' exec "$n" --max-semi-space-size=1'
 )
 _START = (
     'lacks() { [ -x "$1" ] || return 0; case $("$1" -v) in v?.*|v1?.*) ;; *) return 1; esac; }; '
@@ -55,6 +55,8 @@ _START = (
 _BOOTSTRAP = (
     "const v=+process.versions.node.split(`.`)[0];"
     f"if(v<{OLDEST_NODE})" + "{process.stderr.write(`qwen-companion: node `+process.versions.node);process.exit(126)}"
+    # Here, one that a later version does not know does no harm.
+    "for(const f of [`optimize-for-size`,`no-opt`])require(`v8`).setFlagsFromString(`--`+f);"
     "let b=Buffer.alloc(0);const s=process.stdin;"
     "s.on(`data`,function r(d){b=Buffer.concat([b,d]);const e=b.indexOf(10);if(e<0)return;"
     "const n=+b.subarray(0,e);if(b.length<e+1+n)return;s.off(`data`,r);s.pause();"
