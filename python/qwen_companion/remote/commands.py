@@ -40,22 +40,19 @@ _ADD_PATH = (
 """Adds where the user's login shell finds programs: ssh, sudo and TRAMP have ways of their own."""
 
 # By itself, Node.js would take 40 MB more for short-lived values and compiled code, and the allocator keep them.
-_THRIFTY = (
-    "MALLOC_ARENA_MAX=1 MALLOC_MMAP_THRESHOLD_=65536 MALLOC_TRIM_THRESHOLD_=65536"
-    ' exec "$n" --max-semi-space-size=1'
-)
 _START = (
     'lacks() { [ -x "$1" ] || return 0; case $("$1" -v) in v?.*|v1?.*) ;; *) return 1; esac; }; '
     f'n=$(command -v node); if lacks "$n"; then {_ADD_PATH}; n=$(command -v node); fi; '
     '[ -x "$n" ] || { echo "qwen-companion: no node" >&2; exit 127; }; '
-    f'{_THRIFTY} -e "$1"'
+    'export MALLOC_ARENA_MAX=1 MALLOC_MMAP_THRESHOLD_=65536 MALLOC_TRIM_THRESHOLD_=65536; '
+    'exec "$n" --max-semi-space-size=1 -e "$1"'
 )
 
 # Reads the length of the relay's source, the source, and runs it with the bytes that follow.
 _BOOTSTRAP = (
     "const v=+process.versions.node.split(`.`)[0];"
     f"if(v<{OLDEST_NODE})" + "{process.stderr.write(`qwen-companion: node `+process.versions.node);process.exit(126)}"
-    # Here, one that a later version does not know does no harm.
+    # A version that does not know one says so, before the mark, and goes on.
     "for(const f of [`optimize-for-size`,`no-opt`])require(`v8`).setFlagsFromString(`--`+f);"
     "let b=Buffer.alloc(0);const s=process.stdin;"
     "s.on(`data`,function r(d){b=Buffer.concat([b,d]);const e=b.indexOf(10);if(e<0)return;"
