@@ -44,7 +44,7 @@ _START = (
     'lacks() { [ -x "$1" ] || return 0; case $("$1" -v) in v?.*|v1?.*) ;; *) return 1; esac; }; '
     f'n=$(command -v node); if lacks "$n"; then {_ADD_PATH}; n=$(command -v node); fi; '
     '[ -x "$n" ] || { echo "qwen-companion: no node" >&2; exit 127; }; '
-    'export MALLOC_ARENA_MAX=1 MALLOC_MMAP_THRESHOLD_=65536 MALLOC_TRIM_THRESHOLD_=65536; '
+    "export MALLOC_ARENA_MAX=1 MALLOC_MMAP_THRESHOLD_=65536 MALLOC_TRIM_THRESHOLD_=65536; "
     'exec "$n" --max-semi-space-size=1 -e "$1"'
 )
 
