@@ -132,3 +132,30 @@ def test_a_line_that_breaks_just_after_the_start(stage: Stage, far: Far, program
     stage.model.say("Wrote it.")
     stage.accept("Wrote it.")
     stage.screen.wait_until(lambda: far.file.read_text() == "# new\n", "the text there")
+
+
+@pytest.mark.at("ssh")
+def test_two_emacsen_serve_one_place(stage: Stage, far: Far) -> None:
+    """Each has the CLI that it has started, and the end of one costs the other nothing."""
+
+    def locks() -> int:
+        return sum(path.suffix == ".lock" for path in far.laid)
+
+    def write(emacs: Stage, text: str) -> None:
+        propose(emacs, far, text)
+        emacs.model.say(f"Wrote {text.strip()}.")
+        emacs.accept(f"Wrote {text.strip()}.")
+        emacs.screen.wait_until(lambda: far.file.read_text() == text, "the text there")
+
+    start_emacs(stage)
+    start_cli(stage, far)
+    with stage.beside() as other:
+        start_emacs(other)
+        start_cli(other, far)
+        assert locks() == 2
+        write(other, "# other\n")
+        stage.screen.wait_until(lambda: stage.emacs.buffer_text(far.file.name) == "# other\n", "its buffer to follow")
+        write(stage, "# first\n")
+        other.emacs.quit()
+    stage.screen.wait_until(lambda: locks() == 1, "the files of one")
+    write(stage, "# again\n")

@@ -26,7 +26,7 @@ from qwen_companion.domain import Hop
 from qwen_companion.ide.peers import caller_at
 from qwen_companion.remote.channels import run_program
 from qwen_companion.remote.commands import HOLD_S, failure, relay_command, relay_source
-from qwen_companion.remote.frames import MARK, VERSION, Frame, Kind
+from qwen_companion.remote.frames import MARK, VERSION, Decoder, Frame, Kind, read_message
 from qwen_companion.remote.link import Link, LinkError, RequestError
 from qwen_companion.remote.streams import MAX_STREAMS, Streams
 from relays import NODE, SIZE, apart, cut, environ, linked
@@ -454,6 +454,21 @@ async def test_a_relay_that_breaks_the_rules_is_left(home: Path, name: str) -> N
                     await Link(start, b"", streams, lambda _paths: None).run(lambda _: None)
                 finally:
                     tasks.cancel_scope.cancel()
+
+
+async def test_a_relay_answers_garbage_and_leaves_a_pipe_with_a_frame_of_4_gb(home: Path) -> None:
+    command = relay_command([Hop("docker", "box")], None)
+    decoder = Decoder()
+    async with await anyio.open_process(command, env=environ(home)) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        garbage = b"".join(Frame(number, Kind.REQUEST, b"\xff garbage" * number).encode() for number in range(3))
+        await process.stdin.send(relay_source("id", 0) + garbage + struct.pack(">IBI", 3, Kind.REQUEST, 0xFFFFFFFF))
+        frames = [frame async for data in process.stdout for frame in decoder.feed(data)]
+        assert await process.wait() == 0
+    assert [frame.kind for frame in frames] == [Kind.HELLO, *[Kind.REPLY] * 3]
+    assert all("error" in read_message(frame.payload)[0] for frame in frames[1:])
+    assert not (home / ".qwen").exists()
 
 
 async def test_a_shell_that_prints_and_too_many_connections_do_no_harm(home: Path) -> None:
