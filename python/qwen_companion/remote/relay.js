@@ -768,11 +768,11 @@ function entry(root, name, line = "", directories = new Map()) {
 }
 
 // What is remembered of a file: one string, as there may be very many.
-const lineOf = ({ stamp, digest, kept }) => `${stamp} ${digest} ${kept ? 1 : 0}`;
+const lineOf = ({ stamp, digest, kept }) => `${stamp} ${digest || "-"} ${kept ? 1 : 0}`;
 
 function readLine(line) {
     const [ino, mode, , , , digest, kept] = line.split(" ");
-    return { ino: Number(ino), mode: Number(mode), digest, kept: kept === "1" };
+    return { ino: Number(ino), mode: Number(mode), digest: digest === "-" ? undefined : digest, kept: kept === "1" };
 }
 
 function whole(file) {
