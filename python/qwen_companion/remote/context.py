@@ -250,13 +250,21 @@ class PlaceContext:
         return await self._look(self._link, self._settings, paths)
 
     async def _look(self, link: Link, settings: Settings, paths: Sequence[str]) -> dict[str, Looked]:
-        looks = [read_look(item) for item in objects((await link.request("check", paths=list(paths))).get("files"))]
-        rules = await self._ignore_rules(link)
+        files = [
+            IgnoreFile("qwen", name, tuple(dict.fromkeys((root.path, root.real))))
+            for root in self._roots
+            for name in IGNORE_FILES["qwen"]
+        ]
+        found = await link.request("check", paths=list(paths), texts=[file.path for file in files])
+        looks, texts = (objects(found.get(key)) for key in ("files", "texts"))
+        if len(texts) != len(files):
+            raise RequestError("the relay has not read all ignore files")
+        rules = [rules_of(file, text) for file, text in zip(files, texts, strict=True)]
         user = UserRules(Options(settings.patterns, settings.auth_sources), {"HOME": self._home})
         settled = user.settle(NoLinks())
         outside = await in_thread(_lead_out, self._names, paths) if self._names.shared else ()
         looked: dict[str, Looked] = {}
-        for path, look in zip(paths, looks, strict=False):
+        for path, look in zip(paths, map(read_look, looks), strict=False):
             if look is None:
                 continue
             names = look.spellings
@@ -271,17 +279,6 @@ class PlaceContext:
             rule = next((reason for reason in reasons if reason is not None), None)
             looked[path] = Looked(ResolvedPath(path, names[-1]), look.kind, rule)
         return looked
-
-    async def _ignore_rules(self, link: Link) -> list[Rules]:
-        files = [
-            IgnoreFile("qwen", name, tuple(dict.fromkeys((root.path, root.real))))
-            for root in self._roots
-            for name in IGNORE_FILES["qwen"]
-        ]
-        texts = objects((await link.request("texts", paths=[file.path for file in files])).get("texts"))
-        if len(texts) != len(files):
-            raise RequestError("the relay has not read all ignore files")
-        return [rules_of(file, text) for file, text in zip(files, texts, strict=True)]
 
 
 def _lead_out(names: PlaceNames, paths: Sequence[str]) -> set[str]:

@@ -13,7 +13,7 @@ from qwen_companion import json_objects
 from qwen_companion.errors import CompanionError
 from qwen_companion.frozen import frozen
 
-VERSION = 2
+VERSION = 3
 """Of the frames and requests, as the relay names it."""
 
 PIECE_BYTES = 64 * 1024

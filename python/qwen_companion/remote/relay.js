@@ -12,7 +12,7 @@
 const crypto = require("crypto"), fs = require("fs"), net = require("net"), os = require("os"), path = require("path");
 const { execFile } = require("child_process");
 
-const VERSION = 2;
+const VERSION = 3;
 const KINDS = { hello: 0, open: 1, data: 2, end: 3, credit: 4, reset: 5, request: 6, reply: 7, event: 8, ping: 9, part: 10 };
 const HEAD = 9;
 const PIECE = 64 * 1024; // largest data in a frame
@@ -969,11 +969,12 @@ const REQUESTS = {
     look: ({ paths }) => ({ files: paths.map((file) => guarded(look, file)) }),
     texts: ({ paths }) => ({ texts: paths.map(text) }),
     inspect: ({ paths, listed }) => ({ files: paths.map((file) => guarded((name) => inspect(name, listed), file)) }),
-    async check({ paths }) {
+    // What lies at `paths` with the word of git on it, and the texts of ignore files.
+    async check({ paths, texts = [] }) {
         const files = paths.map((file) => guarded(look, file));
         const real = ({ spellings }) => spellings && spellings[spellings.length - 1];
         const said = await judge(files.map(real).filter((name) => name));
-        return { files: files.map((file) => ({ ...file, ...said.get(real(file)) })) };
+        return { files: files.map((file) => ({ ...file, ...said.get(real(file)) })), texts: texts.map(text) };
     },
     projects: ({ paths }) => ({
         roots: paths.map((directory) => guarded((name) => {

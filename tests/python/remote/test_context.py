@@ -44,9 +44,7 @@ class Relay:
         self.changes = changes
         self.texts: dict[str, dict[str, str]] = {}
 
-    async def request(self, name: str, *, paths: list[str]) -> dict[str, Any]:
-        if name == "texts":
-            return {"texts": [self.texts.get(path, {}) for path in paths]}
+    async def request(self, _name: str, *, paths: list[str], texts: list[str]) -> dict[str, Any]:
         if None in self.changes.values():
             raise LinkError("the connection has ended")
         return {
@@ -54,7 +52,8 @@ class Relay:
                 {"spellings": [path], "kind": "file", "repository": ROOT, "ignored": False}
                 | (self.changes.get(path.rpartition("/")[2].partition(".")[0]) or {})
                 for path in paths
-            ]
+            ],
+            "texts": [self.texts.get(path, {}) for path in texts],
         }
 
 
