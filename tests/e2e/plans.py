@@ -8,9 +8,11 @@ from typing import Final
 
 from chat import CHAT, send, wait_until_askable
 from editor import lisp_string
+from model_types import QUESTIONS
 from qwen_companion.plan_files import kept_plans
 from stage import Stage
 
+ANSWERS: Final = "Which database?\nsqlite\n\nWhich colours?\nred, blue\n\nWhich name?\nmy own"
 PLAN: Final = "# Fruit\n\n1. Buy plums.\n2. Bake a cake.\n"
 
 
@@ -56,6 +58,21 @@ def edit(stage: Stage, text: str) -> None:
           (goto-char (point-max))
           (insert {lisp_string(text)}))
     """)
+
+
+def answer_questions(stage: Stage) -> None:
+    """Have the model ask `QUESTIONS`, and give `ANSWERS` in Emacs."""
+    stage.model.call("ask_user_question", questions=list(QUESTIONS))
+    stage.ask("what do you need")
+    stage.screen.wait_for("C-c C-c answer")
+    stage.model.say("Thank you.")
+    stage.emacs.eval("""
+        (let ((answers '("sqlite" ("red" "blue") "my own")))
+          (cl-letf (((symbol-function 'completing-read) (lambda (&rest _) (pop answers)))
+                    ((symbol-function 'completing-read-multiple) (lambda (&rest _) (pop answers))))
+            (qwen-companion-diff-accept)))
+    """)
+    stage.screen.wait_for("Thank you.")
 
 
 def results(stage: Stage) -> str:

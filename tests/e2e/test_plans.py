@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from model_types import QUESTIONS
-from plans import PLAN, comment, edit, plan, results, start_planning, wait_for_plan
+from plans import ANSWERS, PLAN, answer_questions, comment, edit, plan, results, start_planning, wait_for_plan
 from qwen_companion.plan_files import kept_plans
 from sandbox import NOTES
 from stage import Stage
@@ -62,16 +61,6 @@ def test_a_plan_is_commented_edited_and_approved_and_questions_answered(stage: S
     stage.emacs.eval('(switch-to-buffer "*qwen: project*")')
     for _ in range(2):
         stage.model.next_request()
-    stage.model.call("ask_user_question", questions=list(QUESTIONS))
-    stage.ask("what do you need")
+    answer_questions(stage)
     stage.model.next_request()
-    stage.screen.wait_for("C-c C-c answer")
-    stage.model.say("Thank you.")
-    stage.emacs.eval("""
-        (let ((answers '("sqlite" ("red" "blue") "my own")))
-          (cl-letf (((symbol-function 'completing-read) (lambda (&rest _) (pop answers)))
-                    ((symbol-function 'completing-read-multiple) (lambda (&rest _) (pop answers))))
-            (qwen-companion-diff-accept)))
-    """)
-    stage.screen.wait_for("Thank you.")
-    assert "Which database?\nsqlite\n\nWhich colours?\nred, blue\n\nWhich name?\nmy own" in results(stage)
+    assert ANSWERS in results(stage)

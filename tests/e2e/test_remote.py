@@ -14,6 +14,7 @@ import pytest
 
 from clis import QWEN
 from far import PASSWORD, PLACE, Far
+from plans import ANSWERS, answer_questions
 from sandbox import GREETING
 from stage import Stage
 
@@ -122,8 +123,9 @@ def ask_from_emacs(stage: Stage, far: Far) -> None:
     stage.screen.wait_for("Explained.")
     found = f'(nth 2 (qwen-companion-prompt-completion-file "{far.name(far.project)}" 1))'
     stage.emacs.wait_until(f'(with-temp-buffer (insert "@gr") (member "greeting.py" (all-completions "gr" {found})))')
-    # After the three of the review and the two of the command.
-    *_, request, answered = (stage.model.next_request() for _ in range(7))
+    # After the three of the review, and two each of the questions and the command.
+    *_, answers, _, _, request, answered = (stage.model.next_request() for _ in range(9))
+    assert ANSWERS in "".join(answers.tool_results)
     assert "greeting.py, line 1:\n```" in request.prompt
     # What was undone is told, by the names that it knows.
     assert "--- greeting.py\n+++ greeting.py\n@@ " in request.prompt
@@ -227,6 +229,7 @@ def test_the_main_job(stage: Stage, far: Far) -> None:
 def do_everything(stage: Stage, far: Far) -> None:
     """Do all that is the same at each kind of place."""
     do_the_main_job(stage, far)
+    answer_questions(stage)
     change_by_command(stage, far)
     ask_from_emacs(stage, far)
     follow(stage, far)

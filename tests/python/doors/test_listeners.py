@@ -8,10 +8,10 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import anyio
 import pytest
@@ -19,15 +19,17 @@ import pytest
 from qwen_companion.domain import KnownSession, Peer, SessionState, Settings
 from qwen_companion.doors import hook_handler
 from qwen_companion.doors.calls import HookCall, Reply
+from qwen_companion.doors.disk import Disk
 from qwen_companion.doors.doors import Doors
 from qwen_companion.doors.events import Event, PostToolUse, PreToolUse, allow
 from qwen_companion.doors.hook_handler import HookHandler
-from qwen_companion.doors.layer import JsonObject
+from qwen_companion.doors.layer import SYSTEM_VARIABLE, JsonObject
 from qwen_companion.doors.listeners import Block, Report, Subscription, Words
 from qwen_companion.doors.questions import Questions
 from qwen_companion.doors.reviews import HookReviews
 from qwen_companion.doors.states import States
 from qwen_companion.ide.peers import Caller
+from qwen_companion.ide.proposals import Decision
 from qwen_companion.processes import start_of
 from qwen_companion.sockets import Connection
 from support import TIMEOUT_S, FakeEditor, nothing_recorded, soon
@@ -119,6 +121,63 @@ async def site(*listeners: Listener) -> AsyncGenerator[Site]:
             yield Site(handler_of(tasks, listeners, lambda _: Caller(peer, "Qwen Code", "1"), state), process)
             process.kill()
             tasks.cancel_scope.cancel()
+
+
+async def test_a_cli_at_another_place_is_decided_on_by_its_own_files(tmp_path: Path) -> None:
+    """While they are known, and it is connected."""
+    environ = {"HOME": str(tmp_path), "PATH": "/bin", SYSTEM_VARIABLE: str(tmp_path / "none.json")}
+    peer = Peer(-2, "", str(tmp_path), "qwen", (), "/ssh:far:")
+    state = SessionState(KnownSession("connected", "", "Qwen Code", "1", peer), streaming=True)
+    editor, sessions = FakeEditor(), [state]
+
+    class Far:
+        """A place with the files of this machine."""
+
+        disks: ClassVar[list[Disk | None]] = [Disk(environ), None]
+
+        def caller(self, _connection: Connection) -> Caller:
+            return Caller(peer, "Qwen Code", "1")
+
+        def disk(self, _caller: Caller) -> Disk | None:
+            return self.disks.pop(0)
+
+        def name_of(self, peer: Peer, path: str) -> str:
+            return f"{peer.place}{path}"
+
+        async def lay_plan(self, place: str, text: str) -> str:
+            raise AssertionError
+
+    async def recorded(_directory: str, _paths: Collection[str]) -> bool:
+        return True
+
+    async with anyio.create_task_group() as tasks:
+        handler = HookHandler(
+            tasks,
+            States(),
+            HookReviews(editor, {}, recorded),
+            Questions(tasks, editor, str(tmp_path), environ, print, elsewhere=Far()),
+            (),
+            find_caller=lambda _: None,
+            sessions=lambda: sessions,
+            changed=lambda: None,
+            answered=lambda _: None,
+            elsewhere=Far(),
+        )
+        place = Site(handler, cast(Any, None))
+        shell = {"permission_mode": "auto", "tool_name": "run_shell_command", "tool_input": {"command": "mkdir x"}}
+        for allowed in (True, False):
+            answer = await place.answer("PermissionRequest", cwd=str(tmp_path), **shell)
+            assert answer == (allow() if allowed else {})
+        sessions.clear()
+        assert await place.answer("PermissionRequest", cwd=str(tmp_path), **shell) == {}
+        handler.questions.wanted = True
+        asks: Any = {"tool_name": "ask_user_question", "tool_input": {"questions": [{"question": "Why?"}]}}
+        asking = await place.call("PermissionRequest", cwd=str(tmp_path), **asks)
+        proposal = await asyncio.wait_for(editor.shown.get(), TIMEOUT_S)
+        assert proposal.directory == f"/ssh:far:{tmp_path}"
+        handler.questions.decide(proposal.id, Decision("So."))
+        assert "So." in (await answer_of(asking))["hookSpecificOutput"]["decision"]["message"]
+        tasks.cancel_scope.cancel()
 
 
 async def test_a_text_that_fits_gets_the_room_that_others_leave_and_only_in_time() -> None:
