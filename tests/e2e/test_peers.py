@@ -63,7 +63,7 @@ def assert_session_is(stage: Stage, process: psutil.Process, directory: Path, bu
     assert found["buffer"] == buffer
 
 
-@pytest.mark.local("processes there are not shown")
+@pytest.mark.local("about processes of this machine")
 def test_a_cli_in_a_terminal_of_emacs(stage: Stage) -> None:
     stage.start()
     process = cli(stage)
@@ -81,7 +81,7 @@ def test_a_cli_in_a_terminal_of_emacs(stage: Stage) -> None:
     stage.accept("All done.")
 
 
-@pytest.mark.local("processes there are not shown")
+@pytest.mark.local("about processes of this machine")
 def test_a_restarted_backend_still_knows_the_process(stage: Stage) -> None:
     stage.start()
     before = session(stage)
@@ -104,7 +104,7 @@ def test_a_killed_cli_is_gone_and_leaves_its_proposal_in_a_buffer(stage: Stage) 
     assert f"Qwen Code {VERSION} disconnected" in stage.emacs.buffer_text("*Messages*")
 
 
-@pytest.mark.local("processes there are not shown")
+@pytest.mark.local("about processes of this machine")
 def test_a_cli_outside_of_emacs(stage: Stage) -> None:
     stage.end_cli()
     stage.start_emacs(stage.sandbox.greeting)
@@ -126,7 +126,7 @@ def test_a_cli_outside_of_emacs(stage: Stage) -> None:
     stage.screen.wait_gone("Qwen[1]")
 
 
-@pytest.mark.local("processes there are not shown")
+@pytest.mark.local("about processes of this machine")
 def test_a_cli_in_a_shell_of_another_frame_and_directory(stage: Stage) -> None:
     below = stage.sandbox.project / "below"
     below.mkdir()

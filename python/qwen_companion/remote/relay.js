@@ -184,11 +184,17 @@ function identify(socket) {
     }
     if (found === undefined) return {};
     if (found.uid !== process.getuid() && found.uid !== 0) return null;
-    const pids = [...recent, ...fs.readdirSync("/proc").filter((name) => /^\d+$/.test(name)).reverse()];
-    const pid = pids.find((candidate) => holds(candidate, `socket:[${found.inode}]`));
-    if (pid === undefined) return {};
-    if (!recent.includes(pid)) recent.splice(0, recent.length, pid, ...recent.slice(0, 7));
-    return describe(pid);
+    const target = `socket:[${found.inode}]`;
+    for (const pid of [...recent, ...fs.readdirSync("/proc").filter((name) => /^\d+$/.test(name)).reverse()]) {
+        if (!holds(pid, target)) continue;
+        // A child has the connection too, for a moment or for good, and may have ended by now.
+        const line = lineageOf(pid), end = line.findIndex((each) => !holds(each, target));
+        const own = line.slice(end < 0 ? -1 : Math.max(0, end - 1)), who = describe(own);
+        if (who === null) continue;
+        if (!recent.includes(own[0])) recent.splice(0, recent.length, own[0], ...recent.slice(0, 7));
+        return who;
+    }
+    return {};
 }
 
 function socketOf(port, own) {
@@ -216,7 +222,9 @@ function holds(pid, target) {
     }
 }
 
-function describe(pid) {
+// What is known of the first of `pids`, which is below the others; null where it has ended.
+function describe(pids) {
+    const [pid] = pids;
     try {
         const read = (name) => fs.readFileSync(`/proc/${pid}/${name}`, "utf8");
         const directory = fs.readlinkSync(`/proc/${pid}/cwd`);
@@ -224,7 +232,7 @@ function describe(pid) {
         const script = scripts.map((word) => path.resolve(directory, word)).find(isFile);
         const terminal = /(?:^|\0)QWEN_COMPANION_TERMINAL=(\d{1,9})\0/.exec(read("environ"));
         return {
-            pids: lineageOf(pid),
+            pids,
             started: startOf(pid),
             directory,
             terminal: terminal === null ? null : Number(terminal[1]),
@@ -233,7 +241,7 @@ function describe(pid) {
             environ: variablesOf(read("environ")),
         };
     } catch {
-        return {};
+        return null;
     }
 }
 
@@ -241,7 +249,7 @@ const wordsOf = (pid) => fs.readFileSync(`/proc/${pid}/cmdline`, "utf8").split("
 
 // The file of ours from which a process reads prompts.
 function promptsOf(pid) {
-    const words = wordsOf(pid), file = words[words.indexOf("--input-file") + 1];
+    const words = wordsOf(pid), file = words[words.indexOf("--input-file") + 1] || "";
     return path.dirname(file) === folder && file.endsWith(".prompts") && OURS.test(path.basename(file)) ? file : undefined;
 }
 
@@ -265,7 +273,11 @@ function startOf(pid) {
 // The process, its parent and so on.
 function lineageOf(pid) {
     const found = [];
-    for (let each = Number(pid); each > 0 && found.length < MAX_LINE; each = Number(statusOf(each)[1])) found.push(each);
+    try {
+        for (let each = Number(pid); each > 0 && found.length < MAX_LINE; each = Number(statusOf(each)[1])) found.push(each);
+    } catch {
+        // it has just ended
+    }
     return found;
 }
 

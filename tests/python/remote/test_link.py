@@ -85,6 +85,32 @@ sys.stdin.read()
 """
 
 
+FORK = """
+import os, socket, sys, time
+connection = socket.socket()
+if os.fork() > 0:
+    connection.connect(("127.0.0.1", int(sys.argv[1])))
+    connection.send(b"x\\n")
+else:
+    os.chdir("/")
+    os.fork()
+time.sleep(600)
+"""
+"""A process whose connection a child and its child have too."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc")
+async def test_a_connection_that_children_have_too_is_that_of_the_first_of_them(home: Path) -> None:
+    async with linked(home) as (link, _, server):
+        with subprocess.Popen([sys.executable, "-c", FORK, str(await serve(link))], cwd=home) as cli:
+            await server.asked.wait()
+            who = server.callers[0]
+            for process in (*psutil.Process(cli.pid).children(recursive=True), cli):
+                process.kill()
+        assert isinstance(who, dict)
+        assert (who["pids"][0], who["directory"]) == (cli.pid, str(home))
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc")
 async def test_prompts_are_read_there_from_a_file_of_ours_alone(home: Path) -> None:
     async with linked(home) as (link, greeting, server):
