@@ -232,18 +232,16 @@ A list of the prompt and, for each that was offered, what the line says."
   (get-text-property (string-match (regexp-quote name) (qwen-companion-chat-test-mode-line))
                      property (qwen-companion-chat-test-mode-line)))
 
-(ert-deftest qwen-companion-chat-choices-test-long-names-leave-room ()
-  "They are cut in the mode line, and whole when the mouse is on it."
+(ert-deftest qwen-companion-chat-choices-test-help-of-the-mode-line ()
+  "It explains the mode and the click, and shows a backslash as it is.
+Long names are cut in the mode line, and whole in the help."
   (qwen-companion-chat-choices-test-with
     (let ((name (concat "provider/" (make-string 100 ?x))))
       (qwen-companion-chat-test-session :state 'waiting :model name :mode "yolo")
       (should (string-suffix-p " YOLO" (qwen-companion-chat-test-mode-line)))
       (should (< (length (qwen-companion-chat-test-mode-line)) 50))
-      (should (string-match-p name (qwen-companion-chat-choices-test--at "provider" 'help-echo))))))
-
-(ert-deftest qwen-companion-chat-choices-test-help-of-the-mode-line ()
-  "It explains the mode and the click, and shows a backslash as it is."
-  (qwen-companion-chat-choices-test-with
+      (should (string-match-p name (qwen-companion-chat-choices-test--at "provider" 'help-echo))))
+    (qwen-companion-chat-test-session :state 'idle :model "scripted" :mode "default")
     (should (equal "Approval mode Default: Require approval\nmouse-1: choose another"
                    (qwen-companion-chat-choices-test--at "Default" 'help-echo)))
     (qwen-companion-chat-test-session :state 'idle :model "C:\\[kill-emacs]")

@@ -368,7 +368,7 @@
     (forward-line)
     (qwen-companion-test-context-update)
     (dolist (buffer (list (get-buffer-create "*Help*")
-                          (qwen-companion-backend--log-buffer)
+                          (get-buffer-create "*qwen-companion log*")
                           (dired-noselect ".")))
       (switch-to-buffer buffer)
       (should (equal "a.txt" (qwen-companion-context-test--active)))
@@ -528,11 +528,10 @@
           (qwen-companion-test-context-update)
           (should (eq value (plist-get (car (last (qwen-companion-test-sent 'settings))) key))))))))
 
-(ert-deftest qwen-companion-context-test-a-file-may-hide-but-not-show-itself ()
-  (should (safe-local-variable-p 'qwen-companion-exposure 'hide))
-  (should-not (safe-local-variable-p 'qwen-companion-exposure 'show)))
-
 (ert-deftest qwen-companion-context-test-exclusion-needs-a-file ()
+  "A file may hide, but not show itself."
+  (should (safe-local-variable-p 'qwen-companion-exposure 'hide))
+  (should-not (safe-local-variable-p 'qwen-companion-exposure 'show))
   (with-temp-buffer
     (rename-buffer "no file" t)
     (qwen-companion-test-refused "no file visits no file" (qwen-companion-toggle-exclusion))))

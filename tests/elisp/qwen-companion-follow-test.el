@@ -186,14 +186,6 @@ visits and that has changed."
         (save-buffer)
         (should (equal (buffer-string) (qwen-companion-test-file-text "a.txt")))))))
 
-(ert-deftest qwen-companion-follow-test-point-stays-with-its-text ()
-  (qwen-companion-follow-test-visiting "one\ntwo\nthree\n"
-    (qwen-companion-test-go-to "thr")
-    (let ((overlay (make-overlay 5 8)))
-      (qwen-companion-follow-test-written "a.txt" "zero\none\ntwo\nthree\n"
-        (should (looking-back "thr" (line-beginning-position)))
-        (should (equal "two" (buffer-substring (overlay-start overlay) (overlay-end overlay))))))))
-
 (ert-deftest qwen-companion-follow-test-the-same-text-is-no-change ()
   "Only the time is taken over; an unmodified buffer stays so, without undo."
   (qwen-companion-follow-test-visiting "one\n"

@@ -31,7 +31,10 @@
          (save-window-excursion ,@body)))))
 
 (ert-deftest qwen-companion-kept-plans-test-shows-the-newest-or-a-chosen-one ()
-  "The text is read-only; the only plan of a project is not asked for."
+  "The text is read-only; the only plan of a project is not asked for.
+Without the companion the message names the way out."
+  (qwen-companion-test-with-state 'off
+    (qwen-companion-test-refused "M-x qwen-companion-mode starts it" (qwen-companion-plan)))
   (qwen-companion-kept-plans-test-with
     (qwen-companion-test-choosing ""
       (qwen-companion-plan)
@@ -85,11 +88,6 @@
       (qwen-companion-plan-save file)
       (should (equal file buffer-file-name))
       (should (equal "# New\n\nBake.\n" (buffer-string))))))
-
-(ert-deftest qwen-companion-kept-plans-test-needs-the-companion ()
-  "Nothing is asked, and the message names the way out."
-  (qwen-companion-test-with-state 'off
-    (qwen-companion-test-refused "M-x qwen-companion-mode starts it" (qwen-companion-plan))))
 
 (provide 'qwen-companion-kept-plans-test)
 ;;; qwen-companion-kept-plans-test.el ends here

@@ -500,8 +500,11 @@ That saves looking at each line, most of a second for 20 MB."
       (should (equal '((rejected nil)) (qwen-companion-test-outcomes)))
       (should (equal "one\n" (qwen-companion-test-file-text "a.txt"))))))
 
-(ert-deftest qwen-companion-proposal-test-remote-and-relative-names-are-refused ()
-  (qwen-companion-test-with-proposals nil
+(ert-deftest qwen-companion-proposal-test-names-and-texts-from-elsewhere-are-refused ()
+  "Remote and relative names, and texts outside of the spool."
+  (qwen-companion-test-with-proposals '(("secret" "secret\n"))
+    (should-error (qwen-companion-proposal-test--open "a.txt" :text-file (expand-file-name "secret")))
+    (should (file-exists-p "secret"))
     (dolist (path '("a.txt" "/ssh:host:/etc/passwd"))
       (should (stringp (qwen-companion-proposal-test--open "a.txt" :path path :text "x"))))
     (should-not (qwen-companion-proposals))))
@@ -673,11 +676,6 @@ that of the unified review."
         (should-not (string-match-p (regexp-quote file) shown))))
     (dolist (shown (qwen-companion-proposal-test--shown "plain.txt"))
       (should-not (string-match-p "cannot be seen" shown)))))
-
-(ert-deftest qwen-companion-proposal-test-text-outside-the-spool-is-refused ()
-  (qwen-companion-test-with-proposals '(("secret" "secret\n") ("a.txt" ""))
-    (should-error (qwen-companion-proposal-test--open "a.txt" :text-file (expand-file-name "secret")))
-    (should (file-exists-p "secret"))))
 
 (defvar python-mode-hook)
 (defvar qwen-companion-proposal-test--hook-ran nil)

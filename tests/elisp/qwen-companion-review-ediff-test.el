@@ -85,11 +85,9 @@
   (qwen-companion-review-ediff-test-with-one
     (let* ((here (get-buffer-create "*here*"))
            (own (get-buffer-create "*own*"))
-           (process (make-process :name "own" :buffer own :noquery t :command '("sleep" "1000")))
-           (qwen-companion-backend--server
-            (qwen-companion-test-server
-             :sessions (list (list :id "session-1" :ancestors (list (process-id process)))
-                             (list :id "session-2")))))
+           (process (make-process :name "own" :buffer own :noquery t :command '("sleep" "1000"))))
+      (qwen-companion-test-set-sessions (list (list :id "session-1" :ancestors (list (process-id process)))
+                                              (list :id "session-2")))
       (with-current-buffer here (setq qwen-companion-terminal-directory default-directory))
       (with-current-buffer own (setq default-directory "/somewhere/"))
       (unwind-protect
