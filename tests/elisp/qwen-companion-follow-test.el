@@ -334,7 +334,7 @@ visits and that has changed."
 
 (ert-deftest qwen-companion-follow-test-outside-the-roots-and-without-a-cli ()
   (qwen-companion-follow-test-with '(("in/a.txt" "one\n") ("out/b.txt" "one\n"))
-    (setq qwen-companion-roots--answer (list :roots (list (expand-file-name "in"))))
+    (qwen-companion-roots-on-published (list :roots (list (expand-file-name "in")) :reachable t))
     (let ((inside (qwen-companion-follow-test--visit "in/a.txt"))
           (outside (find-file-noselect "out/b.txt")))
       (qwen-companion-follow-test-written "in/a.txt" "two\n")

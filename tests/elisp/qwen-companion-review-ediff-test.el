@@ -461,7 +461,7 @@
       (qwen-companion-test-propose "a.txt" "two\n")
       (qwen-companion-test-wait-for (get-buffer-window "*qwen-companion proposal: a.txt*"))
       (qwen-companion-test-propose "b.txt" "two\n")
-      (should (qwen-companion-review--busy-p))
+      (should (qwen-companion-test-review-awaits-p))
       (qwen-companion-diff-reject "a.txt")
       (qwen-companion-test-wait-for (get-buffer-window "*qwen-companion proposal: b.txt*"))
       (qwen-companion-diff-reject)

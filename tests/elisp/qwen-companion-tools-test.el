@@ -383,7 +383,7 @@ EXPECTED is a part of the error, or all items, as calling returns them."
               (switch-to-buffer (find-file-noselect "a.txt"))
               (goto-char (point-max))
               (narrow-to-region (point-min) 4)
-              (qwen-companion-context--note-focus)
+              (qwen-companion-test-context-update)
               (should (equal '((1 "the user is here, narrowed to lines 1 to 1")
                                (nil "unsaved changes"))
                              (qwen-companion-tools-test--call "open_files")))))
