@@ -160,6 +160,11 @@ def test_a_read_that_was_allowed_is_work_again(stage: Stage) -> None:
     stage.emacs.wait_until(f"(eq 'idle {state})")
 
 
+def send(stage: Stage, prompt: str) -> None:
+    """Send `prompt` from the buffer that is shown: a form alone may be evaluated in a directory of this machine."""
+    stage.emacs.eval(f'(with-current-buffer (window-buffer) (qwen-companion-ask-send "{prompt}"))')
+
+
 def test_prompts_while_it_works_come_in_their_order(stage: Stage) -> None:
     """Each is a turn of its own; a waiting one can be taken back; text half typed in the terminal stays."""
     stage.start_emacs(stage.sandbox.greeting, forms=(f"(progn {WATCH})",))
@@ -168,7 +173,7 @@ def test_prompts_while_it_works_come_in_their_order(stage: Stage) -> None:
     stage.model.answer(Answer("I began and ended.", halfway=working))
     # Typed at once: it may not watch its file yet.
     to_other_window(stage)
-    stage.emacs.eval('(qwen-companion-ask-send "begin")')
+    send(stage, "begin")
     assert "begin" in stage.model.next_request().prompt
     # It says so before it asks the model.
     assert stage.emacs.eval("(qwen-companion-layer-activity)") == "working"
@@ -179,7 +184,7 @@ def test_prompts_while_it_works_come_in_their_order(stage: Stage) -> None:
     to_other_window(stage)
     numbers = ("one", "two", "three", "four", "five")
     for number in (*numbers, "six"):
-        stage.emacs.eval(f'(qwen-companion-ask-send "number {number}")')
+        send(stage, f"number {number}")
     stage.screen.wait_for("6 prompts wait until its turn is over")
     stage.emacs.command("qwen-companion-ask-take-back")
     stage.screen.wait_for("Take back:")
