@@ -315,9 +315,9 @@ Signal a `user-error' where there is none."
                        ", in the middle of its work"
                      "")))
       (cond
-       ;; While it is connected the number is that of its process.
        ((not (or (qwen-companion-backend-session id) (qwen-companion-registry-cli id)))
         (user-error "That CLI has ended already"))
+       ;; While it is connected the number is that of its process.
        (place
         (let ((default-directory (concat place "/")))
           (unless (eql 0 (process-file "kill" nil nil nil (number-to-string pid)))

@@ -189,7 +189,7 @@ function identify(socket) {
         if (!holds(pid, target)) continue;
         // A child has the connection too, for a moment or for good, and may have ended by now.
         const line = lineageOf(pid), end = line.findIndex((each) => !holds(each, target));
-        const own = line.slice(end < 0 ? -1 : Math.max(0, end - 1)), who = describe(own);
+        const own = line.slice(Math.max(end, 1) - 1), who = describe(own);
         if (who === null) continue;
         if (!recent.includes(own[0])) recent.splice(0, recent.length, own[0], ...recent.slice(0, 7));
         return who;
