@@ -156,7 +156,7 @@ KEYS are more keys of the tool, or others than those of that change."
     (should (equal "o10" (qwen-companion-chat-permissions-test--chosen)))))
 
 (ert-deftest qwen-companion-chat-permissions-test-shows-what-is-asked-for ()
-  "A change of any kind of file, and what is run beside it."
+  "A change of any kind of file, and a command beside it."
   (pcase-dolist (`(,tool . ,lines)
                  '(((:diffs ((:index 0 :path "/project/.envrc" :old-size 8 :new-size 9)
                              (:index 1 :path ".git/hooks/pre-commit" :old-size 8 :new-size 9)

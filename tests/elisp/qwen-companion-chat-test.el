@@ -54,8 +54,8 @@
 
 ;;; The conversation
 
-(ert-deftest qwen-companion-chat-test-what-a-conversation-shows ()
-  "Each answer has one list of changes, and what they look like."
+(ert-deftest qwen-companion-chat-test-changes-of-a-turn-are-shown ()
+  "The changes that are told of a turn, and the text of the chat then."
   (pcase-dolist (`(,shown . ,changes)
                  `(("\n\fYou\nWhat is it?\n\nA greeting.\n"
                     ,(qwen-companion-chat-test-text 'user "What is it?" :by 'me)

@@ -150,7 +150,7 @@ Each is (LINE . TEXT), or TEXT."
       (should (> 400 (length (cdar told)))))))
 
 (ert-deftest qwen-companion-diagnostics-test-a-checker-that-is-slow-is-not-waited-for ()
-  "Nor one of a text that never changes, nor one of a file that nobody visits."
+  "The same holds for a text that never changes, and a file that nobody visits."
   (qwen-companion-diagnostics-test--with "fine\n"
     (let ((qwen-companion-diagnostics--wait 0.1))
       (dolist (change (list (lambda () (goto-char (point-min)) (insert "bad\n")) #'ignore))

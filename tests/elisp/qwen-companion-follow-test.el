@@ -196,7 +196,7 @@ visits and that has changed."
       (should-not buffer-undo-list)
       (should (= tick (buffer-modified-tick))))))
 
-(ert-deftest qwen-companion-follow-test-whatever-the-state-of-the-buffer ()
+(ert-deftest qwen-companion-follow-test-in-any-state-of-the-buffer ()
   (pcase-dolist (`(,prepare ,old ,written . ,text)
                  `((,(lambda () (setq case-fold-search t)) "one\n" "ONE\n")
                    (,(lambda () (read-only-mode 1)) "one\n" "two\n")

@@ -267,7 +267,7 @@ Check that the text is then what it should be, and return it."
             (should (= (window-point window) (qwen-companion-merge-test--at point)))))))))
 
 (ert-deftest qwen-companion-merge-test-read-only-is-no-hindrance ()
-  "Nor for a region, which stays active."
+  "The region stays active, too."
   (qwen-companion-merge-test--with (concat "a" (propertize "b" 'read-only t) "c two\n")
     (setq buffer-read-only t)
     (let ((transient-mark-mode t)

@@ -174,7 +174,7 @@ of tests/helpers/limit.py, which only ends a hang."
   (qwen-companion-backend--process))
 
 (defun qwen-companion-test-secrets ()
-  "Return what nobody but CLIs and the process may know: (TOKEN SECRET)."
+  "Return the secrets of CLIs and the process: (TOKEN SECRET)."
   (list qwen-companion-backend--token qwen-companion-backend--secret))
 
 (defun qwen-companion-test-take-port ()
@@ -316,7 +316,7 @@ MORE are further keys and values of the payload."
        (advice-remove ,function count-call))))
 
 (defun qwen-companion-test-candidates (table)
-  "Return what is offered in TABLE: (CATEGORY (NAME . ANNOTATION)...), in order."
+  "Return the candidates of TABLE in order: (CATEGORY (NAME . ANNOTATION)...)."
   (let* ((metadata (completion-metadata "" table nil))
          (annotate (completion-metadata-get metadata 'annotation-function))
          (sort (completion-metadata-get metadata 'display-sort-function)))

@@ -52,7 +52,7 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
 
 ;; Most tests are a table of such cases.
 (defun qwen-companion-tools-test--expect (&rest cases)
-  "Check what the tools answer, each of CASES being (EXPECTED NAME ARGUMENT...).
+  "Check the answers of tools, each of CASES being (EXPECTED NAME ARGUMENT...).
 EXPECTED is a part of the error, or all items, as calling returns them."
   (pcase-dolist (`(,expected ,name . ,arguments) cases)
     (let ((answer (apply #'qwen-companion-tools-test--call name arguments)))
