@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from pathlib import Path
 
@@ -11,9 +10,11 @@ import pytest
 
 from chat import open_chat
 from clis import QWEN_SETTINGS
-from model_types import QUESTIONS, Answer, Call
+from model_types import Answer, Call
 from plans import (
+    ANSWERS,
     PLAN,
+    answer_questions,
     comment,
     commented_edited_and_approved_in_a_chat,
     edit,
@@ -157,21 +158,11 @@ def test_a_plan_outlives_no_process(stage: Stage, program: str) -> None:
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_questions_are_answered_in_emacs(stage: Stage, program: str) -> None:
     start_planning(stage, program)
-    stage.model.call("ask_user_question", questions=list(QUESTIONS))
-    stage.ask("what do you need")
-    stage.screen.wait_for(re.compile("C-c C-c answer"))
-    drain(stage)
-    stage.model.say("Thank you.")
-    stage.emacs.eval("""
-        (let ((answers '("sqlite" ("red" "blue") "my own")))
-          (cl-letf (((symbol-function 'completing-read) (lambda (&rest _) (pop answers)))
-                    ((symbol-function 'completing-read-multiple) (lambda (&rest _) (pop answers))))
-            (qwen-companion-diff-accept)))
-    """)
-    stage.screen.wait_for("Thank you.")
+    answer_questions(stage)
+    stage.model.next_request()
     told = results(stage)
     assert "this is no refusal" in told
-    assert "Which database?\nsqlite\n\nWhich colours?\nred, blue\n\nWhich name?\nmy own" in told
+    assert ANSWERS in told
 
 
 @pytest.mark.parametrize("program", PROGRAMS[1:])
