@@ -9,7 +9,7 @@ from sandbox import GREETING
 from stage import Stage
 from test_changes import FREE, FREE_QWEN, ask, run
 
-pytestmark = [pytest.mark.reuses_stage("free"), pytest.mark.local("tokens are not counted there")]
+pytestmark = pytest.mark.reuses_stage("free")
 
 LIMIT = "(progn (setq qwen-companion-token-limit 9) (qwen-companion-privacy-update))"
 
