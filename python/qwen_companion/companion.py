@@ -190,7 +190,7 @@ class Companion:
             report_context=lambda session, roots, sent, text: self._bridge.tell(
                 messages.ContextSent(session, roots is None, roots or (), sent, text, told_context(text))
             ),
-            report_exclusions=lambda exclusions: self._places.tell_exclusions(exclusions),
+            report_exclusions=lambda exclusions: self._places.reports.tell_exclusions(exclusions),
             warn=self._warn,
         )
 
@@ -373,7 +373,7 @@ class Companion:
 
     def _context_sent(self, session: str, context: bytes) -> None:
         if self._places.is_elsewhere(session):
-            self._places.sent(session, context.decode("utf-8"), int(time.time() * 1000))
+            self._places.reports.sent(session, context.decode("utf-8"), int(time.time() * 1000))
         else:
             self._distributor.sent(session, context)
 

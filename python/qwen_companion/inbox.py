@@ -61,7 +61,7 @@ class Inbox:
             self.journal.set_snapshot(message)
         elif isinstance(message, messages.Watch):
             self.distributor.watch(message.on)
-            self.places.watch(message.on)
+            self.places.reports.watch(message.on)
             self.doors.watch(message.on)
             self.tools.watch(message.on)
         elif isinstance(message, messages.ReviewOutcome):

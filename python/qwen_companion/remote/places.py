@@ -9,11 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
-from qwen_companion.domain import Exclusion, Peer, SessionState, Settings, Snapshot
+from qwen_companion.domain import Peer, SessionState, Settings, Snapshot
 from qwen_companion.doors.prompt_files import submission
 from qwen_companion.emacs.messages import (
-    ContextSent,
-    ExclusionList,
     ListPlaceFiles,
     Notification,
     PlacePassword,
@@ -23,10 +21,9 @@ from qwen_companion.emacs.messages import (
     WantedPlace,
 )
 from qwen_companion.errors import CompanionError, PromptError
-from qwen_companion.ide.access import HIDDEN
-from qwen_companion.ide.models import told_context
 from qwen_companion.ide.peers import Caller, caller_at
 from qwen_companion.ide.targets import TargetError
+from qwen_companion.remote.context_reports import ContextReports
 from qwen_companion.remote.link import LinkError
 from qwen_companion.sockets import Connection
 from qwen_companion.tasks import Task, Tasks
@@ -78,10 +75,9 @@ class Places:
         self._sessions: dict[str, SessionState] = {}
         self._snapshot: Snapshot | None = None
         self._settings: Settings | None = None
-        self._is_watched = False
-        self._sent: dict[str, tuple[str, int]] = {}
-        self._exclusions: tuple[Exclusion, ...] = ()
-        self._exclusions_told: tuple[Exclusion, ...] = ()
+        self.reports = ContextReports(
+            tell, self.of_session, lambda: [item.place.context for item in self._open.values()]
+        )
         self._tasks = Tasks()
 
     async def run(self) -> None:
@@ -177,13 +173,6 @@ class Places:
         """Lay down at each place what the settings or tools have changed."""
         for item in self._open.values():
             item.place.lay_again()
-
-    def watch(self, on: bool) -> None:
-        """Begin to report what sessions are told, with what they were told last, or cease to."""
-        self._is_watched = on
-        if on:
-            for session in self._sent:
-                self._tell_sent(session)
 
     def emacs_gone(self) -> None:
         """Take longer, if need be, to tell relays to end: nobody waits."""
@@ -296,7 +285,7 @@ class Places:
     def drop_session(self, session: str) -> None:
         """Note that a session has ended."""
         self._sessions.pop(session, None)
-        self._sent.pop(session, None)
+        self.reports.drop_session(session)
         for item in self._open.values():
             item.place.context.drop_session(session)
 
@@ -312,39 +301,6 @@ class Places:
     def _name(self, session: str) -> str:
         state = self._sessions.get(session)
         return (state.session.peer.place if state and state.session.peer else None) or ""
-
-    def sent(self, session: str, text: str, time: int) -> None:
-        """Note that the context `text` has gone out to `session` at `time`, in ms since the epoch."""
-        self._sent[session] = text, time
-        if self._is_watched:
-            self._tell_sent(session)
-            if self._excluded_everywhere() != self._exclusions_told:
-                self.tell_exclusions(self._exclusions)
-
-    def _tell_sent(self, session: str) -> None:
-        """Tell Emacs what `session` was told last."""
-        place = self.of_session(session)
-        if place is not None:
-            text, time = self._sent[session]
-            context = told_context(text, self._name(session))
-            self._tell(ContextSent(session, False, place.context.root_of(session), time, text, context))
-
-    def tell_exclusions(self, exclusions: tuple[Exclusion, ...]) -> None:
-        """Tell Emacs of `exclusions`, but for files of places that CLIs there are told of."""
-        self._exclusions = exclusions
-        self._exclusions_told = self._excluded_everywhere()
-        self._tell(ExclusionList(self._exclusions_told))
-
-    def _excluded_everywhere(self) -> tuple[Exclusion, ...]:
-        """Return the exclusions that hold at places too, with the rules that do there."""
-        left: list[Exclusion] = []
-        for each in self._exclusions:
-            rule: str | None = each.rule
-            for item in self._open.values() if each.session is None and each.rule != HIDDEN else ():
-                rule = rule and item.place.context.rule(each.path, rule)
-            if rule is not None:
-                left.append(replace(each, rule=rule))
-        return tuple(left)
 
     async def check_target(self, session: str, path: str) -> bool:
         """Check the file `path` of a proposal by `session`; return whether that is one of a place.
