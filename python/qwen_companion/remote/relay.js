@@ -640,7 +640,16 @@ function watchDirectories(watchers, directories, lost, told, added = () => {}) {
         if (watchers.has(directory)) continue;
         try {
             if (watchers.size >= MAX_WATCHED) throw new Error("too many");
-            const watcher = fs.watch(directory, { persistent: false }, (_kind, name) => told(directory, name));
+            const { ino } = fs.statSync(directory);
+            const watcher = fs.watch(directory, { persistent: false }, (_kind, name) => {
+                // Of one that has gone, or has been made anew, it would tell nothing more.
+                if (name === path.basename(directory) && guarded(fs.statSync, directory).ino !== ino) {
+                    watcher.close();
+                    watchers.delete(directory);
+                    lost(directory);
+                }
+                told(directory, name);
+            });
             watcher.on("error", () => lost(directory));
             watchers.set(directory, watcher);
             added();

@@ -411,6 +411,18 @@ async def test_changes_and_bytes_of_files_are_told(home: Path) -> None:
         (home / "below/target").write_text("new")
         await seen.wait()
         assert told == [str(home / "link")]
+        # The directory is made anew, as by a change of the branch.
+        await link.request("watch", paths=[str(home / "below/target")])
+        for text in ("of another branch", "back"):
+            told.clear()
+            shutil.rmtree(home / "below")
+            (home / "below").mkdir()
+            (home / "below/target").write_text(text)
+            while not told:
+                seen = anyio.Event()
+                await seen.wait()
+            await link.request("watch", paths=[str(home / "below/target")])
+        assert set(told) == {str(home / "below/target")}
         with pytest.raises(RequestError, match="more than 3 bytes"):
             await link.read(str(file), 3)
         with pytest.raises(RequestError, match="ENOENT"):
