@@ -135,7 +135,8 @@ class Store:
             query = "select id from turns where session = ? and start = ? and undone is null"
             turns = [row[0] for row in db.execute(query, (session, start))]
             rows = [(turn, each.model, each.input, each.output, each.cached) for turn in turns for each in usage]
-            db.executemany("insert or replace into usage values(?, ?, ?, ?, ?)", rows)
+            db.executemany("delete from usage where turn = ?", [(turn,) for turn in turns])
+            db.executemany("insert into usage values(?, ?, ?, ?, ?)", rows)
         return turns
 
     def add_usage(self, turn: int, usage: Iterable[Usage]) -> None:

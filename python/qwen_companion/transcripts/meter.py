@@ -69,6 +69,8 @@ class Meter:
         """Of each process that of its conversation."""
         self._began: dict[int, int] = {}
         """When the turn of each process began, in ms since the epoch."""
+        self._told: dict[int, tuple[int, tuple[Usage, ...]]] = {}
+        """Of each process what its turn, by the time it began, was last said to have used."""
         self._delays: dict[int, int] = {}
         """How much the clock of each process at another place is behind, in ms."""
         self._rounds: Counter[int] = Counter()
@@ -94,7 +96,9 @@ class Meter:
         event, pid = report.event, report.peer.pid
         if event.agent_id is not None or not is_transcript(event.transcript_path):
             return None
+        last = None
         if event.begins_turn:
+            last = self._began.get(pid), self._delays.get(pid, 0)
             self._began[pid] = report.time
             there = time_of(event.timestamp) if report.peer.place else None
             self._delays[pid] = 0 if there is None else report.time - there
@@ -105,19 +109,32 @@ class Meter:
             # How many requests there are to be was not told.
             await anyio.sleep(self._settle_s)
         used = await self._read(report.peer, event)
+        if used and last is not None and last[0] is not None:
+            # Where hooks are handled late, requests of this turn have been taken for those of the last one.
+            until = self._began[pid] - self._delays[pid]
+            self._tell(report.peer, event, last[0], self._transcripts[pid][1].since(last[0] - last[1], until))
+        if (began := self._began.get(pid)) is not None:
+            self._tell(report.peer, event, began, used)
         if event.begins_turn and event.session_id in self._stopped:
             return self._told_of(event.session_id)
-        limit = self.limit
-        if event.name == "UserPromptSubmit" and not event.begins_turn and limit is not None and used > limit:
+        limit, count = self.limit, tokens(used)
+        if event.name == "UserPromptSubmit" and not event.begins_turn and limit is not None and count > limit:
             self._stopped.add(event.session_id)
             return Block(
-                f"this turn has used {used} tokens, more than qwen-companion-token-limit ({limit}). "
+                f"this turn has used {count} tokens, more than qwen-companion-token-limit ({limit}). "
                 "A prompt goes on from here."
             )
         return None
 
-    async def _read(self, peer: Peer, event: Event) -> int:
-        """Read the transcript that `event` of the process `peer` names; return the tokens of the turn."""
+    def _tell(self, peer: Peer, event: Event, began: int, usages: tuple[Usage, ...]) -> None:
+        """Tell what the turn that `began` at some time has used, where that is not what was told last."""
+        told = self._told.get(peer.pid, (began, ()))
+        if (began, usages) != told and (usages or told[0] == began):
+            self._told[peer.pid] = began, usages
+            self._spent(peer.conversation(event.session_id), began, usages)
+
+    async def _read(self, peer: Peer, event: Event) -> tuple[Usage, ...]:
+        """Read the transcript that `event` of the process `peer` names; return what the turn has used."""
         pid = peer.pid
         path, transcript = self._transcripts.get(pid, ("", None))
         if transcript is None or path != event.transcript_path:
@@ -134,12 +151,9 @@ class Meter:
                 while transcript.requests_since(began - self._delays[pid]) < self._rounds[pid] + ends:
                     await anyio.sleep(_POLL_S)
                     await read()
-        usages = () if began is None else transcript.since(began - self._delays[pid])
         if transcript.total() != before:
             self._changed()
-            if began is not None:
-                self._spent(peer.conversation(event.session_id), began, usages)
-        return tokens(usages)
+        return () if began is None else transcript.since(began - self._delays[pid])
 
     def _told_of(self, session: str) -> Words:
         def tell(_room: int) -> str:
@@ -154,7 +168,5 @@ class Meter:
 
     def ended(self, peer: Peer) -> None:
         """Forget the process of `peer`."""
-        self._transcripts.pop(peer.pid, None)
-        self._began.pop(peer.pid, None)
-        self._delays.pop(peer.pid, None)
-        self._rounds.pop(peer.pid, None)
+        for known in (self._transcripts, self._began, self._told, self._delays, self._rounds):
+            known.pop(peer.pid, None)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -51,9 +52,12 @@ class Transcript(Recording):
         """Return what all requests have used, by model."""
         return tuple(self._total.values())
 
-    def since(self, time: int) -> tuple[Usage, ...]:
-        """Return what requests that were answered since `time` have used, by model; `time` in ms since the epoch."""
-        return tuple(_summed({}, (request.usage for request in self._requests if request.time >= time)).values())
+    def since(self, time: int, until: float = math.inf) -> tuple[Usage, ...]:
+        """Return what requests that were answered since `time`, before `until`, have used, by model.
+
+        Both are in ms since the epoch.
+        """
+        return tuple(_summed({}, (each.usage for each in self._requests if time <= each.time < until)).values())
 
     def requests_since(self, time: int) -> int:
         """Return how many requests have been answered since `time`, in ms since the epoch."""

@@ -55,8 +55,8 @@ class Cli:
         with (self._directory / f"{session or self.session}.jsonl").open("a") as file:
             file.write(f"{json.dumps({'systemPayload': {'uiEvent': event}}, separators=(',', ':'))}\n")
 
-    async def report(self, name: str, **fields: Any) -> Words | None:
-        """Report an event, and return what is answered, None where the CLI does not wait."""
+    def made(self, name: str, **fields: Any) -> Report:
+        """Return the report of an event that comes now."""
         self._now += 1
         path = str(self._directory / f"{self.session}.jsonl")
         time = datetime.fromtimestamp(self._now - self.clock_delay, timezone.utc).isoformat()
@@ -69,8 +69,13 @@ class Cli:
         }
         event = parse_event(json.dumps(values).encode())
         assert event is not None
-        holds = name == "UserPromptSubmit" and self.meter.holds(event)
-        words = await self.meter.hear(Report(event, self.peer, "Qwen Code", "id", 1000 * self._now))
+        return Report(event, self.peer, "Qwen Code", "id", 1000 * self._now)
+
+    async def report(self, name: str, **fields: Any) -> Words | None:
+        """Report an event, and return what is answered, None where the CLI does not wait."""
+        report = self.made(name, **fields)
+        holds = name == "UserPromptSubmit" and self.meter.holds(report.event)
+        words = await self.meter.hear(report)
         assert holds or words is None
         return words
 
@@ -129,6 +134,19 @@ async def test_the_last_request_may_be_written_late(cli: Cli) -> None:
         await anyio.wait_all_tasks_blocked()
         cli.answer(6)
     assert [[usage.input for usage in used] for _, _, used in cli.told] == [[5], [11]]
+
+
+async def test_a_turn_whose_requests_were_read_before_its_prompt_was_heard_is_told(cli: Cli) -> None:
+    await cli.prompt()
+    reports = [cli.made("Notification"), cli.made("UserPromptSubmit", prompt="Do it")]
+    # Events of another CLI were being handled meanwhile.
+    cli.answer(5)
+    for report in reports:
+        await cli.meter.hear(report)
+    await cli.report("Stop")
+    told = {start: [usage.input for usage in used] for _, start, used in cli.told}
+    assert list(told.values()) == [[], [5]]
+    assert list(told)[1] == reports[1].time
 
 
 async def test_a_turn_above_the_limit_ends_and_the_model_is_told_once(cli: Cli) -> None:
