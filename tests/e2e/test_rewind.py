@@ -179,6 +179,8 @@ def test_a_chat_goes_on_before_a_prompt(stage: Stage) -> None:
     wait_until_state(stage, chat, "idle")
     stage.emacs.command("qwen-companion-changes")
     stage.screen.wait_for("rewound  make a file")
+    # The daemon tells of the rewind before it has answered with the copy.
+    stage.emacs.wait_until("(seq-some #'qwen-companion-turn-copy (qwen-companion-journal-turns))")
     at_turn(stage, "rewound")
     stage.screen.keys("R")
     stage.screen.wait_for("as it was before the rewind")
