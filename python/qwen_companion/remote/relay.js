@@ -640,15 +640,14 @@ function watchDirectories(watchers, directories, lost, told, added = () => {}) {
         if (watchers.has(directory)) continue;
         try {
             if (watchers.size >= MAX_WATCHED) throw new Error("too many");
-            const { ino } = fs.statSync(directory);
             const watcher = fs.watch(directory, { persistent: false }, (_kind, name) => {
-                // Of one that has gone, or has been made anew, it would tell nothing more.
-                if (name === path.basename(directory) && guarded(fs.statSync, directory).ino !== ino) {
+                // Of one that has gone, even if it was made anew, it tells nothing more.
+                if (name === path.basename(directory) && !fs.existsSync(path.join(directory, name))) {
                     watcher.close();
                     watchers.delete(directory);
                     lost(directory);
-                }
-                told(directory, name);
+                    told(directory, null);
+                } else told(directory, name);
             });
             watcher.on("error", () => lost(directory));
             watchers.set(directory, watcher);

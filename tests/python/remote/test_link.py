@@ -30,7 +30,7 @@ from qwen_companion.remote.frames import MARK, VERSION, Decoder, Frame, Kind, re
 from qwen_companion.remote.link import Link, LinkError, RequestError
 from qwen_companion.remote.streams import MAX_STREAMS, Streams
 from relays import NODE, SIZE, apart, cut, environ, linked
-from support import needs_root, until
+from support import TIMEOUT_S, needs_root, until
 
 pytestmark = pytest.mark.anyio
 
@@ -418,9 +418,10 @@ async def test_changes_and_bytes_of_files_are_told(home: Path) -> None:
             shutil.rmtree(home / "below")
             (home / "below").mkdir()
             (home / "below/target").write_text(text)
-            while not told:
-                seen = anyio.Event()
-                await seen.wait()
+            with anyio.fail_after(TIMEOUT_S):
+                while not told:
+                    seen = anyio.Event()
+                    await seen.wait()
             await link.request("watch", paths=[str(home / "below/target")])
         assert set(told) == {str(home / "below/target")}
         with pytest.raises(RequestError, match="more than 3 bytes"):
