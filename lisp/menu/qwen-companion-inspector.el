@@ -108,7 +108,7 @@ files, or t for everywhere.  CONTEXT is what the JSON says."
                        qwen-companion-inspector--reports nil nil #'equal)
             (qwen-companion-inspector--make-report
              :text text
-             :pretty (qwen-companion-untrusted-text pretty t)
+             :pretty pretty
              :sent (qwen-companion-context-sent-sent payload)
              :context context
              :roots (or (qwen-companion-context-sent-everywhere payload)
@@ -517,7 +517,8 @@ It is the LAST one of its session or not."
             (when folded (qwen-companion-inspector--annotate " ...")))
            (unless folded
              (qwen-companion-inspector--block
-              (qwen-companion-inspector--report-pretty report)))
+              (qwen-companion-untrusted-text
+               (qwen-companion-inspector--report-pretty report) t)))
            "\n"))))
 
 (defun qwen-companion-inspector--exclusion-items (session)

@@ -74,8 +74,8 @@ class Doors:
         `known` has the states of sessions from an earlier process; `sessions` returns the connected CLIs.  `changed` is
         called when `annotated` would return another result, `report_answers`, while watched, with the answers to the
         hooks of a session, `warn` with a text for the user.  For `records` see `HookReviews`.  `listeners` hear the
-        events that hooks report, `added` returns more settings for the layer.  `elsewhere` has
-        the CLIs of other places.
+        events that hooks report, `added` returns more settings for the layer.  `elsewhere` has the CLIs of other
+        places.
         """
         self.secret = door_secret(token)
         self._port = port

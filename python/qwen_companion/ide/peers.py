@@ -91,7 +91,7 @@ _recent: deque[int] = deque(maxlen=8)
 _ASK_AGAIN = 16
 """After so many processes the system is asked whether the connection is still held: looking at one takes longer."""
 
-_MAX_LINE = 30
+_MAX_LINEAGE = 30
 """Processes that a relay tells of a CLI at most: it and those above it."""
 
 _MAX_MANIFEST_BYTES = 1024 * 1024
@@ -167,7 +167,7 @@ def _pids(value: object) -> tuple[int, ...]:
     """Return the numbers of processes at another place in `value`; none where it is anything else."""
     numbers = cast("list[object]", value) if isinstance(value, list) else []
     found = tuple(each for each in numbers if type(each) is int and 0 < each < 2**31)
-    return found if len(found) == len(numbers) <= _MAX_LINE else ()
+    return found if len(found) == len(numbers) <= _MAX_LINEAGE else ()
 
 
 def _holder(connection: Connection) -> psutil.Process | None:

@@ -22,7 +22,7 @@ const MAX_READ = 1024 * 1024;
 const QUIET_MS = 45000; // without any frame from Emacs for so long, the pipe is broken
 const GATHER_MS = 20; // changes of files in this time are told together
 const MAX_STREAMS = 100;
-const MAX_LINE = 30; // processes that are told of a CLI: it and those above it
+const MAX_LINEAGE = 30; // processes that are told of a CLI: it and those above it
 const EMPTY_STREAM = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\nretry: 1500\n\n";
 const POLL_MS = 1000; // where the system does not tell of changes
 const MAX_TREES = 16; // roots whose files are followed
@@ -274,7 +274,7 @@ function startOf(pid) {
 function lineageOf(pid) {
     const found = [];
     try {
-        for (let each = Number(pid); each > 0 && found.length < MAX_LINE; each = Number(statusOf(each)[1])) found.push(each);
+        for (let each = Number(pid); each > 0 && found.length < MAX_LINEAGE; each = Number(statusOf(each)[1])) found.push(each);
     } catch {
         // it has just ended
     }
