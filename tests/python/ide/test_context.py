@@ -156,6 +156,8 @@ def test_the_notification_is_one_line_with_everything_in_it(text: str, path: str
             }
         },
     }
+    (told,) = told_context(wire.decode(), "/ssh:far:").files
+    assert (told.path, told.selection) == (f"/ssh:far:{path}", text)
 
 
 def test_nothing_open_is_told_as_such() -> None:
