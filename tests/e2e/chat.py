@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sqlite3
+from pathlib import Path
 from typing import Final
 
 import psutil
@@ -124,6 +126,28 @@ def begin_chat(stage: Stage) -> None:
 def wait_until_idle(stage: Stage) -> None:
     """Wait until no turn runs in the chat."""
     stage.emacs.wait_until(f'(string-match-p " idle\\\\b" {MODE_LINE})')
+
+
+def wait_until_recorded(stage: Stage, prompt: str) -> None:
+    """Wait until the turn that `prompt` began is in the record: what its agent changes from then on is its."""
+    _wait_for_record(stage, "select 1 from turns where prompt = ?", prompt)
+
+
+def wait_until_read(stage: Stage, file: Path) -> None:
+    """Wait until it is recorded what the model has read in `file`, and no turn runs: a change is the user's then."""
+    query = "select 1 from views where path = ? and not exists (select 1 from turns where end is null)"
+    _wait_for_record(stage, query, bytes(file))
+
+
+def _wait_for_record(stage: Stage, query: str, value: str | bytes) -> None:
+    def is_recorded() -> bool:
+        for path in stage.sandbox.home.rglob("journal.sqlite"):
+            with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as record:
+                if record.execute(query, (value,)).fetchone() is not None:
+                    return True
+        return False
+
+    stage.screen.wait_until(is_recorded, f"{value!r} to be recorded")
 
 
 def send(stage: Stage, text: str) -> None:

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
-from contextlib import closing
 
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from chat import CHAT, FORMS, answer, begin_chat, connect_daemon, send, wait_until_idle
+from chat import CHAT, FORMS, answer, begin_chat, connect_daemon, send, wait_until_idle, wait_until_recorded
 from editor import lisp_string
 from model_types import Answer, Call
 from qwen_companion.daemon.client import DaemonClient
@@ -38,15 +36,6 @@ TOKENS = """
 """
 
 
-def is_recorded(stage: Stage, prompt: str) -> bool:
-    """Return whether the turn that `prompt` began is in the record: what its agent changes from now on is its."""
-    for path in stage.sandbox.home.rglob("journal.sqlite"):
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as record:
-            if record.execute("select 1 from turns where prompt = ?", (prompt,)).fetchone() is not None:
-                return True
-    return False
-
-
 class Other:
     """Another client of the newest session of a daemon."""
 
@@ -70,7 +59,7 @@ def test_others_answer_and_the_connection_is_lost(stage: Stage, serve: Serve) ->
         stage.model.say(f"So much for {command}.")
         send(stage, f"please {command}")
         stage.screen.wait_for("Asks:1")
-        stage.screen.wait_until(lambda: is_recorded(stage, f"please {command}"), "the turn to be recorded")
+        wait_until_recorded(stage, f"please {command}")
 
     with (
         start_blocking_portal() as portal,
@@ -116,7 +105,7 @@ def test_others_answer_and_the_connection_is_lost(stage: Stage, serve: Serve) ->
         stage.model.say("So much for touch four.")
         send(stage, "please touch four")
         stage.screen.wait_for("line 20")
-        stage.screen.wait_until(lambda: is_recorded(stage, "please touch four"), "the turn to be recorded")
+        wait_until_recorded(stage, "please touch four")
         portal.call(network.break_down)
         stage.screen.wait_for("Daemon:unreachable")
         send(stage, "are you there?")

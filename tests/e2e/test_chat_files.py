@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from chat import CHAT, converse, open_chat, wait_until_idle
+from chat import CHAT, converse, open_chat, wait_until_idle, wait_until_read
 from sandbox import NOTES
 from stage import Stage
 
@@ -54,7 +54,7 @@ def test_the_model_is_told_what_has_changed_since_it_read_a_file(stage: Stage) -
     open_chat(stage)
     stage.model.call("read_file", file_path=str(notes))
     converse(stage, "what is in my notes?", "It is a list.")
-    wait_until_idle(stage)
+    wait_until_read(stage, notes)
     notes.write_text(NOTES.replace("pears", "plums"))
     converse(stage, "and now?", "Plums.")
     while "and now?" not in (prompt := stage.model.next_request().prompt):
