@@ -96,7 +96,7 @@ test-interop: build ## All supported CLIs, old ones too, in Emacs; ARGS='-k qwen
 
 test-there: build ## The end-to-end tests with project and CLI at another place; AT=sudo, ARGS='--cli qwen-0.23.4'
 	@scripts/setup interop
-	@$(PYTEST) tests/e2e --at $(or $(AT),ssh) $(ARGS)
+	@$(PYTEST) tests/e2e --ignore tests/e2e/interop --at $(or $(AT),ssh) $(ARGS)
 
 matrix: build ## The tests with each Emacs and Python that can be had, written to docs/versions.org; EMACSES='emacs emacs-30' or PYTHONS='3.14' choose
 	@scripts/matrix
