@@ -59,11 +59,14 @@ def test_edits_are_reviewed_and_commands_run(stage: Stage) -> None:
     # The user's own word: it is not fought, but said.
     stage.screen.keys("BTab")
     stage.screen.wait_for("YOLO mode")
+    # Qwen Code 0.21 to 0.23.0 tells its mode with tools only.
+    stage.model.call("run_shell_command", command="rm made/b.txt", description="clean up")
     stage.model.say("Very well.")
     # It shows another sign before what is typed.
     stage.screen.enter("as you like")
     stage.screen.wait_for("no reviews: yolo")
     stage.screen.wait_for("Very well.")
+    assert not (stage.sandbox.project / "made/b.txt").exists()
     layer = stage.layer
     (hook,) = json.loads(layer.read_text())["hooks"]["Stop"][0]["hooks"]
     secret = hook["headers"]["Authorization"].split()[1]
