@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import textwrap
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -119,6 +119,10 @@ class Far:
         self._write_program("there", f'exec env {self._variables} "$@"')
         # Login shells, and sudo, have a PATH of their own.
         (self.home / ".profile").write_text(f"PATH='{self._environment['PATH']}'\n")
+        if "sudo:{user}" in place:
+            # As where its rules keep them; those of Node.js are for the CLIs' own, and the relay takes another one.
+            kept = ",".join(self._environment.keys() - {"HOME", "PATH", "NODE_OPTIONS"})
+            self._write_program("sudo", f'exec env {self._variables} /usr/bin/sudo --preserve-env={kept} "$@"')
         if self.label in ("box", SHARED):
             self._start_box()
         if self._has_users:
@@ -175,6 +179,13 @@ class Far:
             with suppress(psutil.NoSuchProcess):
                 if process.environ().get("HOME") == str(self.home):
                     process.kill()
+
+    def inside(self, command: Sequence[str], directory: Path, environment: Mapping[str, str]) -> list[str]:
+        """Return the command that runs `command` in `directory` with `environment`, among the processes there."""
+        if self.label not in ("box", SHARED):
+            return list(command)
+        variables = [f"{name}={value}" for name, value in environment.items()]
+        return [f"{self.root}/bin/docker", "exec", self.label, "env", "-i", "-C", str(directory), *variables, *command]
 
     @property
     def asks(self) -> bool:
@@ -307,8 +318,10 @@ class Far:
     def use(self) -> str:
         """The form with which Emacs reaches it."""
         folder = self.root / "bin"
-        # Of its variables, sudo passes none on.
-        command = f"""(setq qwen-companion-qwen-command (list "{folder}/there" "qwen"))""" if self._has_users else ""
+        # Of its variables, su passes none on.
+        command = (
+            f"""(setq qwen-companion-qwen-command (list "{folder}/there" "qwen"))""" if "su:" in self.place else ""
+        )
         return (
             f'(progn (push "{folder}" exec-path) (setenv "PATH" (concat "{folder}:" (getenv "PATH"))) {_TRAMP}'
             f' {command} (setq tramp-persistency-file-name "{self.root}/tramp")'

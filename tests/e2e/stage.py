@@ -7,7 +7,7 @@ import copy
 import itertools
 import re
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -228,6 +228,10 @@ class Stage:
         finally:
             other.screen.close()
 
+    def there(self, command: Sequence[str], directory: Path, environment: Mapping[str, str]) -> list[str]:
+        """Return `command` so that it runs with the CLIs: see `Far.inside`."""
+        return self.far.inside(command, directory, environment) if self.far else list(command)
+
     # --- Steps
 
     def start(self) -> None:
@@ -446,8 +450,9 @@ class Stage:
         """Start `cli` with `arguments` in a terminal outside of Emacs, in `directory`, by default the project."""
         place = self.sandbox.run / "outside"
         place.mkdir(exist_ok=True)
-        screen = Screen(place, {**self.environment, **cli.variables})
-        screen.start([cli.program, *arguments], directory or self.sandbox.project)
+        directory, environment = directory or self.sandbox.project, {**self.environment, **cli.variables}
+        screen = Screen(place, environment)
+        screen.start(self.there([cli.program, *arguments], directory, environment), directory)
         try:
             screen.wait_for("Type your message")
             yield screen

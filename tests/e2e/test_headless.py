@@ -30,7 +30,8 @@ def with_layer(stage: Stage) -> dict[str, str]:
 def answering(stage: Stage, prompt: str, environment: Mapping[str, str]) -> Generator[subprocess.Popen[bytes]]:
     """Have a CLI answer `prompt`; it has ended afterwards."""
     project = stage.sandbox.project
-    with subprocess.Popen([*ANSWER, prompt], cwd=project, env=environment, stderr=subprocess.DEVNULL) as process:
+    command = stage.there([*ANSWER, prompt], project, environment)
+    with subprocess.Popen(command, cwd=project, env=environment, stderr=subprocess.DEVNULL) as process:
         try:
             yield process
             assert process.wait(PATIENCE) == 0

@@ -134,13 +134,10 @@ def is_busy(answer: str) -> bool:
 @contextmanager
 def calling(stage: Stage, file: Path) -> Generator[Callable[[], list[str]]]:
     """Return a function that calls a tool fifty times for `file`, eight at a time, and returns the first lines."""
-    with subprocess.Popen(
-        [sys.executable, str(CLIENT), str(stage.layer), "symbols", json.dumps({"path": file.name})],
-        cwd=stage.sandbox.project,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+    command = [sys.executable, str(CLIENT), str(stage.layer), "symbols", json.dumps({"path": file.name})]
+    project = stage.sandbox.project
+    command = stage.there(command, project, stage.environment)
+    with subprocess.Popen(command, cwd=project, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
 
