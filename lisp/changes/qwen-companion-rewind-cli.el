@@ -43,20 +43,35 @@ the target."
 
 ;;; Afterwards
 
+(defvar qwen-companion-rewind-cli--last (make-hash-table :test #'equal)
+  "The last rewind of each conversation from this Emacs, by the name of that.
+It is (SINCE . COPY), as for `qwen-companion-rewind-note'; COPY is
+`coming' until that is known.")
+
 (defun qwen-companion-rewind-note (target copy &optional begins)
   "Note that the conversation of TARGET was rewound to before it.
 COPY names it as it was before, a string for
 `qwen-companion-rewind-return-functions', or nil where there is none.
 With BEGINS non-nil, that is only about to be done: if it never ends, the
 next start says so."
-  (qwen-companion-backend-call
-   'journal-rewound
-   (list :conversation (qwen-companion-rewind-target-conversation target)
-         :since (- (floor (qwen-companion-rewind-target-start target)) qwen-companion-rewind-cli-early)
-         :copy copy :begins (and begins t))))
+  (let ((conversation (qwen-companion-rewind-target-conversation target))
+        (since (- (floor (qwen-companion-rewind-target-start target)) qwen-companion-rewind-cli-early)))
+    (puthash conversation (cons since (if begins 'coming copy)) qwen-companion-rewind-cli--last)
+    (qwen-companion-backend-call
+     'journal-rewound
+     (list :conversation conversation :since since :copy copy :begins (and begins t)))))
 
-(defun qwen-companion-rewind-failed (reason)
-  "Say that rewinding a conversation has failed because of REASON."
+(defun qwen-companion-rewind-cli-copy (turn)
+  "Return the copy in which TURN, which was rewound, still is.
+Return `coming' while the journal has heard of the rewind and its copy is
+not known yet, and nil where there is none."
+  (or (qwen-companion-turn-copy turn)
+      (pcase (gethash (qwen-companion-turn-conversation turn) qwen-companion-rewind-cli--last)
+        (`(,since . ,copy) (and (>= (qwen-companion-turn-start turn) since) copy)))))
+
+(defun qwen-companion-rewind-failed (target reason)
+  "Say that rewinding the conversation of TARGET has failed because of REASON."
+  (remhash (qwen-companion-rewind-target-conversation target) qwen-companion-rewind-cli--last)
   (message "Rewinding the conversation failed: %s.  C-u C-u M-x qwen-companion-rewind tries again"
            (string-remove-suffix "." (qwen-companion-journal-sentence reason))))
 
@@ -157,7 +172,7 @@ there was input since INPUT, which is `num-nonmacro-input-events'."
                 (and (buffer-live-p buffer) (process-live-p (get-buffer-process buffer))))
       (qwen-companion-terminal-replace buffer windows directory arguments))
     (if error-text
-        (qwen-companion-rewind-failed error-text)
+        (qwen-companion-rewind-failed target error-text)
       (qwen-companion-ask-put-back (qwen-companion-rewind-target-root target)
                                    (qwen-companion-spool-text answer)
                                    (and (= input num-nonmacro-input-events)

@@ -276,8 +276,10 @@ Of two for one file, that of which the user has to know more is kept."
 
 (defun qwen-companion-rewind--return (turn)
   "Go on with the conversation of TURN as it was before it was rewound."
-  (let ((copy (or (qwen-companion-turn-copy turn)
-                  (user-error "No copy of the conversation was kept; u brings the files back")))
+  (let ((copy (pcase (qwen-companion-rewind-cli-copy turn)
+                ('nil (user-error "No copy of the conversation was kept; u brings the files back"))
+                ('coming (user-error "No copy of the conversation is known yet; try again in a moment"))
+                (copy copy)))
         (root (qwen-companion-turn-root turn)))
     (when (y-or-n-p "Go on with the conversation as it was before the rewind, beside the other one? ")
       (or (run-hook-with-args-until-success 'qwen-companion-rewind-return-functions copy)

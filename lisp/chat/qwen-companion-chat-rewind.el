@@ -120,7 +120,7 @@ It is (TURN TEXT)."
      'daemon-rewind (list :session qwen-companion-chat-session-id :turn (car prompt))
      (lambda (reply)
        (if-let* ((error-text (qwen-companion-daemon-reply-error reply)))
-           (qwen-companion-rewind-failed error-text)
+           (qwen-companion-rewind-failed target error-text)
          (qwen-companion-rewind-note
           target (and (qwen-companion-daemon-reply-session reply)
                       (concat qwen-companion-chat-rewind-copy

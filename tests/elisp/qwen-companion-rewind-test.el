@@ -150,6 +150,32 @@ Between them are an edit of the user's and a turn of another agent.
       (should (equal '("made\nmore\n" nil)
                      (mapcar #'qwen-companion-changes-test-bytes '("made.txt" "first.txt")))))))
 
+(ert-deftest qwen-companion-rewind-test-going-back-before-the-journal-knows-the-copy ()
+  "The journal may hear of a rewind before it is over here, and of the copy after that."
+  (qwen-companion-rewind-test--with
+    (let* ((opened nil)
+           (qwen-companion-rewind-return-functions (list (lambda (copy) (setq opened copy)))))
+      (qwen-companion-test-answering t
+        (let ((current-prefix-arg '(16)))
+          (call-interactively #'qwen-companion-rewind-turn))
+        (dolist (turn '("two" "three"))
+          (qwen-companion-changes-test-add
+           (append '(:rewound t) (qwen-companion-journal-turn turn))))
+        (qwen-companion-changes-test-settle)
+        (qwen-companion-changes-test-goto "Prompt of three")
+        (qwen-companion-test-refused "No copy of the conversation is known yet; try again"
+          (qwen-companion-test-press "R"))
+        (qwen-companion-rewind-note (car doors) "the copy")
+        (qwen-companion-test-press "R")
+        (should (equal "the copy" opened))
+        ;; None can be made by some versions, or the rewind failed after all.
+        (dolist (over (list (lambda () (qwen-companion-rewind-note (car doors) nil))
+                            (lambda () (qwen-companion-rewind-failed (car doors) "The daemon has gone."))))
+          (qwen-companion-rewind-note (car doors) nil t)
+          (funcall over)
+          (qwen-companion-test-refused "No copy of the conversation was kept"
+            (qwen-companion-test-press "R")))))))
+
 (ert-deftest qwen-companion-rewind-test-cli-that-cannot-be-rewound ()
   "The reason is said before anything is changed."
   (qwen-companion-rewind-test--with
@@ -192,11 +218,12 @@ Between them are an edit of the user's and a turn of another agent.
   (qwen-companion-rewind-test--with
     (qwen-companion-test-said "Rewinding the conversation failed: The companion's process is not"
       (let* ((qwen-companion-qwen-command '("true"))
+             (target (qwen-companion-rewind-target-at-point))
              (answered nil))
         (qwen-companion-rewind-cli-ask
-         "Rewinding" "/project" "cli" (qwen-companion-rewind-target-at-point)
+         "Rewinding" "/project" "cli" target
          (lambda (answer)
-           (qwen-companion-rewind-failed (qwen-companion-recorded-rewound-error answer))
+           (qwen-companion-rewind-failed target (qwen-companion-recorded-rewound-error answer))
            (setq answered t)))
         (qwen-companion-backend-fail-requests)
         (qwen-companion-test-wait-for answered)))))
