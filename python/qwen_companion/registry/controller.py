@@ -8,6 +8,7 @@ loop.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -70,24 +71,39 @@ def read_grant(environ: Mapping[str, str]) -> tuple[str, Grant | None]:
 
 
 def add_grant(environ: Mapping[str, str], program: Sequence[str]) -> Grant:
-    """Have Qwen Code, the command `program`, make a token, and keep it.
+    """Return a valid token; where there is none, have Qwen Code, the command `program`, make one, and keep it.
 
     :raises GrantError: when that fails; then there is none
+    """
+    path = grant_file(environ)
+    try:
+        os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+        os.chmod(os.path.dirname(path), 0o700)
+        with open(f"{path}.lock", "ab") as lock:
+            # The user may agree in two Emacsen at once.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            state, grant = read_grant(environ)
+            return grant if grant is not None and state == VALID else _make_grant(environ, program, path)
+    except OSError as error:
+        raise GrantError(f"it cannot be kept in {path}: {error.strerror}") from None
+
+
+def _make_grant(environ: Mapping[str, str], program: Sequence[str], path: str) -> Grant:
+    """Have `program` make a token, and write it to `path`.
+
+    :raises GrantError, OSError: when it cannot be made, or not be written
     """
     values = _run(environ, program, "add", "--label", _LABEL, "--json")
     grant = Grant(str(values.get("id")), str(values.get("token")))
     if not grant.token.startswith("qpc_"):
         raise GrantError("this Qwen Code makes no controllers; 0.23 and later do")
-    path = grant_file(environ)
     try:
-        os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
-        os.chmod(os.path.dirname(path), 0o700)
         write_private(f"{path}.new", json.dumps({"id": grant.id, "token": grant.token}).encode())
         os.replace(f"{path}.new", path)
-    except OSError as error:
+    except OSError:
         with suppress(GrantError):
             _run(environ, program, "remove", grant.id)
-        raise GrantError(f"it cannot be kept in {path}: {error.strerror}") from None
+        raise
     return grant
 
 

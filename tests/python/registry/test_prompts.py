@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ def test_the_token_is_kept_for_the_user_alone_and_can_be_taken_back(
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert grant.token in path.read_text()
-    assert list(path.parent.iterdir()) == [path]
+    assert all(grant.token not in other.read_text() for other in path.parent.iterdir() if other != path)
     os.unlink(Path(environ["QWEN_HOME"]) / "peer-controllers.json")
     assert read_grant(environ)[0] == REVOKED
     # One that others can read is none.
@@ -108,10 +109,22 @@ def test_why_there_is_no_token_is_said(environ: dict[str, str], tmp_path: Path, 
 
 
 def test_a_token_that_cannot_be_kept_is_taken_back_at_once(environ: dict[str, str], qwen: tuple[str, ...]) -> None:
-    Path(environ["XDG_STATE_HOME"]).write_text("a file")
+    Path(grant_file(environ)).mkdir(parents=True)
     with pytest.raises(GrantError, match="cannot be kept"):
         add_grant(environ, qwen)
     assert not (Path(environ["QWEN_HOME"]) / "peer-controllers.json").exists()
+
+
+def test_two_emacsen_that_ask_in_one_moment_share_a_controller(environ: dict[str, str], tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    made = f"os.urandom(32).hex(); open('{tmp_path}/made' + token, 'x').close()"
+    program.write_text(QWEN.replace('"ab" * 32', made))
+    program.chmod(0o700)
+    with ThreadPoolExecutor() as threads:
+        grants = set(threads.map(lambda _: add_grant(environ, (str(program),)).token, range(2)))
+    assert len(grants) == 1
+    assert grants == {path.name.removeprefix("made") for path in tmp_path.glob("madeqpc_*")}
+    assert read_grant(environ)[0] == VALID
 
 
 class Cli:
